@@ -45,6 +45,10 @@ class NotStorableError(InvalidRequestError):
     """The request has a value that would not be read back from the journal unchanged; nothing was changed."""
 
 
+class RayJobNotFoundError(InvalidRequestError):
+    """No such Ray job runs and holds something outside of the scheduler; nothing was changed."""
+
+
 class SchedulerExistsError(ScheduleMeshError):
     """A scheduler of this name belongs to another job or runs with other settings; choose another name or
     attach to it.

@@ -100,6 +100,7 @@ _SWITCHES = (
     "enable_label_preemption",
     "label_dominance_protects",
     "measured_progress",
+    "reclaim_unsavable",
     "evict_despite_external_demand",
 )
 
@@ -156,6 +157,9 @@ class PreemptionPolicy(msgspec.Struct, frozen=True, kw_only=True):
     #: After how many seconds a loan of the past counts half in the shares of borrowers; 0: only present loans
     #: count.
     usage_half_life_s: float = 86400.0
+    #: Whether a pool gets its lent quota back also from tasks that cannot save their state, whose work is
+    #: lost then; otherwise it waits until they end.
+    reclaim_unsavable: bool = True
     #: After how many seconds on a node a task may be moved to another one, so that a larger task of its pool,
     #: or of the pool that it borrows from, has room there; only tasks that can save their state are moved.
     #: 0: none is.

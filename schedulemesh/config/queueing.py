@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import Any
 
 import msgspec
 
 from schedulemesh.config.changes import with_changes
+from schedulemesh.domain.containers import as_elements
 from schedulemesh.domain.names import as_text
-from schedulemesh.domain.numbers import parse_flag, parse_number
+from schedulemesh.domain.numbers import parse_flag, parse_number, parse_positive
 from schedulemesh.errors import InvalidRequestError, shown
 
 #: See QueuePolicy.order.
-ORDERS = ("priority", "fifo", "shortest_remaining", "two_level_las", "dominant_share")
+ORDERS = (
+    "priority",
+    "fifo",
+    "shortest_remaining",
+    "shortest_service",
+    "two_level_las",
+    "multi_level_las",
+    "dominant_share",
+)
+#: See QueuePolicy.las_victims.
+LAS_VICTIMS = ("smallest", "most_service", "last")
+#: Those by what tasks still have to run.
+BY_REMAINING = ("shortest_remaining", "shortest_service")
 
 #: No rate is higher: a priority that rises by more than the whole range of priorities in an hour.
 _MAX_RATE = 1e9
 _MAX_GPU_HOURS = 1e9
+_MAX_LIMITS = 16
 _MAX_PATIENCE_S = 1e10
 _MAX_WAITING_WEIGHT = 1e3
 
@@ -25,17 +40,34 @@ class QueuePolicy(msgspec.Struct, frozen=True, kw_only=True):
     """In which order waiting tasks are served. Always valid; a change is a new policy."""
 
     #: "priority": highest priority, ageing included. "fifo": first submitted. "shortest_remaining": least
-    #: remaining time; tasks without an estimate come last. "two_level_las": tasks that have used fewer
-    #: GPU-hours than the threshold first, within a level those with fewer GPUs (least attained service).
-    #: "dominant_share": the pool first that uses the smallest share of its dominant resource.
+    #: remaining time; "shortest_service": least remaining time times GPUs; in both tasks without an estimate
+    #: come last. "two_level_las": tasks that have used fewer GPU-hours than the threshold first (least
+    #: attained service). "multi_level_las": the same with more levels. "dominant_share": the pool first that
+    #: uses the smallest share of its dominant resource.
     order: str = "priority"
     #: By how much waiting for an hour raises a priority; for the order alone, never for preemption.
     ageing_per_hour: float = 0.0
     #: The threshold of "two_level_las".
     las_threshold_gpu_hours: float = 8.0
-    #: Whether with "two_level_las" tasks of the first level may evict running tasks of the second one, of
-    #: their own pool or on borrowed quota, whatever the priorities; not those that cannot save their state.
+    #: With how many used GPU-hours each level of "multi_level_las" but the first one begins, ascending.
+    las_levels_gpu_hours: tuple[float, ...] = (1.0, 8.0)
+    #: Whether with these two orders a task may evict running tasks of later levels, of its own pool or on
+    #: borrowed quota, whatever the priorities; not those that cannot save their state.
     las_preempts: bool = False
+    #: Which of them first. "smallest": of those evicted least often the one with the fewest GPUs, so that no
+    #: more is evicted than is needed. "most_service": of those evicted least often the one with the most
+    #: attained service. "last": of those in the last level the one that has run there for the shortest time.
+    las_victims: str = "smallest"
+    #: After how many seconds of waiting a task comes before all that have waited less, whatever the order;
+    #: the one first submitted first. 0: no task does.
+    promote_after_s: float = 0.0
+    #: Whether within a level tasks with fewer GPUs come first, and of equal ones the first to arrive; False:
+    #: the first to arrive.
+    las_smaller_first: bool = True
+    #: Whether with "shortest_remaining" and "shortest_service" a task may evict running tasks that have more
+    #: left than itself, of its own pool or on borrowed quota, whatever the priorities; not those that cannot
+    #: save their state.
+    shortest_preempts: bool = False
     #: Seconds for which later tasks may pass the first one of a ``best_effort`` pool where nothing is known
     #: about when it can start.
     passing_limit_s: float = 3600.0
@@ -44,6 +76,27 @@ class QueuePolicy(msgspec.Struct, frozen=True, kw_only=True):
     #: then, and no further.
     waiting_weight: float = 0.0
     waiting_weight_s: float = 3600.0
+    #: Whether the durations of earlier runs stand in where none is declared: for reserved starts, for tasks
+    #: that pass them, and for the order by remaining time.
+    estimates: bool = False
+
+    @property
+    def orders_by_estimates(self) -> bool:
+        """Whether the order depends on estimates."""
+        return self.estimates and self.order in BY_REMAINING
+
+    @property
+    def las_limits_s(self) -> tuple[float, ...]:
+        """With how many used GPU-seconds each level but the first one begins; empty: the order has none."""
+        if self.order == "two_level_las":
+            return (self.las_threshold_gpu_hours * 3600.0,)
+        if self.order == "multi_level_las":
+            return tuple(hours * 3600.0 for hours in self.las_levels_gpu_hours)
+        return ()
+
+    def las_level(self, gpu_s: float) -> int:
+        """The level of a task that has used so many GPU-seconds; 0 is served first."""
+        return bisect_right(self.las_limits_s, gpu_s)
 
     def raise_of(self, waited_s: float) -> float:
         """By which factor the weight of a pool is raised whose first task has waited so long: 1.0 to
@@ -56,8 +109,10 @@ class QueuePolicy(msgspec.Struct, frozen=True, kw_only=True):
         return 1.0 + self.waiting_weight * part
 
     def public(self) -> dict[str, Any]:
-        """The fields by name."""
-        return msgspec.structs.asdict(self)
+        """Every field as plain data: numbers, texts and lists."""
+        fields = msgspec.structs.asdict(self)
+        fields["las_levels_gpu_hours"] = list(self.las_levels_gpu_hours)
+        return fields
 
     def __post_init__(self) -> None:
         force = msgspec.structs.force_setattr
@@ -67,10 +122,19 @@ class QueuePolicy(msgspec.Struct, frozen=True, kw_only=True):
                 f"order is {shown(self.order)}; allowed are {', '.join(ORDERS)}"
             )
         force(self, "order", order)
-        force(self, "las_preempts", parse_flag(self.las_preempts, "las_preempts"))
+        for flag in ("las_preempts", "las_smaller_first", "shortest_preempts", "estimates"):
+            force(self, flag, parse_flag(getattr(self, flag), flag))
+        victims = as_text(self.las_victims)
+        if victims not in LAS_VICTIMS:
+            raise InvalidRequestError(
+                f"las_victims is {shown(self.las_victims)}; allowed are {', '.join(LAS_VICTIMS)}"
+            )
+        force(self, "las_victims", victims)
+        force(self, "las_levels_gpu_hours", _parse_levels(self.las_levels_gpu_hours))
         for name, most in (
             ("ageing_per_hour", _MAX_RATE),
             ("las_threshold_gpu_hours", _MAX_GPU_HOURS),
+            ("promote_after_s", _MAX_PATIENCE_S),
             ("passing_limit_s", _MAX_PATIENCE_S),
             ("waiting_weight", _MAX_WAITING_WEIGHT),
             ("waiting_weight_s", _MAX_PATIENCE_S),
@@ -81,3 +145,14 @@ class QueuePolicy(msgspec.Struct, frozen=True, kw_only=True):
 def changed_queue_policy(policy: QueuePolicy, changes: dict[str, Any]) -> QueuePolicy:
     """The policy with these fields changed. Raises InvalidRequestError for unknown fields and bad values."""
     return with_changes(policy, changes, "the policy of the queue")
+
+
+def _parse_levels(given: object) -> tuple[float, ...]:
+    name, expected = "las_levels_gpu_hours", f"a list of 1 to {_MAX_LIMITS} ascending numbers"
+    levels = as_elements(given, name, expected)
+    if not 1 <= len(levels) <= _MAX_LIMITS:
+        raise InvalidRequestError(f"{name} has {len(levels)} elements; it must be {expected}")
+    hours = [parse_positive(level, f"each of {name}", _MAX_GPU_HOURS) for level in levels]
+    if sorted(set(hours)) != hours:
+        raise InvalidRequestError(f"{name} is {shown(given)}; it must be {expected}")
+    return tuple(hours)

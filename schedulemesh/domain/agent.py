@@ -21,6 +21,7 @@ RAY_OPTIONS = frozenset(
         "allow_out_of_order_execution",
         "concurrency_groups",
         "enable_task_events",
+        "enable_tensor_transport",
         "fallback_strategy",
         "label_selector",
         "max_concurrency",

@@ -8,10 +8,10 @@ from schedulemesh.domain.resources import Resources
 
 
 class ExternalDemand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """An actor, or a bundle of a placement group, that waits in Ray for room on one node."""
+    """An actor, a plain task, or a bundle of a placement group, that waits in Ray for room on one node."""
 
     amount: Resources
-    #: The Ray job that created it.
+    #: The Ray job that created it; of a plain task it may not be known: empty.
     job_id: str
     namespace: str = ""
 
@@ -22,4 +22,6 @@ class ExternalDemand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 def named_job(job_id: str, namespace: str) -> str:
     """A Ray job, as messages name it."""
+    if not job_id:
+        return "a Ray job that is not known yet"
     return f"Ray job {job_id}" + (f" (namespace {namespace!r})" if namespace else "")

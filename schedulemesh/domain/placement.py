@@ -49,6 +49,9 @@ class InGroup(msgspec.Struct, frozen=True, kw_only=True, tag="in_group", gc=Fals
 
 Place = Union[Unplaced, OnNode, InGroup]
 
+#: Between the ids of the placement groups in Ray that one group consists of.
+PART_JOINT = "+"
+
 
 class GroupShape(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A placement group apart from its nodes; groups of equal shape are interchangeable."""

@@ -9,8 +9,9 @@ from schedulemesh.domain.labels import Labels
 from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources
 
-#: How a pool's queue is served when its first task does not fit: later tasks that fit start, or all wait.
-QUEUEING = ("best_effort", "strict")
+#: How a pool's queue is served when its first task does not fit: later tasks start that fit and do not delay
+#: it, all wait, or later tasks that fit start.
+QUEUEING = ("best_effort", "strict", "greedy")
 
 
 class PoolSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -403,7 +403,11 @@ class PreemptionReason(Code):
     )
     ATTAINED_SERVICE = (
         "attained_service",
-        "It had used more GPU time than `las_threshold_gpu_hours`, and the incoming task had not.",
+        "It had used more GPU time, and was in a later level than the incoming task (`las_preempts`).",
+    )
+    MORE_LEFT = (
+        "more_left",
+        "It had more left to run, by the estimates, than the incoming task (`shortest_preempts`).",
     )
     DEFRAGMENTED = ("defragmented", "It was moved, so that a larger task had room on its node.")
     STRATEGY = (

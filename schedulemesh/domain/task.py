@@ -44,6 +44,10 @@ class EndState(str, Enum):
     __hash__ = str.__hash__
 
 
+#: For states as texts, too, which equal their members.
+ENDED_STATES = frozenset(EndState)
+
+
 class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The specification of a task; two specs that compare equal are the same request.
 

@@ -44,7 +44,6 @@ from schedulemesh.engine.messages.demand_facts import ExternalDemandSeen
 from schedulemesh.engine.messages.explanation import Explanation
 from schedulemesh.engine.messages.facts import (
     AnswersForgotten,
-    ClassLoaded,
     EpochBegun,
     HoldShrank,
     NodeCordoned,
@@ -52,6 +51,7 @@ from schedulemesh.engine.messages.facts import (
     NodeSeen,
     PolicyChanged,
     PoolEnsured,
+    RequestAnswered,
     StateHandlersRegistered,
     StatesForgotten,
 )
@@ -65,6 +65,7 @@ from schedulemesh.engine.messages.outcomes import (
     RequestOutcome,
 )
 from schedulemesh.engine.messages.query import PreemptionQuery
+from schedulemesh.engine.messages.queue_facts import ClassLoaded, Ticked
 from schedulemesh.engine.messages.stimulus import Request, Stimulus
 from schedulemesh.engine.placement.strategies import Strategies
 from schedulemesh.engine.preemption.evaluate import evaluate
@@ -72,6 +73,8 @@ from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.snapshot import past_states
 from schedulemesh.engine.transaction import Step, Transaction
 
+#: Facts on which nothing depends that happens: what was answered, or that something kept is forgotten.
+_ANSWERS = (RequestAnswered, AnswersForgotten, StatesForgotten)
 #: Outcomes that a repeated request may not get.
 _NOT_FINAL = (Pending, ProbeNeeded)
 
@@ -89,6 +92,8 @@ class Engine:
         strategies: Strategies | None = None,
     ) -> None:
         self.state = state or MeshState()
+        # What joined the queue before was estimated then.
+        self.state.queue.kinds.new = {}
         self.strategies = strategies or Strategies(node_strategy)
         #: Whether a step failed after it had made something true, so that the state holds half of it.
         self.torn = False
@@ -149,7 +154,9 @@ class Engine:
                 outcome = self._answer(tx, stimulus)
             else:
                 outcome = self._handlers[type(stimulus)](tx, stimulus)
+            of_stimulus = len(tx.facts)
             serve_freed_capacity(tx, stimulus)
+            _note_tick(tx, stimulus, of_stimulus)
         except BaseException:
             self.torn = self.torn or bool(tx.facts)
             raise
@@ -157,17 +164,25 @@ class Engine:
 
     def _answer(self, tx: Transaction, request: s.AnyRequest) -> RequestOutcome | None:
         """The outcome of a request. A final one is remembered, and is the outcome of every repetition."""
-        state, request_id = tx.state, request.request_id
-        if request_id is not None:
-            if request_id in state.answers:
-                return state.answers[request_id].outcome
-            if request_id in state.requests:
-                return Pending(agent_name=state.requests[request_id])
+        decided = self.decided(request)
+        if decided is not None:
+            return decided
         outcome = self._handlers[type(request)](tx, request)
         dry_run = isinstance(request, s.TaskSubmitted) and request.dry_run
         if outcome is None or dry_run or isinstance(outcome, _NOT_FINAL):
             return outcome
-        return tx.answer(request_id, outcome)
+        return tx.answer(request.request_id, outcome)
+
+    def decided(self, stimulus: s.AnyStimulus) -> RequestOutcome | None:
+        """The outcome of a request that is repeated, as far as it is known; None: it is new."""
+        state = self.state
+        request_id = stimulus.request_id if isinstance(stimulus, Request) else None
+        if request_id is None:
+            return None
+        if request_id in state.answers:
+            return state.answers[request_id].outcome
+        agent_name = state.requests.get(request_id)
+        return None if agent_name is None else Pending(agent_name=agent_name)
 
     def evaluate(self, query: PreemptionQuery, now: float) -> Evaluation:
         """Whether and whom an incoming task may evict ``now``; changes nothing."""
@@ -196,11 +211,11 @@ def _ensure_pool(tx: Transaction, stimulus: s.PoolRequested) -> RequestOutcome:
     spec = stimulus.spec
     account = tx.state.ledger.accounts.get(spec.name)
     if account is None:
-        tx.emit(PoolEnsured(spec=spec))
+        tx.emit(PoolEnsured(spec=spec, at=tx.now))
         return Done(change=Change.CREATED, warnings=_too_big(tx.state, spec))
     if account.spec == spec:
         if any(pool_name == spec.name for pool_name, _ in tx.state.groups.dropped):
-            tx.emit(PoolEnsured(spec=spec))
+            tx.emit(PoolEnsured(spec=spec, at=tx.now))
         return Done(change=Change.UNCHANGED)
     if stimulus.must_be_new:
         return Refused(
@@ -216,7 +231,7 @@ def _ensure_pool(tx: Transaction, stimulus: s.PoolRequested) -> RequestOutcome:
             "end some of its agents first",
             short_quota=held.beyond(spec.resources),
         )
-    tx.emit(PoolEnsured(spec=spec))
+    tx.emit(PoolEnsured(spec=spec, at=tx.now))
     _reshape_groups(tx, spec)
     return Done(change=Change.CHANGED, warnings=_too_big(tx.state, spec))
 
@@ -292,13 +307,13 @@ def _cordon(tx: Transaction, stimulus: s.CordonRequested) -> RequestOutcome:
             reason=Reason.NODE_DRAINING,
             error=f"node {stimulus.node_id!r} is drained; call undrain_node to open it again",
         )
-    tx.emit(NodeCordoned(node_id=stimulus.node_id, cordoned=stimulus.cordoned))
+    tx.emit(NodeCordoned(node_id=stimulus.node_id, cordoned=stimulus.cordoned, at=tx.now))
     return Done()
 
 
 def _class_probed(tx: Transaction, stimulus: s.ClassProbed) -> None:
     if stimulus.class_key not in tx.state.loaded:
-        tx.emit(ClassLoaded(class_key=stimulus.class_key))
+        tx.emit(ClassLoaded(class_key=stimulus.class_key, at=tx.now))
 
 
 def _observe_cluster(tx: Transaction, stimulus: s.ClusterObserved) -> None:
@@ -309,15 +324,15 @@ def _observe_cluster(tx: Transaction, stimulus: s.ClusterObserved) -> None:
         same = node is not None and (node.total, node.labels) == (report.total, report.labels)
         if same and node is not None and report.external_usage in (None, node.external_usage):
             continue
-        tx.emit(NodeSeen(report=report))
+        tx.emit(NodeSeen(report=report, at=tx.now))
     for report in stimulus.nodes:
         observe_drain(tx, report)
     demand = stimulus.external_demand
     if demand is not None and tx.state.external_demands.changed_by(demand):
-        tx.emit(ExternalDemandSeen(demand=demand))
+        tx.emit(ExternalDemandSeen(demand=demand, at=tx.now))
     living = {report.node_id for report in stimulus.nodes}
     for node_id in [node_id for node_id in nodes if node_id not in living]:
-        tx.emit(NodeLost(node_id=node_id))
+        tx.emit(NodeLost(node_id=node_id, at=tx.now))
         node_lost(tx, node_id)
 
 
@@ -333,6 +348,19 @@ def _tick(tx: Transaction, _stimulus: s.ClockTicked) -> None:
     oldest = next(iter(state.answers.values()), None)
     if oldest is not None and oldest.at < before:
         tx.emit(AnswersForgotten(before=before))
+
+
+def _note_tick(tx: Transaction, stimulus: s.AnyStimulus, of_stimulus: int) -> None:
+    """Have a tick known to the history that has decided something, or another step that has, although the
+    stimulus itself changed nothing; ``of_stimulus``: how many of the facts are its own.
+    """
+    if isinstance(stimulus, s.ClockTicked | s.RecoveryObserved):
+        if any(type(fact) is not AnswersForgotten for fact in tx.facts):
+            tx.emit(Ticked(at=tx.now, recovered=isinstance(stimulus, s.RecoveryObserved)))
+    elif len(tx.facts) > of_stimulus and all(
+        type(fact) in _ANSWERS for fact in tx.facts[:of_stimulus]
+    ):
+        tx.emit(Ticked(at=tx.now, served=True))
 
 
 def _forget_states(tx: Transaction, stimulus: s.StatesOutlived) -> None:

@@ -29,7 +29,16 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Transaction:
     """Collects the facts and instructions of one stimulus, which happens ``now`` (seconds since 1970)."""
 
-    __slots__ = ("facts", "had_elastic", "instructions", "now", "state", "strategies", "woken")
+    __slots__ = (
+        "estimated_ends",
+        "facts",
+        "had_elastic",
+        "instructions",
+        "now",
+        "state",
+        "strategies",
+        "woken",
+    )
 
     def __init__(self, state: MeshState, now: float, strategies: Strategies) -> None:
         self.state = state
@@ -37,6 +46,9 @@ class Transaction:
         self.strategies = strategies
         #: Whether any elastic gang existed before the step.
         self.had_elastic = bool(state.elastic)
+        #: When running tasks end by earlier runs, as far as that was asked for in this step; see
+        #: ``admission.ends``.
+        self.estimated_ends: dict[str, float | None] = {}
         self.facts: list[AnyFact] = []
         self.instructions: list[AnyInstruction] = []
         #: Waiting agents that may be able to continue, with the quota that was freed for each (None: nothing

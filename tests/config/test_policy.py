@@ -40,6 +40,7 @@ def test_the_defaults_are_the_documented_ones():
         "lost_work_budget": 0.0,
         "usage_half_life_s": 86400.0,
         "idle_gpu_percent": 0.0,
+        "reclaim_unsavable": True,
         "defragment_after_s": 0.0,
         "idle_gpu_s": 600.0,
         "measured_progress": False,

@@ -32,7 +32,9 @@ from schedulemesh.engine.placement.strategies import Strategies
 from schedulemesh.engine.state.agents import Agent, Waiting
 from schedulemesh.engine.state.invariants import check
 from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.queue import Reservation
 from schedulemesh.engine.state.snapshot import parts, restored, take_snapshot
+from schedulemesh.engine.state.spared_work import SparedWork
 from schedulemesh.engine.transaction import Step
 from schedulemesh.plugins.guard import Guarded
 from schedulemesh.plugins.scheduling import SchedulingStrategyPlugin
@@ -94,6 +96,18 @@ def on(*units: tuple[int, float]) -> Devices:
 def gpu_ids(devices: Devices) -> tuple[str, ...]:
     """The names of devices that are called by their numbers."""
     return tuple(str(i) for i, _ in devices.units)
+
+
+class NothingSpared(SparedWork):
+    """Forgets at once what was found out, so that everything is searched again."""
+
+    def is_in_vain(self, task_id: str, now: float) -> bool:
+        """Never known."""
+        return False
+
+    def is_start_of(self, task_id: str, start: Reservation | None) -> bool:
+        """Never known."""
+        return False
 
 
 class Mesh:
@@ -219,6 +233,7 @@ class Mesh:
         lease: LeaseSpec | None = None,
         on_preempted: str = "",
         parent: str = "",
+        owner: str = "",
         more: dict[str, Any] | None = None,
         **given: Any,
     ) -> s.TaskSubmitted:
@@ -247,6 +262,7 @@ class Mesh:
                     run=run,
                     max_retries=retries,
                     parent=parent,
+                    owner=owner,
                 )
                 if task
                 else None
@@ -527,6 +543,7 @@ def pictures(state: MeshState) -> dict[str, object]:
         "drains",
         "external_demands",
         "_group_facts",
+        "spared",
         "preemption",
         "ledger",
         "cluster",
@@ -541,6 +558,7 @@ def pictures(state: MeshState) -> dict[str, object]:
     shown["external demand"] = (state.external_demands.waiting, state.external_demands.lost)
     shown["evictions"] = vars(state.evictions)
     shown["lost with"] = state.past._lost_with
+    shown["durations"] = list(state.past.estimates.items())
     shown["groups"] = {
         field: (
             {kind: list(entries) for kind, entries in value.items()}
@@ -561,7 +579,7 @@ def pictures(state: MeshState) -> dict[str, object]:
         name: [
             getattr(found, field)
             for field in found.__struct_fields__
-            if field not in ("version", "summary")
+            if field not in ("version", "summary", "gpu_tasks")
         ]
         for name, found in state.cluster.nodes.items()
     }

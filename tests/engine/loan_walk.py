@@ -94,6 +94,41 @@ class LoanWalk:
         quota = all(units <= own.get(kind, 0) for kind, units in self.need.items())
         return quota and self.has_room(gone)
 
+    def beyond(self, pool_name: str) -> dict[str, int]:
+        """By kind, what all tasks of a pool hold beyond its quota, whoever of them holds the loans; negative:
+        what the quota would still allow.
+        """
+        found = {kind: -units for kind, units in self.quota_of(pool_name).items()}
+        for agent in self.state.agents.values():
+            if agent.spec.pool_name == pool_name:
+                for share in agent.shares:
+                    for kind, units in share.amount.items():
+                        found[kind] = found.get(kind, 0) + units
+        return found
+
+    def quota_of(self, pool_name: str) -> dict[str, int]:
+        """A pool's quota by kind."""
+        return dict(self.state.ledger.accounts[pool_name].spec.resources.items())
+
+    def may_exchange(self, victims: Collection[str]) -> bool:
+        """Whether these may make room by taking over loans: their pools use at least that much beyond their
+        quota, and the owner stays within its own.
+        """
+        own = self.beyond(self.pool_name)
+        if any(units + own.get(kind, 0) > 0 for kind, units in self.need.items()):
+            return False
+        held: dict[tuple[str, str], int] = {}
+        for name in victims:
+            agent = self.state.agents[name]
+            for share in agent.shares:
+                for kind, units in share.amount.items():
+                    key = (agent.spec.pool_name, kind)
+                    held[key] = held.get(key, 0) + units
+        return all(
+            units <= self.beyond(pool_name).get(kind, 0)
+            for (pool_name, kind), units in held.items()
+        )
+
     def is_surely_enough(self, gone: Collection[str]) -> bool:
         """Whether an eviction of these by the rules leaves quota and room: what they hold of the pool's own
         quota counts, and of others' quota what limits on loans leave even if all idle quota that is borrowed

@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 
 from schedulemesh.config.policy import PreemptionPolicy
-from schedulemesh.config.queueing import ORDERS, QueuePolicy
+from schedulemesh.config.queueing import LAS_VICTIMS, ORDERS, QueuePolicy
 from schedulemesh.domain.agent import GangSpec
 from schedulemesh.domain.cohort import CohortSpec
 from schedulemesh.domain.labels import parse_selector
 from schedulemesh.domain.placement import PLACEMENT_STRATEGIES, GroupShape, GroupsSpec
-from schedulemesh.domain.pool import PoolSpec
+from schedulemesh.domain.pool import QUEUEING, PoolSpec
 from tests.engine.builders import pool, shape
 
 POOLS = ("p", "q", "r", "unknown")
@@ -100,7 +100,7 @@ class Dice(random.Random):
         return msgspec.structs.replace(
             found,
             on_preempted=self.any(("drop", "requeue")),
-            queueing=self.any(("best_effort", "best_effort", "strict")),
+            queueing=self.any(("best_effort", *QUEUEING)),
         )
 
     def lending(self) -> dict[str, Any]:
@@ -162,6 +162,7 @@ class Dice(random.Random):
             lost_work_budget=self.any((0.0, 0.0, 10.0, 1e4)),
             defragment_after_s=self.any((0.0, 0.0, 5.0)),
             usage_half_life_s=self.any((0.0, 60.0, 86400.0)),
+            reclaim_unsavable=self.any((True, True, False)),
         )
 
     def queue_policy(self) -> QueuePolicy:
@@ -170,8 +171,14 @@ class Dice(random.Random):
             order=self.any(("priority", *ORDERS)),
             ageing_per_hour=self.any((0.0, 2.0, 3600.0)),
             las_threshold_gpu_hours=self.any((0.001, 8.0)),
+            las_levels_gpu_hours=self.any(((0.001,), (0.001, 0.01, 8.0))),
             las_preempts=self.any((False, True)),
+            las_smaller_first=self.any((False, True)),
+            shortest_preempts=self.any((False, True)),
+            las_victims=self.any(LAS_VICTIMS),
             passing_limit_s=self.any((0.0, 15.0, 3600.0)),
+            promote_after_s=self.any((0.0, 0.0, 20.0)),
             waiting_weight=self.any((0.0, 0.0, 2.0)),
             waiting_weight_s=self.any((0.0, 60.0, 3600.0)),
+            estimates=self.chance(0.5),
         )

@@ -10,6 +10,7 @@ import pytest
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.engine.codec import decode_facts, encode_facts, joined, storable
 from schedulemesh.engine.messages import facts as f
+from schedulemesh.engine.messages import queue_facts as q
 from schedulemesh.engine.messages.fact import Fact
 from schedulemesh.engine.messages.facts import AnyFact
 from schedulemesh.errors import NotStorableError
@@ -17,7 +18,7 @@ from tests.engine.builders import Mesh, amount, node, on, pool
 
 
 def test_a_fact_is_an_object_with_its_tag():
-    written = encode_facts([f.PoolEnsured(spec=pool("p", cpu=1.5))])
+    written = encode_facts([f.PoolEnsured(spec=pool("p", cpu=1.5), at=0.0)])
     (read,) = json.loads(written)
     assert (read["type"], read["spec"]["name"]) == ("pool_ensured", "p")
     assert read["spec"]["resources"] == {"cpu": 15000}
@@ -39,7 +40,7 @@ def test_every_kind_of_fact_comes_back_as_it_was():
 @pytest.mark.parametrize(
     "fact",
     [
-        f.NodeLost(node_id="a"),
+        f.NodeLost(node_id="a", at=0.0),
         f.HoldShrank(hold_id="h", at=1.0),
         f.AnswersForgotten(before=1.5),
         f.EpochBegun(epoch=3, at=2.0),
@@ -82,12 +83,12 @@ def test_a_stored_policy_that_is_wrong_is_refused():
 @pytest.mark.parametrize(
     ("fact", "said"),
     [
-        (f.NodeCordoned(node_id="n", cordoned=1), "cordoned of NodeCordoned, 1,"),
+        (f.NodeCordoned(node_id="n", cordoned=1, at=0.0), "cordoned of NodeCordoned, 1,"),
         (f.EpochBegun(epoch=1, at=float("nan")), "at of EpochBegun, nan,"),
         (f.EpochBegun(epoch=1, at=float("inf")), "at of EpochBegun, inf,"),
         (f.AgentEnded(agent_name=7, incarnation=1, at=0.0, reason=""), "agent_name of AgentEnded"),
-        (f.ClassLoaded(class_key="\udcff"), "class_key of ClassLoaded"),
-        (f.ClassLoaded(class_key=object()), "class_key of ClassLoaded"),
+        (q.ClassLoaded(class_key="\udcff", at=0.0), "class_key of ClassLoaded"),
+        (q.ClassLoaded(class_key=object(), at=0.0), "class_key of ClassLoaded"),
         (f.StatesForgotten(state_keys=("a", None)), "state_keys of StatesForgotten"),
         (f.HoldShrank(hold_id="h", at=1.0, shares=[]), "shares of HoldShrank"),
     ],

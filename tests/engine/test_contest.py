@@ -111,10 +111,42 @@ def test_where_the_room_was_lost_the_victim_waits_at_its_place_with_what_it_was(
     mesh.leave("low0")
     mesh.observe(node("n0", cpu=8, gpu=2, others=amount(gpu=2)))
     refused = fail_for_room(mesh, "high")
-    assert (refused.reason, refused.restarted) == ("cluster_out_of_resources", ("low0",))
+    assert refused.reason == "cluster_out_of_resources"
+    assert (refused.restarted, refused.requeued, refused.not_restarted) == ((), ("low0",), ())
     assert mesh.waiting() == ["low0", "waits"]
     assert mesh.state.queue.by_id["low0"].attempts.preemptions == 1
     assert differences(mesh.state, mesh.refolded()) == []
+
+
+def lost_room(mesh, *others):
+    """The refusal of a task for which low0 was evicted, and whose room external work has got."""
+    mesh.observe(node("n0", cpu=8, gpu=2, others=amount(gpu=2)), *others)
+    return fail_for_room(mesh, "high")
+
+
+def test_a_victim_whose_id_a_task_has_that_starts_does_not_join_the_queue():
+    mesh, other = full(), node("n1", cpu=8, gpu=2)
+    mesh.submit("high", priority=9.0, class_key=KEY, cpu=1, gpu=1)
+    mesh.leave("low0")
+    mesh.observe(node("n0", cpu=8, gpu=2), other)
+    mesh.submit("low0", priority=2.0, class_key=KEY, cpu=1, gpu=2)
+    assert lost_room(mesh, other).not_restarted == ("low0",)
+    assert mesh.waiting() == []
+
+
+def test_nor_does_one_whose_parent_has_ended():
+    mesh = full()
+    mesh.run("parent", priority=9.0, class_key=KEY, cpu=1)
+    mesh.delete("low0")
+    mesh.leave("low0")
+    mesh.submit("low0", priority=1.0, class_key=KEY, parent="parent", cpu=1, gpu=2)
+    mesh.report("low0")
+    mesh.submit("high", priority=9.0, class_key=KEY, cpu=1, gpu=1)
+    mesh.leave("low0")
+    mesh.delete("parent")
+    mesh.leave("parent")
+    assert lost_room(mesh).not_restarted == ("low0",)
+    assert mesh.waiting() == []
 
 
 def test_nobody_is_evicted_again_for_the_task_on_that_node_before_the_demand_has_ended():

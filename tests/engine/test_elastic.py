@@ -222,3 +222,18 @@ def test_extra_members_end_with_a_lost_core_that_is_started_again(mesh):
     mesh.die("g")
     assert (mesh.waiting(), mesh.starts) == (["g"], {})
     check_stored(mesh)
+
+
+def test_an_extra_member_that_was_evicted_in_vain_does_not_return_without_its_core(mesh):
+    mesh.run("busy", cpu=2, priority=9.0)
+    grown(mesh)
+    mesh.submit("new", priority=5.0, cpu=2)
+    assert set(mesh.ends) == {"g-2", "g-3"}
+    mesh.cancel("g")
+    mesh.leave("g")
+    mesh.leave("g-2")
+    mesh.leave("g-3")
+    mesh.fail("new")
+    assert (mesh.starts, mesh.waiting()) == ({}, [])
+    assert set(mesh.state.agents) == {"busy"}
+    check_stored(mesh)

@@ -137,7 +137,7 @@ def filled(chance):
 
 def test_decisions_are_right():
     """So many clusters, each by chance: full ones must be as likely as small ones."""
-    seed = int(os.environ.get("SCHEDULEMESH_SEED", random.SystemRandom().randrange(10**9)))
+    seed = int(os.environ.get("SCHEDULEMESH_SEED", "1"))
     print(f"seed {seed}")
     chance = random.Random(seed)
     for number in range(CLUSTERS):

@@ -83,7 +83,7 @@ def test_victims_of_a_group_that_was_not_placed_have_its_room_again():
 
     mesh.unmake("p-pg-2")
 
-    assert mesh.state.answers["r"].outcome.restarted == ("low",)
+    assert mesh.state.answers["r"].outcome.requeued == ("low",)
     mesh.make_all()
     mesh.report("low")
 

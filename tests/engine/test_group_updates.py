@@ -13,9 +13,11 @@ PAIR = shape({"cpu": 1, "gpu": 1}, {"cpu": 2}, strategy="STRICT_SPREAD")
 
 def planned(*, agent=None, reserved=False):
     state = MeshState()
-    state.evolve(f.PoolEnsured(spec=pool("p", cpu=9, gpu=9, groups=GroupsSpec(reserved=(PAIR,)))))
-    state.evolve(f.NodeSeen(report=node("a", cpu=4, gpu=2)))
-    state.evolve(f.NodeSeen(report=node("b", cpu=4)))
+    state.evolve(
+        f.PoolEnsured(spec=pool("p", cpu=9, gpu=9, groups=GroupsSpec(reserved=(PAIR,))), at=0.0)
+    )
+    state.evolve(f.NodeSeen(report=node("a", cpu=4, gpu=2), at=0.0))
+    state.evolve(f.NodeSeen(report=node("b", cpu=4), at=0.0))
     state.evolve(
         f.GroupPlanned(
             group_id="g",
@@ -79,7 +81,7 @@ def test_a_dropped_group_is_wanted_again_when_its_pool_is_ensured():
     state, _ = planned(reserved=True)
     state.evolve(f.GroupEnding(group_id="g", dropped=True))
     assert not state.groups.lacking("p")
-    state.evolve(f.PoolEnsured(spec=state.ledger.accounts["p"].spec))
+    state.evolve(f.PoolEnsured(spec=state.ledger.accounts["p"].spec, at=0.0))
     assert state.groups.lacking("p") == {PAIR: 1}
     state.groups.check()
 

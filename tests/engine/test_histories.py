@@ -1,9 +1,8 @@
-"""Random histories, in short: HISTORIES_STIMULI and HISTORIES_SEED set how many, and which again."""
+"""Random histories, in short: HISTORIES_STIMULI and SCHEDULEMESH_SEED set how many, and which again."""
 
 from __future__ import annotations
 
 import os
-import random
 import subprocess
 import sys
 
@@ -11,8 +10,9 @@ from tests.engine.histories import run
 
 
 def test_books_agree_and_twins_stay_in_lockstep_whatever_happens():
-    seed = os.environ.get("HISTORIES_SEED") or str(random.SystemRandom().randrange(10**6))
-    print(f"HISTORIES_SEED={seed}")
+    # The first history of this one once found an estimate that depended on a restart.
+    seed = os.environ.get("SCHEDULEMESH_SEED", "756364")
+    print(f"SCHEDULEMESH_SEED={seed}")
     stimuli = int(os.environ.get("HISTORIES_STIMULI", "8000"))
     assert run(seed, stimuli)[0] >= stimuli
 

@@ -242,6 +242,15 @@ def test_an_adopted_job_needs_no_room_and_claims_quota_at_once(mesh, adopted):
     assert all(not found.allocations for found in mesh.state.cluster.nodes.values())
 
 
+def test_a_ray_job_is_adopted_once(mesh, adopted):
+    how = {"job": JobSpec(adopts="01"), "more": {"choose_node": False}}
+    refused = mesh.submit("again", cpu=3, gpu=3, **how)
+    assert (refused.reason, "'j'" in refused.error) == (Reason.DUPLICATE_TASK, True)
+    assert mesh.state.ledger.accounts["p"].used == amount(cpu=3, gpu=3)
+    other = {**how, "job": JobSpec(adopts="02")}
+    assert isinstance(mesh.submit("other", cpu=1, **other), Pending)
+
+
 def test_the_claim_of_an_adopted_job_is_where_its_work_is(mesh, adopted):
     mesh.find_work("j", {"n1": amount(cpu=1, gpu=1), "n2": amount(cpu=2, gpu=2)})
     assert [found.external_usage.gpu / UNIT for found in mesh.state.cluster.nodes.values()] == [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from schedulemesh.config.groups import parse_groups
@@ -28,6 +29,15 @@ def test_a_task_uses_its_own_quota_first_and_then_what_is_idle_in_the_cohort():
     assert mesh.state.ledger.loans == {("q", "p"): amount(cpu=2)}
     mesh.complete("x")
     assert mesh.state.ledger.loans == {}
+
+
+def test_how_a_claim_would_be_paid_is_kept_until_the_ledger_changes():
+    mesh = Mesh(member("p"), member("q"))
+    mesh.run("x", "p", cpu=6)
+    mesh.dry("y", "p", cpu=2)
+    assert [payment.loans for payment in mesh.state.ledger.payments.values()]
+    mesh.complete("x")
+    assert not mesh.state.ledger.payments
 
 
 def test_nobody_is_evicted_while_the_cohort_has_idle_quota():
@@ -204,3 +214,13 @@ def test_a_requested_eviction_holds_no_more_for_a_pool_than_may_be_lent(lender, 
     mesh.leave("t")
     assert mesh.state.ledger.accounts["q"].borrowed == amount(cpu=held)
     assert mesh.free("p") == amount(cpu=4 - held)
+
+
+def test_what_is_behind_the_first_of_a_strict_pool_starts_with_it_although_that_borrows():
+    strict = msgspec.structs.replace(member("p"), queueing="strict")
+    mesh = Mesh(strict, member("q"), nodes=[node("n1", cpu=8)])
+    mesh.run("lender", "q", cpu=4)
+    mesh.queue("first", "p", cpu=6)
+    mesh.queue("second", "p", cpu=1)
+    mesh.complete("lender")
+    assert mesh.waiting("p") == []

@@ -55,7 +55,7 @@ def test_an_idle_agent_is_evicted_before_a_busy_one_of_the_same_priority():
     mesh = full("a", "b", "c", "d", **IDLE)
     assert victims(mesh) == ["d"]
     (fact,) = measured(mesh, "b")
-    assert fact == GpusIdle(agent_name="b", since=mesh.now - 60.0)
+    assert fact == GpusIdle(agent_name="b", since=mesh.now - 60.0, at=mesh.now)
     assert victims(mesh) == ["b"]
     assert set(victims(mesh, gpu=2)) == {"b", "d"}
 
@@ -86,7 +86,7 @@ def test_what_is_used_again_is_busy():
     mesh = full("a", "b", "c", "d", **IDLE)
     measured(mesh, "a", "b")
     assert measured(mesh, "a", "b") == ()
-    assert measured(mesh, "b") == (GpusBusy(agent_name="a"),)
+    assert measured(mesh, "b") == (GpusBusy(agent_name="a", at=mesh.now),)
     assert victims(mesh) == ["b"]
 
 
@@ -180,7 +180,7 @@ def test_progress_replaces_the_estimate():
     mesh = mesh_of(measured_progress=True)
     mesh.run("t", priority=1.0, cpu=1, gpu=4, duration=1000.0)
     (fact,) = measured(mesh, t=100.0)
-    assert fact == EndMeasured(task_id="t", ends_at=mesh.now + 100.0)
+    assert fact == EndMeasured(task_id="t", ends_at=mesh.now + 100.0, at=mesh.now)
     assert running(mesh, "t").remaining(mesh.now) == 100.0
     told = mesh.engine.explain("t", mesh.now)
     assert (told.ends_at, told.end_measured) == (mesh.now + 100.0, True)

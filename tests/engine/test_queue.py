@@ -196,6 +196,72 @@ def test_the_front_is_that_of_the_tasks_that_wait():
     assert given.rewritten().queue.last_front == given.state.queue.last_front == 1
 
 
+def promoting(after_s=60.0, **order):
+    given = mesh()
+    given.order_by(promote_after_s=after_s, **order)
+    given.run("a", cpu=4, priority=9)
+    return given
+
+
+def wait(given, seconds):
+    given.now += seconds
+    given.handle(s.ClockTicked())
+
+
+@pytest.mark.parametrize(
+    ("order", "before"), [("priority", "dcb"), ("fifo", "bcd"), ("shortest_remaining", "dbc")]
+)
+def test_a_task_that_has_waited_for_long_comes_first_whatever_the_order(order, before):
+    given = promoting(order=order)
+    given.queue("b", cpu=4, priority=1, duration=50.0)
+    given.queue("c", cpu=4, priority=2, duration=60.0)
+    wait(given, 30)
+    given.queue("d", cpu=2, priority=5, duration=5.0)
+    wait(given, 29)
+    assert given.waiting() == list(before)
+    wait(given, 1)
+    assert given.waiting() == ["b", "c", "d"]
+    check_stored(given)
+
+
+def test_tasks_that_have_waited_for_long_stand_behind_those_that_were_moved_to_the_front():
+    given = promoting()
+    for name in ("b", "c", "d"):
+        given.queue(name, cpu=4)
+    given.change("d", to_front=True)
+    wait(given, 60)
+    assert given.waiting() == ["d", "b", "c"]
+    given.change("c", to_front=True)
+    assert given.waiting() == ["c", "d", "b"]
+    check_stored(given)
+
+
+def test_a_held_task_is_not_promoted_and_one_that_is_released_is_at_once():
+    given = promoting()
+    given.queue("b", cpu=4, priority=1)
+    given.change("b", held=True)
+    wait(given, 100)
+    given.queue("c", cpu=4, priority=5)
+    given.change("b", held=False)
+    assert given.waiting() == ["c", "b"]
+    wait(given, 1)
+    assert given.waiting() == ["b", "c"]
+
+
+def test_a_policy_that_promotes_counts_the_wait_before_it():
+    given = promoting(after_s=0.0)
+    given.queue("b", cpu=4, priority=1)
+    wait(given, 100)
+    given.queue("c", cpu=4, priority=5)
+    given.order_by(promote_after_s=60.0)
+    wait(given, 1)
+    assert given.waiting() == ["b", "c"]
+    given.order_by(promote_after_s=0.0)
+    wait(given, 1000)
+    given.queue("d", cpu=4, priority=9)
+    assert given.waiting() == ["b", "d", "c"]
+
+
 def test_a_changed_priority_changes_the_place():
     given = mesh()
     given.run("a", cpu=4, priority=9)
@@ -232,7 +298,7 @@ def test_a_task_that_waited_too_long_is_cancelled():
     assert given.waiting() == ["b"]
     given.tick(2)
     assert given.waiting() == []
-    cancelled = given.facts[-1]
+    cancelled = given.facts[-2]
     assert isinstance(cancelled, f.TaskCancelled)
     assert cancelled.reason is Reason.WAIT_TIMEOUT
     check_stored(given)
@@ -327,6 +393,7 @@ def test_a_task_whose_class_fails_does_not_return():
         ("fifo", ["a", "b", "c", "d"]),
         ("shortest_remaining", ["b", "a", "c", "d"]),
         ("two_level_las", ["b", "a", "c", "d"]),
+        ("multi_level_las", ["b", "a", "c", "d"]),
     ],
 )
 def test_the_policy_says_in_which_order_tasks_are_served(order, expected):

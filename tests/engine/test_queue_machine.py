@@ -12,18 +12,19 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
-from schedulemesh.config.queueing import QueuePolicy
+from schedulemesh.config.queueing import BY_REMAINING, LAS_VICTIMS, QueuePolicy
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.end_reasons import EndReason
-from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.pool import QUEUEING
+from schedulemesh.domain.reasons import PreemptionReason, Reason
 from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.messages import queue_facts as q
 from schedulemesh.engine.messages import stimuli as s
-from schedulemesh.engine.messages.outcomes import Done, Queued, Refused
+from schedulemesh.engine.messages.outcomes import Accepted, Done, Queued, Refused
 from schedulemesh.engine.state.agents import Starting
 from tests.engine import walk
-from tests.engine.builders import Mesh, differences
+from tests.engine.builders import Mesh, NothingSpared, differences
 from tests.engine.test_machine import (
     AGENTS,
     LABELS,
@@ -37,6 +38,8 @@ from tests.engine.test_machine import (
     policies,
 )
 
+#: Orders by attained service.
+BY_SERVICE = ("two_level_las", "multi_level_las")
 NAMES = tuple(f"q{number}" for number in range(10))
 #: Refusals after which a task from the queue waits again, because there was no room for it.
 NO_ROOM = (Reason.PREEMPTION_FAILED, Reason.CLUSTER_OUT_OF_RESOURCES)
@@ -57,21 +60,30 @@ queued = st.fixed_dictionaries(
 )
 pool_kinds = st.fixed_dictionaries(
     {
-        "queueing": st.sampled_from(["best_effort", "strict"]),
+        "queueing": st.sampled_from(QUEUEING),
         "on_preempted": st.sampled_from(["drop", "requeue"]),
     }
 )
 orders = st.fixed_dictionaries(
     {
         "passing_limit_s": st.sampled_from([0.0, 15.0, 3600.0]),
-        "order": st.sampled_from(["priority", "priority", "fifo", "shortest_remaining"]),
+        "order": st.sampled_from(["priority", "priority", "fifo", *BY_REMAINING, *BY_SERVICE]),
+        # Tasks run for seconds here, on less than a GPU or two.
+        "las_threshold_gpu_hours": st.just(2 / 3600),
+        "las_levels_gpu_hours": st.just((1 / 3600, 4 / 3600, 20 / 3600)),
+        "las_preempts": st.booleans(),
+        "las_smaller_first": st.booleans(),
+        "las_victims": st.sampled_from(LAS_VICTIMS),
         "ageing_per_hour": st.sampled_from([0.0, 0.0, 3600.0]),
+        "promote_after_s": st.sampled_from([0.0, 0.0, 15.0]),
     }
 )
 
 
 class QueueMesh(Mesh):
-    """A mesh that checks each step: why tasks ended, and in which order they started."""
+    """A mesh that checks each step: why tasks ended, in which order they started, and that a twin which
+    repeats every search decides the same.
+    """
 
     #: What ends a task that runs.
     ENDS = (s.TaskFinished, s.AgentDeletionRequested, s.TaskCancellationRequested)
@@ -85,7 +97,18 @@ class QueueMesh(Mesh):
         self.deleted: set[str] = set()
         #: Tasks that have had a reserved start since the last tick, or when it came.
         self.reserved: set[str] = set()
+        self.tell_twin()
         super().__init__(*pools, **policy)
+
+    def tell_twin(self, state=None):
+        """Have a twin begin where the mesh is: in this state, or in an empty one."""
+        self.twin = Engine(state)
+        self.twin.state.spared = NothingSpared()
+
+    def report(self, name, *given, **how):
+        """Every other agent can save its state, so that tasks of earlier levels may evict it."""
+        able = ("save_state",) if name[-1] in "02468" else ()
+        return super().report(name, *given, capabilities=able, **how)
 
     def handle(self, stimulus):
         queue, running = self.state.queue, self.state.running
@@ -93,6 +116,7 @@ class QueueMesh(Mesh):
         waited = {t: (task.queue_class, queue.entry(task)) for t, task in queue.by_id.items()}
         due, reserved = queue.is_due(self.now), set(queue.reserved)
         step = super().handle(stimulus)
+        assert self.twin.handle(stimulus, self.now) == step
         for task_id in before.keys() - self.state.queue.by_id - self.state.running.by_id.keys():
             self.is_explained(task_id, before[task_id], stimulus, step)
         if not due and not isinstance(stimulus, s.QueuePolicyChangeRequested):
@@ -273,6 +297,36 @@ class QueueMachine(MeshMachine):
             s.QueuePolicyChangeRequested(policy=self.order, client="me", changes=tuple(order))
         )
 
+    def expect(self, stimulus):
+        """Where the rules allow no eviction, the order may allow one of tasks in later levels."""
+        by_rules = super().expect(stimulus)
+
+        def check(outcome):
+            victims = outcome.preempted if isinstance(outcome, Accepted) else ()
+            if not any(one.reason is PreemptionReason.ATTAINED_SERVICE for one in victims):
+                by_rules(outcome)
+                return
+            by_rules(Refused(reason=Reason.PREEMPTION_FAILED, error=""))
+            for one in victims:
+                self.may_be_evicted_by_the_order(one.task_id)
+
+        return check
+
+    def may_be_evicted_by_the_order(self, task_id):
+        """For a task of the first level: it has used enough, keeps its work and returns."""
+        assert self.order.las_preempts
+        task = self.state.running.by_id[task_id]
+        assert task.gpu_s(self.mesh.now) >= 3600.0 * self.limits_h()[0]
+        assert "save_state" in self.state.agents[task.agent_name].phase.capabilities
+        assert self.mesh.returns(task)
+
+    def limits_h(self):
+        """The GPU-hours with which the levels after the first one begin; empty: there are none."""
+        return {
+            "two_level_las": (self.order.las_threshold_gpu_hours,),
+            "multi_level_las": self.order.las_levels_gpu_hours,
+        }.get(self.order.order, ())
+
     @precondition(lambda self: self.state.queue.by_id)
     @rule(which=picks, held=st.booleans())
     def hold(self, which, held):
@@ -334,6 +388,7 @@ class QueueMachine(MeshMachine):
         mesh = self.mesh
         found = mesh.rewritten() if snapshot else mesh.refolded()
         assert differences(self.advanced(mesh.state), self.advanced(found)) == []
+        mesh.tell_twin(mesh.rewritten() if snapshot else mesh.refolded())
         mesh.engine = Engine(found, strategies=mesh.engine.strategies)
         mesh.starts, mesh.ends, mesh.probes, mesh.task_evictions = {}, {}, {}, {}
         mesh.handle(s.SupervisorBegan(epoch=found.epoch + 1, gap=100))
@@ -409,10 +464,15 @@ class QueueMachine(MeshMachine):
         order, spec = self.order.order, task.spec
         if order == "fifo":
             return 0.0
-        if order == "shortest_remaining":
+        if order in BY_REMAINING:
             if spec.estimated_duration is None:
                 return float("inf")
-            return max(0.0, spec.estimated_duration - task.attempts.ran_s)
+            gpus = task.submission.agent.resources.gpus if order == "shortest_service" else 1
+            return max(0.0, spec.estimated_duration - task.attempts.ran_s) * gpus
+        if order in BY_SERVICE:
+            level = sum(task.attempts.gpu_s >= limit * 3600.0 for limit in self.limits_h())
+            gpus = task.submission.agent.resources.gpus if self.order.las_smaller_first else 0
+            return (level, gpus)
         return self.order.ageing_per_hour / 3600 * task.arrived_at - spec.priority
 
     def advanced(self, state):

@@ -68,6 +68,18 @@ def test_a_borrower_that_dominates_by_label_stays():
     assert names(outcome.preempted) == ["plain"]
 
 
+def test_a_borrower_that_cannot_be_saved_stays_where_the_policy_says_so():
+    m = Mesh(member("p"), member("q", 0), reclaim_unsavable=False)
+    m.submit("saves", "q", cpu=2)
+    m.report("saves", capabilities=("save_state",))
+    m.now += 10
+    m.run("newer", "q", cpu=2)
+    assert names(m.dry("own", "p", cpu=2).preempted) == ["saves"]
+    assert m.submit("own", "p", cpu=4).reason == "preemption_failed"
+    m.policy(reclaim_unsavable=True)
+    assert names(m.dry("own", "p", cpu=2).preempted) == ["newer"]
+
+
 def test_a_task_of_a_protected_pool_stays_even_on_borrowed_quota():
     mesh = lent_out()
     mesh.policy(protected_pools=("q",))

@@ -18,6 +18,7 @@ from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import UNIT
 from schedulemesh.engine.admission import reservations
 from schedulemesh.engine.messages.outcomes import Pending, Queued
+from schedulemesh.engine.messages.stimuli import PoolRequested
 from tests.engine.builders import Mesh, node, pool, shape
 
 NODES = ("n1", "n2", "n3")
@@ -48,6 +49,20 @@ def three():
     for n, duration in zip(NODES, (10.0, 30.0, 20.0), strict=True):
         small(mesh, f"on-{n}", n, duration)
     return mesh
+
+
+# without
+
+
+def test_in_a_greedy_pool_nothing_is_kept_free_for_the_first_task(three):
+    three.handle(PoolRequested(spec=structs.replace(pool("p", cpu=6), queueing="greedy")))
+    queue_gang(three)
+    three.tick()
+    assert three.state.queue.by_id["gang"].reservation is None
+    three.now += 10
+    three.complete("on-n1")
+    three.queue("long", cpu=2, duration=100.0)
+    assert list(three.starts) == ["long"]
 
 
 # gangs
@@ -163,7 +178,9 @@ def test_a_start_that_is_due_is_not_reserved_anew_on_each_tick(three, monkeypatc
     three.tick()
     due = reservations.Reservation(at=1000.0, node_ids=("n1", "n3"))
     monkeypatch.setattr(
-        reservations, "_earliest", lambda *given: structs.replace(due, at=given[-1])
+        reservations,
+        "_start",
+        lambda state, projection, *_: structs.replace(due, at=projection.ends.now),
     )
     three.tick(1)
     seen = len(three.facts)
@@ -171,6 +188,28 @@ def test_a_start_that_is_due_is_not_reserved_anew_on_each_tick(three, monkeypatc
         three.tick(1)
     assert three.facts[seen:] == []
     assert reserved(three) == (1001.0, ("n1", "n3"), None)
+
+
+def test_a_start_that_has_come_and_not_begun_holds_no_quota_that_is_free():
+    """The first task of one pool has to leave a node to that of another; the rest is free for the next."""
+    mesh = Mesh(
+        pool("p", cpu=4),
+        pool("q", cpu=4, gpu=2),
+        nodes=[node("n1", cpu=2), node("n2", cpu=4, gpu=2), node("n3", cpu=2)],
+    )
+    mesh.order_by(passing_limit_s=0.0)
+    mesh.run("running", "p", cpu=2, priority=9, node_id="n1")
+    mesh.queue("large", "p", cpu=4, priority=8)
+    mesh.tick(1)
+    mesh.queue("first", "q", cpu=1, gpu=2, priority=5)
+    mesh.tick(1)
+    due = reserved(mesh, "first")
+    assert due == (mesh.now, ("n2",), None)
+    mesh.tick(1)
+    assert reserved(mesh, "first") == due, "it is due, and cannot start"
+    outcome = mesh.submit("next", "q", cpu=2, priority=5)
+    assert isinstance(outcome, Pending), outcome
+    assert mesh.starts["next"].node_id == "n3"
 
 
 # placement groups

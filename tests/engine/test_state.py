@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from schedulemesh.engine.messages import stimuli as s
-from schedulemesh.engine.messages.facts import AnyFact, ClassLoaded
+from schedulemesh.engine.messages.facts import AnyFact
+from schedulemesh.engine.messages.queue_facts import ClassLoaded
 from schedulemesh.engine.state import mesh_state, past
 from schedulemesh.engine.state.mesh_state import MeshState
 from tests.engine.builders import Mesh, amount, differences, node, pool
@@ -84,5 +85,5 @@ def test_classes_that_loaded_are_remembered_up_to_a_bound(monkeypatch):
     monkeypatch.setattr(mesh_state, "LOADED", 2)
     mesh = Mesh(pool("p", cpu=4), nodes=[node("a", cpu=8)])
     for key in ("x", "y", "x", "z"):
-        mesh.state.evolve(ClassLoaded(class_key=key))
+        mesh.state.evolve(ClassLoaded(class_key=key, at=0.0))
     assert list(mesh.state.loaded) == ["x", "z"], "the one used last stays longest"

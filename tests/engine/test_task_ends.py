@@ -306,6 +306,19 @@ def test_an_eviction_is_no_failure():
     assert mesh.state.ended == {}
 
 
+def test_a_run_that_raises_while_it_is_evicted_is_tried_again_if_it_may_be():
+    mesh = failing(retries=1, priority=0.0, on_preempted="requeue")
+    mesh.submit("high", priority=9.0, cpu=2, class_key="c")
+    mesh.run_ends("t", reason=TaskEndReason.RUN_RAISED, error="no")
+    assert mesh.state.ended == {}
+    mesh.leave("t", saved=True)
+    assert mesh.state.queue.by_id["t"].submission.state_key == "state-t"
+    mesh = failing(retries=0, priority=0.0, on_preempted="requeue")
+    mesh.submit("high", priority=9.0, cpu=2, class_key="c")
+    mesh.run_ends("t", reason=TaskEndReason.RUN_RAISED, error="no")
+    assert ended(mesh) == (EndState.FAILED, TaskEndReason.RUN_RAISED)
+
+
 @pytest.mark.parametrize("reason", [TaskEndReason.RESULT_TOO_LARGE, TaskEndReason.RESULT_NOT_KEPT])
 def test_what_would_fail_again_is_not_tried_again(reason):
     mesh = failing()
@@ -392,3 +405,32 @@ def test_what_is_lost_before_it_has_run_waits_again_and_has_not_failed():
     assert mesh.state.queue.by_id["t"].attempts.failures == 0
     assert mesh.told_facts("TaskQueued") == ["TaskQueued"] * 2, "it joined, and joined again"
     assert differences(mesh.state, mesh.refolded()) == []
+
+
+def test_a_task_from_the_queue_whose_process_dies_while_it_starts_is_tried_again():
+    mesh = Mesh(pool("p", cpu=2), nodes=[node("a", cpu=2)])
+    mesh.handle(s.ClassProbed(class_key="c"))
+    mesh.queue("t", cpu=2, class_key="c", run="train", retries=1)
+    mesh.die("t")
+    waiting = mesh.state.queue.by_id["t"]
+    assert (waiting.attempts.failures, waiting.not_before) == (1, mesh.now + 1.0)
+    assert (mesh.state.ended, mesh.state.agents) == ({}, {})
+    assert differences(mesh.state, mesh.refolded()) == []
+    mesh.tick(1.0)
+    mesh.die("t")
+    assert ended(mesh)[0] is EndState.FAILED
+    assert (mesh.state.queue.by_id, mesh.state.agents) == ({}, {})
+
+
+def test_an_evicted_task_whose_process_dies_while_it_starts_again_keeps_its_saved_state():
+    mesh = failing(retries=1, priority=0.0, on_preempted="requeue")
+    mesh.submit("high", priority=9.0, cpu=2, class_key="c")
+    mesh.leave("t", saved=True)
+    mesh.report("high")
+    mesh.handle(s.TaskFinished(task_id="high", end_agent=True))
+    mesh.leave("high")
+    assert mesh.starts["t"].state_key == "state-t"
+    mesh.die("t")
+    waiting = mesh.state.queue.by_id["t"]
+    assert waiting.submission.state_key == "state-t"
+    assert (waiting.attempts.preemptions, waiting.attempts.failures) == (1, 1)

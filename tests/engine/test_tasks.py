@@ -173,6 +173,6 @@ def test_a_fact_that_breaks_the_table_of_phases_raises():
         ForbiddenTransitionError, match="task 't' is preempting and cannot become preempting"
     ):
         mesh.state.evolve(f.EvictionStarted(task_id="t", at=0.0, reason=PreemptionReason.MANUAL))
-    mesh.state.evolve(f.EvictionFailed(task_id="t"))
+    mesh.state.evolve(f.EvictionFailed(task_id="t", at=0.0))
     with pytest.raises(ForbiddenTransitionError, match="cannot become"):
-        mesh.state.evolve(f.SavingFailed(task_id="t", error="no"))
+        mesh.state.evolve(f.SavingFailed(task_id="t", at=1.0, error="no"))

@@ -81,6 +81,16 @@ def test_a_token_is_issued_once(mesh):
     assert mesh.state.tokens["t"].created_by == "c"
 
 
+def test_a_repeated_request_for_a_token_gets_its_first_answer(mesh):
+    issued = issue(mesh, lifetime_s=60.0)
+    token = mesh.state.tokens["t"]
+    assert issue(mesh, lifetime_s=60.0) == issued
+    assert mesh.state.tokens["t"] == token
+    assert issue(mesh, role=Role.OPERATOR, lifetime_s=60.0).reason is Reason.TOKEN_EXISTS
+    assert issue(mesh, lifetime_s=61.0).reason is Reason.TOKEN_EXISTS
+    assert issue(mesh).reason is Reason.TOKEN_EXISTS
+
+
 def test_a_rotation_replaces_the_secret_and_keeps_role_and_limits(mesh):
     issue(mesh, role=Role.SUBMITTER, owner="ada", pools=("p",), max_priority=3.0)
     assert issue(mesh, secret=SECOND, rotate=True).change is Change.CHANGED

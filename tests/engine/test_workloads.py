@@ -11,7 +11,8 @@ import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from schedulemesh.config.queueing import QueuePolicy
+from schedulemesh.config.queueing import LAS_VICTIMS, ORDERS, QueuePolicy
+from schedulemesh.domain.pool import QUEUEING
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.domain.task import EndState
 from schedulemesh.engine.messages import stimuli as s
@@ -87,7 +88,7 @@ kinds = st.fixed_dictionaries(
     {
         "cpu": st.sampled_from([2, 4, 6]),
         "gpu": st.sampled_from([0, 2]),
-        "queueing": st.sampled_from(["best_effort", "strict"]),
+        "queueing": st.sampled_from(QUEUEING),
         "lending": st.sampled_from(
             [
                 {},
@@ -101,12 +102,14 @@ kinds = st.fixed_dictionaries(
 )
 orders = st.builds(
     QueuePolicy,
-    order=st.sampled_from(
-        ["priority", "fifo", "shortest_remaining", "two_level_las", "dominant_share"]
-    ),
+    order=st.sampled_from(ORDERS),
     ageing_per_hour=st.sampled_from([0.0, 3600.0]),
     las_threshold_gpu_hours=st.just(0.01),
+    las_levels_gpu_hours=st.just((0.005, 0.01, 0.02)),
+    las_victims=st.sampled_from(LAS_VICTIMS),
     las_preempts=st.booleans(),
+    las_smaller_first=st.booleans(),
+    shortest_preempts=st.booleans(),
     passing_limit_s=st.sampled_from([0.0, 60.0]),
 )
 

@@ -289,7 +289,8 @@ def held_back(state: MeshState, later: Later, seats: Seats, now: float) -> bool:
     delayed = []
     waiting = list(state.queue.by_id.values())
     first = state.queue.first_of(later.pool_name)
-    if first is not None and first.reservation is None:
+    greedy = state.ledger.accounts[later.pool_name].spec.queueing == "greedy"
+    if first is not None and first.reservation is None and not greedy:
         waiting.append(msgspec.structs.replace(first, reservation=start_of(state, first, now)))
     for head in waiting:
         if head.reservation is None or state.queue.entry(head) >= later.entry:
@@ -321,7 +322,7 @@ def _left(
 ) -> bool:
     """Whether enough is left for this task at its reserved start: on the node, or (None) of its quota."""
     account = state.ledger.accounts[head.pool_name]
-    until = now if head.reservation is None else head.reservation.at or now
+    until = now if head.reservation is None else max(head.reservation.at or now, now)
     if node_id is None:
         free = account.free
         for name, agent in state.agents.items():

@@ -14,6 +14,7 @@ from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.task import DEFAULT_PRIORITY, TaskSpec
 from schedulemesh.engine.lifecycle.groups import end as end_group
 from schedulemesh.engine.lifecycle.groups import plan as plan_group
+from schedulemesh.engine.messages.cohort_facts import LoansExchanged
 from schedulemesh.engine.messages.facts import (
     AgentAdmitted,
     AgentEnding,
@@ -153,6 +154,12 @@ def admit(tx: Transaction, request: Request, plan: Plan | None) -> Pending:
     """Reserve the agent's quota and its resources on a node, and start the eviction of its victims."""
     state, stimulus = tx.state, request.stimulus
     payment = request.payment if plan is None or plan.payment is None else plan.payment
+    if plan is not None and plan.exchanged:
+        claims = (
+            (name, tuple((share.pool_name, share.amount) for share in shares))
+            for name, shares in plan.exchanged
+        )
+        tx.emit(LoansExchanged(at=tx.now, claims=tuple(claims)))
     for hold_id, left in payment.holds_left:
         tx.emit(HoldShrank(hold_id=hold_id, at=tx.now, shares=left))
     agent = msgspec.structs.replace(

@@ -6,6 +6,8 @@ from the victims that leave for it, or a refusal that changed nothing.
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from schedulemesh.domain.agent import AgentSpec
@@ -31,6 +33,7 @@ from schedulemesh.engine.messages.outcomes import (
     Refused,
     RequestOutcome,
 )
+from schedulemesh.engine.messages.queue_facts import TaskQueued
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.placement.group_choice import (
     GroupRequest,
@@ -45,6 +48,7 @@ from schedulemesh.engine.preemption.sufficient_priority import sufficient_priori
 from schedulemesh.engine.preemption.veto import PluginVeto, plugin_veto
 from schedulemesh.engine.preemption.victims import evicted_tasks
 from schedulemesh.engine.state.agents import Preempted
+from schedulemesh.engine.state.gangs import core_runs
 from schedulemesh.engine.state.lending import (
     could_ever_borrow,
     pay_with_loans,
@@ -109,7 +113,7 @@ def understand(tx: Transaction, stimulus: TaskSubmitted) -> Request | Refused:
     account = state.ledger.accounts.get(pool_name)
     if account is None:
         return explain.pool_not_found(state, pool_name)
-    refused = _duplicate(state, stimulus) or without_parent(state, stimulus.task)
+    refused = _invalid(state, stimulus)
     if refused is not None:
         return refused
     need = account.spec.default_agent() if given is None else given
@@ -210,8 +214,13 @@ def _of_size(stimulus: TaskSubmitted, refused: Refused, pool_name: str, need: Re
     return refused
 
 
+def _invalid(state: MeshState, stimulus: TaskSubmitted) -> Refused | None:
+    """The refusal of what is taken already, or of a task whose parent has ended."""
+    return _duplicate(state, stimulus) or without_parent(state, stimulus.task)
+
+
 def _duplicate(state: MeshState, stimulus: TaskSubmitted) -> Refused | None:
-    """The refusal of a task id or an agent name that is taken."""
+    """The refusal of a task id or an agent name that is taken, or of a Ray job that is adopted already."""
     task, agent = stimulus.task, stimulus.agent
     waiting = None if task is None else state.queue.by_id.get(task.task_id)
     served = waiting is not None and waiting.submission is stimulus
@@ -225,6 +234,19 @@ def _duplicate(state: MeshState, stimulus: TaskSubmitted) -> Refused | None:
     for name in (agent.name, *members):
         if (refused := _taken(state, name, served=served)) is not None:
             return refused
+    return _adopted(state, agent)
+
+
+def _adopted(state: MeshState, wanted: AgentSpec) -> Refused | None:
+    """The refusal of a Ray job that is a task already: two tasks would both claim what it holds."""
+    if wanted.job is None or not wanted.job.adopts:
+        return None
+    for agent in state.agents.values():
+        if agent.spec.job is not None and agent.spec.job.adopts == wanted.job.adopts:
+            tasks = ", ".join(repr(task_id) for task_id in state.running.on_agent(agent.spec.name))
+            what = f"as task {tasks}" if tasks else "by a task that is ending"
+            error = f"Ray job {wanted.job.adopts!r} is adopted already, {what}"
+            return Refused(reason=Reason.DUPLICATE_TASK, error=error)
     return None
 
 
@@ -346,7 +368,9 @@ def sufficient_priority_for(tx: Transaction, request: Request) -> float | None:
     if task is None or not stimulus.may_preempt or tx.strategies.plugins:
         return None
 
-    known: KnownNodes = {}
+    # With a budget of lost work, and beside external work that waits, it depends on the victims, too.
+    any_site = not tx.state.policy.lost_work_budget and not tx.state.external_demands
+    known = KnownNodes(any_site=any_site)
 
     def victims(priority: float) -> tuple[Candidate, ...] | None:
         raised = msgspec.structs.replace(task, priority=priority)
@@ -357,7 +381,13 @@ def sufficient_priority_for(tx: Transaction, request: Request) -> float | None:
         plan = evict(tx, again, None, limits, known)
         return None if plan is None else evicted_tasks(plan.victims)
 
-    return sufficient_priority(tx.state, request.incoming(tx.state), victims)
+    def lowest_top() -> float:
+        # Groups are taken, and borrowers are reclaimed, whatever the priorities.
+        by_nodes = request.group_request is None
+        alone = not tx.state.ledger.cohorts.neighbours(request.pool_name).names
+        return known.lowest_top if by_nodes and alone else -math.inf
+
+    return sufficient_priority(tx.state, request.incoming(tx.state), victims, lowest_top)
 
 
 def submit_again(
@@ -382,6 +412,8 @@ def readmit(tx: Transaction, past: Preempted, made: set[str]) -> bool:
     fact = past.fact
     if past.ran_again or fact.agent is None or without_parent(tx.state, fact.task) is not None:
         return False
+    if fact.task.extra_of and not core_runs(tx.state, fact.task.extra_of):
+        return False
     if not fact.agent.class_key or not fact.agent.restartable:
         return False
     if fact.agent.name in made:
@@ -391,3 +423,29 @@ def readmit(tx: Transaction, past: Preempted, made: set[str]) -> bool:
         made.add(fact.agent.name)
         return True
     return False
+
+
+def requeue_victim(tx: Transaction, past: Preempted) -> bool:
+    """Have an evicted task join the queue though it was not to return, because it was evicted in vain. It
+    waits at its place, with its saved state. False: it cannot be started again, or its id or the name of its
+    agent has been given to another since.
+    """
+    fact = past.fact
+    agent = fact.agent
+    if past.ran_again or agent is None or not fact.number:
+        return False
+    if not agent.class_key or not agent.restartable or fact.task.extra_of:
+        return False
+    submission = TaskSubmitted(
+        agent=agent,
+        task=fact.task,
+        choose_node=fact.choose_node,
+        state_key=past.state_key,
+        queue=True,
+    )
+    if _invalid(tx.state, submission) is not None:
+        return False
+    tx.emit(
+        TaskQueued(submission=submission, at=tx.now, number=fact.number, attempts=fact.attempts)
+    )
+    return True

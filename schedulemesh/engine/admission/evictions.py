@@ -1,8 +1,10 @@
 """What is to end so that a request that does not fit now can be admitted: idle groups, borrowers, or victims.
 
 The means are tried in this order: placement groups that nobody uses are removed; smaller tasks are moved to
-other nodes; quota that the request's pool has lent is reclaimed; tasks are evicted by the rules of
-preemption; both together; tasks that have attained much service are evicted for one that has attained little.
+other nodes; quota that the request's pool has lent is reclaimed, if need be with exchanged loans; tasks are
+evicted by the rules of preemption; both together; those are evicted that the order of the queue puts behind
+the request: tasks that have attained much service for one that has attained little, or tasks that have more
+left to run.
 """
 
 from __future__ import annotations
@@ -18,11 +20,18 @@ from schedulemesh.engine.placement.scenario import Demand
 from schedulemesh.engine.preemption.candidates import Candidates
 from schedulemesh.engine.preemption.combined import BorrowersAndOthers
 from schedulemesh.engine.preemption.contest import Contest, contest_of, uncontested
+from schedulemesh.engine.preemption.exchange import (
+    TasksOfBorrowers,
+    exchanged,
+    uses_no_more_than_its_quota,
+)
 from schedulemesh.engine.preemption.limits import Limits
 from schedulemesh.engine.preemption.moves import SmallerTasks, fit_elsewhere
 from schedulemesh.engine.preemption.reclaim import Borrowers
+from schedulemesh.engine.preemption.savable import SavableTasks
 from schedulemesh.engine.preemption.search import Plan, search
-from schedulemesh.engine.preemption.service import SecondLevel, may_evict_second_level
+from schedulemesh.engine.preemption.service import LaterLevels, level_that_evicts
+from schedulemesh.engine.preemption.shortest import LongerTasks, left_of_incoming
 from schedulemesh.engine.preemption.sites import KnownNodes
 from schedulemesh.engine.preemption.veto import PluginVeto
 from schedulemesh.engine.preemption.victims import VictimAgents, evicted_tasks
@@ -33,22 +42,35 @@ from schedulemesh.engine.transaction import Transaction
 
 
 def plan_for(
-    tx: Transaction, request: Request, veto: PluginVeto | None, limits: Limits
+    tx: Transaction,
+    request: Request,
+    veto: PluginVeto | None,
+    limits: Limits,
+    known: KnownNodes | None = None,
 ) -> Plan | None:
-    """What is to end for a request that does not fit now; None: nothing that may end would make room."""
+    """What is to end for a request that does not fit now; None: nothing that may end would make room.
+    ``known``: where it is noted until when that holds while the state stays as it is.
+    """
+    known = known or KnownNodes()
+    known.until = limits.until
     plan = room_of_idle(tx, request)
     if plan is None and request.stimulus.may_preempt:
         plan = (
-            make_room_by_moves(tx, request, veto, limits)
-            or reclaim(tx, request, veto)
-            or evict(tx, request, veto, limits)
-            or serve_first_level(tx, request, veto, limits)
+            make_room_by_moves(tx, request, veto, limits, known)
+            or reclaim(tx, request, veto, known)
+            or reclaim_by_exchange(tx, request, veto, known)
+            or evict(tx, request, veto, limits, known)
+            or evict_by_order(tx, request, veto, limits, known)
         )
     return plan
 
 
 def make_room_by_moves(
-    tx: Transaction, request: Request, veto: PluginVeto | None, limits: Limits
+    tx: Transaction,
+    request: Request,
+    veto: PluginVeto | None,
+    limits: Limits,
+    known: KnownNodes,
 ) -> Plan | None:
     """Which smaller tasks are moved to other nodes so that a request that has its quota has room; None: none
     may be, or they would have no room elsewhere.
@@ -57,11 +79,21 @@ def make_room_by_moves(
     if not state.policy.defragment_after_s or request.payment.short or not bundles:
         return None
     gpu = max(bundle.gpu for bundle in bundles)
-    incoming = request.incoming(state)
-    plan = _searched(
-        tx, request, SmallerTasks(state, incoming, tx.now, veto, limits, gpu=gpu), None
-    )
+    others = SmallerTasks(state, request.incoming(state), tx.now, veto, limits, gpu=gpu)
+    if _surely_no_room(others, bundles, known):
+        return None
+    plan = _searched(tx, request, others, None, known)
     return plan if plan is not None and fit_elsewhere(state.cluster, plan) else None
+
+
+def _surely_no_room(
+    others: SavableTasks, bundles: tuple[Resources, ...], known: KnownNodes
+) -> bool:
+    """Whether a search among these is in vain; notes until when."""
+    until = others.no_room_until(bundles)
+    if until is not None:
+        known.until = min(known.until, until)
+    return until is not None
 
 
 def _bundles(request: Request) -> tuple[Resources, ...]:
@@ -74,17 +106,38 @@ def _bundles(request: Request) -> tuple[Resources, ...]:
     return asked.shape.bundles
 
 
-def serve_first_level(
-    tx: Transaction, request: Request, veto: PluginVeto | None, limits: Limits
+def evict_by_order(
+    tx: Transaction,
+    request: Request,
+    veto: PluginVeto | None,
+    limits: Limits,
+    known: KnownNodes,
 ) -> Plan | None:
-    """Who is evicted for a task that has attained little service; None: it has attained too much, or no
-    eviction of those that have would make room.
+    """Who is evicted for a request because of the order of the queue; None: the policy does not say so, or no
+    eviction of those behind it would make room.
     """
-    state, task = tx.state, request.stimulus.task
-    if task is None or not may_evict_second_level(state, task.task_id):
+    others = _behind(tx, request, veto, limits)
+    if others is None:
         return None
-    others = SecondLevel(state, request.incoming(state), tx.now, veto, limits)
-    return _searched(tx, request, others, caps_of(state.ledger, request.pool_name, request.payment))
+    if request.by_node and veto is None and _surely_no_room(others, (request.need,), known):
+        return None
+    caps = caps_of(tx.state.ledger, request.pool_name, request.payment)
+    return _searched(tx, request, others, caps, known)
+
+
+def _behind(
+    tx: Transaction, request: Request, veto: PluginVeto | None, limits: Limits
+) -> SavableTasks | None:
+    """The running tasks that the order puts behind a request, and that may be evicted for it."""
+    state, task = tx.state, request.stimulus.task
+    if task is None:
+        return None
+    incoming = request.incoming(state)
+    level = level_that_evicts(state, task.task_id)
+    if level is not None:
+        return LaterLevels(state, incoming, tx.now, veto, limits, level=level)
+    left = left_of_incoming(state, task, request.need)
+    return None if left is None else LongerTasks(state, incoming, tx.now, veto, limits, left=left)
 
 
 def evict(
@@ -92,13 +145,13 @@ def evict(
     request: Request,
     veto: PluginVeto | None,
     limits: Limits,
-    known: KnownNodes | None = None,
+    known: KnownNodes,
 ) -> Plan | None:
-    """Who is evicted for a request by the rules, if need be together with borrowers. ``known``: what searches
-    for the same request with other priorities have found out.
+    """Who is evicted for a request by the rules, if need be together with borrowers. ``known``: what other
+    searches for the same request have found out.
     """
     plan = find_victims(tx, request, veto, limits, known)
-    return plan or reclaim_and_evict(tx, request, veto, limits)
+    return plan or reclaim_and_evict(tx, request, veto, limits, known)
 
 
 def contest_for(
@@ -133,24 +186,54 @@ def room_of_idle(tx: Transaction, request: Request) -> Plan | None:
     return Plan(victims=(), placement=placement, removed=groups)
 
 
-def reclaim(tx: Transaction, request: Request, veto: PluginVeto | None) -> Plan | None:
+def reclaim(
+    tx: Transaction, request: Request, veto: PluginVeto | None, known: KnownNodes
+) -> Plan | None:
     """Which borrowers are evicted for a request that its pool's own quota covers, counting what the pool has
     lent; None: it does not, or no eviction of borrowers would make room.
 
     The limits on evictions do not apply: an owner does not wait for its own quota.
     """
-    state, pool_name = tx.state, request.pool_name
+    own = _paid_by_itself(tx.state, request)
+    if not own.payment.short.fits(tx.state.ledger.accounts[request.pool_name].lent):
+        return None
     borrowers = _borrowers(tx, request, veto)
-    if borrowers is None:
+    return None if borrowers is None else _searched(tx, own, borrowers, None, known)
+
+
+def reclaim_by_exchange(
+    tx: Transaction, request: Request, veto: PluginVeto | None, known: KnownNodes
+) -> Plan | None:
+    """Which tasks of pools that use more than their quota are evicted for a request of a pool that does not,
+    whoever of them holds the loans; None: there are none, or they would not make room.
+    """
+    state, account = tx.state, tx.state.ledger.accounts[request.pool_name]
+    if request.stimulus.for_group or not uses_no_more_than_its_quota(account, request.need):
+        return None
+    others = TasksOfBorrowers(state, request.incoming(state), tx.now, veto)
+    if not others.allowed:
         return None
     own = _paid_by_itself(state, request)
-    if not own.payment.short.fits(state.ledger.accounts[pool_name].lent):
+    plan = _searched(tx, own, others, others.caps(), known)
+    if plan is None:
         return None
-    return _searched(tx, own, borrowers, None)
+    short = own.payment.short
+    claims = exchanged(state, request.pool_name, plan.victims, short)
+    if claims is None:
+        known.until = tx.now
+        return None
+    shares = dict(claims)
+    freed = ((victim.pool_name, shares.get(victim.name, victim.shares)) for victim in plan.victims)
+    promised = promise(freed, request.pool_name, short, None)
+    return msgspec.structs.replace(plan, promised=promised, exchanged=claims)
 
 
 def reclaim_and_evict(
-    tx: Transaction, request: Request, veto: PluginVeto | None, limits: Limits
+    tx: Transaction,
+    request: Request,
+    veto: PluginVeto | None,
+    limits: Limits,
+    known: KnownNodes,
 ) -> Plan | None:
     """Which borrowers are evicted, and who is by the rules, for a request that its pool's own quota covers;
     None: not even all of them together would make room. Only where neither alone is enough.
@@ -158,20 +241,19 @@ def reclaim_and_evict(
     state, account = tx.state, tx.state.ledger.accounts[request.pool_name]
     if not request.need.fits(account.spec.resources):
         return None
-    borrowers = _borrowers(tx, request, veto)
+    others = candidates_for(tx, request, veto, limits)
+    borrowers = _borrowers(tx, request, veto) if others.allowed else None
     if borrowers is None:
         return None
     own = _paid_by_itself(state, request)
     while True:
-        others = candidates_for(tx, request, veto, limits)
-        if not others.allowed:
-            return None
-        plan = _searched(tx, own, BorrowersAndOthers(borrowers, others), None)
+        plan = _searched(tx, own, BorrowersAndOthers(borrowers, others), None, known)
         if plan is None:
             return None
         victims = evicted_tasks(plan.victims)
         if not limits.narrow(v for v in victims if v.reason is not PreemptionReason.RECLAIM):
             return plan
+        others = candidates_for(tx, request, veto, limits)
 
 
 def _borrowers(tx: Transaction, request: Request, veto: PluginVeto | None) -> Borrowers | None:
@@ -226,6 +308,9 @@ def _searched(
     demand = _demand(tx.state, request)
     if demand is None or not candidates.allowed:
         return None
+    known = known or KnownNodes()
+    if candidates.may_grow:
+        known.until = tx.now
     demand = msgspec.structs.replace(demand, caps=caps)
     asked = request.group_request if demand.needs_place else None
     agents = VictimAgents(tx.state, candidates, asked, caps)
@@ -234,6 +319,7 @@ def _searched(
         keep = uncontested(tx.state, request)
         agents = VictimAgents(tx.state, candidates, asked, caps, keep)
         plan = search(tx.state, demand, agents, tx.now)
+        known.until = tx.now
         if plan is not None and contest_of(tx.state, request, plan):
             return None
     if plan is None:

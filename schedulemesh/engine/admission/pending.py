@@ -12,15 +12,15 @@ from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.engine.admission.admit import start_instruction
 from schedulemesh.engine.admission.claims import gained, is_whole
-from schedulemesh.engine.admission.decide import readmit
+from schedulemesh.engine.admission.decide import readmit, requeue_victim
 from schedulemesh.engine.admission.requeue import (
     ROOM_TAKEN,
     answer_not_run,
     is_drained,
     requeue,
     requeue_failed,
-    requeue_victim,
     requeue_without_room,
+    task_that_died,
     task_to_retry,
     task_without_room,
     victims_to_requeue,
@@ -72,9 +72,12 @@ def continue_start(tx: Transaction, agent: Agent) -> None:
     tx.instruct(start_instruction(tx.state, agent.spec.name))
 
 
-def undo(tx: Transaction, agent: Agent, reason: Reason, error: str) -> RequestOutcome | None:
+def undo(
+    tx: Transaction, agent: Agent, reason: Reason, error: str, *, died: bool = False
+) -> RequestOutcome | None:
     """Remove an incoming agent, and restart its victims where that is possible. Where external work may have
-    got the room that they left, they join the queue, because a start could find none.
+    got the room that they left, they join the queue, because a start could find none. ``died``: its process
+    died while it started, which counts as a failure of a task from the queue.
 
     A group that is not kept is removed only after them, because it may be the one that they ran in.
     """
@@ -82,30 +85,46 @@ def undo(tx: Transaction, agent: Agent, reason: Reason, error: str) -> RequestOu
     if submission is None:
         raise ValueError(f"agent {agent.spec.name!r} has run, and its start cannot be undone")
     waits_again = task_without_room(tx.state, agent, reason)
+    failed = task_that_died(tx.state, agent) if died else None
     taken = bool(submission.evicting) and reason in ROOM_TAKEN
     if taken and submission.task_id is not None:
-        tx.emit(RoomLost(task_id=submission.task_id, node_ids=_nodes_of(tx.state, agent)))
+        node_ids = _nodes_of(tx.state, agent)
+        tx.emit(RoomLost(task_id=submission.task_id, node_ids=node_ids, at=tx.now))
     _terminate(tx, agent, EndReason.START_FAILED, error)
     group = tx.state.groups.by_id.get(agent.group_id or "")
     if group is not None and group.phase is GroupPhase.PLANNED:
         leave(tx, agent)
     grow_claims(tx)
-    restarted: list[str] = []
-    lost: list[str] = []
+    victims = tuple(candidate.task_id for candidate in submission.evicting)
     made: set[str] = set()
-    for candidate in submission.evicting:
-        past = tx.state.preempted.get(candidate.task_id)
-        again = _returned(tx.state, candidate.task_id)
-        again = again or (past is not None and taken and requeue_victim(tx, past))
-        again = again or (past is not None and readmit(tx, past, made))
-        (restarted if again else lost).append(candidate.task_id)
+    lost = tuple(t for t in victims if not _runs_again(tx, t, made, taken=taken))
+    queued = tuple(t for t in victims if t in tx.state.queue.by_id and t not in lost)
     leave(tx, agent)
     if waits_again is not None:
         requeue_without_room(tx, waits_again, agent)
+    if failed is not None:
+        requeue_failed(tx, failed, agent)
     refused = Refused(
-        reason=reason, error=error, restarted=tuple(restarted), not_restarted=tuple(lost)
+        reason=reason,
+        error=error,
+        restarted=tuple(t for t in victims if t not in lost and t not in queued),
+        requeued=queued,
+        not_restarted=lost,
     )
     return answer_not_run(tx, submission, refused)
+
+
+def _runs_again(tx: Transaction, task_id: str, made: set[str], *, taken: bool) -> bool:
+    """Have a victim run again, or join the queue where the room was ``taken``; whether that could be done.
+
+    ``made`` names the agents that were made again already.
+    """
+    if _returned(tx.state, task_id):
+        return True
+    past = tx.state.preempted.get(task_id)
+    if past is None:
+        return False
+    return (taken and requeue_victim(tx, past)) or readmit(tx, past, made)
 
 
 def _nodes_of(state: MeshState, agent: Agent) -> tuple[str, ...]:

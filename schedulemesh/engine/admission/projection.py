@@ -1,18 +1,15 @@
-"""When quota and room become free if the running tasks end as they are estimated to.
-
-An agent frees what it holds when the last of its tasks ends; one with a task whose estimate is unknown or
-over frees nothing at a known time. Agents that are being terminated are left out: what they free is promised
-to others, or is free in a moment.
-"""
+"""When quota and room become free if the running tasks end when they are expected to (``ends``)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from heapq import merge
 from operator import itemgetter
 
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import NOTHING, Resources, least, sum_of
+from schedulemesh.engine.admission.ends import Ends
 from schedulemesh.engine.placement.bundles import Room, has_labels
 from schedulemesh.engine.placement.group_choice import (
     Assignment,
@@ -28,10 +25,9 @@ from schedulemesh.engine.placement.scenario import (
     Scenario,
     bundle_allocations,
 )
-from schedulemesh.engine.state.agents import Ending
-from schedulemesh.engine.state.groups import MARK, Group
+from schedulemesh.engine.state.groups import MARK
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.nodes import Allocation, Node
+from schedulemesh.engine.state.nodes import Node, held_by
 from schedulemesh.engine.state.queue import Reservation
 from schedulemesh.engine.state.tasks import TaskClass
 
@@ -47,37 +43,14 @@ _EndOnNode = tuple[float, str, Resources]
 _end_of = itemgetter(0)
 
 
-def end_of(state: MeshState, agent_name: str, now: float) -> float | None:
-    """When the last task of an agent ends by its estimate; None: nobody knows."""
-    agent = state.agents.get(agent_name)
-    if agent is None or isinstance(agent.phase, Ending):
-        return None
-    last = None
-    for task_id in state.running.on_agent(agent_name):
-        end = state.running.by_id[task_id].ends_at
-        if end is None or end <= now:
-            return None
-        last = end if last is None or end > last else last
-    return last
-
-
-def end_of_group(state: MeshState, group: Group, now: float) -> float | None:
-    """When nobody uses a dynamic group, so that it can be removed; None: nobody knows, or it is reserved."""
-    if group.reserved or group.promised_to is not None or group.leaves_for is not None:
-        return None
-    if group.agent is None:
-        return now if group.free else None
-    return end_of(state, group.agent, now)
-
-
 # quota
 
 
 def classes_by_pool(state: MeshState) -> dict[str, list[TaskClass]]:
     """The classes of running tasks whose agents hold quota of each pool."""
     found: dict[str, list[TaskClass]] = {}
-    for task_class in state.running.classes.values():
-        if task_class.count and task_class.resources != NOTHING:
+    for task_class in state.running.occupied:
+        if task_class.resources != NOTHING:
             for pool_name in task_class.payers or (task_class.pool_name,):
                 found.setdefault(pool_name, []).append(task_class)
     return found
@@ -88,7 +61,7 @@ def quota_free_at(
     pool_name: str,
     need: Resources,
     classes: list[TaskClass],
-    now: float,
+    ends: Ends,
     taken: Resources = NOTHING,
 ) -> float | None:
     """When so much of a pool's quota is free, if so much is taken of it now; None: nobody knows. ``classes``:
@@ -96,8 +69,8 @@ def quota_free_at(
     """
     free = state.ledger.accounts[pool_name].free - taken
     if need.fits(free):
-        return now
-    for end, freed in _quota_ends(state, pool_name, classes, now):
+        return ends.now
+    for end, freed in _quota_ends(state, pool_name, classes, ends):
         free = free + freed
         if need.fits(free):
             return end
@@ -105,29 +78,22 @@ def quota_free_at(
 
 
 def _quota_ends(
-    state: MeshState, pool_name: str, classes: list[TaskClass], now: float
+    state: MeshState, pool_name: str, classes: list[TaskClass], ends: Ends
 ) -> Iterator[tuple[float, Resources]]:
     """When agents free quota of a pool, the first first, and how much."""
-    streams = [task_class.ending(now) for task_class in classes]
-    starting = sorted(_starting(state, now))
+    if ends.none_known:
+        return
+    streams = [ends.of_class(task_class) for task_class in classes]
     seen: set[str] = set()
-    for number, (end, task_id) in enumerate(merge(starting, *streams)):
+    for number, (end, task_id) in enumerate(merge(ends.of_starting(), *streams)):
         if number >= _ENDS:
             return
         name = state.running.by_id[task_id].agent_name
-        if name in seen or end_of(state, name, now) != end:
+        if name in seen or ends.of_agent(name) != end:
             continue
         seen.add(name)
         freed = (s.amount for s in state.agents[name].shares if s.pool_name == pool_name)
         yield end, sum_of(freed)
-
-
-def _starting(state: MeshState, now: float) -> Iterator[tuple[float, str]]:
-    """The estimated ends of tasks whose agents do not run yet, which are in no class."""
-    for task_id in state.running.starting:
-        end = state.running.by_id[task_id].ends_at
-        if end is not None and end > now:
-            yield end, task_id
 
 
 # room on nodes
@@ -136,10 +102,12 @@ def _starting(state: MeshState, now: float) -> Iterator[tuple[float, str]]:
 class Projection:
     """When there is a place for tasks, at one time; keeps what it has found out about nodes."""
 
-    def __init__(self, state: MeshState, now: float) -> None:
+    def __init__(self, state: MeshState, ends: Ends) -> None:
+        #: When running tasks end.
+        self.ends = ends
         self._state = state
-        self._now = now
-        self._ends: dict[str, list[_EndOnNode]] = {}
+        self._now = ends.now
+        self._on_nodes: dict[str, list[_EndOnNode]] = {}
 
     def place(
         self, need: Resources, asked: GroupRequest | None, prefer: tuple[str, ...] = ()
@@ -155,7 +123,7 @@ class Projection:
                 return Reservation(at=self._now, group_id=found.group.group_id)
             if found.placement is not None:
                 return Reservation(at=self._now, node_ids=found.placement.node_ids)
-        nodes = self._nodes_for(asked.shape)
+        nodes = list(self._nodes_for(asked.shape))
         start = self._in_group(asked, nodes)
         if start is None and asked.spec.dynamic:
             start = self._on_emptiest(asked.shape, nodes, prefer)
@@ -172,23 +140,29 @@ class Projection:
 
     def ends_on(self, node: Node) -> list[_EndOnNode]:
         """What ends on a node, the first first; placement groups that nobody uses do now."""
-        found = self._ends.get(node.node_id)
+        if self.nothing_ends:
+            return []
+        found = self._on_nodes.get(node.node_id)
         if found is None:
             found = []
             for key, allocation in node.allocations.items():
                 end = self._end_of(key)
                 if end is not None:
-                    found.append((end, key, _held(allocation)))
+                    found.append((end, key, held_by(allocation)))
             found.sort(key=_end_of)
-            self._ends[node.node_id] = found
+            self._on_nodes[node.node_id] = found
         return found
+
+    @cached_property
+    def nothing_ends(self) -> bool:
+        """Whether surely nothing ends on any node at a known time."""
+        return self.ends.none_known and not self._state.groups.idle()
 
     def _end_of(self, key: str) -> float | None:
         """When an allocation ends."""
         if not key.startswith(MARK):
-            return end_of(self._state, key, self._now)
-        group = self._state.groups.by_id[_group_id(key)]
-        return end_of_group(self._state, group, self._now)
+            return self.ends.of_agent(key)
+        return self.ends.of_group(self._state.groups.by_id[_group_id(key)])
 
     # without a placement group
 
@@ -198,6 +172,8 @@ class Projection:
         closest: tuple[float, bool, str] | None = None
         shape = GroupShape(bundles=(need,))
         for node in self._nodes_for(shape):
+            if closest is not None and self._lacks_more(need, node, closest[0]):
+                break
             at = self._first_fit(node, shape, None if best is None else best[0])
             if at is not None:
                 best = min(best or (at, node.node_id), (at, node.node_id))
@@ -208,9 +184,17 @@ class Projection:
             return Reservation(at=best[0], node_ids=(best[1],))
         return Reservation(node_ids=() if closest is None else (closest[2],))
 
+    def _lacks_more(self, need: Resources, node: Node, shortage: float) -> bool:
+        """Whether this node, and all that have fewer free GPUs, surely lack more than this, now and later."""
+        if not need.gpu or not self.nothing_ends:
+            return False
+        return (need.gpu - node.free.gpu) / need.gpu > shortage
+
     def _first_fit(self, node: Node, shape: GroupShape, before: float | None) -> float | None:
         """When a node has room for all bundles; None: nobody knows, or not before this time."""
         free, need = node.free, shape.total
+        if not need.fits(free) and not self.ends_on(node):
+            return None
         room = Room(self._state.cluster, waits=True)
         if need.fits(free) and room.has_room_on(node.node_id, shape):
             return self._now
@@ -225,12 +209,14 @@ class Projection:
 
     # in a placement group
 
-    def _nodes_for(self, shape: GroupShape) -> list[Node]:
-        """The nodes with the most free resources on which a bundle could be."""
+    def _nodes_for(self, shape: GroupShape) -> Iterator[Node]:
+        """The nodes with the most free resources on which a bundle could be, by descending free GPU."""
         smallest = least(shape.bundles)
         count = max(_NODES, _NODES_PER_BUNDLE * len(shape.bundles))
         emptiest = self._state.cluster.emptiest(count)
-        return [node for node in emptiest if smallest.fits(node.total) and has_labels(node, shape)]
+        for node in emptiest:
+            if smallest.fits(node.total) and has_labels(node, shape):
+                yield node
 
     def _in_group(self, asked: GroupRequest, nodes: list[Node]) -> Reservation | None:
         """When there is a group that it may have, or room for a new one; None: nobody knows."""
@@ -272,7 +258,7 @@ class Projection:
             if group_id in seen or group.agent is None or not suits(state, asked, group):
                 continue
             kept = group.promised_to is None and group.leaves_for is None
-            ends_at = end_of(state, group.agent, self._now) if kept else None
+            ends_at = self.ends.of_agent(group.agent) if kept else None
             if ends_at is not None:
                 yield ends_at, Removal(name=group_id, preempted_group=group)
 
@@ -315,17 +301,14 @@ def _removal(state: MeshState, asked: GroupRequest, key: str, node: Node) -> Rem
     )
 
 
-def _held(allocation: Allocation) -> Resources:
-    gpu = sum(units for _, units in allocation.devices.units)
-    return allocation.held + Resources(gpu=gpu) if gpu else allocation.held
-
-
 def _when(entry: tuple[float, Removal]) -> tuple[float, str]:
     return (entry[0], entry[1].name)
 
 
 def _shortage(need: Resources, node: Node) -> float:
     """The largest part of the CPU, memory or GPU needed that the node has not free: 0.0 to 1.0."""
-    short = need.beyond(node.free)
-    pairs = ((short.cpu, need.cpu), (short.memory, need.memory), (short.gpu, need.gpu))
-    return max((lacks / asked for lacks, asked in pairs if asked), default=0.0)
+    free, most = node.free, 0.0
+    for asked, has in ((need.gpu, free.gpu), (need.cpu, free.cpu), (need.memory, free.memory)):
+        if asked > has and asked:
+            most = max(most, (asked - has) / asked)
+    return most

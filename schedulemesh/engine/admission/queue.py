@@ -13,6 +13,7 @@ from schedulemesh.engine.admission.decide import (
     prioritised,
     understand,
 )
+from schedulemesh.engine.admission.queue_estimates import estimate_new
 from schedulemesh.engine.admission.queue_pass import cancel, is_strict, start
 from schedulemesh.engine.messages.outcomes import Done, Pending, Queued, Refused, RequestOutcome
 from schedulemesh.engine.messages.queue_facts import (
@@ -26,6 +27,7 @@ from schedulemesh.engine.messages.stimuli import (
     QueuePolicyChangeRequested,
     TaskSubmitted,
 )
+from schedulemesh.engine.state.long_waits import PROMOTED
 from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.engine.transaction import Transaction
 
@@ -53,6 +55,7 @@ def join(tx: Transaction, stimulus: TaskSubmitted) -> RequestOutcome:
         stimulus, agent=agent, task=task, selector=(), request_id=request_id
     )
     tx.emit(TaskQueued(submission=waiting, at=tx.now, number=state.queue.next_number))
+    estimate_new(tx)
     return _tried_at_once(tx, state.queue.by_id[task.task_id])
 
 
@@ -102,10 +105,15 @@ def change_queued(tx: Transaction, stimulus: QueuedTaskChanged) -> RequestOutcom
         return _not_queued(tx, stimulus.task_id)
     held = task.held if stimulus.held is None else stimulus.held
     priority = task.spec.priority if stimulus.priority is None else stimulus.priority
-    front = queue.last_front + 1 if stimulus.to_front else task.front
+    least = PROMOTED if queue.policy.promote_after_s else 0
+    front = max(queue.last_front, least) + 1 if stimulus.to_front else task.front
     if (held, priority, front) == (task.held, task.spec.priority, task.front):
         return Done(change=Change.UNCHANGED)
-    tx.emit(QueuePlaceChanged(task_id=task.task_id, held=held, priority=priority, front=front))
+    tx.emit(
+        QueuePlaceChanged(
+            task_id=task.task_id, held=held, priority=priority, at=tx.now, front=front
+        )
+    )
     if is_strict(tx, task.pool_name):
         queue.reopen(task.pool_name)
     return Done()

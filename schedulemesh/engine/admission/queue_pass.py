@@ -22,11 +22,16 @@ from schedulemesh.engine.admission.admit import Request, admit
 from schedulemesh.engine.admission.decide import can_be_paid, understand, veto_for
 from schedulemesh.engine.admission.evictions import plan_for, unprobed
 from schedulemesh.engine.admission.needs import groups_asked, need_of
+from schedulemesh.engine.admission.queue_estimates import estimate_all, estimate_new
 from schedulemesh.engine.admission.reservations import permitted, reserve_starts
-from schedulemesh.engine.messages.facts import AgentEnded, ClassLoaded, GroupEnded, GroupReady
+from schedulemesh.engine.messages.facts import AgentEnded, GroupEnded, GroupReady
 from schedulemesh.engine.messages.instructions import ProbeClass
 from schedulemesh.engine.messages.outcomes import Refused
-from schedulemesh.engine.messages.queue_facts import TaskCancelled
+from schedulemesh.engine.messages.queue_facts import (
+    ClassLoaded,
+    QueuePlaceChanged,
+    TaskCancelled,
+)
 from schedulemesh.engine.messages.stimuli import (
     AnyStimulus,
     ClockTicked,
@@ -35,6 +40,8 @@ from schedulemesh.engine.messages.stimuli import (
 )
 from schedulemesh.engine.placement.group_choice import GroupRequest
 from schedulemesh.engine.preemption.limits import Limits
+from schedulemesh.engine.preemption.sites import KnownNodes
+from schedulemesh.engine.state.long_waits import PROMOTED
 from schedulemesh.engine.state.queue import Entry, QueueClass, QueuedTask
 from schedulemesh.engine.state.shares import ShareKey, dominant_usage, raised_weight, share_key
 from schedulemesh.engine.transaction import Transaction
@@ -54,12 +61,17 @@ def serve_queue(tx: Transaction, stimulus: AnyStimulus) -> None:
     queue = tx.state.queue
     if isinstance(stimulus, (ClockTicked, RecoveryObserved)):
         _cancel_expired(tx)
+        _promote_overdue(tx)
+        estimate_all(tx)
         served = _complete_pass(tx)
+        estimate_new(tx)
         reserve_starts(tx, served.heads[:_RESERVATIONS])
         return
+    estimate_new(tx)
     kinds = {type(fact) for fact in tx.facts}
     if ClassLoaded in kinds:
         _complete_pass(tx)
+        estimate_new(tx)
         return
     queue.advance(tx.now)
     _note_freed(tx)
@@ -68,6 +80,7 @@ def serve_queue(tx: Transaction, stimulus: AnyStimulus) -> None:
     while queue.changed:
         # A task with a reserved start has started, and holds others back no longer.
         _Pass(tx, evictions=0).run()
+    estimate_new(tx)
 
 
 def _complete_pass(tx: Transaction) -> _Pass:
@@ -107,6 +120,22 @@ def _cancel_expired(tx: Transaction) -> None:
         cancel(tx, task, Reason.WAIT_TIMEOUT, error)
 
 
+def _promote_overdue(tx: Transaction) -> None:
+    """Have those come first that have waited for as long as the policy says."""
+    queue = tx.state.queue
+    for task_id in queue.long_waits.over(queue.policy.promote_after_s, tx.now):
+        task = queue.by_id[task_id]
+        tx.emit(
+            QueuePlaceChanged(
+                task_id=task.task_id,
+                held=task.held,
+                priority=task.spec.priority,
+                at=tx.now,
+                front=PROMOTED,
+            )
+        )
+
+
 def cancel(tx: Transaction, task: QueuedTask, reason: Reason, error: str = "") -> None:
     """Remove a task from the queue, and refuse the request that waits until it runs."""
     tx.emit(TaskCancelled(task_id=task.task_id, at=tx.now, reason=reason, error=error))
@@ -136,8 +165,11 @@ def start(tx: Transaction, task: QueuedTask, *, may_preempt: bool) -> bool:
 
 def _start_with_evictions(tx: Transaction, task: QueuedTask, request: Request) -> bool:
     limits = Limits(tx.state, request.pool_name, tx.now)
-    plan = plan_for(tx, request, veto_for(tx, request), limits)
+    veto, known = veto_for(tx, request), KnownNodes()
+    plan = plan_for(tx, request, veto, limits, known)
     if plan is None:
+        if veto is None:
+            tx.state.spared.note_in_vain(task.task_id, tx.now, known.until)
         return False
     if (class_key := unprobed(tx.state, request, plan)) is not None:
         tx.instruct(
@@ -165,6 +197,9 @@ class _Pass:
         self._borrowers: list[QueueClass] | None = []
         self._borrowing_pools: set[str] = set()
         self._raises: dict[str, float] = {}
+        #: The shares of pools since the last fact, and the number of facts before that.
+        self._shares: dict[str, ShareKey] = {}
+        self._facts = 0
 
     def run(self) -> None:
         """Start what fits of the open classes."""
@@ -202,10 +237,14 @@ class _Pass:
         return (dominant_usage(self._tx.state, pool_name) / self._raise_of(pool_name),)
 
     def _share(self, queue_class: QueueClass) -> ShareKey:
-        """The shares by which borrowers are compared."""
-        pool_name = queue_class.pool_name
-        *above, own = share_key(self._tx.state, pool_name, self._tx.now)
-        return (*above, own / self._raise_of(pool_name))
+        """The shares by which borrowers are compared: they change with facts alone while a pass lasts."""
+        pool_name, facts = queue_class.pool_name, len(self._tx.facts)
+        if facts != self._facts:
+            self._shares, self._facts = {}, facts
+        if pool_name not in self._shares:
+            *above, own = share_key(self._tx.state, pool_name, self._tx.now)
+            self._shares[pool_name] = (*above, own / self._raise_of(pool_name))
+        return self._shares[pool_name]
 
     def _raise_of(self, pool_name: str) -> float:
         """By which factor the wait of the pool's first task raises its weight: in one pass the same, so that
@@ -226,21 +265,25 @@ class _Pass:
         """Start the first task of a class; whether that was done."""
         queue, pool_name = self._tx.state.queue, queue_class.pool_name
         passes = pool_name in self._blocked
+        behind = self._borrowers if pool_name in self._borrowing_pools else None
         if is_strict(self._tx, pool_name) and (passes or not queue.is_first(queue_class)):
+            if behind is not None:
+                behind.append(queue_class)  # the first of its pool may still start, by borrowing
             return False
         task = queue.by_id[queue_class.first[-1]]
         if self._borrowers is not None and self._would_borrow(queue_class, task):
             self._borrowers.append(queue_class)
             self._borrowing_pools.add(pool_name)
             return False
-        if self._may_fit(task, queue_class) and self._started(task):
+        in_vain = self._tx.state.spared.is_in_vain(task.task_id, self._tx.now)
+        if not in_vain and self._may_fit(task, queue_class) and self._started(task):
             return True
-        if self._borrowers is not None and pool_name in self._borrowing_pools:
-            self._borrowers.append(queue_class)  # it is not the first of its pool that does not fit
+        if behind is not None:
+            behind.append(queue_class)  # it is not the first of its pool that does not fit
             return False
         if not passes and self._evictions > 0:
             self._evictions -= 1
-            if start(self._tx, task, may_preempt=True):
+            if not in_vain and start(self._tx, task, may_preempt=True):
                 return True
         if not passes and not queue_class.extra:
             self._blocked.add(pool_name)

@@ -10,7 +10,8 @@ from schedulemesh.domain.task import Attempts
 from schedulemesh.engine.messages.outcomes import Queued, Refused, RequestOutcome
 from schedulemesh.engine.messages.queue_facts import TaskQueued
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
-from schedulemesh.engine.state.agents import Agent, Ending, Preempted, Running, Submission
+from schedulemesh.engine.state.agents import Agent, Ending, Submission
+from schedulemesh.engine.state.gangs import core_runs
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.task_phases import Preempting
 from schedulemesh.engine.state.tasks import RunningTask
@@ -65,6 +66,15 @@ def task_to_retry(state: MeshState, agent: Agent) -> RunningTask | None:
         if not isinstance(task.phase, Preempting) and may_retry(state, task, agent):
             return task
     return None
+
+
+def task_that_died(state: MeshState, agent: Agent) -> RunningTask | None:
+    """The task of an agent that came from the queue and died while it started, if it has retries left."""
+    submission = agent.submission
+    if submission is None or not submission.queued:
+        return None
+    task = state.running.by_id.get(submission.task_id or "")
+    return task if task is not None and may_retry(state, task, agent) else None
 
 
 def requeue_failed(tx: Transaction, task: RunningTask, agent: Agent) -> None:
@@ -126,7 +136,7 @@ def requeue(
     """
     if task.spec.parent and task.spec.parent not in tx.state.running.by_id:
         return
-    if task.spec.extra_of and not _runs(tx.state, task.spec.extra_of):
+    if task.spec.extra_of and not core_runs(tx.state, task.spec.extra_of):
         return
     tx.emit(
         TaskQueued(
@@ -137,29 +147,6 @@ def requeue(
             not_before=not_before,
         )
     )
-
-
-def requeue_victim(tx: Transaction, past: Preempted) -> bool:
-    """Have an evicted task join the queue though it was not to return, because it was evicted in vain. It
-    waits at its place, with its saved state. False: it cannot be started again.
-    """
-    fact = past.fact
-    agent = fact.agent
-    if past.ran_again or agent is None or not fact.number:
-        return False
-    if not agent.class_key or not agent.restartable or fact.task.extra_of:
-        return False
-    submission = TaskSubmitted(
-        agent=agent,
-        task=fact.task,
-        choose_node=fact.choose_node,
-        state_key=past.state_key,
-        queue=True,
-    )
-    tx.emit(
-        TaskQueued(submission=submission, at=tx.now, number=fact.number, attempts=fact.attempts)
-    )
-    return True
 
 
 def attempts_of(
@@ -223,8 +210,3 @@ def answer_not_run(tx: Transaction, submission: Submission, refused: Refused) ->
     if task.submission.until_runs:
         return queued
     return tx.answer(submission.request_id, queued)
-
-
-def _runs(state: MeshState, agent_name: str) -> bool:
-    agent = state.agents.get(agent_name)
-    return agent is not None and isinstance(agent.phase, Running)

@@ -7,6 +7,13 @@ scheduler of Lifka, 1995) if it ends before that time, or if what is left then i
 nothing is known about the time, later tasks may pass it for ``QueuePolicy.passing_limit_s``; after that, what
 the first task needs is kept free until it fits.
 
+With ``QueuePolicy.estimates``, earlier runs say how long a task runs that declares no duration: the median
+of those that took longer than it has run yet says when a running task ends, the upper quartile whether a
+later one is over in time. Such ends may slip, and then the reserved start does, too, as with declared
+durations that are too short. So that this cannot go on for ever, estimates count for a task only until
+``passing_limit_s`` after the first start that was reserved for it by them. From then on its start is reserved
+as if there were none.
+
 A task that becomes the first between two ticks gets its reservation when another would pass it. The
 reservations are made anew on each tick, those for placement groups a few at a time, because to search
 places for many bundles costs more; the others stay as they are as long as estimates hold.
@@ -19,14 +26,11 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from schedulemesh.domain.resources import NOTHING, Resources
+from schedulemesh.domain.task_kinds import TaskKind
 from schedulemesh.engine.admission.admit import Request
+from schedulemesh.engine.admission.ends import Ends
 from schedulemesh.engine.admission.needs import bundles_of, groups_asked, need_of
-from schedulemesh.engine.admission.projection import (
-    Projection,
-    classes_by_pool,
-    end_of_group,
-    quota_free_at,
-)
+from schedulemesh.engine.admission.projection import Projection, classes_by_pool, quota_free_at
 from schedulemesh.engine.messages.queue_facts import ReservationDropped, StartReserved
 from schedulemesh.engine.placement.bundles import Room
 from schedulemesh.engine.placement.group_choice import Assignment, GroupRequest
@@ -44,25 +48,66 @@ _GROUP_SEARCHES = 4
 _Taken = Mapping[str, Resources]
 
 
+class _Projections:
+    """The projections of one time: with estimates, and without them."""
+
+    def __init__(
+        self, state: MeshState, now: float, known: dict[str, float | None] | None = None
+    ) -> None:
+        self._state = state
+        self._now = now
+        #: See ``Ends``.
+        self._known = known
+        self._made: dict[bool, Projection] = {}
+
+    def of(self, head: QueuedTask) -> Projection:
+        """By which the start of a task is reserved."""
+        estimated = counts_estimates(self._state, head, self._now)
+        if estimated not in self._made:
+            ends = Ends(self._state, self._now, estimated=estimated, known=self._known)
+            self._made[estimated] = Projection(self._state, ends)
+        return self._made[estimated]
+
+
+def counts_estimates(state: MeshState, head: QueuedTask, now: float) -> bool:
+    """Whether the start of a task may be reserved by the durations of earlier runs."""
+    policy, reserved = state.queue.policy, head.reservation
+    if not policy.estimates or reserved is None or reserved.first_at is None:
+        return policy.estimates
+    return now <= reserved.first_at + policy.passing_limit_s
+
+
 # reserving
 
 
 def reserve_starts(tx: Transaction, heads: Iterable[QueuedTask]) -> None:
     """Reserve a start for each of these tasks, and drop the reservations of all others."""
     queue = tx.state.queue
-    keep = {task.task_id: task for task in heads}
+    keep = {task.task_id: task for task in heads if _reserves(tx.state, task)}
     for task_id in sorted(queue.reserved.keys() - keep.keys()):
         tx.emit(ReservationDropped(task_id=task_id))
-    if not keep:
+    spared, searched = tx.state.spared, _searched_groups(tx, keep.values())
+    sought = [
+        task
+        for task_id, task in keep.items()
+        if not spared.is_start_of(task_id, task.reservation)
+        and (task.reservation is None or not _in_group(tx.state, task) or task_id in searched)
+    ]
+    if not sought:
         return
-    classes, projection = classes_by_pool(tx.state), Projection(tx.state, tx.now)
-    searched = _searched_groups(tx, keep.values())
-    for task_id, task in keep.items():
-        if task.reservation is not None and _in_group(tx.state, task) and task_id not in searched:
-            continue
-        start = _earliest(tx.state, projection, task, classes.get(task.pool_name, []), tx.now)
+    classes = classes_by_pool(tx.state)
+    projections = _Projections(tx.state, tx.now, tx.estimated_ends)
+    for task in sought:
+        start = _earliest(tx.state, projections, task, classes.get(task.pool_name, []))
         if not _same(task.reservation, start, tx.now):
-            tx.emit(_reserved(task_id, start))
+            tx.emit(_reserved(task.task_id, start))
+        elif start.at is None and projections.of(task).nothing_ends:
+            spared.note_start(task.task_id, start)
+
+
+def _reserves(state: MeshState, task: QueuedTask) -> bool:
+    """Whether a start is reserved for the task when it is the first of its pool."""
+    return state.ledger.accounts[task.pool_name].spec.queueing != "greedy"
 
 
 def _same(reserved: Reservation | None, start: Reservation, now: float) -> bool:
@@ -76,7 +121,11 @@ def _same(reserved: Reservation | None, start: Reservation, now: float) -> bool:
 
 def _reserved(task_id: str, start: Reservation) -> StartReserved:
     return StartReserved(
-        task_id=task_id, at=start.at, node_ids=start.node_ids, group_id=start.group_id
+        task_id=task_id,
+        at=start.at,
+        node_ids=start.node_ids,
+        group_id=start.group_id,
+        first_at=start.first_at,
     )
 
 
@@ -102,14 +151,24 @@ def _in_group(state: MeshState, task: QueuedTask) -> bool:
 
 def _earliest(
     state: MeshState,
-    projection: Projection,
+    projections: _Projections,
     task: QueuedTask,
     classes: list[TaskClass],
-    now: float,
 ) -> Reservation:
     """When and where the task can start if estimates hold."""
+    projection, known = projections.of(task), task.reservation
+    start = _start(state, projection, task, classes)
+    first_at = None if known is None else known.first_at
+    if first_at is None and projection.ends.estimated:
+        first_at = start.at
+    return msgspec.structs.replace(start, first_at=first_at)
+
+
+def _start(
+    state: MeshState, projection: Projection, task: QueuedTask, classes: list[TaskClass]
+) -> Reservation:
     need, known = need_of(state, task), task.reservation
-    quota_at = quota_free_at(state, task.pool_name, need, classes, now)
+    quota_at = quota_free_at(state, task.pool_name, need, classes, projection.ends)
     if not task.submission.choose_node or not state.nodes_known:
         return Reservation(at=quota_at)
     asked = groups_asked(state, task.submission, task.pool_name, need)
@@ -135,41 +194,50 @@ def permitted(
         if state.queue.entry(head) < entry
     ]
     first = state.queue.first_of(request.pool_name)
-    if first is not None and first.reservation is None and state.queue.entry(first) < entry:
+    if (
+        first is not None
+        and first.reservation is None
+        and state.queue.entry(first) < entry
+        and _reserves(state, first)
+    ):
         before.append(_with_start(tx, first, keep=keep))
     if not before:
         return request
     delayed = [head for head in before if not _ends_before(tx, request, head)]
     if not delayed:
         return request
-    if any(_takes_quota(tx, request, head) for head in delayed):
+    projections = _Projections(state, tx.now, tx.estimated_ends)
+    if any(_takes_quota(tx, request, head, projections) for head in delayed):
         return None
-    projection = Projection(state, tx.now)
     if isinstance(request.assignment, Assignment) and request.group_request is not None:
-        return _in_another_group(tx, request, request.group_request, projection, delayed)
-    return _on_another_node(tx, request, projection, delayed)
+        return _in_another_group(tx, request, request.group_request, projections, delayed)
+    return _on_another_node(tx, request, projections, delayed)
 
 
 def _with_start(tx: Transaction, first: QueuedTask, *, keep: bool) -> QueuedTask:
     """The first task of a pool with the start that the next tick would reserve for it."""
-    start = start_of(tx.state, first, tx.now)
+    start = start_of(tx.state, first, tx.now, tx.estimated_ends)
     if not keep:
         return msgspec.structs.replace(first, reservation=start)
     tx.emit(_reserved(first.task_id, start))
     return first
 
 
-def start_of(state: MeshState, task: QueuedTask, now: float) -> Reservation:
-    """When and where a task that has no reserved start yet can start if estimates hold."""
+def start_of(
+    state: MeshState, task: QueuedTask, now: float, known: dict[str, float | None] | None = None
+) -> Reservation:
+    """When and where a task that has no reserved start yet can start if estimates hold. ``known``: as in
+    ``Ends``.
+    """
     classes = classes_by_pool(state).get(task.pool_name, [])
-    return _earliest(state, Projection(state, now), task, classes, now)
+    return _earliest(state, _Projections(state, now, known), task, classes)
 
 
 def _on_another_node(
-    tx: Transaction, request: Request, projection: Projection, delayed: list[QueuedTask]
+    tx: Transaction, request: Request, projections: _Projections, delayed: list[QueuedTask]
 ) -> Request | None:
     def delays(node: Node) -> bool:
-        return _delays(tx, projection, {node.node_id: request.need}, delayed)
+        return _delays(tx, projections, {node.node_id: request.need}, delayed)
 
     if request.node is None or not delays(request.node):
         return request
@@ -183,7 +251,7 @@ def _in_another_group(
     tx: Transaction,
     request: Request,
     asked: GroupRequest,
-    projection: Projection,
+    projections: _Projections,
     delayed: list[QueuedTask],
 ) -> Request | None:
     """The request with a group that delays none of these tasks."""
@@ -191,13 +259,13 @@ def _in_another_group(
     if not isinstance(assignment, Assignment):
         return None
     group, placement = assignment.group, assignment.placement
-    if any(_takes_group(tx, asked, group, head) for head in delayed):
+    if any(_takes_group(tx, asked, group, head, projections) for head in delayed):
         return None
     if group is not None and group.reserved:
         return request
     node_ids = () if placement is None else placement.node_ids
     taken = _sums(node_ids if group is None else group.node_ids, asked.shape.bundles)
-    if not _delays(tx, projection, taken, delayed):
+    if not _delays(tx, projections, taken, delayed):
         return request
     if placement is None or assignment.leaving:
         return None
@@ -218,21 +286,32 @@ def _ends_before(tx: Transaction, request: Request, head: QueuedTask) -> bool:
     if reservation.at is None:
         return tx.now - head.queued_at < tx.state.queue.policy.passing_limit_s
     duration = None if task is None else task.estimated_duration
+    if duration is None and task is not None and counts_estimates(tx.state, head, tx.now):
+        kind = TaskKind.of(task, request.need)
+        estimate = tx.state.past.estimates.estimate(kind)
+        duration = None if estimate is None else estimate.high_s
     return duration is not None and tx.now + duration <= reservation.at
 
 
-def _takes_quota(tx: Transaction, request: Request, head: QueuedTask) -> bool:
+def _takes_quota(
+    tx: Transaction, request: Request, head: QueuedTask, projections: _Projections
+) -> bool:
     """Whether the quota that is left at the reserved start would not be enough for its task."""
     if request.pool_name != head.pool_name:
         return False
     state, pool_name = tx.state, head.pool_name
     need, classes = need_of(state, head), classes_by_pool(state).get(pool_name, [])
-    at = quota_free_at(state, pool_name, need, classes, tx.now, taken=request.need)
+    ends = projections.of(head).ends
+    at = quota_free_at(state, pool_name, need, classes, ends, taken=request.need)
     return at is None or at > _at(head, tx.now)
 
 
 def _takes_group(
-    tx: Transaction, asked: GroupRequest, group: Group | None, head: QueuedTask
+    tx: Transaction,
+    asked: GroupRequest,
+    group: Group | None,
+    head: QueuedTask,
+    projections: _Projections,
 ) -> bool:
     """Whether a task of the same pool would use the group that this task is to get, or the last one that the
     pool may have.
@@ -247,20 +326,21 @@ def _takes_group(
     living = groups.dynamic_count(asked.pool_name) + (group is None)
     if living < asked.spec.max_dynamic:
         return False
-    ending = _ending_groups(tx, asked.pool_name, _at(head, tx.now))
+    ends = projections.of(head).ends
+    ending = _ending_groups(tx, asked.pool_name, _at(head, tx.now), ends)
     return living - ending + (group is not None and group.free) >= asked.spec.max_dynamic
 
 
-def _ending_groups(tx: Transaction, pool_name: str, until: float) -> int:
+def _ending_groups(tx: Transaction, pool_name: str, until: float, ends: Ends) -> int:
     """How many dynamic groups of a pool nobody uses at a time."""
     state = tx.state
     groups = map(state.groups.by_id.__getitem__, state.groups.of_pool.get(pool_name, ()))
-    ends = (end_of_group(state, group, tx.now) for group in groups if group.dynamic)
-    return sum(end is not None and end <= until for end in ends)
+    times = (ends.of_group(group) for group in groups if group.dynamic)
+    return sum(end is not None and end <= until for end in times)
 
 
 def _delays(
-    tx: Transaction, projection: Projection, taken: _Taken, heads: Iterable[QueuedTask]
+    tx: Transaction, projections: _Projections, taken: _Taken, heads: Iterable[QueuedTask]
 ) -> bool:
     """Whether what is left on some node at a reserved start would not be enough for its task."""
     state = tx.state
@@ -273,7 +353,7 @@ def _delays(
             node = state.cluster.nodes.get(node_id)
             if node is None or node_id not in taken:
                 continue
-            left = projection.free_by(node, _at(head, tx.now)) - taken[node_id]
+            left = projections.of(head).free_by(node, _at(head, tx.now)) - taken[node_id]
             if not need.fits(left):
                 return True
     return False
@@ -288,6 +368,6 @@ def _sums(node_ids: Iterable[str], bundles: Iterable[Resources]) -> dict[str, Re
 
 
 def _at(head: QueuedTask, now: float) -> float:
-    """The reserved time; now where it is not known."""
+    """The reserved time; now where it is not known, or has come and the task could not start yet."""
     reserved = head.reservation
-    return now if reserved is None or reserved.at is None else reserved.at
+    return now if reserved is None or reserved.at is None else max(reserved.at, now)

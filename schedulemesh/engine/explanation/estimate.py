@@ -4,51 +4,116 @@ A task needs quota, and room on a node or for a placement group. The quota of it
 the tasks that come before it, too; the room for it alone. Tasks of other pools that wait are not considered,
 nor are evictions, so it may start later than this, or earlier. Of the first task of a pool it is the start
 that is reserved for it.
+
+Where tasks that hold what is short declare no duration, earlier runs say when they end, whether or not the
+policy lets decisions use that.
 """
 
 from __future__ import annotations
 
-from schedulemesh.domain.resources import NOTHING, Resources
+import msgspec
+
+from schedulemesh.domain.resources import NOTHING, UNIT, Resources
+from schedulemesh.domain.task import TaskSpec
+from schedulemesh.domain.task_kinds import TaskKind
 from schedulemesh.engine.admission.admit import Request
+from schedulemesh.engine.admission.ends import Ends, estimate_of
 from schedulemesh.engine.admission.needs import need_of
 from schedulemesh.engine.admission.projection import Projection, classes_by_pool, quota_free_at
+from schedulemesh.engine.admission.reservations import counts_estimates
+from schedulemesh.engine.messages.explanation import DurationEstimate
+from schedulemesh.engine.state.estimates import Estimate
 from schedulemesh.engine.state.lending import could_ever_borrow
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.queue import QueuedTask
 
-#: A time in seconds since 1970, and why it is not known, one of which is empty.
-Estimate = tuple[float | None, str]
+
+class Start(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """When a task can start at the earliest, or why that is not known."""
+
+    #: In seconds since 1970; None: not known.
+    at: float | None = None
+    #: Why not; empty: it is known.
+    unknown: str = ""
+    #: The running task whose end it waits for, and how long that runs by earlier runs; None: it rests on
+    #: declared durations alone.
+    rests_on: DurationEstimate | None = None
 
 
-def earliest_start(state: MeshState, task: QueuedTask, request: Request, now: float) -> Estimate:
-    """When the task can start at the earliest, or why that is not known."""
+def earliest_start(state: MeshState, task: QueuedTask, request: Request, now: float) -> Start:
+    """When the task can start at the earliest, or why that is not known. Earlier runs count where decisions
+    count them, and where nothing is known without them.
+    """
     if task.held:
-        return None, "it is held"
+        return Start(unknown="it is held")
+    counted = counts_estimates(state, task, now)
+    start = _estimated(state, task, request, Ends(state, now, estimated=counted))
     reserved = None if task.reservation is None else task.reservation.at
-    at, why = (reserved, "") if reserved is not None else _estimated(state, task, request, now)
-    return (None, why) if at is None else (max(at, now, task.not_before), "")
+    if reserved is not None:
+        start = Start(at=reserved, rests_on=start.rests_on)
+    elif start.at is None and not counted:
+        by_runs = _estimated(state, task, request, Ends(state, now, estimated=True))
+        start = start if by_runs.at is None else by_runs
+    if start.at is None:
+        return start
+    return msgspec.structs.replace(start, at=max(start.at, now, task.not_before))
 
 
-def _estimated(state: MeshState, task: QueuedTask, request: Request, now: float) -> Estimate:
+def duration_of(state: MeshState, spec: TaskSpec, need: Resources) -> DurationEstimate | None:
+    """How long a task runs in all by earlier runs; None: it says so itself, or too few are known."""
+    if spec.estimated_duration is not None:
+        return None
+    estimate = state.past.estimates.estimate(TaskKind.of(spec, need))
+    return None if estimate is None else described(spec.task_id, estimate)
+
+
+def described(task_id: str, estimate: Estimate) -> DurationEstimate:
+    """An estimate of a task's duration, for callers."""
+    key = estimate.key
+    return DurationEstimate(
+        task_id=task_id,
+        seconds=estimate.seconds,
+        low_s=estimate.low_s,
+        high_s=estimate.high_s,
+        runs=estimate.runs,
+        owner=key.owner,
+        pool_name=key.pool_name,
+        pattern=key.pattern,
+        gpus=None if key.gpu is None else key.gpu / UNIT,
+        cpus=None if key.cpu is None else key.cpu / UNIT,
+    )
+
+
+def _estimated(state: MeshState, task: QueuedTask, request: Request, ends: Ends) -> Start:
     """When there is quota and room for a task whose start is not reserved."""
     asked = request.need + _asked_before(state, task)
     own = state.ledger.accounts[task.pool_name].spec.resources
     if asked == request.need and not request.payment.short:
         asked = NOTHING
     elif not asked.fits(own + could_ever_borrow(state.ledger, task.pool_name)):
-        return None, "the tasks that come before it ask for more than its pool has at once"
+        return Start(unknown="the tasks that come before it ask for more than its pool has at once")
     elif not asked.fits(own):
-        return None, "when its cohort has idle quota to borrow is not estimated"
+        return Start(unknown="when its cohort has idle quota to borrow is not estimated")
     classes = classes_by_pool(state)
-    quota_at = quota_free_at(state, task.pool_name, asked, classes.get(task.pool_name, []), now)
-    place_at: float | None = now
+    quota_at = quota_free_at(state, task.pool_name, asked, classes.get(task.pool_name, []), ends)
+    place_at: float | None = ends.now
     if request.unassigned:
-        place_at = Projection(state, now).place(request.need, request.group_request).at
+        place_at = Projection(state, ends).place(request.need, request.group_request).at
     if quota_at is None or place_at is None:
-        return None, (
-            "tasks that hold what is short have no estimated_duration, or run for longer already"
+        return Start(
+            unknown="tasks that hold what is short have no estimated_duration, or run for longer already"
         )
-    return max(quota_at, place_at), ""
+    at = max(quota_at, place_at)
+    return Start(at=at, rests_on=_last_of(state, ends, at))
+
+
+def _last_of(state: MeshState, ends: Ends, at: float) -> DurationEstimate | None:
+    """The task that ends at a time by earlier runs; None: there is none."""
+    for task_id in (task_id for task_id, end in ends.looked_at.items() if end == at):
+        estimate = estimate_of(state, state.running.by_id[task_id], ends.now)
+        if estimate is not None:
+            return described(task_id, estimate)
+    return None
 
 
 def _asked_before(state: MeshState, task: QueuedTask) -> Resources:

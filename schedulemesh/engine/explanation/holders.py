@@ -67,7 +67,7 @@ def agents_of_pool(state: MeshState, pool_name: str) -> Iterable[str]:
 
 def _largest_of(state: MeshState, pool_name: str) -> list[str]:
     """Some agents of a pool, those with the largest among them."""
-    classes = [c for c in state.running.classes.values() if c.pool_name == pool_name and c.count]
+    classes = [c for c in state.running.occupied if c.pool_name == pool_name]
     largest = heapq.nlargest(HOLDERS, classes, key=lambda c: (_size(c.resources), c.count))
     tasks = (
         state.running.by_id[task_id]

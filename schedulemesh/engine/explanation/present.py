@@ -8,7 +8,9 @@ import msgspec
 from typing_extensions import assert_never
 
 from schedulemesh.domain.task import TaskPhase
+from schedulemesh.engine.admission.ends import estimate_of
 from schedulemesh.engine.admission.requeue import returns_when_evicted
+from schedulemesh.engine.explanation.estimate import described
 from schedulemesh.engine.explanation.evictions import evictor, last_eviction
 from schedulemesh.engine.messages.explanation import Eviction, Explanation
 from schedulemesh.engine.state.agents import Agent, Ending, Waiting, kind_of
@@ -36,6 +38,10 @@ def explain_present(state: MeshState, task: RunningTask, now: float) -> Explanat
         eviction=last_eviction(state, task.spec.task_id),
     )
     phase = task.phase
+    estimate = estimate_of(state, task, now)
+    if estimate is not None:
+        expected = described(task.spec.task_id, estimate)
+        explained = msgspec.structs.replace(explained, expected_duration=expected)
     if isinstance(phase, Preempting):
         return _preempting(state, task, phase, explained)
     match phase:

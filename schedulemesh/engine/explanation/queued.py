@@ -38,7 +38,7 @@ from schedulemesh.engine.admission.evictions import (
 )
 from schedulemesh.engine.admission.reservations import permitted
 from schedulemesh.engine.explain import CONTESTED_HINT, contested_room
-from schedulemesh.engine.explanation.estimate import earliest_start
+from schedulemesh.engine.explanation.estimate import Start, duration_of, earliest_start
 from schedulemesh.engine.explanation.evictions import last_eviction
 from schedulemesh.engine.explanation.shortage import Shortage, shortage_of
 from schedulemesh.engine.messages.explanation import Considered, Explanation, Finding
@@ -82,16 +82,17 @@ def explain_queued(tx: Transaction, task: QueuedTask) -> Explanation:
     findings += shortage.findings
     if not findings:
         findings.append(_next_pass(plan))
-    at, unknown = earliest_start(tx.state, task, request, tx.now)
-    return _concluded(_with(explained, shortage, considered, at, unknown), findings)
+    start = earliest_start(tx.state, task, request, tx.now)
+    duration = duration_of(tx.state, task.spec, request.need)
+    explained = msgspec.structs.replace(explained, expected_duration=duration)
+    return _concluded(_with(explained, shortage, considered, start), findings)
 
 
 def _with(
     explained: Explanation,
     shortage: Shortage,
     considered: Considered | None,
-    at: float | None,
-    unknown: str,
+    start: Start,
 ) -> Explanation:
     return msgspec.structs.replace(
         explained,
@@ -100,8 +101,9 @@ def _with(
         holders=shortage.holders,
         external=shortage.external,
         considered=considered,
-        earliest_start=at,
-        no_estimate=unknown,
+        earliest_start=start.at,
+        start_rests_on=start.rests_on,
+        no_estimate=start.unknown,
     )
 
 

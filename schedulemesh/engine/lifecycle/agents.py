@@ -174,6 +174,7 @@ def agent_reported(tx: Transaction, stimulus: s.AgentReported) -> RequestOutcome
     quota = tx.state.ledger.accounts[agent.spec.pool_name].spec.resources
     accepted = Accepted(
         agent_name=stimulus.agent_name,
+        incarnation=stimulus.incarnation,
         pool_name=agent.spec.pool_name,
         resources=agent.spec.resources,
         labels=agent.spec.labels,
@@ -242,7 +243,8 @@ def process_gone(tx: Transaction, agent: Agent) -> RequestOutcome | None:
             requeue_without_room(tx, waits_again, agent)
         return _answer_deleted(tx, phase.submission, "the agent was deleted before it started")
     if isinstance(phase, Starting):
-        return undo(tx, agent, Reason.AGENT_START_FAILED, "the agent's process died")
+        error = "the agent's process died"
+        return undo(tx, agent, Reason.AGENT_START_FAILED, error, died=True)
     if isinstance(phase, Running):
         ended(tx, agent, EndReason.LOST)
         return Done()

@@ -32,5 +32,5 @@ def ensure_cohort(tx: Transaction, stimulus: CohortRequested) -> RequestOutcome:
             error=f"cohort {spec.name!r} cannot be in {spec.parent!r}, which is itself in it: {above}; "
             "choose another parent, or give one of these parent=None first",
         )
-    tx.emit(CohortEnsured(spec=spec))
+    tx.emit(CohortEnsured(spec=spec, at=tx.now))
     return Done(change=Change.CREATED if before is None else Change.CHANGED)

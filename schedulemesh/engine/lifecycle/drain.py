@@ -124,7 +124,7 @@ def _start(
         )
     )
     if node_id is not None and closes:
-        tx.emit(NodeCordoned(node_id=node_id, cordoned=True))
+        tx.emit(NodeCordoned(node_id=node_id, cordoned=True, at=tx.now))
 
 
 def _end(tx: Transaction, drain: DrainStarted | None) -> RequestOutcome:
@@ -140,11 +140,11 @@ def _end(tx: Transaction, drain: DrainStarted | None) -> RequestOutcome:
 
 
 def _finish(tx: Transaction, drain: DrainStarted) -> None:
-    tx.emit(DrainEnded(node_id=drain.node_id, pool_name=drain.pool_name))
+    tx.emit(DrainEnded(node_id=drain.node_id, pool_name=drain.pool_name, at=tx.now))
     if drain.pool_name is not None:
         tx.state.queue.reopen(drain.pool_name)
     if drain.node_id is not None and drain.opens:
-        tx.emit(NodeCordoned(node_id=drain.node_id, cordoned=False))
+        tx.emit(NodeCordoned(node_id=drain.node_id, cordoned=False, at=tx.now))
 
 
 def _may_finish(tx: Transaction, drain: DrainStarted, agent: Agent) -> bool:

@@ -144,7 +144,7 @@ def state_not_saved(tx: Transaction, stimulus: s.StateNotSaved) -> None:
     """The present state of a task that is being preempted could not be saved; the answer will say so."""
     task = tx.state.running.by_id.get(stimulus.task_id)
     if task is not None and isinstance(task.phase, Preempting):
-        tx.emit(SavingFailed(task_id=stimulus.task_id, error=stimulus.error))
+        tx.emit(SavingFailed(task_id=stimulus.task_id, at=tx.now, error=stimulus.error))
 
 
 def task_cancelled(tx: Transaction, stimulus: s.CancelAnswered) -> RequestOutcome | None:
@@ -167,7 +167,7 @@ def task_cancelled(tx: Transaction, stimulus: s.CancelAnswered) -> RequestOutcom
         error=stimulus.error,
     )
     if runs_on:
-        tx.emit(EvictionFailed(task_id=stimulus.task_id))
+        tx.emit(EvictionFailed(task_id=stimulus.task_id, at=tx.now))
     else:
         tx.emit(_preempted(tx, task, agent, preempting, counted=stimulus.cancel_success))
     return tx.answer(preempting.request_id, evicted)

@@ -105,4 +105,4 @@ def _count_as_own(tx: Transaction, node: Node, more: Resources) -> None:
         report = NodeReport(
             node_id=node.node_id, total=node.total, labels=node.labels, external_usage=external
         )
-        tx.emit(NodeSeen(report=report))
+        tx.emit(NodeSeen(report=report, at=tx.now))

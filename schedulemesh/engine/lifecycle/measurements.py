@@ -33,7 +33,7 @@ def note_measurements(tx: Transaction, stimulus: s.AgentsMeasured) -> None:
 
 def changes(state: MeshState, measured: s.AgentsMeasured, now: float) -> list[AnyFact]:
     """The facts that a measurement leads to; empty: it changes nothing."""
-    return [*_idle(state, measured), *_ends(state, measured, now)]
+    return [*_idle(state, measured, now), *_ends(state, measured, now)]
 
 
 def forget_measurements(tx: Transaction) -> None:
@@ -41,25 +41,25 @@ def forget_measurements(tx: Transaction) -> None:
     running, policy = tx.state.running, tx.state.policy
     if not policy.idle_gpu_percent:
         for name in tuple(running.idle):
-            tx.emit(GpusBusy(agent_name=name))
+            tx.emit(GpusBusy(agent_name=name, at=tx.now))
     if not policy.measured_progress:
         measured = [i for i, task in running.by_id.items() if task.measured_end is not None]
         for task_id in measured:
-            tx.emit(EndMeasured(task_id=task_id))
+            tx.emit(EndMeasured(task_id=task_id, at=tx.now))
 
 
-def _idle(state: MeshState, measured: s.AgentsMeasured) -> Iterator[AnyFact]:
+def _idle(state: MeshState, measured: s.AgentsMeasured, now: float) -> Iterator[AnyFact]:
     known = state.running.idle
     idle = dict(measured.idle) if state.policy.idle_gpu_percent else {}
     for name in known:
         if name not in idle:
-            yield GpusBusy(agent_name=name)
+            yield GpusBusy(agent_name=name, at=now)
     for name, since in idle.items():
         agent = state.agents.get(name)
         if name in known or agent is None or not isinstance(agent.phase, Running):
             continue
         if agent.spec.resources.gpu:
-            yield GpusIdle(agent_name=name, since=since)
+            yield GpusIdle(agent_name=name, since=since, at=now)
 
 
 def _ends(state: MeshState, measured: s.AgentsMeasured, now: float) -> Iterator[AnyFact]:
@@ -71,12 +71,12 @@ def _ends(state: MeshState, measured: s.AgentsMeasured, now: float) -> Iterator[
             continue
         if ends_at is None:
             if task.measured_end is not None:
-                yield EndMeasured(task_id=task_id)
+                yield EndMeasured(task_id=task_id, at=now)
             continue
         if ends_at > now + _FARTHEST_S:
             continue
         if task.ends_at is None or _differs(ends_at, task.ends_at, now):
-            yield EndMeasured(task_id=task_id, ends_at=ends_at)
+            yield EndMeasured(task_id=task_id, ends_at=ends_at, at=now)
 
 
 def _differs(ends_at: float, known: float, now: float) -> bool:

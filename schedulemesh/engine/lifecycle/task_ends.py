@@ -8,7 +8,7 @@ from schedulemesh.domain.end_reasons import EndReason, TaskEndReason
 from schedulemesh.domain.reasons import Change, Reason
 from schedulemesh.domain.task import EndState
 from schedulemesh.engine.admission.queue import cancel_queued
-from schedulemesh.engine.admission.requeue import may_retry
+from schedulemesh.engine.admission.requeue import may_retry, returns_when_evicted
 from schedulemesh.engine.lifecycle.agents import current, end_agent
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.facts import TaskEnded
@@ -71,7 +71,8 @@ def run_ended(tx: Transaction, stimulus: s.RunEnded) -> None:
     joins the queue again when the agent has ended. Late reports are dropped.
 
     A task that is being evicted ends, too, and one whose agent is being ended, unless it was cancelled for
-    that: then what it returned early is not its result.
+    that: then what it returned early is not its result. One that fails while it is being evicted, and would
+    be tried again, waits again as one that was evicted.
     """
     state = tx.state
     task = state.running.by_id.get(stimulus.task_id)
@@ -83,6 +84,8 @@ def run_ended(tx: Transaction, stimulus: s.RunEnded) -> None:
     ):
         return
     if isinstance(task.phase, Preempting):
+        if _waits_again(tx, stimulus, task, agent):
+            return
         _answer_eviction(tx, task, task.phase, "ended by itself")
     elif _is_retried(tx, stimulus, task, agent):
         return
@@ -110,6 +113,13 @@ def _is_retried(tx: Transaction, stimulus: s.RunEnded, task: RunningTask, agent:
         return False
     end_agent(tx, agent, EndReason.RUN_FAILED)
     return True
+
+
+def _waits_again(tx: Transaction, stimulus: s.RunEnded, task: RunningTask, agent: Agent) -> bool:
+    """Whether the eviction of a task whose run has failed goes on, because the task then runs again."""
+    if stimulus.reason is not TaskEndReason.RUN_RAISED or not may_retry(tx.state, task, agent):
+        return False
+    return returns_when_evicted(tx.state, task, agent)
 
 
 def _answer_eviction(tx: Transaction, task: RunningTask, preempting: Preempting, how: str) -> None:

@@ -24,6 +24,8 @@ def issue_token(tx: Transaction, stimulus: s.TokenRequested) -> RequestOutcome:
     if stimulus.rotate and known is None:
         return _not_found(tx, stimulus.spec.name)
     if not stimulus.rotate and known is not None and known.valid(tx.now):
+        if _is_same(known, stimulus):
+            return Done(change=Change.CREATED)
         return Refused(
             reason=Reason.TOKEN_EXISTS,
             error=f"there is a token {known.name!r} already; rotate it, or revoke it first",
@@ -39,6 +41,15 @@ def issue_token(tx: Transaction, stimulus: s.TokenRequested) -> RequestOutcome:
         )
     tx.emit(TokenIssued(spec=_issued(tx, stimulus, known if stimulus.rotate else None)))
     return Done(change=Change.CHANGED if stimulus.rotate else Change.CREATED)
+
+
+def _is_same(known: TokenSpec, stimulus: s.TokenRequested) -> bool:
+    """Whether a token was issued for this request, which is repeated: nobody else has its secret."""
+    given, lifetime_s = stimulus.spec, stimulus.lifetime_s
+    expires_at = given.expires_at if lifetime_s is None else known.created_at + lifetime_s
+    return known == msgspec.structs.replace(
+        given, created_at=known.created_at, created_by=stimulus.client, expires_at=expires_at
+    )
 
 
 def _issued(tx: Transaction, stimulus: s.TokenRequested, known: TokenSpec | None) -> TokenSpec:

@@ -12,6 +12,7 @@ class ExternalDemandSeen(Fact, tag="external_demand_seen", frozen=True, kw_only=
     """All that external work waits for in Ray, from now on."""
 
     demand: tuple[ExternalDemand, ...] = ()
+    at: float = 0.0
 
 
 class RoomLost(Fact, tag="room_lost", frozen=True, kw_only=True):
@@ -19,6 +20,7 @@ class RoomLost(Fact, tag="room_lost", frozen=True, kw_only=True):
 
     task_id: str
     node_ids: tuple[str, ...]
+    at: float = 0.0
 
 
 AnyDemandFact = Union[ExternalDemandSeen, RoomLost]

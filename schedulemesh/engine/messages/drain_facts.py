@@ -28,3 +28,4 @@ class DrainEnded(Fact, tag="drain_ended", frozen=True, kw_only=True):
 
     node_id: str | None = None
     pool_name: str | None = None
+    at: float

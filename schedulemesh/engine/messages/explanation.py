@@ -65,6 +65,30 @@ class Considered(_Part, frozen=True, kw_only=True):
     sufficient_priority: float | None = None
 
 
+class DurationEstimate(_Part, frozen=True, kw_only=True):
+    """How long a task runs in all by earlier runs that were alike, in seconds."""
+
+    task_id: str
+    #: The median of the runs that took longer than it has run yet; see ``state.estimates``.
+    seconds: float
+    #: Their quartiles.
+    low_s: float
+    high_s: float
+    #: How many runs are known.
+    runs: int
+    #: What the runs have in common with it: the owner, the pool, the pattern of the name (empty: it may
+    #: differ), the GPUs, or the CPUs of runs without GPUs (None: they may differ).
+    owner: str = ""
+    pool_name: str = ""
+    pattern: str = ""
+    gpus: float | None = None
+    cpus: float | None = None
+
+    def public(self) -> dict[str, object]:
+        """For callers."""
+        return msgspec.structs.asdict(self)
+
+
 class Eviction(_Part, frozen=True, kw_only=True):
     """The last eviction of a task, or the one in progress. Times are seconds since 1970."""
 
@@ -126,6 +150,9 @@ class Explanation(_Part, frozen=True, kw_only=True):
     #: When it ends by the progress that it reports (``end_measured``), or its estimated duration is over.
     ends_at: float | None = None
     end_measured: bool = False
+    #: How long it runs in all by earlier runs, of a task that waits or runs and declares no duration; None:
+    #: too few runs are known.
+    expected_duration: DurationEstimate | None = None
     #: Since when its GPUs are idle; None: they are not, or the policy does not ask.
     idle_since: float | None = None
     #: When its state was last saved.
@@ -152,6 +179,9 @@ class Explanation(_Part, frozen=True, kw_only=True):
     considered: Considered | None = None
     #: When it starts at the earliest if the tasks that run end when they are estimated to; None: not known.
     earliest_start: float | None = None
+    #: The running task whose end it waits for, and how long that runs by earlier runs; None: the earliest
+    #: start rests on declared durations alone, or is not known.
+    start_rests_on: DurationEstimate | None = None
     #: Why that is not known.
     no_estimate: str = ""
     #: How often it was evicted.

@@ -1,7 +1,7 @@
 """Facts: what has become true. They are stored in the journal, and replaying them gives the state again.
 
-Each contains everything that it changes, so a replay makes no decision. Facts are named in the past tense,
-have a time ``at`` (seconds since 1970) where it matters, and are stored as JSON objects with a tag.
+Each contains everything that it changes, so a replay makes no decision. Facts are named in the past tense
+and stored as tagged JSON objects; ``at`` is in seconds since 1970.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.domain.task import FIRST_ATTEMPT, Attempts, EndState, TaskSpec
 from schedulemesh.engine.messages.audit_facts import AnyAuditFact
-from schedulemesh.engine.messages.cohort_facts import CohortEnsured
+from schedulemesh.engine.messages.cohort_facts import AnyCohortFact
 from schedulemesh.engine.messages.demand_facts import AnyDemandFact
 from schedulemesh.engine.messages.drain_facts import DrainEnded, DrainStarted
 from schedulemesh.engine.messages.fact import Fact
@@ -31,7 +31,7 @@ from schedulemesh.engine.messages.outcomes import Candidate, RequestOutcome
 from schedulemesh.engine.messages.queue_facts import AnyQueueFact
 from schedulemesh.engine.messages.token_facts import AnyTokenFact
 
-#: Incremented when the meaning of a stored fact changes; an older journal is migrated, a newer one refused.
+#: Incremented when the meaning of a fact changes; an older journal is migrated, a newer one refused.
 FORMAT_VERSION = 1
 
 
@@ -53,8 +53,7 @@ def merged(shares: Iterable[Share]) -> tuple[Share, ...]:
 class Devices(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Units taken of each GPU device of a node.
 
-    A device is an index into the node's list of devices, unrelated to its name: names are known from the
-    agents that report them.
+    A device is an index into the node's list of devices, unrelated to the name that an agent reports.
     """
 
     #: (index of the device, units).
@@ -65,6 +64,7 @@ class PoolEnsured(Fact, tag="pool_ensured", frozen=True, kw_only=True):
     """The pool exists with this definition, which replaces an earlier one of the same name."""
 
     spec: PoolSpec
+    at: float
 
 
 class StateHandlersRegistered(Fact, tag="state_handlers_registered", frozen=True, kw_only=True):
@@ -90,12 +90,14 @@ class NodeSeen(Fact, tag="node_seen", frozen=True, kw_only=True):
     """The node is alive, with these resources and labels."""
 
     report: NodeReport
+    at: float
 
 
 class NodeLost(Fact, tag="node_lost", frozen=True, kw_only=True):
     """The node has left the cluster. Its agents keep their quota until they are known to have ended."""
 
     node_id: str
+    at: float
 
 
 class NodeCordoned(Fact, tag="node_cordoned", frozen=True, kw_only=True):
@@ -103,12 +105,7 @@ class NodeCordoned(Fact, tag="node_cordoned", frozen=True, kw_only=True):
 
     node_id: str
     cordoned: bool
-
-
-class ClassLoaded(Fact, tag="class_loaded", frozen=True, kw_only=True):
-    """The class with this key has loaded in a worker at least once."""
-
-    class_key: str
+    at: float
 
 
 class AgentAdmitted(Fact, tag="agent_admitted", frozen=True, kw_only=True):
@@ -343,6 +340,7 @@ class SavingFailed(Fact, tag="saving_failed", frozen=True, kw_only=True):
     """The state of a task that is being evicted could not be saved; a state that was saved before is kept."""
 
     task_id: str
+    at: float
     error: str
 
 
@@ -370,6 +368,7 @@ class EvictionFailed(Fact, tag="eviction_failed", frozen=True, kw_only=True):
     """The task could not be cancelled and runs on."""
 
     task_id: str
+    at: float
 
 
 class StatesForgotten(Fact, tag="states_forgotten", frozen=True, kw_only=True):
@@ -423,13 +422,12 @@ class EpochBegun(Fact, tag="epoch_begun", frozen=True, kw_only=True):
 
 AnyFact = Union[
     PoolEnsured,
-    CohortEnsured,
+    AnyCohortFact,
     StateHandlersRegistered,
     PolicyChanged,
     NodeSeen,
     NodeLost,
     NodeCordoned,
-    ClassLoaded,
     AgentAdmitted,
     AnyQueueFact,
     DrainStarted,

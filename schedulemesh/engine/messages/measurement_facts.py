@@ -13,12 +13,14 @@ class GpusIdle(Fact, tag="gpus_idle", frozen=True, kw_only=True):
     agent_name: str
     #: In seconds since 1970.
     since: float
+    at: float = 0.0
 
 
 class GpusBusy(Fact, tag="gpus_busy", frozen=True, kw_only=True):
     """The GPUs of an agent that were idle are used again, or nobody knows, or the policy does not ask."""
 
     agent_name: str
+    at: float = 0.0
 
 
 class EndMeasured(Fact, tag="end_measured", frozen=True, kw_only=True):
@@ -27,6 +29,7 @@ class EndMeasured(Fact, tag="end_measured", frozen=True, kw_only=True):
     task_id: str
     #: In seconds since 1970; None: its estimate counts again.
     ends_at: float | None = None
+    at: float = 0.0
 
 
 AnyMeasurement = Union[GpusIdle, GpusBusy, EndMeasured]

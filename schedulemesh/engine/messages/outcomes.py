@@ -65,6 +65,8 @@ class Accepted(Outcome, tag="accepted", frozen=True, kw_only=True):
     """The agent is running, with its task if it has one (in a dry run: would be running)."""
 
     agent_name: str
+    #: Which agent of that name; None in a dry run.
+    incarnation: int | None = None
     pool_name: str
     resources: Resources
     labels: Labels = {}
@@ -103,6 +105,8 @@ class Refused(Outcome, tag="refused", frozen=True, kw_only=True):
     hint: str = ""
     #: Victims that were evicted for it and run again.
     restarted: tuple[str, ...] = ()
+    #: Victims that were evicted for it and wait in the queue to run again.
+    requeued: tuple[str, ...] = ()
     #: Victims that were evicted for it and could not be started again.
     not_restarted: tuple[str, ...] = ()
 

@@ -7,6 +7,7 @@ from typing import Union
 from schedulemesh.config.queueing import QueuePolicy
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.task import FIRST_ATTEMPT, Attempts
+from schedulemesh.domain.task_kinds import TaskKind
 from schedulemesh.engine.messages.fact import Fact
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 
@@ -30,6 +31,7 @@ class QueuePlaceChanged(Fact, tag="queue_place_changed", frozen=True, kw_only=Tr
     task_id: str
     held: bool
     priority: float
+    at: float
     #: The larger, the earlier it comes; 0: by its order alone.
     front: int = 0
 
@@ -63,6 +65,15 @@ class StartReserved(Fact, tag="start_reserved", frozen=True, kw_only=True):
     node_ids: tuple[str, ...] = ()
     #: The existing placement group that it gets; None: it needs none, or a new one.
     group_id: str | None = None
+    #: The first start that was reserved for it by the durations of earlier runs; None: none was.
+    first_at: float | None = None
+
+
+class QueuedTasksEstimated(Fact, tag="queued_tasks_estimated", frozen=True, kw_only=True):
+    """The tasks of a kind that wait are expected to run so long, for their order; by earlier runs."""
+
+    kind: TaskKind
+    seconds: float
 
 
 class ReservationDropped(Fact, tag="reservation_dropped", frozen=True, kw_only=True):
@@ -71,11 +82,34 @@ class ReservationDropped(Fact, tag="reservation_dropped", frozen=True, kw_only=T
     task_id: str
 
 
+class ClassLoaded(Fact, tag="class_loaded", frozen=True, kw_only=True):
+    """The class with this key has loaded in a worker at least once: then evictions are sought."""
+
+    class_key: str
+    at: float
+
+
+class Ticked(Fact, tag="ticked", frozen=True, kw_only=True):
+    """A tick has decided what the facts before this one in its step say. It changes nothing: a rehearsal of
+    the history has to tick at the same time. Ticks that decide nothing have no facts.
+    """
+
+    at: float
+    #: Whether it was the reconciliation after a restart of the supervisor, which decides what a tick does.
+    recovered: bool = False
+    #: Whether it was no tick, but a step that changed nothing itself, such as a refusal: tasks were started
+    #: all the same that could by then.
+    served: bool = False
+
+
 AnyQueueFact = Union[
+    ClassLoaded,
     QueuePlaceChanged,
     QueuePolicyChanged,
+    QueuedTasksEstimated,
     ReservationDropped,
     StartReserved,
     TaskCancelled,
     TaskQueued,
+    Ticked,
 ]

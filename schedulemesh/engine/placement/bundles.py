@@ -92,11 +92,20 @@ class Room:
             and need.fits(node.total if self._total else self.free_on(node.node_id))
             and has_labels(node, shape)
         ]
+        if not one and not self._may_hold(shape, need, able):
+            return None
         if one:
             free = sorted(map(self._look, able), key=FreeNode.order)
             return next(filter(None, (all_on(shape, node) for node in free)), None)
         found = self._placed(shape, able) if able else None
         return found if isinstance(found, BundlePlacement) else None
+
+    def _may_hold(self, shape: GroupShape, smallest: Resources, nodes: Sequence[Node]) -> bool:
+        """Whether these nodes have GPUs for all bundles if each needed no more than the smallest does."""
+        if not smallest.gpu:
+            return True
+        every = (node.total if self._total else self.free_on(node.node_id) for node in nodes)
+        return sum(free.gpu // smallest.gpu for free in every) >= len(shape.bundles)
 
     def _with_at_least(self, need: Resources) -> Collection[Node]:
         """The nodes that may have as much free: the index knows all but those where something is removed."""

@@ -20,7 +20,7 @@ from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources, least, sum_of
 from schedulemesh.engine.messages.facts import Devices
 from schedulemesh.engine.placement.exact import assign
-from schedulemesh.engine.state.device_guarantees import is_sure
+from schedulemesh.engine.state.device_guarantees import has_unreported, is_sure
 from schedulemesh.engine.state.devices import devices_for, devices_for_all
 from schedulemesh.engine.state.nodes import Node
 
@@ -98,8 +98,17 @@ class FreeNode:
 
     def signature(self) -> object:
         """See exact.Place; a node with promises is like no other."""
-        unlike = self._node is not None and (self._node.promised or self.removed or self._waits)
-        return (self.amounts, tuple(sorted(self.devices)), self.node_id if unlike else "")
+        return (self.amounts, tuple(sorted(self.devices)), self.node_id if self._unlike else "")
+
+    @property
+    def _unlike(self) -> bool:
+        """Whether others with as much free may not take the same: for its promises, or for devices that are
+        only assumed.
+        """
+        node = self._node
+        if node is None:
+            return False
+        return bool(node.promised or self.removed or (self._waits and has_unreported(node)))
 
     def put(self, need: Resources) -> None:
         """Take the room for this."""
@@ -190,9 +199,13 @@ def _pack(shape: GroupShape, free: list[FreeNode]) -> BundlePlacement | NoPlacem
     smallest = least(shape.bundles)
     while left:
         best: tuple[int, FreeNode, list[int]] | None = None
+        seen = set()
         for node in sorted((n for n in free if not n.taken), key=FreeNode.order):
             if not smallest.fits(node.amounts):
                 continue
+            if (kind := node.signature()) in seen:
+                continue  # it takes the same as one that comes before it
+            seen.add(kind)
             takes = _takes_most(shape, left, node.copy())
             if takes and (best is None or len(takes) > best[0]):
                 best = (len(takes), node, takes)
@@ -211,10 +224,17 @@ def _pack(shape: GroupShape, free: list[FreeNode]) -> BundlePlacement | NoPlacem
 def _takes_most(shape: GroupShape, bundles: Sequence[int], node: FreeNode) -> list[int]:
     """Those of the bundles, the first ones first, that the node takes together; they are put there."""
     takes = []
+    refused: Resources | None = None
     for i in bundles:
-        if node.fits(shape.bundles[i]):
-            node.put(shape.bundles[i])
+        need = shape.bundles[i]
+        if need == refused:
+            continue
+        if node.fits(need):
+            node.put(need)
             takes.append(i)
+            refused = None
+        else:
+            refused = need
     return takes
 
 

@@ -85,10 +85,17 @@ class Candidates:
         #: Whether the score decides among the tasks of a group.
         self._by_score = rules.policy.victim_order != "least_lost_work"
 
+    @property
+    def may_grow(self) -> bool:
+        """Whether more tasks may be evicted later on while the state stays as it is."""
+        return self._limits is not None
+
     @cached_property
     def allowed(self) -> dict[TaskClass, Verdict]:
         """The classes whose tasks a rule allows to evict; some may have become empty."""
-        return {task_class: verdict for task_class, verdict in self._verdicts() if verdict.rule}
+        if self._only_extras or self._cooling:
+            return {task_class: verdict for task_class, verdict in self._verdicts() if verdict.rule}
+        return self._rules.allowed(self._running, self._incoming, opened=self._veto is not None)
 
     def of(self, task: RunningTask) -> Candidate | None:
         """The task as a candidate; None: it may not be evicted."""

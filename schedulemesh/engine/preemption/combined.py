@@ -36,6 +36,11 @@ class BorrowersAndOthers(Candidates):
         self._others = others
 
     @property
+    def may_grow(self) -> bool:
+        """See ``Candidates.may_grow``."""
+        return self._others.may_grow
+
+    @property
     def allowed(self) -> dict[TaskClass, Verdict]:
         """See ``Candidates.allowed``."""
         return {**self._others.allowed, **self._borrowers.allowed}

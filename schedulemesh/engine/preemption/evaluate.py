@@ -18,6 +18,7 @@ from schedulemesh.engine.preemption.combined import BorrowersAndOthers
 from schedulemesh.engine.preemption.limits import Limits
 from schedulemesh.engine.preemption.reclaim import Borrowers
 from schedulemesh.engine.preemption.rules import Incoming
+from schedulemesh.engine.preemption.sites import KnownNodes
 from schedulemesh.engine.preemption.veto import PluginVeto, plugin_veto
 from schedulemesh.engine.preemption.victims import evicted_tasks
 from schedulemesh.engine.state.mesh_state import MeshState
@@ -81,5 +82,6 @@ def _victims(
         return Evaluation(should_preempt=False, reason=request.reason)
     if request.fits_now or room_of_idle(tx, request) is not None:
         return Evaluation(should_preempt=False, reason=Reason.RESOURCES_AVAILABLE)
-    plan = reclaim(tx, request, veto) or evict(tx, request, veto, limits)
+    known = KnownNodes()
+    plan = reclaim(tx, request, veto, known) or evict(tx, request, veto, limits, known)
     return () if plan is None else evicted_tasks(plan.victims)

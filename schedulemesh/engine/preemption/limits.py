@@ -34,6 +34,12 @@ class Limits:
         last = state.evictions.last_for.get(pool_name)
         #: Whether no task may be evicted for the pool now.
         self.cooling = last is not None and now - last < self._policy.preemption_cooldown
+        #: How long none of this changes while the state stays as it is.
+        self.until = _INFINITY
+        if self._policy.lost_work_budget:
+            self.until = now
+        elif self.cooling and last is not None:
+            self.until = last + self._policy.preemption_cooldown
         #: Whether classes have to be asked which of their tasks are spared.
         self.any_per_task = self._policy.min_runtime > 0 or self._policy.lost_work_budget > 0
 

@@ -9,6 +9,8 @@ the task, which may be moved again only after the same time, so that moves do no
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from schedulemesh.domain.reasons import PreemptionReason, Reason
 from schedulemesh.engine.messages.outcomes import Candidate
 from schedulemesh.engine.placement.placers import FreeNode
@@ -26,6 +28,7 @@ class SmallerTasks(SavableTasks):
     """The running tasks that may be moved for a larger one."""
 
     reason = PreemptionReason.DEFRAGMENTED
+    in_groups = False
 
     def __init__(
         self,
@@ -47,6 +50,14 @@ class SmallerTasks(SavableTasks):
         in_group = agent is None or agent.group_id is not None
         came_lately = task.started_at + self._policy.defragment_after_s > self._now
         return None if in_group or came_lately else super().of(task)
+
+    def _ready_at(self, task: RunningTask) -> float:
+        came_at = task.started_at + self._policy.defragment_after_s
+        return max(came_at, super()._ready_at(task))
+
+    @property
+    def _kind(self) -> tuple[Hashable, ...]:
+        return (*super()._kind, self._gpu)
 
     def _judge(self, task_class: TaskClass) -> Verdict:
         if task_class.resources.gpu >= self._gpu:

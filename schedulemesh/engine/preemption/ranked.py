@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
+from itertools import chain
 
 from schedulemesh.engine.messages.outcomes import Candidate
 from schedulemesh.engine.preemption.candidates import Candidates, Order
@@ -33,7 +34,7 @@ class RankedCandidates(Candidates):
             task = self._running.by_id[task_id]
             if task.task_class is None or not keep(task.task_class):
                 continue
-            candidate = self.of(task)
+            candidate = self._candidate_of(task)
             if candidate is not None:
                 given += 1
                 yield candidate
@@ -49,11 +50,35 @@ class RankedCandidates(Candidates):
         by_tier: dict[float, list[TaskClass]] = {}
         for task_class, tier in self.tiers.items():
             by_tier.setdefault(tier, []).append(task_class)
-        by_id = self._running.by_id
         for tier in sorted(by_tier):
-            classes = filter(keep, by_tier[tier])
-            ids = (task_id for task_class in classes for task_id in task_class.task_ids())
-            yield from sorted(self._place(by_id[task_id]) for task_id in ids)
+            places = map(self._places_in, filter(keep, by_tier[tier]))
+            yield from sorted(chain.from_iterable(places))
+
+    def _places_in(self, task_class: TaskClass) -> list[Order]:
+        """The places of the tasks of a class, ascending."""
+        found = self._places.get(task_class)
+        if found is None:
+            by_id = self._running.by_id
+            tasks = (by_id[task_id] for task_id in task_class.task_ids())
+            found = self._places[task_class] = sorted(map(self._place, tasks))
+        return found
+
+    def _candidate_of(self, task: RunningTask) -> Candidate | None:
+        """See ``of``; asked once for each task."""
+        task_id = task.spec.task_id
+        if task_id not in self._known:
+            self._known[task_id] = self.of(task)
+        return self._known[task_id]
+
+    @cached_property
+    def _places(self) -> dict[TaskClass, list[Order]]:
+        """What ``_places_in`` has found."""
+        return {}
+
+    @cached_property
+    def _known(self) -> dict[str, Candidate | None]:
+        """What ``_candidate_of`` has found."""
+        return {}
 
     def _place(self, task: RunningTask) -> Order:
         """The place of a task."""
@@ -66,6 +91,11 @@ class RankedCandidates(Candidates):
     @property
     def _least_score(self) -> float:
         return float("-inf")
+
+    @cached_property
+    def allowed(self) -> dict[TaskClass, Verdict]:
+        """See ``Candidates.allowed``."""
+        return {task_class: verdict for task_class, verdict in self._judged if verdict.rule}
 
     def _verdicts(self) -> list[tuple[TaskClass, Verdict]]:
         return self._judged

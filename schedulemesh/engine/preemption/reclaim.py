@@ -5,7 +5,8 @@ of its tree of cohorts that runs on borrowed quota, whatever the priorities, exc
 
 1. tasks of a protected pool,
 2. tasks that dominate it by a label rule and are not dominated in turn,
-3. tasks that a strategy keeps (``veto``).
+3. tasks that a strategy keeps (``veto``),
+4. tasks that cannot save their state, where the policy says so (``reclaim_unsavable``).
 
 Only quota of its own pool counts as freed for it, and it pays with nothing else: a task that has reclaimed
 holds no loan, so that nobody can reclaim from it, and the rules let no other pool of the cohort evict it by
@@ -35,6 +36,7 @@ from schedulemesh.engine.messages.outcomes import Candidate
 from schedulemesh.engine.preemption.candidates import Order
 from schedulemesh.engine.preemption.ranked import RankedCandidates
 from schedulemesh.engine.preemption.rules import Incoming, Verdict
+from schedulemesh.engine.preemption.savable import can_be_saved
 from schedulemesh.engine.preemption.veto import PluginVeto
 from schedulemesh.engine.state.agents import Agent
 from schedulemesh.engine.state.mesh_state import MeshState
@@ -53,6 +55,14 @@ class Borrowers(RankedCandidates):
     ) -> None:
         super().__init__(state.preemption, state.running, incoming, now, veto)
         self._state = state
+
+    def of(self, task: RunningTask) -> Candidate | None:
+        """See ``Candidates.of``."""
+        if not self._policy.reclaim_unsavable:
+            agent = self._state.agents.get(task.agent_name)
+            if agent is None or not can_be_saved(self._state, agent):
+                return None
+        return super().of(task)
 
     def tier_of(self, tasks: Sequence[Candidate]) -> float:
         """The place of its pool, 0 for the one with the highest share."""
@@ -85,10 +95,8 @@ class Borrowers(RankedCandidates):
     def _judge_all(self) -> list[tuple[TaskClass, Verdict]]:
         return [
             (task_class, self._judge(task_class))
-            for task_class in self._running.classes.values()
-            if task_class.payers
-            and task_class.count
-            and task_class.pool_name in self._incoming.neighbours
+            for task_class in self._running.occupied
+            if task_class.payers and task_class.pool_name in self._incoming.neighbours
         ]
 
     def _judge(self, task_class: TaskClass) -> Verdict:

@@ -160,6 +160,8 @@ class PreemptionRules:
         self.ranks = LabelRanks(policy.label_preemption_rules)
         self._version = -1
         self._judged: dict[object, list[tuple[TaskClass, Verdict]]] = {}
+        #: By the same keys: those classes of them that may be evicted.
+        self._allowed: dict[object, dict[TaskClass, Verdict]] = {}
 
     def verdicts(
         self, running: RunningTasks, incoming: Incoming, *, opened: bool = False
@@ -167,11 +169,7 @@ class PreemptionRules:
         """Every class with its verdict; classes may be empty by now. ``opened``: strategies are asked, so
         a class that rule 3 or 4 refused is allowed, and they decide on each of its tasks.
         """
-        if self._version != running.version or len(self._judged) > self._REMEMBERED:
-            self._judged.clear()
-            self._version = running.version
-        relevant = running.relevant(incoming.labels)
-        key = (incoming.priority, incoming.pool_name, relevant, opened, incoming.neighbours)
+        key = self._key(running, incoming, opened=opened)
         found = self._judged.get(key)
         if found is None:
             classes = running.classes.values()
@@ -179,6 +177,26 @@ class PreemptionRules:
             if opened:
                 found[:] = [(c, _opened(c, verdict, incoming)) for c, verdict in found]
         return found
+
+    def allowed(
+        self, running: RunningTasks, incoming: Incoming, *, opened: bool = False
+    ) -> dict[TaskClass, Verdict]:
+        """Of the verdicts those that allow an eviction, by class; not to be changed."""
+        key = self._key(running, incoming, opened=opened)
+        found = self._allowed.get(key)
+        if found is None:
+            judged = self.verdicts(running, incoming, opened=opened)
+            found = self._allowed[key] = {c: verdict for c, verdict in judged if verdict.rule}
+        return found
+
+    def _key(self, running: RunningTasks, incoming: Incoming, *, opened: bool) -> object:
+        """The kind of incoming task, whose verdicts are kept; first forgets those that no longer hold."""
+        if self._version != running.version or len(self._judged) > self._REMEMBERED:
+            self._judged.clear()
+            self._allowed.clear()
+            self._version = running.version
+        relevant = running.relevant(incoming.labels)
+        return (incoming.priority, incoming.pool_name, relevant, opened, incoming.neighbours)
 
     def _judge(self, task_class: TaskClass, incoming: Incoming) -> Verdict:
         verdict = judge(

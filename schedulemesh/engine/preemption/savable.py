@@ -1,9 +1,9 @@
 """Which running tasks keep their work when they are evicted, and may be evicted for the good of all.
 
-Two reasons allow an eviction without any difference of priority: the incoming task has attained less service
-(``service``), or it is larger and the others fit elsewhere (``moves``). Both concern tasks that can save
-their state and join the queue again, of the incoming task's own pool, and of other pools of its tree of
-cohorts those that run on borrowed quota alone; neither concerns
+Three reasons allow an eviction without any difference of priority: the incoming task has attained less
+service (``service``), it has less left to run (``shortest``), or it is larger and the others fit elsewhere
+(``moves``). All concern tasks that can save their state and join the queue again, of the incoming task's own
+pool, and of other pools of its tree of cohorts those that run on borrowed quota alone; none concerns
 
 1. tasks of a protected pool, where it is not the incoming task's own;
 2. tasks that were evicted as often as they may be;
@@ -20,14 +20,16 @@ They stand in this order:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import cached_property
 from typing import ClassVar
 
 from schedulemesh.domain.reasons import PreemptionReason, Reason
+from schedulemesh.domain.resources import Resources
 from schedulemesh.engine.admission.requeue import returns_when_evicted
 from schedulemesh.engine.messages.outcomes import Candidate
 from schedulemesh.engine.preemption.candidates import Order
+from schedulemesh.engine.preemption.gpu_bound import GpuBound
 from schedulemesh.engine.preemption.limits import Limits
 from schedulemesh.engine.preemption.ranked import RankedCandidates
 from schedulemesh.engine.preemption.rules import Incoming, Verdict
@@ -54,6 +56,9 @@ class SavableTasks(RankedCandidates):
 
     #: The reason of the evictions.
     reason: ClassVar[PreemptionReason]
+    may_grow = True
+    #: Whether agents in placement groups may be victims.
+    in_groups: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -65,6 +70,8 @@ class SavableTasks(RankedCandidates):
     ) -> None:
         super().__init__(state.preemption, state.running, incoming, now, veto, limits)
         self._state = state
+        #: Whether tasks of a class may be evicted, as far as that was asked.
+        self._may_leave_by_class: dict[TaskClass, bool] = {}
 
     def of(self, task: RunningTask) -> Candidate | None:
         """See ``Candidates.of``."""
@@ -72,6 +79,32 @@ class SavableTasks(RankedCandidates):
         if agent is None or not can_be_saved(self._state, agent):
             return None
         return super().of(task) if returns_when_evicted(self._state, task, agent) else None
+
+    def no_room_until(self, bundles: Sequence[Resources]) -> float | None:
+        """Until when the nodes have too few GPUs even without all tasks that may be evicted, while the state
+        stays as it is; None: they may have enough. See ``gpu_bound``.
+        """
+        bound = GpuBound(
+            self._state, self._now, self._kind, self._ready_at, in_groups=self.in_groups
+        )
+        return bound.no_room_until(bundles)
+
+    @property
+    def _kind(self) -> tuple[Hashable, ...]:
+        """See ``GpuBound``."""
+        incoming = self._incoming
+        return (self.reason, incoming.pool_name, incoming.neighbours, self._cooling)
+
+    def _ready_at(self, task: RunningTask) -> float:
+        """When a task may be evicted, as far as its class and its own times say; infinite: never."""
+        task_class = task.task_class
+        if task_class is None or not task.resources.gpu:
+            return float("inf")
+        may_leave = self._may_leave_by_class.get(task_class)
+        if may_leave is None:
+            may_leave = self._judge(task_class).rule is not None
+            self._may_leave_by_class[task_class] = may_leave
+        return task.started_at + self._policy.min_runtime if may_leave else float("inf")
 
     @cached_property
     def tiers(self) -> dict[TaskClass, float]:
@@ -88,7 +121,7 @@ class SavableTasks(RankedCandidates):
         return (0.0, busy, evicted, gpu, -task.started_at, task.spec.task_id)
 
     def _judge_all(self) -> list[tuple[TaskClass, Verdict]]:
-        classes = (c for c in self._running.classes.values() if c.count and c.resources.gpu)
+        classes = (c for c in self._running.occupied if c.resources.gpu)
         return [(task_class, self._judge(task_class)) for task_class in classes]
 
     def _judge(self, task_class: TaskClass) -> Verdict:

@@ -49,6 +49,9 @@ from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.quota import Payment
 from schedulemesh.engine.state.tasks import TaskClass
 
+#: So many single victims are looked at before the nodes are.
+_FIRST_FEW = 4
+
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Who is evicted, and where the incoming task runs then."""
@@ -64,6 +67,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     payment: Payment | None = None
     #: The quota that it gets from its victims, by the pool that it belongs to.
     promised: tuple[Share, ...] = ()
+    #: The shares that claims hold from now on, where victims take over loans of others; see ``exchange``.
+    exchanged: tuple[tuple[str, tuple[Share, ...]], ...] = ()
 
 
 def search(
@@ -96,6 +101,9 @@ class _Search:
         self._one_node = demand.shape is not None and on_one_node(demand.shape)
         self._agents = agents
         self._sites = Sites(state, demand, agents, now, known)
+        self._any_site = known is not None and known.any_site
+        #: Single victims that were looked at.
+        self._tried = 0
         #: What single victims do that were not enough.
         self._in_vain: set[frozenset[tuple[object, ...]]] = set()
 
@@ -113,6 +121,7 @@ class _Search:
         """The first victim that is enough; of equal ones one whose group can be taken."""
         first: VictimAgent | None = None
         for victim in self._agents.in_order(self._class_may_suffice):
+            self._tried += 1
             if first is not None and victim.order[:4] != first.order[:4]:
                 break
             if not self._frees_quota(victim):
@@ -149,26 +158,20 @@ class _Search:
             return True
         if self._shape is None:
             return False
-        return self._least_lack is not None and self._least_lack.fits(frees)
-
-    @cached_property
-    def _lacks(self) -> dict[str, Resources]:
-        """What one victim must free, by node."""
-        return {
-            site.node.node_id: site.lack
-            for site in self._sites.nodes
-            if site.node and site.summary and site.lack.fits(site.summary.largest)
-        }
-
-    @cached_property
-    def _least_lack(self) -> Resources | None:
-        """No victim is enough that frees less than this; None: none is enough."""
-        if self._sites.scenario.initial is not None or not self._one_node:
-            return NOTHING
         if not self._agents.by_priority:
-            # The first borrower is nearly always enough, and is asked for its own node only.
+            # One of the first borrowers is nearly always enough, so the nodes are looked at only if not.
+            return self._tried < _FIRST_FEW or self._least_short.fits(frees)
+        least_lack = self._sites.least_lack
+        return least_lack is not None and least_lack.fits(frees)
+
+    @cached_property
+    def _least_short(self) -> Resources:
+        """What the node lacks that lacks least, whoever runs there."""
+        if self._sites.scenario.initial is not None or not self._one_node or self._shape is None:
             return NOTHING
-        return least(self._lacks.values()) if self._lacks else None
+        need, room = self._shape.total, self._sites.room
+        nodes = self._state.cluster.open_nodes()
+        return least(need.beyond(room.free_on(node.node_id)) for node in nodes)
 
     def _suffices(self, victim: VictimAgent) -> bool:
         """Whether this victim alone, which frees all the quota that is short, is enough."""
@@ -233,6 +236,8 @@ class _Search:
             place = place_of(victims, "" if site.node is None else site.node.node_id)
             if best is None or place < best[0]:
                 best = (place, victims)
+            if self._any_site:
+                break
         return None if best is None else (best[1], best[0][-1])
 
     def _victims_at(self, site: Site, best: Place | None) -> tuple[VictimAgent, ...] | None:

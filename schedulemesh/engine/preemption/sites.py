@@ -6,13 +6,13 @@ spread; the group of one victim; and a site without nodes where only quota or th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 
 import msgspec
 
 from schedulemesh.domain.placement import GroupShape
-from schedulemesh.domain.resources import NOTHING, Resources
+from schedulemesh.domain.resources import NOTHING, Resources, least
 from schedulemesh.engine.placement.bundles import Room, has_labels
 from schedulemesh.engine.placement.group_choice import release
 from schedulemesh.engine.placement.placers import on_one_node
@@ -47,9 +47,27 @@ class Site(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     preempts_group_of: VictimAgent | None = None
 
 
-#: The nodes of searches by priority, by the shape that is to have room there. They are the same for incoming
-#: tasks of all priorities as long as the state does not change.
-KnownNodes = dict[GroupShape, list[Site]]
+class KnownNodes:
+    """What searches have found out about nodes, by the shape that is to have room there. It holds for tasks
+    of all priorities, and whoever the candidates are, as long as the state does not change.
+    """
+
+    def __init__(self, *, any_site: bool = False) -> None:
+        #: Whether the question is only if there is a site at all, so that the first one found will do.
+        self.any_site = any_site
+        #: How long searches surely find no more than these have while the state stays as it is.
+        self.until = float("inf")
+        self.sites: dict[GroupShape, list[Site]] = {}
+        #: What one victim must free at least; None: none is enough.
+        self.least_lack: dict[GroupShape, Resources | None] = {}
+
+    @property
+    def lowest_top(self) -> float:
+        """Victims all of whose priorities are lower make no room on any node; minus infinity where no nodes
+        were searched.
+        """
+        bounds = (site.bound[0] for sites in self.sites.values() for site in sites)
+        return min(bounds, default=float("-inf"))
 
 
 class Sites:
@@ -69,7 +87,7 @@ class Sites:
         self._one_node = demand.shape is not None and on_one_node(demand.shape)
         self._agents = agents
         self._now = now
-        self._known = known if agents.by_priority else None
+        self._known = known or KnownNodes()
 
     @cached_property
     def room(self) -> Room:
@@ -92,13 +110,29 @@ class Sites:
     @cached_property
     def nodes(self) -> list[Site]:
         """The nodes that would have room if all agents left that could be victims."""
+        return self._all_nodes if self._agents.by_priority else list(self._by_tier(self._all_nodes))
+
+    @cached_property
+    def _all_nodes(self) -> list[Site]:
+        """The same, with bounds by priority, where all running agents are candidates."""
         if self._shape is None:
             return []
-        if self._known is None:
-            return list(self._nodes(self._shape))
-        if self._shape not in self._known:
-            self._known[self._shape] = list(self._nodes(self._shape))
-        return self._known[self._shape]
+        known = self._known.sites
+        if self._shape not in known:
+            known[self._shape] = list(self._nodes(self._shape))
+        return known[self._shape]
+
+    @cached_property
+    def least_lack(self) -> Resources | None:
+        """No victim makes room that frees less than this; None: none does by itself."""
+        if self._shape is None or self.scenario.initial is not None or not self._one_node:
+            return NOTHING
+        known = self._known.least_lack
+        if self._shape not in known:
+            sites = self._all_nodes
+            lacks = [s.lack for s in sites if s.summary and s.lack.fits(s.summary.largest)]
+            known[self._shape] = least(lacks) if lacks else None
+        return known[self._shape]
 
     def _nodes(self, shape: GroupShape) -> Iterator[Site]:
         state, need, room = self._state, shape.total, self.room
@@ -108,25 +142,16 @@ class Sites:
             summary = summary_of(state, node)
             lack = need.beyond(room.free_on(node.node_id))
             bound = summary.bound(lack, node.node_id, self._now)
-            if bound is not None and not self._agents.by_priority:
-                bound = self._bound_by_tier(summary, lack, bound)
             if bound is not None:
                 yield Site(bound=bound, node=node, lack=lack, summary=summary)
 
-    def _bound_by_tier(self, summary: NodeSummary, lack: Resources, bound: Place) -> Place | None:
-        """A bound by priority, with the least tier up to which the node's victims free what is lacking."""
+    def _by_tier(self, sites: Iterable[Site]) -> Iterator[Site]:
+        """Those of these nodes that the candidates could free, with bounds by tier instead of priority."""
         tiers = self._agents.tiers
-        known = [
-            (max(tiers[task_class] for task_class in classes), amount)
-            for classes, amount in summary.by_classes.items()
-            if classes <= tiers.keys()
-        ]
-        freed = NOTHING
-        for tier, amount in sorted(known, key=lambda entry: entry[0]):
-            freed = freed + amount
-            if lack.fits(freed):
-                return (tier, *bound[1:])
-        return None
+        for site in sites:
+            least_tier = _least_tier(site, tiers)
+            if least_tier is not None:
+                yield msgspec.structs.replace(site, bound=(least_tier, *site.bound[1:]))
 
     def all(self) -> Iterator[Site]:
         """Every site, in no order."""
@@ -186,3 +211,20 @@ class Sites:
         """Those of these agents that may be evicted, in order."""
         found = (self._agents.of(name) for name in names)
         return sorted((victim for victim in found if victim is not None), key=order_of)
+
+
+def _least_tier(site: Site, tiers: Mapping[TaskClass, float]) -> float | None:
+    """The least tier up to which the victims on a node free what is lacking; None: they never do."""
+    if site.summary is None:
+        return None
+    known = [
+        (max(tiers[task_class] for task_class in classes), amount)
+        for classes, amount in site.summary.by_classes.items()
+        if classes <= tiers.keys()
+    ]
+    freed = NOTHING
+    for tier, amount in sorted(known, key=lambda entry: entry[0]):
+        freed = freed + amount
+        if site.lack.fits(freed):
+            return tier
+    return None

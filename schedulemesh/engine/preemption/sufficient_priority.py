@@ -16,13 +16,18 @@ MAX_CLASSES = 200
 
 
 def sufficient_priority(
-    state: MeshState, incoming: Incoming, victims: Callable[[float], Sequence[Candidate] | None]
+    state: MeshState,
+    incoming: Incoming,
+    victims: Callable[[float], Sequence[Candidate] | None],
+    lowest_top: Callable[[], float],
 ) -> float | None:
     """The lowest priority with which the task would fit; None: no priority is sufficient, or it is unknown.
 
     ``victims`` makes the complete decision for a priority and returns the victims, or None for a refusal. A
     higher priority never makes fewer tasks eligible, so the thresholds are searched by bisection, downwards
-    from the priority that the victims found with the highest one require.
+    from the priority that the victims found with the highest one require. ``lowest_top`` is asked after that:
+    victims all of whose priorities are lower than this would not make room, so no lower threshold is tried
+    than the first one at which a task of this priority may be evicted.
     """
     if len(state.running.classes) > MAX_CLASSES:
         return None
@@ -37,7 +42,16 @@ def sufficient_priority(
     if victims(steps[top]) is None:
         # The victims are eligible then, but a reserved group is only for tasks of higher priority.
         top = len(steps) - 1
-    return steps[bisect_left(steps, True, hi=top, key=lambda p: victims(p) is not None)]
+    low = min(bisect_left(steps, _above(lowest_top(), _smallest_delta(state))), top)
+    return steps[bisect_left(steps, True, low, top, key=lambda p: victims(p) is not None)]
+
+
+def _smallest_delta(state: MeshState) -> float:
+    """The difference of priority without which no task is evicted; none where label rules may replace it."""
+    policy = state.policy
+    if policy.enable_label_preemption and policy.label_preemption_rules:
+        return -math.inf
+    return min(policy.same_pool_priority_threshold, policy.cross_pool_priority_threshold)
 
 
 def _least_delta(state: MeshState, incoming: Incoming, victim: Candidate) -> float:
@@ -52,7 +66,7 @@ def _thresholds(state: MeshState, incoming: Incoming) -> list[float]:
     """Every higher priority at which some running task may become eligible, ascending."""
     policy = state.policy
     found = set()
-    for task_class in filter(lambda c: c.has_tasks(), state.running.classes.values()):
+    for task_class in state.running.occupied:
         own = task_class.pool_name == incoming.pool_name
         rule = policy.same_pool_priority_threshold if own else policy.cross_pool_priority_threshold
         for delta in (rule, policy.label_priority_threshold, policy.min_preempt_score):

@@ -82,6 +82,8 @@ class VictimAgents:
         self._state = state
         self._candidates = candidates
         self._group_request = group_request
+        #: The agents that were asked for, with the tasks of each.
+        self._known: dict[str, tuple[list[Candidate], VictimAgent]] = {}
 
     @property
     def allowed(self) -> Collection[TaskClass]:
@@ -137,6 +139,13 @@ class VictimAgents:
         return self._keep is None or self._keep(self._state.agents[agent_name])
 
     def _victim(self, agent: Agent, tasks: list[Candidate]) -> VictimAgent:
+        """The agent as a victim, made once: several sites may ask for it."""
+        known = self._known.get(agent.spec.name)
+        if known is None or known[0] != tasks:
+            known = self._known[agent.spec.name] = (tasks, self._made(agent, tasks))
+        return known[1]
+
+    def _made(self, agent: Agent, tasks: list[Candidate]) -> VictimAgent:
         name, order = agent.spec.name, self._candidates.order_of(tasks)
         quota = self._candidates.quota_of(agent)
         limited: tuple[tuple[str, Resources], ...] = ()

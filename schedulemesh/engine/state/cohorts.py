@@ -28,6 +28,8 @@ class CohortTree:
         #: The cohort of each pool that is in one.
         self._cohort_of: dict[str, str] = {}
         self._neighbours: dict[str, Neighbours] = {}
+        #: What ``path`` has found.
+        self._paths: dict[str, tuple[str, ...]] = {}
 
     def ensure(self, spec: CohortSpec) -> None:
         """Create a cohort, or change its definition."""
@@ -35,12 +37,14 @@ class CohortTree:
         if spec.parent is not None:
             self.specs.setdefault(spec.parent, CohortSpec(name=spec.parent))
         self._neighbours.clear()
+        self._paths.clear()
 
     def join(self, pool_name: str, cohort: str | None) -> None:
         """Put a pool into this cohort, which is created where it does not exist; None: into none."""
         if self._cohort_of.get(pool_name) == cohort:
             return
         self._neighbours.clear()
+        self._paths.clear()
         if cohort is None:
             del self._cohort_of[pool_name]
             return
@@ -49,7 +53,10 @@ class CohortTree:
 
     def path(self, pool_name: str) -> tuple[str, ...]:
         """The cohorts that a pool is in, from its own one up to the root; empty: it is in none."""
-        return self.upwards(self._cohort_of.get(pool_name))
+        found = self._paths.get(pool_name)
+        if found is None:
+            found = self._paths[pool_name] = self.upwards(self._cohort_of.get(pool_name))
+        return found
 
     def upwards(self, cohort: str | None) -> tuple[str, ...]:
         """A cohort and those above it."""

@@ -7,6 +7,12 @@ from schedulemesh.engine.state.agents import Running
 from schedulemesh.engine.state.mesh_state import MeshState
 
 
+def core_runs(state: MeshState, gang_name: str) -> bool:
+    """Whether the core of an elastic gang runs, without which no extra member starts."""
+    core = state.agents.get(gang_name)
+    return core is not None and isinstance(core.phase, Running)
+
+
 def members_running(state: MeshState, gang_name: str) -> list[int]:
     """The ranks of the members of a gang that run, in order; none: its core does not run."""
     core = state.agents.get(gang_name)

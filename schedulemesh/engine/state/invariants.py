@@ -6,6 +6,7 @@ from schedulemesh.domain.resources import NOTHING, UNIT, Resources, sum_of
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.state.agents import Agent, Ending, Running, Starting, Waiting
 from schedulemesh.engine.state.groups import MARK, Group, GroupPhase
+from schedulemesh.engine.state.lending import payment_for
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
 from schedulemesh.engine.state.task_phases import Preempting
@@ -101,6 +102,8 @@ def _check_ledger(state: MeshState) -> None:
     _expect(
         state.ledger.loans == loans, f"loans {state.ledger.loans} are not those of claims {loans}"
     )
+    for key, payment in state.ledger.payments.items():
+        _expect(payment == payment_for(state.ledger, key), f"the payment of {key} has changed")
     _check_cohorts(state)
 
 
@@ -252,6 +255,8 @@ def _check_running(state: MeshState) -> None:
     }
     _expect(len(in_classes) == len(set(in_classes)), "a task is in two classes")
     _expect(set(in_classes) == candidates, "the classes are not the running tasks")
+    with_end = sum(task.ends_at is not None for task in state.running.by_id.values())
+    _expect(state.running.with_end == with_end, "the tasks with a known end are not counted")
     for task_id, task in state.running.by_id.items():
         _expect(
             task_id in state.running.on_agent(task.agent_name), f"{task_id} is not on its agent"

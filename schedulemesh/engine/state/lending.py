@@ -20,7 +20,10 @@ import msgspec
 from schedulemesh.domain.cohort import LoanLimit
 from schedulemesh.domain.resources import NOTHING, Resources, sum_of
 from schedulemesh.engine.messages.facts import Share, merged
-from schedulemesh.engine.state.quota import Ledger, Payment, pay
+from schedulemesh.engine.state.quota import Ledger, Payment, PaymentKey, pay
+
+#: How many payments are kept in ``Ledger.payments``.
+_PAYMENTS = 1_000
 
 
 def pay_with_loans(
@@ -32,8 +35,22 @@ def pay_with_loans(
     protected: Iterable[str] = (),
 ) -> Payment:
     """As ``pay``, and what is still short is borrowed of what is idle in the pool's cohort."""
+    if not ledger.holds and need.fits(ledger.accounts[pool_name].free):
+        return pay(ledger, pool_name, need, client)
+    key = (pool_name, need, client, pool_name not in protected)
+    known = ledger.payments
+    if key not in known:
+        if len(known) >= _PAYMENTS:
+            known.clear()
+        known[key] = payment_for(ledger, key)
+    return known[key]
+
+
+def payment_for(ledger: Ledger, key: PaymentKey) -> Payment:
+    """The same, computed anew."""
+    pool_name, need, client, may_borrow = key
     payment = pay(ledger, pool_name, need, client)
-    if not payment.short or pool_name in protected:
+    if not payment.short or not may_borrow:
         return payment
     loans = borrow(ledger, pool_name, payment.short)
     if not loans:
@@ -71,8 +88,9 @@ def borrow(ledger: Ledger, pool_name: str, need: Resources) -> tuple[Share, ...]
 def lendable(ledger: Ledger, name: str) -> Resources:
     """What is free of a pool's quota and may be lent now."""
     account = ledger.accounts[name]
-    free = account.free
-    idle = free.within(free)
+    idle = account.free
+    if min(idle.cpu, idle.memory, idle.gpu) < 0 or idle.custom:
+        idle = idle.within(idle)
     limit = account.spec.lending_limit
     return idle if limit is None else limit.room(idle, account.lent + ledger.promised_by(name))
 
@@ -194,5 +212,8 @@ def _borrowable(ledger: Ledger, pool_name: str, need: Resources) -> Resources:
 
 def _cover(idle: Resources, need: Resources) -> float:
     """How often the idle quota covers the need, in the kind of which it has least."""
-    has = dict(idle.items())
-    return min((has.get(kind, 0) / units for kind, units in need.items()), default=0.0)
+    pairs = [(idle.cpu, need.cpu), (idle.memory, need.memory), (idle.gpu, need.gpu)]
+    if need.custom:
+        has = dict(idle.custom)
+        pairs += [(has.get(name, 0), units) for name, units in need.custom]
+    return min([amount / units for amount, units in pairs if units], default=0.0)

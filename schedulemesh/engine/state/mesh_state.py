@@ -17,7 +17,6 @@ from schedulemesh.domain.task import EndState, TaskPhase, TaskSpec
 from schedulemesh.engine.messages import drain_facts as d
 from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.messages import queue_facts as q
-from schedulemesh.engine.messages.cohort_facts import CohortEnsured
 from schedulemesh.engine.messages.fact import Fact
 from schedulemesh.engine.messages.job_facts import JobClaimMoved
 from schedulemesh.engine.preemption.rules import PreemptionRules
@@ -36,6 +35,7 @@ from schedulemesh.engine.state.agents import (
 from schedulemesh.engine.state.audit import AuditLog
 from schedulemesh.engine.state.class_order import ClassOrder
 from schedulemesh.engine.state.cluster import Cluster
+from schedulemesh.engine.state.cohort_updates import CohortFacts
 from schedulemesh.engine.state.drains import Drains
 from schedulemesh.engine.state.eviction_updates import EvictionFacts
 from schedulemesh.engine.state.evictions import Evictions
@@ -49,6 +49,7 @@ from schedulemesh.engine.state.queue import Queue
 from schedulemesh.engine.state.queue_updates import QueueFacts, release_children
 from schedulemesh.engine.state.quota import Ledger
 from schedulemesh.engine.state.request_updates import RequestFacts
+from schedulemesh.engine.state.spared_work import SparedWork
 from schedulemesh.engine.state.task_phases import Preempting
 from schedulemesh.engine.state.tasks import RunningTask, RunningTasks
 from schedulemesh.engine.state.tokens import Tokens
@@ -85,6 +86,7 @@ class MeshState:
         self.past = Past()
         self.evictions = Evictions()
         self.drains = Drains()
+        self.spared = SparedWork()
         #: Those of ``past``, which describes them.
         self.preempted, self.lost = self.past.preempted, self.past.lost
         self.former, self.ended = self.past.former, self.past.ended
@@ -108,7 +110,7 @@ class MeshState:
             **self.audit.updates,
             **self.external_demands.updates,
             **MeasurementFacts(self.running, self.agents, self.cluster).updates,
-            CohortEnsured: lambda fact: self.ledger.ensure_cohort(fact.spec),
+            **CohortFacts(self.ledger, self.agents, self.running, self.cluster).updates,
             f.StateHandlersRegistered: lambda fact: self.handlers.update({fact.pool_name: fact}),
             f.PolicyChanged: self._policy_changed,
             f.NodeSeen: self._node_seen,
@@ -116,14 +118,9 @@ class MeshState:
             d.DrainStarted: self.drains.start,
             d.DrainEnded: self.drains.end,
             f.NodeCordoned: lambda fact: self.cluster.cordon(fact.node_id, fact.cordoned),
-            f.ClassLoaded: lambda fact: self._has_loaded(fact.class_key),
+            q.ClassLoaded: lambda fact: self._has_loaded(fact.class_key),
             f.AgentAdmitted: self._agent_admitted,
-            q.TaskQueued: queue.queued,
-            q.QueuePlaceChanged: queue.place_changed,
-            q.TaskCancelled: queue.cancelled,
-            q.QueuePolicyChanged: queue.policy_changed,
-            q.StartReserved: queue.reserved,
-            q.ReservationDropped: queue.reservation_dropped,
+            **queue.updates,
             f.ClaimGrew: self._claim_grew,
             f.AgentReady: self._agent_ready,
             f.AgentStarted: self._agent_started,
@@ -157,6 +154,7 @@ class MeshState:
 
     def evolve(self, fact: f.AnyFact) -> None:
         """Make the fact true. A fact that cannot be is a broken promise and raises."""
+        self.spared.note(fact)
         self._apply[type(fact)](fact)
 
     @classmethod
@@ -184,6 +182,8 @@ class MeshState:
         self.ledger.ensure(fact.spec)
         self.agents_of.setdefault(fact.spec.name, set())
         self._group_facts.ensured(fact.spec)
+        # A pool gives its tasks a size where they ask for none.
+        self.queue.kinds.seen = -1
 
     def _policy_changed(self, fact: f.PolicyChanged) -> None:
         preemption = PreemptionRules(fact.policy)

@@ -51,6 +51,8 @@ class Node(msgspec.Struct, kw_only=True):
     promised: tuple[str, ...] = ()
     #: What the victim search summed up for one version; only the search reads it.
     summary: object = None
+    #: What holds GPUs here, for one version; only the test for room reads it.
+    gpu_tasks: object = None
 
     @property
     def key(self) -> tuple[int, int, str]:
@@ -126,3 +128,9 @@ def unused_devices(node: Node) -> list[int]:
     devices = [UNIT] * whole + ([rest] if rest else [])
     held = [i for mine in node.allocations.values() for i, _ in mine.devices.units]
     return devices + [0] * (max(held, default=-1) + 1 - len(devices))
+
+
+def held_by(allocation: Allocation) -> Resources:
+    """All that an allocation takes of its node, with the GPUs of its devices."""
+    gpu = sum(units for _, units in allocation.devices.units)
+    return allocation.held + Resources(gpu=gpu) if gpu else allocation.held

@@ -10,10 +10,12 @@ import msgspec
 
 from schedulemesh.domain.end_reasons import EndReason, TaskEndReason
 from schedulemesh.domain.reasons import PreemptionReason, Reason
-from schedulemesh.domain.task import FIRST_ATTEMPT, Attempts, EndState, TaskSpec
+from schedulemesh.domain.task import FIRST_ATTEMPT, Attempts, EndState, TaskPhase, TaskSpec
+from schedulemesh.domain.task_kinds import TaskKind
 from schedulemesh.engine.messages.facts import AgentEnded, TaskEnded, TaskPreempted
 from schedulemesh.engine.messages.queue_facts import TaskCancelled
 from schedulemesh.engine.state.agents import LostAgent, Preempted
+from schedulemesh.engine.state.estimates import Estimates
 from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.engine.state.tasks import RunningTask
 
@@ -94,6 +96,8 @@ class Past:
         self.ended: dict[str, EndedTask] = {}
         #: Preemptions so far, by the pool of the evicted task and the reason.
         self.preemptions: dict[tuple[str, PreemptionReason], int] = {}
+        #: How long completed tasks ran.
+        self.estimates = Estimates()
 
     @property
     def preemption_counts(self) -> dict[PreemptionReason, int]:
@@ -134,6 +138,7 @@ class Past:
 
     def note_task_ended(self, task: RunningTask, fact: TaskEnded, kind: str) -> None:
         """Remember a task that has ended while its agent, which is of this kind, existed."""
+        self._learn(task, fact.state, fact.at)
         self.note_ended(
             EndedTask(
                 spec=task.spec,
@@ -167,6 +172,7 @@ class Past:
     def note_ended_with_agent(self, task: RunningTask, fact: AgentEnded, kind: str) -> None:
         """Remember a task that was left when its agent, which was of this kind, ended."""
         state, reason = WITH_AGENT[fact.reason]
+        self._learn(task, state, fact.at)
         self.note_ended(
             EndedTask(
                 spec=task.spec,
@@ -179,6 +185,17 @@ class Past:
                 attempts=_counted(task.attempts, reason),
             )
         )
+
+    def _learn(self, task: RunningTask, state: EndState, at: float) -> None:
+        """Learn how long a completed task ran, in all attempts; an extra member ends with its gang."""
+        if (
+            state is not EndState.COMPLETED
+            or task.phase is TaskPhase.STARTING
+            or task.spec.extra_of
+        ):
+            return
+        ran_s = task.attempts.ran_s + max(0.0, at - task.started_at)
+        self.estimates.learn(TaskKind.of(task.spec, task.resources), ran_s)
 
     def forget_ended(self, task_id: str) -> None:
         """A task of this id exists again."""

@@ -13,17 +13,21 @@ from collections.abc import Iterator
 import msgspec
 from sortedcontainers import SortedList
 
-from schedulemesh.config.queueing import QueuePolicy
+from schedulemesh.config.queueing import BY_REMAINING, QueuePolicy
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import UNIT, Resources
 from schedulemesh.domain.task import FIRST_ATTEMPT, Attempts, TaskSpec
+from schedulemesh.domain.task_kinds import TaskKind
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.state.children import Children
+from schedulemesh.engine.state.estimates import outlived
+from schedulemesh.engine.state.long_waits import LongWaits
+from schedulemesh.engine.state.queue_kinds import QueueKinds
 
 #: Above every order value by priority or time; tasks that were moved to the front come before all others.
 _FRONT = 1e18
-#: Above every number of GPUs: between the two levels of "two_level_las".
+#: Above every number of GPUs: between two levels by attained service.
 _LEVEL = 1e13
 _INFINITY = float("inf")
 
@@ -37,6 +41,8 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     node_ids: tuple[str, ...] = ()
     #: The existing placement group that it gets; None: it needs none, or a new one.
     group_id: str | None = None
+    #: The first start that was reserved for it by the durations of earlier runs; None: none was.
+    first_at: float | None = None
 
 
 class QueuedTask(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
@@ -55,6 +61,8 @@ class QueuedTask(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     front: int = 0
     #: Its reserved start; only the first task of a pool has one.
     reservation: Reservation | None = None
+    #: How long it runs in all by earlier runs, for its order; None: that is not known, or not asked for.
+    estimate_s: float | None = None
     #: Its class while it may start; None: it is held, or waits for ``not_before``.
     queue_class: QueueClass | None = None
 
@@ -158,6 +166,8 @@ class Queue:
         #: Ids of the tasks with a reserved start.
         self.reserved: dict[str, None] = {}
         self.policy = QueuePolicy()
+        #: Where the order depends on estimates; else empty.
+        self.kinds = QueueKinds()
         #: The number of the next submission.
         self.next_number = 1
         #: The ``front`` of each task that has one.
@@ -166,6 +176,7 @@ class Queue:
         self._delayed: SortedList[tuple[float, str]] = SortedList()
         #: (expires_at, task id).
         self._expiring: SortedList[tuple[float, str]] = SortedList()
+        self.long_waits = LongWaits()
 
     def __len__(self) -> int:
         return len(self.by_id)
@@ -185,6 +196,8 @@ class Queue:
             self.agent_names[agent_name] = task_id
         self.pools.setdefault(name, PoolQueue()).size += 1
         self.next_number = max(self.next_number, task.number + 1)
+        if self.policy.orders_by_estimates:
+            self._note_kind(task)
         if task.front:
             self._fronts.add(task.front)
         if task.reservation is not None:
@@ -205,6 +218,8 @@ class Queue:
             del self.reserved[task_id]
             self.changed = True
         self._leave(task)
+        if self.kinds.by_kind:
+            self.kinds.remove(task.submission, task_id)
         self._delayed.discard((task.not_before, task_id))
         self._fronts.discard(task.front)
         if task.expires_at is not None:
@@ -247,8 +262,24 @@ class Queue:
         for task in ready:
             self._leave(task)
         self.policy = policy
+        self.kinds = QueueKinds()
+        if policy.orders_by_estimates:
+            for task in self.by_id.values():
+                self._note_kind(task)
         for task in ready:
             self._enter(task)
+
+    def expect(self, kind: TaskKind, seconds: float) -> None:
+        """The tasks of a kind are expected to run so long; they come at another place."""
+        self.changed = True
+        alike = self.kinds.by_kind[kind]
+        alike.estimate_s = seconds
+        for task in map(self.by_id.__getitem__, alike.task_ids):
+            ready = task.queue_class is not None
+            self._leave(task)
+            task.estimate_s = seconds
+            if ready:
+                self._enter(task)
 
     def reopen(self, pool_name: str) -> None:
         """Have the next pass try all classes of a pool."""
@@ -306,9 +337,10 @@ class Queue:
         return found
 
     def times(self) -> Iterator[float]:
-        """When the next task may start that waits for a time, and when the next one is cancelled."""
+        """When the next task may start that waits for a time, is cancelled, or has waited for long."""
         yield from (at for at, _ in self._delayed[:1])
         yield from (at for at, _ in self._expiring[:1])
+        yield from self.long_waits.next_at(self.policy.promote_after_s)
 
     def position(self, task: QueuedTask) -> int:
         """How many tasks of its pool come before it, plus one. A task that may not start yet comes last."""
@@ -349,6 +381,10 @@ class Queue:
             return None
         return self.entry(QueuedTask(submission=submission, queued_at=now, number=self.next_number))
 
+    def _note_kind(self, task: QueuedTask) -> None:
+        """Give a task that is in no class the estimate of its kind."""
+        task.estimate_s = self.kinds.add(task.submission, task.task_id, task.estimate_s)
+
     def _enter(self, task: QueuedTask) -> None:
         if task.held:
             return
@@ -361,12 +397,15 @@ class Queue:
             self.changed = True
         queue_class.entries.add(self.entry(task))
         task.queue_class = queue_class
+        if self.policy.promote_after_s and not task.front and not queue_class.extra:
+            self.long_waits.add(task.queued_at, task.task_id)
 
     def _leave(self, task: QueuedTask) -> None:
         queue_class, task.queue_class = task.queue_class, None
         if queue_class is None:
             return
         queue_class.entries.remove(self.entry(task))
+        self.long_waits.discard(task.queued_at, task.task_id)
         if not queue_class.entries:
             del self.pools[task.pool_name].classes[queue_class.key]
             self.close(queue_class)
@@ -401,12 +440,30 @@ def order_value(task: QueuedTask, policy: QueuePolicy) -> float:
     spec, attempts = task.spec, task.attempts
     if policy.order == "fifo":
         return 0.0
-    if policy.order == "shortest_remaining":
-        if spec.estimated_duration is None:
-            return _INFINITY
-        return max(0.0, spec.estimated_duration - attempts.ran_s)
-    if policy.order == "two_level_las":
-        limit_s = policy.las_threshold_gpu_hours * 3600.0
-        size = task.submission.agent.resources.gpu / UNIT
-        return size if attempts.gpu_s < limit_s else _LEVEL + size
+    if policy.order in BY_REMAINING:
+        return scaled(remaining(task, policy), task.submission.agent.resources, policy)
+    if policy.las_limits_s:
+        size = task.submission.agent.resources.gpu / UNIT if policy.las_smaller_first else 0.0
+        return _LEVEL * policy.las_level(attempts.gpu_s) + size
     return policy.ageing_per_hour / 3600.0 * task.arrived_at - spec.priority
+
+
+def remaining(task: QueuedTask, policy: QueuePolicy) -> float:
+    """The seconds for which a task that waits still has to run; infinite where nothing is known. One that has
+    outlived its estimate is expected to run as in ``estimates.outlived``.
+    """
+    declared, ran_s = task.spec.estimated_duration, task.attempts.ran_s
+    if declared is not None:
+        return max(0.0, declared - ran_s)
+    if task.estimate_s is None or not policy.estimates:
+        return _INFINITY
+    return outlived(task.estimate_s, ran_s) - ran_s
+
+
+def scaled(left_s: float, resources: Resources, policy: QueuePolicy) -> float:
+    """What the order counts of a task that still has to run so long: seconds, or with "shortest_service"
+    GPU-seconds; infinite where nothing is known.
+    """
+    if policy.order != "shortest_service" or left_s == _INFINITY:
+        return left_s
+    return left_s * resources.gpus

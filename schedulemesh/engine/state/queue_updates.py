@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import msgspec
 
 from schedulemesh.engine.messages import queue_facts as f
+from schedulemesh.engine.messages.fact import Fact
 from schedulemesh.engine.state.evictions import Evictions
 from schedulemesh.engine.state.past import Past
 from schedulemesh.engine.state.queue import Queue, QueuedTask, Reservation
@@ -22,8 +25,21 @@ class QueueFacts:
         #: See MeshState.
         self._requests = requests
 
-    def queued(self, fact: f.TaskQueued) -> None:
-        """A task joins."""
+    @property
+    def updates(self) -> Mapping[type[Fact], Callable[..., None]]:
+        """What applies each fact."""
+        return {
+            f.TaskQueued: self._queued,
+            f.QueuePlaceChanged: self._place_changed,
+            f.TaskCancelled: self._cancelled,
+            f.QueuePolicyChanged: self._policy_changed,
+            f.StartReserved: self._reserved,
+            f.ReservationDropped: self._reservation_dropped,
+            f.QueuedTasksEstimated: self._estimated,
+            f.Ticked: lambda _: None,
+        }
+
+    def _queued(self, fact: f.TaskQueued) -> None:
         if fact.submission.request_id is not None:
             self._requests[fact.submission.request_id] = fact.submission.agent.name
         task = QueuedTask(
@@ -37,25 +53,26 @@ class QueueFacts:
         self._past.note_queued(task.task_id)
         self._evictions.note_queued(task.task_id, fact.at)
 
-    def place_changed(self, fact: f.QueuePlaceChanged) -> None:
-        """A task waits in another way."""
+    def _place_changed(self, fact: f.QueuePlaceChanged) -> None:
         self._queue.change(fact.task_id, held=fact.held, priority=fact.priority, front=fact.front)
 
-    def cancelled(self, fact: f.TaskCancelled) -> None:
-        """A task does not wait any more."""
+    def _cancelled(self, fact: f.TaskCancelled) -> None:
         self._past.note_cancelled(self._queue.remove(fact.task_id), fact)
 
-    def policy_changed(self, fact: f.QueuePolicyChanged) -> None:
-        """Tasks are served in another order."""
+    def _policy_changed(self, fact: f.QueuePolicyChanged) -> None:
         self._queue.order_by(fact.policy)
 
-    def reserved(self, fact: f.StartReserved) -> None:
-        """A task's start is reserved."""
-        reservation = Reservation(at=fact.at, node_ids=fact.node_ids, group_id=fact.group_id)
+    def _reserved(self, fact: f.StartReserved) -> None:
+        reservation = Reservation(
+            at=fact.at, node_ids=fact.node_ids, group_id=fact.group_id, first_at=fact.first_at
+        )
         self._queue.reserve(fact.task_id, reservation)
 
-    def reservation_dropped(self, fact: f.ReservationDropped) -> None:
-        """A task's start is not reserved any more."""
+    def _estimated(self, fact: f.QueuedTasksEstimated) -> None:
+        """Tasks of a kind are expected to run for another time."""
+        self._queue.expect(fact.kind, fact.seconds)
+
+    def _reservation_dropped(self, fact: f.ReservationDropped) -> None:
         self._queue.reserve(fact.task_id, None)
 
 

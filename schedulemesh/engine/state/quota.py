@@ -37,7 +37,14 @@ class Account(msgspec.Struct, kw_only=True, gc=False):
     @property
     def free(self) -> Resources:
         """The part of the total that is not held; negative only after a forced shrink."""
-        return self.spec.resources - self.reserved - self.used
+        total, reserved, used = self.spec.resources, self.reserved, self.used
+        if total.custom or reserved.custom or used.custom:
+            return total - reserved - used
+        return Resources(
+            cpu=total.cpu - reserved.cpu - used.cpu,
+            memory=total.memory - reserved.memory - used.memory,
+            gpu=total.gpu - reserved.gpu - used.gpu,
+        )
 
     @property
     def net_loans(self) -> Resources:
@@ -86,6 +93,8 @@ class Ledger:
         #: Pools of which quota has become free since the queue was served last.
         self.freed: set[str] = set()
         self.cohorts = CohortTree()
+        #: What ``quota_of_tree`` has found.
+        self._quota_of_tree: dict[str, dict[str, int]] = {}
         #: (owner, borrower): the quota of the owner that the borrower's claims hold.
         self.loans: dict[tuple[str, str], Resources] = {}
         #: The time of the change in progress, in seconds since 1970.
@@ -95,6 +104,9 @@ class Ledger:
         #: By the name of the incoming agent: its pool, and the loans that it gets when its victims have
         #: ended.
         self.promises: dict[str, tuple[str, tuple[Share, ...]]] = {}
+        #: How claims would be paid that their pools' own free quota does not cover: what was found out since
+        #: anything above has changed. It only spares work; see ``lending``.
+        self.payments: dict[PaymentKey, Payment] = {}
 
     def ensure(self, spec: PoolSpec) -> None:
         """Open an account, or change the definition of the pool."""
@@ -103,16 +115,30 @@ class Ledger:
             self.accounts[spec.name] = Account(spec=spec)
         else:
             account.spec = spec
+        self.payments.clear()
+        self._quota_of_tree.clear()
         self.freed.add(spec.name)
         self.cohorts.join(spec.name, spec.cohort)
 
     def ensure_cohort(self, spec: CohortSpec) -> None:
         """Create a cohort, or change its definition: its pools may have new lenders."""
+        self.payments.clear()
+        self._quota_of_tree.clear()
         self.cohorts.ensure(spec)
         self.freed.update(self.cohorts.pools_below(self.cohorts.upwards(spec.name)[-1]))
 
+    def quota_of_tree(self, root: str) -> dict[str, int]:
+        """The quota of all pools of a tree of cohorts, by kind; not to be changed."""
+        found = self._quota_of_tree.get(root)
+        if found is None:
+            below = self.cohorts.pools_below(root)
+            quota = sum_of(self.accounts[name].spec.resources for name in below)
+            found = self._quota_of_tree[root] = dict(quota.items())
+        return found
+
     def reserve(self, pool_name: str, shares: Iterable[Share]) -> None:
         """Reserve these shares for a claim of the pool."""
+        self.payments.clear()
         for share in shares:
             owner = self.accounts[share.pool_name]
             owner.reserved = owner.reserved + share.amount
@@ -128,6 +154,7 @@ class Ledger:
 
     def release(self, pool_name: str, shares: Iterable[Share], *, committed: bool) -> None:
         """Release the shares of a claim to the pools that own them."""
+        self.payments.clear()
         for share in shares:
             self.freed.add(share.pool_name)
             owner = self.accounts[share.pool_name]
@@ -154,12 +181,14 @@ class Ledger:
 
     def hold(self, hold_id: str, hold: Hold) -> None:
         """Hold shares for a pool, which borrows them, or for a client, whose pool is not known yet."""
+        self.payments.clear()
         for share in hold.shares:
             self.reserve(hold.for_pool or share.pool_name, (share,))
         self.holds[hold_id] = hold
 
     def shrink_hold(self, hold_id: str, left: tuple[Share, ...]) -> None:
         """Reduce a hold to these shares."""
+        self.payments.clear()
         hold = self.holds.pop(hold_id)
         for share in hold.shares:
             self.release(hold.for_pool or share.pool_name, (share,), committed=False)
@@ -179,6 +208,7 @@ class Ledger:
     def note_promise(self, agent_name: str, pool_name: str, promised: Iterable[Share]) -> None:
         """Record which loans an incoming agent still gets; quota of its own pool is none."""
         loans = tuple(share for share in promised if share.pool_name != pool_name)
+        self.payments.clear()
         if loans:
             self.promises[agent_name] = (pool_name, loans)
         else:
@@ -187,6 +217,7 @@ class Ledger:
     def drop_promise(self, agent_name: str) -> None:
         """An incoming agent gets no more loans of its victims: others may borrow within the same limits."""
         if agent_name in self.promises:
+            self.payments.clear()
             pool_name, loans = self.promises.pop(agent_name)
             self.freed.update((pool_name, *(loan.pool_name for loan in loans)))
 
@@ -218,6 +249,10 @@ class Ledger:
         loan = self.loans.pop(pair, NOTHING) + amount
         if loan:
             self.loans[pair] = loan
+
+
+#: Pool, need, client, and whether the pool may borrow.
+PaymentKey = tuple[str, Resources, "str | None", bool]
 
 
 class Payment(msgspec.Struct, frozen=True, kw_only=True, gc=False):

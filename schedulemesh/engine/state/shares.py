@@ -36,8 +36,6 @@ class Shares:
     def __init__(self, state: MeshState, now: float) -> None:
         self._ledger = state.ledger
         self._now = now
-        #: By the root of the tree.
-        self._totals: dict[str, dict[str, int]] = {}
         self._of_cohort: dict[str, float] = {}
 
     def keys(self, pools: Iterable[str]) -> dict[str, ShareKey]:
@@ -49,19 +47,10 @@ class Shares:
         path = self._ledger.cohorts.path(pool_name)
         if not path:
             return (0.0,)
-        total = self._total(path[-1])
+        total = self._ledger.quota_of_tree(path[-1])
         above = (self._cohort_share(cohort, total) for cohort in reversed(path[:-1]))
         weight = self._ledger.accounts[pool_name].spec.weight
         return (*above, self._share((pool_name,), total) / weight)
-
-    def _total(self, root: str) -> dict[str, int]:
-        """The quota of all pools of a tree, by kind."""
-        if root not in self._totals:
-            accounts = self._ledger.accounts
-            below = self._ledger.cohorts.pools_below(root)
-            quota = sum_of(accounts[name].spec.resources for name in below)
-            self._totals[root] = dict(quota.items())
-        return self._totals[root]
 
     def _cohort_share(self, cohort: str, total: dict[str, int]) -> float:
         if cohort not in self._of_cohort:

@@ -27,6 +27,7 @@ from schedulemesh.engine.messages.drain_facts import DrainStarted
 from schedulemesh.engine.preemption.rules import PreemptionRules
 from schedulemesh.engine.state.agents import Agent, Answer, LostAgent, Preempted, Waiting
 from schedulemesh.engine.state.class_order import ClassOrder
+from schedulemesh.engine.state.estimates import RunKey
 from schedulemesh.engine.state.evictions import EvictionRecord
 from schedulemesh.engine.state.groups import Group, PoolCounts
 from schedulemesh.engine.state.mesh_state import MeshState
@@ -90,6 +91,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     lost_work: list[tuple[str, int, float]] = []
     lost: list[LostAgent] = []
     former: list[str] = []
+    #: (sort of runs, their last durations in seconds), the sort learned from last comes last.
+    durations: list[tuple[RunKey, tuple[float, ...]]] = []
     ended: list[EndedTask] = []
     #: (request id, agent name).
     requests: list[tuple[str, str]] = []
@@ -154,6 +157,7 @@ def take_snapshot(state: MeshState) -> Snapshot:
         ],
         lost=list(state.lost.values()),
         former=list(state.former),
+        durations=list(state.past.estimates.items()),
         ended=list(state.ended.values()),
         requests=list(state.requests.items()),
         answers=list(state.answers.items()),
@@ -249,6 +253,7 @@ def _node(node: Node) -> Node:
         allocations=allocations,
         version=0,
         summary=None,
+        gpu_tasks=None,
     )
 
 
@@ -335,6 +340,7 @@ def _put_lives(state: MeshState, part: Snapshot) -> None:
     for ended in part.ended:
         state.past.note_ended(ended)
     state.former.update(dict.fromkeys(part.former))
+    state.past.estimates.restore(part.durations)
     state.requests.update(part.requests)
     state.answers.update(part.answers)
     state.tokens.restore(part.tokens)

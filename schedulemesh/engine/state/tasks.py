@@ -75,10 +75,8 @@ class RunningTask(msgspec.Struct, kw_only=True, gc=False):
     def note_saving(self, error: str) -> None:
         """Record whether the state of a task that is being preempted could be saved; empty: it could."""
         if not isinstance(self.phase, Preempting):
-            who = f"task {self.spec.task_id!r}"
-            raise ForbiddenTransitionError(
-                who, self.phase.value, "one that is saved to be preempted"
-            )
+            who, needed = f"task {self.spec.task_id!r}", "one that is saved to be preempted"
+            raise ForbiddenTransitionError(who, self.phase.value, needed)
         self.phase = msgspec.structs.replace(self.phase, save_error=error)
 
     @property
@@ -192,8 +190,7 @@ class TaskClass:
             return
         if self.order.has_budget:
             self.since.remove(task.unsaved_since)
-        ends_at = self._end(task)
-        start = -self._start(task)
+        ends_at, start = self._end(task), -self._start(task)
         try:
             self.timed.remove((-ends_at, start, task.spec.task_id))
         except ValueError:
@@ -243,9 +240,8 @@ class TaskClass:
         """The estimated ends of its tasks, with their ids, ascending; without unknown and past ones."""
         if self.order.by_time and not self.young and now >= self.advanced_to:
             return ((-end, task_id) for end, _, task_id in reversed(self.timed) if -end > now)
-        return iter(
-            sorted((end, i) for i in self.task_ids() if (end := self._tasks[i].ends_at or 0) > now)
-        )
+        ends = ((self._tasks[i].ends_at or 0.0, i) for i in self.task_ids())
+        return iter(sorted(entry for entry in ends if entry[0] > now))
 
     def losing_more(self, least: float, now: float) -> int:
         """How many tasks that are not young would lose more than these seconds of work; after ``advance``.
@@ -292,17 +288,20 @@ def _known_end(task: RunningTask) -> float:
 
 
 class RunningTasks:
-    """All tasks by id and by agent, and those that run by class."""
+    """All tasks by id and by agent, and those that run by class; occupied classes are those with tasks."""
 
     def __init__(self) -> None:
         self.by_id: dict[str, RunningTask] = {}
         #: The id of the agent's only task, or the ids of all of them: most agents have one.
         self._by_agent: dict[str, str | dict[str, None]] = {}
         self.classes: dict[ClassKey, TaskClass] = {}
+        self.occupied: dict[TaskClass, None] = {}
         #: Agents whose GPUs are idle, each with the time since when.
         self.idle: dict[str, float] = {}
         #: Ids of the tasks whose agents do not run yet.
         self.starting: dict[str, None] = {}
+        #: How many tasks have a known end.
+        self.with_end = 0
         #: Of these tasks and of those that wait in the queue.
         self.children = Children()
         #: {key: values} that label rules name; only these tell classes apart.
@@ -325,6 +324,7 @@ class RunningTasks:
         """Add a task."""
         task_id = task.spec.task_id
         self.by_id[task_id] = task
+        self.with_end += task.ends_at is not None
         if task.spec.parent:
             self.children.add(task.spec)
         others = self._by_agent.setdefault(task.agent_name, task_id)
@@ -339,6 +339,7 @@ class RunningTasks:
     def remove(self, task_id: str) -> RunningTask:
         """Remove a task; what it has started ends, too."""
         task = self.by_id.pop(task_id)
+        self.with_end -= task.ends_at is not None
         if task.spec.parent or task_id in self.children.by_parent:
             self.children.leave(task.spec)
         self.starting.pop(task_id, None)
@@ -385,7 +386,9 @@ class RunningTasks:
         """Set when the task ends by its progress; None: not known."""
         task = self.by_id[task_id]
         self._declassify(task)
+        self.with_end -= task.ends_at is not None
         task.measured_end = ends_at
+        self.with_end += task.ends_at is not None
         self._classify(task)
 
     def note_idle(self, agent_name: str, since: float | None) -> None:
@@ -394,8 +397,7 @@ class RunningTasks:
             self.idle.pop(agent_name, None)
         else:
             self.idle[agent_name] = since
-        for task_id in self.on_agent(agent_name):
-            task = self.by_id[task_id]
+        for task in map(self.by_id.__getitem__, self.on_agent(agent_name)):
             self._declassify(task)
             self._classify(task)
 
@@ -417,7 +419,7 @@ class RunningTasks:
         if (named, order) == (self._named, self._order):
             return
         self._named, self._order = named, order
-        self.classes.clear()
+        self.classes, self.occupied = {}, {}
         self.version += 1
         for task in self.by_id.values():
             task.task_class = None
@@ -425,11 +427,8 @@ class RunningTasks:
 
     def relevant(self, labels: Labels) -> tuple[tuple[str, str], ...]:
         """Those labels that a rule names."""
-        return tuple(
-            (key, labels[key])
-            for key, values in self._named.items()
-            if key in labels and labels[key] in values
-        )
+        named = self._named.items()
+        return tuple((key, labels[key]) for key, values in named if labels.get(key) in values)
 
     def _classify(self, task: RunningTask) -> None:
         if task.phase is not TaskPhase.RUNNING or task.task_class is not None:
@@ -446,25 +445,25 @@ class RunningTasks:
             self.version += 1
         task.task_class = task_class
         task_class.add(task)
+        self.occupied[task_class] = None
 
     def _is_immune(self, task: RunningTask) -> bool:
         """Whether it has been evicted as often as it may be."""
         limit = task.spec.max_preemptions
-        return task.attempts.preemptions >= (
-            self._order.max_preemptions if limit is None else limit
-        )
+        most = self._order.max_preemptions if limit is None else limit
+        return task.attempts.preemptions >= most
 
     def _declassify(self, task: RunningTask) -> None:
         task_class, task.task_class = task.task_class, None
-        if task_class is None:
-            return
-        task_class.discard(task)
+        if task_class is not None:
+            task_class.discard(task)
+            if not task_class.count:
+                del self.occupied[task_class]
 
     def _sweep(self) -> None:
         """Remove empty classes whenever the number of classes has doubled."""
         if len(self.classes) < self._next_sweep:
             return
-        for key in [key for key, found in self.classes.items() if not len(found)]:
-            del self.classes[key]
+        self.classes = {key: found for key, found in self.classes.items() if found.count}
         self._next_sweep = max(_FIRST_SWEEP, 2 * len(self.classes))
         self.version += 1

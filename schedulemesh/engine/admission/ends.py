@@ -1,0 +1,106 @@
+"""When running tasks end: as measured, as declared or, where asked, as earlier runs of the same sort did.
+
+An agent frees what it holds when the last of its tasks ends; one with a task whose end is unknown or has
+passed frees nothing at a known time. Agents that are being terminated are left out: what they free is
+promised to others, or is free in a moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from schedulemesh.domain.task_kinds import TaskKind
+from schedulemesh.engine.state.agents import Ending
+from schedulemesh.engine.state.estimates import Estimate
+from schedulemesh.engine.state.groups import Group
+from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.tasks import RunningTask, TaskClass
+
+
+def estimate_of(state: MeshState, task: RunningTask, now: float) -> Estimate | None:
+    """How long a task runs in all, by earlier runs; None: too few are known, or it says so itself."""
+    if task.ends_at is not None:
+        return None
+    age_s = task.attempts.ran_s + max(0.0, now - task.started_at)
+    return state.past.estimates.estimate(TaskKind.of(task.spec, task.resources), age_s)
+
+
+class Ends:
+    """The ends of running tasks, agents and groups, at one time."""
+
+    def __init__(
+        self,
+        state: MeshState,
+        now: float,
+        *,
+        estimated: bool,
+        known: dict[str, float | None] | None = None,
+    ) -> None:
+        #: ``estimated``: whether earlier runs say when tasks end that declare no duration. ``known``: what
+        #: was found out before at this time, and where it is kept; None: nothing.
+        self.now = now
+        self.estimated = estimated
+        self._state = state
+        #: The ends that were asked for and estimated, by task.
+        self.looked_at: dict[str, float | None] = {} if known is None else known
+
+    def of_task(self, task: RunningTask) -> float | None:
+        """When a task ends; None: nobody knows."""
+        if not self.estimated:
+            return task.ends_at
+        task_id = task.spec.task_id
+        if task_id not in self.looked_at:
+            self.looked_at[task_id] = self._estimated(task)
+        return self.looked_at[task_id]
+
+    def _estimated(self, task: RunningTask) -> float | None:
+        estimate = estimate_of(self._state, task, self.now)
+        if estimate is None:
+            return task.ends_at
+        return task.started_at + estimate.seconds - task.attempts.ran_s
+
+    @property
+    def none_known(self) -> bool:
+        """Whether surely no end is known, so that tasks need not be looked at one by one."""
+        return not self.estimated and not self._state.running.with_end
+
+    def of_agent(self, agent_name: str) -> float | None:
+        """When the last task of an agent ends; None: nobody knows."""
+        if self.none_known:
+            return None
+        agent = self._state.agents.get(agent_name)
+        if agent is None or isinstance(agent.phase, Ending):
+            return None
+        running, last = self._state.running, None
+        for task_id in running.on_agent(agent_name):
+            end = self.of_task(running.by_id[task_id])
+            if end is None or end <= self.now:
+                return None
+            last = end if last is None or end > last else last
+        return last
+
+    def of_group(self, group: Group) -> float | None:
+        """When nobody uses a dynamic group, so that it can be removed; None: not known, or it is reserved."""
+        if group.reserved or group.promised_to is not None or group.leaves_for is not None:
+            return None
+        if group.agent is None:
+            return self.now if group.free else None
+        return self.of_agent(group.agent)
+
+    def of_class(self, task_class: TaskClass) -> Iterator[tuple[float, str]]:
+        """The ends of the tasks of a class, with their ids, ascending; without unknown and past ones."""
+        if not self.estimated:
+            return task_class.ending(self.now)
+        by_id = self._state.running.by_id
+        return iter(sorted(self._known(by_id[i] for i in task_class.task_ids())))
+
+    def of_starting(self) -> list[tuple[float, str]]:
+        """The same for the tasks whose agents do not run yet, which are in no class."""
+        running = self._state.running
+        return sorted(self._known(running.by_id[i] for i in running.starting))
+
+    def _known(self, tasks: Iterator[RunningTask]) -> Iterator[tuple[float, str]]:
+        for task in tasks:
+            end = self.of_task(task)
+            if end is not None and end > self.now:
+                yield end, task.spec.task_id

@@ -1,0 +1,186 @@
+"""Reclaim with exchanged loans: an owner gets its quota back from any tasks of the pool that borrows it.
+
+Which of a pool's tasks holds a loan depends on the order in which they started, but the room that an owner
+needs may be held by others: eight small tasks on eight nodes hold the loans, and a task on the pool's own
+quota holds a whole node. So where the eviction of borrowers (``reclaim``) makes no room, other tasks of pools
+that use more than their quota may be evicted, up to what each pool uses beyond it, all tasks counted. Before
+that, the victims take over the loans of tasks that stay, and give these quota of their own pool
+(``LoansExchanged``); so it is the loans that end, and no account changes.
+
+The incoming task's pool must not use more than its quota with it, all its tasks counted. So what has been
+reclaimed this way is not beyond its pool's quota, and nobody reclaims it in turn.
+
+Beside what spares borrowers, those are spared that hold quota of their own pool and would lose their work, or
+would not join the queue again. The order of victims is that of ``reclaim``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+
+from schedulemesh.domain.cohort import LoanLimit
+from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.resources import NOTHING, Resources, sum_of
+from schedulemesh.engine.admission.requeue import returns_when_evicted
+from schedulemesh.engine.messages.facts import Share, merged
+from schedulemesh.engine.messages.outcomes import Candidate
+from schedulemesh.engine.preemption.reclaim import Borrowers
+from schedulemesh.engine.preemption.rules import Verdict
+from schedulemesh.engine.preemption.savable import can_be_saved
+from schedulemesh.engine.preemption.victims import VictimAgent, is_running
+from schedulemesh.engine.state.lending import LoanCaps
+from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.quota import Account
+from schedulemesh.engine.state.tasks import RunningTask, TaskClass
+
+#: The shares that claims hold after an exchange, by agent.
+Claims = tuple[tuple[str, tuple[Share, ...]], ...]
+
+
+class TasksOfBorrowers(Borrowers):
+    """The tasks of pools that use more than their quota, whoever of them holds the loans."""
+
+    def of(self, task: RunningTask) -> Candidate | None:
+        """See ``Candidates.of``."""
+        agent = self._state.agents.get(task.agent_name)
+        if agent is None:
+            return None
+        excess = self._excess.get(agent.spec.pool_name, NOTHING)
+        if not _fits(agent.spec.resources, excess):
+            return None
+        own = any(share.pool_name == agent.spec.pool_name for share in agent.shares)
+        if own and not can_be_saved(self._state, agent):
+            return None
+        return super().of(task) if returns_when_evicted(self._state, task, agent) else None
+
+    @cached_property
+    def _excess(self) -> dict[str, Resources]:
+        accounts = self._state.ledger.accounts
+        neighbours = sorted(self._incoming.neighbours)
+        return {name: found for name in neighbours if (found := excess_of(accounts[name]))}
+
+    def _judge_all(self) -> list[tuple[TaskClass, Verdict]]:
+        return [
+            (task_class, self._judge_in_sum(task_class))
+            for task_class in self._running.occupied
+            if task_class.pool_name in self._excess
+        ]
+
+    def _judge_in_sum(self, task_class: TaskClass) -> Verdict:
+        excess = self._excess[task_class.pool_name]
+        if not _fits(task_class.resources, excess):
+            return Verdict(refused=Reason.OWN_QUOTA)
+        return self._judge(task_class)
+
+    def caps(self) -> LoanCaps:
+        """What the incoming task's pool gets back of each borrowing pool, at most: all that it has lent."""
+        ledger, owner = self._state.ledger, self._incoming.pool_name
+        lending = {
+            name: (LoanLimit(named=_named(ledger.loans.get((owner, name), NOTHING))), NOTHING)
+            for name in self._excess
+        }
+        return LoanCaps(pool_name=owner, borrowing=None, borrowed=NOTHING, lending=lending)
+
+
+def uses_no_more_than_its_quota(account: Account, need: Resources) -> bool:
+    """Whether the claims of a pool, whoever lends it quota, and this need fit into the pool's own quota."""
+    return need.fits(account.free - account.net_loans)
+
+
+def excess_of(account: Account) -> Resources:
+    """What the claims of a pool hold beyond its own quota, whoever lends it."""
+    return account.net_loans.beyond(account.free)
+
+
+def exchanged(
+    state: MeshState, owner: str, victims: Iterable[VictimAgent], short: Resources
+) -> Claims | None:
+    """The shares of the victims, and of claims of their pools that stay, when the victims have taken over as
+    many loans as they can, first those of this owner until they cover what it is short of. None: they do
+    not, or the victims of a pool hold more than it uses beyond its quota.
+    """
+    found: dict[str, tuple[Share, ...]] = {}
+    by_pool: dict[str, list[VictimAgent]] = {}
+    for victim in victims:
+        by_pool.setdefault(victim.pool_name, []).append(victim)
+        found[victim.name] = victim.shares
+        short = short.beyond(_part(victim.shares, owner))
+    for pool_name, of_pool in by_pool.items():
+        held = sum_of(victim.resources for victim in of_pool)
+        if not _fits(held, excess_of(state.ledger.accounts[pool_name])):
+            return None
+        short = _exchange(state, pool_name, owner, [v.name for v in of_pool], short, found)
+    if short:
+        return None
+    names = {name for name, shares in found.items() if shares != state.agents[name].shares}
+    return tuple((name, found[name]) for name in sorted(names))
+
+
+def _exchange(
+    state: MeshState,
+    pool_name: str,
+    owner: str,
+    victims: list[str],
+    short: Resources,
+    found: dict[str, tuple[Share, ...]],
+) -> Resources:
+    """Have the victims of one pool take over loans; what the owner is still short of."""
+    stay = [
+        n for n in sorted(state.agents_of[pool_name]) if n not in found and is_running(state, n)
+    ]
+    for name in victims:
+        for other in stay:
+            short = _swap(state, pool_name, owner, name, other, short, found)
+            if not _part(found[name], pool_name):
+                break
+    return short
+
+
+def _swap(
+    state: MeshState,
+    pool_name: str,
+    owner: str,
+    victim: str,
+    other: str,
+    short: Resources,
+    found: dict[str, tuple[Share, ...]],
+) -> Resources:
+    """Have a victim take over the loans of one claim that stays, for quota of their own pool."""
+    given = found.get(other, state.agents[other].shares)
+    for loan in given:
+        if loan.pool_name == pool_name or (short and loan.pool_name != owner):
+            continue
+        part = loan.amount.within(_part(found[victim], pool_name))
+        if not part:
+            continue
+        found[victim] = _moved(found[victim], part, pool_name, loan.pool_name)
+        found[other] = _moved(found.get(other, given), part, loan.pool_name, pool_name)
+        if loan.pool_name == owner:
+            short = short.beyond(part)
+    return short
+
+
+def _moved(
+    shares: tuple[Share, ...], amount: Resources, given: str, taken: str
+) -> tuple[Share, ...]:
+    """Shares with so much of one pool less, and of another more."""
+    less = Share(pool_name=given, amount=NOTHING - amount)
+    return merged((*shares, less, Share(pool_name=taken, amount=amount)))
+
+
+def _part(shares: Iterable[Share], pool_name: str) -> Resources:
+    """What of these shares is quota of a pool."""
+    return sum_of(share.amount for share in shares if share.pool_name == pool_name)
+
+
+def _fits(held: Resources, excess: Resources) -> bool:
+    """Whether so much may be taken of a pool with this excess, in the kinds of which it has any."""
+    most = dict(held.items())
+    return bool(excess) and all(most.get(kind, 0) <= units for kind, units in excess.items())
+
+
+def _named(amount: Resources) -> tuple[tuple[str, int], ...]:
+    """The amounts by kind, sorted; a kind that is not there counts as zero."""
+    kinds = {"cpu": 0, "memory": 0, "gpu": 0, **dict(amount.items())}
+    return tuple(sorted(kinds.items()))

@@ -1,0 +1,46 @@
+"""What the facts about cohorts, and about loans in them, change in the state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from schedulemesh.engine.messages.cohort_facts import CohortEnsured, LoansExchanged
+from schedulemesh.engine.messages.fact import Fact
+from schedulemesh.engine.messages.facts import Share
+from schedulemesh.engine.state.agents import Agent
+from schedulemesh.engine.state.cluster import Cluster
+from schedulemesh.engine.state.quota import Ledger
+from schedulemesh.engine.state.tasks import RunningTasks
+
+
+class CohortFacts:
+    """Applies them."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        agents: Mapping[str, Agent],
+        running: RunningTasks,
+        cluster: Cluster,
+    ) -> None:
+        self._ledger = ledger
+        self._agents = agents
+        self._running = running
+        self._cluster = cluster
+
+    @property
+    def updates(self) -> Mapping[type[Fact], Callable[..., None]]:
+        """What applies each fact."""
+        return {CohortEnsured: self._ensured, LoansExchanged: self._exchanged}
+
+    def _ensured(self, fact: CohortEnsured) -> None:
+        self._ledger.ensure_cohort(fact.spec)
+
+    def _exchanged(self, fact: LoansExchanged) -> None:
+        """No account changes: what one claim has less of a pool's quota, another has more."""
+        for name, held in fact.claims:
+            agent = self._agents[name]
+            agent.shares = tuple(Share(pool_name=pool, amount=amount) for pool, amount in held)
+            for task_id in self._running.on_agent(name):
+                self._running.adopt(task_id, agent.spec.resources, agent.payers)
+            self._cluster.touch(agent.node_id)

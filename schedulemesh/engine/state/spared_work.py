@@ -1,0 +1,58 @@
+"""Results that need not be found out again as long as nothing changes that they depend on.
+
+They only spare work: to know less is slower, and changes no decision.
+"""
+
+from __future__ import annotations
+
+from schedulemesh.engine.messages.fact import Fact
+from schedulemesh.engine.messages.queue_facts import (
+    ReservationDropped,
+    StartReserved,
+    TaskQueued,
+    Ticked,
+)
+from schedulemesh.engine.state.queue import Reservation
+
+#: Facts that change nothing but which tasks wait, and which of them have a reserved start.
+_OF_WAITING_TASKS = frozenset((ReservationDropped, StartReserved, TaskQueued, Ticked))
+#: How many tasks are remembered.
+_TASKS = 10_000
+
+
+class SparedWork:
+    """What was found out about tasks that wait, for one revision of the state."""
+
+    def __init__(self) -> None:
+        self._revision = 0
+        #: By task: the revision in which nothing made room for it, and from when until when that holds.
+        self._in_vain: dict[str, tuple[int, float, float]] = {}
+        #: By task: the revision in which a search for its start found this one again, whatever the time.
+        self._starts: dict[str, tuple[int, Reservation]] = {}
+
+    def note(self, fact: Fact) -> None:
+        """Note that a fact has changed the state."""
+        if type(fact) not in _OF_WAITING_TASKS:
+            self._revision += 1
+
+    def note_in_vain(self, task_id: str, now: float, until: float) -> None:
+        """The task does not fit, and no eviction makes room for it, until this time at least."""
+        if len(self._in_vain) >= _TASKS:
+            self._in_vain.clear()
+        self._in_vain[task_id] = (self._revision, now, until)
+
+    def is_in_vain(self, task_id: str, now: float) -> bool:
+        """Whether surely neither free room nor an eviction lets the task start now."""
+        known = self._in_vain.get(task_id)
+        return known is not None and known[0] == self._revision and known[1] <= now < known[2]
+
+    def note_start(self, task_id: str, start: Reservation) -> None:
+        """The reserved start of the task would be found again, at any time."""
+        if len(self._starts) >= _TASKS:
+            self._starts.clear()
+        self._starts[task_id] = (self._revision, start)
+
+    def is_start_of(self, task_id: str, start: Reservation | None) -> bool:
+        """Whether a search for the task's start would surely find the one that is reserved for it."""
+        known = self._starts.get(task_id)
+        return known is not None and known[0] == self._revision and known[1] == start
