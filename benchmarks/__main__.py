@@ -17,8 +17,11 @@ from benchmarks.rows import Row, print_table
 
 
 def _groups() -> dict[str, Callable[[], list[Row]]]:
+    from benchmarks.calibration import calibration
+    from benchmarks.cohorts import cohorts
     from benchmarks.decision import decision
     from benchmarks.dispatch import dispatch
+    from benchmarks.estimates import estimates
     from benchmarks.explain import explain
     from benchmarks.groups import groups
     from benchmarks.growth import growth
@@ -31,6 +34,8 @@ def _groups() -> dict[str, Callable[[], list[Row]]]:
     from benchmarks.openb import openb
     from benchmarks.queueing import queueing
     from benchmarks.rules import rules
+    from benchmarks.scaling import scaling
+    from benchmarks.simulating import simulating
     from benchmarks.streams import streams
     from benchmarks.throughput import engine_alone, through_journal
     from benchmarks.victims import victims
@@ -42,8 +47,10 @@ def _groups() -> dict[str, Callable[[], list[Row]]]:
         "lending": lending,
         "rules": rules,
         "explain": explain,
+        "estimates": estimates,
         "groups": groups,
         "growth": growth,
+        "scaling": scaling,
         "engine": engine_alone,
         "journal": through_journal,
         "recovery": recovery,
@@ -56,15 +63,20 @@ def _groups() -> dict[str, Callable[[], list[Row]]]:
         "dispatch": dispatch,
         "many-tensors": many_tensors,
         "openb": openb,
+        "calibration": calibration,
+        "cohorts": cohorts,
+        "simulating": simulating,
         "ray": _on_ray,
         "ray-groups": _on_ray_groups,
         "lease": _on_ray_leases,
         "ray-dispatch": _on_ray_dispatch,
+        "ray-gloo": _on_ray_gloo,
         "ray-recovery": _on_ray_recovery,
         "ray-queue": _on_ray_queue,
         "ray-commands": _on_ray_commands,
         "ray-attribution": _on_ray_attribution,
         "ray-contention": _on_ray_contention,
+        "ray-busy": _on_ray_busy,
     }
 
 
@@ -98,10 +110,22 @@ def _on_ray_contention() -> list[Row]:
     return on_ray_contention()
 
 
+def _on_ray_busy() -> list[Row]:
+    from benchmarks.on_ray_busy import on_ray_busy
+
+    return on_ray_busy()
+
+
 def _on_ray_dispatch() -> list[Row]:
     from benchmarks.on_ray_dispatch import on_ray_dispatch
 
     return on_ray_dispatch()
+
+
+def _on_ray_gloo() -> list[Row]:
+    from benchmarks.on_ray_gloo import on_ray_gloo
+
+    return on_ray_gloo()
 
 
 def _on_ray_recovery() -> list[Row]:

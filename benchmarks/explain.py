@@ -7,13 +7,15 @@ import statistics
 
 import msgspec
 
-from benchmarks.mesh import amounts, mesh, start, submitted
+from benchmarks.mesh import POOLS, amounts, mesh, start, submitted
 from benchmarks.rows import Row, at_most, note, timed_ms
 from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.messages.explanation import Explanation
 from schedulemesh.engine.messages.outcomes import Queued, Refused
 
 MARK_MS, VERDICT_MS = 10.0, 1.0
+#: Nodes of a small cluster; the number of the task that waits there, and for how many GPUs.
+SMALL, EVICTS, EVICTED = 300, 9_000_000, 6
 #: CPUs of a node, see ``benchmarks.mesh``.
 _CPUS = 64
 
@@ -26,11 +28,20 @@ def explain(tasks: int = 100_000, nodes: int = 1_000, calls: int = 51) -> list[R
     running = [explained_ms(engine, i * every, "running") for i in range(calls)]
     unknown = [unknown_ms(engine) for _ in range(calls)]
     del engine
+    small = full_of_small_tasks(SMALL)
+    evictions = [explained_ms(small, EVICTS, "queued") for _ in range(calls)]
+    del small
     full = crowded(8 * nodes, 0, nodes)
     what = f"{tasks:,} tasks waiting and {tasks:,} running on {nodes:,} full nodes"
     return [
         _row(f"explain one that waits, of {what}", waiting, MARK_MS),
         _row("explain one that runs", running, MARK_MS),
+        _row(
+            f"explain one that waits, and for which {EVICTED} of 8 tasks on one of {SMALL} nodes could be "
+            "evicted with a higher priority",
+            evictions,
+            MARK_MS,
+        ),
         note("refuse an unknown id, with the nearest ones", f"{statistics.median(unknown):.2g} ms"),
         _row(
             f"verdict on {nodes:,} full nodes: can never fit",
@@ -59,6 +70,21 @@ def crowded(running: int, waiting: int, nodes: int) -> Engine:
         outcome = engine.handle(waits, 1.0).outcome
         if not isinstance(outcome, Queued) or not outcome.position:
             raise AssertionError(f"the task was to wait: {outcome}")
+    gc.collect()
+    return engine
+
+
+def full_of_small_tasks(nodes: int) -> Engine:
+    """An engine whose nodes have 8 tasks of a GPU each, of 10 priorities and in 3 pools, beside one that
+    waits for several GPUs of a node and has the lowest priority.
+    """
+    engine = mesh(nodes)
+    for number in range(8 * nodes):
+        # Tasks whose numbers differ by a multiple of the pools are in the same one.
+        task = POOLS * number + number % 3
+        start(engine, submitted(task, amounts(gpu=1), 2.0 + number * 7 % 10), 0.0)
+    waits = msgspec.structs.replace(submitted(EVICTS, amounts(gpu=EVICTED), 1.0), queue=True)
+    engine.handle(waits, 1.0)
     gc.collect()
     return engine
 

@@ -2,7 +2,8 @@
 
 Both ways move the same tree between the same agents, in alternating pairs. Each has a separate driver
 process, whose memory growth is measured for each move: the peak of its resident memory (VmHWM of Linux, reset
-before each move) minus its resident memory just before. Mapped pages of the object store count, as they do
+before each move) minus its resident memory before the first, because the allocator may keep what a move
+needed for the next. Mapped pages of the object store count, as they do
 for a memory limit on the process. In both cases the destination's workers finally hold their own arrays.
 """
 
@@ -206,9 +207,9 @@ def main() -> None:
     held = source.call("describe_shards", "w", False).outputs()[0]
     shapes = {path[0]: (4 * form.shape[0], COLUMNS) for path, form in held.forms.items()}
     move = {"workers": _from_workers, "driver": _by_driver}[way]
+    before = _memory("VmRSS")
     for _ in sys.stdin:
         Path("/proc/self/clear_refs").write_text("5")
-        before = _memory("VmRSS")
         start = time.perf_counter()
         move(source, destination, shapes)
         took = (time.perf_counter() - start) * 1e3

@@ -69,6 +69,20 @@ def openb(seeds: tuple[int, ...] = SEEDS, pods: int | None = None) -> list[Row]:
         )
         slowest = max(r.seconds for r in runs)
         rows.append(at_most(f"openb, {name}: slowest run", slowest, SECONDS[strategy], " s"))
+    return rows + _by_devices(seeds, pods)
+
+
+def _by_devices(seeds: tuple[int, ...], pods: int | None) -> list[Row]:
+    """FGD chooses the node, and something else the device of a share: what Ray does, and the worst."""
+    rows = []
+    for devices, who in (("best_fit", "by Ray: the tightest"), ("spread", "the emptiest")):
+        runs = [replay("06-FGD", seed, pods, devices=devices) for seed in seeds]
+        each = ", ".join(f"{r.allocation:.2f} for {r.published:.2f}" for r in runs)
+        name = f"openb, fragmentation_aware, device of a share {who}"
+        if devices == "best_fit":
+            rows.append(_judged(f"{name}: farthest from published, per seed", runs, each))
+        else:
+            rows.append(note(f"{name}: allocation", each))
     return rows
 
 
@@ -76,8 +90,11 @@ def _judged(what: str, runs: list[Run], detail: str) -> Row:
     return at_most(what, max(r.difference for r in runs), MAX_DIFFERENCE, " points", detail)
 
 
-def replay(policy: str, seed: int, pods: int | None = None) -> Run:
-    """Place the arrivals of one seed, all or the first ``pods``, by one policy."""
+def replay(policy: str, seed: int, pods: int | None = None, *, devices: str = "") -> Run:
+    """Place the arrivals of one seed, all or the first ``pods``, by one policy.
+
+    ``devices``: the strategy that chooses the device of a share, if it is not the policy's own.
+    """
     nodes, strategy = cluster(seed), POLICIES[policy]
     rng = random.Random(seed)
     started = time.perf_counter()
@@ -85,13 +102,13 @@ def replay(policy: str, seed: int, pods: int | None = None) -> Run:
     for number, need in enumerate(_arrivals(seed)):
         if number == pods:
             break
-        found = _place(nodes, need, strategy, rng)
+        found = _place(nodes, need, strategy, devices or strategy, rng)
         if found is None:
             failed += 1
             continue
-        node, devices = found
+        node, taken = found
         gpu += need.gpu
-        nodes.take(node.node_id, f"pod-{number}", msgspec.structs.replace(need, gpu=0), devices)
+        nodes.take(node.node_id, f"pod-{number}", msgspec.structs.replace(need, gpu=0), taken)
     return Run(
         allocation=100 * gpu / (GPUS * UNIT),
         published=published(policy, seed),
@@ -121,7 +138,7 @@ def published(policy: str, seed: int) -> float:
 
 
 def _place(
-    nodes: Cluster, need: Resources, strategy: str, rng: random.Random
+    nodes: Cluster, need: Resources, strategy: str, devices: str, rng: random.Random
 ) -> tuple[Node, Devices] | None:
     """A node and its devices; None: it fits nowhere. Without a strategy, both are random."""
     if not strategy:
@@ -129,7 +146,7 @@ def _place(
     node = nodes.choose(need, strategy)
     if node is None:
         return None
-    return node, choose_devices(strategy, node, need, nodes.workload) or Devices()
+    return node, choose_devices(devices, node, need, nodes.workload) or Devices()
 
 
 def _random_node(

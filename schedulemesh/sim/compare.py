@@ -15,13 +15,20 @@ from typing import Any
 
 import msgspec
 
+from schedulemesh.domain.numbers import parse_duration
 from schedulemesh.errors import InvalidRequestError
+from schedulemesh.sim.alone import delays_alone
 from schedulemesh.sim.cluster import NodeKind
 from schedulemesh.sim.jobs import Job
+from schedulemesh.sim.node_changes import NodeChange
 from schedulemesh.sim.policy import Policy
 from schedulemesh.sim.report import Report, reported
 from schedulemesh.sim.simulation import simulate
+from schedulemesh.sim.timeline import Timeline, timeline
 from schedulemesh.sim.timing import Timing
+
+#: The report of a simulation, and its timeline; None: that of a copy is not kept.
+_Outcome = tuple[dict[str, Report], Timeline | None]
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,8 +43,12 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """What one policy did to the trace and its copies."""
 
     policy: str
+    #: How long actions took.
+    timing: Timing
     #: The reports of the trace, then of each copy, by pool; the empty name: all pools.
     reports: tuple[dict[str, Report], ...]
+    #: What happened over time with the trace itself.
+    timeline: Timeline
 
     def mean(self, pool: str = "") -> dict[str, Any]:
         """The report of a pool in plain data, each figure as its mean over the copies."""
@@ -53,7 +64,11 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def jittered(jobs: Sequence[Job], seed: int, most_s: float = 1800.0) -> list[Job]:
-    """The jobs, each submitted up to so many seconds earlier or later, but not before the trace begins."""
+    """The jobs, each submitted up to so many seconds earlier or later, but not before the trace begins.
+
+    Raises InvalidRequestError for seconds that are negative or no finite number.
+    """
+    most_s = parse_duration(most_s, "jitter_s")
     draw = random.Random(seed)
     return [
         msgspec.structs.replace(
@@ -73,14 +88,17 @@ def compare(
     jitter_s: float = 1800.0,
     seed: int = 1,
     processes: int = 1,
+    alone: bool = False,
+    node_changes: Sequence[NodeChange] = (),
 ) -> list[Comparison]:
     """Run each policy on the trace and on so many copies. ``seed``: of the first copy, each further one has
-    the next. ``processes``: how many run at the same time; 1: all in this process.
+    the next. ``processes``: how many run at the same time; 1: all in this process. ``alone``: also simulate
+    each pool alone, on nodes that never change, and report how many jobs are worse off than that.
     """
     traces = [list(jobs), *(jittered(jobs, seed + n, jitter_s) for n in range(copies))]
     policies, nodes = list(policies), list(nodes)
-    work = [(policy, trace) for policy in policies for trace in traces]
-    run = partial(_report, nodes=nodes, timing=timing)
+    work = [(policy, trace, n == 0) for policy in policies for n, trace in enumerate(traces)]
+    run = partial(_outcome, nodes=nodes, timing=timing, alone=alone, node_changes=node_changes)
     if processes == 1:
         found = [run(one) for one in work]
     else:
@@ -88,16 +106,30 @@ def compare(
             found = list(pool.map(run, work))
     size = len(traces)
     return [
-        Comparison(policy=policy.name, reports=tuple(found[n * size : (n + 1) * size]))
+        _comparison(policy, timing or Timing(), found[n * size : (n + 1) * size])
         for n, policy in enumerate(policies)
     ]
 
 
-def _report(
-    work: tuple[Policy, list[Job]], nodes: list[NodeKind], timing: Timing | None
-) -> dict[str, Report]:
-    policy, trace = work
-    return reported(simulate(trace, nodes, policy, timing))
+def _comparison(policy: Policy, timing: Timing, outcomes: Sequence[_Outcome]) -> Comparison:
+    (of_trace,) = (found for _, found in outcomes if found is not None)
+    reports = tuple(report for report, _ in outcomes)
+    return Comparison(policy=policy.name, timing=timing, reports=reports, timeline=of_trace)
+
+
+def _outcome(
+    work: tuple[Policy, list[Job], bool],
+    nodes: list[NodeKind],
+    timing: Timing | None,
+    *,
+    alone: bool,
+    node_changes: Sequence[NodeChange],
+) -> _Outcome:
+    """The report of one simulation, and its timeline where it is asked for."""
+    policy, trace, with_timeline = work
+    delays = delays_alone(trace, nodes, policy, timing) if alone else None
+    result = simulate(trace, nodes, policy, timing, node_changes=node_changes)
+    return reported(result, delays), timeline(result) if with_timeline else None
 
 
 def _mean(values: list[Any]) -> Any:

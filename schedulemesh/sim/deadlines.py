@@ -7,14 +7,17 @@ until one of the times that the state holds is reached; the ticks before that ar
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
+from schedulemesh.engine.admission.ends import Ends
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.tasks import RunningTask
 
 
 def next_deadline(state: MeshState, now: float) -> float | None:
     """The first such time after ``now``; None: there is none."""
-    return min((time for time in _times(state) if time > now), default=None)
+    times = [time for time in _times(state) if time > now]
+    times += _times_of_tasks(state, now)
+    return min(times, default=None)
 
 
 def _times(state: MeshState) -> Iterator[float]:
@@ -30,19 +33,32 @@ def _times(state: MeshState) -> Iterator[float]:
         task = queue.by_id[task_id]
         if task.reservation is not None and task.reservation.at is not None:
             yield task.reservation.at
+        if task.reservation is not None and task.reservation.first_at is not None:
+            yield task.reservation.first_at + queue.policy.passing_limit_s
         yield task.queued_at + queue.policy.passing_limit_s
     if policy.preemption_cooldown:
         yield from (at + policy.preemption_cooldown for at in state.evictions.last_for.values())
-    if policy.min_runtime or policy.defragment_after_s or queue.policy.las_preempts:
-        for running in state.running.by_id.values():
-            yield from _times_of(state, running)
 
 
-def _times_of(state: MeshState, task: RunningTask) -> Iterator[float]:
-    """When a running task may be evicted that may not be before."""
+def _times_of_tasks(state: MeshState, now: float) -> list[float]:
+    """When running tasks may be evicted that may not be before, or outlive what earlier runs say."""
     queue, policy = state.queue.policy, state.policy
-    yield task.started_at + policy.min_runtime
-    yield task.started_at + policy.defragment_after_s
-    if queue.las_preempts and task.resources.gpu:
-        left_s = queue.las_threshold_gpu_hours * 3600.0 - task.attempts.gpu_s
-        yield task.started_at + left_s / task.resources.gpus
+    if not state.queue.by_id:
+        return []
+    found = []
+    if queue.estimates and state.queue.reserved:
+        ends = Ends(state, now, estimated=True)
+        known = map(ends.of_task, state.running.by_id.values())
+        found += [end for end in known if end is not None and end > now]
+    running = state.running.by_id.values()
+    for age in {policy.min_runtime, policy.defragment_after_s} - {0.0}:
+        started = [task.started_at for task in running if task.started_at + age > now]
+        found += [at + age for at in started]
+    if queue.las_preempts:
+        for limit_s, task in product(queue.las_limits_s, running):
+            if task.resources.gpu:
+                left_s = limit_s - task.attempts.gpu_s
+                at = task.started_at + left_s / task.resources.gpus
+                if at > now:
+                    found.append(at)
+    return found

@@ -16,9 +16,13 @@ from schedulemesh.domain.cohort import CohortSpec, parse_cohort, parse_weight
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.errors import InvalidRequestError, nearest, shown
+from schedulemesh.plugins.discovery import see_folders
+from schedulemesh.sim.strategies import Strategy, parse_strategies
 
 #: The parts of a file, and of its part ``policy``.
 _PARTS = ("cohorts", "pools", "policy", "tokens")
+#: Those of a file for a simulation.
+_SIMULATED = (*_PARTS, "strategies")
 _POLICIES = ("preemption", "queue")
 
 
@@ -31,23 +35,35 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     pools: tuple[PoolSpec, ...] = ()
     preemption: PreemptionPolicy = PreemptionPolicy()
     queue: QueuePolicy = QueuePolicy()
+    #: Own strategies in the order in which they are asked: import paths ``module:Class``, names of installed
+    #: ones, or instances, of which each simulation uses a copy.
+    strategies: tuple[Strategy, ...] = ()
 
 
 def read_policy(path: str | Path) -> Policy:
-    """The policy that a YAML file declares, named after the file. Raises InvalidRequestError."""
-    path = Path(path)
+    """The policy that a YAML file declares, named after the file. Modules of strategies are also looked for
+    in the folder of the file. Raises InvalidRequestError.
+    """
+    see_folders([str(Path(path).parent.resolve())])
+    return parse_policy(read_declared(path, _SIMULATED), Path(path).stem)
+
+
+def read_declared(path: str | Path, parts: tuple[str, ...] = _PARTS) -> dict[str, Any]:
+    """What a YAML file with a policy declares, as plain data; ``parts``: what it may contain. Raises
+    InvalidRequestError.
+    """
     try:
-        given = yaml.safe_load(path.read_text(encoding="utf-8"))
+        given = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequestError(f"{path} cannot be read: {error}") from None
     except yaml.YAMLError as error:
         raise InvalidRequestError(f"{path} is no YAML: {' '.join(str(error).split())}") from None
-    return parse_policy({} if given is None else given, path.stem)
+    return _fields({} if given is None else given, parts, "the file")
 
 
 def parse_policy(given: object, name: str = "policy") -> Policy:
     """The policy in plain data. What is said about tokens has no effect here. Raises InvalidRequestError."""
-    parts = _fields(given, _PARTS, "the file")
+    parts = _fields(given, _SIMULATED, "the file")
     policies = _fields(parts.get("policy") or {}, _POLICIES, "policy")
     return Policy(
         name=name,
@@ -55,6 +71,7 @@ def parse_policy(given: object, name: str = "policy") -> Policy:
         pools=tuple(_pool(fields) for fields in _listed(parts, "pools")),
         preemption=changed_policy(PreemptionPolicy(), policies.get("preemption") or {}),
         queue=changed_queue_policy(QueuePolicy(), policies.get("queue") or {}),
+        strategies=parse_strategies(parts.get("strategies") or ()),
     )
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from schedulemesh.domain.resources import UNIT
 from schedulemesh.sim.runs import Run
 from schedulemesh.sim.simulation import Result
+from schedulemesh.sim.timeline import busy_period, mean_of
 
 #: Seconds that a job counts as at least in the bounded slowdown (Feitelson).
 BOUND_S = 10.0
+#: Seconds by which a job may end later than alone without being worse off: one tick of the supervisor.
+TOLERANCE_S = 1.0
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,7 +28,16 @@ class Spread(msgspec.Struct, frozen=True, kw_only=True):
     max: float
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class Alone(msgspec.Struct, frozen=True, kw_only=True):
+    """What the same jobs would have waited had each pool been alone, see ``sim.alone``."""
+
+    delay_s: Spread
+    #: Jobs whose delay is longer than alone by more than ``TOLERANCE_S``, and by how many seconds.
+    worse_off: int
+    worse_off_by_s: Spread
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The figures of one pool, or of all."""
 
     jobs: int
@@ -38,16 +51,20 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     jct_s: Spread
     bounded_slowdown: Spread
     preemptions: int
-    max_preemptions: int
+    preemptions_per_job: Spread
     #: GPU-seconds (of jobs without GPUs: CPU-seconds) of work that was done again, and those for which jobs
-    #: held resources without working, as parts of all work.
+    #: held resources without working; then both as parts of all work.
+    lost_gpu_s: float
+    overhead_gpu_s: float
     lost_work: float
     overhead: float
-    #: The part of the guaranteed (in all: of the cluster's) resources that was held between the first
-    #: submission and the last end.
+    #: The part of the guaranteed resources (in all: of those of the nodes that were there) that was held
+    #: between the first submission and the last end.
     utilisation: float
     #: Seconds in which the pool lacked its guarantee.
     violation_s: float
+    #: None: it was not asked for.
+    alone: Alone | None = None
 
 
 def spread(values: Sequence[float]) -> Spread:
@@ -68,26 +85,35 @@ def spread(values: Sequence[float]) -> Spread:
     )
 
 
-def reported(result: Result) -> dict[str, Report]:
-    """The report of each pool by its name, and of all jobs under the empty name."""
+def reported(result: Result, delays_alone: Mapping[str, float] | None = None) -> dict[str, Report]:
+    """The report of each pool by its name, and of all jobs under the empty name. ``delays_alone``: the delay
+    of each job had its pool been alone.
+    """
     by_pool: dict[str, list[Run]] = {name: [] for name in result.pools}
     for run in result.runs:
         by_pool[run.pool_name].append(run)
-    found = {"": _report(result, result.runs, result.capacity, tuple(result.pools))}
+    first, last = busy_period(result)
+    capacity = mean_of(result.capacity, first - result.begin, last - result.begin)
+    found = {"": _report(result, result.runs, capacity, tuple(result.pools), delays_alone)}
     for name, runs in by_pool.items():
         quota = result.pools[name].quota / UNIT
-        found[name] = _report(result, runs, quota, (name,))
+        found[name] = _report(result, runs, quota, (name,), delays_alone)
     return found
 
 
 def _report(
-    result: Result, every: Sequence[Run], capacity: float, pools: tuple[str, ...]
+    result: Result,
+    every: Sequence[Run],
+    capacity: float,
+    pools: tuple[str, ...],
+    delays_alone: Mapping[str, float] | None,
 ) -> Report:
     runs = [run for run in every if run.ended_at is not None]
     work = sum(run.job.duration_s * run.units for run in runs) or 1.0
-    first = min((run.submitted_at for run in result.runs), default=0.0)
-    last = max((run.ended_at or 0.0 for run in result.runs), default=0.0)
-    held = sum((run.job.duration_s + run.lost_s + run.overhead_s) * run.units for run in runs)
+    first, last = busy_period(result)
+    lost = sum(run.lost_s * run.units for run in runs)
+    overhead = sum(run.overhead_s * run.units for run in runs)
+    held = sum(run.job.duration_s * run.units for run in runs) + lost + overhead
     span = (last - first) * capacity * UNIT
     return Report(
         jobs=len(runs),
@@ -99,9 +125,20 @@ def _report(
             [max(1.0, run.jct_s / max(run.job.duration_s, BOUND_S)) for run in runs]
         ),
         preemptions=sum(run.preemptions for run in runs),
-        max_preemptions=max((run.preemptions for run in runs), default=0),
-        lost_work=sum(run.lost_s * run.units for run in runs) / work,
-        overhead=sum(run.overhead_s * run.units for run in runs) / work,
+        preemptions_per_job=spread([run.preemptions for run in runs]),
+        lost_gpu_s=lost / UNIT,
+        overhead_gpu_s=overhead / UNIT,
+        lost_work=lost / work,
+        overhead=overhead / work,
         utilisation=held / span if span > 0 else 0.0,
         violation_s=sum(result.pools[name].short_s for name in pools),
+        alone=None if delays_alone is None else _alone(runs, delays_alone),
     )
+
+
+def _alone(runs: Sequence[Run], delays_s: Mapping[str, float]) -> Alone:
+    """Jobs that would not have run alone, being larger than their pool's quota, are not worse off."""
+    longer = [run.delay_s - delays_s.get(run.job.job_id, math.inf) for run in runs]
+    worse = [seconds for seconds in longer if seconds > TOLERANCE_S]
+    known = [delays_s[run.job.job_id] for run in runs if run.job.job_id in delays_s]
+    return Alone(delay_s=spread(known), worse_off=len(worse), worse_off_by_s=spread(worse))

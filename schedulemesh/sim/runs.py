@@ -15,6 +15,7 @@ class Run:
         "_pool",
         "_since",
         "_state",
+        "_unsaved_s",
         "ended_at",
         "error",
         "first_start",
@@ -51,12 +52,19 @@ class Run:
         self._done_s = 0.0
         self._since = 0.0
         self._failures = 0
+        #: Of the work done, what is being saved now.
+        self._unsaved_s = 0.0
         self._state = "new"
 
     @property
     def is_running(self) -> bool:
         """Whether it works now."""
         return self._state == "running"
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it waits for resources."""
+        return self._state == "waiting"
 
     def submitted(self, now: float) -> None:
         """It was submitted."""
@@ -93,12 +101,32 @@ class Run:
         """It is evicted and works no more; what it has done is kept, or lost."""
         worked = now - self._since
         self.preemptions += 1
+        self._unsaved_s = worked if saved else 0.0
         if saved:
             self._done_s += worked
         else:
             self.lost_s += self._done_s + worked
             self._done_s = 0.0
         self._state, self._since = "saving", now
+
+    def lost(self, now: float) -> None:
+        """Its process has died with its node: what it has done since its last saved state is lost."""
+        if self._state == "running":
+            self.lost_s += now - self._since
+        elif self._state == "saving":
+            self.lost_s += self._unsaved_s
+            self._done_s -= self._unsaved_s
+            self.overhead_s += now - self._since
+        elif self._state == "starting":
+            self.overhead_s += now - self._since
+        if self._state != "ended":
+            self._state = "lost"
+
+    def given_up(self, now: float, error: str) -> None:
+        """It is not tried again."""
+        self._pool.stop_waiting(self.job.job_id, self.units, now)
+        self.error = error
+        self._state = "given_up"
 
     def ended(self, now: float, *, failed: bool) -> None:
         """Its run has ended; one that failed starts again from its last saved state."""

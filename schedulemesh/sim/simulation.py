@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Iterable
+from functools import partial
 
 import msgspec
 
@@ -13,11 +14,14 @@ from schedulemesh.domain.resources import UNIT, Resources, sum_of
 from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Refused
+from schedulemesh.engine.placement.strategies import Strategies
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.sim.cluster import NodeKind, reports
 from schedulemesh.sim.jobs import Job
+from schedulemesh.sim.node_changes import NodeChange, capacities, checked, losses
 from schedulemesh.sim.policy import Policy
 from schedulemesh.sim.runs import Run
+from schedulemesh.sim.strategies import loaded
 from schedulemesh.sim.submission import CLASS_KEY, Submissions
 from schedulemesh.sim.timing import Timing
 from schedulemesh.sim.usage import PoolUsage
@@ -25,7 +29,7 @@ from schedulemesh.sim.world import World, plan_submissions
 
 #: When a simulation begins, in seconds since 1970: traces count from zero.
 BEGIN = 1_000_000_000.0
-#: The pool of a policy that declares none.
+#: The name of the pool of a policy that declares none.
 WHOLE_CLUSTER = "all"
 _CLIENT = "simulator"
 
@@ -35,8 +39,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
     runs: tuple[Run, ...]
     pools: dict[str, PoolUsage]
-    #: GPUs of the cluster (CPUs, where it has no GPUs).
-    capacity: float
+    #: (seconds from the begin, GPUs of the cluster from then on); CPUs where it has no GPUs.
+    capacity: tuple[tuple[float, float], ...]
     #: Steps of the engine.
     steps: int
     #: Seconds that the simulation took.
@@ -51,35 +55,54 @@ def simulate(
     timing: Timing | None = None,
     *,
     node_strategy: str = "bin_pack",
+    node_changes: Iterable[NodeChange] = (),
 ) -> Result:
-    """Run these jobs until all have ended. Raises InvalidRequestError for what does not fit together, such as
-    a job of a pool that is not declared, and SimulationError where jobs are left that can never run.
+    """Run these jobs until all have ended. Jobs that die with a node are tried again.
+
+    Raises InvalidRequestError for what does not fit together, such as a job of a pool that is not declared,
+    and SimulationError where jobs are left that can never run.
     """
     policy, timing = policy or Policy(), timing or Timing()
     began = time.perf_counter()
     cluster = reports(nodes)
     total = sum_of(node.total for node in cluster)
-    pools = policy.pools or (PoolSpec(name=WHOLE_CLUSTER, resources=total),)
-    engine = Engine(node_strategy=node_strategy)
+    pools = policy.pools or (_pool_of(total),)
+    plugins = loaded(policy.strategies)
+    engine = Engine(strategies=Strategies(node_strategy, plugins=plugins))
     usage = {
         spec.name: PoolUsage(_units(spec.resources), _allowance(policy, timing), BEGIN)
         for spec in pools
     }
     only_pool = pools[0].name if len(pools) == 1 else ""
-    submissions = Submissions(cluster, only_pool)
+    changes, absent = checked(node_changes, cluster)
+    submissions = Submissions(cluster, only_pool, losses(changes))
     runs = {job.job_id: _run_of(job, only_pool, usage) for job in jobs}
-    world = World(engine, runs, submissions, timing, BEGIN)
+    there = [node for node in cluster if node.node_id not in absent]
+    world = World(engine, runs, submissions, timing, BEGIN, there)
     _open(world, policy, pools)
-    world.handle(s.ClusterObserved(nodes=cluster))
+    world.observe()
+    by_id = {node.node_id: node for node in cluster}
+    for change in changes:
+        event = partial(world.change_node, change, by_id[change.node])
+        world.at(BEGIN + change.at_s, event)
     plan_submissions(world, runs.values(), BEGIN)
     _run_without_collector(world)
     return Result(
         runs=tuple(runs.values()),
         pools=usage,
-        capacity=_units(total) / UNIT,
+        capacity=capacities(cluster, changes, absent),
         steps=world.steps,
         wall_s=time.perf_counter() - began,
     )
+
+
+def whole_cluster(nodes: Iterable[NodeKind]) -> PoolSpec:
+    """The pool of a policy that declares none."""
+    return _pool_of(sum_of(node.total for node in reports(nodes)))
+
+
+def _pool_of(total: Resources) -> PoolSpec:
+    return PoolSpec(name=WHOLE_CLUSTER, resources=total)
 
 
 def _run_without_collector(world: World) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from schedulemesh.domain.agent import AgentSpec, GangSpec
 from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.resources import UNIT, Resources, sum_of
-from schedulemesh.domain.task import TaskSpec
+from schedulemesh.domain.task import MAX_RETRIES, TaskSpec
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.sim.jobs import Job
@@ -24,9 +24,10 @@ class Submissions:
     as many members as it needs of the largest nodes.
     """
 
-    def __init__(self, nodes: Iterable[NodeReport], only_pool: str = "") -> None:
-        #: ``only_pool``: the pool of all jobs; empty: each job's own.
+    def __init__(self, nodes: Iterable[NodeReport], only_pool: str = "", retries: int = 0) -> None:
+        #: ``only_pool``: the pool of all jobs; empty: each job's own. ``retries``: for processes that die.
         self._only_pool = only_pool
+        self._retries = retries
         totals = [node.total for node in nodes]
         self._largest = Resources(
             cpu=max((total.cpu for total in totals), default=0),
@@ -59,7 +60,7 @@ class Submissions:
                 estimated_duration=job.estimate_s,
                 owner=job.user,
                 run="run",
-                max_retries=len(job.fails_at_s),
+                max_retries=min(len(job.fails_at_s) + self._retries, MAX_RETRIES),
                 on_preempted="requeue",
             ),
             queue=True,

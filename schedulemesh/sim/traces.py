@@ -1,14 +1,18 @@
-"""Reads traces: the CSV form with one job a row, and the Standard Workload Format."""
+"""Reads traces: tables with one job a row, exports of the history, and the Standard Workload Format."""
 
 from __future__ import annotations
 
 import csv
 import gzip
 import io
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import msgspec
+
 from schedulemesh.errors import InvalidRequestError
+from schedulemesh.sim.exported import Row, jobs_of
 from schedulemesh.sim.jobs import Job
 
 #: Fields of a job in the Standard Workload Format, by their position.
@@ -17,44 +21,56 @@ _SWF_FIELDS = 18
 
 
 def read_trace(path: str | Path) -> list[Job]:
-    """The jobs of a trace in the order of their submission: a ``.csv`` or a ``.swf`` file, packed with gzip
-    or not. Jobs that did not run are left out.
+    """The jobs of a trace in the order of their submission: a ``.csv``, ``.jsonl`` or ``.swf`` file, packed
+    with gzip or not, or a ``.parquet`` file. Jobs that did not run are left out.
 
-    A CSV file has the columns job_id, submit_s, duration_s, and any of gpus, cpus, memory_gb, user,
+    A table has the columns job_id, submit_s, duration_s, and any of gpus, cpus, memory_gb, user,
     group_or_vc (the pool), priority, requested_s (the estimated duration) and savable (0 or 1); others are
-    passed over. Raises InvalidRequestError.
+    passed over. An export of the history, which has a row for each attempt, has a job for each submission
+    (``schedulemesh.sim.exported``). Raises InvalidRequestError.
     """
     path = Path(path)
+    kind = Path(path.name.removesuffix(".gz")).suffix
     try:
-        raw = path.read_bytes()
-        text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequestError(f"{path} cannot be read: {error}") from None
-    swf = path.name.removesuffix(".gz").endswith(".swf")
-    read = _swf(text.splitlines()) if swf else _table(io.StringIO(text))
-    try:
+        if kind == ".parquet":
+            read = jobs_of(_parquet_rows(path))
+        elif kind == ".jsonl":
+            read = jobs_of(msgspec.json.decode(line, type=Row) for line in _text(path).splitlines())
+        elif kind == ".swf":
+            read = _swf(_text(path).splitlines())
+        else:
+            read = jobs_of(csv.DictReader(io.StringIO(_text(path))))
         jobs = [job for job in read if job.duration_s > 0]
-    except (KeyError, ValueError, IndexError) as error:
-        raise InvalidRequestError(f"{path} is no trace: {error!r}") from None
+    except KeyError as error:
+        raise InvalidRequestError(
+            f"{path} is no trace: it has no column {error}; a trace has job_id, submit_s and duration_s"
+        ) from None
+    except (ValueError, IndexError, TypeError, msgspec.MsgspecError) as error:
+        raise InvalidRequestError(f"{path} is no trace, or it is damaged: {error}") from None
     return sorted(jobs, key=lambda job: job.submit_s)
 
 
-def _table(file: Iterable[str]) -> Iterator[Job]:
-    for row in csv.DictReader(file):
-        estimate = row.get("requested_s")
-        yield Job(
-            job_id=row["job_id"],
-            submit_s=float(row["submit_s"]),
-            duration_s=float(row["duration_s"] or 0),
-            gpus=float(row.get("gpus") or 0),
-            cpus=float(row.get("cpus") or 0),
-            memory_gb=float(row.get("memory_gb") or 0),
-            user=row.get("user") or "",
-            pool=row.get("group_or_vc") or "",
-            priority=float(row.get("priority") or 5.0),
-            estimate_s=float(estimate) if estimate else None,
-            savable=row.get("savable") != "0",
-        )
+def _text(path: Path) -> str:
+    try:
+        raw = path.read_bytes()
+        return (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8")
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise InvalidRequestError(f"{path} cannot be read: {error}") from None
+
+
+def _parquet_rows(path: Path) -> list[Row]:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise InvalidRequestError(
+            "Parquet needs pyarrow: pip install 'schedulemesh-core[parquet]', or export the trace as csv"
+        ) from error
+    try:
+        rows: list[Row] = pq.read_table(path).to_pylist()
+    except (OSError, pa.ArrowException) as error:
+        raise InvalidRequestError(f"{path} cannot be read: {error}") from None
+    return rows
 
 
 def _swf(lines: Iterable[str]) -> Iterator[Job]:

@@ -17,10 +17,12 @@ class PoolUsage:
         "_entitled",
         "_last",
         "_waiting",
+        "_waiting_count",
         "held",
+        "held_series",
         "quota",
-        "series",
         "short_s",
+        "waiting_series",
     )
 
     def __init__(self, quota: int, allowance_s: float, begin: float) -> None:
@@ -30,18 +32,22 @@ class PoolUsage:
         self.held = 0
         #: By the units that they need: the jobs that wait, with the time since when, oldest first.
         self._waiting: dict[int, dict[str, float]] = {}
+        self._waiting_count = 0
         #: By need: since when a waiting job of this size fits into the guarantee.
         self._entitled: dict[int, float] = {}
         self._last = begin
         #: Seconds in which it lacked its guarantee.
         self.short_s = 0.0
         #: (time, units held) after each change.
-        self.series: list[tuple[float, int]] = [(begin, 0)]
+        self.held_series: list[tuple[float, int]] = [(begin, 0)]
+        #: (time, number of jobs that wait) after each change.
+        self.waiting_series: list[tuple[float, int]] = [(begin, 0)]
 
     def wait(self, job_id: str, units: int, now: float) -> None:
         """A job waits from now on."""
         self._advance(now)
         self._waiting.setdefault(units, {})[job_id] = now
+        self._count_waiting(1, now)
         self._entitle(now)
 
     def stop_waiting(self, job_id: str, units: int, now: float) -> None:
@@ -51,14 +57,19 @@ class PoolUsage:
         del waiting[job_id]
         if not waiting:
             del self._waiting[units]
+        self._count_waiting(-1, now)
         self._entitle(now)
 
     def hold(self, units: int, now: float) -> None:
         """The pool's jobs hold so many units more, or fewer."""
         self._advance(now)
         self.held += units
-        self.series.append((now, self.held))
+        self.held_series.append((now, self.held))
         self._entitle(now)
+
+    def _count_waiting(self, change: int, now: float) -> None:
+        self._waiting_count += change
+        self.waiting_series.append((now, self._waiting_count))
 
     def _advance(self, now: float) -> None:
         """Count the time since the last change."""

@@ -14,6 +14,7 @@ from typing_extensions import assert_never
 
 from schedulemesh.domain.agent import MemberProcess
 from schedulemesh.domain.end_reasons import TaskEndReason
+from schedulemesh.domain.node import NodeReport
 from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.messages import instructions as i
 from schedulemesh.engine.messages import stimuli as s
@@ -23,6 +24,7 @@ from schedulemesh.engine.state.nodes import Node
 from schedulemesh.engine.transaction import Step
 from schedulemesh.errors import ScheduleMeshError
 from schedulemesh.sim.deadlines import next_deadline
+from schedulemesh.sim.node_changes import NodeChange
 from schedulemesh.sim.runs import Run
 from schedulemesh.sim.submission import Submissions
 from schedulemesh.sim.timing import Timing
@@ -54,7 +56,9 @@ class World:
         submissions: Submissions,
         timing: Timing,
         begin: float,
+        cluster: Iterable[NodeReport] = (),
     ) -> None:
+        #: ``cluster``: the nodes that there are at the start.
         self.engine = engine
         self.now = begin
         self.steps = 0
@@ -70,6 +74,9 @@ class World:
         self._only_reserved = False
         #: Jobs that have neither ended nor been refused.
         self._left = len(runs)
+        self._nodes = {node.node_id: node for node in cluster}
+        #: By agent, the nodes on which its processes are.
+        self._places: dict[str, tuple[str, ...]] = {}
 
     # time
 
@@ -113,7 +120,7 @@ class World:
         """
         only_reserved = all(isinstance(fact, _RESERVATIONS) for fact in step.facts)
         again, self._only_reserved = only_reserved and self._only_reserved, only_reserved
-        if self.engine.state.queue.by_id and not again:
+        if (self.engine.state.queue.by_id or len(self.engine.state.drains)) and not again:
             self._tick_by(self.now)
 
     def _tick_by(self, time: float) -> None:
@@ -142,6 +149,40 @@ class World:
         if isinstance(outcome, Refused):
             run.refused(self.now, outcome.error)
             self._left -= 1
+
+    # nodes
+
+    def observe(self) -> None:
+        """Report the nodes that there are."""
+        self.handle(s.ClusterObserved(nodes=tuple(self._nodes.values())))
+
+    def change_node(self, change: NodeChange, node: NodeReport) -> None:
+        """Something happens to a node."""
+        if change.event == "joined":
+            self._nodes[change.node] = node
+            self.observe()
+        elif change.event == "lost":
+            self._lose(change.node)
+        else:
+            wanted = change.event == "drain"
+            self.handle(s.DrainRequested(node_id=change.node, drained=wanted))
+
+    def _lose(self, node_id: str) -> None:
+        """A node dies, and with it every process there, and of a gang all members."""
+        del self._nodes[node_id]
+        dead = [
+            run
+            for name, nodes in self._places.items()
+            if node_id in nodes and (run := self._runs[name]).incarnation
+        ]
+        incarnations = [run.incarnation for run in dead]
+        for run in dead:
+            run.lost(self.now)
+            self._free(run)
+        # The engine may start them again as soon as it sees that the node is gone.
+        self.observe()
+        for run, incarnation in zip(dead, incarnations, strict=True):
+            self._report_gone(run, incarnation)
 
     # the backend
 
@@ -179,9 +220,11 @@ class World:
         name, incarnation = order.agent.name, order.incarnation
         run = self._runs[name]
         run.starting(self.now, incarnation)
+        group = self.engine.state.groups.by_id.get(order.group_id or "")
+        self._places[name] = (order.node_id or "",) if group is None else tuple(group.node_ids)
         seconds = self._timing.start_s
         if order.state_key is not None:
-            seconds += self._timing.restore_s
+            seconds += self._timing.restore_of(run.job.gpus)
         self.at(self.now + seconds, lambda: self._started(order))
 
     def _started(self, order: i.StartAgent) -> None:
@@ -198,6 +241,7 @@ class World:
                 gpu_ids=members[0].gpu_ids if members else self._gpus(node_id, order.agent.name),
                 members=members,
                 capabilities=("save_state",) if run.job.savable else (),
+                state_restored=None if order.state_key is None else True,
             )
         )
 
@@ -266,8 +310,22 @@ class World:
         run = self._runs[name]
         if run.incarnation != incarnation:
             return
+        self._free(run)
+        self._report_gone(run, incarnation)
+
+    def _free(self, run: Run) -> None:
+        """The processes of a job are gone."""
         run.gone(self.now)
+        del self._places[run.job.job_id]
+
+    def _report_gone(self, run: Run, incarnation: int) -> None:
+        """Report the end of an agent. Its job may have ended with it, if it has no retries left."""
+        name = run.job.job_id
         self.handle(s.AgentGone(agent_name=name, incarnation=incarnation))
+        state = self.engine.state
+        if run.is_waiting and name not in state.queue.by_id and name not in state.agents:
+            run.given_up(self.now, "its process has died, and it has no retries left")
+            self._left -= 1
 
 
 def plan_submissions(world: World, runs: Iterable[Run], begin: float) -> None:

@@ -21,6 +21,12 @@ def test_copies_differ_by_their_seeds_alone():
     assert min(job.submit_s for job in first) >= 0
 
 
+@pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf")])
+def test_shifts_are_finite_and_not_negative(seconds):
+    with pytest.raises(InvalidRequestError, match="jitter_s"):
+        jittered(JOBS, 1, seconds)
+
+
 @pytest.mark.parametrize("processes", [1, 2])
 def test_every_policy_runs_on_the_same_copies(processes):
     found = compare(JOBS, [NodeKind(gpu=8)], [FIFO, FIFO, LAS], copies=3, processes=processes)

@@ -107,3 +107,33 @@ def test_shortest_first_uses_the_estimates():
     _, times = run(jobs, EIGHT, policy)
     assert times["short"] == (100, 110)
     assert times["long"] == (110, 160)
+
+
+def test_jobs_that_are_preempted_by_remaining_time_load_their_states_by_size():
+    policy = parse_policy(
+        {
+            "pools": [
+                {
+                    "name": "a",
+                    "resources": {"gpu": 8},
+                    "on_preempted": "requeue",
+                    "queueing": "greedy",
+                }
+            ],
+            "policy": {"queue": {"order": "shortest_remaining", "shortest_preempts": True}},
+        }
+    )
+    jobs = [
+        job("long", 0, 1000, 8, estimate_s=1000.0),
+        job("single", 0, 500, 1, estimate_s=500.0),
+        job("short", 100, 50, 8, estimate_s=50.0),
+        job("last", 700, 10, 8, estimate_s=10.0),
+    ]
+    timing = Timing(save_s=0, restore_s=60, restore_by_gpus=((1, 7), (4, 30)))
+    _, times = run(jobs, policy=policy, timing=timing)
+    # "single" takes the place of "long" at once, "short" that of "single"; then "single" loads for 7 s.
+    assert times["short"] == (100, 150)
+    assert times["single"] == (0, 150 + 7 + 400)
+    # "long" loads for 60 s from 557 on, works until 700, and loads again from 710 on.
+    assert times["last"] == (700, 710)
+    assert times["long"] == (0, 710 + 60 + 1000 - 83)

@@ -7,6 +7,7 @@ import pytest
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.sim import read_nodes, read_policy, read_trace
 from schedulemesh.sim.cluster import reports
+from schedulemesh.store.history.export import COLUMNS, WRITERS
 
 SWF = """; a comment
 1 10 5 300 4 -1 -1 8 600 -1 1 3 1 -1 2 -1 -1 -1
@@ -80,3 +81,57 @@ def test_a_policy_with_an_unknown_field_is_refused(tmp_path):
     path.write_text("pools: [{name: a, quota: 8}]\n")
     with pytest.raises(InvalidRequestError, match="unknown field 'quota'"):
         read_policy(path)
+
+
+ATTEMPTS = [
+    {"attempt": 1, "start_s": 5.0, "duration_s": 10.0, "status": "preempted", "lost_s": 0.0},
+    {"attempt": 2, "start_s": 20.0, "duration_s": 4.0, "status": "failed", "lost_s": None},
+    {"attempt": 3, "start_s": 30.0, "duration_s": 21.0, "status": "completed", "lost_s": None},
+]
+COMMON = {"job_id": "a", "submit_s": 0.0, "gpus": 8.0, "group_or_vc": "x", "priority": 2.0}
+
+
+def exported(tmp_path, kind, rows):
+    path = tmp_path / f"jobs.{kind}"
+    blank = dict.fromkeys(COLUMNS)
+    WRITERS[kind](path, [{**blank, **COMMON, **row} for row in rows])
+    return path
+
+
+@pytest.mark.parametrize("kind", sorted(WRITERS))
+def test_an_export_of_the_history_has_a_job_for_each_submission(kind, tmp_path):
+    if kind == "parquet":
+        pytest.importorskip("pyarrow")
+    again = {
+        "attempt": 1,
+        "submit_s": 99.0,
+        "duration_s": 6.0,
+        "status": "preempted",
+        "lost_s": 6.0,
+    }
+    waits = {"attempt": 1, "job_id": "b", "submit_s": 100.0, "status": "queued"}
+    last = {**ATTEMPTS[2], "submit_s": 99.0, "attempt": 2}
+    first, second = read_trace(exported(tmp_path, kind, [*ATTEMPTS, again, last, waits]))
+    assert (first.job_id, first.duration_s, first.fails_at_s) == ("a", 21.0, (14.0,))
+    assert (first.gpus, first.pool, first.priority, first.savable) == (8.0, "x", 2.0, True)
+    assert (second.job_id, second.submit_s, second.duration_s) == ("a#2", 99.0, 21.0)
+    assert not second.savable
+
+
+@pytest.mark.parametrize("kind", sorted(WRITERS))
+def test_a_damaged_export_is_refused(kind, tmp_path):
+    if kind == "parquet":
+        pytest.importorskip("pyarrow")
+    path = exported(tmp_path, kind, ATTEMPTS)
+    path.write_bytes(path.read_bytes()[:-25])
+    if kind == "csv":
+        path.write_bytes(path.read_bytes().replace(b"duration_s", b"dur\x00"))
+    with pytest.raises(InvalidRequestError, match=r"is no trace|cannot be read"):
+        read_trace(path)
+
+
+def test_a_packed_trace_that_is_cut_off_is_refused(tmp_path):
+    path = tmp_path / "trace.csv.gz"
+    path.write_bytes(gzip.compress(b"job_id,submit_s,duration_s\n" * 99)[:-9])
+    with pytest.raises(InvalidRequestError, match="cannot be read"):
+        read_trace(path)

@@ -8,6 +8,7 @@ import msgspec
 from sqlalchemy import Row
 
 from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.end_reasons import EndReason
 from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.task import TaskSpec
 
@@ -15,6 +16,17 @@ from schedulemesh.domain.task import TaskSpec
 QUEUED, STARTING, RUNNING, PREEMPTING = "queued", "starting", "running", "preempting"
 #: How an attempt ends. ``unknown``: the history has a gap there.
 ENDS = ("completed", "failed", "cancelled", "lost", "preempted", "unknown")
+
+#: How a task ends that is left when its agent has ended, with the reason.
+WITH_AGENT: dict[EndReason, tuple[str, str]] = {
+    EndReason.COMPLETED: ("completed", ""),
+    EndReason.DELETED: ("cancelled", "deleted"),
+    EndReason.PREEMPTED: ("preempted", ""),
+    EndReason.RUN_FAILED: ("failed", "run_raised"),
+    EndReason.LOST: ("lost", "lost"),
+    EndReason.OVER_CLAIM: ("failed", "over_claim"),
+    EndReason.START_FAILED: ("failed", "not_started"),
+}
 
 
 class Attempt(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
@@ -84,6 +96,14 @@ class Attempt(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
         self.rule = self.by_task = self.by_agent = self.by_pool = ""
         self.by_owner = self.by_client = self.save_error = ""
         self.evicted_at = None
+
+    def lost_by_eviction(self) -> float | None:
+        """The seconds of work that its eviction lost: from its start, or the last saved state, to the
+        decision; None: it was not evicted, or had not started.
+        """
+        if self.started_at is None or self.evicted_at is None:
+            return None
+        return max(0.0, self.evicted_at - max(self.started_at, self.saved_at or 0.0))
 
     def row(self, journal: int) -> tuple[Any, ...]:
         """Its row in the table, in the order of the columns."""

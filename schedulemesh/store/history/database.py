@@ -14,12 +14,21 @@ from sqlalchemy import Connection, Dialect, Table, delete, insert, select, updat
 from sqlalchemy.dialects import postgresql, sqlite
 
 from schedulemesh.store.history.attempts import attempt_of
-from schedulemesh.store.history.fold import Event, Fold, SeenNode
-from schedulemesh.store.history.schema import attempts, by_index, events, nodes, progress, usage
+from schedulemesh.store.history.events import Event, SeenNode
+from schedulemesh.store.history.fold import Fold
+from schedulemesh.store.history.schema import (
+    attempts,
+    by_index,
+    events,
+    nodes,
+    progress,
+    steps,
+    usage,
+)
 from schedulemesh.store.history.usage import NAMES
 
 #: Every table with rows of one journal.
-TABLES = (progress, attempts, events, usage, nodes)
+TABLES = (progress, attempts, events, steps, usage, nodes)
 
 #: Rows that one statement names.
 _AT_ONCE = 500
@@ -57,6 +66,14 @@ def write(connection: Connection, journal: int, fold: Fold, upto: int) -> None:
     """Write what the fold has noted. Call in a transaction; afterwards ``fold.saved``."""
     _write_attempts(connection, journal, fold)
     _insert(connection, events, [_event_row(journal, event) for event in fold.events])
+    _insert(
+        connection,
+        steps,
+        [
+            (journal, step.number, step.at, step.subject or None, step.fact or None)
+            for step in fold.steps
+        ],
+    )
     if fold.booking.sums:
         connection.execute(_add_usage(connection), fold.booking.rows(journal))
     for node_id in fold.changed_nodes:
@@ -91,8 +108,8 @@ def _write_progress(connection: Connection, journal: int, fold: Fold, upto: int)
 
 
 def _event_row(journal: int, event: Event) -> tuple[Any, ...]:
-    subject, detail = event.subject or None, event.detail or None
-    return journal, event.number, event.at, event.kind, event.attempt, subject, detail
+    texts = (event.subject or None, event.detail or None, event.fact or None)
+    return (journal, event.number, event.at, event.kind, event.attempt, *texts)
 
 
 def _insert(connection: Connection, table: Table, rows: Sequence[tuple[Any, ...]]) -> None:

@@ -9,54 +9,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import msgspec
-
 from schedulemesh.domain.end_reasons import EndReason
 from schedulemesh.domain.reasons import Reason
-from schedulemesh.engine.messages import drain_facts as d
+from schedulemesh.engine.codec import encode_facts
 from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.messages import queue_facts as q
-from schedulemesh.engine.messages.cohort_facts import CohortEnsured
 from schedulemesh.engine.messages.fact import Fact
+from schedulemesh.engine.messages.job_facts import JobClaimMoved
 from schedulemesh.store.history.attempts import (
     PREEMPTING,
     QUEUED,
     RUNNING,
     STARTING,
+    WITH_AGENT,
     Attempt,
     text_of,
 )
+from schedulemesh.store.history.cluster_events import ClusterEvents
+from schedulemesh.store.history.events import Event, SeenNode
 from schedulemesh.store.history.usage import Booking
 
-#: How a task ends that is left when its agent has ended, with the reason.
-_WITH_AGENT: dict[EndReason, tuple[str, str]] = {
-    EndReason.COMPLETED: ("completed", ""),
-    EndReason.DELETED: ("cancelled", "deleted"),
-    EndReason.PREEMPTED: ("preempted", ""),
-    EndReason.RUN_FAILED: ("failed", "run_raised"),
-    EndReason.LOST: ("lost", "lost"),
-    EndReason.START_FAILED: ("failed", "not_started"),
-}
 #: Reasons for which a task that waits is removed from the queue other than by a failure.
 _CANCELLED = frozenset((Reason.CANCELLED, Reason.WAIT_TIMEOUT))
-
-
-class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """See the columns of ``schema.events``."""
-
-    number: int
-    at: float
-    kind: str
-    attempt: int | None = None
-    subject: str = ""
-    detail: str = ""
-
-
-class SeenNode(msgspec.Struct, kw_only=True, gc=False):
-    """See the columns of ``schema.nodes``."""
-
-    id: int
-    present: bool
 
 
 class Fold:
@@ -82,10 +56,12 @@ class Fold:
         self.charged: dict[str, Attempt] = {}
         #: The time of the last fact that has one.
         self.at = at
-        #: What is to be written: attempts by id, those of them that are new, events, nodes and sums.
+        #: What is to be written: attempts by id, those of them that are new, events, steps that
+        #: are no events, nodes and sums.
         self.changed: dict[int, Attempt] = {}
         self.new: set[int] = set()
         self.events: list[Event] = []
+        self.steps: list[Event] = []
         self.changed_nodes: set[str] = set()
         self.booking = Booking()
         for attempt in attempts:
@@ -94,11 +70,11 @@ class Fold:
             q.TaskQueued: self._task_queued,
             q.QueuePlaceChanged: self._queue_place_changed,
             q.TaskCancelled: self._task_cancelled,
-            q.QueuePolicyChanged: self._policy_changed,
-            f.PolicyChanged: self._policy_changed,
             f.AgentAdmitted: self._agent_admitted,
             f.AgentStarted: self._agent_started,
             f.AgentProcessRestarted: self._agent_restarted,
+            JobClaimMoved: self._claim_moved,
+            f.AgentEnding: self._agent_ending,
             f.AgentEnded: self._agent_ended,
             f.TaskRegistered: self._task_registered,
             f.TaskEnded: self._task_ended,
@@ -107,46 +83,49 @@ class Fold:
             f.SavingFailed: self._saving_failed,
             f.TaskPreempted: self._task_preempted,
             f.EvictionFailed: self._eviction_failed,
-            f.PoolEnsured: lambda fact: self._note("pool_defined", fact.spec.name),
-            CohortEnsured: lambda fact: self._note("cohort_defined", fact.spec.name),
-            f.NodeSeen: self._node_seen,
-            f.NodeLost: self._node_lost,
-            f.NodeCordoned: self._node_cordoned,
-            d.DrainStarted: self._drain_started,
-            d.DrainEnded: self._drain_ended,
-            f.GroupReady: lambda fact: self._note("group_created", fact.group_id),
-            f.GroupEnded: self._group_ended,
-            f.EpochBegun: lambda fact: self._note("supervisor_started", epoch=fact.epoch),
+            **ClusterEvents(self).updates,
         }
 
     def add(self, fact: f.AnyFact) -> None:
         """Note what a fact changes."""
-        self.at = getattr(fact, "at", None) or self.at
+        if not isinstance(fact, q.StartReserved):  # its time is that of a future start
+            self.at = getattr(fact, "at", None) or self.at
         apply = self._apply.get(type(fact))
         if apply is not None:
             apply(fact)
 
     def saved(self) -> None:
         """Everything noted so far is in the tables."""
-        self.changed, self.new, self.events = {}, set(), []
+        self.changed, self.new, self.events, self.steps = {}, set(), [], []
         self.changed_nodes, self.booking = set(), Booking()
 
     def event(
-        self, kind: str, attempt: Attempt | None, subject: str = "", **detail: object
+        self,
+        kind: str,
+        attempt: Attempt | None,
+        subject: str = "",
+        fact: f.AnyFact | None = None,
+        **detail: object,
     ) -> None:
-        """Note an event now. Empty details are left out."""
+        """Note an event now. Empty details are left out. ``fact``: what a rehearsal needs of it."""
         given = {name: value for name, value in detail.items() if value not in (None, "", ())}
         self.events.append(
-            Event(
-                number=self.next_event,
-                at=self.at,
+            self._numbered(
                 kind=kind,
                 attempt=None if attempt is None else attempt.id,
                 subject=subject,
                 detail=text_of(given),
+                fact="" if fact is None else encode_facts((fact,)).decode(),
             )
         )
+
+    def step(self, kind: str, **given: str) -> None:
+        """Note a step now that is no event; it has a number in the sequence of events."""
+        self.steps.append(self._numbered(kind=kind, **given))
+
+    def _numbered(self, **given: Any) -> Event:
         self.next_event += 1
+        return Event(number=self.next_event - 1, at=self.at, **given)
 
     def begin(self, **fields: Any) -> Attempt:
         """A new attempt."""
@@ -213,9 +192,6 @@ class Fold:
             attempt.open = False
         self.touch(attempt)
 
-    def _note(self, kind: str, subject: str = "", **detail: object) -> None:
-        self.event(kind, None, subject, **detail)
-
     # -- the queue ----------------------------------------------------------------------------------------
 
     def _task_queued(self, fact: q.TaskQueued) -> None:
@@ -230,7 +206,10 @@ class Fold:
         )
         attempt.describe(given.task, given.agent)
         self.tasks[attempt.task_id] = attempt
-        self.event("requeued" if arrived is not None else "queued", attempt)
+        if arrived is None:
+            self.event("queued", attempt, fact=fact)
+        else:
+            self.event("requeued", attempt)
 
     def _queue_place_changed(self, fact: q.QueuePlaceChanged) -> None:
         attempt = self.tasks.get(fact.task_id)
@@ -241,11 +220,13 @@ class Fold:
         held = attempt.reason == Reason.HELD_BY_USER.value
         if fact.held != held:
             attempt.reason = Reason.HELD_BY_USER.value if fact.held else ""
-            self.event("held" if fact.held else "released", attempt)
+            self.event("held" if fact.held else "released", attempt, fact=fact)
         elif fact.priority != before:
-            self.event("priority_changed", attempt, before=before, priority=fact.priority)
+            self.event(
+                "priority_changed", attempt, fact=fact, before=before, priority=fact.priority
+            )
         else:
-            self.event("moved_to_front", attempt)
+            self.event("moved_to_front", attempt, fact=fact)
 
     def _task_cancelled(self, fact: q.TaskCancelled) -> None:
         attempt = self.tasks.get(fact.task_id)
@@ -265,6 +246,7 @@ class Fold:
     def _agent_admitted(self, fact: f.AgentAdmitted) -> None:
         spec, task = fact.agent, fact.task
         attempt = None if task is None else self.tasks.get(task.task_id)
+        waited = attempt is not None
         if attempt is None:
             attempt = self.begin(submitted_at=fact.at, queued_at=fact.at)
             if task is not None:
@@ -275,7 +257,8 @@ class Fold:
         self.place(attempt, spec.name)
         self.charge(attempt)
         victims = [victim.task_id for victim in fact.evicting]
-        self.event("admitted", attempt, evicting=victims or None)
+        given = None if waited else fact
+        self.event("admitted", attempt, fact=given, evicting=victims or None)
 
     def _agent_started(self, fact: f.AgentStarted) -> None:
         members = [m.node_id for m in fact.members] or [fact.node_id]
@@ -289,14 +272,25 @@ class Fold:
             self.touch(attempt)
             if attempt.task_id:
                 self.booking.start(attempt)
-            self.event("started", attempt, restored=fact.state_restored)
+            self.event("started", attempt, fact=fact, restored=fact.state_restored)
 
     def _agent_restarted(self, fact: f.AgentProcessRestarted) -> None:
         for attempt in self.on_agent.get(fact.agent_name, ()):
             self.event("restarted", attempt)
 
+    def _claim_moved(self, fact: JobClaimMoved) -> None:
+        attempt = self.charged.get(fact.agent_name)
+        if attempt is not None:
+            self.event("claim_moved", attempt, fact=fact, nodes=[node for node, _ in fact.parts])
+
+    def _agent_ending(self, fact: f.AgentEnding) -> None:
+        """The agent is terminated before its tasks have ended; that of evictions is an event already."""
+        for attempt in self.on_agent.get(fact.agent_name, ()):
+            if attempt.state != PREEMPTING and fact.reason is not EndReason.PREEMPTED:
+                self.event("ending", attempt, reason=WITH_AGENT[fact.reason][1])
+
     def _agent_ended(self, fact: f.AgentEnded) -> None:
-        state, reason = _WITH_AGENT[fact.reason]
+        state, reason = WITH_AGENT[fact.reason]
         for attempt in self.on_agent.pop(fact.agent_name, ()):
             self.end(attempt, state, reason, fact.error)
         holder = self.charged.get(fact.agent_name)
@@ -392,7 +386,7 @@ class Fold:
         if attempt is None:
             return
         attempt.save_error = fact.save_error
-        attempt.lost_s = _lost_s(attempt)
+        attempt.lost_s = attempt.lost_by_eviction()
         self.end(attempt, "preempted" if fact.counted else "cancelled", fact.reason.value)
 
     def _eviction_failed(self, fact: f.EvictionFailed) -> None:
@@ -412,45 +406,3 @@ class Fold:
             found = self.nodes[node_id] = SeenNode(id=len(self.nodes) + 1, present=False)
             self.changed_nodes.add(node_id)
         return found
-
-    def _node_seen(self, fact: f.NodeSeen) -> None:
-        node = self.node(fact.report.node_id)
-        if not node.present:
-            node.present = True
-            self.changed_nodes.add(fact.report.node_id)
-            self._note("node_joined", fact.report.node_id)
-
-    def _node_lost(self, fact: f.NodeLost) -> None:
-        self.node(fact.node_id).present = False
-        self.changed_nodes.add(fact.node_id)
-        self._note("node_lost", fact.node_id)
-
-    def _node_cordoned(self, fact: f.NodeCordoned) -> None:
-        self._note("node_cordoned" if fact.cordoned else "node_uncordoned", fact.node_id)
-
-    def _drain_started(self, fact: d.DrainStarted) -> None:
-        self._note(
-            "drain_started",
-            fact.node_id or fact.pool_name or "",
-            deadline=fact.deadline,
-            by_client=fact.client,
-        )
-
-    def _drain_ended(self, fact: d.DrainEnded) -> None:
-        self._note("drain_ended", fact.node_id or fact.pool_name or "")
-
-    def _group_ended(self, fact: f.GroupEnded) -> None:
-        self._note("group_removed", fact.group_id, error=fact.error)
-
-    def _policy_changed(self, fact: f.PolicyChanged | q.QueuePolicyChanged) -> None:
-        kind = "policy_changed" if isinstance(fact, f.PolicyChanged) else "queue_policy_changed"
-        shown = fact.policy.public()
-        changes = {name: shown[name] for name in fact.changes if name in shown}
-        self._note(kind, by_client=fact.client, changes=changes)
-
-
-def _lost_s(attempt: Attempt) -> float | None:
-    """The seconds of work that an eviction lost: from its start, or the last saved state, to the decision."""
-    if attempt.started_at is None or attempt.evicted_at is None:
-        return None
-    return max(0.0, attempt.evicted_at - max(attempt.started_at, attempt.saved_at or 0.0))

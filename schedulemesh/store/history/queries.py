@@ -11,7 +11,15 @@ from sqlalchemy.sql import and_
 
 from schedulemesh.domain.resources import UNIT
 from schedulemesh.store.history.attempts import FIELDS, Attempt, attempt_of
-from schedulemesh.store.history.schema import attempts, by_index, events, nodes, progress, usage
+from schedulemesh.store.history.schema import (
+    attempts,
+    by_index,
+    events,
+    nodes,
+    progress,
+    steps,
+    usage,
+)
 from schedulemesh.store.history.usage import (
     HOUR_S,
     NAMES,
@@ -124,15 +132,19 @@ class History:
 
     def event_span(self) -> tuple[int, int]:
         """The cursors of the oldest event that is kept and of the newest one; where none is kept, the first
-        is one higher than the second.
+        is one higher than the second. Steps have numbers of the same sequence.
         """
         mine = progress.c.journal == self._journal
         following = (
             self._connection.execute(select(progress.c.next_event).where(mine)).scalar() or 1
         )
-        kept = select(func.min(events.c.number)).where(events.c.journal == self._journal)
-        oldest = self._connection.execute(kept).scalar()
-        return following if oldest is None else oldest, following - 1
+        oldest: list[int | None] = [
+            self._connection.execute(
+                select(func.min(table.c.number)).where(table.c.journal == self._journal)
+            ).scalar()
+            for table in (events, steps)
+        ]
+        return min((one for one in oldest if one), default=following), following - 1
 
     def usage(
         self, by: Dimension, since: float, until: float, label: str | None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 
-from sqlalchemy import Column, Connection, delete, func, select
+from sqlalchemy import Column, Connection, Table, delete, func, select
 
 from schedulemesh.config.settings import HistorySettings
-from schedulemesh.store.history.schema import attempts, by_index, events, usage
+from schedulemesh.store.history.schema import attempts, by_index, events, steps, usage
 from schedulemesh.store.history.usage import HOUR_S
 
 #: Rows that one transaction removes, so that writing never waits for long.
@@ -39,7 +39,9 @@ class Retention:
             removed += len(ids)
             if len(ids) < _AT_ONCE:
                 break
-        self._remove_events(connection, oldest, stop)
+        first = self._highest(connection, events.c.number) - settings.keep_tasks * _EVENTS_EACH
+        for table in (events, steps):
+            self._remove_events(connection, table, oldest, first, stop)
         hours = (usage.c.journal == self._journal) & (
             usage.c.hour < (now - settings.keep_usage_s) // HOUR_S
         )
@@ -56,23 +58,25 @@ class Retention:
             gone = (attempts.c.journal == self._journal) & attempts.c.id.in_(some)
             connection.execute(delete(attempts).where(gone))
 
-    def _remove_events(self, connection: Connection, oldest: float, stop: threading.Event) -> None:
-        """Remove the events that are too old, or too many."""
-        mine = events.c.journal == self._journal
-        most = self._settings.keep_tasks * _EVENTS_EACH
-        first = self._highest(connection, events.c.number) - most
+    def _remove_events(
+        self,
+        connection: Connection,
+        table: Table,
+        oldest: float,
+        first: int,
+        stop: threading.Event,
+    ) -> None:
+        """Remove the events, or the steps, that are too old or too many: up to the number ``first``."""
+        mine = table.c.journal == self._journal
+        old_ones = (table.c.at < oldest) | (table.c.number <= first)
         while not stop.is_set():
-            wanted = select(events.c.number, events.c.at).where(mine)
+            wanted = select(table.c.number, table.c.at).where(mine)
             with connection.begin():
-                rows = connection.execute(wanted.order_by(events.c.number).limit(_AT_ONCE)).all()
+                rows = connection.execute(wanted.order_by(table.c.number).limit(_AT_ONCE)).all()
                 old = [row.number for row in rows if row.at < oldest or row.number <= first]
                 if old:
-                    gone = mine & events.c.number.between(old[0], old[-1])
-                    connection.execute(
-                        delete(events).where(
-                            gone, (events.c.at < oldest) | (events.c.number <= first)
-                        )
-                    )
+                    gone = mine & table.c.number.between(old[0], old[-1])
+                    connection.execute(delete(table).where(gone, old_ones))
             if len(old) < _AT_ONCE:
                 return
 

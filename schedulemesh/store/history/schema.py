@@ -105,6 +105,23 @@ events = Table(
     Column("subject", Text),
     #: A JSON object.
     Column("detail", Text),
+    #: A JSON list with the fact itself, where a rehearsal needs all of it: submissions, definitions, nodes.
+    Column("fact", Text),
+    sqlite_with_rowid=False,
+)
+
+#: One row for each step that is no event and yet changes decisions: what a rehearsal has to repeat.
+steps = Table(
+    "schedulemesh_history_steps",
+    metadata,
+    Column("journal", BigInteger, primary_key=True, autoincrement=False),
+    #: Its place among the events, whose numbers leave it out.
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("at", Float, nullable=False),
+    #: The key of the class that was loaded.
+    Column("class_key", Text),
+    #: A JSON list with the fact: what was seen of external work, or measured. A tick has neither.
+    Column("fact", Text),
     sqlite_with_rowid=False,
 )
 

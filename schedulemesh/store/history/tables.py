@@ -32,7 +32,7 @@ from schedulemesh.store.opening import engine_of, set_pragmas
 _LOCK = 0x5343484D48495354
 VERSION_TABLE = "schedulemesh_history_version"
 #: The newest version of the tables: the revision of the newest script in ``migrations/versions``.
-HEAD = "0001"
+HEAD = "0004"
 _SCRIPTS = Path(__file__).with_name("migrations")
 _FOUND: Select[str] = select(column("version_num", String)).select_from(table(VERSION_TABLE))
 #: The suffix of the history's file beside a journal's file, and those of the files beside that one.

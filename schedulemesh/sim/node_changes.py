@@ -1,0 +1,110 @@
+"""Nodes of a simulated cluster that join, die or are drained at given times."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from schedulemesh.domain.node import NodeReport
+from schedulemesh.domain.numbers import MAX_DURATION_S, parse_number
+from schedulemesh.domain.resources import UNIT
+from schedulemesh.errors import InvalidRequestError
+
+Event = Literal["lost", "joined", "drain", "undrain"]
+#: The columns of a table of changes.
+COLUMNS = ("at_s", "node", "event")
+
+
+class NodeChange(msgspec.Struct, frozen=True, kw_only=True):
+    """What happens to one node, in seconds from the start of the trace.
+
+    A node whose first change is "joined" is not there before. "lost": it dies with everything on it. "drain":
+    nothing new starts on it, and what runs there is evicted; "undrain" ends that.
+    """
+
+    at_s: float
+    #: As the cluster names it, such as "3-node": the number among all nodes, and the name of its kind.
+    node: str
+    event: Event
+
+    def __post_init__(self) -> None:
+        """Check the time."""
+        parse_number(self.at_s, "at_s", 0.0, MAX_DURATION_S)
+
+
+def read_node_changes(path: str | Path) -> list[NodeChange]:
+    """The changes of a CSV file with the columns ``COLUMNS``. Raises InvalidRequestError."""
+    try:
+        with Path(path).open(newline="", encoding="utf-8") as file:
+            rows = csv.DictReader(file)
+            if tuple(rows.fieldnames or ()) != COLUMNS:
+                raise InvalidRequestError(
+                    f"{path} has the columns {', '.join(rows.fieldnames or ())}; "
+                    f"they must be {', '.join(COLUMNS)}"
+                )
+            return [_change(row, path, number) for number, row in enumerate(rows, 2)]
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequestError(f"{path} cannot be read: {error}") from None
+
+
+def _change(row: dict[str, str], path: str | Path, line: int) -> NodeChange:
+    try:
+        return msgspec.convert(row, NodeChange, strict=False)
+    except msgspec.ValidationError as error:
+        raise InvalidRequestError(f"{path}, line {line}: {error}") from None
+
+
+def checked(
+    changes: Iterable[NodeChange], cluster: Iterable[NodeReport]
+) -> tuple[tuple[NodeChange, ...], frozenset[str]]:
+    """The changes in the order of their times, and the nodes that are not there at the start.
+
+    Raises InvalidRequestError for a node that the cluster does not have, or a change that cannot happen to it
+    then.
+    """
+    ordered = tuple(sorted(changes, key=lambda change: change.at_s))
+    names = {node.node_id for node in cluster}
+    absent: set[str] = set()
+    there: dict[str, bool] = {}
+    for change in ordered:
+        if change.node not in names:
+            raise InvalidRequestError(
+                f"there is no node {change.node!r}; nodes are {', '.join(sorted(names))}"
+            )
+        if change.node not in there and change.event == "joined":
+            absent.add(change.node)
+        present = there.get(change.node, change.node not in absent)
+        if present == (change.event == "joined"):
+            state = "there" if present else "not there"
+            raise InvalidRequestError(
+                f"node {change.node!r} is {state} at {change.at_s:g} s: {change.event!r} cannot happen"
+            )
+        there[change.node] = change.event != "lost"
+    return ordered, frozenset(absent)
+
+
+def capacities(
+    cluster: Iterable[NodeReport], changes: Sequence[NodeChange], absent: Collection[str]
+) -> tuple[tuple[float, float], ...]:
+    """(time in seconds of the trace, GPUs from then on) of the nodes that are there, whether they are drained
+    or not; CPUs where no node has GPUs.
+    """
+    nodes = {node.node_id: node.total for node in cluster}
+    has_gpus = any(total.gpu for total in nodes.values())
+    sizes = {name: (total.gpu if has_gpus else total.cpu) for name, total in nodes.items()}
+    there = sum(size for name, size in sizes.items() if name not in absent)
+    found = [(0.0, there / UNIT)]
+    for change in changes:
+        if change.event in ("lost", "joined"):
+            there += sizes[change.node] if change.event == "joined" else -sizes[change.node]
+            found.append((change.at_s, there / UNIT))
+    return tuple(found)
+
+
+def losses(changes: Iterable[NodeChange]) -> int:
+    """How many nodes die: no job dies more often."""
+    return sum(change.event == "lost" for change in changes)

@@ -1,0 +1,119 @@
+"""The command rehearse reads a state folder and prints what a period would have been."""
+
+import json
+import random
+import shutil
+
+import pytest
+
+from tests.sim.recorded_load import run_and_write
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    state = tmp_path_factory.mktemp("state")
+    (state / "ns").mkdir()
+    run_and_write(state / "ns" / "mesh.sqlite", seed=2, count=60)
+    return state
+
+
+def test_without_changes_every_decision_is_the_same(run, folder):
+    done = run("rehearse", str(folder))
+    assert done.exit_code == 0, done.output
+    assert "(100.0 %)" in done.stderr
+    assert "0 tasks would have waited less, 0 more" in done.stderr
+
+
+def test_pools_before_and_after_a_change(run, folder, tmp_path):
+    (tmp_path / "new.yaml").write_text("policy: {queue: {order: shortest_remaining}}\n")
+    given = ["rehearse", str(folder), "--policy", str(tmp_path / "new.yaml"), "--nodes", "+4"]
+    done = run(*given, "--pool", "a=32", "-o", "json")
+    assert done.exit_code == 0, done.output
+    rows = {row["pool"]: row for row in json.loads(done.stdout)}
+    assert set(rows) == {"(all)", "a", "b"}
+    mean = {side: rows["(all)"][side]["waited_s"]["mean"] for side in ("recorded", "rehearsed")}
+    assert mean["rehearsed"] < mean["recorded"]
+    assert "tasks would have waited less" in done.stderr
+
+
+def test_every_task_is_listed(run, folder):
+    done = run("rehearse", str(folder), "--tasks", "-o", "json")
+    assert len(json.loads(done.stdout)) == 60
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--pool", "a", "research=64"),
+        ("--nodes", "many", "+4"),
+        ("--pool", "c=4", "no pool 'c'"),
+        ("--pool", "a=-4", "must be at least 0"),
+        ("--pool", "a=nan", "must be a finite number"),
+        ("--pool", "a=inf", "must be at most"),
+        ("--nodes", "-4", "there were 4 nodes"),
+        ("--nodes", "-100", "there were 4 nodes"),
+        ("--since", "2999-01-01", "the history ends at"),
+    ],
+)
+def test_bad_options_are_refused(run, folder, option, value, said):
+    done = run("rehearse", str(folder), option, value)
+    assert done.exit_code == 2
+    assert said in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_period_that_begins_before_the_history_is_all_of_it(run, folder):
+    done = run("rehearse", folder, "--since", "1971-01-01", "-o", "json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)[0]["recorded"]["tasks"] == 60
+
+
+def _random(path):
+    path.write_bytes(random.Random(1).randbytes(20_000))
+
+
+def _halved(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def _flipped(path):
+    """Damage what the message of SQLite quotes, too."""
+    content, draw = bytearray(path.read_bytes()), random.Random(1)
+    for _ in range(200):
+        content[draw.randrange(100, len(content))] = draw.randrange(256)
+    path.write_bytes(content)
+
+
+def _emptied(path):
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize("name", ["mesh.sqlite", "mesh.sqlite.history"])
+@pytest.mark.parametrize("damage", [_random, _halved, _flipped, _emptied])
+def test_a_damaged_file_is_refused_and_left_as_it_is(run, folder, tmp_path, damage, name):
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "ns" / name
+    damage(path)
+    before = path.read_bytes()
+    done = run("rehearse", tmp_path)
+    assert done.exit_code == 1
+    assert "cannot be read" in done.stderr
+    assert "intact copies of mesh.sqlite and mesh.sqlite.history" in done.stderr
+    assert done.stdout == ""
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("options", [(), ("--tasks",)])
+def test_a_table_of_80_columns_breaks_no_word(run, folder, options):
+    table = run("rehearse", folder, "--nodes", "+1", *options).stdout
+    first = "task" if options else "pool"
+    words = {"pool", "owner", "waited"} if options else {"mean", "p95", "evicted", "lost", "GPU-h"}
+    assert {first, *words} <= set(table.split())
+    assert max(map(len, table.splitlines())) <= 80
+    rows = 61 if options else 4  # with the headings; the pools are (all), a and b
+    assert len(table.splitlines()) == rows
+
+
+def test_a_wide_table_has_every_column(run, folder):
+    table = run("rehearse", folder, "-o", "wide", width=200).stdout
+    assert {"started", "ended", "GPU-h"} <= set(table.split())

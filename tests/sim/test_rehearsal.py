@@ -1,0 +1,199 @@
+"""What was recorded of a load is decided again in the same way, or otherwise under another policy."""
+
+from __future__ import annotations
+
+import functools
+
+import msgspec
+import pytest
+
+from schedulemesh.errors import InvalidRequestError, JournalError
+from schedulemesh.sim import Timing
+from schedulemesh.sim.rehearsal import Changes, open_history, rehearse
+from schedulemesh.sim.rehearsal.observations import _with as fewer
+from tests.sim.disturbed_load import DisturbedWorld
+from tests.sim.recorded_load import (
+    FailingWorld,
+    UnevenWorld,
+    policy_of,
+    random_jobs,
+    recorded_world,
+    run_and_write,
+    written,
+)
+
+SLOW = Timing(start_s=5.0, end_s=2.0)
+POLICIES = {
+    "priority": policy_of(),
+    "attained service": policy_of({"order": "two_level_las", "las_preempts": True}),
+    "shortest first": policy_of({"order": "shortest_remaining"}),
+    "strict": policy_of(queueing="strict"),
+}
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory):
+    path = tmp_path_factory.mktemp("state") / "mesh.sqlite"
+    run_and_write(path, seed=3, count=120, timing=SLOW, policy=policy_of())
+    return open_history(str(path))
+
+
+@pytest.mark.parametrize(
+    ("name", "seed"), [(name, seed) for seed, name in enumerate(POLICIES, start=1)]
+)
+def test_under_the_policy_that_was_in_force_every_decision_is_the_same(name, seed, tmp_path):
+    path = tmp_path / "mesh.sqlite"
+    run_and_write(path, seed=seed, count=100, timing=SLOW, policy=POLICIES[name])
+    found = rehearse(open_history(str(path)))
+    assert found.check.differences == ()
+    assert found.check.same == found.check.decisions > 100
+    assert found.check.left_out == {}
+    assert found.rehearsed == found.recorded
+    assert found.recorded[""].preemptions > 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_so_it_is_where_every_action_and_every_tick_comes_at_another_time(seed, tmp_path):
+    jobs = random_jobs(seed, 40, "ab", mean_s=6.0, shorter=15.0)
+    policy = list(POLICIES.values())[seed]
+    uneven = functools.partial(UnevenWorld, seed=seed)
+    world = recorded_world(jobs, policy, Timing(start_s=1.0, end_s=0.5, save_s=2.0), world=uneven)
+    world.run()
+    written(world, tmp_path / "mesh.sqlite")
+    found = rehearse(open_history(str(tmp_path / "mesh.sqlite")))
+    assert found.check.differences == ()
+    assert found.check.same == found.check.decisions > 60
+    assert found.rehearsed == found.recorded
+    assert found.recorded[""].preemptions > 5
+
+
+# 29 and 37 end during evictions; in 30 a process dies while it starts.
+@pytest.mark.parametrize("seed", [0, 1, 2, 29, 30, 37])
+def test_so_it_is_where_clients_operators_and_nodes_intervene(seed, tmp_path):
+    jobs = random_jobs(seed, 40, "ab", mean_s=6.0, shorter=15.0)
+    disturbed = functools.partial(DisturbedWorld, seed=seed, pause_s=8.0)
+    timing = Timing(start_s=1.0, end_s=0.5, save_s=2.0)
+    world = recorded_world(jobs, policy_of(), timing, world=disturbed)
+    world.run_for(400.0)
+    written(world, tmp_path / "mesh.sqlite")
+    found = rehearse(open_history(str(tmp_path / "mesh.sqlite")))
+    assert found.check.differences == ()
+    assert found.check.same == found.check.decisions > 30
+    assert found.check.left_out == {}
+    assert len(world.happened) == 10
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_so_it_is_where_starts_fail(seed, tmp_path):
+    jobs = random_jobs(seed, 40, "ab", mean_s=6.0, shorter=15.0)
+    failing = functools.partial(FailingWorld, seed=seed)
+    world = recorded_world(jobs, policy_of(), Timing(start_s=1.0, save_s=2.0), world=failing)
+    world.run_for(600.0)
+    written(world, tmp_path / "mesh.sqlite")
+    found = rehearse(open_history(str(tmp_path / "mesh.sqlite")))
+    assert found.check.differences == ()
+    assert found.check.same == found.check.decisions > 40
+
+
+@pytest.mark.parametrize("promote_after_s", [0.0, 60.0])
+def test_so_it_is_where_waiting_tasks_are_changed_and_promoted(promote_after_s, tmp_path):
+    jobs = random_jobs(1, 40, "ab", mean_s=6.0, shorter=15.0)
+    disturbed = functools.partial(DisturbedWorld, pause_s=8.0, only=("_change_waiting",))
+    policy = policy_of({"promote_after_s": promote_after_s})
+    world = recorded_world(jobs, policy, Timing(start_s=1.0, end_s=0.5), world=disturbed)
+    world.run_for(400.0)
+    written(world, tmp_path / "mesh.sqlite")
+    found = rehearse(open_history(str(tmp_path / "mesh.sqlite")))
+    assert found.check.differences == ()
+    assert found.check.same == found.check.decisions > 30
+
+
+def test_more_nodes_and_more_quota_shorten_the_wait(recording):
+    found = rehearse(recording, Changes(nodes=4, pools={"a": 32, "b": 32}))
+    before, after = found.recorded[""], found.rehearsed[""]
+    assert after.waited_s.mean < before.waited_s.mean / 4
+    assert after.tasks == before.tasks == 120
+    assert found.waits[0].rehearsed_s < found.waits[0].recorded_s
+    assert found.check.differences == ()
+
+
+def test_what_the_new_policy_leaves_out_stays_as_it_was(recording):
+    queue = {"order": "shortest_remaining"}
+    found = rehearse(recording, Changes(policy={"policy": {"queue": queue}}))
+    assert set(found.rehearsed) == {"", "a", "b"}
+    assert found.rehearsed[""].waited_s.mean != found.recorded[""].waited_s.mean
+    same = rehearse(recording, Changes(policy={"policy": {"queue": {"order": "priority"}}}))
+    assert same.rehearsed == same.recorded
+
+
+def test_a_change_counts_from_the_beginning_of_the_period(recording):
+    middle = recording.submissions[60].attempts[0].submitted_at
+    found = rehearse(recording, Changes(nodes=4), since=middle)
+    assert found.since == middle
+    assert found.recorded[""].tasks == found.rehearsed[""].tasks == 60
+
+
+def test_nodes_that_are_taken_away_lengthen_the_wait(recording):
+    found = rehearse(recording, Changes(nodes=-2))
+    assert found.rehearsed[""].waited_s.mean > found.recorded[""].waited_s.mean
+
+
+def test_an_unknown_pool_is_refused(recording):
+    with pytest.raises(InvalidRequestError, match="no pool 'c'"):
+        rehearse(recording, Changes(pools={"c": 1}))
+
+
+def test_damage_inside_a_fact_is_named(recording):
+    events = [
+        msgspec.structs.replace(one, fact=one.fact[:-5]) if one.kind == "queued" else one
+        for one in recording.events
+    ]
+    with pytest.raises(
+        JournalError, match="event 1 of the history, 'queued', has a fact that cannot be read"
+    ):
+        rehearse(msgspec.structs.replace(recording, events=events))
+
+
+def test_definitions_that_the_history_does_not_keep_are_those_of_its_end(recording):
+    """As of a cluster whose nodes joined before ``keep_s``."""
+    kinds = {event.kind for event in recording.definitions}
+    assert {"pool_defined", "node_joined"} <= kinds
+    part = msgspec.structs.replace(recording, definitions=[], missing=len(recording.definitions))
+    found = rehearse(part)
+    assert found.check.differences == ()
+    assert found.check.same == found.check.decisions > 100
+    assert found.check.left_out == {
+        "events before the period that are not kept any more": len(recording.definitions)
+    }
+
+
+def test_own_strategies_are_refused(recording):
+    changes = Changes(policy={"strategies": ["bin_pack"]})
+    with pytest.raises(InvalidRequestError, match="own strategies"):
+        rehearse(recording, changes)
+
+
+def test_an_export_is_refused(tmp_path):
+    path = tmp_path / "jobs.csv"
+    path.write_text("job_id,submit_s\n")
+    with pytest.raises(InvalidRequestError, match="schedulemesh simulate"):
+        open_history(str(path))
+
+
+def test_a_folder_without_a_journal_is_refused(tmp_path):
+    with pytest.raises(InvalidRequestError, match="contains no journal"):
+        open_history(str(tmp_path))
+
+
+def test_a_journal_without_history_is_refused_and_none_is_created(tmp_path):
+    path = tmp_path / "mesh.sqlite"
+    run_and_write(path, seed=1, count=2)
+    (tmp_path / "mesh.sqlite.history").unlink()
+    with pytest.raises(InvalidRequestError, match="no history beside"):
+        open_history(str(path))
+    assert not (tmp_path / "mesh.sqlite.history").exists()
+
+
+def test_where_nodes_are_taken_away_that_died_in_the_history_none_are_left():
+    assert list(fewer(["a", "b", "c"], -2)) == ["a"]
+    assert list(fewer(["a", "b", "c"], -5)) == []

@@ -1,0 +1,57 @@
+"""What the history derives from single facts."""
+
+from __future__ import annotations
+
+from schedulemesh.domain.agent import JobSpec
+from schedulemesh.engine.messages import facts as f
+from schedulemesh.engine.messages import queue_facts as q
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.job_stimuli import JobBeyondClaim
+from schedulemesh.store.history.fold import Fold
+from tests.engine.builders import Mesh, amount, node, pool
+
+
+def test_the_time_of_a_reserved_start_is_not_that_of_the_fact():
+    fold = Fold(at=5.0)
+    fold.add(q.StartReserved(task_id="t", at=99.0))
+    assert fold.at == 5.0
+
+
+def test_ticks_and_loaded_classes_are_steps_among_the_events_and_no_events():
+    fold = Fold()
+    fold.add(q.Ticked(at=1.0))
+    fold.add(q.ClassLoaded(class_key="c", at=2.0))
+    assert [(step.number, step.at, step.subject) for step in fold.steps] == [
+        (1, 1.0, ""),
+        (2, 2.0, "c"),
+    ]
+    assert (fold.events, fold.next_event) == ([], 3)
+    fold.saved()
+    assert fold.steps == []
+
+
+def test_what_a_supervisor_decided_after_a_restart_is_an_event():
+    fold = Fold()
+    fold.add(f.EpochBegun(epoch=2, at=1.0, gap=3))
+    fold.add(q.Ticked(at=2.0, recovered=True))
+    assert [(one.kind, one.at) for one in fold.events] == [
+        ("supervisor_started", 1.0),
+        ("supervisor_recovered", 2.0),
+    ]
+    assert fold.events[0].detail == '{"epoch":2,"gap":3}'
+    assert fold.steps == []
+
+
+def test_a_job_that_held_more_than_it_claimed_has_failed_for_that():
+    mesh = Mesh(pool("p", cpu=4), nodes=[node("n", cpu=4)])
+    mesh.submit("j", job=JobSpec(over_claim="end"), cpu=2)
+    agent = mesh.state.agents["j"]
+    mesh.report("j")
+    ours = {"agent_name": "j", "incarnation": agent.incarnation}
+    mesh.handle(JobBeyondClaim(**ours, beyond=amount(cpu=1), since=mesh.now - 3600.0))
+    mesh.handle(s.AgentGone(**ours))
+    fold = Fold()
+    for fact in mesh.facts:
+        fold.add(fact)
+    (attempt,) = fold.changed.values()
+    assert (attempt.state, attempt.reason, attempt.open) == ("failed", "over_claim", False)
