@@ -8,8 +8,10 @@ collects the results, and ``plan`` computes how a tensor moves from one layout t
 from schedulemesh.dispatch.balance import balance
 from schedulemesh.dispatch.batches import Sharded, microbatches, shard
 from schedulemesh.dispatch.collecting import Reduction
+from schedulemesh.dispatch.declarations import Dispatch, dispatch
 from schedulemesh.dispatch.holdings import Holdings, holdings
 from schedulemesh.dispatch.jagged import Jagged
+from schedulemesh.dispatch.key_mapping import Concat, Slice, fused_qkv, separate_qkv
 from schedulemesh.dispatch.layout import DEFAULT_ORDER, ParallelLayout
 from schedulemesh.dispatch.moving import apply_plan, assemble, give
 from schedulemesh.dispatch.pieces import Piece, Segment
@@ -25,26 +27,32 @@ from schedulemesh.dispatch.placement import (
 )
 from schedulemesh.dispatch.plan import Plan, Traffic, Transfer, plan
 from schedulemesh.dispatch.routes import Worker
+from schedulemesh.dispatch.stored import Made, Region, made_of, reads, writes
 from schedulemesh.dispatch.strategies import Scattered, Workers, scatter
 from schedulemesh.dispatch.trees import gather
 
 __all__ = [
     "DEFAULT_ORDER",
     "Assign",
+    "Concat",
+    "Dispatch",
     "Holdings",
     "Jagged",
+    "Made",
     "ParallelLayout",
     "Piece",
     "Placement",
     "Plan",
     "Primary",
     "Reduction",
+    "Region",
     "Replicate",
     "Scattered",
     "Segment",
     "Shard",
     "Sharded",
     "Sharding",
+    "Slice",
     "Stage",
     "Traffic",
     "Transfer",
@@ -54,11 +62,17 @@ __all__ = [
     "apply_plan",
     "assemble",
     "balance",
+    "dispatch",
+    "fused_qkv",
     "gather",
     "give",
     "holdings",
+    "made_of",
     "microbatches",
     "plan",
+    "reads",
     "scatter",
+    "separate_qkv",
     "shard",
+    "writes",
 ]

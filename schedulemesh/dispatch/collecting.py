@@ -94,7 +94,7 @@ def collect(
         pattern=pattern,
         named=like is not None,
         holders=_holders(pattern, parts),
-        reduce=_reductions(reduce),
+        reduce=reductions(reduce),
     )
     return _collected(list(outputs), (), batch)
 
@@ -111,12 +111,13 @@ def reduced(outputs: Sequence[Any], reduce: Reductions) -> Any:
         pattern=None,
         named=False,
         holders=tuple(range(len(outputs))),
-        reduce=_reductions(reduce),
+        reduce=reductions(reduce),
     )
     return _collected(list(outputs), (), batch)
 
 
-def _reductions(reduce: Reductions) -> Mapping[str, Reduction]:
+def reductions(reduce: Reductions) -> Mapping[str, Reduction]:
+    """Reductions by path. Raises ``InvalidRequestError`` for unknown ones."""
     given = {"": reduce} if isinstance(reduce, str) else dict(reduce or {})
     wrong = {path: how for path, how in given.items() if how not in get_args(Reduction)}
     if wrong:
@@ -124,6 +125,20 @@ def _reductions(reduce: Reductions) -> Mapping[str, Reduction]:
             f"reduce={wrong}; allowed are {', '.join(get_args(Reduction))}, for everything or by path"
         )
     return given
+
+
+def below(reduce: Reductions, key: Any) -> Reductions:
+    """The reductions of what lies under ``key`` of each result."""
+    if reduce is None or isinstance(reduce, str):
+        return reduce
+    own = str(key)
+    inner = {
+        path.removeprefix(own).removeprefix("/"): how
+        for path, how in reduce.items()
+        if path == own or path.startswith(f"{own}/")
+    }
+    everywhere = {path: how for path, how in reduce.items() if path in ("", "*")}
+    return {**everywhere, **inner} or None
 
 
 def _collected(nodes: list[Any], keys: Keys, batch: _Batch) -> Any:

@@ -17,8 +17,11 @@ from schedulemesh.errors import InvalidRequestError
 
 #: Slices of at most this many bytes are packed into one buffer: pickling one takes as long as copying this.
 PACKED_BYTES = 1 << 17
-#: Packed slices begin at multiples of this, so that they can be viewed with their own dtype.
-_ALIGNMENT = 16
+#: New arrays of at most half of this share blocks of at most this many bytes, which are freed with the last
+#: array in them.
+BLOCK_BYTES = 1 << 25
+#: Arrays in a common buffer begin at multiples of this, so that they can be viewed with their own dtype.
+_ALIGNMENT = 64
 #: Elements that a sample has at most, about.
 _SAMPLE = 4096
 
@@ -36,11 +39,20 @@ def given(held: Mapping[Path, UserArray], slices: Sequence[Slices]) -> list[User
     return [_packed(small), *large]
 
 
+def as_tensors(parts: Sequence[UserArray]) -> list[UserArray]:
+    """What ``given`` returns of tensors, as contiguous tensors."""
+    import torch
+
+    packed, *large = parts
+    return [torch.from_numpy(packed), *(part.contiguous() for part in large)]
+
+
 def received(
     arrived: Sequence[UserArray], slices: Sequence[Slices], forms: Mapping[Path, Form]
 ) -> Iterator[tuple[int, Path, list[UserArray]]]:
     """What ``given`` returned: number of the slices, path, and the boxes as views of what arrived."""
     large = iter(arrived[1:])
+    packed = arrived[0].numpy() if is_torch(arrived[0]) else arrived[0]
     at = 0
     for number, each in enumerate(slices):
         for path in each.paths:
@@ -52,7 +64,7 @@ def received(
                 if size > PACKED_BYTES:
                     found.append(next(large))
                     continue
-                found.append(_viewed(arrived[0][at : at + size], form, shape))
+                found.append(_viewed(packed[at : at + size], form, shape))
                 at += _aligned(size)
             yield number, path, found
 
@@ -69,8 +81,50 @@ def put(array: UserArray, box: Box, part: UserArray) -> None:
     array[tuple(slice(start, stop) for start, stop in box) if box else ...] = part
 
 
-def new(wanted: Wanted) -> UserArray:
-    """An array of the wanted form, filled if not all of it will be overwritten; None: nothing is wanted."""
+def allocated(wanted: Iterable[Wanted]) -> dict[Path, UserArray]:
+    """By path an array of the wanted form, filled if some of it is not overwritten; None: nothing is wanted.
+
+    Small arrays share blocks, because fresh memory is slow where it is divided: the kernel maps a large block
+    in pages of 2 MiB, and small arrays in pages of 4 KiB.
+    """
+    found: dict[Path, UserArray] = {}
+    small: list[tuple[Path, Form]] = []
+    for each in wanted:
+        if each.form is None or each.fill is not None or each.form.nbytes > BLOCK_BYTES // 2:
+            found.update((path, _new(each)) for path in each.paths)
+        else:
+            small += [(path, each.form) for path in each.paths]
+    for block in _blocks(small):
+        found.update(_divided(block))
+    return found
+
+
+def _blocks(small: Iterable[tuple[Path, Form]]) -> Iterator[list[tuple[Path, Form]]]:
+    """The arrays in their order, as many together as fit into one block."""
+    block: list[tuple[Path, Form]] = []
+    size = 0
+    for path, form in small:
+        if size + _aligned(form.nbytes) > BLOCK_BYTES:
+            yield block
+            block, size = [], 0
+        block.append((path, form))
+        size += _aligned(form.nbytes)
+    if block:
+        yield block
+
+
+def _divided(block: Sequence[tuple[Path, Form]]) -> Iterator[tuple[Path, UserArray]]:
+    """Arrays of these forms, one after another in new memory."""
+    import numpy as np
+
+    memory = np.empty(sum(_aligned(form.nbytes) for _, form in block), np.uint8)
+    at = 0
+    for path, form in block:
+        yield path, _viewed(memory[at : at + form.nbytes], form, form.shape)
+        at += _aligned(form.nbytes)
+
+
+def _new(wanted: Wanted) -> UserArray:
     form = wanted.form
     if form is None:
         return None

@@ -2,55 +2,57 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Union, cast
+from functools import partial
+from typing import TYPE_CHECKING, Union
 
-import ray
-from ray import ObjectRef, cloudpickle
+from ray import ObjectRef
 from ray.actor import ActorHandle
 
 from schedulemesh.core.client.arguments import public_calls
 from schedulemesh.core.client.results import SubmitResult
-from schedulemesh.core.transport.arrays import wrapped
 from schedulemesh.core.transport.handles import actor_id
-from schedulemesh.core.worker_groups.array_trees import Path, spelled
+from schedulemesh.core.worker_groups.declared_calls import DRIVER, declared_call
+from schedulemesh.core.worker_groups.members import Member, known_of, returned, running_again
 from schedulemesh.core.worker_groups.pending_result import PendingResult
-from schedulemesh.core.worker_groups.worker_calls import Call
+from schedulemesh.core.worker_groups.sending import put, put_once
+from schedulemesh.core.worker_groups.starting import (
+    SchedulerFacade,
+    all_or_none,
+    plain,
+    terminate,
+)
+from schedulemesh.core.worker_groups.worker_calls import Call, results
+from schedulemesh.core.worker_groups.worker_facts import agreed, worker_facts
+from schedulemesh.dispatch.declarations import UNDECLARED, Declaration, declarations
 from schedulemesh.dispatch.layout import ParallelLayout
-from schedulemesh.dispatch.strategies import Scattered, Workers, scatter
+from schedulemesh.dispatch.meshes import check_reports, reported_layout
+from schedulemesh.dispatch.strategies import Scattered, scatter
 from schedulemesh.dispatch.trees import Spec
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.user_data import UserClass, UserValue
-from schedulemesh.errors import GroupRefusedError, InvalidRequestError
+from schedulemesh.errors import InvalidRequestError
 from schedulemesh.plugins.dispatch import DispatchStrategyPlugin
 
 if TYPE_CHECKING:
     from schedulemesh.core.client.scheduler import RayScheduler
 
+#: How often a member that died is made again, unless the submission says it.
+_RETRIES = 3
+#: The method with which a worker reports its coordinates.
+_MESH = "parallel_mesh"
 #: How data is distributed: a sharding or a tree of them, a plugin, or a name.
 Strategy = Union[str, Spec, DispatchStrategyPlugin]
-#: The holder of the data before it is dispatched, unless another group is given.
-DRIVER = Workers(name="driver", layout=ParallelLayout.of())
-#: Agents of a group that are started or terminated at a time.
-_AT_A_TIME = 16
-_T = TypeVar("_T")
-
-
-class SchedulerFacade(Protocol):
-    """A scheduler object that passes calls on to a RayScheduler, as SimpleScheduler does."""
-
-    scheduler: RayScheduler
 
 
 @public_calls
 class WorkerGroup:
     """A group of agents, each with a rank in a parallel layout.
 
-    ``handles`` are their Ray handles by rank, ``layout`` arranges the ranks (None: all on ``dp``), ``agents``
-    are their names (None: generated). ``timeout_s`` is the default limit for waiting for the group; None: no
-    limit. The death of a worker is detected even without a limit.
+    ``handles`` are their Ray handles by rank, ``layout`` arranges the ranks (None: as the workers report with
+    their method ``parallel_mesh``, all on ``dp`` if they have none), ``agents`` are their names (None:
+    generated). ``timeout_s`` is the default limit for waiting for the group; None: no limit. The death of a
+    worker is detected even without a limit.
     """
 
     def __init__(
@@ -62,10 +64,11 @@ class WorkerGroup:
         agents: Sequence[str] | None = None,
         timeout_s: float | None = None,
         scheduler: RayScheduler | None = None,
+        declared: Mapping[str, Declaration] | None = None,
+        tasks: Sequence[str] = (),
     ) -> None:
         self.name = parse_name(name, "the group's name")
         self.handles = tuple(handles)
-        self.layout = ParallelLayout.of(dp=len(self.handles)) if layout is None else layout
         given = (
             [f"{name}-{rank}" for rank in range(len(self.handles))] if agents is None else agents
         )
@@ -74,6 +77,10 @@ class WorkerGroup:
         self.workers = tuple(map(actor_id, self.handles))
         self.timeout_s = timeout_s
         self._scheduler = scheduler
+        self._declared = declared
+        #: The tasks of the agents, by rank; empty: they are not known.
+        self._tasks = tuple(tasks)
+        self.layout = self._reported() if layout is None else layout
         if not len(self.agents) == len(set(self.workers)) == len(self.handles) == self.layout.size:
             raise InvalidRequestError(
                 f"group {name} has {len(self.handles)} handles ({len(set(self.workers))} of them "
@@ -91,17 +98,26 @@ class WorkerGroup:
         timeout_s: float | None = None,
     ) -> WorkerGroup:
         """The group of these agents of a scheduler, in the order of their ranks."""
-        listed = _plain(scheduler).list_agents()["agents"]
-        living = {agent["name"]: agent["handle"] for agent in listed if agent["handle"] is not None}
+        listed = plain(scheduler).list_agents()["agents"]
+        living = {agent["name"]: agent for agent in listed if agent["handle"] is not None}
         missing = [agent for agent in agents if agent not in living]
         if missing:
             raise InvalidRequestError(
                 f"agents {missing} of group {name} do not run; there are {sorted(living)}"
             )
-        handles = [living[agent] for agent in agents]
-        return cls(
-            name, handles, layout, agents=agents, timeout_s=timeout_s, scheduler=_plain(scheduler)
+        found = [living[agent] for agent in agents]
+        tasks = [agent["tasks"][0] for agent in found if len(agent["tasks"]) == 1]
+        group = cls(
+            name,
+            [agent["handle"] for agent in found],
+            layout,
+            agents=agents,
+            timeout_s=timeout_s,
+            scheduler=plain(scheduler),
+            tasks=tasks if len(tasks) == len(found) else (),
         )
+        group.check_mesh()
+        return group
 
     @classmethod
     def submit(
@@ -110,7 +126,8 @@ class WorkerGroup:
         name: str,
         actor_class: UserClass,
         *,
-        layout: ParallelLayout,
+        layout: ParallelLayout | None = None,
+        size: int | None = None,
         pool: str | None = None,
         labels: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
@@ -118,13 +135,22 @@ class WorkerGroup:
     ) -> WorkerGroup:
         """Start an agent per rank and return them as a group.
 
-        Rank r is the agent and task ``{name}-{r}``, with ``worker_group`` and ``rank`` among its labels.
-        ``resources`` (of one agent), ``priority``, ``actor_kwargs`` and the other ``fields`` are those of
-        ``submit_task_with_preemption``. Raises ``GroupRefusedError`` if one is refused; those that had
-        started are terminated.
+        ``size`` is the number of ranks if the workers report the layout. Rank r is the agent and task
+        ``{name}-{r}``, with ``worker_group`` and ``rank`` among its labels. ``resources`` (of one agent),
+        ``priority``, ``actor_kwargs`` and the other ``fields`` are those of ``submit_task_with_preemption``;
+        by default ``on_preempted`` is "requeue" and ``max_retries`` 3, so that a member that is evicted or
+        dies is made again. Raises ``GroupRefusedError`` if one is refused; those that had started are
+        terminated.
         """
-        scheduler = _plain(scheduler)
-        names = [f"{parse_name(name, 'the group name')}-{rank}" for rank in range(layout.size)]
+        scheduler = plain(scheduler)
+        ranks = size if layout is None else layout.size
+        if ranks is None or (layout is not None and size not in (None, ranks)):
+            raise InvalidRequestError(
+                f"group {name} was given the layout {layout} and size={size}; allowed is a layout, or the "
+                f"number of ranks if the workers report the layout with parallel_mesh"
+            )
+        names = [f"{parse_name(name, 'the group name')}-{rank}" for rank in range(ranks)]
+        fields = {"on_preempted": "requeue", "max_retries": _RETRIES, **fields}
 
         def start(rank: int) -> SubmitResult:
             return scheduler.submit_task_with_preemption(
@@ -136,8 +162,23 @@ class WorkerGroup:
                 **fields,
             )
 
-        handles = _all_or_none(scheduler, name, names, start)
-        return cls(name, handles, layout, agents=names, timeout_s=timeout_s, scheduler=scheduler)
+        handles = all_or_none(scheduler, name, names, start)
+        try:
+            group = cls(
+                name,
+                handles,
+                layout,
+                agents=names,
+                timeout_s=timeout_s,
+                scheduler=scheduler,
+                declared=declarations(actor_class),
+                tasks=names,
+            )
+            group.check_mesh()
+        except BaseException:
+            terminate(scheduler, names, names)
+            raise
+        return group
 
     @property
     def ranks(self) -> range:
@@ -145,19 +186,41 @@ class WorkerGroup:
         return range(self.layout.size)
 
     def call(self, method: str, *args: UserValue, **kwargs: UserValue) -> PendingResult:
-        """Call a method on every rank with the same arguments, which are put into Ray's object store once."""
+        """Call a method as its class declares it with ``schedulemesh.dispatch.dispatch``.
+
+        A method without a declaration is called on every rank with the same arguments. Equal values are put
+        into Ray's object store once. Raises ``InvalidRequestError`` if the arguments contradict the
+        declaration.
+        """
         self.require(method)
-        given = [ray.put(wrapped(each)) for each in args]
-        named = {name: ray.put(wrapped(each)) for name, each in kwargs.items()}
-        return PendingResult(
-            [self.ask(rank, method, *given, **named) for rank in self.ranks], self.timeout_s
+        declared = self._declaration(method) or UNDECLARED
+        return declared_call(self, method, declared, {**dict(enumerate(args)), **kwargs})
+
+    def __getattr__(self, name: str) -> Callable[..., PendingResult]:
+        """A method that the workers' class declares: ``group.update(batch)`` is
+        ``group.call("update", batch)``.
+        """
+        handles = self.__dict__.get("handles", ())
+        exists = not name.startswith("_") and any(hasattr(handle, name) for handle in handles)
+        if exists and self._declaration(name) is not None:
+            return partial(self.call, name)
+        advice = (
+            f"its workers declare nothing of their method {name!r}; use call({name!r}, …), or declare it "
+            f"with @dispatch"
+            if exists
+            else "allowed are its own calls, and the methods that its workers declare with @dispatch"
+        )
+        raise AttributeError(
+            f"group {self.__dict__.get('name')} has no attribute {name!r}: {advice}",
+            name=name,
+            obj=self,
         )
 
     def dispatch(
         self,
         method: str,
         data: UserValue,
-        strategy: Strategy = "data_parallel",
+        strategy: Strategy | None = None,
         *,
         source: WorkerGroup | None = None,
         arguments: Mapping[str, UserValue] | None = None,
@@ -165,42 +228,83 @@ class WorkerGroup:
         """Distribute the data and call a method on every rank with its part, None if it gets nothing.
 
         ``strategy`` is a ``Sharding``, a tree of them, a plugin, or a name: "data_parallel", "every_rank",
-        "replicate" or that of an installed one (see ``schedulemesh.dispatch.scatter``). Equal parts are put
-        into Ray's object store once. ``arguments`` are passed to every rank by name. A plugin sees ``source``
-        as ``workers_a``; None: the driver.
+        "replicate" or that of an installed one (see ``schedulemesh.dispatch.scatter``); None: the one that
+        the method declares, else "data_parallel". Equal parts are put into Ray's object store once.
+        ``arguments`` are passed to every rank by name. A plugin sees ``source`` as ``workers_a``; None: the
+        driver.
 
         The data may be the pending result of a call to any group: its rows then pass from worker to worker.
         Each result has the rows of the part that its worker was given, and the strategy is a built-in name or
-        a ``Sharding`` of the rows; ``pending["ids"]`` hands on one key of dicts.
+        a ``Sharding`` of the rows; ``pending["ids"]`` is one key of
+        results that are dicts.
 
         Tensors arrive on the CPU, as the worker's own copy; NumPy arrays as read-only views. Raises
-        ``InvalidRequestError`` if the data does not fit the strategy or there is no such method.
+        ``InvalidRequestError`` if the data does not fit the strategy, there is no such method, or it is
+        declared to be called without rows.
         """
         self.require(method)
-        named = {name: ray.put(wrapped(each)) for name, each in (arguments or {}).items()}
+        declared = self._declaration(method)
+        if declared is not None and not declared.splits_rows:
+            raise InvalidRequestError(
+                f"{method} of group {self.name} is declared {declared.mode.value}, which splits no rows; use "
+                f"call({method!r}, …), or declare it DP_COMPUTE_PROTO"
+            )
+        if strategy is None:
+            strategy = "data_parallel" if declared is None else declared.strategy
+        named = {name: put(each) for name, each in (arguments or {}).items()}
+        earlier: Sequence[Call] = ()
+        given: Sequence[UserValue]
         if isinstance(data, PendingResult):
-            return self._handed_on(method, data, strategy, named)
-        scattered = scatter(data, strategy, DRIVER if source is None else source, self)
-        refs = {
-            id(part): _put(part) for part in {id(part): part for part in scattered.parts}.values()
-        }
-        calls = [
-            self.ask(rank, method, refs[id(part)], **named)
-            for rank, part in enumerate(scattered.parts)
-        ]
-        return PendingResult(calls, self.timeout_s, scattered)
+            handed = data.handed_on(strategy, self.layout)
+            scattered = Scattered(parts=handed.parts, sharded=handed.sharded)
+            given, earlier = handed.parts, data.calls
+        else:
+            scattered = scatter(data, strategy, DRIVER if source is None else source, self)
+            given = put_once(scattered.parts)
+        calls = [self.ask(rank, method, part, **named) for rank, part in enumerate(given)]
+        return PendingResult(calls, self.timeout_s, scattered, earlier, declared=declared)
 
-    def _handed_on(
-        self,
-        method: str,
-        pending: PendingResult,
-        strategy: Strategy,
-        named: Mapping[str, ObjectRef],
-    ) -> PendingResult:
-        found = pending.handed_on(strategy, self.layout)
-        calls = [self.ask(rank, method, part, **named) for rank, part in enumerate(found.parts)]
-        scattered = Scattered(parts=found.parts, sharded=found.sharded)
-        return PendingResult(calls, self.timeout_s, scattered, pending.calls)
+    def _declaration(self, method: str) -> Declaration | None:
+        """What the workers' class declares of a method; None: nothing. The workers are asked once."""
+        if self._declared is None:
+            refs = [handle.__ray_call__.remote(worker_facts) for handle in self.handles]
+            asked = [self._call(rank, method, ref) for rank, ref in enumerate(refs)]
+            facts = results(asked, self.timeout_s)
+            self._declared = agreed([each.declared for each in facts], self.agents, self.name)
+        return self._declared.get(method)
+
+    def wait_until_ready(self, timeout_s: float | None = None) -> tuple[int, ...]:
+        """Wait until all ranks run, also those that died or were evicted; return those that were made again.
+
+        A member that was evicted returns with its saved state when it fits again, one that died from the
+        state that was saved last; what it held beside that, such as weights, has to be moved to it again.
+        Calls then reach the new workers. Raises ``WorkerDiedError`` for a member that will not run again, and
+        ``WorkerTimeoutError`` after ``timeout_s`` seconds (None: the group's limit), with what is known.
+        """
+        if self._scheduler is None or not self._tasks:
+            raise InvalidRequestError(
+                f"of group {self.name} the scheduler's tasks are not known, one of each agent; allowed are "
+                f"groups of submit, and of of_agents if each agent has one task"
+            )
+        members = [
+            Member(group=self.name, rank=rank, agent=agent, task=task, handle=handle)
+            for rank, (agent, task, handle) in enumerate(
+                zip(self.agents, self._tasks, self.handles, strict=True)
+            )
+        ]
+        timeout_s = self.timeout_s if timeout_s is None else timeout_s
+        handles = running_again(self._scheduler, members, timeout_s)
+        self.handles = tuple(handles)
+        self.workers = tuple(map(actor_id, handles))
+        changed = returned(members, handles)
+        if changed:
+            self.check_mesh()
+        return changed
+
+    def check_mesh(self) -> None:
+        """Raise ``InvalidRequestError`` if workers report other coordinates than they have in the layout."""
+        if hasattr(self.handles[0], _MESH):
+            check_reports(self.layout, self._meshes(), self.agents, f"group {self.name}")
 
     def stop(self) -> None:
         """Terminate the group's agents, and with them their tasks."""
@@ -208,7 +312,19 @@ class WorkerGroup:
             raise InvalidRequestError(
                 f"group {self.name} was made of handles and knows no scheduler; end its agents there"
             )
-        _at_once(self._scheduler.delete_agent, self.agents)
+        terminate(self._scheduler, self.agents, self._tasks)
+
+    def _reported(self) -> ParallelLayout:
+        """The layout that the workers report; all on dp if they report none."""
+        complete = 0 < len(self.handles) == len(self.agents)
+        if complete and hasattr(self.handles[0], _MESH):
+            return reported_layout(self._meshes(), self.agents, self.name)
+        return ParallelLayout.of(dp=len(self.handles))
+
+    def _meshes(self) -> list[UserValue]:
+        """What each worker reports."""
+        self.require(_MESH, "the other workers report their coordinates with it")
+        return results([self.ask(rank, _MESH) for rank in range(len(self.handles))], self.timeout_s)
 
     def require(self, method: str, advice: str = "") -> None:
         """Raise ``InvalidRequestError`` if an agent has no such method."""
@@ -228,62 +344,18 @@ class WorkerGroup:
         bound = getattr(self.handles[rank], method).options(num_returns=answers)
         return [self._call(rank, method, ref) for ref in bound.remote(*args)]
 
+    def ask_directly(self, rank: int, method: str, transport: str, *args: UserValue) -> Call:
+        """Call a method of one rank whose tensors are received by a direct transport."""
+        bound = getattr(self.handles[rank], method).options(tensor_transport=transport)
+        return self._call(rank, method, bound.remote(*args))
+
     def _call(self, rank: int, method: str, ref: ObjectRef) -> Call:
-        return Call(group=self.name, rank=rank, agent=self.agents[rank], method=method, ref=ref)
-
-
-def _put(part: UserValue) -> ObjectRef:
-    """The object reference of a part; a strategy may return references itself."""
-    if isinstance(part, ray.ObjectRef):
-        return part
-    try:
-        return ray.put(wrapped(part))
-    except (TypeError, AttributeError, pickle.PicklingError) as error:
-        path, value, reason = _first_unsendable(part, ()) or ((), part, error)
-        raise InvalidRequestError(
-            f"at {spelled(path)} lies a {type(value).__name__}, which cannot be sent: {reason}; allowed is "
-            f"what pickle can pickle"
-        ) from None
-
-
-def _first_unsendable(value: UserValue, path: Path) -> tuple[Path, UserValue, Exception] | None:
-    """The first leaf of a tree that cannot be pickled: its path, itself, and why."""
-    if isinstance(value, (Mapping, list, tuple)):
-        members = value.items() if isinstance(value, Mapping) else enumerate(value)
-        found = (_first_unsendable(member, (*path, key)) for key, member in members)
-        return next(filter(None, found), None)
-    try:
-        cloudpickle.dumps(value)
-    except Exception as error:  # noqa: BLE001  # a class of the user's may raise anything
-        return path, value, error
-    return None
-
-
-def _plain(scheduler: RayScheduler | SchedulerFacade) -> RayScheduler:
-    """The RayScheduler of a SimpleScheduler."""
-    return cast("RayScheduler", getattr(scheduler, "scheduler", scheduler))
-
-
-def _at_once(act: Callable[[str], _T], given: Sequence[str]) -> list[_T]:
-    with ThreadPoolExecutor(_AT_A_TIME) as threads:
-        return list(threads.map(act, given))
-
-
-def _all_or_none(
-    scheduler: RayScheduler, group: str, names: Sequence[str], start: Callable[[int], SubmitResult]
-) -> list[ActorHandle]:
-    """The handles of all agents; if one does not start, the others are terminated."""
-    with ThreadPoolExecutor(_AT_A_TIME) as threads:
-        started = [threads.submit(start, rank) for rank in range(len(names))]
-    outcomes: list[Any] = [each.exception() or each.result() for each in started]
-    runs = [isinstance(outcome, Mapping) and outcome["success"] for outcome in outcomes]
-    if all(runs):
-        return [outcome["agent"]["handle"] for outcome in outcomes]
-    _at_once(scheduler.delete_agent, [name for name, ran in zip(names, runs, strict=True) if ran])
-    failed = runs.index(False)
-    if isinstance(outcomes[failed], BaseException):
-        raise outcomes[failed]
-    raise GroupRefusedError(
-        f"group {group} was not started: agent {names[failed]}: {outcomes[failed]['error']}",
-        outcomes[failed],
-    )
+        scheduler, tasks = self._scheduler, self._tasks
+        return Call(
+            group=self.name,
+            rank=rank,
+            agent=self.agents[rank],
+            method=method,
+            ref=ref,
+            known=partial(known_of, scheduler, tasks[rank]) if scheduler and tasks else None,
+        )

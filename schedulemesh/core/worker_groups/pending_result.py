@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 from ray import ObjectRef
 
 from schedulemesh.core.worker_groups.handed_on import HandedOn, handed_on
 from schedulemesh.core.worker_groups.worker_calls import Call, results
-from schedulemesh.dispatch.collecting import Reductions, common_split, reduced
+from schedulemesh.dispatch.collecting import Reductions, below, common_split, reduced
+from schedulemesh.dispatch.declarations import UNDECLARED, Declaration
 from schedulemesh.dispatch.layout import ParallelLayout
 from schedulemesh.dispatch.strategies import Scattered, row_sharding
 from schedulemesh.dispatch.trees import child
@@ -26,16 +28,31 @@ class PendingResult:
         timeout_s: float | None,
         scattered: Scattered | None = None,
         earlier: Sequence[Call] = (),
+        *,
+        declared: Declaration | None = None,
+        collected: Sequence[int] | None = None,
     ) -> None:
         self._calls = tuple(calls)
         self._timeout_s = timeout_s
         self._assigned = scattered
         self._earlier = tuple(earlier)
         self._keys: tuple[Any, ...] = ()
+        #: Has the defaults of collect.
+        self._declared = UNDECLARED if declared is None else declared
+        #: The ranks whose results are collected; None: all.
+        self._collected = collected
 
     def __getitem__(self, key: Any) -> PendingResult:
         """The value under ``key`` (a dict key, or the index of a tuple) of each result, still pending."""
-        found = PendingResult(self._calls, self._timeout_s, self._assigned, self._earlier)
+        reduce = below(self._declared.reduce, key)
+        found = PendingResult(
+            self._calls,
+            self._timeout_s,
+            self._assigned,
+            self._earlier,
+            declared=msgspec.structs.replace(self._declared, reduce=reduce),
+            collected=self._collected,
+        )
         found._keys = (*self._keys, key)
         return found
 
@@ -92,14 +109,19 @@ class PendingResult:
         Of replicas, the result of the lowest rank is used; padding is removed; the original order of the rows
         is restored. ``like`` is the path of the leaf ("prompts/ids") whose split the results follow; None:
         all leaves that were split are split alike. ``reduce`` says how values without rows, such as a loss,
-        become one: {"loss": "mean"}; see ``dispatch.collecting.collect``. Without a spec (``call``, or a
-        plugin that returned plain parts) the results are returned by rank, or combined as ``reduce`` says.
+        become one: {"loss": "mean"}; see ``dispatch.collecting.collect``. If they are not given, what the
+        method declares is used. Without a spec (``call`` of a method that declares none, or a plugin that
+        returned plain parts) the results are returned by rank, or combined as ``reduce`` says.
 
         Raises as ``outputs``, and ``InvalidRequestError`` if a result does not have the size of its part.
         """
         found = self.outputs(timeout_s)
+        like = self._declared.like if like is None else like
+        reduce = self._declared.reduce if reduce is None else reduce
         try:
             if self._assigned is None:
+                if self._collected is not None:
+                    found = [found[rank] for rank in self._collected]
                 return found if reduce is None else reduced(found, reduce)
             return self._assigned.collect(found, like, reduce)
         except InvalidRequestError as error:

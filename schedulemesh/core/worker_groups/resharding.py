@@ -17,6 +17,12 @@ from typing import TYPE_CHECKING
 import msgspec
 from ray import ObjectRef
 
+from schedulemesh.core.worker_groups.direct_transport import (
+    OBJECT_STORE,
+    Transport,
+    check_tensors,
+    prepare,
+)
 from schedulemesh.core.worker_groups.move_bundles import Round, arranged
 from schedulemesh.core.worker_groups.move_plan import (
     Shapes,
@@ -70,6 +76,7 @@ class _Move(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     source_nodes: tuple[str, ...]
     destination_nodes: tuple[str, ...]
     id: str
+    transport: Transport
     #: When the time of the move is over, on the monotonic clock; None: never.
     until: float | None
 
@@ -99,6 +106,7 @@ def reshard(
     version: int | None = None,
     timeout_s: float | None = 600.0,
     round_bytes: int = ROUND_BYTES,
+    transport: Transport = OBJECT_STORE,
 ) -> Moved:
     """Moves the tree held under ``key`` on ``src_group`` to ``dst_group``, under ``into`` (None: ``key``).
 
@@ -108,7 +116,8 @@ def reshard(
     one for all or by path ("layer/weight"), unless the agents know them (``ShardHolder.whole_shapes``). With
     ``check_replicas`` a sample of what several ranks hold by the spec must be the same on them. Large trees
     are moved in rounds, so that at most ``round_bytes`` are in the object store. ``timeout_s`` limits the
-    whole move; None: no limit.
+    whole move; None: no limit. ``transport="gloo"`` sends torch tensors on the CPU from process to process,
+    not through the object store, between agents with ``ray_options={"enable_tensor_transport": True}``.
 
     When all of the tree has arrived on all ranks, each stores it, as ``version`` (None: the highest that a
     rank holds, and one). Raises ``InvalidRequestError`` if what is held does not fit the specs, and
@@ -121,10 +130,12 @@ def reshard(
     _check(src_group, source, "source")
     _check(dst_group, destination, "destination")
     into = key if into is None else into
+    prepare(transport, (src_group, dst_group))
     held, statuses = _described(
         src_group, dst_group, (key, into), check_replicas and has_replicas(source), until
     )
     tree = planned(src_group, dst_group, source, destination, held, shapes, key)
+    check_tensors(transport, (each.form for each in tree.tensors), key)
     move = _Move(
         src_group=src_group,
         dst_group=dst_group,
@@ -132,6 +143,7 @@ def reshard(
         source_nodes=tuple(held[rank].node if rank in held else "" for rank in src_group.ranks),
         destination_nodes=tuple(each.node for each in statuses),
         id=uuid.uuid4().hex,
+        transport=transport,
         until=until,
     )
     version = 1 + max(each.version or 0 for each in statuses) if version is None else version
@@ -228,6 +240,12 @@ def _give(move: _Move, found: Round) -> tuple[list[Call], dict[int, ObjectRef]]:
         by_source.setdefault(each.source, []).append(at)
     for rank, mine in by_source.items():
         asked = [found.given[at].slices for at in mine]
+        if move.transport != OBJECT_STORE:
+            # What a direct transport brings is no object that this process could wait for.
+            for at, slices in zip(mine, asked, strict=True):
+                given_at = (rank, "give_tensors", move.transport, move.key, slices)
+                refs[at] = move.src_group.ask_directly(*given_at).ref
+            continue
         call, *given = move.src_group.ask_many(rank, "give_shards", len(mine) + 1, move.key, asked)
         calls.append(call)
         refs.update(zip(mine, (each.ref for each in given), strict=True))

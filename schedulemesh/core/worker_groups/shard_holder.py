@@ -8,7 +8,15 @@ from typing import Any
 import ray
 
 from schedulemesh.core.transport.arrays import wrapped
-from schedulemesh.core.worker_groups.array_slices import given, new, put, received, sample, sliced
+from schedulemesh.core.worker_groups.array_slices import (
+    allocated,
+    as_tensors,
+    given,
+    put,
+    received,
+    sample,
+    sliced,
+)
 from schedulemesh.core.worker_groups.array_trees import ArrayTree, Path, arrays, filled, outline
 from schedulemesh.core.worker_groups.shards import (
     Bundle,
@@ -86,9 +94,13 @@ class ShardHolder:
         held = dict(arrays(self.shards(key)))
         return (None, *(wrapped(given(held, each), own=False) for each in bundles))
 
+    def give_tensors(self, key: str, slices: Sequence[Slices]) -> list[UserArray]:
+        """The slices of one bundle as tensors, for direct transports, which know no other arrays."""
+        return as_tensors(given(dict(arrays(self.shards(key))), slices))
+
     def take_shards(self, order: TakeOrder, *bundles: Sequence[UserArray]) -> int:
         """Copy what arrived into new arrays, which ``commit_shards`` stores; returns the bytes received."""
-        found = {path: new(wanted) for wanted in order.wanted for path in wanted.paths}
+        found = allocated(order.wanted)
         forms = {
             path: wanted.form for wanted in order.wanted if wanted.form for path in wanted.paths
         }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 import ray
@@ -26,6 +26,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     method: str
     #: The Ray object reference of its result.
     ref: ObjectRef
+    #: What its scheduler knows of a worker that is dead; None: there is no scheduler to ask.
+    known: Callable[[], str] | None = None
 
     def __str__(self) -> str:
         """The worker and the method."""
@@ -60,7 +62,8 @@ def _answer(call: Call) -> UserValue:
     try:
         return ray.get(call.ref)
     except RayActorError as error:
-        raise WorkerDiedError(f"{call}: the worker is dead: {error}", *_who(call)) from error
+        known = "" if call.known is None else f". {call.known()}"
+        raise WorkerDiedError(f"{call}: the worker is dead: {error}{known}", *_who(call)) from error
     except RayTaskError as error:
         cause = error.cause if isinstance(error.cause, BaseException) else error
         raise WorkerFailedError(f"{call}: {type(cause).__name__}: {cause}", *_who(call)) from error
