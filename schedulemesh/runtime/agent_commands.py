@@ -79,9 +79,13 @@ class AgentCommands:
         incarnation: int,
         kind: str,
         timeout_s: float,
+        *,
+        until: float | None = None,
         **fields: Unpack[CommandFields],
     ) -> Result | None:
-        """Have a host execute a command; None: no answer in time, or there is no such agent any more."""
+        """Have a host execute a command; None: no answer in time, or there is no such agent any more.
+        ``until``: see CommandQueue.send.
+        """
         queue = self._queues.get((name, incarnation))
         if queue is None:
             return None
@@ -92,7 +96,7 @@ class AgentCommands:
         self._results[command.command_id] = answer
         self._parts[command.command_id] = _Parts(limit_bytes=command.limit_bytes)
         queue.open.add(answer)
-        queue.send(command)
+        queue.send(command, until)
         try:
             return await asyncio.wait_for(answer, timeout_s)
         except (asyncio.TimeoutError, TimeoutError):

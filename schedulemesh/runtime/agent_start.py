@@ -68,6 +68,11 @@ class AgentStart(msgspec.Struct, frozen=True, kw_only=True):
         placed = self.order.node_id is not None or self.slot is not None
         return placed and self.ready is None and not self.order.adopt
 
+    @property
+    def in_group(self) -> bool:
+        """Whether its actor runs in a placement group of Ray."""
+        return self.slot is not None and not self.slot.shape.virtual
+
     def request(self, address: tuple[str, str]) -> AgentRequest:
         """The actor of a host of its own, with this (namespace, name)."""
         options = json.loads(self.order.agent.options)
@@ -80,7 +85,7 @@ class AgentStart(msgspec.Struct, frozen=True, kw_only=True):
             namespace=address[0],
             resources=own_need(self.order.agent),
             node_id=self.order.node_id,
-            slot=None if self.slot is None or self.slot.shape.virtual else self.slot,
+            slot=self.slot if self.in_group else None,
             options=options,
             init=pack(self.init),
             refs=self.refs,
@@ -133,11 +138,13 @@ async def first_report(
 ) -> Report | NoReport:
     """The host's first report, which ``answer`` is to give, or why there is none.
 
-    An agent with an assigned place for which Ray has no room is given up within about a second:
-    others use the room, and waiting does not free it.
+    An agent with an assigned place for which Ray has no room is given up within about a second, in a
+    placement group within three: others use the room, and waiting does not free it.
     """
     call = asyncio.ensure_future(answer)
-    watches = [asyncio.ensure_future(unplaced(backend, handle))] if start.is_pinned else []
+    watches = []
+    if start.is_pinned:
+        watches.append(asyncio.ensure_future(unplaced(backend, handle, in_group=start.in_group)))
     try:
         await asyncio.wait(
             {call, *watches}, timeout=start.timeout_s, return_when=asyncio.FIRST_COMPLETED

@@ -19,6 +19,8 @@ class AlertService(Service):
     def __init__(self, running: Running, metrics: MetricsService) -> None:
         super().__init__(running)
         self._alerts, self._metrics = running.alerts, metrics
+        #: One evaluation at a time: one with older values would undo a newer one.
+        self._evaluating = asyncio.Lock()
 
     async def evaluate_for_ever(self) -> None:
         """Evaluate the rules once per interval."""
@@ -31,7 +33,11 @@ class AlertService(Service):
             await asyncio.sleep(self._settings.alerts.interval_s)
 
     async def evaluate(self) -> None:
-        """Evaluate the rules now; decisions are made meanwhile."""
+        """Evaluate the rules now, after an evaluation that is under way; decisions are made meanwhile."""
+        async with self._evaluating:
+            await self._evaluated()
+
+    async def _evaluated(self) -> None:
         wanted = self._alerts.metrics
         while True:
             await self._reactor.whole()

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 from schedulemesh.engine.messages.facts import AgentEnded
 from schedulemesh.engine.messages.instructions import AnswerRequest
 from schedulemesh.engine.messages.outcomes import RequestOutcome
+from schedulemesh.engine.state.agents import Ending, Running
 from schedulemesh.engine.transaction import Step
+from schedulemesh.errors import JournalError
+from schedulemesh.protocol.queue_requests import SubmitMany
+from schedulemesh.protocol.requests import AnyRequest, SubmitTask
 from schedulemesh.runtime.reactor import Reactor
+from schedulemesh.store.journal import InDoubtError
+
+logger = logging.getLogger(__name__)
 
 Value = TypeVar("Value")
 
@@ -42,6 +52,18 @@ class Answers:
         if agent_name in self._reactor.state.agents:
             await _wait_for(self._ends, agent_name)
 
+    async def end_with(self, task_id: str) -> None:
+        """Return once the agent of a task that has ended is removed, if that is being ended."""
+        state = self._reactor.state
+        ended = state.ended.get(task_id)
+        agent = None if ended is None else state.agents.get(ended.agent_name)
+        if ended is None or agent is None or not isinstance(agent.phase, Ending):
+            return
+        previous = agent.phase.previous
+        # Another agent may have the name by now.
+        if not isinstance(previous, Running) or previous.started_at <= ended.at:
+            await self.end_of(agent.spec.name)
+
     def __len__(self) -> int:
         """How many requests and agents somebody waits for."""
         return len(self._requests) + len(self._ends)
@@ -54,6 +76,57 @@ class Answers:
             if isinstance(instruction, AnswerRequest):
                 known = self._reactor.state.answers[instruction.request_id]
                 _resolve(self._requests.pop(instruction.request_id, []), known.outcome)
+
+
+class OpenRequests:
+    """The requests that are being answered, by the ids by which a repeated one is recognised. It may be
+    unknown whether a change that failed is durable, and nobody is told of it what may turn out to be wrong.
+    """
+
+    def __init__(self, reactor: Reactor) -> None:
+        self._reactor = reactor
+        #: Set when a request has been answered; by id, the first request first.
+        self._open: dict[str, list[asyncio.Event]] = {}
+
+    @contextlib.contextmanager
+    def answering(self, request: AnyRequest) -> Iterator[list[asyncio.Event]]:
+        """While a request is being answered; gives what is set when the same ones before it have been."""
+        ids, answered = _ids(request), asyncio.Event()
+        earlier = [each for request_id in ids for each in self._open.get(request_id, ())]
+        for request_id in ids:
+            self._open.setdefault(request_id, []).append(answered)
+        try:
+            yield earlier
+        finally:
+            answered.set()
+            for request_id in ids:
+                self._open[request_id].remove(answered)
+                if not self._open[request_id]:
+                    del self._open[request_id]
+
+    async def resolved(self, error: JournalError, earlier: Sequence[asyncio.Event]) -> None:
+        """Return once nothing of a request that failed can become durable any more, so that its caller may be
+        told that nothing has changed: when the journal can be written again, or at once if nothing of it was
+        written; of one that is repeated, when those before it have been answered.
+
+        It does not return after another process has taken the journal over, which alone knows.
+        """
+        if isinstance(error, InDoubtError):
+            logger.warning("a caller waits, because its change may be durable: %s", error)
+            await self._reactor.writable()
+        for each in earlier:
+            await each.wait()
+
+
+def _ids(request: AnyRequest) -> set[str]:
+    """The ids by which a request is recognised when it is repeated."""
+    if isinstance(request, SubmitMany):
+        given = [submission.request_id for submission in request.submissions]
+    elif isinstance(request, SubmitTask):
+        given = [request.submission.request_id]
+    else:
+        given = [getattr(request, "request_id", None)]
+    return {each for each in given if each}
 
 
 async def _wait_for(waiting: dict[str, list[asyncio.Future[Value]]], key: str) -> Value:

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import json
 
 from schedulemesh.domain.audit import DONE, REFUSED, AuditRecord
+from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.audit_facts import ChangeAnswered
 from schedulemesh.engine.messages.outcomes import Refused
@@ -40,6 +41,7 @@ from schedulemesh.protocol.credentials import without_token
 from schedulemesh.protocol.drain_requests import Drain
 from schedulemesh.protocol.lease_requests import ReleaseLease
 from schedulemesh.runtime.reactor import Reactor
+from schedulemesh.store.journal import InDoubtError
 
 logger = logging.getLogger(__name__)
 
@@ -76,8 +78,8 @@ class Audit:
         address: str,
         execute: Callable[[], Awaitable[AnyAnswer | WithHandles]],
     ) -> AnyAnswer | WithHandles:
-        """Execute a change, which answers whatever fails, and record it. Raises JournalError where it cannot
-        be recorded; then it is not executed.
+        """Record a change, execute it, and record its outcome. Raises JournalError where ``execute`` does,
+        and where the change cannot be recorded; then it is not executed.
 
         Changes of the same thing are executed one after the other, so that each has its own before and after.
         """
@@ -108,11 +110,24 @@ class Audit:
         )
         step = await self._reactor.step(s.ChangeWasReceived(record=record))
         number = max(fact.record.number for fact in step.facts if hasattr(fact, "record"))
-        answer = await execute()
-        outcome, reason, error = _outcome(answer)
+        try:
+            answer = await execute()
+        except JournalError as failed:
+            # It stays open where it may have been carried out, as after the supervisor was killed.
+            if not isinstance(failed, InDoubtError):
+                reason = Reason.JOURNAL_UNAVAILABLE.value
+                await self._record_outcome(number, request, (REFUSED, reason, str(failed)))
+            raise
+        await self._record_outcome(number, request, _outcome(answer))
+        return answer
+
+    async def _record_outcome(
+        self, number: int, request: r.AnyRequest, outcome: tuple[str, str, str]
+    ) -> None:
+        result, reason, error = outcome
         fact = ChangeAnswered(
             number=number,
-            outcome=outcome,
+            outcome=result,
             reason=reason,
             error=error[:_MOST],
             after=_subject(self._reactor.state, request),
@@ -121,7 +136,6 @@ class Audit:
             await self._reactor.step(s.ChangeWasAnswered(fact=fact))
         except JournalError as failed:
             logger.warning("the outcome of change %d is not recorded: %s", number, failed)
-        return answer
 
     async def query(self, request: QueryAudit) -> Listed:
         """The changes that a request is about, the newest first."""

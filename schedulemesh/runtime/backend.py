@@ -230,8 +230,8 @@ class Backend(Protocol):
         """
 
     async def demand(self) -> ClusterUsage:
-        """What actors and placement groups wait for because no node has room, with the jobs that created
-        them. In Ray it lags by about 0.1 s.
+        """What actors, placement groups and plain tasks wait for because no node has room, with the jobs that
+        created them. In Ray it lags by about 0.1 s.
         """
 
     async def job_runs(self, job_id: str) -> bool:
@@ -277,7 +277,7 @@ class Backend(Protocol):
 
     async def waits_for_room(self, handle: Handle) -> bool:
         """Whether an actor waits because no node has room; False: its process is starting or runs. In Ray
-        it lags by about 0.1 s.
+        it lags by about 0.1 s, of an actor in a placement group by up to a second.
         """
 
     def kill_actor(self, handle: Handle) -> None:
@@ -351,8 +351,8 @@ class Backend(Protocol):
         """
 
     async def group_in_use(self, ray_id: str) -> bool:
-        """Whether an actor or task has something of a group, or waits for that. In Ray it lags by about
-        0.1 s.
+        """Whether an actor or task has something of a group, or waits for that. In Ray the former lags
+        by about 0.1 s, the latter by up to a second.
         """
 
     async def remove_group(self, ray_id: str) -> None:

@@ -50,6 +50,9 @@ logger = logging.getLogger(__name__)
 
 #: Ray's view lags: external usage is computed only where none of our claims changed for so long.
 QUIET_S = 1.0
+#: Seconds between two looks for placement groups of which nobody knows. Ray also lists removed ones, so a
+#: look takes long.
+_LATE_S = 30.0
 #: Seconds that a recovery waits for the processes of dead agents to end.
 _ENDS_S = 5.0
 
@@ -132,6 +135,8 @@ class ClusterMonitor:
         self.claims = ClaimWatch()
         self._demand = executor.demand
         self._recovered = False
+        #: When to look for late placement groups next.
+        self._look_at = 0.0
 
     async def observe(self) -> None:
         """Report what changed: nodes, external usage, agents that died, and the time."""
@@ -171,6 +176,9 @@ class ClusterMonitor:
         await self._autoscaler.notify(self._reactor.state)
         if self._recovered:
             await self._witness.note(self._reactor.height())
+            if now >= self._look_at:
+                self._look_at = now + _LATE_S
+                await self._groups.remove_late(self._reactor.state.groups)
 
     async def _claims_of_jobs(
         self, views: list[NodeView]

@@ -27,12 +27,16 @@ class RayJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
-    """An actor outside placement groups, or a placement group, that holds resources or waits for them."""
+    """An actor outside placement groups, or a placement group, that holds resources or waits for them; or
+    plain tasks of one job that wait for the same.
+    """
 
     #: The backend's id of the actor or the placement group.
     ray_id: str
     is_group: bool
-    #: The job that created it.
+    #: Whether it stands for plain tasks; their namespace is that of their driver.
+    are_tasks: bool = False
+    #: The job that created it; of plain tasks it may not be known: empty.
     job_id: str
     #: Empty: it has no name.
     name: str
@@ -46,7 +50,7 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
 class ClusterUsage(msgspec.Struct, frozen=True, kw_only=True):
     """All holders, of ours and of others, and the jobs that created them.
 
-    Plain tasks are not in it: the cluster keeps no record of what they hold.
+    Of plain tasks it has at most those that wait: the cluster keeps no record of what the others hold.
     """
 
     #: By id; a job that the cluster has forgotten is missing.

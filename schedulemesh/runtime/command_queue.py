@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections import deque
+
+import msgspec
 
 from schedulemesh.protocol.agents import Command, Result
 
@@ -20,6 +23,8 @@ class CommandQueue:
 
     def __init__(self) -> None:
         self._waiting: deque[Command] = deque()
+        #: By id, when the time is over that commands name, on the monotonic clock.
+        self._until: dict[int, float] = {}
         #: By id, the commands that the process has received and not answered.
         self._given: dict[int, Command] = {}
         #: The open poll; None: the process executes commands, or has not polled yet.
@@ -28,8 +33,12 @@ class CommandQueue:
         #: Results for which a caller waits.
         self.open: set[asyncio.Future[Result | None]] = set()
 
-    def send(self, command: Command) -> None:
-        """Queue a command; it is sent with the open poll or the next one."""
+    def send(self, command: Command, until: float | None = None) -> None:
+        """Queue a command; it is sent with the open poll or the next one. ``until``: when its ``seconds`` are
+        over, on the monotonic clock; one that is sent late says how many are left.
+        """
+        if until is not None:
+            self._until[command.command_id] = until
         self._waiting.append(command)
         if self._question is not None:
             self._answer()
@@ -51,8 +60,10 @@ class CommandQueue:
     def drop(self, command: Command) -> None:
         """Remove a command whose result is no longer needed."""
         self._given.pop(command.command_id, None)
-        if command in self._waiting:
-            self._waiting.remove(command)
+        self._until.pop(command.command_id, None)
+        for waiting in list(self._waiting):
+            if waiting.command_id == command.command_id:
+                self._waiting.remove(waiting)
 
     def renew(self) -> None:
         """Handle a restart of the process: close the poll of the previous one, and queue the commands that it
@@ -64,10 +75,17 @@ class CommandQueue:
 
     def _answer(self) -> None:
         """Answer the open poll with all queued commands."""
-        commands = list(self._waiting)
+        commands = [self._with_time_left(command) for command in self._waiting]
         self._waiting.clear()
         self._given.update((command.command_id, command) for command in commands)
         self._close_question(commands)
+
+    def _with_time_left(self, command: Command) -> Command:
+        until = self._until.get(command.command_id)
+        if until is None:
+            return command
+        left = max(0.0, until - time.monotonic())
+        return msgspec.structs.replace(command, seconds=min(command.seconds, left))
 
     def _void(self) -> None:
         """Answer the open poll, if there is one, with nothing."""

@@ -75,15 +75,20 @@ class Eviction(msgspec.Struct, kw_only=True):
         """Notify the agent that it will be evicted in so many seconds, and wait for as long; of a job until
         its driver has ended.
         """
-        within_s = min(self.policy.cancel_timeout, 1.0)
+        patience_s = min(self.policy.cancel_timeout, 1.0)
+        until = time.monotonic() + patience_s + grace_s
         if self.job:
             # Its runner answers when the driver has ended, or the time is over.
-            await self._order(self.processes[0], "notice", within_s + grace_s, seconds=grace_s)
+            within_s = patience_s + grace_s
+            await self._order(self.processes[0], "notice", within_s, until=until, seconds=grace_s)
             return
+        # A process that stands still for longer than that is told as long as there is any grace left.
+        within_s = max(patience_s, grace_s)
         able = self._able("on_preemption_notice")
-        await asyncio.gather(*(self._order(p, "notice", within_s, seconds=grace_s) for p in able))
+        told = (self._order(p, "notice", within_s, until=until, seconds=grace_s) for p in able)
+        await asyncio.gather(*told)
         if grace_s > 0:
-            await asyncio.sleep(grace_s)
+            await asyncio.sleep(min(grace_s, until - time.monotonic()))
 
     async def save(self) -> SavedState:
         """Save the task's state from the best source that works, and make it durable."""
@@ -277,12 +282,18 @@ class Eviction(msgspec.Struct, kw_only=True):
         return tuple(p for p in self.processes if self.agents.can(p, incarnation, method))
 
     async def _order(
-        self, process: str, kind: str, timeout_s: float, **fields: Unpack[CommandFields]
+        self,
+        process: str,
+        kind: str,
+        timeout_s: float,
+        *,
+        until: float | None = None,
+        **fields: Unpack[CommandFields],
     ) -> Result | None:
         if self.incarnation is None:
             return None
         return await self.agents.commands.execute(
-            process, self.incarnation, kind, timeout_s, **fields
+            process, self.incarnation, kind, timeout_s, until=until, **fields
         )
 
     def _answered(

@@ -78,7 +78,7 @@ class Executor:
         self.ready = WarmPool(backend, agents, groups, self.spawn, self.code.class_bytes)
         self.rooms = Rooms(backend, groups, reactor, self.spawn)
         self.demand = DemandWatch(backend, agents, groups.name(""))
-        self.leases = Leases(groups, self.ready, reactor)
+        self.leases = Leases(agents, groups, self.ready, reactor)
         self._scheduler = scheduler
         #: Where the logs and checkpoints of jobs are kept.
         self.job_folder = job_folder

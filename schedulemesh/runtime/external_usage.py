@@ -59,6 +59,10 @@ class ExternalUsageService(Service):
             return []
 
     async def _work(self) -> list[WorkOfJob]:
-        usage = await self._backend.usage()
+        usage, demand = await self._backend.usage(), await self._backend.demand()
+        tasks = tuple(holder for holder in demand.holders if holder.are_tasks)
+        usage = msgspec.structs.replace(
+            usage, jobs={**demand.jobs, **usage.jobs}, holders=(*usage.holders, *tasks)
+        )
         state, mark = self._reactor.state, self._groups.name("")
         return work_of_jobs(usage, external_holders(usage, state, self._agents, mark))

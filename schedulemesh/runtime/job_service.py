@@ -20,13 +20,16 @@ from schedulemesh.runtime.running import Running, Service
 
 logger = logging.getLogger(__name__)
 
+#: How many jobs are remembered whose log was found.
+_FOUND = 10_000
+
 
 class JobService(Service):
     """Lists jobs, and reads their logs where they ran."""
 
     def __init__(self, running: Running) -> None:
         super().__init__(running)
-        #: The node on which the last log of a job was found.
+        #: The node on which the last log of a job was found, by its runner's name.
         self._found_on: dict[str, str] = {}
 
     async def list(self) -> Listed:
@@ -57,16 +60,16 @@ class JobService(Service):
     async def log(self, request: ReadJobLog) -> JobLog | Refusal:
         """A part of the log of an attempt; an empty one where no attempt has written yet."""
 
-        def look() -> tuple[bool, str | None, str]:
+        def look() -> tuple[str | None, str | None, str]:
             state, task_id = self._reactor.state, request.task_id
             status = task_status(state, task_id)
             node_id = _node_of(state, task_id)
-            return is_job(state, task_id), node_id, str(status["state"])
+            return runner_of(state, task_id), node_id, str(status["state"])
 
-        known, node_id, task_state = await self._reactor.read(look)
-        if not known:
+        runner, node_id, task_state = await self._reactor.read(look)
+        if runner is None:
             return _no_job(request.task_id)
-        piece = await self._piece(request, node_id)
+        piece = await self._piece(request, self._key(request.task_id, runner), node_id)
         if piece is None and request.attempt is not None:
             return _no_attempt(request.task_id, request.attempt)
         if piece is None:
@@ -79,29 +82,36 @@ class JobService(Service):
             end=piece.end,
         )
 
-    async def _piece(self, request: ReadJobLog, runs_on: str | None) -> LogPiece | None:
+    def _key(self, task_id: str, runner: str) -> JobKey:
+        return JobKey(
+            root=self._executor.job_folder,
+            namespace=self._settings.namespace,
+            scheduler=self._settings.name,
+            task_id=task_id,
+            agent_name=runner,
+        )
+
+    async def _piece(
+        self, request: ReadJobLog, key: JobKey, runs_on: str | None
+    ) -> LogPiece | None:
         """The part, read on the node where the job runs or was found before, else wherever it is."""
         nodes = list(self._reactor.state.cluster.nodes)
-        for node_id in (runs_on, self._found_on.get(request.task_id)):
+        for node_id in (runs_on, self._found_on.get(key.agent_name)):
             if node_id in nodes:
-                found = await self._read(node_id, request)
+                found = await self._read(node_id, request, key)
                 if found is not None:
                     return found
-        pieces = await asyncio.gather(*(self._read(node_id, request) for node_id in nodes))
+        pieces = await asyncio.gather(*(self._read(node_id, request, key) for node_id in nodes))
         there = [(p, n) for n, p in zip(nodes, pieces, strict=True) if p is not None]
         if not there:
             return None
         newest, node_id = max(there, key=lambda one: one[0].attempt)
-        self._found_on[request.task_id] = node_id
+        if len(self._found_on) >= _FOUND:
+            self._found_on.clear()
+        self._found_on[key.agent_name] = node_id
         return newest
 
-    async def _read(self, node_id: str, request: ReadJobLog) -> LogPiece | None:
-        key = JobKey(
-            root=self._executor.job_folder,
-            namespace=self._settings.namespace,
-            scheduler=self._settings.name,
-            task_id=request.task_id,
-        )
+    async def _read(self, node_id: str, request: ReadJobLog, key: JobKey) -> LogPiece | None:
         return await self._agents.cleanup.read_log(
             node_id, key, request.attempt, request.begin, request.limit
         )
@@ -134,12 +144,16 @@ def ended_attempt(attempts: Attempts, *, failed: bool) -> int:
     return max(1, attempts.preemptions + attempts.failures + (0 if failed else 1))
 
 
-def is_job(state: MeshState, task_id: str) -> bool:
-    """Whether a task that is known is a job."""
+def runner_of(state: MeshState, task_id: str) -> str | None:
+    """The name of the agent on which all attempts of a job run; None: it is no job that is known."""
     task, waiting = state.running.by_id.get(task_id), state.queue.by_id.get(task_id)
-    ended = state.ended.get(task_id)
-    specs = [entry.spec for entry in (task, waiting, ended) if entry is not None]
-    return any(spec.run == RUN_DRIVER for spec in specs)
+    if waiting is not None:
+        job, name = waiting.spec, waiting.submission.agent.name
+    elif (known := task or state.ended.get(task_id)) is not None:
+        job, name = known.spec, known.agent_name
+    else:
+        return None
+    return name if job.run == RUN_DRIVER else None
 
 
 def _row(

@@ -48,7 +48,7 @@ class LeaseService(Service):
         with self._leases.watched() as changed:
             while True:
                 changed.clear()
-                view = await self._reactor.read(lambda: self._view(request.task_id))
+                view = await self._reactor.read(lambda: self._view_of(request))
                 left_s = until - _now()
                 if isinstance(view, Refusal) or left_s <= 0:
                     return view
@@ -61,11 +61,11 @@ class LeaseService(Service):
 
     async def renew(self, request: RenewLease) -> Response:
         """Have the time to live of a lease begin again."""
-        view = await self._reactor.read(lambda: self._view(request.task_id))
+        view = await self._reactor.read(lambda: self._view_of(request))
         if isinstance(view, Refusal):
             return Response(outcome=view.refused)
         agent = _agent_of(self._reactor.state, request.task_id)
-        if agent is None or agent.lease is None:
+        if agent is None or agent.lease is None or self._is_another(request):
             error = f"lease {request.task_id!r} has ended ({view.reason or view.state})"
             return Response(outcome=Refused(reason=Reason.LEASE_ENDED, error=error))
         self._begin_again(request.task_id, agent.lease)
@@ -74,9 +74,11 @@ class LeaseService(Service):
     async def release(self, request: ReleaseLease) -> Response:
         """End a lease; answered when what ran in its groups has ended. One that is being evicted ends now."""
         task_id, state = request.task_id, self._reactor.state
-        view = await self._reactor.read(lambda: self._view(task_id))
+        view = await self._reactor.read(lambda: self._view_of(request))
         if isinstance(view, Refusal):
             return Response(outcome=view.refused)
+        if self._is_another(request):
+            return Response(outcome=Done(change=Change.ALREADY_ENDED))
         task = state.running.by_id.get(task_id)
         if task is None:
             return await self._withdrawn(request)
@@ -85,16 +87,20 @@ class LeaseService(Service):
             await self._answers.end_of(task.agent_name)
             return Response(outcome=Done())
         stimulus = s.TaskFinished(task_id=task_id, end_agent=True, request_id=request.request_id)
-        outcome = (await self._reactor.step(stimulus)).outcome or Done()
-        if isinstance(outcome, Pending):
-            await self._answers.end_of(task.agent_name)
-            outcome = Done()
-        self._leases.release(task.agent_name, released=False)
+        try:
+            outcome = (await self._reactor.step(stimulus)).outcome or Done()
+            if isinstance(outcome, Pending):
+                await self._answers.end_of(task.agent_name)
+                outcome = Done()
+        finally:
+            # Where it has not ended, its holder is notified of an eviction as before.
+            self._leases.release(task.agent_name, released=False)
         return Response(outcome=outcome)
 
     async def _withdrawn(self, request: ReleaseLease) -> Response:
         """Remove a lease from the queue; one that has ended before is no error."""
         if request.task_id not in self._reactor.state.queue.by_id:
+            await self._answers.end_with(request.task_id)
             return Response(outcome=Done(change=Change.ALREADY_ENDED))
         stimulus = s.TaskCancellationRequested(
             task_id=request.task_id, request_id=request.request_id
@@ -148,6 +154,19 @@ class LeaseService(Service):
         stimulus = s.TaskCancellationRequested(task_id=task_id, reason=reason, error=error)
         await self._reactor.step(stimulus)
 
+    def _is_another(self, request: WatchLease | RenewLease | ReleaseLease) -> bool:
+        """Whether the lease that is meant has ended, and its id is that of another task by now."""
+        agent = _agent_of(self._reactor.state, request.task_id)
+        return bool(request.agent_name) and agent is not None and agent.name != request.agent_name
+
+    def _view_of(self, request: WatchLease | RenewLease | ReleaseLease) -> LeaseView | Refusal:
+        """How the lease that is meant stands."""
+        if self._is_another(request):
+            return LeaseView(
+                state="unknown", error="it has ended, and its id is that of another task now"
+            )
+        return self._view(request.task_id)
+
     def _view(self, task_id: str) -> LeaseView | Refusal:
         state = self._reactor.state
         status = task_status(state, task_id)
@@ -162,6 +181,7 @@ class LeaseService(Service):
         return LeaseView(
             state=str(status["state"]),
             pool_name="" if agent is None else agent.pool_name,
+            agent_name=str(status.get("agent_name", "" if agent is None else agent.name)),
             ray_id="" if slot is None else slot.ray_id,
             shape=None if slot is None else slot.shape,
             grace_s=grace_s,

@@ -27,6 +27,7 @@ from schedulemesh.engine.messages.instructions import EvictAgent, StartAgent
 from schedulemesh.engine.messages.queue_facts import TaskCancelled
 from schedulemesh.engine.state.agents import Agent, Running
 from schedulemesh.engine.transaction import Step
+from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.agent_start import start_failed
 from schedulemesh.runtime.backend import BackendError
 from schedulemesh.runtime.pg_manager import Groups
@@ -54,8 +55,11 @@ class Notice(msgspec.Struct, kw_only=True):
 class Leases:
     """Starts, evicts and ends the leases of one scheduler."""
 
-    def __init__(self, groups: Groups, warm_pool: WarmPool, reactor: Reactor) -> None:
-        self._groups, self._warm_pool, self._reactor = groups, warm_pool, reactor
+    def __init__(
+        self, agents: Agents, groups: Groups, warm_pool: WarmPool, reactor: Reactor
+    ) -> None:
+        self._agents, self._groups = agents, groups
+        self._warm_pool, self._reactor = warm_pool, reactor
         #: By agent.
         self._notices: dict[str, Notice] = {}
         #: Agents of leases that their holders have released and that have not ended yet.
@@ -85,14 +89,24 @@ class Leases:
             return []
         return [s.AgentReported(agent_name=agent.spec.name, incarnation=agent.incarnation)]
 
+    def may_be_vacant(self, group_id: str) -> bool:
+        """Whether a free group can be handed over unless Ray shows something in it: no warm host is there,
+        nor an orphan, which only an operator may end.
+        """
+        return not self._warm_pool.names_in(group_id) and not self._agents.orphans
+
     async def is_vacant(self, group_id: str) -> bool:
-        """Whether nothing has to be ended in a group before it is handed over."""
-        if self._warm_pool.names_in(group_id):
-            return False
-        try:
-            return await self._groups.is_vacant(group_id)
-        except BackendError:
-            return False
+        """Whether nothing has to be ended in a group before its holder is told of it."""
+        return await until_answered(
+            f"looking into placement group {group_id}", lambda: self._groups.is_vacant(group_id)
+        )
+
+    async def replace(self, group_id: str) -> None:
+        """Create the group of a lease again, in which others run: that ends them."""
+        logger.warning(
+            "others run in placement group %s of a new lease; it is created again", group_id
+        )
+        await self._create_again(group_id)
 
     async def notify(self, order: EvictAgent) -> None:
         """Notify the holder that the lease ends, and wait until it is released or the time is over."""

@@ -97,17 +97,20 @@ class Groups:
         A group that is not placed in time is removed again. None: it was removed meanwhile.
         """
         async with self._lock(order.group_id):
-            try:
-                error = await self._made(order)
-            except BackendError as refused:
-                error = f"Ray refused to make it: {refused}"
-            if order.group_id in self._removing:
-                return None
-            if not error:
-                return GroupCreated(group_id=order.group_id)
-            logger.warning("placement group %s was not made: %s", order.group_id, error)
-            await self._withdraw(order.group_id)
-            return GroupCreateFailed(group_id=order.group_id, error=error)
+            return await self._create(order)
+
+    async def _create(self, order: CreateGroup) -> GroupCreated | GroupCreateFailed | None:
+        try:
+            error = await self._made(order)
+        except BackendError as refused:
+            error = f"Ray refused to make it: {refused}"
+        if order.group_id in self._removing:
+            return None
+        if not error:
+            return GroupCreated(group_id=order.group_id)
+        logger.warning("placement group %s was not made: %s", order.group_id, error)
+        await self._withdraw(order.group_id)
+        return GroupCreateFailed(group_id=order.group_id, error=error)
 
     async def remove(self, group_id: str) -> None:
         """Remove the group, and return once Ray reports it as removed."""
@@ -163,11 +166,14 @@ class Groups:
     async def create_again(self, order: CreateGroup) -> GroupCreateFailed | None:
         """Remove a group with everything in it, and create it again: the handles of the former one are void.
 
-        Returns why that failed; None: it is there again, or is to be removed.
+        Returns why that failed; None: it is there again, is to be removed, or was.
         """
+        # A removal that is requested meanwhile comes after the creation: in between it would find nothing.
         async with self._lock(order.group_id):
+            if order.group_id not in self._slots:
+                return None  # a removal that was requested before has come first
             await self._withdraw(order.group_id)
-        made = await self.create(order)
+            made = await self._create(order)
         return made if isinstance(made, GroupCreateFailed) else None
 
     async def living(self) -> dict[str, GroupView]:
@@ -195,10 +201,7 @@ class Groups:
             shape = GroupShape(bundles=()) if group is None else group.shape
             self._slots[group_id] = BundleSlot(ray_id=view.ray_id, shape=shape)
             if group is None or _is_elsewhere(group, view):
-                logger.warning(
-                    "placement group %s is ours, but has no place; removing it", group_id
-                )
-                await self.remove(group_id)
+                await self._remove_unknown(group_id, view)
         for group_id, group in table.by_id.items():
             if group.shape.virtual and group.phase in (GroupPhase.READY, GroupPhase.ENDING):
                 self._slots[group_id] = BundleSlot(ray_id="", shape=group.shape)
@@ -208,11 +211,24 @@ class Groups:
         """Remove the groups that the journal does not know."""
         living = await self.living()
         for group_id in self.orphans & living.keys():
-            self._slots[group_id] = BundleSlot(
-                ray_id=living[group_id].ray_id, shape=GroupShape(bundles=())
-            )
-            await self.remove(group_id)
+            await self._remove_unknown(group_id, living[group_id])
         self.orphans.clear()
+
+    async def remove_late(self, table: GroupTable) -> None:
+        """Remove the groups that exist now and did not after the recovery, because Ray had not yet executed
+        the request of a former supervisor.
+        """
+        for group_id, view in (await self.living()).items():
+            # Of those that are being created or removed there is a lock.
+            known = (table.by_id, self._slots, self._locks, self.orphans)
+            if not any(group_id in groups for groups in known):
+                await self._remove_unknown(group_id, view)
+
+    async def _remove_unknown(self, group_id: str, view: GroupView) -> None:
+        """Remove a group of ours that has no place in the state."""
+        logger.warning("placement group %s is ours, but has no place; removing it", group_id)
+        self._slots[group_id] = BundleSlot(ray_id=view.ray_id, shape=GroupShape(bundles=()))
+        await self.remove(group_id)
 
     async def remove_all(self) -> None:
         """Remove every group of ours, also one that is being created."""

@@ -1,4 +1,6 @@
-"""Whether Ray places an actor: known within about a second, with the reason if it does not."""
+"""Whether Ray places an actor: known within about a second, in a placement group within three, with the
+reason if it does not.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +17,19 @@ from schedulemesh.runtime.backend import Backend, Handle, NodeView
 logger = logging.getLogger(__name__)
 
 #: Seconds to the first query about an actor's scheduling, and to the second, which must give the same: Ray
-#: reports waiting actors about every 0.1 s, and the room of a process that just ended appears as late.
+#: reports what is free on a node about every 0.1 s, so the room of a process that just ended appears as late.
 _FIRST_S, _AGAIN_S = 0.5, 0.25
+#: The same for an actor in a placement group, which is looked for in the queues of the raylets. The GCS asks
+#: for those once a second (Ray's `gcs_pull_resource_loads_period_ms`), on a busy machine later: an earlier
+#: query would be answered from the same copy, in which an actor is listed that has room since.
+_AGAIN_IN_GROUP_S = 2.0
 #: Seconds between further queries about an actor that has no process yet.
 _EVERY_S = 1.0
 
 
-async def unplaced(backend: Backend, handle: Handle) -> None:
+async def unplaced(backend: Backend, handle: Handle, *, in_group: bool) -> None:
     """Return once Ray has had the actor wait for room for some time; never, where it gets a process."""
-    wait_s = _FIRST_S
+    wait_s, again_s = _FIRST_S, _AGAIN_IN_GROUP_S if in_group else _AGAIN_S
     seen = False
     while True:
         await asyncio.sleep(wait_s)
@@ -37,7 +43,7 @@ async def unplaced(backend: Backend, handle: Handle) -> None:
             waits = False
         if waits and seen:
             return
-        seen, wait_s = waits, _AGAIN_S if waits else _EVERY_S
+        seen, wait_s = waits, again_s if waits else _EVERY_S
 
 
 def external_use(node: Node, view: NodeView, not_placed: Resources) -> Resources:

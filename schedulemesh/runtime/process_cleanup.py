@@ -71,12 +71,16 @@ class ProcessCleanup:
         self, node_id: str, key: JobKey, attempt: int | None, begin: int, limit: int
     ) -> LogPiece | None:
         """See NodeCleaner.read_log; None also where the node does not answer in time."""
-        try:
-            read = self._cleaner(node_id).read_log(key, attempt, begin, limit)
-            return await asyncio.wait_for(read, _ANSWERS_S)
-        except (BackendError, TimeoutError, asyncio.TimeoutError) as error:
-            logger.warning("node %s: no log is read: %s", node_id, error or "no answer")
-            return None
+        # A cleaner may have died since it was last asked; a new one of a node that is alive answers.
+        for _ in range(2):
+            cleaner = self._cleaner(node_id)
+            try:
+                read = cleaner.read_log(key, attempt, begin, limit)
+                return await asyncio.wait_for(read, _ANSWERS_S)
+            except (BackendError, TimeoutError, asyncio.TimeoutError) as error:
+                logger.warning("node %s: no log is read: %s", node_id, error or "no answer")
+                self._replace(node_id, cleaner)
+        return None
 
     async def kill(self, node_id: str, processes: Sequence[Process]) -> None:
         """Kill these processes on a node."""
@@ -120,10 +124,14 @@ class ProcessCleanup:
             logger.warning(
                 "the process cleaner of node %s failed: %s", node_id, error or "no answer"
             )
-            if self._cleaners.get(node_id) is cleaner:
-                del self._cleaners[node_id]
-                cleaner.close()
+            self._replace(node_id, cleaner)
             return None
+
+    def _replace(self, node_id: str, failed: NodeCleaner) -> None:
+        """Have the next call use another cleaner than one that died or does not answer."""
+        if self._cleaners.get(node_id) is failed:
+            del self._cleaners[node_id]
+            failed.close()
 
     async def _living_nodes(self) -> set[str]:
         """Asked until it is known: a node counts as alive until the cluster says that it is not."""

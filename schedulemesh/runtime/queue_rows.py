@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
+from schedulemesh.domain.task_kinds import TaskKind
+from schedulemesh.engine.admission.needs import need_of
 from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.protocol.answers import QueueRow
 
 
@@ -15,6 +18,7 @@ def queued(
     """The tasks in a pool's queue, in their order: those after position ``first``, up to ``last``."""
     tasks = islice(state.queue.of_pool(pool_name), first, last)
     for position, task in enumerate(tasks, first + 1):
+        expected_s, runs = _expected(state, task)
         yield QueueRow(
             task=task.spec,
             agent_name=task.submission.agent.name,
@@ -26,4 +30,16 @@ def queued(
             held=task.held,
             not_before=task.not_before,
             preemptions=task.attempts.preemptions,
+            reserved_start=None if task.reservation is None else task.reservation.at,
+            expected_s=expected_s,
+            estimated_from=runs,
         )
+
+
+def _expected(state: MeshState, task: QueuedTask) -> tuple[float | None, int]:
+    """How long a task runs in all, in seconds, and by how many earlier runs that is estimated."""
+    if task.spec.estimated_duration is not None:
+        return task.spec.estimated_duration, 0
+    kind = TaskKind.of(task.spec, need_of(state, task))
+    estimate = state.past.estimates.estimate(kind)
+    return (None, 0) if estimate is None else (estimate.seconds, estimate.runs)

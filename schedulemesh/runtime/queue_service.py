@@ -36,6 +36,8 @@ class QueueService(Service):
         outcome = step.outcome or Done()
         if isinstance(outcome, TasksCancelled):
             await asyncio.gather(*(self._answers.end_of(name) for name in outcome.ending))
+            # Those of tasks that another request has ended, or that have ended with others.
+            await asyncio.gather(*map(self._answers.end_with, request.task_ids))
         return Response(outcome=outcome)
 
     async def list(self, request: q.ListQueue) -> QueueListed | Refusal:

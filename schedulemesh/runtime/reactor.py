@@ -7,7 +7,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from typing_extensions import Self
 
@@ -27,7 +27,7 @@ from schedulemesh.runtime.journal_recovery import (
     Recovered,
     recovered_from,
 )
-from schedulemesh.runtime.snapshots import Snapshots
+from schedulemesh.runtime.snapshots import CommitFollower, Snapshots, is_small_enough
 from schedulemesh.runtime.threads import in_thread
 from schedulemesh.runtime.witness import Seen
 from schedulemesh.store.journal import Journal
@@ -47,16 +47,6 @@ _RETRY_S, _RETRY_MAX_S = 0.2, 10.0
 _FETCH_S = 15.0
 #: How many numbers are skipped after a restored backup, because some may have been assigned since.
 _GAP = 1_000_000
-
-
-class CommitFollower(Protocol):
-    """Reads the journal's commits once they are durable."""
-
-    def keep_after(self) -> int | None:
-        """The number of the commit after which it still reads them; None: it needs none."""
-
-    async def close(self, *, destroy: bool) -> None:
-        """Read nothing any more; ``destroy``: remove what was made of them."""
 
 
 class Observers:
@@ -226,12 +216,16 @@ class Reactor:
         """Decide, and return once the facts (and the blobs, if there are facts) are durable.
 
         The instructions have been passed to the executor then. Raises JournalError if the facts could not be
-        written, and NotStorableError if they can never be; then nothing has changed.
+        written, and NotStorableError if they can never be; then nothing has changed. A repeated request needs
+        nothing to be written.
         """
         if not self._whole.is_set():
             await self.whole()
+        if not self._healthy.is_set() and (decided := self.engine.decided(stimulus)) is not None:
+            return Step(outcome=decided, stimulus=stimulus, at=self.now())
         self._check_healthy()
-        if isinstance(stimulus, StateStored) and not self._small_enough(stimulus, blobs or {}):
+        limit = self.saved_state_bytes
+        if isinstance(stimulus, StateStored) and not is_small_enough(stimulus, blobs or {}, limit):
             return Step()
         step, kept = self._decide(stimulus, blobs)
         await self._durable(kept)
@@ -257,6 +251,12 @@ class Reactor:
         except JournalError:
             self._fall_back()
             raise
+
+    async def writable(self) -> None:
+        """Return once the journal can be written, and nothing of what failed before can become durable any
+        more. It does not return after a takeover.
+        """
+        await self._healthy.wait()
 
     async def steps(self, stimuli: Sequence[AnyStimulus], blobs: Mapping[str, bytes]) -> list[Step]:
         """As ``step`` for several stimuli, whose facts become durable together."""
@@ -408,8 +408,12 @@ class Reactor:
             return
         self._healthy.clear()
         self.times.failed()
-        self.engine = Engine(self._writer.stored.fold(), strategies=self._strategies)
-        self._healing = asyncio.ensure_future(self._heal())
+        try:
+            self.engine = Engine(self._writer.stored.fold(), strategies=self._strategies)
+        except JournalError as error:
+            self._give_up(error)
+        else:
+            self._healing = asyncio.ensure_future(self._heal())
 
     def _start_over(self) -> None:
         """Roll the state back to before the failed step; other requests wait meanwhile."""
@@ -429,9 +433,13 @@ class Reactor:
         try:
             self.engine = Engine(await in_thread(stored.fold), strategies=self._strategies)
         except JournalError as error:
-            self._trouble = str(error)
-            self._healthy.clear()
-            logger.critical("this supervisor changes nothing any more: %s", error)
+            self._give_up(error)
+
+    def _give_up(self, error: JournalError) -> None:
+        """Change nothing any more."""
+        self._trouble = str(error)
+        self._healthy.clear()
+        logger.critical("this supervisor changes nothing any more: %s", error)
 
     async def _heal(self) -> None:
         wait_s = _RETRY_S
@@ -440,8 +448,7 @@ class Reactor:
                 await self._writer.resume()
                 break
             except JournalTakenOverError as error:
-                self._trouble = str(error)
-                logger.critical("this supervisor changes nothing any more: %s", error)
+                self._give_up(error)
                 return
             except JournalError as error:
                 self._trouble = str(error)
@@ -451,15 +458,3 @@ class Reactor:
         self._healthy.set()
         self.times.healed()
         logger.warning("the journal can be written again")
-
-    def _small_enough(self, stimulus: StateStored, blobs: Mapping[str, bytes]) -> bool:
-        size, limit = len(blobs.get(stimulus.state_key, b"")), self._settings.saved_state_bytes
-        if size <= limit:
-            return True
-        logger.error(
-            "the saved state of task %s has %d bytes; more than saved_state_bytes, %d, are not kept",
-            stimulus.task_id,
-            size,
-            limit,
-        )
-        return False

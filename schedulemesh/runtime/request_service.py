@@ -37,6 +37,7 @@ from schedulemesh.protocol.job_logs import ListJobs, ReadJobLog
 from schedulemesh.protocol.lease_requests import ReleaseLease, RenewLease, WatchLease
 from schedulemesh.protocol.metric_requests import GetMetrics, GetReportedMetrics
 from schedulemesh.runtime.alert_service import AlertService
+from schedulemesh.runtime.answers import OpenRequests
 from schedulemesh.runtime.audit import AUDITED, Audit
 from schedulemesh.runtime.backend import Refs
 from schedulemesh.runtime.external_usage import ExternalUsageService
@@ -51,7 +52,7 @@ from schedulemesh.runtime.pool_service import PoolService
 from schedulemesh.runtime.preemption_service import PreemptionService
 from schedulemesh.runtime.queries import View
 from schedulemesh.runtime.queue_service import QueueService
-from schedulemesh.runtime.running import Running, Service, unavailable
+from schedulemesh.runtime.running import Running, Service
 from schedulemesh.runtime.state_service import StateService
 from schedulemesh.runtime.submission_service import SubmissionService
 from schedulemesh.runtime.task_service import TaskService
@@ -83,6 +84,7 @@ class RequestService(Service):
         self.alerts = AlertService(running, self._metrics)
         self._history = HistoryService(running)
         self._audit = Audit(running.reactor)
+        self._open = OpenRequests(running.reactor)
         self.states = StateService(running, self._submissions)
         self._began_at = running.reactor.now()
 
@@ -103,25 +105,27 @@ class RequestService(Service):
             request = bound(request, caller)
         refused = None if caller is None else await self._not_allowed(request, caller)
         kind = type(request)
-        if not (kind in AUDITED or (refused and kind in r.CHANGES)):
-            return await self._answered(request, refs, refused)
-        try:
-            return await self._audit.carry_out(
-                request, caller, address, lambda: self._answered(request, refs, refused)
-            )
-        except JournalError as error:
-            return Refusal(refused=unavailable(error))
+        with self._open.answering(request) as earlier:
+            try:
+                if not (kind in AUDITED or (refused and kind in r.CHANGES)):
+                    return await self._answered(request, refs, refused)
+                return await self._audit.carry_out(
+                    request, caller, address, lambda: self._answered(request, refs, refused)
+                )
+            except JournalError as error:
+                await self._open.resolved(error, earlier)
+                return Refusal(refused=Refused(reason=Reason.JOURNAL_UNAVAILABLE, error=str(error)))
 
     async def _answered(
         self, request: r.AnyRequest, refs: Refs, refused: Refused | None
     ) -> AnyAnswer | WithHandles:
-        """The answer to a request, which is this refusal if there is one."""
+        """The answer to a request, which is this refusal if there is one. Raises JournalError."""
         try:
             if refused is not None:
                 return Refusal(refused=refused)
             return await self._execute(request, refs)
-        except JournalError as error:
-            return Refusal(refused=unavailable(error))
+        except JournalError:
+            raise
         except InvalidRequestError as error:
             return Malformed(error=str(error))
         except Exception as error:  # noqa: BLE001  # a broken promise; it is logged and answered

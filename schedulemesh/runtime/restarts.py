@@ -18,20 +18,25 @@ _POLL_S, _POLL_MAX_S = 0.01, 0.2
 
 async def with_real_restarts(reactor: Reactor, outcome: RequestOutcome) -> RequestOutcome:
     """The outcome, once each restarted victim either runs or has failed; ``restarted`` names those that run,
-    ``not_restarted`` all others.
+    ``requeued`` those that wait in the queue, ``not_restarted`` all others.
     """
-    if not isinstance(outcome, Refused) or not outcome.restarted:
+    if not isinstance(outcome, Refused):
+        return outcome
+    returned = (*outcome.restarted, *outcome.requeued)
+    if not returned:
         return outcome
     until, wait_s = time.monotonic() + reactor.state.policy.start_timeout, _POLL_S
-    while (
-        any(_is_starting(reactor.state, t) for t in outcome.restarted) and time.monotonic() < until
-    ):
+    while any(_is_starting(reactor.state, t) for t in returned) and time.monotonic() < until:
         await asyncio.sleep(wait_s)
         wait_s = min(2 * wait_s, _POLL_MAX_S)
-    run = tuple(t for t in outcome.restarted if _runs(reactor.state, t))
-    lost = tuple(t for t in outcome.restarted if t not in run)
+    run = tuple(t for t in returned if _runs(reactor.state, t))
+    waiting = tuple(t for t in returned if t in reactor.state.queue.by_id)
+    lost = tuple(t for t in returned if t not in run and t not in waiting)
     return msgspec.structs.replace(
-        outcome, restarted=run, not_restarted=(*outcome.not_restarted, *lost)
+        outcome,
+        restarted=run,
+        requeued=waiting,
+        not_restarted=(*outcome.not_restarted, *lost),
     )
 
 

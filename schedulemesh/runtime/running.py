@@ -5,9 +5,6 @@ from __future__ import annotations
 import msgspec
 
 from schedulemesh.config.settings import SchedulerSettings
-from schedulemesh.domain.reasons import Reason
-from schedulemesh.engine.messages.outcomes import Refused
-from schedulemesh.errors import JournalError
 from schedulemesh.metrics.recorder import Recorder
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.alert_monitor import AlertMonitor
@@ -55,8 +52,3 @@ class Service:
         self._executor, self._orphans = running.executor, running.orphans
         self._plugins = running.plugins
         self._http = running.http
-
-
-def unavailable(error: JournalError) -> Refused:
-    """The answer while the journal cannot be written."""
-    return Refused(reason=Reason.JOURNAL_UNAVAILABLE, error=str(error))

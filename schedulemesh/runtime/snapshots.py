@@ -6,12 +6,12 @@ import asyncio
 import functools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from schedulemesh.config.settings import JournalSettings
 from schedulemesh.engine.codec import encode_chunk
-from schedulemesh.engine.messages.stimuli import AnyStimulus, StatesOutlived
+from schedulemesh.engine.messages.stimuli import AnyStimulus, StatesOutlived, StateStored
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.snapshot import (
     Snapshot,
@@ -47,6 +47,16 @@ class Decider(Protocol):
 
     async def step(self, stimulus: AnyStimulus) -> Step:
         """Decide, and return once the facts are durable."""
+
+
+class CommitFollower(Protocol):
+    """Reads the journal's commits once they are durable."""
+
+    def keep_after(self) -> int | None:
+        """The number of the commit after which it still reads them; None: it needs none."""
+
+    async def close(self, *, destroy: bool) -> None:
+        """Read nothing any more; ``destroy``: remove what was made of them."""
 
 
 class Snapshots:
@@ -115,3 +125,17 @@ class Snapshots:
 
 def _encoded(snapshot: Snapshot) -> list[bytes]:
     return [encode_chunk(part) for part in parts(snapshot)]
+
+
+def is_small_enough(stimulus: StateStored, blobs: Mapping[str, bytes], limit: int) -> bool:
+    """Whether a saved state may be kept; one that may not is logged."""
+    size = len(blobs.get(stimulus.state_key, b""))
+    if size <= limit:
+        return True
+    logger.error(
+        "the saved state of task %s has %d bytes; more than saved_state_bytes, %d, are not kept",
+        stimulus.task_id,
+        size,
+        limit,
+    )
+    return False

@@ -30,6 +30,8 @@ class StateService(Service):
 
     async def restore(self, request: RestoreTask) -> Response | WithHandles:
         """Pass a saved state to the pool's restorer, and restart the task if it was submitted."""
+        # What is refused or repeated is compared with what is durable: the rest may be rolled back.
+        await self._reactor.flushed()
         state, task_id = self._reactor.state, request.saved.task.task_id
         given = pack(request.saved)
         if request.request_id in state.answers or request.request_id in state.requests:

@@ -19,6 +19,8 @@ from schedulemesh.engine.messages.outcomes import (
     ProbeNeeded,
     RequestOutcome,
 )
+from schedulemesh.engine.state.agents import Agent
+from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.transaction import Step
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.protocol.answers import GroupPlace, MemberPlace, Response, Responses, WithHandles
@@ -99,25 +101,33 @@ class SubmissionService(Service):
     ) -> RequestOutcome:
         """What becomes of a submission."""
         await self._wait_for_removed_groups(stimulus)
-        if stimulus.agent.lease is not None and (reported := await self._vacant_start(stimulus)):
-            step = (await self._reactor.steps((stimulus, reported), blobs))[0]
-        else:
+        step = await self._started_at_once(stimulus, blobs)
+        if step is None:
             step = await self._reactor.step(stimulus, blobs)
         return await self._outcome(stimulus, step, blobs)
 
-    async def _vacant_start(self, stimulus: s.TaskSubmitted) -> s.AgentReported | None:
-        """The start of a lease that is to get a free group in which nothing is left, so that admission and
-        start become durable together; None: it starts after its admission.
+    async def _started_at_once(
+        self, stimulus: s.TaskSubmitted, blobs: Mapping[str, bytes]
+    ) -> Step | None:
+        """The step of a lease that gets a free group: its admission and its start become durable together,
+        while Ray is asked whether something runs in the group. None: nothing was decided, because it gets
+        none, or one that has to be prepared.
         """
-        await self._reactor.whole()
-        group_id = self._free_group(stimulus)
-        if group_id is None or not await self._executor.leases.is_vacant(group_id):
+        if stimulus.agent.lease is None:
             return None
         await self._reactor.whole()
-        if self._free_group(stimulus) != group_id:
-            return None  # another task has taken it meanwhile
-        incarnation = self._reactor.state.next_incarnation
-        return s.AgentReported(agent_name=stimulus.agent.name, incarnation=incarnation)
+        leases, group_id = self._executor.leases, self._free_group(stimulus)
+        if group_id is None or not leases.may_be_vacant(group_id):
+            return None
+        started = s.AgentReported(
+            agent_name=stimulus.agent.name, incarnation=self._reactor.state.next_incarnation
+        )
+        vacated = asyncio.ensure_future(leases.is_vacant(group_id))
+        # It decides before it awaits, so the group is still free.
+        step = (await self._reactor.steps((stimulus, started), blobs))[0]
+        if not await vacated:
+            await leases.replace(group_id)
+        return step
 
     def _free_group(self, stimulus: s.TaskSubmitted) -> str | None:
         """The free placement group that a submission would get now; None: it would get none."""
@@ -156,7 +166,7 @@ class SubmissionService(Service):
         reply = Response(outcome=outcome, group=self._group_of(outcome))
         if not isinstance(outcome, Accepted):
             return reply
-        agent = self._reactor.state.agents.get(outcome.agent_name)
+        agent = _agent_of(self._reactor.state, outcome)
         if agent is None:
             return reply
         processes = processes_of(self._reactor.state, agent)
@@ -174,9 +184,7 @@ class SubmissionService(Service):
         if not isinstance(outcome, Accepted) or outcome.group_id is None:
             return None
         state = self._reactor.state
-        group, agent = state.groups.by_id.get(outcome.group_id), state.agents.get(
-            outcome.agent_name
-        )
+        group, agent = state.groups.by_id.get(outcome.group_id), _agent_of(state, outcome)
         place = GroupPlace(
             name=self._groups.name(outcome.group_id),
             node_ids=() if group is None else group.node_ids,
@@ -198,6 +206,16 @@ class SubmissionService(Service):
             name = f"{pool[:_POOL_CHARS]}-agent-{secrets.token_hex(3)}"
         named = msgspec.structs.replace(agent, name=name, pool_name=pool)
         return msgspec.structs.replace(stimulus, agent=named)
+
+
+def _agent_of(state: MeshState, accepted: Accepted) -> Agent | None:
+    """The agent that a submission got, or one of its name that runs its task now; None: it has ended, though
+    another may have its name.
+    """
+    agent = state.agents.get(accepted.agent_name)
+    if agent is None or agent.incarnation == accepted.incarnation:
+        return agent
+    return agent if accepted.task_id in state.running.on_agent(agent.spec.name) else None
 
 
 def _tried(stimulus: s.TaskSubmitted) -> s.TaskSubmitted:

@@ -60,7 +60,9 @@ class TaskService(Service):
         return TaskResult(state=ended.state.value, error=ended.error, kept=kept)
 
     async def cancel(self, request: r.CancelTask) -> Response:
-        """End a task; answered when the process of its agent is gone, if that ends with it."""
+        """End a task; answered when the process of its agent is gone, if that ends with it, even if another
+        request has ended it.
+        """
         stimulus = s.TaskCancellationRequested(
             task_id=request.task_id, request_id=request.request_id
         )
@@ -69,6 +71,8 @@ class TaskService(Service):
         if isinstance(outcome, Pending):
             await self._answers.end_of(outcome.agent_name)
             outcome = Done()
+        else:
+            await self._answers.end_with(request.task_id)
         return Response(outcome=outcome)
 
     async def _unknown(self, task_ids: tuple[str, ...]) -> Refusal | None:

@@ -58,7 +58,7 @@ class WorkOfJob(msgspec.Struct, frozen=True, kw_only=True):
             "resources": sum_of(amount for _, amount in self._held).public(),
             "nodes": {node_id: self.on_node(node_id).public() for node_id in node_ids},
             "waiting": sum_of(waiting).public(),
-            "actors": sum(not holder.is_group for holder in self.holders),
+            "actors": sum(not (each.is_group or each.are_tasks) for each in self.holders),
             "placement_groups": sum(holder.is_group for holder in self.holders),
         }
 
@@ -81,13 +81,17 @@ def work_of_jobs(usage: ClusterUsage, holders: Iterable[Holder]) -> list[WorkOfJ
 def external_holders(
     usage: ClusterUsage, state: MeshState, agents: Agents, group_mark: str
 ) -> Iterator[Holder]:
-    """The holders that are not this scheduler's."""
+    """The holders that are not this scheduler's. Plain tasks of which nobody knows whose they are may be
+    those of its jobs, where it runs any.
+    """
     ours = {agents.where(process) for process in every_process(state, state.agents.values())}
     owners = {owner_of_work(agents, agent) for agent in jobs_of(state)}
     own_jobs = {j for j, job in usage.jobs.items() if job.metadata.get(OWNER, j) in owners}
     own_actors = agents.mark("")
     for holder in usage.holders:
-        if holder.is_group:
+        if holder.are_tasks:
+            mine = bool(owners) and not holder.job_id
+        elif holder.is_group:
             mine = holder.name.startswith(group_mark)
         else:
             marked = holder.namespace == agents.namespace and holder.name.startswith(own_actors)

@@ -130,3 +130,12 @@ def reason_of(error: BaseException) -> str:
     if number in (errno.EACCES, errno.EPERM):
         return f"permission is missing ({text}); give this user the folder or choose another state_path"
     return text
+
+
+def was_not_written(error: BaseException | None) -> bool:
+    """Whether the error of a commit says that the log lacks its end, without which it is not read. After any
+    other, above all of fsync, the log may have all of it.
+    """
+    # Python 3.10 does not have the name: there, every commit that failed may be durable.
+    result = getattr(getattr(error, "orig", None), "sqlite_errorname", "")
+    return result in ("SQLITE_FULL", "SQLITE_IOERR_WRITE")

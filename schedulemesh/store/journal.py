@@ -11,9 +11,15 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Protocol
 
-from schedulemesh.errors import JournalTakenOverError
+from schedulemesh.errors import JournalError, JournalTakenOverError
 from schedulemesh.store.address import Place
 from schedulemesh.store.recovery import Stored
+
+
+class InDoubtError(JournalError):
+    """A commit failed so late that it may be durable. It is known not to be once the next append succeeds; a
+    supervisor that reads the journal before that may find it.
+    """
 
 
 class Journal(Protocol):
@@ -35,7 +41,8 @@ class Journal(Protocol):
 
     def append(self, record: bytes, blobs: Mapping[str, bytes]) -> None:
         """Make a record (empty: none) and blobs durable, all or none. After an error, the next append first
-        removes what may have become durable of the failed one. Raises JournalTakenOverError after a takeover.
+        removes what may have become durable of the failed one. Raises InDoubtError where that is possible,
+        and JournalTakenOverError after a takeover.
         """
 
     def compact(

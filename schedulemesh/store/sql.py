@@ -39,9 +39,10 @@ from schedulemesh.errors import JournalError, JournalTakenOverError
 from schedulemesh.store import notes, schema
 from schedulemesh.store.address import Address, Place
 from schedulemesh.store.damage import refused
-from schedulemesh.store.disk import reason_of
+from schedulemesh.store.disk import reason_of, was_not_written
 from schedulemesh.store.files import SUFFIXES, WriterLock, beside
 from schedulemesh.store.high_mark import HighMark, Mark
+from schedulemesh.store.journal import InDoubtError
 from schedulemesh.store.opening import LOCK_SPACE, engine_of, enter, prepare
 from schedulemesh.store.recovery import Stored
 from schedulemesh.store.schema import blobs, commits, journals, snapshots
@@ -141,19 +142,19 @@ class SqlJournal:
     def append(self, record: bytes, given: Mapping[str, bytes]) -> None:
         """See Journal."""
         doubt, self._doubt = self._doubt, True
-        with self._transaction("be written") as connection:
-            if doubt:
-                self._forget_after(connection, self._last)
-            number = self._last + (1 if record else 0)
-            self._claim(connection, _ADVANCE, found=self._last, to=number)
-            if record:
-                stored = {"number": number, "crc": zlib.crc32(record), "facts": record}
-                connection.execute(_COMMIT, {"journal": self._id, **stored})
-            for key, data in given.items():
-                self._put_blob(connection, key, data, number)
-            if not record and not given:
-                self._write_something(connection)
-        self._mark_height(number)
+        number = self._last + (1 if record else 0)
+        is_committing = False
+        try:
+            with self._transaction("be written") as connection:
+                if doubt:
+                    self._forget_after(connection, self._last)
+                self._insert(connection, record, given, number)
+                is_committing = True
+            self._mark_height(number)
+        except Exception as error:
+            if is_committing and not was_not_written(error.__cause__):
+                raise InDoubtError(str(error) or repr(error)) from error
+            raise
         self._last, self._doubt = number, False
 
     def compact(
@@ -235,6 +236,19 @@ class SqlJournal:
         if path is not None:
             for suffix in SUFFIXES:
                 beside(path, suffix).unlink(missing_ok=True)
+
+    def _insert(
+        self, connection: Connection, record: bytes, given: Mapping[str, bytes], number: int
+    ) -> None:
+        """Write what is appended; nothing: test that it could be."""
+        self._claim(connection, _ADVANCE, found=self._last, to=number)
+        if record:
+            stored = {"number": number, "crc": zlib.crc32(record), "facts": record}
+            connection.execute(_COMMIT, {"journal": self._id, **stored})
+        for key, data in given.items():
+            self._put_blob(connection, key, data, number)
+        if not record and not given:
+            self._write_something(connection)
 
     def _row(self, connection: Connection) -> Row[Any]:
         found = connection.execute(select(journals).where(journals.c.id == self._id)).first()

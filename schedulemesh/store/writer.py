@@ -45,7 +45,8 @@ class GroupWriter:
         self._loop = asyncio.get_running_loop()
         self._entries: queue.SimpleQueue[_Entry | _Call | None] = queue.SimpleQueue()
         self._last: asyncio.Future[Any] | None = None
-        self._broken: str | None = None
+        #: The failure after which nothing is written.
+        self._broken: JournalError | None = None
         #: Everything that is durable. Only the thread changes it; read it only while ``broken``.
         self.stored = stored
         #: Facts, and bytes of records and of blobs, since the last snapshot.
@@ -142,13 +143,13 @@ class GroupWriter:
 
     def _write(self, entries: Sequence[_Entry]) -> tuple[None, JournalError | None]:
         if self._broken is not None:
-            return None, JournalError(self._broken)
+            return None, JournalError(str(self._broken))
         facts = sum(entry.facts for entry in entries)
         blobs = {key: data for entry in entries for key, data in entry.blobs.items()}
         record = joined(entry.record for entry in entries) if facts else b""
         _, error = self._attempt(lambda: self._journal.append(record, blobs))
         if error is not None:
-            self._broken = str(error)
+            self._broken = error
             return None, error
         if record:
             self.stored.records.append(record)
@@ -168,7 +169,7 @@ class GroupWriter:
 
     def _insist_it_works(self) -> None:
         if self._broken is not None:
-            raise JournalError(self._broken)
+            raise type(self._broken)(str(self._broken))
 
     def _compact(
         self,

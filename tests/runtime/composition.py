@@ -46,9 +46,17 @@ class InThread:
         self.service = self.do(self._made(journal_file, settings))
         self.requests = self.do(self.service.ready())
         self.running = self.requests.running
+        self._await_history()
 
     async def _made(self, journal_file, settings):
         return supervisor(self.backend, journal_file, **settings)
+
+    def _await_history(self):
+        """Queries answer with what is written after some seconds; tests want all that has happened."""
+        history = self.running.history
+        if history is not None:
+            caught_up = history.caught_up
+            history.caught_up = lambda patience_s: caught_up(25.0 if patience_s else 0.0)
 
     def do(self, work):
         """The result of a coroutine on the supervisor's loop."""

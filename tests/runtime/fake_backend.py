@@ -310,7 +310,12 @@ class FakeBackend:
         return await self.take("nodes", "", lambda: list(self.free))
 
     async def usage(self) -> ClusterUsage:
-        return await self.take("usage", "", lambda: self.used)
+        def found() -> ClusterUsage:
+            holders = tuple(holder for holder in self.used.holders if not holder.are_tasks)
+            unchanged = len(holders) == len(self.used.holders)
+            return self.used if unchanged else msgspec.structs.replace(self.used, holders=holders)
+
+        return await self.take("usage", "", found)
 
     async def demand(self) -> ClusterUsage:
         def found() -> ClusterUsage:

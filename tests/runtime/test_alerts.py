@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from schedulemesh.config.alerts import AlertSettings, ReceiverRef, Webhook
@@ -13,7 +15,7 @@ from schedulemesh.protocol import requests as r
 from schedulemesh.protocol.alert_requests import GetAlerts
 from schedulemesh.protocol.answers import Listed, decode_answer
 from schedulemesh.protocol.metric_requests import GetMetrics
-from schedulemesh.runtime import alert_outbox
+from schedulemesh.runtime import alert_monitor, alert_outbox, alert_service
 from schedulemesh.runtime.webhook import WebhookError, WebhookSender
 from tests.metrics.metered import parsed
 from tests.runtime.alert_receivers import SECRET, DrippingServer, Recording, WebhookServer
@@ -128,9 +130,9 @@ def test_a_webhook_that_fails_is_tried_again_and_gets_each_alert_once(started, w
     assert counted["schedulemesh_alert_deliveries_waiting", "hook"] == 0
 
 
-def delivered(mesh, count):
+def delivered(mesh, count, receiver=0):
     """The metrics once so many deliveries were counted, which happens after they were accepted."""
-    (outbox,) = mesh.running.alerts._outboxes
+    outbox = mesh.running.alerts._outboxes[receiver]
     with outbox._changed:
         assert outbox._changed.wait_for(lambda: outbox._counts["delivered"] == count, 20.0)
     return metrics(mesh)
@@ -147,7 +149,7 @@ def test_a_dead_webhook_delays_nothing_and_is_visible(started, webhook):
     outbox = mesh.running.alerts._outboxes[0]
     while not outbox.counts()["failed"]:
         evaluate(mesh)
-    counted = metrics(mesh)
+    counted = delivered(mesh, 1, receiver=1)
     assert counted["schedulemesh_alert_deliveries_waiting", "dead"] == 1
     assert counted["schedulemesh_alert_deliveries_total", "dead", "failed"] >= 1
     assert counted["schedulemesh_alert_deliveries_total", "own", "delivered"] == 1
@@ -226,7 +228,8 @@ def test_what_was_not_accepted_before_a_restart_is_delivered_after_it(started, w
     assert (alert["id"], alert["state"]) == (before["id"], "firing")
 
 
-def test_the_end_of_a_scheduler_resolves_its_alerts(started, webhook):
+def test_the_end_of_a_scheduler_resolves_its_alerts(started, webhook, monkeypatch):
+    monkeypatch.setattr(alert_monitor, "_DRAIN_S", 30.0)
     mesh = started(webhooks=(Webhook(url=webhook.url, secret=SECRET),))
     pool(mesh)
     evaluate(mesh)
@@ -258,6 +261,33 @@ def test_a_journal_that_fails_raises_an_alert(started):
     mesh = started()
     mesh.running.reactor.times.failed()
     assert evaluate(mesh)["journal_errors", "firing"]["severity"] == "critical"
+
+
+def test_an_evaluation_with_older_values_does_not_undo_a_newer_one(started, monkeypatch):
+    mesh = started()
+    evaluate(mesh)
+    collected, has_older, goes_on = alert_service.collected, asyncio.Event(), asyncio.Event()
+
+    async def slowly(families, wanted):
+        found = await collected(families, wanted)
+        if not has_older.is_set():
+            mesh.running.reactor.times.failed()
+            has_older.set()
+            await goes_on.wait()
+        return found
+
+    monkeypatch.setattr(alert_service, "collected", slowly)
+
+    async def two():
+        first = asyncio.ensure_future(mesh.requests.alerts.evaluate())
+        await has_older.wait()
+        second = asyncio.ensure_future(mesh.requests.alerts.evaluate())
+        await asyncio.wait({second}, timeout=0.2)
+        goes_on.set()
+        await asyncio.gather(first, second)
+
+    mesh.do(two())
+    assert ("journal_errors", "firing") in {(row["rule"], row["state"]) for row in rows(mesh)}
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from schedulemesh.protocol.roles import LEAST_ROLE
 from schedulemesh.protocol.token_requests import RevokeToken
 from schedulemesh.runtime.audit import AUDITED
 from schedulemesh.runtime.backend import NodeView
+from schedulemesh.store.journal import InDoubtError
 from tests.runtime.test_authentication import FIRST, ask, issue, journal, mesh, start
 from tests.server.work import CLASS, CPU, submission
 
@@ -186,6 +187,21 @@ def test_a_change_that_was_interrupted_stays_recorded_as_open(mesh, monkeypatch)
         ask(mesh, r.EnsurePool(name="p", resources=CPU, labels={}))
     (record,) = mesh.reloaded().audit.all()
     assert (record.call, record.outcome, record.token) == ("ensure_pool", OPEN, "first-operator")
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [(JournalError("a note is unreadable"), "refused"), (InDoubtError("fsync failed"), OPEN)],
+)
+def test_a_change_is_open_where_it_may_have_been_carried_out(mesh, monkeypatch, error, outcome):
+    async def fails(*_args):
+        raise error
+
+    monkeypatch.setattr(mesh.requests, "_execute", fails)
+    refused = ask(mesh, r.EnsurePool(name="p", resources=CPU, labels={})).refused
+    assert (refused.reason, refused.error) == ("journal_unavailable", str(error))
+    (record,) = mesh.reloaded().audit.all()
+    assert (record.outcome, record.error) == (outcome, str(error) if outcome == "refused" else "")
 
 
 def test_a_change_that_cannot_be_recorded_is_not_carried_out(mesh, monkeypatch):

@@ -29,7 +29,7 @@ def state(**asks):
     made = MeshState()
     for name, autoscale in asks.items():
         groups = GroupsSpec(autoscale=autoscale)
-        made.evolve(PoolEnsured(spec=PoolSpec(name=name, groups=groups)))
+        made.evolve(PoolEnsured(spec=PoolSpec(name=name, groups=groups), at=0.0))
     return made
 
 

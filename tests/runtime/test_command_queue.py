@@ -6,6 +6,7 @@ import asyncio
 
 from schedulemesh.protocol.agents import Command
 from schedulemesh.runtime.command_queue import CommandQueue
+from tests.runtime import virtual_time
 
 
 def command(n):
@@ -75,3 +76,23 @@ def test_a_question_is_answered_in_time_even_with_nothing(monkeypatch):
         assert await line.ask() == [command(1)]
 
     asyncio.run(asyncio.wait_for(story(), 30))
+
+
+def test_a_command_that_is_sent_late_says_how_many_seconds_are_left():
+    async def story():
+        line = CommandQueue()
+        clock = asyncio.get_running_loop().time
+        notice = Command(command_id=1, epoch=1, kind="notice", seconds=30.0)
+        line.send(notice, clock() + 31.0)
+        (at_once,) = await line.ask()
+        assert at_once == notice
+        for pause_s, left_s in ((20.0, 11.0), (9.0, 2.0), (9.0, 0.0)):
+            line.renew()
+            await asyncio.sleep(pause_s)  # of virtual time
+            assert [each.seconds for each in await line.ask()] == [left_s]
+        line.renew()
+        line.drop(notice)
+        line.send(command(2))
+        assert await line.ask() == [command(2)]
+
+    virtual_time.run(story())

@@ -14,6 +14,7 @@ from schedulemesh.engine.state.tasks import RunningTask
 from schedulemesh.protocol.agents import Result, SavedState, StateTooLargeError, pack
 from schedulemesh.runtime.eviction import Eviction
 from schedulemesh.runtime.reported_metrics import ReportedMetrics
+from tests.runtime import virtual_time
 
 
 class DeadAgents:
@@ -40,7 +41,7 @@ class Answering(DeadAgents):
     def can(self, name, incarnation, method):
         return method.partition("_")[0] in self.results
 
-    async def execute(self, name, incarnation, kind, timeout_s, **fields):
+    async def execute(self, name, incarnation, kind, timeout_s, until=None, **fields):
         self.orders.append((kind, fields))
         return self.results.get(kind, Result(able=False))
 
@@ -184,3 +185,41 @@ def test_the_notice_to_a_job_waits_for_its_driver_instead_of_for_the_grace():
     # As long as the grace, this would run into the limit of the test.
     asyncio.run(asyncio.wait_for(eviction.notice(3600.0), 5.0))
     assert agents.orders == [("notice", {"seconds": 3600.0})]
+
+
+class Late(Answering):
+    """The agent asks for commands only after some seconds, as one that stands still meanwhile."""
+
+    def __init__(self, after_s, **results):
+        super().__init__(**results)
+        self.after_s = after_s
+
+    async def execute(self, name, incarnation, kind, timeout_s, **fields):
+        await asyncio.sleep(min(self.after_s, timeout_s))  # of virtual time
+        if self.after_s >= timeout_s:
+            return None
+        return await super().execute(name, incarnation, kind, timeout_s, **fields)
+
+
+@pytest.mark.parametrize(
+    ("after_s", "grace_s", "told", "lasts_s"),
+    [
+        (0.0, 0.0, True, 0.0),
+        (0.0, 30.0, True, 30.0),
+        (0.5, 30.0, True, 30.5),
+        (20.0, 30.0, True, 31.0),
+        (60.0, 30.0, False, 31.0),
+        (60.0, 0.5, False, 1.5),
+    ],
+)
+def test_an_agent_that_stands_still_is_told_as_long_as_there_is_grace(
+    after_s, grace_s, told, lasts_s
+):
+    agents = Late(after_s, on=Result(), notice=Result())
+
+    async def story():
+        await eviction_after(None, [], agents).notice(grace_s)
+        return asyncio.get_running_loop().time()
+
+    assert virtual_time.run(story()) == pytest.approx(lasts_s)
+    assert agents.orders == [("notice", {"seconds": grace_s})] * told

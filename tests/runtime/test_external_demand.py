@@ -10,6 +10,7 @@ from schedulemesh.domain.resources import parse_resources
 from schedulemesh.runtime.backend import NodeView
 from schedulemesh.runtime.cluster_usage import ClusterUsage
 from schedulemesh.runtime.external_demand import demand_of
+from schedulemesh.runtime.job_claims import jobs_of, owner_of_work
 from tests.core.test_request_service import client
 from tests.runtime.composition import InThread
 from tests.runtime.fake_backend import OWN_NODE
@@ -29,8 +30,9 @@ def service(tmp_path):
     found.close()
 
 
-def sees(service, *holders):
-    service.backend.used = ClusterUsage(jobs={TRAINING.job_id: TRAINING}, holders=holders)
+def sees(service, *holders, jobs=None):
+    known = {TRAINING.job_id: TRAINING} if jobs is None else jobs
+    service.backend.used = ClusterUsage(jobs=known, holders=holders)
     service.do(service.running.monitor.observe())
 
 
@@ -59,6 +61,46 @@ def test_what_waits_of_ours_is_no_external_demand(service):
     agents = service.running.executor._agents
     sees(service, holder("a1", name=agents.mark("other#7"), namespace="space", **WAITS))
     assert service.running.reactor.state.external_demands.waiting == ()
+
+
+@pytest.mark.parametrize(
+    ("job_id", "named"),
+    [("03000000", "Ray job 03000000 (namespace 'team')"), ("", "a Ray job that is not known yet")],
+)
+def test_plain_tasks_that_wait_count_too(service, job_id, named):
+    calls = client(service)
+    calls.create_pool("p", resources={"cpu": 8})
+    assert submit(calls, "low", 1.0)["success"]
+    namespace = "team" if job_id else ""
+    sees(service, holder("tasks", job_id=job_id, namespace=namespace, are_tasks=True, **WAITS))
+    refused = submit(calls, "high", 9.0)
+    assert refused["reason"] == "external_demand"
+    assert f"{named} waits in Ray for cpu 8" in refused["error"]
+
+
+def test_plain_tasks_of_the_schedulers_own_jobs_are_no_demand(service):
+    """Where it runs jobs, those whose owner is not known may be theirs."""
+    sixteen = parse_resources({"cpu": 16})
+    service.backend.free = [NodeView(node_id=OWN_NODE, total=sixteen, free=sixteen, labels={})]
+    sees(service)
+    calls = client(service)
+    calls.create_pool("p", resources={"cpu": 16})
+    assert submit(calls, "low", 1.0)["success"]
+    tasks = {"are_tasks": True, **WAITS}
+    unknown = holder("unknown", job_id="", namespace="", **tasks)
+    foreign = holder("foreign", job_id="04000000", **tasks)
+    sees(service, unknown, foreign)
+    assert waiting_for(service) == ["", "04000000"]
+    calls.submit_job("job", "true", "p", {"cpu": 8})
+    (job,) = jobs_of(service.running.reactor.state)
+    owner = owner_of_work(service.running.executor._agents, job)
+    own = msgspec.structs.replace(TRAINING, metadata={"schedulemesh_actor": owner})
+    sees(service, unknown, foreign, holder("own", **tasks), jobs={own.job_id: own})
+    assert waiting_for(service) == ["04000000"]
+
+
+def waiting_for(service):
+    return [each.job_id for each in service.running.reactor.state.external_demands.waiting]
 
 
 def test_without_tasks_that_could_be_evicted_nobody_looks(service):

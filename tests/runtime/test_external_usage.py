@@ -92,6 +92,14 @@ def test_one_job_is_listed_once_per_namespace(service):
     assert [job["namespace"] for job in found] == ["serve", "team"]
 
 
+def test_plain_tasks_that_wait_are_listed_with_what_they_wait_for(service):
+    tasks = holder("tasks", held=(), waiting=(SIX, SIX), are_tasks=True)
+    uses(service, tasks)
+    (found,) = client(service).external_usage()["jobs"]
+    assert (found["waiting"], found["resources"]) == ({"cpu": 12.0}, {})
+    assert (found["actors"], found["placement_groups"]) == (0, 0)
+
+
 def test_what_is_the_schedulers_own_is_left_out(service):
     calls = client(service)
     assert calls.ensure_pool("pool", resources={"cpu": 8})["success"]

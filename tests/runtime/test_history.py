@@ -159,7 +159,7 @@ def test_a_later_process_continues_where_the_history_is(begin):
     again = begin(journal=JournalSettings(snapshot_facts=5))
     events = ask(again, QueryEvents())["events"]
     cursors = [event["cursor"] for event in events]
-    assert cursors == list(range(1, len(cursors) + 1))
+    assert cursors == sorted(set(cursors))
     assert [event["kind"] for event in events].count("supervisor_started") == 2
     assert "gap" not in [event["kind"] for event in events]
     (attempt,) = ask(again, QueryHistory(task_id="t"))["attempts"]
@@ -180,7 +180,7 @@ def test_a_damaged_history_is_set_aside_and_decisions_go_on(begin, journal_file)
     history.write_bytes(b"this is no database" * 1000)
     later = begin()
     run_task(later, "t")
-    while ask(later, QueryHistory()) == []:
-        pass
+    while not isinstance(ask(later, QueryHistory()), dict):
+        pass  # it is refused until a new one is there
     kept = list(journal_file.parent.glob("mesh.sqlite.history.damaged-*"))
     assert len(kept) == 1

@@ -18,6 +18,7 @@ from schedulemesh.protocol.job_logs import JobKey
 from schedulemesh.runtime.backend import BackendError, NodeView
 from schedulemesh.runtime.cluster_usage import ClusterUsage, Holder, RayJob
 from schedulemesh.runtime.job_claims import OWNER
+from schedulemesh.runtime.job_service import runner_of
 from tests.core.test_request_service import client
 from tests.runtime.composition import InThread
 
@@ -45,12 +46,19 @@ def calls(service):
 
 
 @pytest.fixture
-def write(tmp_path):
+def write(tmp_path, service):
     """Writes what the driver of an attempt has written on every node."""
 
     def written(attempt, data, task_id="j"):
-        root = str(tmp_path / "state")
-        folder = job_folder(JobKey(root=root, namespace="space", scheduler="mesh", task_id=task_id))
+        runner = runner_of(service.running.reactor.state, task_id)
+        key = JobKey(
+            root=str(tmp_path / "state"),
+            namespace="space",
+            scheduler="mesh",
+            task_id=task_id,
+            agent_name=runner or "nobody",
+        )
+        folder = job_folder(key)
         folder.mkdir(parents=True, exist_ok=True)
         log = LogWriter(folder, attempt)
         log.write(data)
@@ -115,6 +123,18 @@ def test_logs_are_read_by_attempt_and_from_the_end(calls, write):
     assert "".join(calls.job_logs("j", 1)) == "eins\nzwei\n你好\n"
     assert "".join(calls.job_logs("j", 1, tail=1)) == "你好\n"
     assert "".join(calls.job_logs("j", 1, tail=0)) == ""
+
+
+def test_the_logs_of_a_job_are_not_those_of_an_earlier_one_of_the_same_id(calls, write):
+    submit(calls)
+    write(1, b"earlier\n")
+    write(2, b"earlier still\n")
+    assert calls.cancel_task("j")["success"]
+    calls.wait("j")
+    submit(calls)
+    assert "".join(calls.job_logs("j")) == ""
+    write(1, b"later\n")
+    assert "".join(calls.job_logs("j")) == "later\n"
 
 
 def test_a_log_is_followed_over_attempts_until_the_job_ends(calls, write):

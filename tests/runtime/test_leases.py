@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sqlite3
 
 import msgspec
 import pytest
@@ -19,10 +21,27 @@ from schedulemesh.runtime.backend import GroupMember, NodeView
 from tests.engine.builders import Mesh
 from tests.runtime import virtual_time
 from tests.runtime.composition import supervisor
-from tests.runtime.fake_backend import FakeBackend
+from tests.runtime.fake_backend import FakeBackend, HeldCalls, Verdict
 
 FOUR = parse_resources({"cpu": 4})
 TWO = [{"cpu": 2}, {"cpu": 2}]
+
+
+class HeldLooks(HeldCalls):
+    """Holds the calls that ask what runs in a group, and no others."""
+
+    async def turn(self, call, subject):
+        return await super().turn(call, subject) if call == "members" else Verdict.DONE
+
+
+def copied(file, to):
+    """What is durable in a journal at this moment, as a file of its own."""
+    with (
+        contextlib.closing(sqlite3.connect(file)) as living,
+        contextlib.closing(sqlite3.connect(to)) as copy,
+    ):
+        living.backup(copy)
+    return to
 
 
 class Scene:
@@ -45,18 +64,27 @@ class Scene:
         answer = await self.service.ask(r.encode_request(request))
         return answer[0] if isinstance(answer, tuple) else answer
 
-    async def lease(self, name="l", priority=5.0, **fields):
+    async def lease(self, name="l", priority=5.0, agent_name="", **fields):
         fields.setdefault("holder_job", "01")
         given = Mesh().submission(name, priority=priority, bundles=TWO, lease=LeaseSpec(**fields))
-        submission = msgspec.structs.replace(given, request_id=f"submit {name}")
+        agent = msgspec.structs.replace(given.agent, name=agent_name or name)
+        request_id = f"submit {name} {agent_name}"
+        submission = msgspec.structs.replace(given, agent=agent, request_id=request_id)
         data = await self.ask(r.SubmitTask(submission=submission))
         return decode_answer(data, Response)
+
+    async def free_group(self):
+        """A pool with a group that nobody holds; Ray's id of it."""
+        await self.pool(GroupsSpec(max_dynamic=1))
+        ray_id = (await self.lease("first")).group.ray_id
+        await self.release("first")
+        return ray_id
 
     async def view(self, name="l", **fields):
         return decode_answer(await self.ask(WatchLease(task_id=name, **fields)), LeaseView)
 
-    async def release(self, name="l", number=1):
-        request = ReleaseLease(task_id=name, request_id=f"release {name} {number}")
+    async def release(self, name="l", number=1, **fields):
+        request = ReleaseLease(task_id=name, request_id=f"release {name} {number}", **fields)
         return decode_answer(await self.ask(request), Response).outcome
 
     def uses(self, ray_id, actor_id="x"):
@@ -141,6 +169,70 @@ def test_a_lease_starts_with_its_admission_in_a_vacant_group_and_with_the_creati
         before = scene.commits
         assert isinstance((await scene.lease("next")).outcome, Accepted)
         assert scene.commits - before == commits
+
+    Scene(tmp_path).play(story)
+
+
+def test_a_lease_in_a_free_group_is_answered_once_it_is_durable_and_nothing_is_in_the_group(
+    tmp_path,
+):
+    async def story(scene):
+        first = await scene.free_group()
+        scene.backend.control = held = HeldLooks()
+        asked = asyncio.ensure_future(scene.lease("next"))
+        look = await held.next("members")
+        await scene.service._requests.running.reactor.flushed()
+        assert "next" in scene.state.running.by_id
+        assert not asked.done(), "something may be left in the group"
+        look.let()
+        assert (await asked).group.ray_id == first
+
+    Scene(tmp_path).play(story)
+
+
+def test_a_free_group_in_which_others_run_is_created_again_before_its_lease_is_granted(tmp_path):
+    async def story(scene):
+        first = await scene.free_group()
+        scene.uses(first)
+        response = await scene.lease("next")
+        assert isinstance(response.outcome, Accepted)
+        assert response.group.ray_id not in (first, "")
+        assert first in scene.backend.removed
+        assert (await scene.view("next")).ray_id == response.group.ray_id
+
+    Scene(tmp_path).play(story)
+
+
+def test_where_ray_does_not_say_what_is_in_a_free_group_it_is_asked_again(tmp_path):
+    async def story(scene):
+        first = await scene.free_group()
+        scene.backend.control = held = HeldLooks()
+        asked = asyncio.ensure_future(scene.lease("next"))
+        (await held.next("members")).let(Verdict.REFUSED)
+        (await held.next("members")).let()
+        assert (await asked).group.ray_id == first
+
+    Scene(tmp_path).play(story)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_lease_that_its_submission_answered_survives_the_death_of_the_supervisor(tmp_path, kept):
+    async def story(scene):
+        await scene.pool(GroupsSpec(max_dynamic=1) if kept else None)
+        await scene.lease("first")
+        await scene.release("first")
+        granted = await scene.lease("next")
+        stored = copied(scene.file, tmp_path / "at the grant.sqlite")
+        scene.uses(granted.group.ray_id)
+        await scene.die()
+        scene.file, scene.backend.restarted = stored, True
+        scene.service = scene.begun()
+        view = await scene.view("next")
+        assert (view.state, view.ray_id) == ("running", granted.group.ray_id)
+        again = await scene.lease("next")
+        assert again == granted, "the repeated submission gets its first answer"
+        assert len(scene.state.agents) == 1
+        assert not scene.backend.ended_members, "what runs in it was ended"
 
     Scene(tmp_path).play(story)
 
@@ -231,6 +323,25 @@ def test_a_lease_ends_unless_it_is_renewed_in_time(tmp_path):
         refused = decode_answer(await scene.ask(RenewLease(task_id="l")), Response).outcome
         assert isinstance(refused, Refused)
         assert refused.reason == "lease_ended"
+
+    Scene(tmp_path).play(story)
+
+
+def test_who_held_an_earlier_lease_of_the_same_id_does_not_touch_the_later_one(tmp_path):
+    async def story(scene):
+        await scene.pool()
+        await scene.lease(ttl_s=10.0)
+        earlier = (await scene.view()).agent_name
+        assert (await scene.release()) == Done()
+        await scene.lease(agent_name="another", ttl_s=10.0)
+        assert (await scene.view(agent_name=earlier)).state == "unknown"
+        assert (await scene.release(number=2, agent_name=earlier)).change == "already_ended"
+        data = await scene.ask(RenewLease(task_id="l", agent_name=earlier))
+        assert decode_answer(data, Response).outcome.reason == "lease_ended"
+        later = await scene.view()
+        assert (later.state, later.agent_name != earlier) == ("running", True)
+        assert (await scene.release(number=3, agent_name=later.agent_name)) == Done()
+        assert not scene.state.agents
 
     Scene(tmp_path).play(story)
 

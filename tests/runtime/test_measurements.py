@@ -93,11 +93,11 @@ def test_gpus_are_idle_after_they_were_used_too_little_for_as_long_as_the_policy
         stage.uses("b", 90.0)
         assert stage.after(10.0) == []
     stage.uses("a", 1.0)
-    assert stage.after(10.0) == [GpusIdle(agent_name="a", since=began)]
+    assert stage.after(10.0) == [GpusIdle(agent_name="a", since=began, at=stage.mesh.now)]
     shown = {metric.name: list(samples) for metric, samples in families(stage.mesh.state)}
     assert [(x.labels, x.value) for x in shown["schedulemesh_gpus_idle"]] == [(("p",), 2.0)]
     stage.uses("a", 50.0)
-    assert stage.after(5.0) == [GpusBusy(agent_name="a")]
+    assert stage.after(5.0) == [GpusBusy(agent_name="a", at=stage.mesh.now)]
 
 
 def test_one_look_at_which_they_are_used_begins_the_time_anew():
@@ -129,7 +129,7 @@ def test_where_the_utilisation_is_not_known_any_more_the_agent_is_not_idle():
         stage.uses("a", 0.0)
         stage.after(50.0)
     assert stage.mesh.state.running.idle.keys() == {"a"}
-    assert stage.after(STALE_S) == [GpusBusy(agent_name="a")]
+    assert stage.after(STALE_S) == [GpusBusy(agent_name="a", at=stage.mesh.now)]
 
 
 def idle_stage():
@@ -149,13 +149,13 @@ def test_after_a_restart_an_idle_agent_stays_idle_until_it_is_measured_again():
     stage.uses("a", 0.0)
     assert stage.after(5.0) == []
     stage.uses("a", 50.0)
-    assert stage.after(5.0) == [GpusBusy(agent_name="a")]
+    assert stage.after(5.0) == [GpusBusy(agent_name="a", at=stage.mesh.now)]
 
 
 def test_an_idle_agent_that_is_not_measured_after_a_restart_is_not_idle_for_ever():
     stage = idle_stage()
     assert stage.after(STALE_S) == []
-    assert stage.after(5.0) == [GpusBusy(agent_name="a")]
+    assert stage.after(5.0) == [GpusBusy(agent_name="a", at=stage.mesh.now)]
 
 
 def test_an_end_follows_from_the_progress_since_the_first_report():
@@ -165,7 +165,9 @@ def test_an_end_follows_from_the_progress_since_the_first_report():
     stage.reports("a", progress=0.6)
     reported = stage.mesh.now
     (fact,) = stage.after(1.0)
-    assert fact == EndMeasured(task_id="a", ends_at=pytest.approx(reported + 40.0))
+    assert fact == EndMeasured(
+        task_id="a", ends_at=pytest.approx(reported + 40.0), at=stage.mesh.now
+    )
     assert stage.after(1.0) == []
     stage.mesh.now += 8.0
     stage.reports("a", progress=0.7)
@@ -204,7 +206,7 @@ def measured_stage():
 def test_where_progress_falls_the_estimate_counts_until_it_is_measured_anew():
     stage = measured_stage()
     stage.reports("a", progress=0.1)
-    assert stage.after(5.0) == [EndMeasured(task_id="a")]
+    assert stage.after(5.0) == [EndMeasured(task_id="a", at=stage.mesh.now)]
     assert stage.after(5.0) == []
     stage.reports("a", progress=0.2)
     # A tenth in 10 s, and eight of them are left.
@@ -215,7 +217,7 @@ def test_where_progress_falls_the_estimate_counts_until_it_is_measured_anew():
 def test_the_estimate_counts_again_once_an_agent_has_several_tasks():
     stage = measured_stage()
     stage.mesh.announce("more", "a")
-    assert stage.after(5.0) == [EndMeasured(task_id="a")]
+    assert stage.after(5.0) == [EndMeasured(task_id="a", at=stage.mesh.now)]
     assert stage.after(5.0) == []
 
 

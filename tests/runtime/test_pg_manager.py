@@ -111,6 +111,36 @@ def test_removing_one_that_is_being_made_ends_the_wait(backend, groups):
     assert list(backend.by_id.values()) == []
 
 
+def test_removing_one_that_is_being_made_again_leaves_nothing(backend, groups):
+    async def story():
+        await groups.create(order())
+        backend.control = held = HeldCalls("groups", "group", "create_group")
+        again = asyncio.ensure_future(groups.create_again(order()))
+        withdrawn = await held.next("remove_group")
+        removal = asyncio.ensure_future(groups.remove("g"))
+        withdrawn.let()
+        (await held.next("remove_group")).let()
+        await asyncio.gather(again, removal)
+
+    run(story())
+    assert (backend.made, backend.by_id) == (2, {})
+
+
+def test_one_that_is_being_removed_is_not_made_again_after_that(backend, groups):
+    async def story():
+        await groups.create(order())
+        backend.control = held = HeldCalls("groups", "group", "create_group")
+        removal = asyncio.ensure_future(groups.remove("g"))
+        withdrawn = await held.next("remove_group")
+        again = asyncio.ensure_future(groups.create_again(order()))
+        await asyncio.sleep(0)
+        withdrawn.let()
+        await asyncio.gather(again, removal)
+
+    run(story())
+    assert (backend.made, backend.by_id) == (1, {})
+
+
 def test_a_group_placed_on_other_nodes_is_withdrawn(backend, groups):
     backend.by_id["f" * 36] = view(node_ids=("a", "c"))
     failed = run(groups.create(order()))
@@ -145,6 +175,32 @@ def test_after_a_recovery_orphans_are_removed_and_the_rest_adopted(backend, grou
     assert sorted(v.ray_id[0] for v in list(backend.by_id.values())) == ["1", "4", "5", "6"]
     assert groups.slot("known").ray_id == "1" * 36
     assert groups.slot("moved") is None
+
+
+def test_a_group_that_a_former_supervisor_requested_and_ray_made_late_is_removed(backend, groups):
+    table = book(of_the_state=GroupPhase.CREATING)
+    backend.by_id = {
+        "1" * 36: view("late", ray_id="1" * 36),
+        "2" * 36: view("room:late#1", ray_id="2" * 36),
+        "3" * 36: view("of_the_state", ray_id="3" * 36),
+        "4" * 36: view("orphan", ray_id="4" * 36),
+        "5" * 36: GroupView(ray_id="5" * 36, name="other", state="CREATED", node_ids=("a",)),
+    }
+    groups.orphans = {"orphan"}
+
+    async def story():
+        await groups.create(order("made"))
+        backend.control = held = HeldCalls("group", "groups", "remove_group")
+        making = asyncio.ensure_future(groups.create(order("being_made")))
+        call = await held.next("create_group")
+        backend.by_id["6" * 36] = view("being_made", ray_id="6" * 36)
+        await groups.remove_late(table)
+        call.let(Verdict.REFUSED)
+        await making
+
+    run(story())
+    left = {group.name.rpartition(":")[2] for group in backend.by_id.values()}
+    assert left == {"of_the_state", "orphan", "other", "made", "being_made"}
 
 
 def test_lost_and_moved_groups_are_detected():

@@ -26,7 +26,7 @@ TWO = parse_resources({"cpu": 2})
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch):
-    for name in ("_FIRST_S", "_AGAIN_S", "_EVERY_S"):
+    for name in ("_FIRST_S", "_AGAIN_S", "_AGAIN_IN_GROUP_S", "_EVERY_S"):
         monkeypatch.setattr(placement_watch, name, 0.001)
 
 
@@ -35,7 +35,7 @@ def watched(backend, within_s):
 
     async def story():
         try:
-            await asyncio.wait_for(unplaced(backend, "actor"), within_s)
+            await asyncio.wait_for(unplaced(backend, "actor", in_group=False), within_s)
         except (asyncio.TimeoutError, TimeoutError):
             return False
         return True
@@ -55,7 +55,7 @@ def goes_on(backend, looks):
             return waiting(actor)
 
         backend.waiting = counted
-        watch = asyncio.ensure_future(unplaced(backend, "actor"))
+        watch = asyncio.ensure_future(unplaced(backend, "actor", in_group=False))
         seen = asyncio.ensure_future(enough.wait())
         await asyncio.wait((watch, seen), return_when=asyncio.FIRST_COMPLETED)
         goes = not watch.done()
@@ -98,6 +98,49 @@ def test_a_start_continues_if_ray_does_not_respond(caplog):
     assert "cannot tell whether Ray has room" in caplog.text
 
 
+class Clock:
+    """A time that passes only while somebody sleeps, up to 20 s."""
+
+    def __init__(self):
+        self.now, self.over = 0.0, asyncio.Event()
+
+    async def sleep(self, seconds):
+        self.now += seconds
+        if self.now > 20.0:
+            self.over.set()
+            await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("asked_at", [0.0, 0.3, 0.49, 0.9])
+@pytest.mark.parametrize(("room_at", "placed"), [(0.5, True), (100.0, False)])
+def test_two_queries_about_a_group_are_not_answered_from_one_copy(
+    monkeypatch, asked_at, room_at, placed
+):
+    """Ray's GCS asks for the queues once a second, and answers from that copy in between."""
+    monkeypatch.undo()  # the real intervals, in a time that does not pass by itself
+    clock, backend = Clock(), FakeBackend()
+    monkeypatch.setattr(placement_watch.asyncio, "sleep", clock.sleep)
+    backend.views["actor"] = PENDING
+
+    def listed(actor):
+        copied = asked_at + (clock.now - asked_at) // 1.0
+        return 0.0 <= copied < room_at
+
+    backend.waiting = listed
+
+    async def story():
+        watch = asyncio.ensure_future(unplaced(backend, "actor", in_group=True))
+        over = asyncio.ensure_future(clock.over.wait())
+        await asyncio.wait((watch, over), return_when=asyncio.FIRST_COMPLETED)
+        given_up = watch.done()
+        watch.cancel()
+        over.cancel()
+        return given_up
+
+    assert asyncio.run(story()) is not placed
+    assert clock.now > 20.0 if placed else clock.now < 4.0
+
+
 def test_an_agent_with_a_process_is_not_checked_again():
     backend = FakeBackend()
     backend.waiting = lambda actor: True
@@ -109,7 +152,7 @@ def eight_cpus():
     """A state with one node of eight CPUs, of which four are allocated, two of them to an incoming agent."""
     state = MeshState()
     report = NodeReport(node_id="n", total=parse_resources({"cpu": 8}))
-    state.evolve(NodeSeen(report=report))
+    state.evolve(NodeSeen(report=report, at=0.0))
     for name in ("old", "new"):
         state.cluster.take("n", name, TWO, Devices())
     return state
@@ -138,7 +181,7 @@ def test_external_usage_is_recorded_for_this_node_alone():
 
 def test_the_refusal_names_the_holders_and_amounts():
     state = eight_cpus()
-    state.evolve(NodeSeen(report=seen_anew(state, [view(1.0)], "n", TWO)[0]))
+    state.evolve(NodeSeen(report=seen_anew(state, [view(1.0)], "n", TWO)[0], at=0.0))
     told = no_room(state.cluster.nodes["n"], TWO)
     assert "of cpu 8 there, other Ray work holds 5, ScheduleMesh 2, and it needs 2" in told
 

@@ -7,7 +7,9 @@ import logging
 
 import pytest
 
+from schedulemesh.core.agent.job_folders import LogWriter, job_folder
 from schedulemesh.domain.resources import NOTHING
+from schedulemesh.protocol.job_logs import JobKey
 from schedulemesh.runtime import process_cleanup
 from schedulemesh.runtime.backend import BackendError, NodeView
 from schedulemesh.runtime.process_cleanup import Place, ProcessCleanup
@@ -72,6 +74,21 @@ def test_a_cleaner_that_died_is_replaced(monkeypatch):
     first, second = stage.backend.cleaners
     assert first.closed
     assert second.calls == [("terminate", MARK)]
+
+
+def test_a_cleaner_that_died_keeps_no_log_from_being_read(monkeypatch, tmp_path):
+    stage = Stage(monkeypatch, "own", "n")
+    key = JobKey(root=str(tmp_path), namespace="n", scheduler="s", task_id="t", agent_name="a")
+    job_folder(key).mkdir(parents=True)
+    log = LogWriter(job_folder(key), 1)
+    log.write(b"text")
+    log.close()
+    stage.cleanup.prepare("n")
+    stage.backend.cleaners[0].raises = BackendError("it died")
+    piece = asyncio.run(stage.cleanup.read_log("n", key, None, 0, 100))
+    assert piece is not None
+    assert piece.data == b"text"
+    assert stage.backend.cleaners[0].closed
 
 
 def test_a_lost_node_is_logged(monkeypatch, caplog):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from schedulemesh.domain.agent import AgentSpec
@@ -13,6 +14,8 @@ from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.outcomes import Done, Refused
+from schedulemesh.engine.messages.queue_facts import TaskQueued
+from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.state.agents import Agent, Running, Starting, Submission
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.tasks import RunningTask
@@ -61,6 +64,25 @@ def test_the_outcome_follows_when_each_victim_runs_or_has_failed(state):
 
     answer = told(state, refused("a", "b"), meanwhile)
     assert (answer.restarted, answer.not_restarted) == (("a",), ("c", "b"))
+
+
+def test_a_victim_that_waits_in_the_queue_is_neither_restarted_nor_ended(state):
+    """``a`` had joined the queue and has started from there; ``b`` joins it while it is being started."""
+
+    def meanwhile():
+        state.agents["a"].enter(Running(started_at=0.0))
+        task = state.running.by_id["b"].spec
+        agent = state.agents.pop("b").spec
+        state.running.remove("b")
+        state.evolve(
+            TaskQueued(
+                submission=TaskSubmitted(agent=agent, task=task, queue=True), at=0.0, number=1
+            )
+        )
+
+    outcome = msgspec.structs.replace(refused("b"), requeued=("a",))
+    answer = told(state, outcome, meanwhile)
+    assert (answer.restarted, answer.requeued, answer.not_restarted) == (("a",), ("b",), ("c",))
 
 
 def test_what_does_not_start_in_time_is_not_restarted(state):

@@ -12,10 +12,11 @@ from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import parse_resources
-from schedulemesh.engine.messages.outcomes import Accepted, Refused
+from schedulemesh.engine.messages.outcomes import Accepted, Change, Done, Refused, TasksCancelled
 from schedulemesh.protocol import requests as r
 from schedulemesh.protocol.agents import KeptResult, RunOrder, RunReport, pack, unpack
 from schedulemesh.protocol.answers import Listed, PoolResponse, Response, TaskResult, decode_answer
+from schedulemesh.protocol.queue_requests import CancelTasks
 from schedulemesh.protocol.task_requests import CancelTask, GetResult, WaitTasks, WaitUntil
 from schedulemesh.runtime import agent_registry
 from tests.engine.builders import Mesh
@@ -68,9 +69,17 @@ async def with_task(service, task_id="t", **how):
     """A pool with one agent whose task runs by itself."""
     spec = PoolSpec(name="p", resources=parse_resources({"cpu": 2}))
     await asked(service, r.CreatePool(spec=spec), PoolResponse)
-    mesh = Mesh()
-    given = mesh.submission(task_id, cpu=1, class_key=r.key_of(b"class"), run="train", **how)
-    submission = msgspec.structs.replace(given, request_id=f"submit {task_id}")
+    await submitted(service, task_id, **how)
+
+
+async def submitted(service, task_id, agent_name=None, **how):
+    """An agent, named like its task or otherwise, whose task runs by itself."""
+    given = Mesh().submission(task_id, cpu=1, class_key=r.key_of(b"class"), run="train", **how)
+    submission = msgspec.structs.replace(
+        given,
+        request_id=f"submit {task_id}",
+        agent=msgspec.structs.replace(given.agent, name=agent_name or given.agent.name),
+    )
     request = r.SubmitTask(submission=submission, blobs={r.key_of(b"class"): b"class"})
     answer = await asked(service, request, Response)
     assert isinstance(answer.outcome, Accepted), answer
@@ -175,6 +184,60 @@ def test_a_cancelled_task_wakes_who_waits_and_has_no_result(backend, journal_fil
         assert not backend.actors[0].alive
         late.let()
         assert (await result(service)).reason is Reason.TASK_CANCELLED
+        await killed(service)
+
+    run(story())
+
+
+@pytest.mark.parametrize(
+    "again", [CancelTask(task_id="t", request_id="2"), CancelTasks(task_ids=("t",))]
+)
+def test_a_task_that_is_cancelled_twice_is_answered_twice_when_its_process_is_gone(
+    again, backend, journal_file
+):
+    async def story():
+        backend.control = held = HeldCalls(*(call for call in CALLS if call != "terminate"))
+        service = supervisor(backend, journal_file)
+        await with_task(service)
+        first, second = (
+            asyncio.ensure_future(asked(service, request, Response))
+            for request in (CancelTask(task_id="t", request_id="1"), again)
+        )
+        late = await held.next("terminate")
+        done, _ = await asyncio.wait({first, second}, timeout=0.2)
+        assert not done
+        late.let()
+        assert (await first).outcome == Done()
+        outcome = (await second).outcome
+        assert outcome in (Done(change=Change.ALREADY_ENDED), TasksCancelled())
+        assert not backend.actors[0].alive
+        await killed(service)
+
+    run(story())
+
+
+def test_who_cancels_an_ended_task_does_not_wait_for_another_agent_of_the_same_name(
+    backend, journal_file
+):
+    async def story():
+        backend.control = held = HeldCalls(*(call for call in CALLS if call != "terminate"))
+        service = supervisor(backend, journal_file)
+        await with_task(service)
+        ending = asyncio.ensure_future(
+            asked(service, CancelTask(task_id="t", request_id="1"), Response)
+        )
+        (await held.next("terminate")).let()
+        await ending
+        await submitted(service, "u", agent_name="t")
+        ending = asyncio.ensure_future(
+            asked(service, CancelTask(task_id="u", request_id="2"), Response)
+        )
+        late = await held.next("terminate")
+        again = await asked(service, CancelTask(task_id="t", request_id="3"), Response)
+        assert again.outcome == Done(change=Change.ALREADY_ENDED)
+        assert not ending.done()
+        late.let()
+        await ending
         await killed(service)
 
     run(story())

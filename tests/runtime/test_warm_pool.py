@@ -53,7 +53,7 @@ class Stage:
 
     def want(self, class_key="k", **warm):
         spec = GroupsSpec(warm=WarmSpec(class_key=class_key, **warm))
-        self.state.evolve(PoolEnsured(spec=PoolSpec(name="p", groups=spec)))
+        self.state.evolve(PoolEnsured(spec=PoolSpec(name="p", groups=spec), at=0.0))
 
     def spawn(self, work):
         self.tasks.append(asyncio.ensure_future(work))

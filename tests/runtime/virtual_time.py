@@ -10,6 +10,7 @@ import pytest
 
 from schedulemesh.runtime import (
     agent_commands,
+    command_queue,
     eviction,
     pg_manager,
     pool_service,
@@ -25,6 +26,7 @@ from schedulemesh.store import writer
 #: The modules that read the monotonic clock.
 _TIMED = (
     agent_commands,
+    command_queue,
     eviction,
     pg_manager,
     pool_service,

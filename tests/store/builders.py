@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.engine.codec import encode_chunk, encode_facts
 from schedulemesh.engine.messages.facts import EpochBegun, PoolEnsured
 from schedulemesh.engine.state.snapshot import parts, take_snapshot
+from schedulemesh.errors import JournalError
 from schedulemesh.protocol.agents import key_of
+from schedulemesh.store.sql import SqlJournal
 
 
 def ensured(name, cpu=1.0):
     """A pool is there."""
-    return PoolEnsured(spec=PoolSpec(name=name, resources=parse_resources({"cpu": cpu})))
+    return PoolEnsured(spec=PoolSpec(name=name, resources=parse_resources({"cpu": cpu})), at=0.0)
 
 
 def fact(number):
@@ -44,3 +48,19 @@ def pools(journal):
 def written(state, size=1000):
     """A snapshot as the journal takes it."""
     return [encode_chunk(part) for part in parts(take_snapshot(state), size)]
+
+
+class Unsure(SqlJournal):
+    """Fails when told to: before the write, or after it, when it is durable and the answer is lost."""
+
+    fails = None
+
+    @contextlib.contextmanager
+    def _transaction(self, what):
+        fails = self.fails() if self.fails and what == "be written" else None
+        if fails == "before":
+            raise JournalError("the disk is full")
+        with super()._transaction(what) as connection:
+            yield connection
+        if fails == "after":
+            raise JournalError("the connection was lost")

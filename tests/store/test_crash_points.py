@@ -30,9 +30,15 @@ def test_a_crash_at_any_point_loses_nothing(seed):
         f"{len(simulation.answered)} answers"
     )
     assert simulation.snapshots >= 10
-    assert simulation.used, "no run has ended"
     assert simulation.crashes >= CRASHES
     assert simulation.durable.epoch > CRASHES / 2
+
+
+def test_runs_end_in_such_histories():
+    journal = MemoryJournal()
+    simulation = CrashSimulation(0, lambda: journal)
+    simulation.run(CRASHES)
+    assert simulation.used
 
 
 @pytest.mark.parametrize("seed", [1001, 1002, 1003])

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import resource
 import subprocess
+import sys
 
 import pytest
 
 from schedulemesh.errors import JournalError
 from schedulemesh.store.disk import BREAKING, file_system, probe
+from schedulemesh.store.journal import InDoubtError
 from schedulemesh.store.sql import SqlJournal
 from tests.store.builders import epochs, fact, write
 
@@ -48,8 +51,10 @@ def test_an_empty_append_detects_a_full_disk(tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
     try:
         for _ in range(3):
-            with pytest.raises(JournalError, match="cannot be written"):
+            with pytest.raises(JournalError, match="cannot be written") as failed:
                 journal.append(b"", {})
+            # Python 3.10 does not tell which call has failed.
+            assert isinstance(failed.value, InDoubtError) == (sys.version_info < (3, 11))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     journal.append(b"", {})
@@ -165,3 +170,18 @@ def test_a_folder_that_cannot_be_created_is_an_error(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(JournalError, match="no journal can be kept in"):
         SqlJournal(tmp_path / "file" / "j.sqlite")
+
+
+def test_after_a_disk_has_failed_the_journal_has_what_its_writer_was_told(tmp_path):
+    program = [sys.executable, "-m", "tests.store.failing_disk", tmp_path, "12"]
+    done = subprocess.run(program, capture_output=True, text=True, check=True)
+    failures = [json.loads(line) for line in done.stdout.splitlines()]
+    if "why_not" in failures[0]:
+        pytest.skip(f"no disk can be mounted here: {failures[0]['why_not']}")
+    for failure in failures:
+        acknowledged = list(range(1, failure["acknowledged"] + 1))
+        more = failure["found"][len(acknowledged) :]
+        assert failure["found"][: len(acknowledged)] == acknowledged
+        assert more in ([], [len(acknowledged) + 1])
+        assert not more or failure["failed"] == "in doubt"
+        print(failure["failed"], "and it is there" if more else "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
+from unittest.mock import Mock
 
 import pytest
 
@@ -11,7 +12,8 @@ from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.engine.messages.facts import PolicyChanged
 from schedulemesh.errors import JournalError, JournalTakenOverError
 from schedulemesh.protocol.agents import key_of
-from schedulemesh.store.journal import MemoryJournal
+from schedulemesh.store.high_mark import HighMark
+from schedulemesh.store.journal import InDoubtError, MemoryJournal
 from schedulemesh.store.sql import SqlJournal
 from tests.store.builders import ensured, epochs, fact, facts, pools, write, written
 
@@ -166,8 +168,29 @@ def test_a_failed_append_writes_nothing(path):
             "BEGIN SELECT RAISE(ABORT, 'no more of this'); END"
         )
     other.close()
-    with pytest.raises(JournalError, match=r"the journal .* cannot be written: no more of this"):
+    said = r"the journal .* cannot be written: no more of this"
+    with pytest.raises(JournalError, match=said) as failed:
         write(journal, fact(2), k=b"v")
+    assert not isinstance(failed.value, InDoubtError)
+    assert epochs(journal) == [1]
+    write(journal, fact(3))
+    assert epochs(journal) == [1, 3]
+    journal.close()
+
+
+@pytest.mark.parametrize("error", [JournalError("the disk can only be read"), MemoryError()])
+def test_a_commit_without_its_high_water_mark_is_in_doubt_until_the_next_append(
+    error, path, monkeypatch
+):
+    journal = SqlJournal(path)
+    journal.begin()
+    write(journal, fact(1))
+    with monkeypatch.context() as broken:
+        broken.setattr(HighMark, "write", Mock(side_effect=error))
+        with pytest.raises(InDoubtError, match=str(error) or "MemoryError"):
+            write(journal, fact(2))
+    assert epochs(journal) == [1, 2]  # what a process that begins now would find
+    journal.append(b"", {})
     assert epochs(journal) == [1]
     write(journal, fact(3))
     assert epochs(journal) == [1, 3]
@@ -210,7 +233,7 @@ def test_every_commit_is_on_disk_and_a_reader_does_not_block_it(path):
 def test_references_to_missing_rows_are_detected(path):
     journal = SqlJournal(path)
     journal.begin()
-    journal.append(b'[{"type":"node_lost","node_id":"x"}]', {})
+    journal.append(b'[{"type":"node_lost","node_id":"x","at":1.0}]', {})
     with pytest.raises(JournalError, match="facts contradict each other"):
         journal.load().fold()
     journal.append(b"[{}]", {})

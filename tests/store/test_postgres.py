@@ -7,6 +7,7 @@ from sqlalchemy import create_engine, text
 
 from schedulemesh.errors import JournalError
 from schedulemesh.protocol.agents import key_of
+from schedulemesh.store.journal import InDoubtError
 from schedulemesh.store.sql import SqlJournal
 from tests.store.builders import ensured, epochs, fact, pools, write, written
 
@@ -96,6 +97,26 @@ def test_a_lost_connection_is_reopened(database):
     )
     with pytest.raises(JournalError):
         write(journal, fact(2))
+    write(journal, fact(3))
+    assert epochs(journal) == [1, 3]
+    journal.close()
+
+
+def test_a_commit_whose_answer_is_lost_is_in_doubt(database, monkeypatch):
+    journal = SqlJournal(database("a"))
+    journal.begin()
+    write(journal, fact(1))
+    inserted = journal._insert
+
+    def then_cut_off(connection, *given):
+        inserted(connection, *given)
+        (pid,) = connection.execute(text("SELECT pg_backend_pid()")).one()
+        execute(journal.address, f"SELECT pg_terminate_backend({pid}, 30000)")
+
+    with monkeypatch.context() as cut:
+        cut.setattr(journal, "_insert", then_cut_off)
+        with pytest.raises(InDoubtError):
+            write(journal, fact(2))
     write(journal, fact(3))
     assert epochs(journal) == [1, 3]
     journal.close()

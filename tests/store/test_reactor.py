@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import sqlite3
 
@@ -26,29 +25,13 @@ from schedulemesh.store.journal import MemoryJournal
 from schedulemesh.store.sql import SqlJournal
 from tests.engine.builders import Mesh, differences, pool
 from tests.runtime.test_clock import Machine
+from tests.store.builders import Unsure
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
     monkeypatch.setattr(reactor_module, "_RETRY_S", 0.01)
     monkeypatch.setattr(reactor_module, "_RETRY_MAX_S", 0.05)
-    monkeypatch.setattr(reactor_module, "_FETCH_S", 0.5)
-
-
-class Unsure(SqlJournal):
-    """Fails when told to: before the write, or after it, when it is durable and the answer is lost."""
-
-    fails = None
-
-    @contextlib.contextmanager
-    def _transaction(self, what):
-        fails = self.fails() if self.fails and what == "be written" else None
-        if fails == "before":
-            raise JournalError("the disk is full")
-        with super()._transaction(what) as connection:
-            yield connection
-        if fails == "after":
-            raise JournalError("the connection was lost")
 
 
 def on_loop(test):
@@ -147,7 +130,7 @@ def fails_half_way(reactor, name):
     def handler(turn, stimulus):
         if stimulus.spec.name != name:
             return handle(turn, stimulus)
-        turn.emit(PoolEnsured(spec=pool("half", cpu=1)))
+        turn.emit(PoolEnsured(spec=pool("half", cpu=1), at=0.0))
         raise KeyError("a broken promise")
 
     reactor.engine._handlers[s.PoolRequested] = handler
@@ -553,8 +536,10 @@ async def test_the_executor_gives_up_reading_bytes_after_a_while(reactor, journa
         raise JournalError("the stored bytes are damaged")
 
     journal.blob = blob
-    with pytest.raises(JournalError, match="damaged"):
-        await reactor.fetch("k")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reactor_module, "_FETCH_S", 0.1)
+        with pytest.raises(JournalError, match="damaged"):
+            await reactor.fetch("k")
 
 
 @pytest.mark.parametrize(
