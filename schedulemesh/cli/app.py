@@ -20,6 +20,7 @@ from schedulemesh.cli import (
     pools,
     preemptions,
     queue,
+    rehearse,
     simulate,
     status,
     tasks,
@@ -53,6 +54,7 @@ _SUBJECTS = (
     doctor,
     lifecycle,
     simulate,
+    rehearse,
 )
 for _subject in _SUBJECTS:
     app.add_typer(_subject.app)

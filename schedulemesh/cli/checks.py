@@ -20,7 +20,9 @@ from schedulemesh import __version__
 from schedulemesh.cli.command import Target
 from schedulemesh.cli.exits import UnreachableError
 from schedulemesh.cli.ray_gateway import attached, on_ray
+from schedulemesh.core.backend.ray_internals import lost_by_node
 from schedulemesh.core.client.scheduler import RayScheduler
+from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.errors import ScheduleMeshError
 
 OK, WARNING, FAILED = "ok", "warning", "failed"
@@ -29,6 +31,8 @@ OK, WARNING, FAILED = "ok", "warning", "failed"
 _LOW_BYTES = 2 * 2**30
 #: Seconds by which the clocks of this machine and the scheduler's may differ, and an answer may take.
 _CLOCK_S, _SLOW_S = 2.0, 1.0
+#: How often, and how many seconds apart, it is looked again whether resources are lost.
+_LOST_LOOKS, _LOST_LOOK_S = 3, 1.0
 #: Seconds in which a port has to accept a connection.
 _CONNECT_S = 3.0
 _DISTRIBUTION = "schedulemesh-core"
@@ -103,6 +107,32 @@ def _cluster() -> Iterator[Row]:
     if dead := len(nodes) - len(alive):
         advice = "tasks that ran there were lost; see `ray list nodes`"
         yield _row("Ray's nodes", WARNING, f"{dead} have died", advice)
+    yield _resources(_lost())
+
+
+def _resources(lost: dict[str, Resources]) -> Row:
+    """Whether something that lives has all that Ray says is taken."""
+    if not lost:
+        return _row("Ray's resources", OK, "all that is taken is in use")
+    found = "; ".join(f"{amount} of node {node_id}" for node_id, amount in lost.items())
+    advice = "Ray has lost them, see docs/reliability.md; drain the node, and start Ray there again"
+    return _row("Ray's resources", WARNING, f"nothing that lives has {found}", advice)
+
+
+def _lost() -> dict[str, Resources]:
+    """What is lost of each node, as it stays for some looks: a process that is being started has its part
+    before it is seen.
+    """
+    lost = lost_by_node()
+    for _ in range(_LOST_LOOKS):
+        if lost:
+            time.sleep(_LOST_LOOK_S)
+            again = lost_by_node()
+            common = {
+                node: amount.within(again.get(node, NOTHING)) for node, amount in lost.items()
+            }
+            lost = {node: amount for node, amount in common.items() if amount}
+    return lost
 
 
 def _scheduler(target: Target) -> Iterator[Row]:

@@ -25,6 +25,12 @@ def _note(task: Row) -> str:
     return ", ".join(filter(None, said))
 
 
+def _expected(task: Row) -> str:
+    """How long it runs; "~": by earlier runs."""
+    said = duration(task["expected_duration"])
+    return f"~{said}" if task["estimated_from"] else said
+
+
 def _used(usage: Row | None) -> str:
     """What an agent's process really uses."""
     if usage is None:
@@ -103,6 +109,8 @@ QUEUE = (
     Column(heading="prio", key="priority", show=lambda value: f"{value:.6g}", right=True),
     Column(heading="waits", key="waiting_time", show=duration, right=True),
     Column(heading="note", key="", show=_note),
+    wide("runs for", "", _expected),
+    wide("reserved start", "reserved_start", local_time),
     wide("queued", "queued_at", local_time),
     wide("not before", "not_before", local_time),
     wide("agent", "agent_name"),

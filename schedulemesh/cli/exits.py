@@ -9,6 +9,7 @@ from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import (
     InvalidRequestError,
     NotAllowedError,
+    RayJobNotFoundError,
     ScheduleMeshError,
     SchedulerExistsError,
     SchedulerNotFoundError,
@@ -40,8 +41,19 @@ class RefusedError(ScheduleMeshError):
     """The scheduler refused a request."""
 
     def __init__(self, refused: Refused) -> None:
-        super().__init__(f"{refused.error}. {refused.hint}" if refused.hint else refused.error)
+        super().__init__(". ".join(filter(None, (refused.error, refused.hint, _victims(refused)))))
         self.reason = refused.reason
+
+
+def _victims(refused: Refused) -> str:
+    """What became of the tasks that were evicted for it, in one sentence; empty: there were none."""
+    found = {
+        "running again": refused.restarted,
+        "waiting in the queue": refused.requeued,
+        "ended": refused.not_restarted,
+    }
+    parts = [f"{', '.join(ids)} ({what})" for what, ids in found.items() if ids]
+    return f"Evicted for it: {'; '.join(parts)}" if parts else ""
 
 
 class UnreachableError(ScheduleMeshError):
@@ -83,6 +95,7 @@ _TIMEOUTS = frozenset({Reason.WAIT_TIMEOUT, Reason.AGENT_START_TIMEOUT})
 
 #: The first class that an error is an instance of decides.
 _BY_CLASS: tuple[tuple[type[Exception], ExitCode], ...] = (
+    (RayJobNotFoundError, ExitCode.NOT_FOUND),
     (InvalidRequestError, ExitCode.USAGE),
     (SchedulerNotFoundError, ExitCode.NOT_FOUND),
     (SchedulerExistsError, ExitCode.CONFLICT),

@@ -18,7 +18,12 @@ from schedulemesh.cli.texts import amounts
 from schedulemesh.domain.reasons import Reason
 
 if TYPE_CHECKING:
-    from schedulemesh.core.client.explanations import ConsideredInfo, EvictionInfo, ExplainResult
+    from schedulemesh.core.client.explanations import (
+        ConsideredInfo,
+        DurationInfo,
+        EvictionInfo,
+        ExplainResult,
+    )
     from schedulemesh.core.client.results import HolderInfo
     from schedulemesh.protocol.cluster_rows import ExternalJobInfo
 
@@ -80,6 +85,8 @@ def text_of(answer: ExplainResult, now: float) -> str:
         lines += _listed("used by", [_job(job) for job in usage["jobs"]])
     if answer["considered"] is not None:
         lines += _considered(answer["considered"])
+    if answer["expected_duration"] is not None:
+        lines += _part("expected duration", _duration(answer["expected_duration"]))
     if answer["state"] == "queued":
         lines += _part("earliest start", _start(answer, now))
     if answer["eviction"] is not None:
@@ -154,7 +161,29 @@ def _start(answer: ExplainResult, now: float) -> str:
         return f"not known: {answer['no_estimate']}"
     if at <= now:
         return "now, as far as estimates say"
-    return f"in {seconds(at - now)}, if estimates hold"
+    rests_on = answer["start_rests_on"]
+    if rests_on is None:
+        return f"in {seconds(at - now)}, if estimates hold"
+    return (
+        f"in about {seconds(at - now)}, when {rests_on['task_id']} ends (estimated from "
+        f"{_runs(rests_on)})"
+    )
+
+
+def _duration(found: DurationInfo) -> str:
+    """How long a task runs, and how sure that is."""
+    spread = f"half of them took {seconds(found['low_s'])} to {seconds(found['high_s'])}"
+    return f"about {seconds(found['seconds'])} (estimated from {_runs(found)}; {spread})"
+
+
+def _runs(found: DurationInfo) -> str:
+    """From which runs an estimate was made."""
+    said = [f"owner {found['owner']}"] if found["owner"] else []
+    said += [f"pool {found['pool_name']}"] if found["pool_name"] else []
+    said += [f"pattern {found['pattern']}"] if found["pattern"] else []
+    said += [f"gpu {found['gpus']:g}"] if found["gpus"] else []
+    said += [f"cpu {found['cpus']:g}, no gpu"] if found["cpus"] else []
+    return f"{found['runs']} earlier runs of {', '.join(said)}"
 
 
 def _eviction(found: EvictionInfo, now: float) -> str:

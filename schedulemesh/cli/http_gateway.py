@@ -44,29 +44,46 @@ class Served(NamedTuple):
 
 
 class HttpGateway:
-    """Asks the supervisor through the process that serves its HTTP API. ``locate``: where that is now."""
+    """Asks the supervisor through the process that serves its HTTP API. ``locate``: where that is now.
 
-    def __init__(
-        self, connection: http.client.HTTPConnection, token: str, locate: Callable[[], Served]
-    ) -> None:
-        self._connection, self._token, self._locate = connection, token, locate
+    Raises OSError where nobody listens there.
+    """
+
+    def __init__(self, locate: Callable[[], Served]) -> None:
+        self._locate = locate
+        self._connect()
 
     def ask(self, request: AnyRequest, expected: type[AnswerT]) -> AnswerT:
         """Send a request and wait for its answer; see Gateway."""
-        headers = {"content-type": _TYPE, "authorization": f"Bearer {self._token}"}
         try:
-            self._connection.request("POST", _PATH, encode_request(request), headers)
-            response = self._connection.getresponse()
-            body = response.read()
+            response, body = self._sent(encode_request(request))
         except TimeoutError:
             raise
         except (OSError, http.client.HTTPException) as error:
+            # It would not take another request; the next one is sent to where the API is by then.
+            self._connection.close()
             raise SchedulerUnavailableError(
                 f"the HTTP API at {self._connection.host}:{self._connection.port} does not answer: {error}"
             ) from None
         if response.status != http.client.OK:
             raise _error(response.status, body)
         return accepted(decode_answer(body, expected))
+
+    def close(self) -> None:
+        """End the connection."""
+        self._connection.close()
+
+    def _sent(self, data: bytes) -> tuple[http.client.HTTPResponse, bytes]:
+        if self._connection.sock is None:
+            self._connect()
+        headers = {"content-type": _TYPE, "authorization": f"Bearer {self._token}"}
+        self._connection.request("POST", _PATH, data, headers)
+        response = self._connection.getresponse()
+        return response, response.read()
+
+    def _connect(self) -> None:
+        url, self._token = self._locate()
+        self._connection = _connected(url)
 
     def follow(self, query: QueryEvents) -> Iterator[Part]:
         """The events after ``query.after``, as they happen; see Gateway."""
@@ -106,11 +123,11 @@ def at_url(url: str) -> Iterator[HttpGateway]:
     """Within, the scheduler whose HTTP API is at a URL, with the token ``SCHEDULEMESH_TOKEN``."""
     served = Served(url, os.environ.get(ENVIRONMENT_VARIABLE, ""))
     try:
-        connection = _connected(url)
+        gateway = HttpGateway(lambda: served)
     except OSError as error:
         raise SchedulerUnavailableError(f"nothing answers at {url} ({error})") from None
-    with closing(connection):
-        yield HttpGateway(connection, served.token, lambda: served)
+    with closing(gateway):
+        yield gateway
 
 
 @contextmanager
@@ -118,22 +135,28 @@ def discovered(target: Target) -> Iterator[HttpGateway | None]:
     """Within, the scheduler through its HTTP API on this machine; None: it has none that answers."""
     file = found(home_folder(os.environ), target.namespace, target.name)
     try:
-        connection = None if file is None or not file.url else _connected(file.url)
+        has_none = file is None or not file.url
+        gateway = None if has_none else HttpGateway(lambda: _found_again(target))
     except OSError:
-        connection = None
-    if file is None or connection is None:
+        gateway = None
+    if gateway is None:
         yield None
         return
-    with closing(connection):
-        token = os.environ.get(ENVIRONMENT_VARIABLE) or file.token
-        yield HttpGateway(connection, token, lambda: _found_again(target))
+    with closing(gateway):
+        yield gateway
 
 
 def _found_again(target: Target) -> Served:
-    """Where the API is now. Raises SchedulerNotFoundError where it has ended with its scheduler."""
+    """Where the API is now.
+
+    Raises SchedulerNotFoundError where it has ended with its scheduler, and OSError where the scheduler lives
+    without it.
+    """
     file = found(home_folder(os.environ), target.namespace, target.name)
     if file is None:
         raise SchedulerNotFoundError(f"scheduler {target.name!r} was shut down")
+    if not file.url:
+        raise ConnectionRefusedError(f"scheduler {target.name!r} was started again without one")
     return Served(file.url, os.environ.get(ENVIRONMENT_VARIABLE) or file.token)
 
 

@@ -23,8 +23,6 @@ app = typer.Typer()
 
 #: What an amount of a bundle is of, if it is of no custom resource.
 _KINDS = ("cpu", "gpu", "memory")
-#: What a shell adds to the number of a signal that has ended a process.
-_SIGNALLED = 128
 
 
 @command(app)
@@ -87,6 +85,10 @@ def submit(
     on_preempted: Annotated[
         str, typer.Option(help="requeue or drop: what becomes of it when it is evicted.")
     ] = "requeue",
+    detached: Annotated[
+        bool,
+        typer.Option("--detached", help="Not a child of the task that this process belongs to."),
+    ] = False,
     now: Annotated[
         bool, typer.Option("--now", help="Refuse it where it does not fit, instead of queueing it.")
     ] = False,
@@ -122,6 +124,7 @@ def submit(
         "max_retries": retries,
         "on_preempted": on_preempted,
         "queue": not now,
+        "detached": detached,
     }
     with gateway_to(target) as gateway:
         _submit(gateway, target, given)
@@ -129,9 +132,7 @@ def submit(
             print(name)
             return 0
         note(f"submitted {name}")
-        if follow:
-            _print_log(gateway, name, None, follow=True, tail=None)
-        return _exit_code(gateway, name)
+        return _awaited(gateway, name, follow=follow)
 
 
 @command(app)
@@ -222,34 +223,39 @@ def _print_log(
 def _submit(gateway: Gateway, target: Target, given: dict[str, object]) -> None:
     """Submit a job. Raises RefusedError."""
     from schedulemesh.core.client.job_request import job_submission
+    from schedulemesh.core.client.origin import task_of
     from schedulemesh.core.client.task_request import Caller
     from schedulemesh.protocol.answers import Response
+    from schedulemesh.protocol.patience import until_answered
 
-    caller = Caller(namespace=target.namespace, runtime_env={})
-    gateway.ask(job_submission(caller, given).request, Response)
+    caller = Caller(
+        namespace=target.namespace, runtime_env={}, task_id=task_of(target.name, target.namespace)
+    )
+    request = job_submission(caller, given).request
+    try:
+        # It has an id by which the scheduler knows it again.
+        until_answered(lambda: gateway.ask(request, Response))
+    except KeyboardInterrupt:
+        note(
+            f"job {given['task_id']!r} may be submitted all the same; `schedulemesh jobs` lists it then"
+        )
+        raise
 
 
-def _exit_code(gateway: Gateway, task_id: str) -> int:
-    """Wait for the end of a job: its driver's exit code."""
-    from schedulemesh.cli.exits import RefusedError
-    from schedulemesh.core.client.task_results import value_of
-    from schedulemesh.domain.reasons import Reason
-    from schedulemesh.errors import JobFailedError
-    from schedulemesh.protocol.answers import TaskResult
-    from schedulemesh.protocol.task_requests import LONGEST_WAIT_S, GetResult
+def _awaited(gateway: Gateway, name: str, *, follow: bool) -> int:
+    """The exit code of a job's driver, once that has ended. ``follow``: print what it writes until then."""
+    from schedulemesh.cli.job_ends import exit_code
 
-    while True:
-        try:
-            found = gateway.ask(GetResult(task_id=task_id, wait_s=LONGEST_WAIT_S), TaskResult)
-            value_of(task_id, found)
-        except JobFailedError as error:
-            note(str(error))
-            return error.exit_code if error.exit_code > 0 else _SIGNALLED - error.exit_code
-        except RefusedError as error:
-            if error.reason is not Reason.TASK_NOT_ENDED:
-                raise
-        else:
-            return 0
+    try:
+        if follow:
+            _print_log(gateway, name, None, follow=True, tail=None)
+        return exit_code(gateway, name)
+    except KeyboardInterrupt:
+        note(
+            f"job {name!r} is not ended by this; `schedulemesh logs {name} --follow` shows what it writes, "
+            f"`schedulemesh cancel {name}` ends it"
+        )
+        raise
 
 
 def _resources(amounts: dict[str, object], bundles: list[str] | None) -> dict[str, object] | None:

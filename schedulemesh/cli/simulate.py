@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,15 +11,22 @@ import typer
 from schedulemesh.cli.command import Output, command
 from schedulemesh.cli.output import emit
 from schedulemesh.cli.rows import Column, Listing, Row
+from schedulemesh.errors import InvalidRequestError, nearest
 
 if TYPE_CHECKING:
     from schedulemesh.sim.compare import Comparison
+    from schedulemesh.sim.jobs import Job
+    from schedulemesh.sim.timing import Timing
 
 app = typer.Typer()
 
 
 def _seconds(value: object) -> str:
     return f"{float(str(value)):,.0f}"
+
+
+def _hours(value: object) -> str:
+    return f"{float(str(value)) / 3600.0:,.2f}"
 
 
 def _number(value: object) -> str:
@@ -36,25 +45,62 @@ def _count(heading: str, key: str, *, wide: bool = False) -> Column:
     return Column(heading=heading, key=key, show=_number, right=True, wide=wide)
 
 
+def _percentiles(what: str, key: str, column: Callable[..., Column] = _time) -> tuple[Column, ...]:
+    return tuple(
+        column(f"{what} {name}", f"{key}.{name}", wide=True)
+        for name in ("p50", "p95", "p99", "max")
+    )
+
+
+_NAMES = (Column(heading="policy", key="policy"), Column(heading="pool", key="pool"))
+_COSTS = (_time("save s", "save_s", wide=True), _time("restore s", "restore_s", wide=True))
 _FIGURES = (
-    Column(heading="policy", key="policy"),
-    Column(heading="pool", key="pool"),
     _count("jobs", "jobs"),
+    _count("refused", "refused", wide=True),
     _time("mean delay s", "delay_s.mean"),
-    _time("± s", "delay_deviation_s"),
+    _time("± s", "delay_deviation_s", wide=True),
     _time("worst copy", "delay_worst_s", wide=True),
     _time("p50", "delay_s.p50", wide=True),
-    _time("p95", "delay_s.p95"),
+    _time("p95 s", "delay_s.p95"),
     _time("p99", "delay_s.p99", wide=True),
-    _time("max", "delay_s.max", wide=True),
-    _time("mean queueing s", "queue_s.mean"),
-    _time("mean JCT s", "jct_s.mean"),
-    _count("preemptions", "preemptions"),
-    _count("most of one task", "max_preemptions", wide=True),
+    _time("max s", "delay_s.max"),
+    _time("mean queueing s", "queue_s.mean", wide=True),
+    *_percentiles("queueing", "queue_s"),
+    _time("mean JCT s", "jct_s.mean", wide=True),
+    *_percentiles("JCT", "jct_s"),
+    _count("mean slowdown", "bounded_slowdown.mean", wide=True),
+    *_percentiles("slowdown", "bounded_slowdown", _count),
+    _time("evicted", "preemptions"),
+    _count("per job", "preemptions_per_job.mean", wide=True),
+    _count("most of one job", "preemptions_per_job.max", wide=True),
+    _time("lost GPU-s", "lost_gpu_s", wide=True),
     Column(heading="lost work", key="lost_work", show=_percent, right=True),
+    _time("overhead GPU-s", "overhead_gpu_s", wide=True),
     Column(heading="overhead", key="overhead", show=_percent, right=True, wide=True),
+    Column(heading="used", key="utilisation", show=_percent, right=True),
+    Column(heading="unmet h", key="violation_s", show=_hours, right=True),
+)
+#: What a table shows of several saving costs, of copies of the trace, and of pools alone, and what it leaves
+#: out for them.
+_OF_COSTS = (frozenset(("save_s",)), frozenset(("delay_s.p95",)))
+_OF_COPIES = (
+    frozenset(("delay_deviation_s", "delay_worst_s")),
+    frozenset(("delay_s.max", "utilisation")),
+)
+_BESIDE_ALONE = (frozenset[str](), frozenset(("delay_s.max", "delay_worst_s", "utilisation")))
+_ALONE = (
+    _time("alone s", "alone.delay_s.mean"),
+    _time("worse off", "alone.worse_off"),
+    _time("by s (mean)", "alone.worse_off_by_s.mean", wide=True),
+    _time("by s (max)", "alone.worse_off_by_s.max", wide=True),
+)
+_OVER_TIME = (
+    Column(heading="policy", key="policy"),
+    Column(heading="pool", key="pool"),
+    _time("time s", "time_s"),
+    _count("jobs waiting", "waiting"),
+    _count("GPUs held", "held_gpus"),
     Column(heading="utilisation", key="utilisation", show=_percent, right=True),
-    _time("without guarantee s", "violation_s"),
 )
 
 
@@ -77,9 +123,30 @@ def simulate(
     only: Annotated[
         str | None, typer.Option(help="Only the jobs of this pool of the trace.")
     ] = None,
-    save_s: Annotated[float, typer.Option(help="Seconds that saving a state takes.")] = 60.0,
-    restore_s: Annotated[float, typer.Option(help="Seconds that loading a state takes.")] = 120.0,
+    save_s: Annotated[
+        str,
+        typer.Option(
+            metavar="SECONDS[,...]",
+            help="Seconds that saving a state takes; of several, each policy runs with each.",
+        ),
+    ] = "60",
+    restore_s: Annotated[
+        str,
+        typer.Option(
+            metavar="SECONDS[,...]",
+            help="Seconds that loading a state takes: one, or one for each of --save-s.",
+        ),
+    ] = "120",
     start_s: Annotated[float, typer.Option(help="Seconds that starting an agent takes.")] = 0.0,
+    savable: Annotated[
+        float | None,
+        typer.Option(
+            help="The share of the jobs that save their state, 0 to 1. Default: as the trace says."
+        ),
+    ] = None,
+    load: Annotated[
+        float, typer.Option(help="Submissions come so many times as fast as in the trace.")
+    ] = 1.0,
     copies: Annotated[
         int, typer.Option(min=0, help="Also so many copies of the trace with shifted submissions.")
     ] = 0,
@@ -88,27 +155,137 @@ def simulate(
     ] = 1800.0,
     seed: Annotated[int, typer.Option(help="Seed of the first copy.")] = 1,
     processes: Annotated[int, typer.Option(min=1, help="Simulations at the same time.")] = 1,
+    alone: Annotated[
+        bool,
+        typer.Option("--alone", help="Also report who is worse off than with the pool alone."),
+    ] = False,
+    every_s: Annotated[
+        float | None,
+        typer.Option(help="List waiting and utilisation over time instead, every so many seconds."),
+    ] = None,
+    node_changes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Nodes that die, join or are drained: .csv with at_s, node, event."
+        ),
+    ] = None,
+    picture: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Draw waiting, delays and utilisation: .png or .svg."),
+    ] = None,
+    frontier: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Draw the mean delay and what evictions cost: .png or .svg."
+        ),
+    ] = None,
 ) -> None:
     """Run a trace of jobs in virtual time, and report how long they wait under each policy."""
     from schedulemesh import sim
+    from schedulemesh.sim.frontier_picture import draw_frontier
+    from schedulemesh.sim.picture import check, draw
 
-    jobs = [job for job in sim.read_trace(trace) if only in (None, job.pool)]
+    for path in filter(None, (picture, frontier)):
+        check(path)
+    timings = _timings(save_s, restore_s, start_s)
+    jobs = sim.with_load(_selected(sim.read_trace(trace), only), load)
+    if savable is not None:
+        jobs = sim.with_savable(jobs, savable)
     nodes = sim.read_nodes(cluster)
     files = [*([policy] if policy else []), *(compare or [])]
     policies = [sim.read_policy(path) for path in files] or [sim.Policy()]
-    timing = sim.Timing(save_s=save_s, restore_s=restore_s, start_s=start_s)
-    found = sim.compare(
-        jobs,
-        nodes,
-        policies,
-        timing,
-        copies=copies,
-        jitter_s=jitter_s,
-        seed=seed,
-        processes=processes,
-    )
+    changes = [] if node_changes is None else sim.read_node_changes(node_changes)
+    by_timing = [
+        sim.compare(
+            jobs,
+            nodes,
+            policies,
+            timing,
+            copies=copies,
+            jitter_s=jitter_s,
+            seed=seed,
+            processes=processes,
+            node_changes=changes,
+            alone=alone,
+        )
+        for timing in timings
+    ]
+    found = [one for of_policy in zip(*by_timing, strict=True) for one in of_policy]
+    if picture is not None:
+        draw(by_timing[0], picture)
+    if frontier is not None:
+        draw_frontier(found, frontier)
+    if every_s is not None:
+        emit(_over_time(by_timing[0], every_s), output)
+    else:
+        emit(_figures(found, alone=alone, costs=len(timings) > 1), output)
+
+
+def _selected(jobs: list[Job], pool: str | None) -> list[Job]:
+    """The jobs of a pool; None: all."""
+    found = [job for job in jobs if pool in (None, job.pool)]
+    if not found and jobs:
+        known = sorted({job.pool for job in jobs})
+        raise InvalidRequestError(
+            f"--only is {pool!r}{nearest(str(pool), known)}; the pools of the trace are "
+            f"{', '.join(map(repr, known))}"
+        )
+    return found
+
+
+def _timings(save_s: str, restore_s: str, start_s: float) -> list[Timing]:
+    """The times of each saving cost."""
+    from schedulemesh.sim import Timing
+
+    saves, restores = _numbers(save_s, "--save-s"), _numbers(restore_s, "--restore-s")
+    if len(restores) == 1:
+        restores *= len(saves)
+    if len(restores) != len(saves):
+        raise InvalidRequestError(
+            f"--restore-s has {len(restores)} values and --save-s {len(saves)}; give one for each, or one"
+        )
+    return [
+        Timing(save_s=save, restore_s=restore, start_s=start_s)
+        for save, restore in zip(saves, restores, strict=True)
+    ]
+
+
+def _numbers(given: str, option: str) -> list[float]:
+    try:
+        return [float(part) for part in given.split(",")]
+    except ValueError:
+        raise InvalidRequestError(
+            f"{option} is {given!r}; give seconds, or several divided by commas, such as 0,60,300"
+        ) from None
+
+
+def _figures(found: list[Comparison], *, alone: bool, costs: bool) -> Listing:
+    """``costs``: whether there are several saving costs, which are shown then."""
     rows = [_row(one, pool) for one in found for pool in one.reports[0]]
-    emit(Listing(kind="figures", rows=rows, columns=_FIGURES, name="policy"), output)
+    figures = [*_NAMES, *_COSTS, *_FIGURES]
+    if costs:
+        figures = [_in_table(column, *_OF_COSTS) for column in figures]
+    if any(len(one.reports) > 1 for one in found):
+        figures = [_in_table(column, *_OF_COPIES) for column in figures]
+    if alone:
+        figures = [_in_table(column, *_BESIDE_ALONE) for column in figures] + list(_ALONE)
+    return Listing(kind="figures", rows=rows, columns=tuple(figures), name="policy")
+
+
+def _in_table(column: Column, shown: frozenset[str], left_out: frozenset[str]) -> Column:
+    """The column as a table has it that is no wider than a terminal."""
+    return replace(column, wide=(column.wide or column.key in left_out) and column.key not in shown)
+
+
+def _over_time(found: list[Comparison], every_s: float) -> Listing:
+    import msgspec
+
+    rows: list[Row] = [
+        {"policy": one.policy, **msgspec.to_builtins(interval), "pool": interval.pool or "(all)"}
+        for one in found
+        for interval in one.timeline.over_time(every_s)
+    ]
+    return Listing(kind="intervals", rows=rows, columns=_OVER_TIME, name="policy")
 
 
 def _row(comparison: Comparison, pool: str) -> Row:
@@ -116,6 +293,8 @@ def _row(comparison: Comparison, pool: str) -> Row:
     return {
         "policy": comparison.policy,
         "pool": pool or "(all)",
+        "save_s": comparison.timing.save_s,
+        "restore_s": comparison.timing.restore_s,
         "delay_deviation_s": delay.deviation,
         "delay_worst_s": delay.worst,
         **comparison.mean(pool),

@@ -110,6 +110,11 @@ class QueueRow(
     preemptions: int = 0
     #: What it asks for: "agent", "gang", "lease" or "job".
     kind: str = "agent"
+    #: The start that is reserved for it, in seconds since 1970; None: none is, or its time is not known.
+    reserved_start: float | None = None
+    #: Seconds that it runs in all, as declared, else by so many earlier runs; None: not known.
+    expected_s: float | None = None
+    estimated_from: int = 0
 
     def public(self) -> dict[str, object]:
         """The task as listings show it; times are in seconds."""
@@ -125,6 +130,9 @@ class QueueRow(
             "arrived_at": self.arrived_at,
             "not_before": self.not_before or None,
             "preemptions": self.preemptions,
+            "reserved_start": self.reserved_start,
+            "expected_duration": self.expected_s,
+            "estimated_from": self.estimated_from,
         }
 
 
@@ -189,6 +197,8 @@ class LeaseView(Answer, tag="lease", frozen=True, kw_only=True):
     #: That of its task, and its pool; empty: it is not known.
     state: str
     pool_name: str = ""
+    #: Its agent, which tells it from other leases of the same id; empty: it is not known.
+    agent_name: str = ""
     #: The id of its placement groups in Ray; empty: it has none now.
     ray_id: str = ""
     shape: GroupShape | None = None

@@ -36,13 +36,16 @@ class ReadJobLog(Request, tag="read_job_log", frozen=True, kw_only=True):
 
 
 class JobKey(msgspec.Struct, frozen=True, kw_only=True):
-    """Which job's folder: the scheduler, and the task."""
+    """Which job: the scheduler, the task, and the agent that all its attempts run on. Another job that is
+    submitted under the same id later has another agent.
+    """
 
     #: The folder that the folders of all jobs are in, on every node the same.
     root: str
     namespace: str
     scheduler: str
     task_id: str
+    agent_name: str
 
 
 class LogPiece(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,6 +12,8 @@ class WatchLease(Request, tag="watch_lease", frozen=True, kw_only=True):
     """Get how a lease stands, once that is not what the caller knows or the time is over."""
 
     task_id: str
+    #: See ``RenewLease``.
+    agent_name: str = ""
     #: The state that the caller knows; empty: it is answered at once.
     known: str = ""
     #: Whether the caller knows that the lease is being evicted.
@@ -31,6 +33,9 @@ class RenewLease(Request, tag="renew_lease", frozen=True, kw_only=True):
     """Have the time to live of a lease begin again, which is no part of the state."""
 
     task_id: str
+    #: The agent of the lease that is meant: the id may be that of another lease by now. Empty: whichever has
+    #: the id.
+    agent_name: str = ""
 
     def __post_init__(self) -> None:
         parse_name(self.task_id, "task_id")
@@ -40,6 +45,8 @@ class ReleaseLease(Request, tag="release_lease", frozen=True, kw_only=True):
     """End a lease whose holder uses its groups no more, or cancel it while it waits in the queue."""
 
     task_id: str
+    #: See ``RenewLease``.
+    agent_name: str = ""
     request_id: str
 
     def __post_init__(self) -> None:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import msgspec
 
-from schedulemesh.domain.task import EndState
-from schedulemesh.errors import SchedulerUnavailableError
+from schedulemesh.domain.task import ENDED_STATES
 from schedulemesh.protocol.answers import JobLog
 from schedulemesh.protocol.job_logs import MAX_PIECE, ReadJobLog
+from schedulemesh.protocol.patience import until_answered
 
 #: Sends a request; raises SchedulerUnavailableError where nobody answers.
 Ask = Callable[[ReadJobLog], JobLog]
 
-#: Seconds between two looks for what is written, and for which nobody need answer.
-_LOOK_S, _PATIENCE_S = 0.5, 60.0
-_ENDED = frozenset(state.value for state in EndState)
+#: Seconds between two looks for what is written.
+_LOOK_S = 0.5
 
 
 def log_pieces(
@@ -37,7 +37,8 @@ def log_pieces(
     else:
         begin, current = 0, 0
     while True:
-        piece = _asked(ask, msgspec.structs.replace(request, begin=begin), patient=follow)
+        further = partial(ask, msgspec.structs.replace(request, begin=begin))
+        piece = until_answered(further) if follow else further()
         if piece.attempt != current:
             if current:
                 yield from _rest(ask, task_id, current, begin)
@@ -49,7 +50,7 @@ def log_pieces(
         begin = piece.begin + len(piece.data)
         if piece.data:
             continue
-        if not follow or piece.state in _ENDED:
+        if not follow or piece.state in ENDED_STATES:
             return
         time.sleep(_LOOK_S)
 
@@ -59,15 +60,3 @@ def _rest(ask: Ask, task_id: str, attempt: int, begin: int) -> Iterator[bytes]:
     while piece := ask(ReadJobLog(task_id=task_id, attempt=attempt, begin=begin)).data:
         yield piece
         begin += len(piece)
-
-
-def _asked(ask: Ask, request: ReadJobLog, *, patient: bool) -> JobLog:
-    """The answer; with ``patient`` a scheduler that restarts is waited for."""
-    until = time.monotonic() + _PATIENCE_S
-    while True:
-        try:
-            return ask(request)
-        except SchedulerUnavailableError:
-            if not patient or time.monotonic() > until:
-                raise
-            time.sleep(_LOOK_S)

@@ -51,7 +51,8 @@ class PoolDefinition(LendingDefinition, total=False):
     placement_strategy: str
     #: "requeue" or "drop": what becomes of its evicted tasks that do not say it themselves.
     on_preempted: str
-    #: "best_effort": what fits passes tasks that do not; "strict": nothing does.
+    #: "best_effort": what fits passes tasks that do not, if it does not delay the first; "strict": nothing
+    #: does; "greedy": whatever fits does.
     queueing: str
     #: None: the pool keeps no placement groups.
     pg_pool_config: dict[str, Any] | None

@@ -10,7 +10,12 @@ from schedulemesh.config.pools import public_lending
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.task import task_row
-from schedulemesh.engine.messages.explanation import Considered, Eviction, Explanation
+from schedulemesh.engine.messages.explanation import (
+    Considered,
+    DurationEstimate,
+    Eviction,
+    Explanation,
+)
 from schedulemesh.engine.messages.outcomes import (
     Candidate,
     Done,
@@ -37,8 +42,9 @@ def refused(outcome: Refused) -> Plain:
         answer["sufficient_priority"] = outcome.sufficient_priority
     if outcome.hint:
         answer["hint"] = outcome.hint
-    if outcome.restarted or outcome.not_restarted:
+    if outcome.restarted or outcome.requeued or outcome.not_restarted:
         answer["restarted"] = list(outcome.restarted)
+        answer["requeued"] = list(outcome.requeued)
         answer["not_restarted"] = list(outcome.not_restarted)
     return answer
 
@@ -133,6 +139,7 @@ def explained(found: Explanation) -> Plain:
         "since": found.since,
         "ends_at": found.ends_at,
         "end_measured": found.end_measured,
+        "expected_duration": _duration(found.expected_duration),
         "idle_since": found.idle_since,
         "saved_at": found.saved_at,
         "waits_for": list(found.waits_for),
@@ -152,11 +159,16 @@ def explained(found: Explanation) -> Plain:
         ],
         "considered": None if found.considered is None else _considered(found.considered),
         "earliest_start": found.earliest_start,
+        "start_rests_on": _duration(found.start_rests_on),
         "no_estimate": found.no_estimate,
         "preemptions": found.preemptions,
         "failures": found.failures,
         "eviction": None if found.eviction is None else _eviction(found.eviction),
     }
+
+
+def _duration(found: DurationEstimate | None) -> Plain | None:
+    return None if found is None else found.public()
 
 
 def _considered(found: Considered) -> Plain:

@@ -66,6 +66,12 @@ class QueueListing(TaskInfo, total=False):
     not_before: float | None
     #: How often it was evicted.
     preemptions: int
+    #: The start that is reserved for it, since 1970; None: none is, or its time is not known.
+    reserved_start: float | None
+    #: How long it runs in all, as declared, else by earlier runs; None: not known.
+    expected_duration: float | None
+    #: From how many earlier runs that is estimated; 0: it is not.
+    estimated_from: int
 
 
 class JobListing(TaskInfo, total=False):

@@ -9,8 +9,10 @@ import msgspec
 
 from schedulemesh.config.groups import public_groups
 from schedulemesh.engine.messages.outcomes import (
+    Accepted,
     AgentEvicted,
     Evicted,
+    Queued,
     Refused,
     RequestOutcome,
     TasksCancelled,
@@ -39,7 +41,7 @@ def rows_of(answer: AnyAnswer) -> Sequence[Row]:
         return answer.rows
     if isinstance(answer, QueueListed):
         return [row.public() for row in answer.rows]
-    raise _unexpected(answer)
+    raise unexpected(answer)
 
 
 def plain(answer: AnyAnswer) -> dict[str, Any]:
@@ -60,7 +62,7 @@ def plain(answer: AnyAnswer) -> dict[str, Any]:
         case Listed() | QueueListed():
             return {"success": True, "items": rows_of(answer)}
         case _:
-            raise _unexpected(answer)
+            raise unexpected(answer)
 
 
 def refuse(refused: Refused) -> Problem:
@@ -83,7 +85,24 @@ def _response(answer: Response) -> dict[str, Any]:
         return {"success": not outcome.runs_on, **_plain_fields(outcome)}
     if isinstance(outcome, TasksCancelled):
         return _cancelled(outcome)
+    if isinstance(outcome, (Accepted, Queued)):
+        return _submitted(outcome)
     return _done(outcome)
+
+
+def _submitted(outcome: Accepted | Queued) -> dict[str, Any]:
+    """The answer to a submission."""
+    answer = {
+        "success": True,
+        "task_id": outcome.task_id,
+        "agent_name": outcome.agent_name,
+        "pool_name": outcome.pool_name,
+    }
+    if isinstance(outcome, Queued):
+        state = "queued" if outcome.position else "starting"
+        return {**answer, "state": state, "position": outcome.position}
+    preempted = [candidate.task_id for candidate in outcome.preempted]
+    return {**answer, "state": "running", "node_id": outcome.node_id, "preempted": preempted}
 
 
 def _done(outcome: RequestOutcome) -> dict[str, Any]:
@@ -123,7 +142,7 @@ def _plain_fields(outcome: Evicted) -> dict[str, Any]:
     return fields
 
 
-def _unexpected(answer: AnyAnswer) -> Exception:
+def unexpected(answer: AnyAnswer) -> Exception:
     """The error for an answer that has no data."""
     if isinstance(answer, Refusal):
         return refuse(answer.refused)

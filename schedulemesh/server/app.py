@@ -52,6 +52,7 @@ from schedulemesh.server.problems import (
 )
 from schedulemesh.server.reads import LISTINGS, SINGLES, Listing, Single
 from schedulemesh.server.shared_reads import SharedReads
+from schedulemesh.server.task_reads import TASK_READS, TaskRead
 
 API = "/api/v1"
 #: The type of requests and answers in the form in which the supervisor takes and gives them.
@@ -92,6 +93,7 @@ def _routes(calls: _Calls) -> list[Route]:
     ]
     routes += [_route(change.path, calls.change(change), change.method) for change in CHANGES]
     routes += [_route(listing.path, calls.listing(listing), "GET") for listing in LISTINGS]
+    routes += [_route(read.path, calls.task_read(read), "GET") for read in TASK_READS]
     routes += [_route(single.path, calls.single(single), "GET") for single in SINGLES]
     routes += [_route(question.path, calls.question(question), "GET") for question in QUESTIONS]
     routes += [
@@ -228,7 +230,7 @@ class _Calls:
             caller: Caller = request.state.caller
             secret = new_secret()
             try:
-                asked = change.request(await _given(request, change, secret))
+                asked = change.request(await self._given(request, change, secret))
             except (Problem, InvalidRequestError):
                 _allowed(request, change.asks)
                 raise
@@ -239,6 +241,32 @@ class _Calls:
             return json_response({**told, "token": secret} if change.reveals else told)
 
         return answer
+
+    def task_read(self, read: TaskRead) -> Endpoint:
+        """The endpoint of a read about a task, which the supervisor allows its owner."""
+
+        async def answer(request: Request) -> Response:
+            _allowed(request, read.asks)
+            given = read_parameters(request.query_params, read.parameters)
+            task_id = parse_name(request.path_params["task_id"], "task_id")
+            asked = read.request(task_id, given)
+            told = read.told(await self._gateway.ask(asked, request.state.caller))
+            return json_response({"success": True, "task_id": task_id, **told})
+
+        return answer
+
+    async def _given(self, request: Request, change: Change, secret: str) -> Given:
+        """What the caller of a change gave. Raises Problem and InvalidRequestError."""
+        caller: Caller = request.state.caller
+        return Given(
+            path=request.path_params,
+            body=_body(await request.body(), change.body),
+            client=caller.client,
+            owner=caller.token.owner,
+            packed_runner=self._gateway.packed_runner,
+            secret_hash=hash_of(secret),
+            request_id=new_request_id() if change.reveals else _request_id(request),
+        )
 
 
 def _by(caller: Caller, request: AnyRequest) -> AnyRequest:
@@ -258,18 +286,6 @@ def _allowed(request: Request, kind: type) -> Caller:
         Reason.NOT_ALLOWED.value,
         f"token {caller.token.name!r} has the role {caller.role.value}; this call needs the role "
         f"{LEAST_ROLE[kind].value}",
-    )
-
-
-async def _given(request: Request, change: Change, secret: str) -> Given:
-    """What the caller of a change gave. Raises Problem and InvalidRequestError."""
-    caller: Caller = request.state.caller
-    return Given(
-        path=request.path_params,
-        body=_body(await request.body(), change.body),
-        client=caller.client,
-        secret_hash=hash_of(secret),
-        request_id=new_request_id() if change.reveals else _request_id(request),
     )
 
 

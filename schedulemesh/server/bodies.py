@@ -145,6 +145,71 @@ class Rotation(Body, frozen=True, kw_only=True):
     expires_in: float | None = None
 
 
+class _Submitted(Body, frozen=True, kw_only=True):
+    """What jobs and leases have in common."""
+
+    task_id: str
+    labels: dict[str, str] | None = None
+    priority: float | None = None
+    #: Seconds from its start to its end.
+    estimated_duration: float | None = None
+    #: The user that it belongs to; null: the owner of the token.
+    owner: str | None = None
+    #: Evictions after which it cannot be evicted any more; null: as the policy says.
+    max_preemptions: int | None = None
+    #: Whether it waits in the queue where it does not fit; else it is refused.
+    queue: bool = False
+    #: Seconds from the notice of an eviction to its end; null: as the policy says.
+    grace_s: float | None = None
+    #: One of Ray's placement strategies; null: as the pool says, else PACK.
+    strategy: str | None = None
+
+    def given(self) -> dict[str, Any]:
+        """Its fields by name, as the Python calls take them."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return {name: value for name, value in plain.items() if value is not None}
+
+
+class NewJob(_Submitted, frozen=True, kw_only=True):
+    """A driver command that runs as a task."""
+
+    #: A string is run by the shell, a list is not.
+    entrypoint: str | list[str]
+    pool_name: str | None = None
+    #: Chooses among the pools in place of a name.
+    pool_selector: dict[str, Any] | None = None
+    #: What the driver's work takes in Ray; null: the sum of bundles, or what the pool gives by default.
+    resources: Resources | None = None
+    #: The parts of its claim, each on one node.
+    bundles: list[Resources] | None = None
+    #: Variables of the driver's environment.
+    env: dict[str, str] | None = None
+    #: Ray's runtime environment of the driver and its workers; its folders are URIs.
+    runtime_env: dict[str, Any] | None = None
+    #: The folder on all nodes that every attempt finds again; null: one on the node.
+    checkpoint_dir: str | None = None
+    #: How often it is started again after its driver failed or was lost.
+    max_retries: int = 0
+    #: "requeue" or "drop" when it is evicted.
+    on_preempted: str = "requeue"
+    #: "warn" or "end": what happens where it holds more in Ray than it claims; null: as the policy says.
+    over_claim: str | None = None
+
+
+class NewLease(_Submitted, frozen=True, kw_only=True):
+    """Placement groups that are held for work of one's own; ``ttl_s`` or ``holder_job`` ends it."""
+
+    pool: str
+    #: Placement groups, each a list of bundles; all have as many.
+    groups: list[list[Resources]]
+    #: A node label: all groups are on nodes with the same value of it.
+    same_label: str | None = None
+    #: Seconds after which it ends unless it is renewed.
+    ttl_s: float | None = None
+    #: The Ray job with which it ends.
+    holder_job: str | None = None
+
+
 class IncomingTask(Body, frozen=True, kw_only=True):
     """A task for which evictions are evaluated; nothing changes."""
 

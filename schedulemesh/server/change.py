@@ -10,6 +10,8 @@ import msgspec
 
 from schedulemesh.domain.names import parse_name
 from schedulemesh.protocol import requests as r
+from schedulemesh.protocol.job_command import JobCommand
+from schedulemesh.protocol.submissions import RunnerCode
 from schedulemesh.server import bodies, schemas
 
 
@@ -21,6 +23,10 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
     body: Any
     #: Who asks, as the scheduler records it.
     client: str
+    #: The owner of tasks for which none is given.
+    owner: str
+    #: Packs the runner of a job; see Gateway.
+    packed_runner: Callable[[JobCommand], RunnerCode]
     #: The hash of a secret that is made for this request, if it issues a token.
     secret_hash: str
     #: The header Idempotency-Key, or a new one.

@@ -32,6 +32,7 @@ from schedulemesh.protocol.token_requests import (
 )
 from schedulemesh.server import bodies, schemas
 from schedulemesh.server.change import Change, Given
+from schedulemesh.server.submissions import SUBMISSIONS
 
 _LENDING = ("cohort", "lending_limit", "borrowing_limit", "weight")
 
@@ -199,6 +200,7 @@ def _token_change(given: Given) -> ChangeToken:
 
 
 CHANGES = (
+    *SUBMISSIONS,
     Change(
         method="POST",
         path="/tokens",

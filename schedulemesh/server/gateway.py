@@ -6,7 +6,9 @@ from typing import Protocol
 
 from schedulemesh.protocol.answers import AnyAnswer
 from schedulemesh.protocol.callers import Caller
+from schedulemesh.protocol.job_command import JobCommand
 from schedulemesh.protocol.requests import AnyRequest
+from schedulemesh.protocol.submissions import RunnerCode
 
 
 class Gateway(Protocol):
@@ -17,4 +19,9 @@ class Gateway(Protocol):
         None: this process itself makes it.
 
         Raises SchedulerUnavailableError where the supervisor does not answer.
+        """
+
+    def packed_runner(self, command: JobCommand) -> RunnerCode:
+        """The agent that runs a driver command, packed for its submission. Raises InvalidRequestError for a
+        command that it cannot run.
         """

@@ -22,6 +22,7 @@ from schedulemesh.server.history import (
 from schedulemesh.server.listings import DEFAULT_LIMIT, MAX_LIMIT, scalar_fields
 from schedulemesh.server.parameters import Parameter
 from schedulemesh.server.reads import LISTINGS, SINGLES, Listing, Single
+from schedulemesh.server.task_reads import TASK_READS, TaskRead
 
 Json = dict[str, Any]
 
@@ -55,6 +56,8 @@ def document(prefix: str) -> Json:
             _add(paths, path, "get", _row(listing, path, schemas_by_type))
     for single in SINGLES:
         _add(paths, single.path, "get", _single(single, schemas_by_type))
+    for read in TASK_READS:
+        _add(paths, read.path, "get", _task_read(read, schemas_by_type))
     for question in QUESTIONS:
         _add(paths, question.path, "get", _question(question, schemas_by_type))
     _add(paths, STREAM_PATH, "get", _stream())
@@ -79,6 +82,7 @@ def _components() -> tuple[Mapping[Any, Json], Json]:
     types += [listing.row for listing in LISTINGS]
     types += [question.row for question in QUESTIONS]
     types += [single.answer for single in SINGLES if single.answer is not None]
+    types += [read.answer for read in TASK_READS]
     types += [c.answer for c in CHANGES if c.answer is not None]
     types += [c.body for c in CHANGES if _is_body(c) and c.body is not bodies.Nothing]
     types = list(dict.fromkeys(types))
@@ -201,6 +205,13 @@ def _row(listing: Listing, path: str, known: Mapping[Any, Json]) -> Json:
 
 def _single(single: Single, known: Mapping[Any, Json]) -> Json:
     return _operation("get", single.path, single.summary, _answer(single.answer, known))
+
+
+def _task_read(read: TaskRead, known: Mapping[Any, Json]) -> Json:
+    operation = _operation("get", read.path, read.summary, known[read.answer])
+    operation["description"] = f"Needs a token of the role {LEAST_ROLE[read.asks].value}."
+    operation["parameters"] += [_parameter(parameter) for parameter in read.parameters]
+    return operation
 
 
 def _change(change: Change, known: Mapping[Any, Json]) -> Json:

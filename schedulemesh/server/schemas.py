@@ -102,6 +102,66 @@ class Saved(TypedDict):
     state_saved: bool
 
 
+class Submitted(TypedDict, total=False):
+    """A job or a lease that runs, starts, or waits in the queue."""
+
+    success: bool
+    task_id: str
+    #: "running", "starting" or "queued".
+    state: str
+    agent_name: str
+    pool_name: str
+    node_id: str | None
+    #: How many tasks of its pool come before it, plus one; 0: it does not wait.
+    position: int
+    #: The tasks that were evicted for it.
+    preempted: list[str]
+
+
+class LeasedGroup(TypedDict):
+    """A placement group of a lease."""
+
+    #: Its id in Ray, as hexadecimal digits.
+    id: str
+    bundles: list[Amounts]
+    strategy: str
+
+
+class LeaseState(TypedDict, total=False):
+    """How a lease stands."""
+
+    success: bool
+    task_id: str
+    #: The state of its task.
+    state: str
+    pool_name: str
+    #: Empty while it waits, and when it has ended.
+    placement_groups: list[LeasedGroup]
+    #: Seconds until it ends, because it is being evicted; null: it is not.
+    grace_s: float | None
+    #: Why it has ended, as a code and as a sentence; empty: it has not.
+    end_reason: str
+    end_error: str
+
+
+class JobLogPart(TypedDict, total=False):
+    """A part of what the driver of an attempt has written."""
+
+    success: bool
+    task_id: str
+    #: The state of the job's task.
+    state: str
+    #: 0: no attempt has begun.
+    attempt: int
+    #: The position of the first byte of ``text``: above that asked for where earlier bytes are not kept.
+    offset: int
+    text: str
+    #: The position of the byte after ``text``, from which a client that follows reads on.
+    next: int
+    #: How much the attempt has written up to now.
+    end: int
+
+
 class Done(TypedDict, total=False):
     """A change that was made."""
 

@@ -83,7 +83,21 @@ def a_victim_was_dropped():
     return given, "ppo-31"
 
 
+def earlier_runs_say_when_it_starts():
+    given = Mesh(pool("research", gpu=8), nodes=[node("gpu-1", gpu=8)])
+    for number, minutes in enumerate((50, 60, 61, 65, 90)):
+        given.run(f"sft-{number}", "research", gpu=8, owner="alice")
+        given.now += 60.0 * minutes
+        given.complete(f"sft-{number}")
+    given.run("sft-5", "research", gpu=8, owner="alice")
+    given.now += 720
+    given.queue("sft-6", "research", gpu=8, owner="alice")
+    given.now += 60
+    return given, "sft-6"
+
+
 STORIES = (
+    earlier_runs_say_when_it_starts,
     short_of_quota,
     held_behind_a_cordoned_node_and_other_ray_work,
     behind_the_head_of_a_strict_pool,
@@ -105,7 +119,14 @@ def test_a_person_reads(story):
     assert max(map(len, text.splitlines())) <= WIDTH
 
 
-@pytest.mark.parametrize("story", ["short_of_quota", "a_victim_has_returned_to_the_queue"])
+@pytest.mark.parametrize(
+    "story",
+    [
+        "short_of_quota",
+        "a_victim_has_returned_to_the_queue",
+        "earlier_runs_say_when_it_starts",
+    ],
+)
 def test_the_guide_shows_what_is_printed(story):
     guide = (ROOT / "docs" / "queueing.md").read_text(encoding="utf-8")
     assert (FOLDER / f"{story}.txt").read_text(encoding="utf-8") in guide

@@ -9,10 +9,11 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
-from schedulemesh.cli import following
+from schedulemesh.cli import following, output
 from schedulemesh.cli.command import Target
 from schedulemesh.cli.exits import ExitCode, RefusedError
 from schedulemesh.cli.following import HEARTBEAT, Part, by_requests, by_stream
@@ -115,13 +116,21 @@ def test_a_watched_history_is_printed_again_when_something_has_happened(
     monkeypatch.setattr(following, "_WAIT_S", 25.0)
     monkeypatch.setattr(event_streams, "HEARTBEAT_S", 60.0)
     looks = ["--watch", "--count", "2", "--interval", "0.1", "-o", "json"]
-    timer = threading.Timer(1.5, mesh.submit, ["乙"])
-    timer.start()
-    began = time.monotonic()
+    timer = threading.Timer(1.0, mesh.submit, ["乙"])
+    printed = []
+
+    def emit(*found):
+        output_emit(*found)
+        printed.append(time.monotonic())
+        if len(printed) == 1:
+            timer.start()
+
+    output_emit = output.emit
+    monkeypatch.setattr(output, "emit", emit)
     done = run("history", *looks)
     assert done.exit_code == 0, done.output
     first, second = map(json.loads, done.stdout.splitlines())
-    assert time.monotonic() - began > 1.0
+    assert printed[1] - printed[0] >= 1.0
     assert [row["task_id"] for row in first] == ["甲"]
     assert "乙" in {row["task_id"] for row in second}
     timer.join()
@@ -137,8 +146,15 @@ def test_filters_are_those_of_the_server(api, mesh):
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr(following, "_RETRY_S", 0.0)
-    monkeypatch.setattr(following, "_GIVE_UP_S", 0.05)
+    """It gives up after a number of attempts: time goes by only between two of them."""
+    now = 0.0
+
+    def sleep(seconds):
+        nonlocal now
+        now += seconds
+
+    clock = SimpleNamespace(monotonic=lambda: now, sleep=sleep)
+    monkeypatch.setattr(following, "time", clock)
 
 
 class Answers:

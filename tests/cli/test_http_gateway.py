@@ -15,7 +15,13 @@ import termios
 
 import pytest
 
+from schedulemesh.cli.command import Target
 from schedulemesh.cli.exits import ExitCode
+from schedulemesh.cli.http_gateway import discovered
+from schedulemesh.config.discovery import Discovered, write
+from schedulemesh.errors import SchedulerUnavailableError
+from schedulemesh.protocol.answers import Listed
+from schedulemesh.protocol.requests import ListPools
 from tests.cli.conftest import Scheduler
 from tests.runtime.composition import InThread
 from tests.server.local import Api
@@ -109,6 +115,29 @@ def test_a_scheduler_that_does_not_answer_is_unreachable(api, run):
     done = run("status")
     assert (done.exit_code, done.stdout) == (ExitCode.UNREACHABLE, "")
     assert "cannot be reached" in done.stderr
+
+
+def test_an_api_that_restarts_elsewhere_is_found_again(api):
+    with discovered(Target(name="mesh", namespace="space")) as gateway:
+        assert gateway.ask(ListPools(), Listed).rows
+        before = api.url
+        api.end()
+        with pytest.raises(SchedulerUnavailableError, match="does not answer"):
+            gateway.ask(ListPools(), Listed)
+        api.start()
+        assert api.url != before
+        assert gateway.ask(ListPools(), Listed).rows
+
+
+def test_a_scheduler_that_comes_back_without_an_api_is_asked_nothing(api):
+    with discovered(Target(name="mesh", namespace="space")) as gateway:
+        api.end()
+        with pytest.raises(SchedulerUnavailableError, match="does not answer"):
+            gateway.ask(ListPools(), Listed)
+        without = Discovered(name="mesh", namespace="space", url="", token=api.token, pid=1)
+        write(api.folder, without)
+        with pytest.raises(SchedulerUnavailableError, match="started again without one"):
+            gateway.ask(ListPools(), Listed)
 
 
 def on_a_terminal(*words):

@@ -1,11 +1,17 @@
-"""The command submit: the claim that its options describe."""
+"""The command submit: the claim that its options describe, whose child a job is, and interruptions."""
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
+from schedulemesh.cli import gateway, job_ends, ray_gateway
 from schedulemesh.cli.jobs import parse_bundle_words
-from schedulemesh.errors import InvalidRequestError
+from schedulemesh.errors import InvalidRequestError, SchedulerUnavailableError
+from schedulemesh.protocol import patience
+from schedulemesh.protocol.answers import TaskResult
+from schedulemesh.protocol.requests import SubmitTask
 
 
 def test_bundles_are_amounts_by_name():
@@ -23,3 +29,88 @@ def test_without_bundles_there_are_none():
 def test_what_is_no_bundle_is_refused(word):
     with pytest.raises(InvalidRequestError):
         parse_bundle_words([word])
+
+
+#: A job that waits, because another task has a part of the pool.
+SUBMIT = ("submit", "--pool", "研究", "--cpus", "4", "--id", "作业")
+
+
+@pytest.fixture
+def busy(scheduler):
+    """A scheduler with a pool of 4 CPUs, one of which is taken."""
+    scheduler.pool()
+    scheduler.submit("甲")
+    return scheduler
+
+
+@pytest.fixture
+def in_task(monkeypatch):
+    """Makes this process that of the driver of a task."""
+    for name, value in (("NAME", "mesh"), ("NAMESPACE", "space"), ("TASK_ID", "甲")):
+        monkeypatch.setenv(f"SCHEDULEMESH_{name}", value)
+
+
+@pytest.mark.parametrize(("words", "parent"), [((), "甲"), (("--detached",), "")])
+def test_a_job_that_is_submitted_inside_a_task_is_its_child(busy, run, in_task, words, parent):
+    assert run(*SUBMIT, *words, "--", "true").stdout == "作业\n"
+    parents = {task["task_id"]: task["parent"] for task in busy.calls.list_tasks()["tasks"]}
+    assert parents == {"甲": "", "作业": parent}
+
+
+def test_an_interrupted_command_leaves_the_job_and_says_how_to_go_on(busy, run, monkeypatch):
+    def interrupted(gateway, task_id):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(job_ends, "exit_code", interrupted)
+    done = run(*SUBMIT, "--wait", "--", "true")
+    assert done.exit_code == 130
+    assert "job '作业' is not ended by this" in done.stderr
+    assert "schedulemesh logs 作业 --follow" in done.stderr
+    assert "schedulemesh cancel 作业" in done.stderr
+    assert waiting(busy) == ["作业"]
+
+
+def waiting(scheduler):
+    return [task["task_id"] for task in scheduler.calls.list_queue()["tasks"]]
+
+
+class Restarting(ray_gateway.RayGateway):
+    """A connection to a scheduler that every second request reaches, and every other answer."""
+
+    def __init__(self, connection):
+        super().__init__(connection)
+        self.asked = []
+
+    def ask(self, request, expected):
+        self.asked.append(request)
+        if len(self.asked) % 2 and not isinstance(request, SubmitTask):
+            raise SchedulerUnavailableError("it restarts")
+        answer = super().ask(request, expected)
+        if len(self.asked) % 2:
+            raise SchedulerUnavailableError("the answer was lost")
+        return answer
+
+
+@pytest.fixture
+def restarting(scheduler, monkeypatch):
+    """What the commands reach the scheduler by, which is not always there."""
+    found = Restarting(scheduler.connection)
+    monkeypatch.setattr(gateway, "gateway_to", lambda target: contextlib.nullcontext(found))
+    monkeypatch.setattr(patience, "_AGAIN_S", 0.0)
+    return found
+
+
+def test_a_submission_whose_answer_was_lost_is_repeated_and_starts_one_job(busy, run, restarting):
+    done = run(*SUBMIT, "--", "true")
+    assert (done.exit_code, done.stdout) == (0, "作业\n"), done.output
+    assert len(restarting.asked) == 2
+    assert waiting(busy) == ["作业"]
+
+
+def test_a_command_that_waits_for_a_job_waits_for_a_scheduler_that_restarts(
+    restarting, monkeypatch
+):
+    ended = TaskResult(state="completed")
+    monkeypatch.setattr(ray_gateway.RayGateway, "ask", lambda *_asked: ended)
+    assert job_ends.exit_code(restarting, "作业") == 0
+    assert len(restarting.asked) == 2

@@ -89,3 +89,17 @@ def test_the_table_fits_80_columns(monkeypatch, capsys):
     assert max(map(cell_len, text.splitlines())) <= 80
     for part in ("14999", "-123456", "11d13h", "held", "12x"):
         assert part in text, text
+
+
+def test_a_wide_table_shows_how_long_tasks_run(scheduler, run):
+    scheduler.pool(cpu=1)
+    for number in range(3):
+        scheduler.submit(f"train-{number}")
+        assert scheduler.calls.complete_task(f"train-{number}", end_agent=True)["success"]
+    scheduler.submit("running")
+    scheduler.submit("train-3", queue=True)
+    scheduler.submit("declared", queue=True, estimated_duration=60.0)
+    shown = run("queue", "-o", "wide", width=250).stdout
+    lines = {line.split()[2]: line for line in shown.splitlines()[1:]}
+    assert "~0s" in lines["train-3"]
+    assert " 1m00s" in lines["declared"]

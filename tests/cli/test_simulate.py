@@ -1,6 +1,9 @@
 """The command simulate needs no scheduler: it reads files and prints figures."""
 
 import json
+import sys
+
+import pytest
 
 TRACE = (
     "job_id,submit_s,duration_s,gpus,group_or_vc\n"
@@ -84,3 +87,142 @@ def test_a_job_of_a_pool_that_is_not_declared_is_named(run, tmp_path, monkeypatc
     assert done.exit_code != 0
     assert "job 'other' is for pool 'c'" in done.stderr
     assert run(*given, "--only", "a").exit_code == 0
+    done = run(*given, "--only", "d")
+    assert done.exit_code == 2
+    assert "--only is 'd'; the pools of the trace are 'a', 'b', 'c'" in done.stderr
+
+
+def lent(folder, monkeypatch):
+    """A job of pool a holds all; after 100 s one of b comes, which runs when the other is saved, at 160 s."""
+    monkeypatch.chdir(folder)
+    files(folder, trace_csv="\n".join(TRACE.splitlines()[:3]), nodes_csv="count,gpu\n2,8\n")
+    files(folder, lend_yaml=POLICY)
+    return ["simulate", "trace.csv", "--cluster", "nodes.csv", "--policy", "lend.yaml"]
+
+
+def test_jobs_that_are_worse_off_than_alone_are_counted_on_request(run, tmp_path, monkeypatch):
+    given = lent(tmp_path, monkeypatch)
+    assert "alone" not in json.loads(run(*given, "-o", "json").stdout)[0]
+    rows = json.loads(run(*given, "--alone", "-o", "json").stdout)
+    of_pool = {row["pool"]: row["alone"] for row in rows}
+    assert of_pool["b"]["worse_off"] == of_pool["(all)"]["worse_off"] == 1
+    assert of_pool["b"]["worse_off_by_s"]["max"] == 60
+    # Alone, the gang of 16 GPUs is larger than the quota.
+    assert of_pool["a"]["worse_off"] == 0
+    assert "worse off" in run(*given, "--alone", "-o", "wide").stdout
+    assert "alone.worse_off" in run(*given, "--alone", "-o", "csv").stdout
+
+
+def test_waiting_and_utilisation_are_listed_over_time(run, tmp_path, monkeypatch):
+    given = lent(tmp_path, monkeypatch)
+    rows = json.loads(run(*given, "--every-s", "50", "-o", "json").stdout)
+    assert {row["policy"] for row in rows} == {"lend"}
+    assert [row["pool"] for row in rows[:2]] == ["(all)", "(all)"]
+    of_a = [row for row in rows if row["pool"] == "a"]
+    assert [row["time_s"] for row in of_a[:5]] == [0, 50, 100, 150, 200]
+    assert [row["utilisation"] for row in of_a[:3]] == [2, 2, 2]
+    of_b = [row for row in rows if row["pool"] == "b"]
+    assert [row["waiting"] for row in of_b[:4]] == [0, 0, 1, 0.2]
+    lines = run(*given, "--every-s", "50", "-o", "csv").stdout.splitlines()
+    assert lines[0] == "policy,pool,time_s,waiting,held_gpus,utilisation"
+    assert len(lines) == 1 + len(rows)
+    done = run(*given, "--every-s", "0.001")
+    assert done.exit_code != 0
+    assert "choose 1 s or more" in done.stderr
+
+
+def test_every_figure_of_json_is_a_column_of_csv(run, tmp_path, monkeypatch):
+    given = [*lent(tmp_path, monkeypatch), "--alone"]
+    row = json.loads(run(*given, "-o", "json").stdout)[0]
+    header = run(*given, "-o", "csv").stdout.splitlines()[0].split(",")
+    for name in ("queue_s", "delay_s", "jct_s", "bounded_slowdown"):
+        assert {f"{name}.{part}" for part in row[name]} <= set(header)
+    single = {name for name, value in row.items() if not isinstance(value, dict)}
+    assert single <= set(header)
+    assert row["overhead_gpu_s"] == 16 * 180
+    assert row["preemptions_per_job"]["mean"] == 0.5
+
+
+def test_a_picture_is_drawn_beside_the_table(run, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    given = lent(tmp_path, monkeypatch)
+    done = run(*given, "--picture", "waiting.svg", "-o", "json")
+    assert done.exit_code == 0, done.output
+    assert len(json.loads(done.stdout)) == 3
+    assert "</svg>" in (tmp_path / "waiting.svg").read_text(encoding="utf-8")
+
+
+def test_several_saving_costs_are_rows_of_one_table(run, tmp_path, monkeypatch):
+    given = [*lent(tmp_path, monkeypatch), "--save-s", "10,20", "--restore-s", "5,40", "-o"]
+    rows = json.loads(run(*given, "json").stdout)
+    of_a = [row for row in rows if row["pool"] == "a"]
+    assert [(row["save_s"], row["restore_s"]) for row in of_a] == [(10, 5), (20, 40)]
+    assert [row["delay_s"]["mean"] for row in of_a] == [50 + 10 + 5, 50 + 20 + 40]
+    assert "restore_s" in run(*given, "csv").stdout.splitlines()[0]
+    refused = run(*given[:-1], "--save-s", "10,20,30")
+    assert refused.exit_code != 0
+    assert "--restore-s has 2 values and --save-s 3" in refused.stderr
+    refused = run(*given[:-1], "--save-s", "10;20")
+    assert refused.exit_code != 0
+    assert "such as 0,60,300" in refused.stderr
+
+
+def test_the_frontier_is_drawn_with_a_line_for_each_policy(run, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    given = lent(tmp_path, monkeypatch)
+    files(tmp_path, walls_yaml=POLICY.replace("cohort: all, ", ""))
+    (tmp_path / "trace.csv").write_text((tmp_path / "trace.csv").read_text().replace("16,a", "8,a"))
+    more = ("--compare", "walls.yaml", "--save-s", "0,60", "--frontier", "frontier.svg")
+    done = run(*given, *more, "-o", "json")
+    assert done.exit_code == 0, done.output
+    drawn = (tmp_path / "frontier.svg").read_text(encoding="utf-8")
+    assert "<!-- walls -->" in drawn
+    assert "<!-- save 60 s, restore 120 s -->" in drawn
+
+
+def test_a_share_of_the_jobs_is_savable(run, tmp_path, monkeypatch):
+    given = [*lent(tmp_path, monkeypatch), "-o", "json", "--savable"]
+    kept, lost = (json.loads(run(*given, share).stdout)[0] for share in ("1", "0"))
+    assert kept["lost_gpu_s"] == 0
+    assert lost["lost_gpu_s"] == 16 * 100
+    refused = run(*given, "2")
+    assert refused.exit_code != 0
+    assert "the savable share is 2" in refused.stderr
+
+
+def test_a_higher_load_brings_submissions_sooner(run, tmp_path, monkeypatch):
+    given = [*lent(tmp_path, monkeypatch), "--every-s", "50", "-o", "json", "--load", "2"]
+    of_b = [row for row in json.loads(run(*given).stdout) if row["pool"] == "b"]
+    assert [row["waiting"] for row in of_b[:3]] == [0, 1, 0.2]
+
+
+def test_without_matplotlib_a_picture_is_refused_before_the_simulation(run, tmp_path, monkeypatch):
+    given = lent(tmp_path, monkeypatch)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    done = run(*given, "--picture", "waiting.svg")
+    assert done.exit_code != 0
+    assert "schedulemesh-core[simulate]" in done.stderr
+    assert done.stdout == ""
+    assert run(*given).exit_code == 0
+
+
+def test_nodes_die_at_the_given_times(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    files(tmp_path, trace_csv="\n".join(TRACE.splitlines()[:2]), nodes_csv="count,gpu\n2,8\n")
+    files(tmp_path, changes_csv="at_s,node,event\n100,0-node,lost\n500,0-node,joined\n")
+    given = ["simulate", "trace.csv", "--cluster", "nodes.csv", "--node-changes", "changes.csv"]
+    done = run(*given, "-o", "json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)[0]["delay_s"]["mean"] == 500
+    files(tmp_path, changes_csv="at_s,node,event\n100,9-node,lost\n")
+    refused = run(*given)
+    assert refused.exit_code != 0
+    assert "there is no node '9-node'; nodes are 0-node, 1-node" in refused.output
+
+
+@pytest.mark.parametrize("options", [(), ("--copies", "1"), ("--alone",)])
+def test_a_table_of_80_columns_breaks_no_heading_within_a_word(run, tmp_path, monkeypatch, options):
+    monkeypatch.setenv("COLUMNS", "80")
+    table = run(*lent(tmp_path, monkeypatch), *options).stdout
+    assert {"policy", "pool", "delay", "evicted", "lost", "unmet"} <= set(table.split())
+    assert max(map(len, table.splitlines())) <= 80

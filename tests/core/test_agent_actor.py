@@ -61,10 +61,10 @@ def test_metrics_of_an_external_agent_go_to_the_given_supervisor(monkeypatch):
     monkeypatch.setattr(metrics_sender.ray, "get", lambda ref: None)
     agent = MetricsReportingAgent("a", supervisor=supervisor, report_interval=3600.0)
     assert agent.report_metrics({"step": 1}, loss=0.5)
-    report = unpack(arrived.get(timeout=10), MetricsReport)
+    report = unpack(arrived.get(timeout=30), MetricsReport)
     assert (report.agent_name, report.incarnation) == ("a", None)
     assert decode_metrics(report.metrics) == {"step": 1, "loss": 0.5}
     assert not agent.report_metrics({"step": 2})
     assert agent.report_metrics({"step": 3}, at_once=True)
-    report = unpack(arrived.get(timeout=10), MetricsReport)
+    report = unpack(arrived.get(timeout=30), MetricsReport)
     assert decode_metrics(report.metrics) == {"step": 3}

@@ -145,10 +145,11 @@ def test_the_limit_of_slow_calls_follows_the_policy():
 
 
 def test_an_unresponsive_ray_is_reported(monkeypatch):
-    monkeypatch.setattr(deadline, "RAY_S", 0.05)
     gate = threading.Event()
-    with pytest.raises(SchedulerUnavailableError, match=r"asked to find it: its head process"):
-        deadline.ask_ray("find it", gate.wait)
+    with monkeypatch.context() as patch:
+        patch.setattr(deadline, "RAY_S", 0.05)
+        with pytest.raises(SchedulerUnavailableError, match=r"asked to find it: its head process"):
+            deadline.ask_ray("find it", gate.wait)
     gate.set()
     assert deadline.ask_ray("find it", lambda: 7) == 7
     with pytest.raises(KeyError):

@@ -12,12 +12,13 @@ from schedulemesh.core.agent.job_folders import (
     job_folder,
     prune,
     read_log,
+    task_folder,
 )
 from schedulemesh.protocol.job_logs import JobKey
 
 
-def key(task_id, root="/r"):
-    return JobKey(root=root, namespace="n", scheduler="s", task_id=task_id)
+def key(task_id, root="/r", agent_name="a"):
+    return JobKey(root=root, namespace="n", scheduler="s", task_id=task_id, agent_name=agent_name)
 
 
 def written(folder, attempt, *parts, segment_bytes=1000):
@@ -81,6 +82,8 @@ def test_an_attempt_that_has_written_before_continues_its_log(tmp_path):
         ((b"one\n", b"two\n", b"\n\n"), "two"),
         ((b"\xff\n",), "\\xff"),
         ((), ""),
+        ((b"a\rb\x1b[2Jc\td\n",), "b\\x1b[2Jc\td"),
+        ((b"x" * 9000 + b"end",), "x" * 497 + "end"),
     ],
 )
 def test_the_last_line_is_known(tmp_path, parts, last):
@@ -89,8 +92,8 @@ def test_the_last_line_is_known(tmp_path, parts, last):
 
 @pytest.mark.parametrize("name", ["../../etc", "a/b", ".", "研究", "x" * 253])
 def test_no_task_id_leaves_the_folder_of_its_scheduler(tmp_path, name):
-    parent = job_folder(key("plain", str(tmp_path))).parent
-    folder = job_folder(key(name, str(tmp_path)))
+    parent = task_folder(key("plain", str(tmp_path))).parent
+    folder = task_folder(key(name, str(tmp_path)))
     assert folder.parent == parent
     assert folder.resolve() == folder
     folder.mkdir(parents=True)
@@ -100,19 +103,29 @@ def test_names_that_look_alike_have_folders_of_their_own():
     assert len({job_folder(key(name)) for name in ("a/b", "a_b", "a.b", "A_b")}) == 4
 
 
+def test_a_job_that_has_an_id_of_former_times_has_its_own_logs_and_finds_the_checkpoints():
+    first, second = key("t", agent_name="p-agent-1"), key("t", agent_name="p-agent-2")
+    assert job_folder(first) != job_folder(second)
+    assert task_folder(first) == task_folder(second)
+
+
 def test_old_folders_are_removed_and_checkpoints_are_kept(tmp_path):
-    old, kept, mine = (tmp_path / name for name in ("old", "kept", "mine"))
-    for folder in (old, kept, mine):
-        (folder / "attempt-1").mkdir(parents=True)
-        (folder / "checkpoint").mkdir()
-        written(folder, 1, b"text")
-    (kept / "checkpoint" / "model").write_text("weights")
+    root = str(tmp_path)
+    names = ("old", "a"), ("kept", "a"), ("mine", "before"), ("mine", "a")
+    keys = [key(task_id, root, agent_name) for task_id, agent_name in names]
+    for of_job in keys:
+        (job_folder(of_job) / "attempt-1").mkdir(parents=True)
+        (task_folder(of_job) / "checkpoint").mkdir(exist_ok=True)
+        written(job_folder(of_job), 1, b"text")
+    old, kept, before, mine = keys
+    (task_folder(kept) / "checkpoint" / "model").write_text("weights")
     newest = max(p.stat().st_mtime for p in tmp_path.rglob("*"))
 
-    prune(mine, newest + KEPT_S - 60)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["kept", "mine", "old"]
-    prune(mine, newest + KEPT_S + 60)
+    prune(job_folder(mine), newest + KEPT_S - 60)
+    assert all(job_folder(of_job).is_dir() for of_job in keys)
+    prune(job_folder(mine), newest + KEPT_S + 60)
 
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["kept", "mine"]
-    assert [p.name for p in kept.iterdir()] == ["checkpoint"]
-    assert read_log(mine, 1, 0, 100).data == b"text"
+    assert not task_folder(old).exists()
+    assert [p.name for p in task_folder(kept).iterdir()] == ["checkpoint"]
+    assert not job_folder(before).exists()
+    assert read_log(job_folder(mine), 1, 0, 100).data == b"text"

@@ -16,11 +16,12 @@ from pathlib import Path
 import pytest
 
 from schedulemesh.core.agent import job_runner
-from schedulemesh.core.agent.job_folders import job_folder, read_log
-from schedulemesh.core.agent.job_runner import JobCommand, JobRunner, driver_environment
+from schedulemesh.core.agent.job_folders import LogWriter, job_folder, read_log
+from schedulemesh.core.agent.job_runner import JobRunner, driver_environment
 from schedulemesh.core.client.job_request import packed_folder
 from schedulemesh.errors import JobFailedError
 from schedulemesh.protocol.agents import JobStart
+from schedulemesh.protocol.job_command import JobCommand
 from schedulemesh.protocol.job_logs import JobKey
 
 
@@ -47,7 +48,7 @@ def channel(monkeypatch):
 def make(tmp_path, channel):
     """Makes the runner of a script."""
 
-    def made(script, attempt=1, **command):
+    def made(script, attempt=1, name="a", **command):
         file = tmp_path / "driver.py"
         file.write_text(textwrap.dedent(script))
         job = JobStart(
@@ -59,7 +60,7 @@ def make(tmp_path, channel):
             folder=str(tmp_path),
         )
         given = {"entrypoint": (sys.executable, str(file)), **command}
-        return JobRunner("a", {}, JobCommand(**given), job=job)
+        return JobRunner(name, {}, JobCommand(**given), job=job)
 
     return made
 
@@ -67,10 +68,10 @@ def make(tmp_path, channel):
 @pytest.fixture
 def log(tmp_path):
     """What the driver has written."""
-    folder = job_folder(JobKey(root=str(tmp_path), namespace="n", scheduler="s", task_id="t"))
 
-    def found(attempt=None):
-        piece = read_log(folder, attempt, 0, 10**6)
+    def found(attempt=None, name="a"):
+        key = JobKey(root=str(tmp_path), namespace="n", scheduler="s", task_id="t", agent_name=name)
+        piece = read_log(job_folder(key), attempt, 0, 10**6)
         return "" if piece is None else piece.data.decode()
 
     return found
@@ -113,6 +114,30 @@ def test_a_driver_runs_to_its_end_and_its_output_is_kept(make, log, channel):
     assert channel.cancelled == []
 
 
+def test_all_that_a_driver_has_written_is_kept_however_long_that_takes(make, log, monkeypatch):
+    written = LogWriter.write
+
+    def slow(self, data):
+        time.sleep(0.3)  # as on a busy disk, or where the process stands still
+        written(self, data)
+
+    monkeypatch.setattr(LogWriter, "write", slow)
+    monkeypatch.setattr(job_runner, "_OUTPUT_S", 0.05)
+    # It gives up after half a minute, as otherwise, also where this process stands still for a second.
+    monkeypatch.setattr(job_runner, "_OUTPUT_LOOKS", 600)
+    make("print('x' * 100_000); print('end')").run_driver()
+    assert log() == "x" * 100_000 + "\nend\n"
+
+
+def test_a_process_that_is_left_behind_and_writes_on_is_not_waited_for(make, log):
+    writes = ["sh", "-c", "while :; do echo more; sleep 0.001; done"]
+    # In one piece: ``print`` writes the end of the line by itself, and the process may write in between.
+    tells = f"import os, subprocess; os.write(1, b'%d\\n' % subprocess.Popen({writes}).pid)"
+    make(tells).run_driver()
+    (pid,) = (word for word in log().split() if word.isdigit())
+    os.kill(int(pid), signal.SIGKILL)
+
+
 @pytest.mark.parametrize(
     ("script", "code", "said"),
     [
@@ -131,8 +156,13 @@ def test_a_string_is_run_by_the_shell_and_a_list_is_not(make, log):
     make("", attempt=2, entrypoint=("echo", "one && echo two")).run_driver()
     assert log(1) == "one\ntwo\n"
     assert log(2) == "one && echo two\n"
-    with pytest.raises(FileNotFoundError):
-        make("", entrypoint=("no-such-command",)).run_driver()
+
+
+@pytest.mark.parametrize(("command", "code"), [("no-such-command", 127), ("/etc/passwd", 126)])
+def test_a_command_that_cannot_be_started_fails_as_in_a_shell(make, command, code):
+    with pytest.raises(JobFailedError, match=f"cannot be started: .*: {command} x") as failed:
+        make("", entrypoint=(command, "x")).run_driver()
+    assert failed.value.exit_code == code
 
 
 def test_the_driver_finds_its_task_and_the_cluster(make, log, monkeypatch):
@@ -244,6 +274,33 @@ def test_the_notice_reaches_the_driver_and_its_exit_is_not_its_end(
     assert channel.cancelled == ["t"]
 
 
+def test_a_notice_that_comes_before_the_driver_is_found_by_it(make, log, channel):
+    runner = make(NOTICED)
+    noticed = threading.Thread(target=runner.on_preemption_notice, args=(30.0,))
+    noticed.start()
+    until(lambda: runner._deadline is not None)
+    assert Run(runner).ended()["exit_code"] == 0
+    noticed.join(30)
+    assert "t 1 True True" in log()
+    assert channel.cancelled == ["t"]
+
+
+def test_a_job_does_not_find_the_notice_of_an_earlier_one(make, log, channel):
+    earlier = make(NOTICED)
+    run = Run(earlier)
+    until(lambda: "t 1 True False" in log())
+    earlier.on_preemption_notice(30.0)
+    run.ended()
+
+    asks = "from schedulemesh import job; print(job.preempted(), job.seconds_left())"
+    assert make(asks, name="another").run_driver()["exit_code"] == 0
+    assert log(name="another") == "False None\n"
+    # The same attempt, whose agent was built again.
+    assert make(asks).run_driver()["exit_code"] == 0
+    assert log().endswith("\nFalse None\n")
+    assert channel.cancelled == ["t"]
+
+
 def test_a_driver_that_does_not_look_may_complete_in_its_grace(make, log, channel):
     # It ends by itself soon after the notice.
     script = "import time; print('begun', flush=True); time.sleep(0.3)"  # its work
@@ -310,7 +367,9 @@ def test_the_folder_of_a_silent_job_stays_new(make, log, tmp_path, monkeypatch):
     runner = make(RUNS_ON)
     run = Run(runner)
     until(lambda: "begun" in log())
-    (alive,) = tmp_path.glob("jobs/*/*/*/attempt-1/alive")
+    found = "jobs/*/*/*/*/attempt-1/alive"
+    until(lambda: list(tmp_path.glob(found)))  # a thread makes it
+    (alive,) = tmp_path.glob(found)
     os.utime(alive, (0, 0))
     until(lambda: alive.stat().st_mtime > 0)
     runner.cancel("t")
@@ -320,12 +379,12 @@ def test_the_folder_of_a_silent_job_stays_new(make, log, tmp_path, monkeypatch):
 def test_output_of_a_process_that_the_driver_leaves_behind_is_not_waited_for(make, log):
     runner = make("""
         import subprocess, sys
-        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(20)"])  # longer than is waited
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])  # longer than is waited
         print("done")
     """)
     began = time.monotonic()
     runner.run_driver()
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 50
     assert log() == "done\n"
 
 
@@ -346,8 +405,7 @@ print("ray" in sys.modules, "msgspec" in sys.modules)
 
 def _runs(pid):
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
         return False
-    stat = Path(f"/proc/{pid}/stat").read_text()
     return stat.rpartition(")")[2].split()[0] != "Z"

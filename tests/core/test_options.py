@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from schedulemesh.core.backend.ray_options import parse_options
 from schedulemesh.core.backend.ray_resources import bundle_amounts, ray_amounts, resources_of
-from schedulemesh.core.client.ray_options import parse_options
 from schedulemesh.domain.resources import Resources, parse_resources
 from schedulemesh.errors import InvalidRequestError
 
@@ -103,6 +103,7 @@ def test_with_some_options_ray_finds_the_node(name, value):
         ("runtime_env", 3),
         ("runtime_env", {"env_vars": {"A": 1}}),
         ("concurrency_groups", 3),
+        ("enable_tensor_transport", "yes"),
         ("scheduling_strategy", "wherever"),
         ("label_selector", "SPREAD"),
         ("accelerator_type", 3),
@@ -115,8 +116,11 @@ def test_values_that_ray_would_refuse_later_are_refused_at_once(name, value):
         options({name: value})
 
 
-def test_concurrency_groups_are_taken():
-    assert options({"concurrency_groups": {"io": 2}})[0] == {"concurrency_groups": {"io": 2}}
+@pytest.mark.parametrize(
+    "of_the_class", [{"concurrency_groups": {"io": 2}}, {"enable_tensor_transport": True}]
+)
+def test_options_of_the_class_are_taken(of_the_class):
+    assert options(of_the_class)[0] == of_the_class
 
 
 def test_the_jobs_environment_is_passed_on():

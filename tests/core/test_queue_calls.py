@@ -264,6 +264,9 @@ def test_the_policy_of_the_queue_is_changed_and_kept(service, mesh):
     assert (changed["policy"]["order"], changed["policy"]["ageing_per_hour"]) == ("fifo", 2.0)
     assert mesh.configure_queue(order="priority")["policy"]["ageing_per_hour"] == 2.0
     assert service.reloaded().queue.policy.ageing_per_hour == 2.0
+    changed = mesh.configure_queue(order="multi_level_las", las_levels_gpu_hours=(0.5, 4))
+    assert changed["policy"]["las_levels_gpu_hours"] == [0.5, 4.0]
+    assert service.reloaded().queue.policy.las_levels_gpu_hours == (0.5, 4.0)
     with pytest.raises(InvalidRequestError, match="order is 'lifo'; allowed are priority, fifo"):
         mesh.configure_queue(order="lifo")
     with pytest.raises(InvalidRequestError, match="no argument 'ageing'"):
@@ -280,3 +283,20 @@ def test_pools_say_how_their_queue_is_served(mesh):
     assert (reset["queueing"], reset["on_preempted"]) == ("best_effort", "drop")
     with pytest.raises(InvalidRequestError, match="queueing is 'lifo'; allowed are best_effort"):
         mesh.create_pool("q", queueing="lifo")
+
+
+def test_the_queue_shows_how_long_tasks_run_by_earlier_runs(mesh):
+    for number in range(3):
+        submit(mesh, f"train-{number}")
+        assert mesh.complete_task(f"train-{number}", end_agent=True)["success"]
+    submit(mesh, "train-3")
+    submit(mesh, "train-4", queue=True)
+    submit(mesh, "declared", queue=True, estimated_duration=60.0)
+    assert mesh.configure_queue(estimates=True)["policy"]["estimates"] is True
+    estimated, declared = mesh.list_queue()["tasks"]
+    assert (estimated["task_id"], estimated["estimated_from"]) == ("train-4", 3)
+    assert estimated["expected_duration"] >= 0.0
+    assert (declared["expected_duration"], declared["estimated_from"]) == (60.0, 0)
+    found = mesh.explain("train-4")["expected_duration"]
+    assert (found["runs"], found["pattern"], found["cpus"]) == (3, "train-*", 1.0)
+    assert mesh.explain("declared")["expected_duration"] is None

@@ -95,8 +95,8 @@ def warm(**more):
 
 def test_an_agent_is_a_detached_actor_where_the_scheduler_puts_it(backend, made):
     assert backend.start_agent(agent()) == "a handle"
-    ((cls, groups, options, args),) = made
-    assert (cls.__name__, groups) == ("C", {"io": 2})
+    ((cls, of_the_class, options, args),) = made
+    assert (cls.__name__, of_the_class) == ("C", {"concurrency_groups": {"io": 2}})
     assert (options["name"], options["namespace"], options["lifetime"]) == (
         "a",
         "space",
@@ -150,7 +150,7 @@ def test_a_blocking_call_that_fails_is_a_backend_error(backend, monkeypatch):
     def gone(*_args):
         raise RaySystemError("the name is taken")
 
-    monkeypatch.setattr(ray_groups, "remove_placement_group", gone)
+    monkeypatch.setattr(ray_groups, "remove_settled", gone)
     monkeypatch.setattr(ray_backend, "_nodes", gone)
     for call in (backend.remove_group("0" * 36), backend.nodes()):
         with pytest.raises(BackendError, match="the name is taken"):

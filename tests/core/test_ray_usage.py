@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 import ray
 from ray.core.generated import gcs_pb2
 
-from schedulemesh.core.backend.ray_usage import UsageReader, actor_holder, group_holder, job_of
+from schedulemesh.core.backend import ray_tasks
+from schedulemesh.core.backend.ray_usage import (
+    DemandReader,
+    UsageReader,
+    actor_holder,
+    group_holder,
+    job_of,
+)
 from schedulemesh.domain.resources import parse_resources
 
 NODE, OTHER, NO_NODE = b"\x01" * 28, b"\x02" * 28, b"\xff" * 28
@@ -141,3 +150,89 @@ def test_an_actor_seen_in_two_states_counts_once_in_the_later(read):
 
 def test_a_version_that_cannot_leave_out_fields_of_jobs_is_read_too(read):
     assert list(read(Accessor({}, old=True)).jobs) == ["03000000"]
+
+
+class Queues(Accessor):
+    """The tables, and what waits: (what it asks for, how many, how many of them in the backlog)."""
+
+    def __init__(self, actors, *queued):
+        super().__init__(actors)
+        self.usage = gcs_pb2.ResourceUsageBatchData()
+        for needs, count, backlog in queued:
+            demand = self.usage.resource_load_by_shape.resource_demands.add()
+            demand.num_ready_requests_queued, demand.backlog_size = count - backlog, backlog
+            demand.shape.update(needs)
+
+    def get_all_resource_usage(self):
+        return self.usage.SerializeToString()
+
+
+@pytest.fixture
+def demand(monkeypatch):
+    """How many parts wait, by job, whether they are plain tasks, and amount.
+
+    ``events``: how many tasks of each job ask for one CPU.
+    """
+
+    def read(accessor, **events):
+        known = Counter({(job, frozenset({"CPU": 1.0}.items())): n for job, n in events.items()})
+        monkeypatch.setattr(ray_tasks, "_owners", lambda: known)
+        monkeypatch.setattr(ray._private.state.state, "_connect_and_get_accessor", lambda: accessor)
+        return {
+            (holder.job_id, holder.are_tasks, holder.waiting[0]): len(holder.waiting)
+            for holder in DemandReader().read().holders
+        }
+
+    return read
+
+
+def waiting_actor(**needs):
+    return actor(gcs_pb2.ActorTableData.PENDING_CREATION, worker=b"", needs=needs)
+
+
+def test_what_is_queued_beside_the_actors_that_wait_are_plain_tasks(demand):
+    pending = {"PENDING_CREATION": [waiting_actor(CPU=2.0)]}
+    tables = Queues(pending, ({"CPU": 2.0}, 1, 0), ({"CPU": 1.0}, 12, 9))
+    assert demand(tables) == {("01000000", False, CPUS): 1, ("", True, CPU): 12}
+    more = Queues(pending, ({"CPU": 2.0}, 3, 0))
+    assert demand(more) == {("01000000", False, CPUS): 1, ("", True, CPUS): 2}
+
+
+def test_an_actor_that_is_being_started_is_neither_queued_nor_a_plain_task(demand):
+    assert demand(Queues({"PENDING_CREATION": [waiting_actor(CPU=2.0)]})) == {}
+
+
+@pytest.mark.parametrize(
+    "needs", [{}, {"CPU_group_0_" + "0b" * 18: 1.0}, {"node:10.0.0.1": 0.01}], ids=str
+)
+def test_plain_tasks_that_take_nothing_of_a_node_are_no_demand(demand, needs):
+    assert demand(Queues({}, (needs, 4, 0))) == {}
+
+
+def test_tasks_are_counted_for_their_jobs_as_far_as_these_are_known_and_they_still_wait(demand):
+    tables = Queues({}, ({"CPU": 1.0}, 5, 0), ({"CPU": 2.0}, 1, 0))
+    assert demand(tables, j1=2, j2=9) == {
+        ("j1", True, CPU): 2,
+        ("j2", True, CPU): 5,
+        ("", True, CPUS): 1,
+    }
+    assert demand(Queues({}), j1=2) == {}
+
+
+def test_very_many_tasks_are_told_apart_up_to_a_number(demand):
+    assert demand(Queues({}, ({"CPU": 1.0}, 5000, 4990))) == {("", True, CPU): 100}
+
+
+def test_plain_tasks_have_the_namespace_of_their_driver(monkeypatch):
+    class Named(Queues):
+        def get_job_table(self, **fields):
+            data = gcs_pb2.JobTableData(job_id=b"\x03\0\0\0")
+            data.config.ray_namespace = "space"
+            return [data.SerializeToString()]
+
+    key = ("03000000", frozenset({"CPU": 1.0}.items()))
+    monkeypatch.setattr(ray_tasks, "_owners", lambda: Counter({key: 1}))
+    tables = Named({}, ({"CPU": 1.0}, 1, 0))
+    monkeypatch.setattr(ray._private.state.state, "_connect_and_get_accessor", lambda: tables)
+    (found,) = DemandReader().read().holders
+    assert (found.job_id, found.namespace) == ("03000000", "space")

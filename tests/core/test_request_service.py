@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import random
+import os
 import threading
 from types import SimpleNamespace
 
@@ -49,7 +49,7 @@ def service(tmp_path):
 
 
 def test_no_value_breaks_anything_and_the_journal_reloads(service, tmp_path, monkeypatch):
-    seed = random.randrange(2**32)
+    seed = int(os.environ.get("SCHEDULEMESH_SEED", "1"))
     # ``list`` asks whatever Ray runs on this machine, not the service.
     fuzz, witness = Fuzz(client(service), seed, without=("list",)), Witness(client(service))
     witness.start()

@@ -104,6 +104,7 @@ def test_a_refusal():
         holders=(Holder(agent_name="a", pool_name="p", resources=CPU, task_ids=("x", "y")),),
         turned_away={Reason.BELOW_SAME_POOL_THRESHOLD: 2},
         restarted=("v",),
+        requeued=("w",),
     )
     assert results.submitted(Response(outcome=refused), [], dry_run=False) == {
         "success": False,
@@ -120,6 +121,7 @@ def test_a_refusal():
         ],
         "turned_away": {"below_same_pool_threshold": 2},
         "restarted": ["v"],
+        "requeued": ["w"],
         "not_restarted": [],
     }
     bare = Refused(reason=Reason.POOL_NOT_FOUND, error="no")

@@ -22,16 +22,52 @@ def cpu_seconds():
     return time.process_time()
 
 
+def look():
+    """The CPU seconds of this process, and the time."""
+    return cpu_seconds(), time.monotonic()
+
+
 def test_the_cpu_is_what_the_process_burns():
+    looks = [look()]
     process = ProcessUsage()
-    began, at = cpu_seconds(), time.monotonic()
-    while cpu_seconds() - began < 0.3:
+    looks.append(look())
+    while cpu_seconds() - looks[1][0] < 0.3:
         pass
+    looks.append(look())
     found = process.measured(None)
-    burnt = (cpu_seconds() - began) / (time.monotonic() - at)
-    assert found.cpu == pytest.approx(burnt, rel=0.35)
+    looks.append(look())
+    # Its own two looks were between these, each at a moment that is not known. The system counts in ticks.
+    least, most = looks[2][0] - looks[1][0], looks[3][0] - looks[0][0]
+    longest, shortest = looks[3][1] - looks[0][1], looks[2][1] - looks[1][1]
+    assert (least - 0.05) / longest <= found.cpu <= (most + 0.05) / shortest
     assert 10.0 < found.memory_mb < 100_000.0
     assert (found.gpu_utilization, found.gpu_memory_mb) == (None, None)
+
+
+@pytest.mark.parametrize("took_s", [(0.5, 0.0), (0.0, 0.5)])
+def test_how_long_processes_are_looked_for_does_not_change_the_cpu(monkeypatch, took_s):
+    """A process that burns one CPU all the time, looked at before and after a second."""
+    now, took = 0.0, iter(took_s)
+
+    class Busy:
+        pid = 1
+
+        def children(self, recursive):
+            nonlocal now
+            now += next(took)
+            return []
+
+        def cpu_times(self):
+            return SimpleNamespace(user=now, system=0.0)
+
+        def memory_info(self):
+            return SimpleNamespace(rss=0)
+
+    monkeypatch.setattr("psutil.Process", Busy)
+    monkeypatch.setattr(usage_sampler.time, "monotonic", lambda: now)
+    process = ProcessUsage()
+    now += 1.0
+    assert process.measured(None).cpu == 1.0
 
 
 def test_the_cpu_of_children_counts_while_they_run_and_when_they_have_ended():

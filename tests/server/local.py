@@ -6,13 +6,15 @@ import asyncio
 import threading
 
 import httpx
+import msgspec
 
 from schedulemesh.config.discovery import found
 from schedulemesh.config.http import HttpSettings
 from schedulemesh.errors import SchedulerUnavailableError
-from schedulemesh.protocol.agents import pack
+from schedulemesh.protocol.agents import key_of, pack
 from schedulemesh.protocol.answers import read_answer
 from schedulemesh.protocol.requests import encode_request
+from schedulemesh.protocol.submissions import RunnerCode
 from schedulemesh.protocol.token_requests import GetTokenHashes
 from schedulemesh.server.serving import HttpServer
 
@@ -36,6 +38,16 @@ class LocalGateway:
         work = service.ask(data) if caller is None else service.ask_as(pack(caller), data)
         answer = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.mesh.loop))
         return read_answer(answer[0] if isinstance(answer, tuple) else answer)
+
+    def packed_runner(self, command):
+        """A class that nobody loads, and the command as it was parsed."""
+        arguments = msgspec.json.encode(command)
+        return RunnerCode(
+            class_key=key_of(b"runner"),
+            arguments_key=key_of(arguments),
+            options="{}",
+            blobs={key_of(b"runner"): b"runner", key_of(arguments): arguments},
+        )
 
 
 class Api:

@@ -10,6 +10,7 @@ from schedulemesh.server.changes import CHANGES
 from schedulemesh.server.history import QUESTIONS
 from schedulemesh.server.openapi import document
 from schedulemesh.server.reads import LISTINGS, SINGLES
+from schedulemesh.server.task_reads import TASK_READS
 from tests.server.work import filled, lease
 
 
@@ -120,6 +121,8 @@ def test_policies_are_changed_and_show_who_did(api):
     assert last["preemption_aggressiveness"] == "low"
     assert api.send("PATCH", "/queue_policy", {"order": "fifo"})["policy"]["order"] == "fifo"
     assert api.get("/queue_policy")["policy"]["order"] == "fifo"
+    changed = api.send("PATCH", "/queue_policy", {"estimates": True})["policy"]
+    assert (changed["order"], changed["estimates"]) == ("fifo", True)
 
 
 def test_queued_tasks_are_held_moved_and_cancelled(busy):
@@ -211,7 +214,7 @@ def test_the_document_has_every_call_and_only_types_that_it_defines(api):
     assert served == msgspec.to_builtins(document("/api/v1"))
     operations = [op for path in served["paths"].values() for op in path.values()]
     singles = sum(listing.missing is not None for listing in LISTINGS)
-    tables = (LISTINGS, SINGLES, QUESTIONS, CHANGES)
+    tables = (LISTINGS, SINGLES, TASK_READS, QUESTIONS, CHANGES)
     streams = 1
     assert len(operations) == singles + sum(map(len, tables)) + streams
     assert len({operation["operationId"] for operation in operations}) == len(operations)

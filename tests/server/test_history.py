@@ -82,7 +82,10 @@ def test_use_is_listed_like_other_rows(busy):
 
 def test_events_are_paged_filtered_and_continued(busy):
     whole = busy.get("/events")
-    assert [row["cursor"] for row in whole["items"]] == list(range(1, whole["cursor"] + 1))
+    cursors = [row["cursor"] for row in whole["items"]]
+    # Some numbers are those of steps, which are no events.
+    assert cursors == sorted(set(cursors))
+    assert cursors[-1] <= whole["cursor"]
     # More may happen meanwhile.
     assert pages(busy, "/events", limit=3)[: len(whole["items"])] == whole["items"]
     started = busy.get("/events?kind=started&kind=preempted")["items"]

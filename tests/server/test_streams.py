@@ -63,9 +63,11 @@ def test_without_a_cursor_it_begins_now(busy, mesh, follow, monkeypatch):
     last = written(busy)[-1]["cursor"]
     stream = follow(busy)
     stream.until(lambda message: message.id is not None)
-    assert stream.cursor == last
+    begin = stream.cursor
+    assert begin >= last  # more may have been written meanwhile
     submit(mesh, "later", priority=2.5)
-    assert stream.events(1)[0]["cursor"] == last + 1
+    (found,) = stream.events(1)
+    assert found == next(row for row in written(busy) if row["cursor"] > begin)
 
 
 @pytest.mark.parametrize("kept", [4, 20_000])
@@ -114,11 +116,11 @@ def test_a_position_or_filter_that_is_none_is_refused(api, follow, options, head
 
 def test_a_request_for_the_headers_alone_ends(api):
     with api.client_with(api.token) as client:
-        answer = client.head("/api/v1/events/stream", timeout=5)
+        answer = client.head("/api/v1/events/stream")
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith("text/event-stream")
         # The connection is free for the next request, and no stream was opened.
-        assert client.get("/api/v1/pools", timeout=5).status_code == 200
+        assert client.get("/api/v1/pools").status_code == 200
     assert api.server._feed.streams == 0
 
 
@@ -134,7 +136,9 @@ def test_many_clients_are_one_reader(busy, mesh, follow, monkeypatch):
     for stream in streams[1:]:
         assert [row["cursor"] for row in stream.events(5)] == rows
     asked = [request for request in busy.gateway.asked if isinstance(request, QueryEvents)]
-    assert len(asked) <= 6
+    new = [row for row in written(busy) if row["cursor"] >= rows[0]]
+    # Each look of one reader but the last finds an event; twenty readers would look twenty times.
+    assert len(asked) <= len(new) + 1 < len(streams)
 
 
 def test_more_streams_than_allowed_are_refused(busy, follow, monkeypatch):
@@ -173,7 +177,7 @@ def flood(feed, line):
 
 
 def wait_for(condition):
-    end = time.monotonic() + 20
+    end = time.monotonic() + 30
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.01)  # between two looks at what has no event
@@ -185,13 +189,19 @@ def test_while_the_supervisor_is_away_a_stream_waits_and_continues(busy, mesh, f
     stream.next()
     busy.gateway.cut_off = True
     late = follow(busy, after=0)
-    (paused,) = late.until(lambda message: message.event == "paused")[-1:]
+    paused = late.until(lambda message: message.event == "paused")[-1]
     assert paused.data["reason"] == "scheduler_unavailable"
     submit(mesh, "meanwhile", priority=2.5)
     busy.gateway.cut_off = False
-    assert late.until(lambda message: message.event == "resumed")
-    assert stream.events(1)[0]["cursor"] == last + 1
-    assert [row["cursor"] for row in late.events(last + 1)] == list(range(1, last + 2))
+    # Its first events may come before the reader of new ones has found the supervisor again.
+    resumed = late.until(lambda message: message.event == "resumed")
+    told = [message.data for message in resumed if message.event == "message" and message.data]
+    (found,) = stream.events(1)
+    rows = [row for row in written(busy) if row["cursor"] <= found["cursor"]]
+    assert rows[-2]["cursor"] == last
+    assert rows[-1] == found
+    told += late.events(len(rows) - len(told))
+    assert told[: len(rows)] == rows
 
 
 def test_a_stream_ends_with_the_server(busy, follow):
@@ -209,7 +219,9 @@ def test_where_the_reader_fails_streams_end_and_a_further_one_begins_again(
 ):
     monkeypatch.setattr(event_feed, "WAIT_S", 0.1)
     stream = follow(busy, after=0)
-    stream.events(1)
+    # Until then the stream asks by itself, for the events before those that the reader keeps.
+    stream.events(len(written(busy)))
+    wait_for(lambda: busy.server._feed.cursor is not None)
 
     async def fails(_request, _caller=None):
         raise RuntimeError("this was not to be expected")

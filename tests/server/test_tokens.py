@@ -18,11 +18,13 @@ from schedulemesh.server import tokens
 from schedulemesh.server.app import MSGPACK
 from schedulemesh.server.changes import CHANGES
 from schedulemesh.server.reads import LISTINGS, SINGLES
+from schedulemesh.server.task_reads import TASK_READS
 from tests.server.work import ask, filled, submission, submit
 
 CALLS = [
     *[("GET", listing.path, listing.request) for listing in LISTINGS],
     *[("GET", one.path, one.request({"name": "p", "task_id": "t"})) for one in SINGLES],
+    *[("GET", read.path, read.asks) for read in TASK_READS],
     *[(change.method, change.path, change.asks) for change in CHANGES],
 ]
 

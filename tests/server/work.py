@@ -46,7 +46,7 @@ def submit(mesh, task_id, **how):
 
 
 def lease(mesh, task_id, owner="ada"):
-    """A lease of one CPU that is to be renewed; the outcome."""
+    """A lease of one CPU that is to be renewed; the outcome, once it is granted."""
     given = submission(task_id, owner=owner)
     agent = AgentSpec(
         name=f"{task_id}-agent",
@@ -55,7 +55,8 @@ def lease(mesh, task_id, owner="ada"):
         bundles=(CPU,),
         lease=LeaseSpec(ttl_s=60.0),
     )
-    return ask(mesh, r.SubmitTask(submission=msgspec.structs.replace(given, agent=agent))).outcome
+    waits = msgspec.structs.replace(given, agent=agent, until_runs=True)
+    return ask(mesh, r.SubmitTask(submission=waits)).outcome
 
 
 def filled(mesh):
@@ -64,8 +65,9 @@ def filled(mesh):
     mesh.backend.free = [NodeView(node_id="node-1", total=room, free=room, labels={})]
     mesh.do(mesh.running.monitor.observe())
     ask(mesh, r.EnsurePool(name="p", resources=parse_resources({"cpu": 2}), labels={"team": "x"}))
-    submit(mesh, "low", priority=1.0)
-    submit(mesh, "first", priority=6.0)
+    # Those that do not queue are answered when they run.
+    submit(mesh, "low", priority=1.0, queue=False)
+    submit(mesh, "first", priority=6.0, queue=False)
     submit(mesh, "second", priority=6.0, queue=False)
     # In the order of the queue, so that the reason why the first one waits stays the same.
     submit(mesh, "waits-2", priority=3.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import Any
 
@@ -70,7 +71,8 @@ class JobAdopter:
 
     def _end(self, *, kill: bool) -> None:
         self._stopped = True
-        if _runs(self._driver):
+        # It may end at any moment.
+        with contextlib.suppress(psutil.NoSuchProcess):
             if kill:
                 self._driver.kill()
             else:

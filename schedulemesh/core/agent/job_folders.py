@@ -24,8 +24,8 @@ SEGMENT_BYTES, SEGMENTS = 16 * 1024 * 1024, 8
 KEPT_S = 7 * 86400.0
 #: Bytes among which the last line is looked for.
 _TAIL_BYTES = 4096
-#: Characters of a task id that its folder's name shows.
-_SHOWN = 60
+#: Characters of a task id that its folder's name shows, and of the last line of a log.
+_SHOWN, _SHOWN_OF_LINE = 60, 500
 
 _SEGMENT = re.compile(r"(\d+)\.(\d+)\.log")
 
@@ -43,11 +43,18 @@ class _Segment(NamedTuple):
             return self.begin
 
 
-def job_folder(key: JobKey) -> Path:
-    """The folder of a job on this node."""
+def task_folder(key: JobKey) -> Path:
+    """The folder of a task id on this node, in which the checkpoints are: jobs of one id share them."""
     return (
         Path(key.root) / "jobs" / _safe(key.namespace) / _safe(key.scheduler) / _safe(key.task_id)
     )
+
+
+def job_folder(key: JobKey) -> Path:
+    """The folder of a job on this node. One that has ended, and whose id was used again, has left another:
+    neither its logs nor the notice of its eviction are those of the new job.
+    """
+    return task_folder(key) / _safe(key.agent_name)
 
 
 def _safe(name: str) -> str:
@@ -81,9 +88,12 @@ class LogWriter:
 
     @property
     def last_line(self) -> str:
-        """The last line that is not empty, of a long one its end; empty: nothing was written."""
+        """The last line that is not empty, of a long one its end, with what a terminal would obey escaped;
+        empty: nothing was written.
+        """
         lines = self._tail.rstrip().splitlines()
-        return lines[-1].decode(errors="backslashreplace").strip() if lines else ""
+        line = lines[-1].decode(errors="backslashreplace").strip() if lines else ""
+        return "".join(_printable(char) for char in line[-_SHOWN_OF_LINE:])
 
     def close(self) -> None:
         """Close the log."""
@@ -92,6 +102,10 @@ class LogWriter:
     def _opened(self) -> BinaryIO:
         path = self._folder / f"{self._attempt}.{self._position}.log"
         return path.open("ab", buffering=0)
+
+
+def _printable(char: str) -> str:
+    return char if char.isprintable() or char == "\t" else char.encode("unicode_escape").decode()
 
 
 def read_log(folder: Path, attempt: int | None, begin: int, limit: int) -> LogPiece | None:
@@ -125,27 +139,24 @@ def attempts_in(folder: Path) -> list[int]:
 
 
 def prune(folder: Path, now: float | None = None) -> None:
-    """Remove the folders beside this one that nothing was written to for long: jobs that have ended. Folders
-    with checkpoints stay: they are the user's.
+    """Remove the folders of jobs beside this one that nothing was written to for long: jobs that have ended.
+    Folders with checkpoints stay: they are the user's.
     """
     limit = (time.time() if now is None else now) - KEPT_S
-    for other in folder.parent.iterdir():
-        if other == folder or not other.is_dir() or _newest(other) > limit:
-            continue
-        for entry in other.iterdir():
-            if entry.name != "checkpoint":
-                shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink()
-        with suppress(OSError):
-            (other / "checkpoint").rmdir()
-        with suppress(OSError):
-            other.rmdir()
+    for job in folder.parent.parent.glob("*/*"):
+        if job != folder and job.name != "checkpoint" and _newest(job) <= limit:
+            shutil.rmtree(job, ignore_errors=True)
+            # What is not empty stays.
+            for emptied in (job.parent / "checkpoint", job.parent):
+                with suppress(OSError):
+                    emptied.rmdir()
 
 
 def _newest(folder: Path) -> float:
     """When something was last written below a folder."""
-    times = [folder.stat().st_mtime]
+    times = [0.0]
     for at, _, files in os.walk(folder):
-        for name in files:
+        for name in (".", *files):
             with suppress(FileNotFoundError):
                 times.append((Path(at) / name).stat().st_mtime)
     return max(times)

@@ -6,6 +6,8 @@ import contextlib
 import io
 import json
 import os
+import select
+import shlex
 import shutil
 import signal
 import subprocess
@@ -13,23 +15,25 @@ import threading
 import time
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 import ray
 
 from schedulemesh.core.agent.control_channel import current
-from schedulemesh.core.agent.job_folders import LogWriter, job_folder, prune
+from schedulemesh.core.agent.job_folders import LogWriter, job_folder, prune, task_folder
 from schedulemesh.errors import JobFailedError
 from schedulemesh.protocol.agents import JobStart
+from schedulemesh.protocol.job_command import JobCommand
 from schedulemesh.protocol.job_logs import JobKey
 
-#: Seconds that the last output of a driver may take once the driver has ended: a process that it has left
-#: behind keeps the pipe open.
-_OUTPUT_S = 2.0
+#: Seconds after which output of a driver that has ended is looked for again, and how often there may be more:
+#: a process that it has left behind keeps the pipe open, and may write on.
+_OUTPUT_S, _OUTPUT_LOOKS = 2.0, 15
 #: Seconds between two signs that the folder of a job is in use.
 _ALIVE_S = 3600.0
+#: What a shell exits with where there is no such command, and where it cannot be run.
+_NOT_FOUND, _NOT_RUNNABLE = 127, 126
 #: Bytes that are read from the driver at once.
 _READ_BYTES = 64 * 1024
 
@@ -47,29 +51,13 @@ _OF_ACTORS = (
 _OF_THE_NODE = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
 
 
-@dataclass(frozen=True, kw_only=True)
-class JobCommand:
-    """What a driver is: its command, and what it finds."""
-
-    #: A string is run by the shell.
-    entrypoint: str | tuple[str, ...]
-    #: Variables of the driver's environment beside those of its node.
-    env: Mapping[str, str] = field(default_factory=dict)
-    #: A folder of the submitting machine as a ZIP archive, in which the driver runs; None: there is none.
-    working_dir: bytes | None = None
-    #: The runtime environment of all that the driver starts in Ray.
-    runtime_env: Mapping[str, Any] = field(default_factory=dict)
-    #: The folder that every attempt finds again; empty: one on the node.
-    checkpoint_dir: str = ""
-
-
 class JobRunner:
     """Runs the driver of one attempt. Notice and cancellation come on another thread than the run."""
 
     def __init__(
         self,
-        name: str,  # noqa: ARG002  # every agent's class takes them
-        labels: dict[str, str],  # noqa: ARG002  # as above
+        name: str,
+        labels: dict[str, str],  # noqa: ARG002  # every agent's class takes them
         command: JobCommand,
         job: JobStart | None = None,
     ) -> None:
@@ -81,8 +69,14 @@ class JobRunner:
             namespace=job.namespace,
             scheduler=job.scheduler,
             task_id=job.task_id,
+            agent_name=name,
         )
         self._folder = job_folder(key)
+        self._checkpoints = (
+            Path(command.checkpoint_dir)
+            if command.checkpoint_dir
+            else task_folder(key) / "checkpoint"
+        )
         self._attempt_folder = self._folder / f"attempt-{job.attempt}"
         self._lock = threading.Lock()
         self._driver: subprocess.Popen[bytes] | None = None
@@ -96,9 +90,10 @@ class JobRunner:
         """Run the driver to its end: its exit code, the attempt, and the node. Raises JobFailedError for
         another exit code than 0.
         """
-        for folder in (self._attempt_folder / "signals", self._checkpoint_folder()):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        prune(self._folder)
+        self._make_folders()
+        # Another runner may remove the same folders.
+        with contextlib.suppress(OSError):
+            prune(self._folder)
         threading.Thread(target=self._stay_new, name="schedulemesh-job", daemon=True).start()
         log = LogWriter(self._folder, self._job.attempt)
         try:
@@ -115,9 +110,8 @@ class JobRunner:
         """
         if self._deadline is None:
             self._deadline = time.time() + seconds
-            notice = self._attempt_folder / "notice"
-            if notice.parent.is_dir():
-                _write(notice, str(self._deadline))
+            if self._attempt_folder.is_dir():
+                self._give_notice(self._deadline)
                 self._signal_those_who_asked()
         self._ended.wait(max(0.0, self._deadline - time.time()))
 
@@ -134,6 +128,20 @@ class JobRunner:
             self._ended.wait()
         return {"success": True}
 
+    def _make_folders(self) -> None:
+        """Make the folders of the attempt. Nothing in them is of an eviction, except for the notice that may
+        have come before the driver is started.
+        """
+        for file in ("notice", "seen"):
+            (self._attempt_folder / file).unlink(missing_ok=True)
+        for folder in (self._attempt_folder / "signals", self._checkpoints):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self._deadline is not None:
+            self._give_notice(self._deadline)
+
+    def _give_notice(self, deadline: float) -> None:
+        _write(self._attempt_folder / "notice", str(deadline))
+
     def _run(self, log: LogWriter) -> int:
         """The exit code of the driver, once it and its output have ended."""
         with self._lock:
@@ -141,10 +149,10 @@ class JobRunner:
                 return -signal.SIGTERM
             driver = self._driver = self._started()
         assert driver.stdout is not None  # noqa: S101  # it was asked for
-        output = threading.Thread(target=_copy, args=(driver.stdout, log), daemon=True)
+        output = _Output(driver.stdout, log)
         output.start()
         code = driver.wait()
-        output.join(_OUTPUT_S)
+        output.wait()
         return code
 
     def _started(self) -> subprocess.Popen[bytes]:
@@ -152,16 +160,27 @@ class JobRunner:
         if self._command.working_dir is not None:
             work = self._attempt_folder / "work"
             unpack_folder(self._command.working_dir, work)
-        return subprocess.Popen(  # noqa: S603  # running what the user gave is what a job is
-            entrypoint,
-            shell=isinstance(entrypoint, str),
-            start_new_session=True,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            cwd=work,
-            env=self._environment(work),
-        )
+        environment = self._environment(work)
+        try:
+            return subprocess.Popen(  # noqa: S603  # running what the user gave is what a job is
+                entrypoint,
+                shell=isinstance(entrypoint, str),
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                cwd=work,
+                env=environment,
+            )
+        except OSError as error:
+            raise self._not_started(error) from error
+
+    def _not_started(self, error: OSError) -> JobFailedError:
+        """The failure of a command that cannot be run, with the exit code that shells have for it."""
+        code = _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_RUNNABLE
+        command = command_line(self._command.entrypoint)
+        message = f"the command cannot be started: {error.strerror}: {command}"
+        return JobFailedError(message, self._job.task_id, exit_code=code)
 
     def _stay_new(self) -> None:
         """Keep other jobs from taking the folder for one that nobody uses, while the driver is silent."""
@@ -180,14 +199,10 @@ class JobRunner:
         own = {
             "RAY_ADDRESS": ray_address(),
             "SCHEDULEMESH_ATTEMPT_DIR": str(self._attempt_folder),
-            "SCHEDULEMESH_CHECKPOINT_DIR": str(self._checkpoint_folder()),
+            "SCHEDULEMESH_CHECKPOINT_DIR": str(self._checkpoints),
         }
         base = driver_environment(os.environ, node_environment())
         return {**base, **job_variables(self._job, runtime_env), **own, **self._command.env}
-
-    def _checkpoint_folder(self) -> Path:
-        given = self._command.checkpoint_dir
-        return Path(given) if given else self._folder / "checkpoint"
 
     def _signal_those_who_asked(self) -> None:
         """Send SIGUSR1 to the processes of the driver's session that have installed a handler for it."""
@@ -290,13 +305,50 @@ def unpack_folder(archive: bytes, folder: Path) -> None:
                 path.chmod(mode | 0o600)
 
 
-def _copy(source: IO[bytes], log: LogWriter) -> None:
-    """Copy the output of a driver as it is written."""
-    with source:
-        while data := os.read(source.fileno(), _READ_BYTES):
-            # Where the disk is full, or the log closed: a driver must not block on its output.
-            with contextlib.suppress(OSError, ValueError):
-                log.write(data)
+class _Output(threading.Thread):
+    """Copies the output of a driver as it is written."""
+
+    def __init__(self, source: IO[bytes], log: LogWriter) -> None:
+        super().__init__(daemon=True)
+        self._source, self._log = source, log
+        self._has_copied = True
+
+    def run(self) -> None:
+        """Copy until nobody has the pipe open for writing."""
+        with self._source:
+            while data := self._next():
+                # Where the disk is full, or the log closed: a driver must not block on its output.
+                with contextlib.suppress(OSError, ValueError):
+                    self._log.write(data)
+                self._has_copied = True
+
+    def _next(self) -> bytes:
+        """What comes next; empty: nothing. It counts as not copied before it is taken from the pipe."""
+        _readable(self._source, wait=True)
+        self._has_copied = False
+        return os.read(self._source.fileno(), _READ_BYTES)
+
+    def wait(self) -> None:
+        """Return when all is copied that the driver has written, which has ended."""
+        for _ in range(_OUTPUT_LOOKS):
+            self.join(_OUTPUT_S)
+            if not self.is_alive() or (self._has_copied and not self._has_more()):
+                return
+
+    def _has_more(self) -> bool:
+        try:
+            return _readable(self._source, wait=False)
+        except ValueError:  # it has been closed meanwhile
+            return False
+
+
+def _readable(source: IO[bytes], *, wait: bool) -> bool:
+    """Whether something can be read, or nobody has the pipe open for writing; ``wait`` for that. Raises
+    ValueError where this end is closed.
+    """
+    look = select.poll()
+    look.register(source.fileno(), select.POLLIN)
+    return bool(look.poll(None if wait else 0))
 
 
 def _failure(code: int, last_line: str) -> str:
@@ -319,6 +371,4 @@ def _write(path: Path, text: str) -> None:
 
 def command_line(entrypoint: str | Sequence[str]) -> str:
     """A command as people read it."""
-    import shlex
-
     return entrypoint if isinstance(entrypoint, str) else shlex.join(entrypoint)

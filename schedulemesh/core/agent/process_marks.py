@@ -108,11 +108,14 @@ async def terminate(mark: int) -> tuple[int, ...]:
     not help, as when it is stopped.
     """
     begun = time.monotonic()
+    all_killed = False
     while found := await _beside(mark):
         age = time.monotonic() - begun
-        if age > PATIENCE_S:
+        # Where this process has stood still, the time may be over before anything was killed.
+        if all_killed and age > PATIENCE_S:
             return tuple(process.pid for process in found)
-        kill(found if age > GRACE_S else found[1:])
+        all_killed = age > GRACE_S
+        kill(found if all_killed else found[1:])
         await _ended(found)
     return ()
 

@@ -86,16 +86,15 @@ class ProcessUsage:
 
         self._psutil = psutil
         self._own = psutil.Process()
-        self._at = time.monotonic()
-        #: CPU seconds by process, those of its children that have ended included.
-        self._seconds = {one.pid: _cpu_seconds(one) for one in self._processes()}
+        #: CPU seconds by process, those of its children that have ended included, and when that was.
+        self._seconds, self._at = _spent(self._processes())
 
     def measured(self, gpu: tuple[float, float] | None) -> Usage:
         """The mean CPU since the last measurement, and the memory now, with what was measured of GPUs."""
-        now, seconds, memory = time.monotonic(), {}, 0
-        for process in self._processes():
+        processes, memory = self._processes(), 0
+        seconds, now = _spent(processes)
+        for process in processes:
             with suppress(self._psutil.Error):
-                seconds[process.pid] = _cpu_seconds(process)
                 memory += process.memory_info().rss
         # The seconds of a child that has ended are in those of its parent, so the sum does not fall. It does
         # where a process leaves the tree, and what it used is then not known.
@@ -114,6 +113,15 @@ class ProcessUsage:
             return [self._own, *self._own.children(recursive=True)]
         except self._psutil.Error:
             return [self._own]
+
+
+def _spent(processes: list[psutil.Process]) -> tuple[dict[int, float], float]:
+    """The CPU seconds of processes by their ids, and the moment of that. To find the processes takes long on
+    a busy machine, so it does not count.
+    """
+    began = time.monotonic()
+    seconds = {process.pid: _cpu_seconds(process) for process in processes}
+    return seconds, (began + time.monotonic()) / 2
 
 
 def _cpu_seconds(process: psutil.Process) -> float:

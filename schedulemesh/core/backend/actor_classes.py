@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -15,6 +16,8 @@ from schedulemesh.core.agent.host import host_class
 from schedulemesh.core.agent.warm_host import warm_host_class
 from schedulemesh.protocol.agents import ShippedClass
 
+#: Options that Ray takes where a class is decorated, and only there.
+OF_THE_CLASS = ("concurrency_groups", "enable_tensor_transport")
 #: Host classes that are kept.
 _KEPT = 256
 
@@ -39,12 +42,12 @@ class HostClasses:
         return made
 
 
-def actor_class(cls: type, concurrency_groups: object) -> Any:
-    """The Ray actor class of a host class; ``concurrency_groups``: as in the user's options."""
-    return _actor_class(cls, json.dumps(concurrency_groups))
+def actor_class(cls: type, options: Mapping[str, object]) -> Any:
+    """The Ray actor class of a host class; ``options``: those of the user's that are ``OF_THE_CLASS``."""
+    return _actor_class(cls, json.dumps(options, sort_keys=True))
 
 
 @functools.lru_cache(maxsize=_KEPT)
-def _actor_class(cls: type, groups: str) -> Any:
-    found = json.loads(groups)
-    return ray.remote(concurrency_groups=found)(cls) if found else ray.remote(cls)
+def _actor_class(cls: type, options: str) -> Any:
+    found = json.loads(options)
+    return ray.remote(**found)(cls) if found else ray.remote(cls)

@@ -20,7 +20,9 @@ from schedulemesh.protocol.agents import pack
 if TYPE_CHECKING:
     from schedulemesh.protocol.answers import AnyAnswer
     from schedulemesh.protocol.callers import Caller
+    from schedulemesh.protocol.job_command import JobCommand
     from schedulemesh.protocol.requests import AnyRequest
+    from schedulemesh.protocol.submissions import RunnerCode
 
 logger = logging.getLogger(__name__)
 
@@ -101,6 +103,12 @@ class RayGateway:
             ) from error
         return read_answer(answer[0] if isinstance(answer, tuple) else answer)
 
+    def packed_runner(self, command: JobCommand) -> RunnerCode:
+        """See Gateway."""
+        from schedulemesh.core.backend.job_packing import packed_runner
+
+        return packed_runner(command)
+
 
 def start_http_actor(settings: bytes, name: str, namespace: str, supervisor: Any) -> None:
     """Create the actor on this node, unless it lives already; the supervisor's restarts leave it alone."""
@@ -128,11 +136,13 @@ def _composed(settings: bytes, supervisor: Any) -> tuple[Any, bytes]:
     import msgspec
 
     from schedulemesh.config.settings import SchedulerSettings
+    from schedulemesh.core.backend.process_priority import take_priority_of_ray
     from schedulemesh.core.backend.ray_internals import ignore_unread_errors
     from schedulemesh.server.serving import HttpServer
 
     logging.basicConfig(level=logging.INFO, format="[%(levelname)s] %(message)s")
     ignore_unread_errors()
+    take_priority_of_ray()
     made = msgspec.msgpack.decode(settings, type=SchedulerSettings)
     if made.http is None:
         raise ValueError("the settings have no HTTP API")

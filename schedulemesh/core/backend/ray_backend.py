@@ -18,7 +18,7 @@ from schedulemesh.core.agent.control_channel import restarted_by_ray
 from schedulemesh.core.agent.process_marks import mark_of
 from schedulemesh.core.agent.user_workers import accelerators, preserve, probe_class, restore
 from schedulemesh.core.backend import ray_internals
-from schedulemesh.core.backend.actor_classes import HostClasses, actor_class
+from schedulemesh.core.backend.actor_classes import OF_THE_CLASS, HostClasses, actor_class
 from schedulemesh.core.backend.http_actor import http_actor_name, start_http_actor
 from schedulemesh.core.backend.node_cleaner import OwnNodeCleaner, RemoteNodeCleaner
 from schedulemesh.core.backend.ray_errors import refused, translated
@@ -267,8 +267,8 @@ def _placing(slot: BundleSlot | None, node_id: str | None) -> dict[str, Any]:
 
 
 def _created(cls: type, options: dict[str, Any], *args: Any) -> Handle:
-    groups = options.pop("concurrency_groups", None)
-    return Handle(actor_class(cls, groups).options(**options).remote(*args))
+    own = {name: options.pop(name) for name in OF_THE_CLASS if name in options}
+    return Handle(actor_class(cls, own).options(**options).remote(*args))
 
 
 async def _called(handle: Any, method: str, *args: Any) -> object:

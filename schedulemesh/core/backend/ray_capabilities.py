@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import sys
+from collections.abc import Mapping
 from typing import Any
 
 import ray.exceptions
+from ray.actor import ActorHandle
 
+_COLLECTIVE = "ray.experimental.collective"
 _TOKENS = "ray._private.authentication.authentication_token_setup"
+_SERVICES = "ray._private.services"
 
 
 class _NeverRaisedError(Exception):
@@ -29,6 +34,49 @@ def use_token_if_available() -> None:
     enable = _optional(_TOKENS, "maybe_enable_token_auth_if_token_available")
     if enable is not None:
         enable(warn_if_disabled=False)
+
+
+def connect_directly(actors: Mapping[str, ActorHandle], backend: str) -> None:
+    """Have actors, by their names, exchange tensors directly, by a communicator of this collective backend,
+    unless one has all of them already.
+
+    Raises ImportError if this Ray has no direct transports, ValueError if an actor was created without them
+    or has initialized torch.distributed itself, and what Ray raises if an actor is in another communicator.
+    """
+    find = _optional(_COLLECTIVE, "get_collective_groups")
+    create = _optional(_COLLECTIVE, "create_collective_group")
+    if find is None or create is None:
+        raise ImportError(f"Ray {ray.__version__} has no direct tensor transports")
+    handles = list(actors.values())
+    if not all(getattr(actor, "_ray_enable_tensor_transport", False) for actor in handles):
+        raise ValueError("not all agents have ray_options={'enable_tensor_transport': True}")
+    if find(handles, backend=backend):
+        return
+    # One that is in a communicator has its process group from that, and Ray's own error says so.
+    asked = {name: actor for name, actor in actors.items() if not find([actor], backend=backend)}
+    refs = [actor.__ray_call__.remote(has_process_group) for actor in asked.values()]
+    own = [name for name, has in zip(asked, ray.get(refs), strict=True) if has]
+    if own:
+        raise ValueError(
+            f"agents {', '.join(own)} have initialized torch.distributed themselves, and Ray makes its "
+            f"communicator of the same default process group"
+        )
+    create(handles, backend=backend)
+
+
+def has_process_group(actor: object) -> bool:  # noqa: ARG001  # as Ray calls it
+    """Called in an actor's process: whether it has a default process group of torch.distributed."""
+    distributed = sys.modules.get("torch.distributed")
+    return distributed is not None and distributed.is_available() and distributed.is_initialized()
+
+
+def local_node_ids() -> set[str]:
+    """The ids of the nodes of all Ray clusters that run on this machine."""
+    find = _optional(_SERVICES, "find_node_ids")
+    if find is not None:
+        return set(find())
+    # Older versions have the same search of the processes, without a name for this one.
+    return set(_optional(_SERVICES, "_find_address_from_flag")("--node_id"))
 
 
 def _optional(module: str, name: str) -> Any:

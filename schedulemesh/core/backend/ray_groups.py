@@ -17,14 +17,14 @@ from ray.util.placement_group import (
     PlacementGroup,
     placement_group,
     placement_group_table,
-    remove_placement_group,
 )
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from schedulemesh.core.backend.ray_errors import refused, translated
+from schedulemesh.core.backend.ray_group_removal import remove_settled
 from schedulemesh.core.backend.ray_internals import end_actors, group_in_use, group_members
 from schedulemesh.core.backend.ray_resources import bundle_amounts
-from schedulemesh.domain.placement import GroupShape
+from schedulemesh.domain.placement import PART_JOINT, GroupShape
 from schedulemesh.domain.resources import Resources
 from schedulemesh.runtime.backend import (
     BackendError,
@@ -38,8 +38,6 @@ from schedulemesh.runtime.backend import (
 _NODE_ID = "ray.io/node-id"
 #: Between the name of a group and the number of a part of it.
 _PART = "#part"
-#: Between the ids of the parts of a group.
-_JOINT = "+"
 #: Threads for calls about groups, so that these do not queue behind others; each call takes milliseconds, but
 #: one that creates a group for which Ray has no room takes ``_PLACED_S``.
 _THREADS = 8
@@ -119,7 +117,7 @@ def _created_and_placed(request: GroupRequest) -> str:
         contextlib.suppress(BackendError),
         refused(),
     ):  # removed meanwhile: whoever looks at it sees that
-        all(PlacementGroup(_id(one)).wait(_PLACED_S) for one in ray_id.split(_JOINT))
+        all(PlacementGroup(_id(one)).wait(_PLACED_S) for one in ray_id.split(PART_JOINT))
     return ray_id
 
 
@@ -134,7 +132,7 @@ def _created(request: GroupRequest) -> str:
         name = f"{request.name}{_PART}{number}/{shape.parts}"
         ray_ids.append(existing.get(name) or _created_part(name, part, node_ids))
         at += len(part.bundles)
-    return _JOINT.join(ray_ids)
+    return PART_JOINT.join(ray_ids)
 
 
 def _created_part(name: str, shape: GroupShape, node_ids: Sequence[str]) -> str:
@@ -174,7 +172,7 @@ def _views() -> list[GroupView]:
 
 
 def _one_group(ray_id: str) -> GroupView | None:
-    ids = ray_id.split(_JOINT)
+    ids = ray_id.split(PART_JOINT)
     views = [_view(one, placement_group_table(PlacementGroup(_id(one)))) for one in ids]
     if len(ids) == 1:
         return views[0]
@@ -191,7 +189,7 @@ def _together(name: str, views: Sequence[GroupView | None]) -> GroupView | None:
     unplaced = sorted(states - {"CREATED"})
     state = unplaced[0] if unplaced else "CREATED"
     return GroupView(
-        ray_id=_JOINT.join(view.ray_id for view in existing),
+        ray_id=PART_JOINT.join(view.ray_id for view in existing),
         name=name,
         state=state if len(existing) == len(views) else "INCOMPLETE",
         node_ids=tuple(node_id for view in existing for node_id in view.node_ids),
@@ -199,16 +197,16 @@ def _together(name: str, views: Sequence[GroupView | None]) -> GroupView | None:
 
 
 def _members(ray_id: str) -> list[GroupMember]:
-    return [member for one in ray_id.split(_JOINT) for member in group_members(one)]
+    return [member for one in ray_id.split(PART_JOINT) for member in group_members(one)]
 
 
 def _in_use(ray_id: str) -> bool:
-    return any(group_in_use(one) for one in ray_id.split(_JOINT))
+    return any(group_in_use(one) for one in ray_id.split(PART_JOINT))
 
 
 def placement_groups_of(ray_id: str, shape: GroupShape) -> list[PlacementGroup]:
     """The placement groups in Ray that a group consists of, as Ray's own objects."""
-    parts = zip(ray_id.split(_JOINT), shape.each_part, strict=True)
+    parts = zip(ray_id.split(PART_JOINT), shape.each_part, strict=True)
     return [
         PlacementGroup(_id(one), bundle_cache=[bundle_amounts(need) for need in part.bundles])
         for one, part in parts
@@ -216,8 +214,8 @@ def placement_groups_of(ray_id: str, shape: GroupShape) -> list[PlacementGroup]:
 
 
 def _remove(ray_id: str) -> None:
-    for one in ray_id.split(_JOINT):
-        remove_placement_group(PlacementGroup(_id(one)))
+    for one in ray_id.split(PART_JOINT):
+        remove_settled(PlacementGroup(_id(one)))
 
 
 def _request_capacity(bundles: list[dict[str, float]]) -> None:

@@ -6,23 +6,34 @@ function may block for some milliseconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import functools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import ray
+from ray import ActorID
 from ray._private.gcs_utils import create_gcs_channel
+from ray._private.internal_api import node_stats
 from ray.core.generated import gcs_pb2, gcs_service_pb2
 from ray.core.generated.gcs_service_pb2_grpc import ActorInfoGcsServiceStub
+from ray.exceptions import RaySystemError
 from ray.experimental import internal_kv
-from ray.util.placement_group import placement_group_table
 
 from schedulemesh.core.backend.ray_resources import resources_of
-from schedulemesh.domain.resources import NOTHING, Resources
+from schedulemesh.domain.resources import NOTHING, Resources, sum_of
 from schedulemesh.runtime.backend import ActorView, GroupMember
 
+#: What a request asks for: names and amounts of Ray's resources.
+Shape = frozenset[tuple[str, float]]
 #: The namespace of our values in Ray's internal key-value store.
 _NAMESPACE = b"schedulemesh"
+#: The ids of actors that processes of plain tasks report.
+_NO_ACTOR = (b"", ActorID.nil().binary())
+#: The states of actors that are not dead, in the order in which an actor passes through them, so that none is
+#: missed between two answers; one that has lived may start again.
+LIVING_STATES = ("DEPENDENCIES_UNREADY", "PENDING_CREATION", "RESTARTING", "ALIVE", "RESTARTING")
 #: Seconds for a call of Ray's head process.
 _GCS_S = 10.0
 
@@ -92,50 +103,106 @@ def waits_for_room(handle: Any) -> bool:
     data = _actor_data(handle)
     if data is None or data.address.worker_id:
         return False
-    node_id = data.address.node_id.hex()
     need = resources_of(data.required_resources)
-    if node_id and need.beyond(_unallocated(node_id)):
-        # An actor that waits for others may have lent its CPUs, which the former sum counts as taken.
-        return bool(need.beyond(free_by_node().get(node_id, NOTHING)))
-    return dict(data.required_resources) in queued_shapes()
+    if node_id := data.address.node_id.hex():
+        free, unallocated = free_by_node().get(node_id, NOTHING), _unallocated(node_id)
+        if need.beyond(unallocated):
+            # An actor that waits for others may have lent its CPUs, which that sum counts as taken.
+            return bool(need.beyond(free))
+        if need.beyond(free) and _is_held_by_tasks(node_id, unallocated.beyond(free), need):
+            return True
+    # Ray lists no actor among these that may run on one node alone.
+    return shape_of(data.required_resources) in queued_requests()
 
 
-def queued_shapes() -> list[dict[str, float]]:
-    """What actors and tasks ask for that wait for room, each amount once; it lags by about 0.1 s."""
+def lost_by_node() -> dict[str, Resources]:
+    """What Ray says is taken of its nodes, although no actor, placement group or task has it. For a moment it
+    says so, too, of what it gives to a process that is being started.
+    """
+    found: dict[str, Resources] = {}
+    for node_id, free in free_by_node().items():
+        taken = _unallocated(node_id).beyond(free)
+        if taken and (lost := taken.beyond(_held_by_tasks(node_id))):
+            found[node_id] = lost
+    return found
+
+
+def _is_held_by_tasks(node_id: str, given: Resources, need: Resources) -> bool:
+    """Whether plain tasks hold all that Ray has given on a node beside actors and groups. Otherwise a part of
+    it may be for a process that is being started.
+    """
+    return not given.beyond(_held_by_tasks(node_id)).helps(need)
+
+
+def _held_by_tasks(node_id: str) -> Resources:
+    """What plain tasks hold on a node. It is in none of Ray's tables, so the processes there are asked. What
+    a task has lent while it waits for others is included.
+    """
+    (node,) = (node for node in ray.nodes() if node["NodeID"] == node_id)
+    address = node["NodeManagerAddress"], node["NodeManagerPort"]
+    workers = node_stats(*address, include_memory_info=False).core_workers_stats
+    return sum_of(
+        resources_of({name: _allocated(held) for name, held in worker.used_resources.items()})
+        for worker in workers
+        # A process that has run a task still has its amounts.
+        if worker.num_running_tasks and worker.actor_id in _NO_ACTOR
+    )
+
+
+def _allocated(held: Any) -> float:
+    return float(sum(slot.allocation for slot in held.resource_slots))
+
+
+def shape_of(amounts: Mapping[str, float]) -> Shape:
+    """What a request asks for, in Ray's words."""
+    return frozenset(amounts.items())
+
+
+def queued_requests() -> Counter[Shape]:
+    """How many actors and tasks wait for room with each shape; it lags by up to a second, because the GCS
+    asks the nodes only so often. Ray lists none among them that may run on one node alone.
+    """
     usage = gcs_pb2.ResourceUsageBatchData.FromString(_accessor().get_all_resource_usage())
-    return [
-        dict(demand.shape)
-        for demand in usage.resource_load_by_shape.resource_demands
-        if demand.num_ready_requests_queued or demand.num_infeasible_requests_queued
-    ]
+    found: Counter[Shape] = Counter()
+    for demand in usage.resource_load_by_shape.resource_demands:
+        queued = demand.num_ready_requests_queued + demand.num_infeasible_requests_queued
+        # The backlog is what an owner has not asked for yet beside what is queued.
+        if queued:
+            found[shape_of(demand.shape)] += queued + demand.backlog_size
+    return found
 
 
 def group_members(ray_id: str) -> list[GroupMember]:
     """The actors in a placement group that are not dead."""
     group_id = bytes.fromhex(ray_id)
-    return [
-        GroupMember(
+    found = {
+        data.actor_id: GroupMember(
             name=data.name,
             namespace=data.ray_namespace,
             node_id=data.address.node_id.hex(),
             pid=data.pid,
             actor_id=data.actor_id.hex(),
         )
-        for data in _actors_with(group_id)
-        if data.placement_group_id == group_id and data.state != gcs_pb2.ActorTableData.DEAD
-    ]
+        for data in _actors_with(group_id, LIVING_STATES)
+        if data.placement_group_id == group_id
+    }
+    return list(found.values())
 
 
 def actor_entries(states: Iterable[str]) -> Iterator[bytes]:
-    """The entries of Ray's actor table with these states, one state after the other."""
+    """The entries of Ray's actor table with these states, one state after the other. With any state there
+    would be dead ones among them, of which Ray keeps 100,000: half a second for each 20,000.
+    """
     for state in states:
         yield from _accessor().get_actor_table(None, state)
 
 
-def group_entries() -> list[bytes]:
-    """Ray's table of placement groups; removed ones stay in it for a while."""
+def group_entries(part: bytes = b"") -> list[bytes]:
+    """The entries of Ray's table of placement groups that contain these bytes. Those that were removed stay
+    in it.
+    """
     found: list[bytes] = _accessor().get_placement_group_table()
-    return found
+    return [entry for entry in found if part in entry] if part else found
 
 
 def job_entries() -> list[bytes]:
@@ -150,17 +217,30 @@ def job_entries() -> list[bytes]:
     return found
 
 
-def end_actors(actor_ids: Sequence[str]) -> None:
+def end_actors(actor_ids: Iterable[str]) -> None:
     """Begin to end actors of whatever job, by their ids. Ray's public call ends only actors of which this
-    process has a handle.
+    process has a handle, and an actor without a name gives none.
     """
-    with create_gcs_channel(_gcs_address()) as channel:
-        stub = ActorInfoGcsServiceStub(channel)
-        for actor_id in actor_ids:
-            request = gcs_service_pb2.KillActorViaGcsRequest(
-                actor_id=bytes.fromhex(actor_id), force_kill=True, no_restart=True
-            )
-            stub.KillActorViaGcs(request, timeout=_GCS_S)
+    kill = _actor_service(_gcs_address()).KillActorViaGcs
+    calls = [(each, kill.future(_kill_request(each), timeout=_GCS_S)) for each in actor_ids]
+    failed = {
+        actor_id: error for actor_id, call in calls if (error := call.exception()) is not None
+    }
+    if failed:
+        # gRPC's own errors, which callers need not know.
+        actor_id, error = next(iter(failed.items()))
+        raise RaySystemError(f"Ray did not end actor {actor_id}: {error}") from error
+
+
+def _kill_request(actor_id: str) -> gcs_service_pb2.KillActorViaGcsRequest:
+    return gcs_service_pb2.KillActorViaGcsRequest(
+        actor_id=bytes.fromhex(actor_id), force_kill=True, no_restart=True
+    )
+
+
+@functools.lru_cache(maxsize=1)
+def _actor_service(address: str) -> Any:
+    return ActorInfoGcsServiceStub(create_gcs_channel(address))
 
 
 def group_in_use(ray_id: str) -> bool:
@@ -196,26 +276,26 @@ def _unallocated(node_id: str) -> Resources:
         (resources_of(n["Resources"]) for n in ray.nodes() if n["NodeID"] == node_id), NOTHING
     )
     node = bytes.fromhex(node_id)
-    for data in _actors_with(node):
-        if data.node_id == node and data.state == gcs_pb2.ActorTableData.ALIVE:
+    for data in _actors_with(node, ("ALIVE",)):
+        if data.node_id == node:
             left = left - resources_of(
                 {
                     held.name: sum(i.quantity for i in held.resource_ids)
                     for held in data.resource_mapping
                 }
             )
-    for group in placement_group_table().values():
-        for index, placed in group["bundles_to_node_id"].items():
-            if placed == node_id and group["state"] != "REMOVED":
-                left = left - resources_of(group["bundles"][index])
+    for data in map(gcs_pb2.PlacementGroupTableData.FromString, group_entries(node)):
+        if data.state != gcs_pb2.PlacementGroupTableData.REMOVED:
+            placed = (bundle for bundle in data.bundles if bundle.node_id == node)
+            left = left - sum_of(resources_of(bundle.unit_resources) for bundle in placed)
     return left
 
 
-def _actors_with(part: bytes) -> Iterator[Any]:
-    """The entries of Ray's actor table that contain these bytes. Most entries do not, and decoding them takes
-    longer than searching them.
+def _actors_with(part: bytes, states: Iterable[str]) -> Iterator[Any]:
+    """The entries of Ray's actor table with these states that contain these bytes. Most do not, and decoding
+    them takes longer than searching them.
     """
-    for entry in _accessor().get_actor_table(None, None):
+    for entry in actor_entries(states):
         if part in entry:
             yield gcs_pb2.ActorTableData.FromString(entry)
 
@@ -227,4 +307,11 @@ def _actor_data(handle: Any) -> Any:
 
 
 def _accessor() -> Any:
-    return ray._private.state.state._connect_and_get_accessor()
+    """Ray's access to the tables of its GCS."""
+    state = ray._private.state.state
+    connect = getattr(state, "_connect_and_get_accessor", None)
+    if connect is not None:
+        return connect()
+    # Older versions connect in one step and have the access as an attribute.
+    state._check_connected()
+    return state.global_state_accessor

@@ -5,24 +5,21 @@ Each function may block for some milliseconds.
 
 from __future__ import annotations
 
-import functools
-from typing import Any
-
 import ray
-from ray._private.gcs_utils import create_gcs_channel
-from ray.core.generated import gcs_pb2, gcs_service_pb2, gcs_service_pb2_grpc
-from ray.exceptions import RaySystemError
-from ray.util.placement_group import PlacementGroup, remove_placement_group
+from ray.core.generated import gcs_pb2
+from ray.util.placement_group import PlacementGroup
 
-from schedulemesh.core.backend.ray_internals import actor_entries, group_entries, job_entries
+from schedulemesh.core.backend.ray_group_removal import remove_settled
+from schedulemesh.core.backend.ray_internals import (
+    LIVING_STATES,
+    actor_entries,
+    end_actors,
+    group_entries,
+    job_entries,
+)
 
 #: The key in the metadata of a Ray job that names its owner.
 OWNER = "schedulemesh_actor"
-#: The states of actors that are not dead, in the order in which an actor passes through them, so that none is
-#: missed between two answers.
-_STATES = ("DEPENDENCIES_UNREADY", "RESTARTING", "PENDING_CREATION", "ALIVE")
-#: Seconds that Ray may take to accept the end of an actor.
-_ANSWERS_S = 10.0
 
 
 def end_jobs(owner: str) -> int:
@@ -33,16 +30,15 @@ def end_jobs(owner: str) -> int:
         return 0
     job_ids = {job.job_id for job in jobs}
     actors, groups = _living_actors(job_ids), _groups_of(job_ids)
-    for actor_id in actors:
-        _kill(actor_id)
+    end_actors(actors)
     for group_id in groups:
-        remove_placement_group(PlacementGroup(ray.PlacementGroupID(group_id)))
+        remove_settled(PlacementGroup(ray.PlacementGroupID(group_id)))
     return len(actors) + len(groups) + sum(not job.is_dead for job in jobs)
 
 
-def _living_actors(job_ids: set[bytes]) -> set[bytes]:
-    found = map(gcs_pb2.ActorTableData.FromString, actor_entries(_STATES))
-    return {data.actor_id for data in found if data.job_id in job_ids}
+def _living_actors(job_ids: set[bytes]) -> set[str]:
+    found = map(gcs_pb2.ActorTableData.FromString, actor_entries(LIVING_STATES))
+    return {data.actor_id.hex() for data in found if data.job_id in job_ids}
 
 
 def _groups_of(job_ids: set[bytes]) -> list[bytes]:
@@ -53,22 +49,3 @@ def _groups_of(job_ids: set[bytes]) -> list[bytes]:
         for data in found
         if data.creator_job_id in job_ids and data.state != removed
     ]
-
-
-def _kill(actor_id: bytes) -> None:
-    """End an actor by its id. ``ray.kill`` takes a handle, and an actor without a name gives none."""
-    request = gcs_service_pb2.KillActorViaGcsRequest(
-        actor_id=actor_id, force_kill=True, no_restart=True
-    )
-    try:
-        _actor_service(ray.get_runtime_context().gcs_address).KillActorViaGcs(
-            request, timeout=_ANSWERS_S
-        )
-    except Exception as error:
-        # gRPC's own errors, which callers need not know.
-        raise RaySystemError(f"Ray did not end actor {actor_id.hex()}: {error}") from error
-
-
-@functools.lru_cache(maxsize=1)
-def _actor_service(address: str) -> Any:
-    return gcs_service_pb2_grpc.ActorInfoGcsServiceStub(create_gcs_channel(address))

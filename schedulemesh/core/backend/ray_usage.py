@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
+import msgspec
 from ray.core.generated import gcs_pb2
 
 from schedulemesh.core.backend.ray_internals import (
     actor_entries,
     group_entries,
     job_entries,
-    queued_shapes,
+    queued_requests,
+    shape_of,
 )
 from schedulemesh.core.backend.ray_resources import resources_of
+from schedulemesh.core.backend.ray_tasks import waiting_tasks
 from schedulemesh.domain.resources import Resources
 from schedulemesh.runtime.cluster_usage import ClusterUsage, Holder, RayJob
 
@@ -63,28 +66,35 @@ class DemandReader:
     def read(self) -> ClusterUsage:
         """The holders that wait, and if there are any, all jobs. Blocks for milliseconds."""
         self._groups = _decoded(self._groups, group_entries(), group_holder)
+        queued = queued_requests()
+        actors = _unplaced_actors(actor_entries(_WAITING_STATES))
+        shapes = {data.actor_id: shape_of(data.required_resources) for data in actors}
         waiting = [
-            *_queued_actors(actor_entries(_WAITING_STATES)),
+            *(_actor_holder(data) for data in actors if shapes[data.actor_id] in queued),
             *(holder for holder in self._groups.values() if holder is not None and holder.waiting),
+            *waiting_tasks(queued, shapes.values()),
         ]
         if not waiting:
             return _NOTHING_WAITS
-        jobs = map(job_of, job_entries())
-        return ClusterUsage(jobs={job.job_id: job for job in jobs}, holders=tuple(_newest(waiting)))
+        jobs = {job.job_id: job for job in map(job_of, job_entries())}
+        holders = (_in_namespace(holder, jobs) for holder in _newest(waiting))
+        return ClusterUsage(jobs=jobs, holders=tuple(holders))
 
 
-def _queued_actors(entries: Iterable[bytes]) -> Iterator[Holder]:
-    """Those of these actors for which there is no room. Others without a worker are being started: Ray has
-    given them their room already.
+def _in_namespace(holder: Holder, jobs: Mapping[str, RayJob]) -> Holder:
+    """Plain tasks with the namespace of their driver; they have none of their own."""
+    job = jobs.get(holder.job_id)
+    if job is None or not holder.are_tasks:
+        return holder
+    return msgspec.structs.replace(holder, namespace=job.namespace)
+
+
+def _unplaced_actors(entries: Iterable[bytes]) -> list[Any]:
+    """Those of these actors that have no worker: there is no room for them, or they are being started, and
+    Ray has given them their room already.
     """
-    pending = [gcs_pb2.ActorTableData.FromString(entry) for entry in entries]
-    pending = [data for data in pending if not data.address.worker_id]
-    shapes = queued_shapes() if pending else []
-    for data in pending:
-        if dict(data.required_resources) in shapes:
-            holder = _actor_holder(data)
-            if holder is not None:
-                yield holder
+    pending = (gcs_pb2.ActorTableData.FromString(entry) for entry in entries)
+    return [data for data in pending if not data.address.worker_id]
 
 
 def actor_holder(entry: bytes) -> Holder | None:

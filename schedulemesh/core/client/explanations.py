@@ -82,6 +82,24 @@ class EvictionInfo(TypedDict, total=False):
     idle_since: float | None
 
 
+class DurationInfo(TypedDict, total=False):
+    """How long a task runs in all by earlier runs that were alike; durations in seconds."""
+
+    task_id: str
+    #: The median of the runs that took longer than it has run yet, and their quartiles.
+    seconds: float
+    low_s: float
+    high_s: float
+    #: How many runs are known.
+    runs: int
+    #: What they have in common with the task; empty or None: it may differ.
+    owner: str
+    pool_name: str
+    pattern: str
+    gpus: float | None
+    cpus: float | None
+
+
 class ExplainResult(Result, TaskInfo, total=False):
     """The answer of ``explain``; times are in seconds since 1970."""
 
@@ -98,6 +116,8 @@ class ExplainResult(Result, TaskInfo, total=False):
     #: When it ends by the progress that it reports (``end_measured``), or its estimated duration is over.
     ends_at: float | None
     end_measured: bool
+    #: How long it runs by earlier runs, where it waits or runs and declares no duration; None: not known.
+    expected_duration: DurationInfo | None
     #: Since when its GPUs are idle; None: they are not.
     idle_since: float | None
     #: When its state was last saved.
@@ -117,6 +137,9 @@ class ExplainResult(Result, TaskInfo, total=False):
     considered: ConsideredInfo | None
     #: When it starts at the earliest if estimates hold; None: not known.
     earliest_start: float | None
+    #: The running task whose end it waits for, and how long that runs by earlier runs; None: the earliest
+    #: start rests on declared durations alone.
+    start_rests_on: DurationInfo | None
     #: Why that is not known.
     no_estimate: str
     #: How often it was evicted, and how often its run failed.

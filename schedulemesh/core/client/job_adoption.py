@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -12,7 +12,7 @@ from schedulemesh.domain.agent import RUN_DRIVER, JobSpec, parse_over_claim
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_duration
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources, parse_resources, sum_of
-from schedulemesh.errors import InvalidRequestError
+from schedulemesh.errors import InvalidRequestError, RayJobNotFoundError
 
 #: Fields of adopt_job that are none of a submission.
 _OF_JOBS = ("ray_job_id", "grace_s", "over_claim")
@@ -22,15 +22,10 @@ def adoption(
     caller: Caller, given: Mapping[str, object], rows: Iterable[Mapping[str, object]]
 ) -> Submission:
     """The submission that adopts a Ray job, from the arguments of ``adopt_job``, by name. ``rows``: the
-    external usage at present. Raises InvalidRequestError where it has no such job that runs.
+    external usage at present. Raises RayJobNotFoundError where it has no such job that runs.
     """
-    ray_job_id = parse_name(given["ray_job_id"], "ray_job_id")
-    found = [row for row in rows if row["job_id"] == ray_job_id]
-    if not found or found[0]["ended"]:
-        raise InvalidRequestError(
-            f"there is no Ray job {ray_job_id!r} that runs and holds something outside of this scheduler; "
-            "external_usage() lists those that there are"
-        )
+    found = _named(rows, parse_name(given["ray_job_id"], "ray_job_id"))
+    ray_job_id = str(found[0]["job_id"])
     fields = {name: value for name, value in given.items() if name not in _OF_JOBS}
     if fields.get("resources") is None:
         fields["resources"] = _held(found).public()
@@ -56,6 +51,34 @@ def adoption(
     )
     agent = msgspec.structs.replace(made.submission.agent, job=spec, restartable=False)
     return made.changed(agent=agent, may_preempt=False)
+
+
+def _named(rows: Iterable[Mapping[str, object]], ray_job_id: str) -> Sequence[Mapping[str, object]]:
+    """What the job holds, by namespace. ``ray job submit`` names it by a submission id of its own, which is
+    among the metadata of its driver.
+    """
+    found = [
+        row
+        for row in rows
+        if not row["ended"] and ray_job_id in (row["job_id"], _submission_id(row))
+    ]
+    if not found:
+        raise RayJobNotFoundError(
+            f"there is no Ray job {ray_job_id!r} that runs and holds something outside of this scheduler; "
+            "external_usage() lists those that there are, and jobs() those that are adopted already"
+        )
+    drivers = sorted({str(row["job_id"]) for row in found})
+    if len(drivers) > 1:
+        raise InvalidRequestError(
+            f"{ray_job_id!r} has several drivers, which are Ray jobs of their own; adopt each of them: "
+            + ", ".join(drivers)
+        )
+    return found
+
+
+def _submission_id(row: Mapping[str, object]) -> object:
+    metadata = row["metadata"]
+    return metadata.get("job_submission_id") if isinstance(metadata, Mapping) else None
 
 
 def _held(rows: Iterable[Mapping[str, object]]) -> Resources:

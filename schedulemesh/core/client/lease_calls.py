@@ -94,4 +94,9 @@ def _first_view(response: Response) -> LeaseView:
     """How a lease stands that was just admitted, or has joined the queue."""
     if not isinstance(response.outcome, Accepted) or response.group is None:
         return LeaseView(state="queued")
-    return LeaseView(state="running", ray_id=response.group.ray_id, shape=response.group.shape)
+    return LeaseView(
+        state="running",
+        agent_name=response.outcome.agent_name,
+        ray_id=response.group.ray_id,
+        shape=response.group.shape,
+    )

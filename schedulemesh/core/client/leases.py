@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import logging
 import threading
 import time
@@ -39,6 +41,9 @@ logger = logging.getLogger(__name__)
 
 #: Seconds before a supervisor that did not answer is asked again.
 _RETRY_S = 1.0
+#: Seconds before a lease that was granted just now is followed: following it at once would delay the first
+#: use of its groups.
+_FIRST_USE_S = 0.05
 
 _BEFORE = ("queued", "starting")
 _ENDED = frozenset((*(state.value for state in EndState), "unknown"))
@@ -67,11 +72,13 @@ class Lease:
         self._connection = connection
         self._on_preempt = on_preempt
         self._view = view
+        #: Its agent, which tells it from a later lease of the same id; empty until the supervisor has named
+        #: it.
+        self._agent_name = view.agent_name
         #: When the notice of its eviction ends, by the monotonic clock; None: there was none.
         self._ends_at: float | None = None
         self._changed = threading.Condition()
-        self._watcher = threading.Thread(target=self._watch, name=f"lease {task_id}", daemon=True)
-        self._watcher.start()
+        asyncio.run_coroutine_threadsafe(self._watch(), _watching())
 
     def __repr__(self) -> str:
         shape = self._view.shape
@@ -141,7 +148,8 @@ class Lease:
 
     def renew(self) -> results.Result:
         """Have its time to live begin again. Refused with ``lease_ended`` or ``task_not_found``."""
-        return results.done(respond(self._connection, RenewLease(task_id=self.task_id)).outcome)
+        request = RenewLease(task_id=self.task_id, agent_name=self._agent_name)
+        return results.done(respond(self._connection, request).outcome)
 
     def release(self) -> results.Result:
         """Give it up: everything that runs in its placement groups is ended, and others get them.
@@ -149,46 +157,51 @@ class Lease:
         Returns when that is done. One that waits is cancelled, one that is being evicted ends at once, and
         one that has ended before is a success with ``detail`` "already_ended".
         """
-        request = ReleaseLease(task_id=self.task_id, request_id=uuid.uuid4().hex)
+        request = ReleaseLease(
+            task_id=self.task_id, agent_name=self._agent_name, request_id=uuid.uuid4().hex
+        )
         return results.done(respond(self._connection, request).outcome)
 
-    def _watch(self) -> None:
+    async def _watch(self) -> None:
         """Follow the lease to its end, and call the holder back at the notice of its eviction."""
+        if self.state not in _BEFORE:
+            await asyncio.sleep(_FIRST_USE_S)
         while (
             self.state not in _ENDED and self._connection.state == "open" and ray.is_initialized()
         ):
             request = WatchLease(
                 task_id=self.task_id,
-                known=self.state,
+                agent_name=self._agent_name,
+                known=self.state if self._agent_name else "",
                 notified=self._ends_at is not None,
                 wait_s=LONGEST_WAIT_S,
             )
             try:
-                answer = self._asked(request)
+                answer = await self._asked(request)
             except ActorDiedError:
                 self._take(LeaseView(state="unknown", error="the scheduler has ended"))
             except RayError as error:
                 logger.debug("lease %s: %s", self.task_id, error)
-                time.sleep(_RETRY_S)
+                await asyncio.sleep(_RETRY_S)
             except InvalidRequestError:
                 return  # the scheduler object has detached
             else:
                 self._take(LeaseView(state="unknown") if isinstance(answer, Refused) else answer)
 
-    def _asked(self, request: WatchLease) -> LeaseView | Refused:
-        """The answer to a request. It is awaited in Python: a thread that is within Ray when the process ends
-        would end it with an error. It is not repeated by Ray, which would print that it does so where the
+    async def _asked(self, request: WatchLease) -> LeaseView | Refused:
+        """The answer to a request. It is not repeated by Ray, which would print that it does so where the
         supervisor is shut down meanwhile; ``_watch`` asks again.
         """
         connection = self._connection
         once = connection.handle.ask.options(max_task_retries=0)
         ref = once.remote(encode_request(request), NO_REFS, connection.credential)
-        answer = cast("Future[object]", ref.future())
-        return decode_answer(cast("bytes", answer.result()), LeaseView)
+        answer = await asyncio.wrap_future(cast("Future[object]", ref.future()))
+        return decode_answer(cast("bytes", answer), LeaseView)
 
     def _take(self, view: LeaseView) -> None:
         with self._changed:
             self._view = view
+            self._agent_name = self._agent_name or view.agent_name
             notified = view.grace_s is not None and self._ends_at is None
             if view.grace_s is not None:
                 self._ends_at = time.monotonic() + view.grace_s
@@ -203,6 +216,16 @@ class Lease:
                 self._on_preempt(self)
         except Exception:  # the holder's code; it is logged
             logger.exception("on_preempt of lease %s failed", self.task_id)
+
+
+@functools.cache
+def _watching() -> asyncio.AbstractEventLoop:
+    """The event loop that follows all leases of this process, in a thread of its own. It waits in Python: a
+    thread that is within Ray when the process ends would end it with an error.
+    """
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="leases", daemon=True).start()
+    return loop
 
 
 def _why(view: LeaseView) -> str:

@@ -169,10 +169,16 @@ class QueuePolicyFields(TypedDict, total=False):
     order: str
     ageing_per_hour: float
     las_threshold_gpu_hours: float
+    las_levels_gpu_hours: list[float]
     las_preempts: bool
+    las_smaller_first: bool
+    shortest_preempts: bool
+    las_victims: str
+    promote_after_s: float
     passing_limit_s: float
     waiting_weight: float
     waiting_weight_s: float
+    estimates: bool
 
 
 class QueuePolicyResult(Result, total=False):
@@ -204,6 +210,7 @@ class PolicyFields(TypedDict, total=False):
     preemption_cooldown: float
     lost_work_budget: float
     usage_half_life_s: float
+    reclaim_unsavable: bool
     defragment_after_s: float
     idle_gpu_percent: float
     idle_gpu_s: float

@@ -20,7 +20,11 @@ from ray._private import services
 from ray._raylet import GcsClient  # type: ignore[attr-defined]  # compiled
 from ray.exceptions import RayError
 
-from schedulemesh.core.backend.ray_capabilities import rejected_token_error, use_token_if_available
+from schedulemesh.core.backend.ray_capabilities import (
+    local_node_ids,
+    rejected_token_error,
+    use_token_if_available,
+)
 from schedulemesh.core.client.console import show_log
 
 logger = logging.getLogger(__name__)
@@ -175,7 +179,7 @@ def _look(address: str) -> None:
         )
     if isinstance(box[0], RayError):
         raise ConnectionError(f"the cluster at {address} does not answer: {_one_line(box[0])}")
-    if not box[0].intersection(services.find_node_ids()):
+    if not box[0].intersection(local_node_ids()):
         raise ConnectionError(
             f"the cluster at {address} lives, but none of its nodes runs on this machine; run this on one "
             f"of them, or make this machine one with `ray start --address={address}`"

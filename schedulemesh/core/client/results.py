@@ -50,7 +50,7 @@ class AgentInfo(TypedDict, total=False):
     name: str
     #: "agent", "gang", "lease" or "job".
     kind: str
-    #: None: a dry run, which starts no agent, or a lease, which has no process.
+    #: None: a dry run, which starts no agent; a lease, which has no process; an agent that has since ended.
     handle: ActorHandle
     resources: Amounts
     labels: dict[str, str]
@@ -121,8 +121,9 @@ class Result(TypedDict, total=False):
     turned_away: dict[str, int]
     #: Of a refusal: the lowest priority with which it would have been accepted, where there is one.
     sufficient_priority: float
-    #: Of a start that failed: victims that were started again, and those that could not be.
+    #: Of a start that failed: victims that run again, those that wait in the queue, and those that ended.
     restarted: list[str]
+    requeued: list[str]
     not_restarted: list[str]
 
 

@@ -186,7 +186,8 @@ class RayScheduler(
         One transaction: it runs, or everything is as before. The class is built with ``name`` and
         ``labels`` first, then ``actor_args`` and ``actor_kwargs``. ``estimated_duration`` is in seconds.
         With ``pool_selector`` instead of ``pool_name`` the best matching pool is chosen. ``dry_run`` answers
-        where it would run and what would be evicted. The same ``request_id`` again gets the first answer.
+        where it would run and what would be evicted. The same ``request_id`` again gets the first answer;
+        once the agent has ended, its handle is None, unless the task runs on another of its name.
         ``bundles`` are those of its placement group, in a pool that keeps groups: the agent runs in the
         first, its own tasks and actors in all, and ``resources`` are their sum.
 

@@ -17,7 +17,12 @@ from schedulemesh.core.client.deadline import ask_ray
 from schedulemesh.core.client.new_settings import parse_settings
 from schedulemesh.core.client.ray_cluster import join, join_running
 from schedulemesh.core.client.results import Result
-from schedulemesh.errors import InvalidRequestError, ScheduleMeshError, SchedulerNotFoundError
+from schedulemesh.errors import (
+    InvalidRequestError,
+    ScheduleMeshError,
+    SchedulerNotFoundError,
+    shown,
+)
 from schedulemesh.protocol.requests import GetAbout
 
 #: Schedulers that are asked at the same time; one that hangs does not delay the others.
@@ -114,7 +119,7 @@ def _connected(address: object) -> Iterator[None]:
     InvalidRequestError where it is connected to another one, and SchedulerNotFoundError where there is none.
     """
     if address is not None and not isinstance(address, str):
-        raise InvalidRequestError(f"address must be host:port, not {address!r}")
+        raise InvalidRequestError(f"address must be host:port, not {shown(address)}")
     if ray.is_initialized():
         own = str(ray.get_runtime_context().gcs_address)
         if address not in (None, "auto", own):

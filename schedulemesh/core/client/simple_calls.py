@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from schedulemesh.core.client import listings, results
 from schedulemesh.core.client.arguments import public_calls
@@ -47,20 +47,32 @@ class SimpleQueueCalls:
         order: str | None = None,
         ageing_per_hour: float | None = None,
         las_threshold_gpu_hours: float | None = None,
+        las_levels_gpu_hours: Sequence[float] | None = None,
         las_preempts: bool | None = None,
+        las_victims: str | None = None,
+        promote_after_s: float | None = None,
+        las_smaller_first: bool | None = None,
+        shortest_preempts: bool | None = None,
         passing_limit_s: float | None = None,
         waiting_weight: float | None = None,
         waiting_weight_s: float | None = None,
+        estimates: bool | None = None,
     ) -> listings.QueuePolicyResult:
         """Change the given fields of the policy of the queue; returns the whole ``policy``."""
         return self.scheduler.configure_queue(
             order=order,
             ageing_per_hour=ageing_per_hour,
             las_threshold_gpu_hours=las_threshold_gpu_hours,
+            las_levels_gpu_hours=las_levels_gpu_hours,
             las_preempts=las_preempts,
+            las_smaller_first=las_smaller_first,
+            shortest_preempts=shortest_preempts,
+            las_victims=las_victims,
+            promote_after_s=promote_after_s,
             passing_limit_s=passing_limit_s,
             waiting_weight=waiting_weight,
             waiting_weight_s=waiting_weight_s,
+            estimates=estimates,
         )
 
     def get_queue_policy(self) -> listings.QueuePolicyResult:

@@ -11,25 +11,24 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from ray import ObjectRef
 
-from schedulemesh.config.groups import parse_bundles
 from schedulemesh.core.agent.function_agent import FunctionAgent
+from schedulemesh.core.backend.ray_options import parse_options
 from schedulemesh.core.client.arguments import check_constructor
 from schedulemesh.core.client.gangs import Gang, bundles_of, check_member, parse_gang
-from schedulemesh.core.client.ray_options import parse_options
 from schedulemesh.core.client.run_request import named, positional, unwrap, with_run
-from schedulemesh.core.client.task_fields import described_task
+from schedulemesh.core.client.task_fields import described_task, user_name
 from schedulemesh.core.transport.user_code import ShippedArguments, ship_arguments, ship_class
 from schedulemesh.domain.agent import AgentSpec, MemberSpec
-from schedulemesh.domain.kinds import is_a
-from schedulemesh.domain.labels import Selector, parse_labels, parse_selector
+from schedulemesh.domain.labels import parse_labels
 from schedulemesh.domain.names import parse_name
-from schedulemesh.domain.numbers import parse_flag, parse_timeout
-from schedulemesh.domain.resources import NOTHING, Resources, parse_resources, sum_of
+from schedulemesh.domain.numbers import parse_flag
+from schedulemesh.domain.resources import NOTHING, Resources, sum_of
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.protocol.agents import key_of
 from schedulemesh.protocol.requests import SubmitTask
+from schedulemesh.protocol.submissions import Submitter, parse_need, parse_pool, parse_wait
 
 #: Bytes of classes that were shipped already.
 _shipped: weakref.WeakKeyDictionary[type, bytes] = weakref.WeakKeyDictionary()
@@ -80,6 +79,11 @@ def parent_of(caller: Caller, given: Mapping[str, object]) -> str:
     return "" if parse_flag(given.get("detached", False), "detached") else caller.task_id
 
 
+def submitter(caller: Caller, parent: str) -> Submitter:
+    """Who submits from this process. ``parent``: the task that the submitted one ends with; empty: none."""
+    return Submitter(client=client_name(), owner=caller.owner or user_name(), parent=parent)
+
+
 def submission(
     caller: Caller,
     given: Mapping[str, object],
@@ -101,7 +105,7 @@ def submission(
         given.get("ray_options"), first.beneath, own, caller.runtime_env, caller.namespace
     )
     shipped = first.arguments
-    pool_name, selector = _pool(given.get("pool_name"), given.get("pool_selector"))
+    pool_name, selector = parse_pool(given.get("pool_name"), given.get("pool_selector"))
     agent = AgentSpec(
         name=_name(given, "agent_name") or "",
         pool_name=pool_name,
@@ -207,16 +211,7 @@ def _need(
     if gang is not None:
         each = bundles_of(gang, resources)
         return sum_of(each), each
-    need = None if resources is None else parse_resources(resources)
-    if bundles is None:
-        return need, ()
-    parts = parse_bundles(bundles)
-    total = sum_of(parts)
-    if need is not None and need != total:
-        raise InvalidRequestError(
-            f"resources are {need}, but the bundles make {total}; leave resources out, or make both the same"
-        )
-    return total, parts
+    return parse_need(resources, bundles)
 
 
 def _takes_first(given: object, parts: Sequence[Resources], gang: Gang | None) -> bool:
@@ -232,24 +227,6 @@ def _takes_first(given: object, parts: Sequence[Resources], gang: Gang | None) -
             "bundles, or use a lease for placement groups without an agent"
         )
     return takes
-
-
-def _pool(pool_name: object, pool_selector: object) -> tuple[str, Selector]:
-    """The pool's name, or an empty one and the selector that chooses among pools."""
-    if pool_name is None and pool_selector is None:
-        raise InvalidRequestError("name a pool, or give a pool_selector that chooses one")
-    if pool_name is not None and pool_selector is not None:
-        raise InvalidRequestError("give a pool or a pool_selector, not both")
-    if pool_name is None:
-        return "", parse_selector(pool_selector)
-    return parse_name(pool_name, "the pool's name"), ()
-
-
-def parse_wait(given: object) -> tuple[bool, float | None]:
-    """Whether the call waits until the task runs, and the most seconds (None: no limit)."""
-    if given is None or is_a(given, bool):
-        return bool(given), None
-    return True, parse_timeout(given, "wait")
 
 
 def _name(given: Mapping[str, object], argument: str) -> str | None:

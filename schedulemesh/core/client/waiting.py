@@ -20,7 +20,7 @@ from schedulemesh.core.client.task_results import (
 from schedulemesh.domain.containers import as_elements
 from schedulemesh.domain.names import as_text, parse_name
 from schedulemesh.domain.numbers import MAX_DURATION_S, parse_duration, parse_flag
-from schedulemesh.domain.task import EndState
+from schedulemesh.domain.task import ENDED_STATES
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import InvalidRequestError, shown
 from schedulemesh.protocol.answers import Listed, TaskResult
@@ -35,7 +35,6 @@ from schedulemesh.protocol.task_requests import (
 #: Seconds between two updates of a progress display while nothing ends.
 _REFRESH_S = 5.0
 
-_ENDED = frozenset(state.value for state in EndState)
 _BEFORE_RUNNING = ("queued", "starting")
 
 
@@ -85,7 +84,7 @@ def cancel_task(connection: Connection, task_id: object) -> results.Result:
 def _has_reached(status: TaskStatus, until: WaitUntil) -> bool:
     """Whether a task has ended or, where that is waited for, runs."""
     state = status["state"]
-    return state in _ENDED or (until is WaitUntil.RUNNING and state not in _BEFORE_RUNNING)
+    return state in ENDED_STATES or (until is WaitUntil.RUNNING and state not in _BEFORE_RUNNING)
 
 
 def _ids(given: object) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from schedulemesh.config.groups import MAX_WARM
-from schedulemesh.core.client.ray_options import parse_options
+from schedulemesh.core.backend.ray_options import parse_options
 from schedulemesh.core.client.run_request import unwrap
 from schedulemesh.core.client.task_request import Caller, class_bytes
 from schedulemesh.domain.containers import as_items, plain_data

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import msgspec
 import ray
 
+from schedulemesh.core.backend.actor_classes import OF_THE_CLASS
 from schedulemesh.core.backend.ray_resources import ray_amounts
 from schedulemesh.domain.agent import RAY_OPTIONS, check_options
 from schedulemesh.domain.containers import as_items, plain_data
@@ -131,7 +132,7 @@ def _check_by_ray(options: Mapping[str, object]) -> None:
     """Raise InvalidRequestError for values that Ray would refuse when it creates the agent, or later."""
     try:
         # Ray takes them where a class is decorated, and only there.
-        made = {k: v for k, v in options.items() if k == "concurrency_groups"}
+        made = {k: v for k, v in options.items() if k in OF_THE_CLASS}
         own = ray.remote(**made)(_Checked) if made else ray.remote(_Checked)
         own.options(**{k: v for k, v in options.items() if k not in made})
     except Exception as error:

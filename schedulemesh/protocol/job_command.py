@@ -1,0 +1,141 @@
+"""The driver command of a job, as it is sent to the runner, and its parser for every way to a scheduler."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from schedulemesh.domain.containers import as_elements, as_items, plain_data
+from schedulemesh.domain.names import as_text
+from schedulemesh.errors import InvalidRequestError, shown
+
+#: Packs a folder of the submitting machine without the files that match one of the patterns.
+PackFolder = Callable[[Path, tuple[str, ...]], bytes]
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobCommand:
+    """What a driver is: its command, and what it finds."""
+
+    #: A string is run by the shell.
+    entrypoint: str | tuple[str, ...]
+    #: Variables of the driver's environment beside those of its node.
+    env: Mapping[str, str] = field(default_factory=dict)
+    #: A folder of the submitting machine as a ZIP archive, in which the driver runs; None: there is none.
+    working_dir: bytes | None = None
+    #: The runtime environment of all that the driver starts in Ray.
+    runtime_env: Mapping[str, Any] = field(default_factory=dict)
+    #: The folder that every attempt finds again; empty: one on the node.
+    checkpoint_dir: str = ""
+
+
+def parse_command(given: Mapping[str, object], pack: PackFolder | None) -> JobCommand:
+    """The driver that the arguments of ``submit_job`` describe, by name. ``pack`` None: the caller is on
+    another machine, whose folders cannot be read here. Raises InvalidRequestError.
+    """
+    runtime_env = _runtime_env(given.get("runtime_env"))
+    folder, inside = given.get("working_dir"), runtime_env.get("working_dir")
+    if folder is not None and inside is not None:
+        raise InvalidRequestError("working_dir is given twice: as such, and in runtime_env")
+    excludes = _patterns(runtime_env.pop("excludes", None))
+    archive = None
+    if folder is not None or (inside is not None and not is_uri(inside)):
+        runtime_env.pop("working_dir", None)
+        archive = _packed(pack, inside if folder is None else folder, excludes)
+    checkpoint_dir = given.get("checkpoint_dir")
+    return JobCommand(
+        entrypoint=_entrypoint(given.get("entrypoint")),
+        env=_variables(given.get("env"), "env"),
+        working_dir=archive,
+        runtime_env=runtime_env,
+        checkpoint_dir="" if checkpoint_dir is None else _absolute(checkpoint_dir),
+    )
+
+
+def is_uri(given: object) -> bool:
+    """Whether a folder is one that the nodes fetch, not one of the submitting machine."""
+    text = as_text(given)
+    try:
+        return text is not None and bool(urlsplit(text).scheme)
+    except ValueError:
+        return False
+
+
+def _packed(pack: PackFolder | None, given: object, excludes: tuple[str, ...]) -> bytes:
+    path = Path(_text_path(given, "working_dir"))
+    if pack is None:
+        raise InvalidRequestError(
+            f"working_dir is {shown(str(path))}; this call takes a URI that the nodes can fetch, such as "
+            "s3://bucket/code.zip, or submit the job with `schedulemesh submit --working-dir`"
+        )
+    home = os.path.expanduser(path)  # noqa: PTH111  # Path.expanduser raises for unknown users
+    return pack(Path(home), excludes)
+
+
+def _entrypoint(given: object) -> str | tuple[str, ...]:
+    text = as_text(given)
+    if text is not None:
+        if not text.strip():
+            raise InvalidRequestError("entrypoint is empty; give the command of the driver")
+        return text
+    words = tuple(as_elements(given, "entrypoint", "a command: a string, or a list of strings"))
+    found = tuple(word for word in map(as_text, words) if word is not None)
+    if not found or len(found) != len(words):
+        raise InvalidRequestError(
+            f"entrypoint is {shown(given)}; it must be a command: a string for the shell, or a list of "
+            "strings"
+        )
+    return found
+
+
+def _variables(given: object, what: str) -> dict[str, str]:
+    if given is None:
+        return {}
+    pairs = [(as_text(name), as_text(value)) for name, value in as_items(given, what, "a dict")]
+    found = {name: value for name, value in pairs if name and value is not None}
+    if len(found) != len(pairs) or any("=" in n or "\0" in n + v for n, v in found.items()):
+        raise InvalidRequestError(f"{what} must be a dict of strings by name, not {shown(given)}")
+    return found
+
+
+def _runtime_env(given: object) -> dict[str, object]:
+    if given is None:
+        return {}
+    items = as_items(given, "runtime_env", "a dict")
+    found = {str(name): plain_data(value, f"runtime_env[{name!r}]") for name, value in items}
+    modules = found.get("py_modules") or []
+    if isinstance(modules, list) and not all(map(is_uri, modules)):
+        raise InvalidRequestError(
+            "runtime_env has py_modules on this machine, which the cluster cannot fetch; put them into "
+            "working_dir, or give URIs"
+        )
+    return found
+
+
+def _patterns(given: object) -> tuple[str, ...]:
+    if given is None:
+        return ()
+    return tuple(map(str, as_elements(given, "runtime_env['excludes']", "a list of patterns")))
+
+
+def _absolute(given: object) -> str:
+    """A folder on the nodes; a relative one would be another one for every process."""
+    path = _text_path(given, "checkpoint_dir")
+    if not Path(path).is_absolute():
+        raise InvalidRequestError(f"checkpoint_dir is {shown(path)}; it must be an absolute path")
+    return path
+
+
+def _text_path(given: object, what: str) -> str:
+    try:
+        path = os.fspath(given)  # type: ignore[call-overload]  # whatever it is, it is checked here
+    except TypeError:
+        path = None
+    text = as_text(path)
+    if not text:
+        raise InvalidRequestError(f"{what} must be the path of a folder, not {shown(given)}")
+    return text

@@ -1,0 +1,192 @@
+"""The submissions of jobs and leases from the arguments of a call, for every way to a scheduler."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from schedulemesh.config.groups import parse_bundles, parse_strategy
+from schedulemesh.domain.agent import RUN_DRIVER, AgentSpec, JobSpec, parse_over_claim
+from schedulemesh.domain.containers import as_elements
+from schedulemesh.domain.kinds import is_a
+from schedulemesh.domain.labels import Selector, parse_labels, parse_selector
+from schedulemesh.domain.lease import LeaseSpec
+from schedulemesh.domain.names import parse_name
+from schedulemesh.domain.numbers import parse_duration, parse_flag, parse_timeout
+from schedulemesh.domain.resources import NOTHING, Resources, parse_resources, sum_of
+from schedulemesh.domain.task import PARSERS, TaskSpec, parse_task
+from schedulemesh.engine.messages.stimuli import TaskSubmitted
+from schedulemesh.errors import InvalidRequestError
+from schedulemesh.protocol.requests import SubmitTask
+
+_GROUPS = "a list of placement groups, each a list of bundles such as [[{'cpu': 1}, {'cpu': 1}]]"
+
+
+class Submitter(msgspec.Struct, frozen=True, kw_only=True):
+    """Who submits."""
+
+    #: As the scheduler records it.
+    client: str
+    #: The owner of a task for which none is given.
+    owner: str
+    #: The task with which the submitted one ends; empty: none.
+    parent: str = ""
+
+
+class RunnerCode(msgspec.Struct, frozen=True, kw_only=True):
+    """The agent that runs the driver of one job, packed: its class, its arguments and its Ray options."""
+
+    class_key: str
+    arguments_key: str
+    #: As JSON.
+    options: str
+    #: The bytes of the class and of the arguments, by their keys.
+    blobs: dict[str, bytes]
+
+
+def job_request(given: Mapping[str, object], by: Submitter, code: RunnerCode) -> SubmitTask:
+    """The submission of a job from the arguments of ``submit_job``, by name. Raises InvalidRequestError."""
+    need, bundles = parse_need(given.get("resources"), given.get("bundles"))
+    pool_name, selector = parse_pool(given.get("pool_name"), given.get("pool_selector"))
+    on_preempted = given.get("on_preempted")
+    agent = AgentSpec(
+        name="",
+        pool_name=pool_name,
+        resources=NOTHING if need is None else need,
+        labels=parse_labels(given.get("labels")),
+        class_key=code.class_key,
+        arguments_key=code.arguments_key,
+        options=code.options,
+        bundles=bundles,
+        job=_job(given),
+    )
+    how = {"run": RUN_DRIVER, "on_preempted": "requeue" if on_preempted is None else on_preempted}
+    submitted = _submitted(given, by, agent, _task({**given, **how}, by))
+    return SubmitTask(
+        submission=msgspec.structs.replace(
+            submitted,
+            default_resources=need is None,
+            selector=selector,
+            dry_run=parse_flag(given.get("dry_run", False), "dry_run"),
+        ),
+        blobs=code.blobs,
+    )
+
+
+def lease_request(
+    given: Mapping[str, object], by: Submitter, holder_job: str, grace_s: float | None = None
+) -> SubmitTask:
+    """The submission of a lease from the arguments of ``lease``, by name. ``holder_job``: the Ray job with
+    which it ends; empty: none. ``grace_s``: where none is given; None: as the policy says. Raises
+    InvalidRequestError.
+    """
+    groups = _groups(given.get("groups"))
+    bundles = tuple(need for group in groups for need in group)
+    strategy, label = given.get("strategy"), given.get("same_label")
+    grace, ttl_s = given.get("grace_s"), given.get("ttl_s")
+    lease = LeaseSpec(
+        strategy="" if strategy is None else parse_strategy(strategy, "strategy"),
+        same_label="" if label is None else parse_name(label, "same_label"),
+        parts=len(groups),
+        holder_job=holder_job,
+        grace_s=grace_s if grace is None else parse_duration(grace, "grace_s"),
+        ttl_s=None if ttl_s is None else parse_duration(ttl_s, "ttl_s"),
+    )
+    agent = AgentSpec(
+        name="",
+        pool_name=parse_name(given.get("pool"), "the pool's name"),
+        resources=sum_of(bundles),
+        labels=parse_labels(given.get("labels")),
+        bundles=bundles,
+        lease=lease,
+    )
+    return SubmitTask(submission=_submitted(given, by, agent, _task(given, by)))
+
+
+def parse_pool(pool_name: object, pool_selector: object) -> tuple[str, Selector]:
+    """The pool's name, or an empty one and the selector that chooses among pools. Raises
+    InvalidRequestError.
+    """
+    if pool_name is None and pool_selector is None:
+        raise InvalidRequestError("name a pool, or give a pool_selector that chooses one")
+    if pool_name is not None and pool_selector is not None:
+        raise InvalidRequestError("give a pool or a pool_selector, not both")
+    if pool_name is None:
+        return "", parse_selector(pool_selector)
+    return parse_name(pool_name, "the pool's name"), ()
+
+
+def parse_need(
+    resources: object, bundles: object
+) -> tuple[Resources | None, tuple[Resources, ...]]:
+    """What an agent takes in all (None: its pool's default), and its bundles if it names any. Raises
+    InvalidRequestError.
+    """
+    need = None if resources is None else parse_resources(resources)
+    if bundles is None:
+        return need, ()
+    parts = parse_bundles(bundles)
+    total = sum_of(parts)
+    if need is not None and need != total:
+        raise InvalidRequestError(
+            f"resources are {need}, but the bundles make {total}; leave resources out, or make both the same"
+        )
+    return total, parts
+
+
+def parse_wait(given: object) -> tuple[bool, float | None]:
+    """Whether the call waits until the task runs, and the most seconds (None: no limit). Raises
+    InvalidRequestError.
+    """
+    if given is None or is_a(given, bool):
+        return bool(given), None
+    return True, parse_timeout(given, "wait")
+
+
+def _submitted(
+    given: Mapping[str, object], by: Submitter, agent: AgentSpec, task: TaskSpec
+) -> TaskSubmitted:
+    """What every submission of a task has."""
+    until_runs, wait_s = parse_wait(given.get("wait", False))
+    request_id = given.get("request_id")
+    return TaskSubmitted(
+        agent=agent,
+        task=task,
+        request_id=uuid.uuid4().hex if request_id is None else parse_name(request_id, "request_id"),
+        client=by.client,
+        queue=parse_flag(given.get("queue", False), "queue") or until_runs,
+        until_runs=until_runs,
+        wait_s=wait_s,
+    )
+
+
+def _task(given: Mapping[str, object], by: Submitter) -> TaskSpec:
+    fields = {name: given.get(name) for name in PARSERS}
+    if fields["owner"] is None:
+        fields["owner"] = by.owner or None
+    return parse_task({**fields, "parent": by.parent or None})
+
+
+def _job(given: Mapping[str, object]) -> JobSpec:
+    grace_s, strategy, over_claim = map(given.get, ("grace_s", "strategy", "over_claim"))
+    return JobSpec(
+        grace_s=None if grace_s is None else parse_duration(grace_s, "grace_s"),
+        strategy="" if strategy is None else parse_strategy(strategy, "strategy"),
+        over_claim="" if over_claim is None else parse_over_claim(over_claim),
+    )
+
+
+def _groups(given: object) -> Sequence[tuple[Resources, ...]]:
+    elements = as_elements(given, "groups", _GROUPS)
+    if not elements:
+        raise InvalidRequestError(f"groups is empty; it must be {_GROUPS}")
+    groups = [parse_bundles(group, f"groups[{i}]") for i, group in enumerate(elements)]
+    sizes = sorted({len(group) for group in groups})
+    if len(sizes) > 1:
+        raise InvalidRequestError(
+            f"groups have {sizes[0]} to {sizes[-1]} bundles; all groups of one lease have the same number, "
+            "so ask for a lease of each size"
+        )
+    return groups

@@ -1,0 +1,139 @@
+"""The calls that read what belongs to one task, which a submitter may read of its own tasks only."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from schedulemesh.domain.placement import PART_JOINT
+from schedulemesh.domain.task import ENDED_STATES
+from schedulemesh.protocol.answers import AnyAnswer, JobLog, LeaseView
+from schedulemesh.protocol.job_logs import MAX_PIECE, ReadJobLog
+from schedulemesh.protocol.lease_requests import WatchLease
+from schedulemesh.protocol.requests import AnyRequest
+from schedulemesh.protocol.task_requests import LONGEST_WAIT_S
+from schedulemesh.server import parameters as p
+from schedulemesh.server import schemas
+from schedulemesh.server.answers import unexpected
+from schedulemesh.server.parameters import Parameter
+
+Json = dict[str, Any]
+
+#: Bytes of the longest character in UTF-8, of which every part has one.
+_CHARACTER = 4
+
+
+class TaskRead(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that reads something of the task whose id is in its path."""
+
+    path: str
+    summary: str
+    #: The type of the answer.
+    answer: Any
+    parameters: tuple[Parameter, ...]
+    #: The class of the request, which decides who may make it.
+    asks: type
+    request: Callable[[str, Mapping[str, Any]], AnyRequest]
+    #: The answer, from that of the supervisor. Raises Problem for a refusal.
+    told: Callable[[AnyAnswer], Json]
+
+
+def _log(task_id: str, given: Mapping[str, Any]) -> ReadJobLog:
+    return ReadJobLog(
+        task_id=task_id, attempt=given["attempt"], begin=given["offset"], limit=given["limit"]
+    )
+
+
+def _log_part(answer: AnyAnswer) -> Json:
+    if not isinstance(answer, JobLog):
+        raise unexpected(answer)
+    text, length = _text(answer.data, ended=answer.state in ENDED_STATES)
+    return {
+        "state": answer.state,
+        "attempt": answer.attempt,
+        "offset": answer.begin,
+        "text": text,
+        "next": answer.begin + length,
+        "end": answer.end,
+    }
+
+
+def _text(data: bytes, *, ended: bool) -> tuple[str, int]:
+    """The text of a part, and how many bytes it stands for: a character that is cut off at the end is left to
+    the next part, unless there is nothing else and the job has ended, so that the rest will not be written.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    text = decoder.decode(data)
+    if not text and ended:
+        return decoder.decode(b"", final=True), len(data)
+    return text, len(data) - len(decoder.getstate()[0])
+
+
+def _lease(task_id: str, given: Mapping[str, Any]) -> WatchLease:
+    return WatchLease(
+        task_id=task_id,
+        known=given["known"] or "",
+        notified=given["notified"],
+        wait_s=given["wait"],
+    )
+
+
+def _lease_state(answer: AnyAnswer) -> Json:
+    if not isinstance(answer, LeaseView):
+        raise unexpected(answer)
+    return {
+        "state": answer.state,
+        "pool_name": answer.pool_name,
+        "placement_groups": _groups(answer),
+        "grace_s": answer.grace_s,
+        "end_reason": answer.reason,
+        "end_error": answer.error,
+    }
+
+
+def _groups(lease: LeaseView) -> list[Json]:
+    """The placement groups that it has now, in the order in which they were asked for."""
+    if not lease.ray_id or lease.shape is None:
+        return []
+    parts = zip(lease.ray_id.split(PART_JOINT), lease.shape.each_part, strict=True)
+    return [
+        {
+            "id": ray_id,
+            "bundles": [bundle.public() for bundle in part.bundles],
+            "strategy": part.strategy,
+        }
+        for ray_id, part in parts
+    ]
+
+
+TASK_READS = (
+    TaskRead(
+        path="/jobs/{task_id:path}/log",
+        summary="Read what the driver of a job has written, from a position",
+        answer=schemas.JobLogPart,
+        parameters=(
+            p.count("attempt", "Of this attempt; else of the last one.", least=1),
+            p.count("offset", "The position of the first byte.", default=0),
+            p.count("limit", "The most bytes.", MAX_PIECE, least=_CHARACTER, default=MAX_PIECE),
+        ),
+        asks=ReadJobLog,
+        request=_log,
+        told=_log_part,
+    ),
+    TaskRead(
+        path="/leases/{task_id:path}",
+        summary="Read how a lease stands, and its placement groups",
+        answer=schemas.LeaseState,
+        parameters=(
+            p.name("known", "The state that the caller knows: the answer waits for another one."),
+            p.flag("notified", "Whether the caller knows that it is being evicted."),
+            p.count("wait", "The most seconds to wait.", int(LONGEST_WAIT_S), default=0),
+        ),
+        asks=WatchLease,
+        request=_lease,
+        told=_lease_state,
+    ),
+)

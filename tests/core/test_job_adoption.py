@@ -1,0 +1,53 @@
+"""The adoption of Ray jobs: which one is meant, and what is claimed for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from schedulemesh.core.client.job_adoption import adoption
+from schedulemesh.core.client.task_request import Caller
+from schedulemesh.errors import InvalidRequestError
+
+CALLER = Caller(namespace="space", runtime_env={})
+
+
+def row(job_id, submission_id=None, *, ended=False, **resources):
+    """What a Ray job holds in one namespace."""
+    metadata = {} if submission_id is None else {"job_submission_id": submission_id}
+    return {
+        "job_id": job_id,
+        "ended": ended,
+        "metadata": metadata,
+        "resources": resources,
+        "driver_pid": 7,
+        "driver_node_id": "n1",
+        "started_at": 1.0,
+    }
+
+
+def adopted(ray_job_id, *rows):
+    return adoption(CALLER, {"ray_job_id": ray_job_id, "pool_name": "p"}, rows).submission
+
+
+@pytest.mark.parametrize("named", ["02000000", "raysubmit_x"])
+def test_a_ray_job_is_named_by_its_id_or_by_that_of_its_submission(named):
+    rows = row("02000000", "raysubmit_x", cpu=1.0), row("02000000", "raysubmit_x", cpu=0.5)
+    found = adopted(named, *rows, row("03000000", "raysubmit_y", cpu=8.0))
+    assert found.agent.job.adopts == "02000000"
+    assert found.task.task_id == "ray-job-02000000"
+    assert found.agent.resources.public() == {"cpu": 1.5}
+
+
+def test_a_submission_with_several_drivers_is_refused_with_their_ids():
+    rows = row("02000000", "raysubmit_x", cpu=1.0), row("03000000", "raysubmit_x", cpu=1.0)
+    with pytest.raises(InvalidRequestError, match="02000000, 03000000"):
+        adopted("raysubmit_x", *rows)
+    assert adopted("03000000", *rows).agent.job.adopts == "03000000"
+
+
+@pytest.mark.parametrize("named", ["04000000", "05000000", "raysubmit_z"])
+def test_what_has_ended_or_does_not_exist_is_refused(named):
+    with pytest.raises(InvalidRequestError, match=r"jobs\(\) those that are adopted already"):
+        adopted(
+            named, row("04000000", "raysubmit_z", ended=True, cpu=1.0), row("06000000", cpu=1.0)
+        )
