@@ -3,12 +3,12 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 # The oldest supported Ray, on which the tests marked `smoke` run in an environment of their own.
-OLDEST_RAY := 2.55.1
+OLDEST_RAY := 2.49.2
 OLDEST := .venv-oldest
 # Without compiled bytecode Ray's workers start three times slower; see docs/performance.md.
 COMPILE = PYTHONDONTWRITEBYTECODE= $(1)/bin/python -m compileall -q $(1)/lib schedulemesh >/dev/null || true
 
-.PHONY: env demo test smoke check format lint types contracts docs bench drill fuzz dist clean
+.PHONY: env demo test smoke check format lint types contracts docs bench drill fuzz explore dist clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -34,15 +34,23 @@ env: $(VENV)/.dev ## Install everything that tests and checks need
 demo: $(VENV)/.full ## Run the training demo on a local Ray
 	$(BIN)/python -m schedulemesh demo
 
-# Tests that start Ray wait most of the time: the others run beside them, each side in a process of its own.
-ON_RAY := tests/integration tests/drills
+# Tests on Ray wait most of the time: the others run beside them, each side in a process of its own. Ray's workers
+# have a niceness of 15, so the others have it, too; else these would take the processors from them. These end
+# first; then come tests that start clusters of their own, and those with large libraries, on a Ray of their own.
+ON_RAY := tests/integration
+LIBRARIES := $(ON_RAY)/libraries
+LATER := tests/clusters tests/drills $(LIBRARIES)
 RAY_LOG := .pytest_cache/on_ray.log
+# No test begins after that, so that a Ray that has been broken does not let every other test run into its limit.
+PYTEST := $(BIN)/python -m pytest --durations=15 --session-timeout=5400
 
 test: $(VENV)/.dev ## Run all tests
 	@mkdir -p $(dir $(RAY_LOG))
-	@$(BIN)/python -m pytest --durations=15 -o cache_dir=.pytest_cache/on_ray $(ON_RAY) >$(RAY_LOG) 2>&1 & on_ray=$$!; \
-	$(BIN)/python -m pytest --durations=15 $(addprefix --ignore=,$(ON_RAY)); others=$$?; \
-	wait $$on_ray; result=$$?; cat $(RAY_LOG); exit $$((others || result))
+	@trap 'cat $(RAY_LOG)' TERM; \
+	$(PYTEST) -o cache_dir=.pytest_cache/on_ray $(ON_RAY) --ignore=$(LIBRARIES) >$(RAY_LOG) 2>&1 & on_ray=$$!; \
+	nice -n 15 $(PYTEST) $(addprefix --ignore=,$(ON_RAY) $(LATER)); others=$$?; \
+	$(PYTEST) $(LATER); later=$$?; \
+	wait $$on_ray; result=$$?; cat $(RAY_LOG); exit $$((others || later || result))
 
 smoke: $(OLDEST)/.done ## Run the smoke tests on the oldest supported Ray; its own warnings are no errors
 	$(OLDEST)/bin/python -m pytest tests/integration -m smoke -o filterwarnings= -p no:cacheprovider
@@ -74,6 +82,13 @@ drill: $(VENV)/.dev ## Kill processes on a real Ray and check recovery; DRILL_KI
 
 fuzz: $(VENV)/.dev ## Every public call with malicious values on a real Ray; FUZZ_CALLS=20000, FUZZ_SEED= to repeat a run
 	$(BIN)/python -m tests.integration.request_fuzz $(or $(FUZZ_CALLS),20000) $(FUZZ_SEED)
+
+# A fault that is found is reduced to its shortest form, which takes minutes: no test is ended before that.
+explore: $(VENV)/.dev ## New examples for every state machine; EXPLORE_EXAMPLES=1000, EXPLORE_SEED= to repeat a run
+	@seed=$${EXPLORE_SEED:-$$$$}; echo "EXPLORE_SEED=$$seed"; \
+	SCHEDULEMESH_SEED=$$seed HYPOTHESIS_EXAMPLES=$(or $(EXPLORE_EXAMPLES),1000) HISTORIES_STIMULI=100000 \
+	    $(BIN)/python -m pytest --hypothesis-profile=explore --hypothesis-seed=$$seed --timeout=0 \
+	    $$(grep -rlE 'HYPOTHESIS_EXAMPLES|SCHEDULEMESH_SEED' tests)
 
 dist: $(VENV)/.dev
 	$(BIN)/python -m build --outdir dist .

@@ -5,11 +5,24 @@ from __future__ import annotations
 import signal
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
-# How long an example takes depends on what else runs on the machine.
-settings.register_profile("without deadline", deadline=None)
-settings.load_profile("without deadline")
+from tests.watchdog import Watchdog
+
+# A check runs the same examples every time, so that a change alone decides how it ends, and shows a failure
+# as it is found; `make explore` tries others and reduces what it finds, which takes minutes. How long an
+# example takes depends on what else runs on the machine.
+settings.register_profile(
+    "check", deadline=None, derandomize=True, phases=(Phase.explicit, Phase.generate)
+)
+settings.register_profile("explore", deadline=None, print_blob=True)
+settings.load_profile("check")
+
+
+def pytest_configure(config):
+    """Nothing that hangs lets a run hang, unless the time of tests is unlimited (``--timeout=0``)."""
+    if config.getoption("timeout") != 0.0:
+        config.pluginmanager.register(Watchdog(float(config.getini("timeout"))))
 
 
 @pytest.fixture(autouse=True)

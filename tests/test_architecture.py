@@ -33,7 +33,8 @@ def loads(module: str) -> set[str]:
         ("schedulemesh.core.agent.host", {"sqlalchemy", "rich", "typer"}),
         ("schedulemesh.core.agent.user_workers", {"sqlalchemy", "rich", "typer"}),
         ("schedulemesh.store.sql", {"ray"}),
-        ("schedulemesh.cli.app", {"ray", "sqlalchemy", "numpy"}),
+        ("schedulemesh.sim.picture", {"ray", "sqlalchemy", "matplotlib"}),
+        ("schedulemesh.cli.app", {"ray", "sqlalchemy", "numpy", "matplotlib"}),
     ],
 )
 def test_importing_loads_no_more_than_it_needs(module, without):

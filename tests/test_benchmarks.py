@@ -9,6 +9,7 @@ import pytest
 from benchmarks.__main__ import _groups
 from benchmarks.decision import decision
 from benchmarks.dispatch import dispatch
+from benchmarks.estimates import estimates
 from benchmarks.groups import groups
 from benchmarks.history import history
 from benchmarks.journal import recovery
@@ -18,6 +19,7 @@ from benchmarks.metrics import metrics
 from benchmarks.observing import observing
 from benchmarks.queueing import queueing
 from benchmarks.rows import at_least, at_most, note, print_table
+from benchmarks.scaling import scaling
 from benchmarks.streams import streams
 from benchmarks.throughput import engine_alone, through_journal
 from benchmarks.victims import victims
@@ -39,6 +41,8 @@ TINY = [
     lambda: streams(clients=2, lives=20, rounds=2),
     lambda: dispatch(moves=1, ranks=[8]),
     lambda: many_tensors(tensors=4),
+    lambda: scaling(nodes=(5, 10), turnovers=20),
+    lambda: estimates(jobs=60),
 ]
 
 
@@ -61,6 +65,8 @@ TINY = [
         "streams",
         "dispatch",
         "many-tensors",
+        "scaling",
+        "estimates",
     ],
 )
 def test_a_benchmark_gives_rows(measure):

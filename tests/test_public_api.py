@@ -200,6 +200,7 @@ def test_defaults_of_the_policy():
         "preemption_cooldown": 0.0,
         "lost_work_budget": 0.0,
         "usage_half_life_s": 86400.0,
+        "reclaim_unsavable": True,
         "defragment_after_s": 0.0,
         "idle_gpu_percent": 0.0,
         "idle_gpu_s": 600.0,

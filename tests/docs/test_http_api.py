@@ -13,6 +13,7 @@ from schedulemesh.server.changes import CHANGES
 from schedulemesh.server.history import QUESTIONS, STREAM_PATH, STREAM_SUMMARY
 from schedulemesh.server.openapi import document
 from schedulemesh.server.reads import LISTINGS, SINGLES
+from schedulemesh.server.task_reads import TASK_READS
 from tests.docs.documents import ROOT
 
 PAGE = ROOT / "docs" / "http_api.md"
@@ -28,6 +29,7 @@ def calls() -> list[tuple[str, str, str, Role]]:
             role = LEAST_ROLE[type(one.request)]
             found.append(("GET", f"{one.path}/{{{one.key[0]}}}", summary, role))
     found += [("GET", one.path, one.summary, Role.VIEWER) for one in SINGLES]
+    found += [("GET", one.path, one.summary, LEAST_ROLE[one.asks]) for one in TASK_READS]
     found += [("GET", one.path, one.summary, LEAST_ROLE[one.asks]) for one in QUESTIONS]
     found.append(("GET", STREAM_PATH, STREAM_SUMMARY, LEAST_ROLE[QueryEvents]))
     found += [(one.method, one.path, one.summary, LEAST_ROLE[one.asks]) for one in CHANGES]

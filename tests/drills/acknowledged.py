@@ -21,7 +21,7 @@ class Log:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        #: Victims of a failed submission that were not restarted: they may wait in the queue, and run again.
+        #: Victims of a failed submission that wait in the queue, and run again.
         self.may_return: set[str] = set()
         self._lock = threading.Lock()
         self._file = path.open("a", encoding="utf-8")

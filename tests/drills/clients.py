@@ -152,17 +152,27 @@ class Client:
             self._find_own()
             return
         task_id = self.rng.choice(list(self.handles))
-        try:
-            count = ray.get(self.handles[task_id].add.remote())
-        except RayActorError:
-            self._find_own()
+        handle = self.handles[task_id]
+        count = self._added(handle, 1)
+        if count is None:
             return
         answer = self._call("save", task_id, lambda: self.mesh.save_task_state(task_id))
         saved = answer.get("saved_state") or {}
         if answer["success"] and saved["source"] == "save_state":
-            if saved["state"]["count"] < count:
+            if saved["state"]["count"] >= count:
+                self.log.write("saved", task=task_id, count=count)
+            # If it was evicted meanwhile and runs again, it may have been saved before it counted.
+            elif self._added(handle, 0) is not None:
                 raise AssertionError(f"{task_id} was saved at {saved}, after it counted {count}")
-            self.log.write("saved", task=task_id, count=count)
+
+    def _added(self, handle: Any, number: int) -> int | None:
+        """The count of an agent after this is added; None: it has ended."""
+        try:
+            count: int = ray.get(handle.add.remote(number))
+        except RayActorError:
+            self._find_own()
+            return None
+        return count
 
     def policy(self) -> None:
         """Set the policy to a value that it never had before."""
@@ -193,9 +203,11 @@ class Client:
 
     def _find_own(self) -> None:
         """Look up its running tasks, because evictions and rebuilds have made its handles stale."""
+        # Of a victim that another client is told about meanwhile, the answer may show the run before.
+        victims = set(self.log.may_return)
         agents = self.mesh.list_agents()["agents"]
         running = {a["tasks"][0]: a["handle"] for a in agents if a["tasks"] and a["handle"]}
-        self.log.write_returned(running.keys() & self.log.may_return)
+        self.log.write_returned(running.keys() & victims)
         mine = f"{self.name}-"
         self.handles = {task: handle for task, handle in running.items() if task.startswith(mine)}
 
@@ -204,10 +216,15 @@ class Client:
             self.log.write("evicted", task=victim["task_id"])
         for victim in answer.get("not_restarted", []):
             self.log.write("evicted", task=victim)
+        for victim in answer.get("requeued", []):
+            self.log.write("evicted", task=victim)
             self.log.may_return.add(victim)
         if answer["success"]:
             self.log.write("submitted", task=task_id)
-            self.handles[task_id] = answer["agent"]["handle"]
+            handle = answer["agent"]["handle"]
+            # An answer that comes late, as after a restart, may be about an agent that was evicted meanwhile.
+            if handle is not None:
+                self.handles[task_id] = handle
         return answer
 
     def _call(self, kind: str, task_id: str, call: Callable[[], Any]) -> Any:

@@ -35,7 +35,7 @@ class Disk:
 
     def mend(self) -> None:
         """Make it writable again, with its content. No process may have a file of it open."""
-        until(lambda: _done("umount", self._folder) == "", "the disk is in use", 10.0)
+        until(lambda: _done("umount", self._folder) == "", "the disk is in use", 90.0)
         self._mount()
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ from schedulemesh.store.history.schema import progress
 from schedulemesh.store.history.tables import FILES, history_engine
 from schedulemesh.store.sql import SqlJournal
 from tests.drills.acknowledged import Expected, Log
-from tests.drills.checker import FAILS_AFTER_S, IDLE_WITHIN_S, Checker, time_until_served
+from tests.drills.checker import FAILS_AFTER_S, Checker, time_until_served
 from tests.drills.clients import Client, PendingCall, Workload
 from tests.drills.processes import (
     DrillFailed,
@@ -68,7 +68,7 @@ class DrillContext:
             pending: PendingCall = until(
                 lambda: self.workload.pending_call(operation),
                 f"no client does {operation}",
-                IDLE_WITHIN_S,
+                FAILS_AFTER_S,
             )
         finally:
             self.workload.next_operation = None

@@ -12,7 +12,7 @@ import ray
 from ray.exceptions import RayActorError
 
 from tests.drills.agents import began_at
-from tests.drills.checker import FAILS_AFTER_S, IDLE_WITHIN_S, time_until_served
+from tests.drills.checker import FAILS_AFTER_S, time_until_served
 from tests.drills.drill_context import DrillContext
 from tests.drills.processes import (
     DrillFailed,
@@ -42,7 +42,7 @@ class AgentKills(DrillContext):
         until(
             lambda: marked(self.folder, "working", pid) or not began_at(pid),
             "the agent's method does not begin",
-            IDLE_WITHIN_S,
+            FAILS_AFTER_S,
         )
         with contextlib.suppress(ProcessLookupError), stopped(pid):
             if ray.wait([ref], timeout=0)[0]:
@@ -70,7 +70,7 @@ class AgentKills(DrillContext):
                 (m for m in marks(self.folder, "processes") - before if m.startswith(prefix)), None
             ),
             "the constructor does not begin",
-            IDLE_WITHIN_S,
+            FAILS_AFTER_S,
         )
         if answers:
             raise DrillFailed(f"answered before the agent was constructed: {answers}")
@@ -89,11 +89,11 @@ class AgentKills(DrillContext):
         (pid,) = agent_processes(self.folder)[task_id]
         answers: list[Any] = []
         call = thread(lambda: answers.append(self.own.evict(task_id)))
-        until(lambda: marked(self.folder, "saving", pid), "no save begins", IDLE_WITHIN_S)
+        until(lambda: marked(self.folder, "saving", pid), "no save begins", FAILS_AFTER_S)
         if answers:
             raise DrillFailed(f"answered before the state was saved: {answers}")
         at = kill(pid)
-        call.join(IDLE_WITHIN_S)
+        call.join(FAILS_AFTER_S)
         if not answers or not answers[0]["success"]:
             raise DrillFailed(f"the eviction is answered {answers}")
         return time_until_served(self.mesh, at)
@@ -124,12 +124,12 @@ class AgentKills(DrillContext):
         mark = until(
             lambda: first_new_mark(self.folder, "preserving", before),
             "it does not begin",
-            IDLE_WITHIN_S,
+            FAILS_AFTER_S,
         )
         if answers:
             raise DrillFailed(f"answered before the preserver returned: {answers}")
         at = kill(int(mark))
-        call.join(IDLE_WITHIN_S)
+        call.join(FAILS_AFTER_S)
         saved = answers[0]["preempted"][0]["saved_state"] if answers else {}
         if saved.get("source") != "save_state" or "preserver" not in saved.get("warning", ""):
             raise DrillFailed(f"its eviction is answered {answers}")

@@ -14,7 +14,7 @@ from typing import Any
 import ray
 
 from tests.drills.acknowledged import Expected, read_log
-from tests.drills.checker import IDLE_WITHIN_S, time_until_served
+from tests.drills.checker import FAILS_AFTER_S, time_until_served
 from tests.drills.drill_context import TRIES, DrillContext
 from tests.drills.processes import (
     DrillFailed,
@@ -38,11 +38,11 @@ class DriverKills(DrillContext):
             until(
                 lambda: len(_lines(log)) > 6 + self.rng.randrange(10),
                 "it does nothing",
-                IDLE_WITHIN_S,
+                FAILS_AFTER_S,
             )
             for _ in range(TRIES):
                 until(
-                    lambda: _lines(log)[-1]["what"] == "asked", "it sends no request", IDLE_WITHIN_S
+                    lambda: _lines(log)[-1]["what"] == "asked", "it sends no request", FAILS_AFTER_S
                 )
                 time.sleep(self.rng.uniform(0.0, 0.1))  # the kill comes at a random moment
                 with stopped(driver.pid):
@@ -51,7 +51,7 @@ class DriverKills(DrillContext):
                         break
             else:
                 raise DrillFailed("the driver was never caught during an operation")
-            driver.wait(10)
+            driver.wait(FAILS_AFTER_S)
         took = time_until_served(self.mesh, at)
         self.checker.pause()
         self._take_over(log)
@@ -63,18 +63,18 @@ class DriverKills(DrillContext):
         namespace = f"{self.namespace}-tied-{self.drivers}"
         folder = self.folder / namespace
         with _driver("owns", namespace, "tied", log, folder, self.rng) as driver:
-            until(lambda: _submits(log), "it does not submit", IDLE_WITHIN_S)
+            until(lambda: _submits(log), "it does not submit", FAILS_AFTER_S)
             time.sleep(self.rng.uniform(0.0, 0.5))  # the kill comes at a random moment
             with stopped(driver.pid):
                 if not _submits(log):
                     driver.kill()
                     return None
                 at = kill(driver.pid)
-            driver.wait(10)
+            driver.wait(FAILS_AFTER_S)
         until(
             lambda: not named(namespace) and not agent_processes(folder),
             lambda: f"left in Ray: {named(namespace)}, processes {agent_processes(folder)}",
-            IDLE_WITHIN_S,
+            FAILS_AFTER_S,
         )
         return time.monotonic() - at
 
@@ -129,4 +129,4 @@ def _driver(
         yield driver
     finally:
         driver.kill()
-        driver.wait(10)
+        driver.wait(FAILS_AFTER_S)

@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from tests.drills.agents import Marked
-from tests.drills.checker import IDLE_WITHIN_S
+from tests.drills.checker import FAILS_AFTER_S
 from tests.drills.drill_context import DrillContext
 from tests.drills.processes import DrillFailed, kill, marks
 
@@ -84,7 +84,7 @@ class QueuedWorkKills(DrillContext):
 
     def _check(self, work: list[str], evicted: set[str], cancelled: set[str]) -> None:
         """Each task has ended as it was asked to, with the result of its only run."""
-        waited = self.mesh.wait(work, timeout=IDLE_WITHIN_S)
+        waited = self.mesh.wait(work, timeout=FAILS_AFTER_S)
         if waited["pending"]:
             raise DrillFailed(f"never ended: {waited['tasks']}")
         made = [name.split("@") for name in marks(self.folder, "produced")]

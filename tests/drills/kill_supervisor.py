@@ -74,10 +74,11 @@ class SupervisorKills(DrillContext):
         with stopped(first):
             if pending.answered.wait(REPLY_WITHIN_S):
                 return None
+            known = supervisors()  # also those of other schedulers that have not exited yet
             kill(first)
         answered = threading.Event()
         probe = thread(lambda: (self.mesh.list_pools(), answered.set()))
-        (second,) = until(lambda: supervisors() - {first}, "no successor", FAILS_AFTER_S)
+        (second,) = until(lambda: supervisors() - known, "no successor", FAILS_AFTER_S)
         time.sleep(self.rng.uniform(0.0, 0.05))  # the kill comes at a random moment
         with stopped(second):
             at = None if answered.wait(REPLY_WITHIN_S) else kill(second)

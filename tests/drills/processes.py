@@ -40,10 +40,13 @@ def kill(pid: int) -> float:
 
 @contextlib.contextmanager
 def stopped(pid: int) -> Iterator[None]:
-    """Stop a process; it continues afterwards unless it was killed meanwhile."""
+    """Stop a process; it continues afterwards unless it was killed meanwhile.
+
+    Raises ProcessLookupError if it ends before it stands still.
+    """
     os.kill(pid, signal.SIGSTOP)
     try:
-        until(lambda: _is_still(pid), f"process {pid} does not stop", 5.0)
+        until(lambda: _is_still(pid), f"process {pid} does not stop", 30.0)
         yield
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -105,7 +108,13 @@ def marks(folder: Path, kind: str) -> set[str]:
 
 
 def _is_still(pid: int) -> bool:
-    return psutil.Process(pid).status() == psutil.STATUS_STOPPED
+    try:
+        status = psutil.Process(pid).status()
+    except psutil.NoSuchProcess:
+        status = psutil.STATUS_ZOMBIE
+    if status == psutil.STATUS_ZOMBIE:
+        raise ProcessLookupError(f"process {pid} has ended")
+    return bool(status == psutil.STATUS_STOPPED)
 
 
 def named(namespace: str) -> list[str]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +45,41 @@ def process_exists(pid: int) -> bool:
     """Whether a process with this id exists and is no zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
-    except FileNotFoundError:
+    except (
+        FileNotFoundError,
+        ProcessLookupError,
+    ):  # the latter: it ended between opening and reading
         return False
     return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+@contextlib.contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """All threads of a process stand still meanwhile."""
+
+    def are_still() -> bool:
+        threads = Path(f"/proc/{pid}/task").iterdir()
+        try:
+            stats = [(thread / "stat").read_text(encoding="utf-8") for thread in threads]
+        except (FileNotFoundError, ProcessLookupError):  # a thread has ended meanwhile
+            return False
+        return all(stat.rpartition(")")[2].split()[0] == "T" for stat in stats)
+
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        until(are_still, f"process {pid} does not stop")
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def supervisor_of(namespace: str, name: str = "mesh") -> int:
+    """The process id of a scheduler's supervisor, as Ray knows it, whether or not that answers.
+
+    Ray ends an actor before its process has exited, so processes of other supervisors may still be there.
+    """
+    handle = ray.get_actor(f"schedulemesh:{name}", namespace=namespace)
+    return int(ray._private.state.actors(handle._actor_id.hex())["Pid"])
 
 
 def quota(scheduler: Any, pool: str) -> dict[str, Any]:

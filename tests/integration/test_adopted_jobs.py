@@ -60,6 +60,8 @@ def foreign(outside, tmp_path):
 def pool(scheduler):
     """A scheduler with a pool of 8 CPUs, all that there are."""
     scheduler.ensure_pool("p", resources={"cpu": 8})
+    # A runner that does not end the driver in time is ended itself, and the driver runs on.
+    scheduler.update_preemption_policy(cancel_timeout=60.0)
     return scheduler
 
 

@@ -106,6 +106,7 @@ def test_async_methods_of_every_kind(pool):
 
 
 def test_an_async_agent_is_saved_and_cancelled_on_its_loop(pool):
+    pool.update_preemption_policy(cancel_timeout=60.0)  # its process may be slow
     agent = made(pool, Async)
     waiting = agent.wait_for_cancel.remote()
     until(lambda: ray.get(agent.waits.remote()), "it does not wait")
@@ -162,8 +163,17 @@ def test_a_ray_name_is_found_in_the_callers_namespace(pool):
     assert ray.get(found.add.remote(2)) == 2
     assert ray.get(agent.add.remote(1)) == 3
     pool.delete_agent("agent")
-    with pytest.raises(ValueError, match="my-counter"):
-        ray.get_actor("my-counter")
+    # This process has the name in a cache until Ray tells it that the actor is dead.
+    until(lambda: not is_named("my-counter"), "it has the name still")
+
+
+def is_named(name):
+    """Whether Ray finds an actor of this name in the namespace of this process."""
+    try:
+        ray.get_actor(name)
+    except ValueError:
+        return False
+    return True
 
 
 def test_a_ray_name_that_is_taken_is_a_refusal(pool):
@@ -241,7 +251,6 @@ def test_an_agent_that_ray_restarted_is_still_controlled(pool):
     os.kill(pid, 9)
     until(lambda: ray.get(agent.pid.remote()) != pid, "Ray does not restart it")
     ray.get(agent.add.remote(5))
-    pool.update_preemption_policy(save_timeout=5.0)
     answer = pool.execute_preemption("t", "agent")
     assert answer["saved_state"]["state"] == {"count": 5}, answer
 

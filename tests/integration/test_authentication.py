@@ -144,7 +144,7 @@ def test_the_http_api_and_the_metrics_serve_with_tokens(make_scheduler, namespac
     scheduler = make_scheduler(auth="token", http=0)
     until(lambda: scheduler.about()["http"], "the HTTP API does not serve")
     told = found(home, namespace, "mesh")
-    with httpx.Client(base_url=told.url, trust_env=False, timeout=30) as client:
+    with httpx.Client(base_url=told.url, trust_env=False, timeout=60) as client:
         assert client.get("/api/v1/status").status_code == 401
         headers = {"authorization": f"Bearer {told.token}"}
         assert client.get("/api/v1/status", headers=headers).json()["name"] == "mesh"

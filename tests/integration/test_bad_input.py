@@ -11,7 +11,8 @@ from schedulemesh.errors import InvalidRequestError, ScheduleMeshError
 from tests.integration.agents import Plain
 from tests.integration.polling import assert_nothing_held, quota
 
-pytestmark = pytest.mark.timeout(30)
+#: Less than the start_timeout of 120 s, so that nothing waits for an agent that can never start.
+pytestmark = pytest.mark.timeout(100)
 
 NAN, INF = float("nan"), float("inf")
 

@@ -16,6 +16,7 @@ import yaml
 from rich.cells import cell_len
 from typer.testing import CliRunner
 
+from schedulemesh.cli import checks as doctor
 from schedulemesh.cli.app import app
 from schedulemesh.core.client.scheduler import RayScheduler
 from tests.docs.test_command_line import commands
@@ -89,6 +90,7 @@ OTHERS = {
     "adopt",
     "logs",
     "simulate",
+    "rehearse",
     "tokens create",
     "export alerts",
     "export dashboard",
@@ -165,7 +167,7 @@ def test_every_format(run, words, form):
             rows_of(form, done.stdout)
 
 
-def test_what_is_printed_is_what_there_is(run, mesh):
+def test_what_is_printed_is_what_there_is(run, mesh, monkeypatch):
     def printed(words, *more):
         return json.loads(run(words, *more, "-o", "json").stdout)
 
@@ -177,10 +179,10 @@ def test_what_is_printed_is_what_there_is(run, mesh):
     assert printed("list", "-f", "name=调度", "-f", f"namespace={mesh.about()['namespace']}")
     assert printed("explain", "高")["state"] == "running"
     assert printed("tasks", "-f", "owner=nobody") == []
+    monkeypatch.setattr(doctor, "_SLOW_S", 60.0)  # a busy machine is no fault of the scheduler
     checks = {row["check"]: row["status"] for row in printed("doctor")}
-    assert {checks[name] for name in ("Ray", "Ray's version", "scheduler", "journal", "clock")} == {
-        "ok"
-    }
+    named = ("Ray", "Ray's version", "Ray's resources", "scheduler", "journal", "clock")
+    assert {checks[name] for name in named} == {"ok"}
     (node,) = printed("nodes")
     assert run("cordon", node["node_id"]).exit_code == 0
     assert run("nodes", "-f", "cordoned=yes", "-o", "name").stdout.split() == [node["node_id"]]
@@ -216,7 +218,7 @@ def test_a_job_is_submitted_followed_and_listed(run, mesh):
 
 def test_a_ray_job_that_is_not_there_is_not_adopted(run):
     done = run("adopt", "ff000000", "--pool", OTHER)
-    assert done.exit_code != 0
+    assert done.exit_code == 3
     assert "there is no Ray job 'ff000000'" in done.stderr
 
 

@@ -14,8 +14,8 @@ from tests.docs.documents import ROOT, Block, blocks, pages
 from tests.integration.polling import actors_in, until
 
 EXAMPLES = sorted(p.stem for p in (ROOT / "examples").glob("*.py") if p.stem != "__init__")
-#: Run by test_train.py, which has what it needs.
-RUN_ELSEWHERE = {"train_under_a_lease"}
+#: Run by test_train.py, which has what it needs, and by tests/sim, because it needs no Ray.
+RUN_ELSEWHERE = {"train_under_a_lease", "what_if"}
 #: The Chinese README has the same code as the English one, which tests/docs checks.
 RUNNABLE = [p for p in pages() if ".zh-" not in p.name and any(b.runnable for b in blocks(p))]
 

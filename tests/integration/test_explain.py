@@ -70,3 +70,20 @@ def test_ray_work_that_is_not_ours_is_named(scheduler):
     assert [usage["resources"]["cpu"] for usage in waits["external_usage"]] == [6.0]
     ray.kill(foreign)
     until(lambda: scheduler.explain("t")["state"] == "running", "its start")
+
+
+def test_earlier_runs_say_how_long_a_task_runs_and_when_the_next_one_starts(scheduler):
+    scheduler.create_pool("pool", resources=TWO)
+    for number in range(3):
+        submit(scheduler, f"train-{number}", owner="ada")
+        assert scheduler.complete_task(f"train-{number}", end_agent=True)["success"]
+    submit(scheduler, "train-3", owner="ada")
+    submit(scheduler, "train-4", owner="ada", queue=True)
+    waits = scheduler.explain("train-4")
+    assert waits["earliest_start"] is not None
+    rests_on = waits["start_rests_on"]
+    assert (rests_on["task_id"], rests_on["runs"]) == ("train-3", 3)
+    assert (rests_on["owner"], rests_on["pattern"]) == ("ada", "train-*")
+    assert "3 earlier runs of owner ada, pattern train-*" in " ".join(
+        text_of(waits, waits["since"]).split()
+    )

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 import ray
+from ray.core.generated.gcs_pb2 import ActorTableData
+from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from schedulemesh.core.backend import ray_internals
+from schedulemesh.core.backend.ray_internals import LIVING_STATES, actor_entries
 from tests.integration.agents import Counter
 from tests.integration.polling import actors_in, process_exists, until
 from tests.integration.test_pg_pools import ONE, make_pool, runs, submit
@@ -102,3 +107,26 @@ def test_a_foreign_actor_without_a_name_is_ended_too(pool):
     until(lambda: not process_exists(pid), "the foreign actor still runs")
     with pytest.raises(ray.exceptions.RayActorError):
         ray.get(kept.pid.remote())
+
+
+def test_a_member_of_a_group_is_one_until_it_is_dead():
+    """Also while it starts again; of dead ones Ray's table has many thousands, which nobody asks for."""
+    group = placement_group([{"CPU": 1.0}])
+    ray.get(group.ready())
+    here = PlacementGroupSchedulingStrategy(group)
+    actor = ForeignActor.options(
+        scheduling_strategy=here, max_restarts=1, max_task_retries=1
+    ).remote()
+    pid = ray.get(actor.pid.remote())
+    os.kill(pid, signal.SIGKILL)
+
+    def runs_again():
+        (member,) = ray_internals.group_members(group.id.hex())
+        return member.pid not in (0, pid)
+
+    until(runs_again, "it does not start again")
+    ray.kill(actor)
+    until(lambda: not ray_internals.group_members(group.id.hex()), "it is a member still")
+    states = {ActorTableData.FromString(one).state for one in actor_entries(LIVING_STATES)}
+    assert ActorTableData.DEAD not in states
+    remove_placement_group(group)

@@ -6,9 +6,14 @@ import os
 import random
 import signal
 import socket
+import sys
 
 import httpx
 import pytest
+import ray
+from ray import PlacementGroupID
+from ray.util.placement_group import PlacementGroup
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from schedulemesh.config.discovery import found
 from schedulemesh.config.http import home_folder
@@ -35,7 +40,7 @@ def client(scheduler, namespace, home):
     """A client with the token of the file."""
     told = found(home, namespace, "mesh")
     headers = {"authorization": f"Bearer {told.token}"}
-    with httpx.Client(base_url=told.url, headers=headers, trust_env=False, timeout=30) as made:
+    with httpx.Client(base_url=told.url, headers=headers, trust_env=False, timeout=60) as made:
         yield made
 
 
@@ -90,3 +95,55 @@ def test_it_outlives_a_killed_supervisor(scheduler, namespace, home, client):
     assert status["epoch"] == epoch + 1
     assert found(home, namespace, "mesh") == before
     until(lambda: scheduler.about()["http"], "the new supervisor is not told the address")
+
+
+def followed(client, task_id):
+    """All that the driver of a job writes, read piece by piece until the job has ended."""
+    text, offset = "", 0
+    while True:
+        path = f"/api/v1/jobs/{task_id}/log?offset={offset}&limit=100"
+        part = client.get(path).json()
+        text, offset = text + part["text"], part["next"]
+        if part["state"] == "completed" and offset == part["end"]:
+            return text
+
+
+def test_a_job_is_submitted_and_its_log_followed_without_the_client(scheduler, client):
+    scheduler.create_pool("p", resources={"cpu": 1})
+    code = "import os; [print('训练', n, os.environ['MODE'], flush=True) for n in range(100)]"
+    body = {
+        "task_id": "train",
+        "pool_name": "p",
+        "resources": {"cpu": 1},
+        "entrypoint": [sys.executable, "-c", code],
+        "env": {"MODE": "fast"},
+    }
+    answer = client.post("/api/v1/jobs", json=body)
+    assert (answer.status_code, answer.json()["state"]) == (200, "running"), answer.text
+    assert followed(client, "train").splitlines() == [f"训练 {n} fast" for n in range(100)]
+    assert scheduler.result("train")["result"]["exit_code"] == 0
+
+
+def process_id():
+    return os.getpid()
+
+
+def test_a_lease_is_granted_for_a_ray_job_without_the_client(scheduler, client):
+    scheduler.create_pool("p", resources={"cpu": 2})
+    body = {
+        "task_id": "groups",
+        "pool": "p",
+        "groups": [[{"cpu": 1}], [{"cpu": 1}]],
+        "holder_job": ray.get_runtime_context().get_job_id(),
+    }
+    answer = client.post("/api/v1/leases", json=body)
+    assert (answer.status_code, answer.json()["state"]) == (200, "running"), answer.text
+    state = client.get("/api/v1/leases/groups").json()
+    groups = [PlacementGroup(PlacementGroupID.from_hex(g["id"])) for g in state["placement_groups"]]
+    assert len(groups) == 2
+    for group in groups:
+        strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0)
+        work = ray.remote(num_cpus=1, scheduling_strategy=strategy)(process_id)
+        assert ray.get(work.remote()) != os.getpid()
+    assert client.post("/api/v1/leases/groups/release").json()["success"]
+    assert client.get("/api/v1/leases/groups").json()["state"] == "completed"

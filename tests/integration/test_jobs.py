@@ -105,6 +105,11 @@ def driver_of(scheduler, task_id):
     return int(log_of(scheduler, task_id).split("driver ")[1].split()[0])
 
 
+def until_restarted(scheduler, epoch):
+    """Return when a later supervisor than that of this epoch serves; ``ray.kill`` does not wait for it."""
+    until(lambda: scheduler.about()["epoch"] > epoch, "the supervisor did not return", 60)
+
+
 def assert_nothing_is_left(scheduler, outside):
     """Assert that nothing of a job exists in Ray, and that its claim is free."""
     assert actors_in(outside) == []
@@ -138,6 +143,7 @@ class Asks:
             return mesh.name, mesh.about()["epoch"]
 
 
+@pytest.mark.smoke
 def test_in_a_job_and_in_an_agent_a_scheduler_without_a_name_is_their_own(pool, submit):
     submit(
         "asks",
@@ -185,7 +191,7 @@ FAMILY = """
 def test_tasks_that_a_driver_has_started_end_with_an_eviction_and_stay_when_it_completes(
     pool, submit
 ):
-    submit("family", FAMILY, resources={"cpu": 1}, grace_s=2.0)
+    submit("family", FAMILY, resources={"cpu": 1}, grace_s=15.0)
     until_written(pool, "family", "first")
     first = "{'family': '', 'child': 'family', 'apart': '', 'waits': 'family'}"
     assert f"first {first}" in log_of(pool, "family")
@@ -261,9 +267,12 @@ def test_a_job_that_is_cancelled_has_notice_and_grace(pool, submit):
 
 
 def test_a_job_that_holds_more_than_it_claims_fails_where_the_policy_says_so(pool, submit, outside):
-    pool.update_preemption_policy(over_claim_s=0.5)
     answer = {"resources": {"cpu": 1}, "over_claim": "end", "max_retries": 3}
     submit("train", PLAIN + WAITS, outside, **answer)
+    # Its actors start one after the other; it is to be ended when it holds all.
+    until_written(pool, "train", "result 42")
+
+    pool.update_preemption_policy(over_claim_s=0.5)
 
     assert pool.wait(["train"], timeout=90)["pending"] == []
 
@@ -301,10 +310,12 @@ def test_a_job_survives_its_supervisor_and_ends_whole(pool, submit, outside, nam
     submit("train", PLAIN + WAITS, outside)
     until_written(pool, "train", "result 42")
     supervisor = ray.get_actor("schedulemesh:mesh", namespace=namespace)
+    epoch = pool.about()["epoch"]
 
     ray.kill(supervisor, no_restart=False)
 
-    (listed,) = until(lambda: pool.jobs().get("jobs"), "the supervisor did not return", 60)
+    until_restarted(pool, epoch)
+    (listed,) = pool.jobs()["jobs"]
     assert (listed["state"], listed["attempt"]) == ("running", 1)
     assert log_of(pool, "train").count("result 42") == 1
     pool.cancel_task("train")
@@ -318,10 +329,12 @@ def test_a_job_whose_runner_and_supervisor_die_together_leaves_nothing(
     until_written(pool, "train", "result 42")
     runner = pool.list_agents()["agents"][0]["pid"]
     supervisor = ray.get_actor("schedulemesh:mesh", namespace=namespace)
+    epoch = pool.about()["epoch"]
 
     os.kill(runner, signal.SIGKILL)
     ray.kill(supervisor, no_restart=False)
 
+    until_restarted(pool, epoch)
     (listed,) = until(
         lambda: [job for job in pool.jobs()["jobs"] if job["state"] == "lost"],
         "the loss was not found",

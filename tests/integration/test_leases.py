@@ -14,10 +14,17 @@ from ray.exceptions import RayActorError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from schedulemesh import InvalidRequestError, LeaseRefusedError
+from schedulemesh.core.backend.ray_internals import group_in_use
 from schedulemesh.simple import SimpleScheduler
 from tests.integration.agents import Plain
 from tests.integration.drivers import run_driver, start_driver
-from tests.integration.polling import assert_nothing_held, groups_in, process_exists, until
+from tests.integration.polling import (
+    assert_nothing_held,
+    groups_in,
+    process_exists,
+    touched,
+    until,
+)
 
 #: Two groups of two bundles: half of the 8 CPUs of this run's Ray.
 GROUPS = [[{"cpu": 1.0}, {"cpu": 1.0}]] * 2
@@ -95,7 +102,7 @@ def test_every_bundle_is_for_any_job_in_any_namespace_and_ends_with_the_lease(
 ):
     lease = pool.lease("shared", "pool", GROUPS, strategy="STRICT_PACK")
     assert [group.bundle_count for group in lease.placement_groups] == [2, 2]
-    assert lease.placement_groups[0].wait(5)
+    assert lease.placement_groups[0].wait(30)
     (row,) = pool.list_tasks()["tasks"]
     assert (row["task_id"], row["phase"], row["kind"]) == ("shared", "running", "lease")
     told = run_driver(USES_EVERY_BUNDLE.format(namespace=namespace), tmp_path).splitlines()
@@ -103,8 +110,8 @@ def test_every_bundle_is_for_any_job_in_any_namespace_and_ends_with_the_lease(
     assert len(pids) == 4
     assert all(map(process_exists, pids)), "detached actors outlive their job"
     assert lease.release() == {"success": True}
-    until(lambda: not any(map(process_exists, pids)), "a process is left", 2.0)
-    assert not groups_in(namespace)
+    until(lambda: not any(map(process_exists, pids)), "a process is left")
+    until(lambda: not groups_in(namespace), "its groups are left in Ray")
     assert_nothing_held(pool)
     assert lease.release()["detail"] == "already_ended"
 
@@ -119,12 +126,11 @@ def test_a_holder_that_is_called_back_hands_its_groups_over(pool):
 
     lease = pool.lease("low", "pool", GROUPS, priority=1.0, on_preempt=save, grace_s=60.0)
     _, pids = fill(lease)
-    began = time.monotonic()
     answer = submit(pool, "urgent", 6.0)
     assert answer["success"], answer
-    assert time.monotonic() - began < 30.0, "it did not wait for the whole grace"
+    assert lease.grace_left() > 0, "it did not wait for the whole grace"
     assert seen == [(True, True)]
-    until(lambda: not any(map(process_exists, pids)), "a process is left", 2.0)
+    until(lambda: not any(map(process_exists, pids)), "a process is left")
     assert [task["task_id"] for task in answer["preempted"]] == ["low"]
     assert lease.preempted()
 
@@ -135,7 +141,7 @@ def test_a_holder_that_ignores_the_notice_loses_all_that_runs_in_its_groups(pool
     began = time.monotonic()
     assert submit(pool, "urgent", 6.0)["success"]
     assert time.monotonic() - began >= 1.0
-    until(lambda: not any(map(process_exists, pids)), "a process is left", 2.0)
+    until(lambda: not any(map(process_exists, pids)), "a process is left")
     with pytest.raises(RayActorError):
         ray.get(members[0].pid.remote())
     until(lambda: lease.state == "cancelled", "it has not seen its end")
@@ -158,30 +164,37 @@ def test_a_released_group_is_handed_on_as_it_is(scheduler):
     config = {"enable": True, "max_dynamic_pgs": 1}
     scheduler.create_pool("pool", resources={"cpu": 8.0}, pg_pool_config=config)
     first = scheduler.lease("first", "pool", [[{"cpu": 2.0}]])
-    ids = [group.id for group in first.placement_groups]
-    fill(first)
+    (group,) = first.placement_groups
+    members, _ = fill(first)
+    until(lambda: group_in_use(group.id.hex()), "Ray does not show what runs in it")
+    # Where what its holder has ended is still there a second after the release, the group is made again.
+    del members
+    until(lambda: not group_in_use(group.id.hex()), "what ran in it does not end")
     first.release()
     with scheduler.lease("second", "pool", [[{"cpu": 2.0}]]) as second:
-        assert [group.id for group in second.placement_groups] == ids
+        assert [handed.id for handed in second.placement_groups] == [group.id]
         fill(second)
     assert second.state in ("running", "completed")
     assert_nothing_held(scheduler)
 
 
-def test_tasks_that_run_in_a_lease_end_with_it(scheduler):
+def test_tasks_that_run_in_a_lease_end_with_it(scheduler, tmp_path):
     config = {"enable": True, "max_dynamic_pgs": 1}
     scheduler.create_pool("pool", resources={"cpu": 8.0}, pg_pool_config=config)
     lease = scheduler.lease("first", "pool", [[{"cpu": 2.0}]])
     (group,) = lease.placement_groups
 
     @ray.remote(num_cpus=2, max_retries=0)
-    def sleeps(seconds):
-        time.sleep(seconds)  # there to be ended
+    def sleeps(began):
+        began.touch()
+        time.sleep(600)  # there to be ended
 
-    ref = sleeps.options(scheduling_strategy=in_bundle(group, 0)).remote(600)
-    assert not ray.wait([ref], timeout=1.0)[0]
+    began = tmp_path / "began"
+    ref = sleeps.options(scheduling_strategy=in_bundle(group, 0)).remote(began)
+    until(touched(began), "it does not run")
+    assert not ray.wait([ref], timeout=0)[0]
     lease.release()
-    assert ray.wait([ref], timeout=10.0)[0], "it runs on"
+    assert ray.wait([ref], timeout=60.0)[0], "it runs on"
     with scheduler.lease("second", "pool", [[{"cpu": 2.0}]]) as second:
         fill(second)
 
@@ -215,8 +228,29 @@ def test_a_lease_is_as_it_was_when_the_supervisor_has_been_killed(pool):
     assert [group.id for group in again.placement_groups] == ids
     assert all(map(process_exists, pids))
     assert lease.release() == {"success": True}
-    until(lambda: not any(map(process_exists, pids)), "a process is left", 2.0)
+    until(lambda: not any(map(process_exists, pids)), "a process is left")
     assert_nothing_held(pool)
+
+
+def test_a_lease_from_a_free_group_survives_a_kill_right_after_it_was_granted(make_scheduler):
+    scheduler = make_scheduler(detached=True)
+    config = {"enable": True, "max_dynamic_pgs": 1}
+    scheduler.create_pool("pool", resources={"cpu": 8.0}, pg_pool_config=config)
+    about = scheduler.about()
+    for number in range(3):
+        lease = scheduler.lease(f"kept-{number}", "pool", [[{"cpu": 2.0}]])
+        os.kill(about["pid"], signal.SIGKILL)
+        ids = [group.id for group in lease.placement_groups]
+        _, pids = fill(lease)
+        about, before = scheduler.about(), about
+        assert about["epoch"] > before["epoch"]
+        again = scheduler.get_lease(f"kept-{number}")
+        assert again.state == "running"
+        assert [group.id for group in again.placement_groups] == ids
+        assert all(map(process_exists, pids)), "what runs in it was ended"
+        assert len(scheduler.list_tasks()["tasks"]) == 1, "it was granted twice"
+        assert lease.release() == {"success": True}
+    assert_nothing_held(scheduler)
 
 
 def test_a_lease_waits_in_the_queue_until_there_is_room(pool):
@@ -232,7 +266,7 @@ def test_a_lease_waits_in_the_queue_until_there_is_room(pool):
         assert pool.explain("fourth")["state"] == "queued"
         with pytest.raises(InvalidRequestError, match=r"wait\(\) returns when it is granted"):
             assert waiting.placement_groups
-    assert waiting.wait(20.0)
+    assert waiting.wait(60.0)
     fill(waiting)
     waiting.release()
     assert_nothing_held(pool)
@@ -262,7 +296,7 @@ def test_ctrl_c_while_a_lease_waits_leaves_nothing_in_the_queue(
 
 
 def test_a_lease_ends_unless_it_is_renewed(pool):
-    lease = pool.lease("short", "pool", GROUPS, ttl_s=5.0)
+    lease = pool.lease("short", "pool", GROUPS, ttl_s=10.0)
     assert lease.renew() == {"success": True}
     until(lambda: lease.state == "cancelled", "it does not expire")
     assert pool.explain("short")["reason"] == "lease_expired"
@@ -275,7 +309,8 @@ def test_a_scheduler_is_shut_down_quietly_while_a_lease_is_watched(tmp_path, nam
     scheduler.create_pool("pool", resources={{"cpu": 2.0}})
     lease = scheduler.lease("watched", "pool", [[{{"cpu": 1.0}}]])
     assert scheduler.shutdown()["success"]
-    lease._watcher.join(30.0)
+    with lease._changed:
+        lease._changed.wait_for(lambda: lease.state != "running", 30.0)
     print(lease.state, flush=True)
     """
     with start_driver(program.format(namespace=namespace), tmp_path) as driver:
@@ -292,7 +327,7 @@ def test_simple_scheduler_leases_too(namespace):
         assert repr(lease).startswith("<Lease 'a' in pool 'pool': running")
         preempting = threading.Thread(target=mesh.preempt_task, args=("a",))
         preempting.start()
-        assert called.wait(20.0)
+        assert called.wait(30.0)
         lease.release()
-        preempting.join(20.0)
+        preempting.join(60.0)
         assert not preempting.is_alive()

@@ -71,7 +71,7 @@ def test_measured_progress_changes_what_starts_before_a_waiting_task(scheduler):
     until(lambda: _progress(scheduler) == 0.001, "the progress does not arrive")
 
     def measured():
-        ray.get(handle.report.remote(progress=0.0025))
+        ray.get(handle.report.remote(progress=0.01))
         return scheduler.explain("long")["end_measured"]
 
     until(measured, "its end is not measured")

@@ -15,6 +15,8 @@ from schedulemesh.core.agent.metrics_agent import MetricsReportingAgent
 from tests.integration.polling import until
 
 ONE = {"cpu": 1.0}
+#: Of so many reports without pause one is sent each tenth of a second, and the last one.
+REPORTS, GAP_S = 3000, 0.1
 
 
 class Training(MetricsReportingAgent):
@@ -24,13 +26,10 @@ class Training(MetricsReportingAgent):
         for step in range(1, steps + 1):
             self.report_metrics({"step": step, **more})
 
-    def flood(self, seconds: float) -> int:
-        end, count = time.monotonic() + seconds, 0
-        while time.monotonic() < end:
-            count += 1
+    def flood(self, reports: int) -> None:
+        for count in range(1, reports + 1):
             self.report_metrics({"step": count}, at_once=True)
             time.sleep(0.0005)  # the rate at which it reports
-        return count
 
     def report_as(self, name: str) -> bool:
         """As an agent that was made elsewhere would."""
@@ -109,16 +108,18 @@ def latencies(pool, seconds):
 def test_an_agent_that_reports_continuously_does_not_slow_others(pool, record_property):
     handle = submit(pool, "t")
     quiet = statistics.median(latencies(pool, 2.0))
-    flooding = handle.flood.remote(4.0)
+    began = time.monotonic()
+    flooding = handle.flood.remote(REPORTS)
     until(lambda: metrics_of(pool, "t"), "no metrics arrive")
     disturbed = statistics.median(latencies(pool, 2.0))
-    reports = ray.get(flooding)
-    record_property("latency", (quiet, disturbed, reports))
-    print(f"quiet {quiet * 1e3:.1f} ms, disturbed {disturbed * 1e3:.1f} ms, {reports} reports")
-    assert reports > 1000
-    # A busy agent takes one of the machine's cores; a backlog would take seconds.
-    assert disturbed < 5 * quiet + 0.05
-    until(lambda: metrics_of(pool, "t") == {"step": reports}, "the last report does not arrive")
+    ray.get(flooding)
+    until(lambda: metrics_of(pool, "t") == {"step": REPORTS}, "the last report does not arrive")
+    seconds = time.monotonic() - began
+    record_property("latency", (quiet, disturbed))
+    print(f"quiet {quiet * 1e3:.1f} ms, disturbed {disturbed * 1e3:.1f} ms")
+    # So others never wait for a backlog of its reports, however busy the machine is.
+    (arrived,) = pool.get_metrics("pool", names=["step"])["metrics"]
+    assert arrived["count"] <= seconds / GAP_S + 1
 
 
 def test_reports_are_aggregated_by_agent_and_by_pool(pool):

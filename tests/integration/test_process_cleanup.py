@@ -182,7 +182,7 @@ def test_deleting_a_stopped_agent_returns_when_its_process_has_exited(pool):
         lambda: done.is_set() or "on-old" in {a["name"] for a in pool.list_agents()["agents"]},
         "neither listed nor ended",
     )
-    assert done.wait(10.0)
+    assert done.wait(30.0)
     assert not any(map(process_exists, pids))
 
 

@@ -124,8 +124,7 @@ def test_a_supervisor_killed_during_its_first_start_starts_again(namespace, tmp_
     known = supervisors()
     maker = threading.Thread(target=make)
     maker.start()
-    until(lambda: supervisors() - known, "no supervisor was started")
-    (pid,) = supervisors() - known
+    (pid,) = until(lambda: supervisors() - known, "no supervisor was started")
     time.sleep(after_s)  # the moment of the kill: at once, and some way into its beginning
     os.kill(pid, signal.SIGKILL)
     maker.join(120)

@@ -215,6 +215,8 @@ def test_a_restorer_that_hangs_leaves_the_state_as_it_was(scheduler):
     assert scheduler.list_agents()["agents"] == scheduler.list_tasks()["tasks"] == []
     assert scheduler.get_saved_state("t")["saved_state"] == saved
     scheduler.register_state_handlers("pool")
+    # The agent's own restore is not what is limited here.
+    scheduler.update_preemption_policy(save_timeout=60.0)
     assert scheduler.restore_task(saved)["state_restored"]
 
 

@@ -8,7 +8,6 @@ import signal
 import time
 
 import pytest
-import ray
 
 import schedulemesh
 from schedulemesh.core import RayScheduler
@@ -20,6 +19,7 @@ from schedulemesh.errors import (
 )
 from tests.integration.agents import Plain
 from tests.integration.drivers import run_driver
+from tests.integration.polling import supervisor_of
 from tests.integration.test_supervisor_startup import command, supervisor_pid
 
 
@@ -48,7 +48,7 @@ def test_every_call_to_a_stopped_supervisor_names_itself_in_the_error(frozen, na
         began = time.monotonic()
         with pytest.raises(SchedulerUnavailableError, match=f"'mesh' shows no sign .*'{method}'"):
             call()
-        assert time.monotonic() - began < 10.0
+        assert time.monotonic() - began < 25.0  # otherwise it waits for 30
 
 
 @pytest.fixture
@@ -65,8 +65,10 @@ def other(make_scheduler):
 
 
 def test_a_list_says_which_scheduler_does_not_answer_and_what_the_others_have(
-    other, frozen, namespace
+    other, frozen, namespace, monkeypatch
 ):
+    # The other one is to answer in this time, too, however busy the machine is.
+    monkeypatch.setattr(deadline, "SILENCE_S", 15.0)
     found = RayScheduler.list()["schedulers"]
     stopped, serving = [one for one in found if one["namespace"] == namespace]
 
@@ -112,17 +114,10 @@ def test_a_request_that_timed_out_is_repeated_safely(frozen, namespace, monkeypa
 
     with pytest.raises(SchedulerUnavailableError):
         submit()
-    os.kill(frozen_pid(namespace), signal.SIGCONT)
+    os.kill(supervisor_of(namespace), signal.SIGCONT)
     monkeypatch.undo()
     assert submit()["success"]
     assert [task["task_id"] for task in frozen.list_tasks()["tasks"]] == ["t"]
-
-
-def frozen_pid(namespace):
-    """The process of the supervisor, as Ray knows it."""
-    handle = ray.get_actor("schedulemesh:mesh", namespace=namespace)
-    known = ray._private.state.actors(handle._actor_id.hex())
-    return int(known["Pid"])
 
 
 def test_a_client_without_detached_warns_that_it_found_a_detached_scheduler(

@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 import ray
@@ -92,6 +93,11 @@ class Worker(ShardHolder, AgentActor):
 
     def sleep(self, seconds):
         time.sleep(seconds)  # a call that takes its time
+
+    def wait_for(self, file):
+        """Return at once without a file."""
+        while file and not Path(file).exists():
+            time.sleep(0.01)  # a call that ends when the test says so
 
     def pid(self):
         return os.getpid()
@@ -703,10 +709,16 @@ def test_an_error_raised_by_a_worker_is_named_and_chained(first):
     assert isinstance(error.__cause__, ValueError)
 
 
-def test_a_worker_that_is_late_is_named(first):
-    slow = first.dispatch("sleep", [0.0, 0.0, 1.5, 0.0], Answers(list))
-    with pytest.raises(WorkerTimeoutError, match=r"0\.3 s of rank 2 \(agent first-2\)") as told:
-        slow.outputs(timeout_s=0.3)
+def test_a_worker_that_is_late_is_named(first, tmp_path):
+    go_on = tmp_path / "go"
+    slow = first.dispatch("wait_for", ["", "", str(go_on), ""], Answers(list))
+    try:
+        # None of the others may be late.
+        ray.get([slow.refs[rank] for rank in (0, 1, 3)])
+        with pytest.raises(WorkerTimeoutError, match=r"0\.3 s of rank 2 \(agent first-2\)") as told:
+            slow.outputs(timeout_s=0.3)
+    finally:
+        go_on.touch()
     assert isinstance(told.value, TimeoutError)
     assert slow.outputs() == [None] * 4
 
@@ -775,12 +787,13 @@ def test_a_source_that_dies_after_the_call_is_named_instead_of_its_receivers(doo
     assert dead(told.value, doomed, 1)
 
 
-def test_a_stopped_worker_ends_a_move_in_time(doomed, first):
+def test_a_stopped_worker_ends_a_move_in_time(doomed, first, tmp_path):
     two, rows = ParallelLayout.of(dp=2), Sharding.of(ParallelLayout.of(dp=2), dp=0)
     doomed.dispatch("keep_shards", np.zeros((4, 4)), rows, arguments={"key": "w"}).outputs()
-    busy = doomed.handles[0].sleep.remote(3.0)
+    busy = doomed.handles[0].wait_for.remote(str(tmp_path / "go"))
     with pytest.raises(WorkerTimeoutError, match=r"rank 0 \(agent doomed-0\) of group doomed"):
         reshard(doomed, laid(first, two), "w", source=rows, destination=rows, timeout_s=0.5)
+    (tmp_path / "go").touch()
     ray.get(busy)
 
 

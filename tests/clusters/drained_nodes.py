@@ -14,11 +14,14 @@ import ray
 from ray.core.generated import autoscaler_pb2
 
 from schedulemesh.core import RayScheduler
+from tests.clusters.nodes import three_nodes
+from tests.clusters.three_nodes import all_free
 from tests.integration.agents import Counter
 from tests.integration.polling import until
-from tests.integration.three_nodes import three_nodes
 
 DEADLINE_S = 120
+#: Seconds for a move, with the first process that a node starts.
+MOVES_S = 60.0
 
 
 def drain_by_ray(node_id: str) -> bool:
@@ -46,7 +49,7 @@ def main() -> None:
     """Drain the node of a counting task twice; it counts on where it was."""
     with three_nodes():
         mesh = RayScheduler("drained")
-        until(lambda: len(mesh.cluster_snapshot()["nodes"]) == 3, "the nodes are not seen")
+        until(lambda: all_free(mesh), "the nodes are not seen")
         mesh.cordon_node(ray.get_runtime_context().get_node_id())
         mesh.create_pool("pool", resources={"cpu": 8.0})
         told: dict[str, Any] = {}
@@ -57,7 +60,7 @@ def main() -> None:
         first = answer["agent"]["node_id"]
 
         told["drain"] = mesh.drain_node(first)["success"]
-        agent = until(lambda: running_elsewhere(mesh, first), "it did not move")
+        agent = until(lambda: running_elsewhere(mesh, first), "it did not move", MOVES_S)
         told["after_drain"] = ray.get(agent["handle"].add.remote(1))
         told["status"] = [shown(drain) for drain in mesh.drain_status()["drains"]]
         told["first"], told["second"] = first, agent["node_id"]
@@ -66,7 +69,9 @@ def main() -> None:
 
         told["accepted"] = drain_by_ray(agent["node_id"])
         second = agent["node_id"]
-        agent = until(lambda: running_elsewhere(mesh, second), "it did not move off Ray's node")
+        agent = until(
+            lambda: running_elsewhere(mesh, second), "it did not move off Ray's node", MOVES_S
+        )
         told["after_ray"] = ray.get(agent["handle"].add.remote(1))
         told["third"] = agent["node_id"]
         (drain,) = mesh.drain_status()["drains"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 
 import pytest
@@ -11,7 +12,7 @@ from tests.integration.polling import until
 
 pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("pandas", reason="pandas, which ray.train needs, is not installed")
-pytestmark = [pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.timeout(800)]
 
 #: With the same name and folder Ray Train restores a run that was interrupted.
 SCRIPT = f"""
@@ -23,7 +24,9 @@ from schedulemesh import job
 
 ray.init()
 result = fit("run", str(job.checkpoint_dir()), [], float(sys.argv[1]))
-print("result", result.metrics["begin"] > 0, result.metrics["loss"], flush=True)
+# A whole line in one call: Ray's threads write the logs of the workers to the same stream meanwhile.
+line = f"\\nresult {{result.metrics['begin'] > 0}} {{result.metrics['loss']}}\\n"
+print(line, end="", flush=True)
 """
 
 
@@ -31,9 +34,21 @@ def urgent():
     """Needs the whole pool for a moment."""
 
 
+def has_checkpoint(folder):
+    """Whether a run that is interrupted now resumes: Ray Train restores the checkpoints that its controller
+    has recorded, which it does after all workers have reported; their folders are there before that.
+    """
+    try:
+        for record in folder.rglob("checkpoint_manager_snapshot.json"):
+            return bool(json.loads(record.read_text())["checkpoint_results"])
+    except (json.JSONDecodeError, FileNotFoundError):
+        pass  # it is being written, or a folder was removed that was being looked into
+    return False
+
+
 def result_of(scheduler, task_id):
     """Whether a run was resumed, and its loss, as its script has printed them."""
-    assert scheduler.wait(task_id, timeout=200)["success"]
+    assert scheduler.wait(task_id, timeout=300)["success"]
     said = "".join(scheduler.job_logs(task_id))
     line = next((line for line in said.splitlines() if line.startswith("result")), None)
     assert line is not None, said
@@ -51,7 +66,7 @@ def test_an_evicted_job_resumes_and_ends_with_the_loss_of_an_undisturbed_one(sch
         checkpoint_dir=str(tmp_path),
     )
     assert submitted["success"], submitted
-    until(lambda: list(tmp_path.rglob("checkpoint_*")), "no checkpoint", 120)
+    until(lambda: has_checkpoint(tmp_path), "no checkpoint", 200)
     answer = scheduler.submit_task_with_preemption(
         "urgent", "rlhf", urgent, {"cpu": 2}, priority=50.0, wait=60
     )

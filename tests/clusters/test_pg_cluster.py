@@ -1,20 +1,20 @@
 """Placement groups on three nodes: every strategy is placed as decided; groups of a dead node are recreated.
 
-The cluster lives in a process of its own, beside this run's Ray.
+The cluster lives in a process of its own.
 """
 
 from __future__ import annotations
 
 import pytest
 
+from tests.clusters.pg_three_nodes import BUNDLES
 from tests.integration.drivers import output_of
-from tests.integration.pg_three_nodes import BUNDLES
 
 
 @pytest.fixture(scope="module")
 def told():
     """What the program told."""
-    return output_of("tests.integration.pg_three_nodes", 200)
+    return output_of("tests.clusters.pg_three_nodes", 200)
 
 
 @pytest.mark.parametrize("strategy", BUNDLES)

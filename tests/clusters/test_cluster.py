@@ -1,6 +1,6 @@
 """Three nodes: an eviction makes room on one node, or is none; a cordoned node takes nobody.
 
-The cluster lives in a process of its own, beside this run's Ray.
+The cluster lives in a process of its own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tests.integration.drivers import output_of
 @pytest.fixture(scope="module")
 def told():
     """What the program told."""
-    return output_of("tests.integration.three_nodes", 150)
+    return output_of("tests.clusters.three_nodes", 270)
 
 
 def test_agents_are_spread_over_half_full_nodes(told):

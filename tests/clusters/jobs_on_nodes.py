@@ -10,7 +10,6 @@ import contextlib
 import json
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,8 @@ import ray
 from ray.cluster_utils import Cluster
 
 from schedulemesh.core import RayScheduler
-from tests.drills.nodes import CPUS, FAST, NODE, power_off
+from tests.clusters.nodes import CPUS, three_nodes
+from tests.drills.nodes import power_off
 from tests.integration.agents import Plain
 from tests.integration.polling import actors_in, process_exists, until
 
@@ -53,22 +53,6 @@ told.write_text(f"{os.getpid()} {ray.get(worker.pid.remote())}")
 told.replace(folder / f"attempt-{attempt}")
 time.sleep(600)  # there to be ended
 """
-
-
-@contextlib.contextmanager
-def three_nodes() -> Iterator[Cluster]:
-    """A cluster of three nodes. This program is connected to the head, which has the journal."""
-    head = {**NODE, "include_dashboard": False, "_system_config": FAST}
-    cluster = Cluster(initialize_head=True, head_node_args=head, connect=False)
-    try:
-        ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
-        for _ in range(2):
-            cluster.add_node(**NODE)
-        cluster.wait_for_nodes()
-        yield cluster
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
 
 
 class Story:

@@ -7,6 +7,7 @@ import ray
 from ray.util.placement_group import placement_group, remove_placement_group
 
 from schedulemesh.errors import GroupNotLeasedError
+from tests.integration.polling import until
 
 pytest.importorskip(
     "verl.single_controller.ray.base",
@@ -27,6 +28,8 @@ def groups(ray_cluster):
     in_ray = [{"CPU": bundle["cpu"], "GPU": bundle["gpu"]} for bundle in bundles]
     made = placement_group(in_ray, strategy="STRICT_PACK", lifetime="detached")
     ray.get(made.ready())
+    # What is free Ray learns from its nodes, which may tell it later than that the group is there.
+    until(lambda: not ray.available_resources().get("GPU"), "Ray still has a free GPU")
     yield [made]
     remove_placement_group(made)
 

@@ -5,48 +5,25 @@ A program of its own, because a process can be connected to one Ray only.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import ray
-from ray.cluster_utils import Cluster
 
 from schedulemesh.core import RayScheduler
+from tests.clusters.nodes import three_nodes
+from tests.clusters.three_nodes import Placed
 from tests.integration.polling import groups_in, until
-from tests.integration.three_nodes import CPUS, Placed
 
+#: The labels of two of the nodes.
+ZONES = ({"zone": "a"}, {"zone": "b"})
 BUNDLES = {
     "STRICT_PACK": [{"cpu": 1.0}] * 3,
     "PACK": [{"cpu": 3.0}, {"cpu": 3.0}],
     "SPREAD": [{"cpu": 1.0}] * 3,
     "STRICT_SPREAD": [{"cpu": 2.0}] * 3,
 }
-
-
-@contextlib.contextmanager
-def three_nodes() -> Iterator[Any]:
-    """Three nodes on this machine, two of them with a zone; a dead one is noticed soon."""
-    node = {"num_cpus": CPUS, "object_store_memory": 80_000_000}
-    quick = {
-        "health_check_initial_delay_ms": 500,
-        "health_check_period_ms": 300,
-        "health_check_timeout_ms": 1000,
-        "health_check_failure_threshold": 2,
-    }
-    head = {**node, "include_dashboard": False, "_system_config": quick}
-    cluster = Cluster(initialize_head=True, head_node_args=head, connect=False)
-    try:
-        for zone in ("a", "b"):
-            cluster.add_node(**node, labels={"zone": zone})
-        ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
-        cluster.wait_for_nodes()
-        yield cluster
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
 
 
 def submit(mesh: RayScheduler, pool: str, task_id: str, **more: Any) -> Any:
@@ -120,6 +97,7 @@ def gangs(mesh: RayScheduler, told: dict[str, Any]) -> None:
         answer: Any = mesh.submit_task_with_preemption(
             f"gang-{name}", "plain", Placed, priority=9.0, **given
         )
+        assert answer["success"], answer
         handles = [member.pop("handle") for member in answer["agents"]]
         told[f"gang {name}"] = {
             "nodes": [member["node_id"] for member in answer["agents"]],
@@ -174,7 +152,7 @@ def node_death(mesh: RayScheduler, cluster: Any, told: dict[str, Any]) -> None:
 def main() -> None:
     """All stories, one after the other."""
     told: dict[str, Any] = {}
-    with three_nodes() as cluster:
+    with three_nodes(ZONES) as cluster:
         mesh = RayScheduler("three", node_strategy="spread")
         until(lambda: len(mesh.cluster_snapshot()["nodes"]) == 3, "the nodes are not seen")
         strategies(mesh, told)

@@ -1,6 +1,6 @@
 """Jobs on three nodes: the claim follows the work, and a node that fails in mid-job takes nothing else along.
 
-The cluster is in a process of its own, beside this run's Ray.
+The cluster is in a process of its own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tests.integration.drivers import output_of
 @pytest.fixture(scope="module")
 def told():
     """What the program told."""
-    return output_of("tests.integration.jobs_on_nodes", 300)
+    return output_of("tests.clusters.jobs_on_nodes", 300)
 
 
 def test_the_claim_of_a_job_is_where_ray_has_placed_its_work(told):

@@ -5,20 +5,16 @@ A program of its own, because a process can be connected to one Ray only.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import ray
-from ray.cluster_utils import Cluster
 
 from schedulemesh.core import RayScheduler
+from tests.clusters.nodes import CPUS, three_nodes
 from tests.integration.agents import Plain
 from tests.integration.polling import until
-
-CPUS = 4
 
 
 class Placed(Plain):
@@ -28,22 +24,10 @@ class Placed(Plain):
         return str(ray.get_runtime_context().get_node_id())
 
 
-@contextlib.contextmanager
-def three_nodes() -> Iterator[None]:
-    """Three nodes on this machine, ended in any case."""
-    node = {"num_cpus": CPUS, "object_store_memory": 80_000_000}
-    cluster = Cluster(
-        initialize_head=True, head_node_args={**node, "include_dashboard": False}, connect=False
-    )
-    try:
-        for _ in range(2):
-            cluster.add_node(**node)
-        ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
-        cluster.wait_for_nodes()
-        yield
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
+def all_free(mesh: RayScheduler) -> bool:
+    """Whether the scheduler sees all nodes, and that nothing uses them."""
+    nodes = mesh.cluster_snapshot()["nodes"]
+    return [node["free"].get("cpu") for node in nodes] == [CPUS] * 3
 
 
 def submit(mesh: RayScheduler, task_id: str, cpu: float, priority: float, **more: Any) -> Any:
@@ -68,7 +52,7 @@ def main() -> None:
     """Fill every node half; then ask for whole ones."""
     with three_nodes():
         mesh = RayScheduler("three", node_strategy="spread")
-        until(lambda: len(mesh.cluster_snapshot()["nodes"]) == 3, "the nodes are not seen")
+        until(lambda: all_free(mesh), "the nodes are not seen")
         mesh.create_pool("pool", resources={"cpu": 100.0})
         told: dict[str, Any] = {}
         told["half"] = [submit(mesh, f"half-{i}", CPUS / 2, 1.0 + i) for i in range(3)]

@@ -1,20 +1,20 @@
 """A task moves off a drained node with its state, whether we drain the node or Ray does.
 
-The cluster lives in a process of its own, beside this run's Ray.
+The cluster lives in a process of its own.
 """
 
 from __future__ import annotations
 
 import pytest
 
-from tests.integration.drained_nodes import DEADLINE_S
+from tests.clusters.drained_nodes import DEADLINE_S
 from tests.integration.drivers import output_of
 
 
 @pytest.fixture(scope="module")
 def told():
     """What the program told."""
-    return output_of("tests.integration.drained_nodes", 150)
+    return output_of("tests.clusters.drained_nodes", 270)
 
 
 def test_a_task_moves_off_a_drained_node_and_counts_on(told):
