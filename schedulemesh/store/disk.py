@@ -7,6 +7,7 @@ import errno
 import logging
 import os
 import sqlite3
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -130,6 +131,22 @@ def reason_of(error: BaseException) -> str:
     if number in (errno.EACCES, errno.EPERM):
         return f"permission is missing ({text}); give this user the folder or choose another state_path"
     return text
+
+
+def check_file_system(file: int) -> None:
+    """Raise OSError if the file system of an open file with content has failed.
+
+    ``fsync`` may report success in that moment. Allocating a block that the file already has changes nothing,
+    but needs a transaction of the file system, which one that has failed refuses from its first moment on.
+    """
+    if sys.platform != "linux":
+        return
+    try:
+        os.posix_fallocate(file, 0, 1)
+    except OSError as error:
+        # Others say nothing about what is on disk: the file system may be full, or not know this call.
+        if error.errno in (errno.EIO, errno.EROFS):
+            raise
 
 
 def was_not_written(error: BaseException | None) -> bool:

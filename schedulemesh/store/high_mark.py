@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from schedulemesh.errors import JournalError
-from schedulemesh.store.disk import journal_errors
+from schedulemesh.store.disk import check_file_system, journal_errors
 from schedulemesh.store.files import beside, opened
 
 
@@ -28,6 +28,9 @@ class HighMark:
     SQLite treats a write-ahead log that was lost, truncated or damaged as one that ends earlier; this file
     detects that. It is written after the commit is on disk and before anyone is told of it, so it is never
     ahead of an intact journal. Without the file nothing is checked.
+
+    It also tells whether a commit is on disk: where ext4 is aborted while a process waits in ``fsync``, that
+    may report success although what was to be written is dropped.
     """
 
     def __init__(self, path: Path) -> None:
@@ -58,11 +61,17 @@ class HighMark:
             ) from error
 
     def write(self, mark: Mark) -> None:
-        """Write the mark; it is not synchronised to disk."""
+        """Write the mark; it is not synchronised to disk.
+
+        Raises JournalError also where the file system has failed: then what was committed before is not
+        surely on disk, and the mark stays as it was.
+        """
         with journal_errors(f"{self._path} cannot be written"):
             new = self._file is None
             if self._file is None:
                 self._file = opened(self._path, os.O_RDWR | os.O_CREAT)
+            else:
+                check_file_system(self._file)
             content = msgspec.json.encode(mark)
             line = b"%08x %b\n" % (zlib.crc32(content), content)
             os.pwrite(self._file, line, 0)
@@ -74,6 +83,7 @@ class HighMark:
         if self._file is not None:
             with journal_errors(f"{self._path} cannot be written"):
                 os.fsync(self._file)
+                check_file_system(self._file)
 
     def close(self) -> None:
         """Close the file."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -12,6 +14,7 @@ import pytest
 
 from schedulemesh.errors import JournalError
 from schedulemesh.store.disk import BREAKING, file_system, probe
+from schedulemesh.store.high_mark import HighMark
 from schedulemesh.store.journal import InDoubtError
 from schedulemesh.store.sql import SqlJournal
 from tests.store.builders import epochs, fact, write
@@ -170,6 +173,46 @@ def test_a_folder_that_cannot_be_created_is_an_error(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(JournalError, match="no journal can be kept in"):
         SqlJournal(tmp_path / "file" / "j.sqlite")
+
+
+def refusing(monkeypatch, number):
+    """What a file system answers that has failed, or does not know the call, when asked for a block."""
+
+    def allocate(*_given):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "posix_fallocate", allocate)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EROFS])
+def test_a_commit_whose_file_system_fails_within_fsync_is_in_doubt(number, tmp_path, monkeypatch):
+    """That of ext4 may report success then, which a real disk shows in about one of 400 failures."""
+    journal = SqlJournal(tmp_path / "j.sqlite")
+    journal.begin()
+    write(journal, fact(1))
+    mark = HighMark(tmp_path / "j.sqlite").read()
+    with monkeypatch.context() as failing:
+        refusing(failing, number)
+        with pytest.raises(InDoubtError, match=os.strerror(number)):
+            write(journal, fact(2))
+        with pytest.raises(JournalError, match=os.strerror(number)):
+            journal.compact([], 1, frozenset())
+    assert HighMark(tmp_path / "j.sqlite").read() == mark
+    write(journal, fact(3))
+    assert epochs(journal)[-1] == 3
+    assert 2 not in epochs(journal)
+    journal.close()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EOPNOTSUPP, errno.EINVAL])
+def test_a_file_system_that_allocates_no_block_may_keep_a_journal(number, tmp_path, monkeypatch):
+    refusing(monkeypatch, number)
+    journal = SqlJournal(tmp_path / "j.sqlite")
+    journal.begin()
+    write(journal, fact(1))
+    write(journal, fact(2))
+    assert epochs(journal) == [1, 2]
+    journal.close()
 
 
 def test_after_a_disk_has_failed_the_journal_has_what_its_writer_was_told(tmp_path):
