@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ DESTINATION = Sharding.of(ParallelLayout.of(tp=4), tp=1)
 #: Names of the scheduler and its groups.
 NAME, FROM, TO = "benchmark-dispatch", "fsdp", "rollout"
 #: Tensors into which the bytes are divided, their library, and the mark for the ratio of times.
+TRANSPORTS = ("object_store", "shared_memory")
 CASES = ((1, "numpy", 0.3), (64, "numpy", 0.3), (400, "numpy", 0.4), (400, "torch", 0.2))
 
 
@@ -50,11 +52,13 @@ def on_ray_dispatch(mib: int = 256, pairs: int = 7) -> list[Row]:
             if find_spec(library) is None:
                 continue
             source.call("fill", mib, count, library).outputs()
-            with (
-                _driver("workers", address) as ours,
-                _driver("driver", address) as theirs,
-            ):
-                rows += _case(_alternate(ours, theirs, pairs), f"{count} × {library}", mib, mark)
+            for transport in TRANSPORTS:
+                with (
+                    _driver(transport, address) as ours,
+                    _driver("driver", address) as theirs,
+                ):
+                    found = _alternate(ours, theirs, pairs)
+                rows += _case(found, f"{count} × {library}, {transport}", mib, mark)
     return rows
 
 
@@ -206,7 +210,7 @@ def main() -> None:
     )
     held = source.call("describe_shards", "w", False).outputs()[0]
     shapes = {path[0]: (4 * form.shape[0], COLUMNS) for path, form in held.forms.items()}
-    move = {"workers": _from_workers, "driver": _by_driver}[way]
+    move = _by_driver if way == "driver" else partial(_from_workers, way)
     before = _memory("VmRSS")
     for _ in sys.stdin:
         Path("/proc/self/clear_refs").write_text("5")
@@ -218,8 +222,18 @@ def main() -> None:
         print(json.dumps([took, grown]), flush=True)
 
 
-def _from_workers(source: WorkerGroup, destination: WorkerGroup, shapes: Any) -> None:
-    reshard(source, destination, "w", source=SOURCE, destination=DESTINATION, shapes=shapes)
+def _from_workers(
+    transport: Any, source: WorkerGroup, destination: WorkerGroup, shapes: Any
+) -> None:
+    reshard(
+        source,
+        destination,
+        "w",
+        source=SOURCE,
+        destination=DESTINATION,
+        shapes=shapes,
+        transport=transport,
+    )
 
 
 def _by_driver(source: WorkerGroup, destination: WorkerGroup, _shapes: Any) -> None:

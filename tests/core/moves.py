@@ -7,7 +7,7 @@ import numpy as np
 from schedulemesh.core.worker_groups.move_bundles import arranged
 from schedulemesh.core.worker_groups.move_plan import has_replicas, in_rounds, planned
 from schedulemesh.core.worker_groups.shard_holder import ShardHolder
-from schedulemesh.core.worker_groups.shards import KeepOrder, TakeOrder
+from schedulemesh.core.worker_groups.shards import KeepOrder, OpenOrder, TakeOrder
 from schedulemesh.dispatch import shard
 from schedulemesh.dispatch.strategies import Workers
 from schedulemesh.dispatch.trees import shardings_of
@@ -37,12 +37,20 @@ def held(parts, samples=True):
     return agents, found
 
 
-def move(tree, source, destination, shapes, *, start=1000, round_bytes=1 << 30, nodes=1):
-    """What each destination rank holds after a move; the ranks of each side are spread over nodes."""
-    return moved(shard(tree, source).parts, source, destination, shapes, start, round_bytes, nodes)
+def move(
+    tree, source, destination, shapes, *, start=1000, round_bytes=1 << 30, nodes=1, share=False
+):
+    """What each destination rank holds after a move; the ranks of each side are spread over nodes.
+
+    ``share``: those of one node share memory.
+    """
+    parts = shard(tree, source).parts
+    return moved(parts, source, destination, shapes, start, round_bytes, nodes, share=share)
 
 
-def moved(parts, source, destination, shapes, start=1000, round_bytes=1 << 30, nodes=1):
+def moved(
+    parts, source, destination, shapes, start=1000, round_bytes=1 << 30, nodes=1, *, share=False
+):
     """What each destination rank holds after a move of these parts."""
     givers, described = held(parts, has_replicas(source))
     src = Group(name="src", layout=shardings_of(source)[0].layout)
@@ -54,7 +62,7 @@ def moved(parts, source, destination, shapes, start=1000, round_bytes=1 << 30, n
     made = planned(src, dst, source, destination, described, shapes, "w")
     places = [[str(rank % nodes) for rank in group.ranks] for group in (src, dst)]
     came = sum(
-        carry_out(arranged(some, *places), givers, takers)
+        carry_out(arranged(some, *places, share_memory=share), givers, takers, share=share)
         for some in in_rounds(made.tensors, round_bytes)
     )
     assert came == sum(each.plan.bytes_moved for each in made.tensors)
@@ -64,23 +72,35 @@ def moved(parts, source, destination, shapes, start=1000, round_bytes=1 << 30, n
     return [taker.shards("w") for taker in takers]
 
 
-def carry_out(found, givers, takers):
+def carry_out(found, givers, takers, *, share=False):
     """Gives first, then takes, as Ray orders them; what is given is copied."""
+    came = written(found, givers, takers) if share else 0
     given = [
         crossed(givers[each.source].give_shards("w", [each.slices])[1]) for each in found.given
     ]
-    came = 0
     for rank, taker in enumerate(takers):
         mine = [at for at, each in enumerate(found.given) if rank in each.copies]
         order = TakeOrder(
             move_id="one",
             source_key="w",
-            wanted=found.wanted(rank),
+            wanted=None if share else found.wanted(rank),
             local=tuple(found.local.get(rank, ())),
             bundles=tuple(found.given[at].bundle(rank) for at in mine),
         )
         came += taker.take_shards(crossed(order), *(given[at] for at in mine))
     return came
+
+
+def written(found, givers, takers):
+    """The givers write into new arrays of the takers; returns the bytes."""
+    opened = [
+        crossed(taker.open_shards(crossed(OpenOrder(move_id="one", wanted=found.wanted(rank)))))
+        for rank, taker in enumerate(takers)
+    ]
+    return sum(
+        sum(givers[rank].write_shards("w", crossed(mine)).values())
+        for rank, mine in found.writes(opened).items()
+    )
 
 
 def crossed(value):

@@ -35,19 +35,20 @@ def test_any_move_gives_what_cutting_the_whole_gives(data):
     destination = data.draw(shardings(shape, ALL_MODES))
     start = data.draw(st.sampled_from([0, 1, 1000]))
     whole = np.arange(int(np.prod(shape)), dtype=np.int16).reshape(shape)
-    nodes = data.draw(st.integers(1, 3))
-    found = move(whole, source, destination, shape, start=start, nodes=nodes)
+    nodes, share = data.draw(st.integers(1, 3)), data.draw(st.booleans())
+    found = move(whole, source, destination, shape, start=start, nodes=nodes, share=share)
     for mine, expected in zip(found, shard(whole, destination).parts, strict=True):
         same(mine, expected)
 
 
+@pytest.mark.parametrize("share", [False, True])
 @pytest.mark.parametrize("round_bytes", [1, 500, 1 << 30])
-def test_rounds_bring_a_tree_together(round_bytes):
+def test_rounds_bring_a_tree_together(round_bytes, share):
     tree = {"a": np.arange(64).reshape(8, 8), "b": {"c": np.arange(8.0)}}
     rows = Sharding.of(FOUR, dp=0)
     columns = Sharding.of(ParallelLayout.of(dp=2), dp=-1)
     shapes = {"a": (8, 8), "b/c": (8,)}
-    found = move(tree, rows, columns, shapes, start=2, round_bytes=round_bytes)
+    found = move(tree, rows, columns, shapes, start=2, round_bytes=round_bytes, share=share)
     for mine, expected in zip(found, shard(tree, columns).parts, strict=True):
         same(mine["a"], expected["a"])
         same(mine["b"]["c"], expected["b"]["c"])
@@ -248,6 +249,9 @@ def test_what_cannot_be_moved_is_refused_by_path():
     agent = ShardHolder()
     agent.keep_shards({"a": {"hook": [len]}}, "w")
     with pytest.raises(InvalidRequestError, match="at a/hook/0 lies a builtin_function_or_method"):
+        agent.describe_shards("w", True)
+    agent.keep_shards({"a": np.array([1, "x"], object)}, "w")
+    with pytest.raises(InvalidRequestError, match="at a lies an array of Python objects"):
         agent.describe_shards("w", True)
     assert agent.describe_shards("other", True) is None
     with pytest.raises(

@@ -23,6 +23,19 @@ class Worker(ShardHolder, AgentActor):
     def echo(self, part):
         return part
 
+    def fill(self, whole, library):
+        """Hold this rank's half of the rows, and the last row, as arrays of a library."""
+        mine = np.array_split(whole, 2)[int(self.labels["rank"])].copy()
+        tree = {"w": mine, "b": whole[-1].copy()}
+        if library == "torch":
+            import torch
+
+            tree = {name: torch.from_numpy(array) for name, array in tree.items()}
+        self.keep_shards(tree, "w")
+
+    def lies(self, key):
+        return self.storage(self.shards(key)["w"])
+
     def storage(self, part):
         """Whether the array can be written to, owns its memory, and where that is in which file."""
         address = part.ctypes.data
@@ -111,6 +124,66 @@ def test_tensors_move_with_gloo_as_with_the_object_store(direct, dtype, rows):
             assert torch.equal(part[name], expected[name])
 
 
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+@pytest.mark.parametrize("rows", [4, 4096])
+def test_workers_of_a_node_write_into_the_arrays_of_others(mesh, plain, library, rows):
+    """Twice each way, so that memory is used again; what was held before keeps its values."""
+    pytest.importorskip(library)
+    other = started(mesh, f"other-{library}-{rows}", PAIR)
+    whole = np.arange(rows * 64, dtype=np.int32).reshape(rows, 64)
+    spec = Sharding.of(PAIR, tp=0), Sharding.of(PAIR, tp=1)
+    plain.call("fill", whole, library).outputs()
+    for number in range(4):
+        sides, (held, wanted) = (
+            ((plain, other), spec) if number % 2 == 0 else ((other, plain), spec[::-1])
+        )
+        tree = {"w": held, "b": Sharding(layout=PAIR)}
+        goes = {"w": wanted, "b": Sharding(layout=PAIR)}
+        before = sides[1].call("shards", "w").outputs() if number > 1 else None
+        moved = reshard(
+            *sides,
+            "w",
+            source=tree,
+            destination=goes,
+            shapes={"w": (rows, 64), "b": (64,)},
+            transport="shared_memory",
+            timeout_s=60,
+        )
+        assert moved.bytes_moved == whole.nbytes + 2 * whole[0].nbytes
+        found = sides[1].call("shards", "w").outputs()
+        for part, expected in zip(found, shard(whole, wanted).parts, strict=True):
+            assert np.array_equal(np.asarray(part["w"]), expected)
+            assert np.array_equal(np.asarray(part["b"]), whole[-1])
+        assert before is None or np.array_equal(np.asarray(before[0]["b"]), whole[-1])
+    other.stop()
+
+
+def test_memory_is_used_again_for_the_version_after_next(mesh):
+    """Two versions alternate between the same two files in memory, however often weights are moved."""
+    source, target = (started(mesh, name, PAIR) for name in ("trainer", "sampler"))
+    source.call("fill", np.zeros((8, 64), np.int32), "numpy").outputs()
+    rows = Sharding.of(PAIR, tp=0)
+    spec = {"w": rows, "b": Sharding(layout=PAIR)}
+    shapes = {"w": (8, 64), "b": (64,)}
+    files = []
+    for _ in range(5):
+        reshard(
+            source,
+            target,
+            "w",
+            source=spec,
+            destination=spec,
+            shapes=shapes,
+            transport="shared_memory",
+        )
+        files.append([storage[3] for storage in target.call("lies", "w").outputs()])
+    assert files[0] != files[1]
+    assert files[0] == files[2] == files[4]
+    assert files[1] == files[3]
+    source.stop()
+    target.stop()
+
+
 def test_arrays_are_not_sent_with_a_transport_of_tensors(direct):
     source, target = direct
     rows = Sharding.of(TWO, dp=0)
@@ -166,7 +239,9 @@ def test_groups_that_cannot_use_a_transport_are_refused(mesh, plain, monkeypatch
         with pytest.raises(InvalidRequestError, match=said):
             reshard(group, group, "w", source=rows, destination=rows, transport=transport)
 
-    refused("pigeon", "there is no transport 'pigeon'; allowed are object_store, gloo")
+    refused(
+        "pigeon", "there is no transport 'pigeon'; allowed are object_store, shared_memory, gloo"
+    )
     refused("gloo", "enable_tensor_transport")
     monkeypatch.setattr(ray_capabilities, "_optional", lambda *_: None)
     refused("gloo", "has no direct tensor transports; leave transport out")

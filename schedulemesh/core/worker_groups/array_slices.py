@@ -7,9 +7,11 @@ import importlib
 import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from schedulemesh.core.worker_groups.array_trees import Path, spelled
 from schedulemesh.core.worker_groups.shards import Form, Slices, Wanted, form_of
+from schedulemesh.core.worker_groups.shared_memory import Blocks, Location
 from schedulemesh.dispatch.arrays import is_torch
 from schedulemesh.dispatch.plan import Box
 from schedulemesh.domain.user_data import UserArray
@@ -32,7 +34,7 @@ def given(held: Mapping[Path, UserArray], slices: Sequence[Slices]) -> list[User
     large: list[UserArray] = []
     for each in slices:
         for path in each.paths:
-            array = _array(held, path)
+            array = array_at(held, path)
             for box in each.boxes:
                 part = sliced(array, box)
                 (small if part.nbytes <= PACKED_BYTES else large).append(part)
@@ -48,15 +50,18 @@ def as_tensors(parts: Sequence[UserArray]) -> list[UserArray]:
 
 
 def received(
-    arrived: Sequence[UserArray], slices: Sequence[Slices], forms: Mapping[Path, Form]
+    arrived: Sequence[UserArray], slices: Sequence[Slices], new: Mapping[Path, UserArray]
 ) -> Iterator[tuple[int, Path, list[UserArray]]]:
-    """What ``given`` returned: number of the slices, path, and the boxes as views of what arrived."""
+    """What ``given`` returned: number of the slices, path, and the boxes as views of what arrived.
+
+    The boxes have the types of the new arrays into which they are copied.
+    """
     large = iter(arrived[1:])
     packed = arrived[0].numpy() if is_torch(arrived[0]) else arrived[0]
     at = 0
     for number, each in enumerate(slices):
         for path in each.paths:
-            form = forms[path]
+            form = form_of(new[path])
             found = []
             for box in each.boxes:
                 shape = tuple(stop - start for start, stop in box)
@@ -69,16 +74,24 @@ def received(
             yield number, path, found
 
 
+def values(array: UserArray) -> UserArray:
+    """The array without its gradient."""
+    return array.detach() if is_torch(array) else array
+
+
 def sliced(array: UserArray, box: Box) -> UserArray:
     """A view of the box of an array, without its gradient; a value without dims has the empty box."""
-    if is_torch(array):
-        array = array.detach()
-    return array[tuple(slice(start, stop) for start, stop in box)] if box else array
+    return values(array)[index(box)] if box else values(array)
 
 
 def put(array: UserArray, box: Box, part: UserArray) -> None:
     """Copy a part into the box of an array."""
-    array[tuple(slice(start, stop) for start, stop in box) if box else ...] = part
+    array[index(box)] = part
+
+
+def index(box: Box) -> Any:
+    """What selects the box of an array."""
+    return tuple(slice(start, stop) for start, stop in box) or ...
 
 
 def allocated(wanted: Iterable[Wanted]) -> dict[Path, UserArray]:
@@ -97,6 +110,30 @@ def allocated(wanted: Iterable[Wanted]) -> dict[Path, UserArray]:
     for block in _blocks(small):
         found.update(_divided(block))
     return found
+
+
+def shared(blocks: Blocks, each: Wanted, move_id: str) -> tuple[Location | None, list[UserArray]]:
+    """New arrays of the wanted form, one for each path, in one block that other processes can write to.
+
+    None instead of its location if they have no elements.
+    """
+    form = each.form
+    if form is None or not form.nbytes:
+        return None, [_new(each) for _ in each.paths]
+    location, memory = blocks.new(_aligned(form.nbytes) * len(each.paths), move_id)
+    found = list(in_block(memory, form, len(each.paths)))
+    if each.fill is not None:
+        for array in found:
+            array[...] = each.fill
+    return location, found
+
+
+def in_block(memory: UserArray, form: Form, count: int) -> Iterator[UserArray]:
+    """So many arrays of a form, one after another in the bytes of a block."""
+    dtype, size = _dtype(form), _aligned(form.nbytes)
+    data = _of_library(memory, form)
+    for at in range(0, count * size, size):
+        yield data[at : at + form.nbytes].view(dtype).reshape(form.shape)
 
 
 def _blocks(small: Iterable[tuple[Path, Form]]) -> Iterator[list[tuple[Path, Form]]]:
@@ -140,8 +177,7 @@ def sample(array: UserArray) -> bytes:
     ndim = max(len(array.shape), 1)
     most = max(2, math.ceil(_SAMPLE ** (1 / ndim)))
     steps = tuple(slice(None, None, max(1, -(-size // most))) for size in array.shape)
-    found = array.detach() if is_torch(array) else array
-    found = found[steps] if steps else found
+    found = values(array)[steps] if steps else values(array)
     return hashlib.blake2b(_bytes(found), digest_size=16).digest()
 
 
@@ -154,7 +190,8 @@ def _bytes(array: UserArray) -> bytes:
     return bytes(flat.view(torch.uint8).numpy())
 
 
-def _array(held: Mapping[Path, UserArray], path: Path) -> UserArray:
+def array_at(held: Mapping[Path, UserArray], path: Path) -> UserArray:
+    """The array held at a path; raises ``InvalidRequestError`` if it is no longer there."""
     if path not in held:
         raise InvalidRequestError(f"there is no array at {spelled(path)} any more")
     return held[path]
@@ -175,18 +212,21 @@ def _packed(parts: Iterable[UserArray]) -> UserArray:
 
 def _viewed(data: UserArray, form: Form, shape: tuple[int, ...]) -> UserArray:
     """The bytes as an array of this form's type and this shape."""
-    dtype = _dtype(form)
+    return _of_library(data, form).view(_dtype(form)).reshape(shape)
+
+
+def _of_library(data: UserArray, form: Form) -> UserArray:
+    """The same bytes as an array of the form's library."""
     if form.library == "numpy":
-        return data.view(dtype).reshape(shape)
+        return data
     import torch
 
     if not data.size:
-        return torch.empty(shape, dtype=dtype)
+        return torch.empty(0, dtype=torch.uint8)
     with warnings.catch_warnings():
         # PyTorch warns that a tensor of a read-only buffer can be written to; nobody writes to this one.
         warnings.simplefilter("ignore", UserWarning)
-        found = torch.from_numpy(data)
-    return found.view(dtype).reshape(shape)
+        return torch.from_numpy(data)
 
 
 def _dtype(form: Form) -> UserArray:

@@ -44,6 +44,7 @@ def outline(tree: ArrayTree, path: Path = ()) -> UserValue:
     Raises ``InvalidRequestError`` for a leaf that cannot be moved.
     """
     if is_array(tree):
+        _check_elements(tree, path)
         return _MARK
     if isinstance(tree, Mapping):
         return {key: outline(value, (*path, key)) for key, value in tree.items()}
@@ -55,6 +56,15 @@ def outline(tree: ArrayTree, path: Path = ()) -> UserValue:
             f"strings, bytes, enum members and None, and dicts, lists and tuples of them"
         )
     return tree
+
+
+def _check_elements(array: UserArray, path: Path) -> None:
+    """Elements are moved as bytes, so they must not be references to Python objects."""
+    if getattr(array.dtype, "hasobject", False):
+        raise InvalidRequestError(
+            f"at {spelled(path)} lies an array of Python objects ({array.dtype}); allowed are arrays of "
+            f"numbers, of strings of a fixed length and of records of them, or a list of values"
+        )
 
 
 def merged(outlines: Mapping[int, UserValue]) -> UserValue:

@@ -1,4 +1,4 @@
-"""Direct tensor transports of Ray: tensors pass from process to process, not through the object store."""
+"""How tensors pass from process to process: by the object store, shared memory, or a direct transport."""
 
 from __future__ import annotations
 
@@ -15,9 +15,13 @@ from schedulemesh.errors import InvalidRequestError
 if TYPE_CHECKING:
     from schedulemesh.core.worker_groups.group import WorkerGroup
 
-#: "object_store", or "gloo", which sends tensors on the CPU from process to process.
-Transport = Literal["object_store", "gloo"]
+#: "object_store"; "shared_memory", where senders write into the memory of receivers on their node, and send
+#: through the object store to others; or "gloo", Ray's direct transport of tensors on the CPU.
+Transport = Literal["object_store", "shared_memory", "gloo"]
 OBJECT_STORE: Transport = "object_store"
+SHARED_MEMORY: Transport = "shared_memory"
+#: Transports of Ray between processes, not through the object store.
+DIRECT: frozenset[Transport] = frozenset({"gloo"})
 
 
 def prepare(transport: Transport, groups: Sequence[WorkerGroup]) -> None:
@@ -25,12 +29,12 @@ def prepare(transport: Transport, groups: Sequence[WorkerGroup]) -> None:
 
     Raises ``InvalidRequestError`` if they cannot, and says why.
     """
-    if transport == OBJECT_STORE:
-        return
     if transport not in get_args(Transport):
         raise InvalidRequestError(
             f"there is no transport {transport!r}; allowed are {', '.join(get_args(Transport))}"
         )
+    if transport not in DIRECT:
+        return
     named: dict[str, tuple[str, ActorHandle]] = {}
     for group in groups:
         agents = zip(group.agents, group.handles, strict=True)
@@ -47,7 +51,7 @@ def prepare(transport: Transport, groups: Sequence[WorkerGroup]) -> None:
 def check_tensors(transport: Transport, forms: Iterable[Form], key: str) -> None:
     """Raise ``InvalidRequestError`` if a transport cannot send what is held under a key."""
     kinds = sorted({form.kind for form in forms if form.library != "torch"})
-    if transport != OBJECT_STORE and kinds:
+    if transport in DIRECT and kinds:
         raise InvalidRequestError(
             f"transport={transport!r} sends torch tensors; under {key!r} are {', '.join(kinds)} arrays. "
             f"Leave transport out to use the object store"

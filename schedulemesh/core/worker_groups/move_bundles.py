@@ -10,7 +10,16 @@ import msgspec
 
 from schedulemesh.core.worker_groups.array_trees import Path
 from schedulemesh.core.worker_groups.move_plan import Tensor
-from schedulemesh.core.worker_groups.shards import Bundle, Copy, Form, OwnCopy, Slices, Wanted
+from schedulemesh.core.worker_groups.shards import (
+    Bundle,
+    Copy,
+    Form,
+    OwnCopy,
+    Slices,
+    Wanted,
+    Write,
+)
+from schedulemesh.core.worker_groups.shared_memory import Location
 from schedulemesh.dispatch.plan import Box, Exchange, Plan
 
 #: On the source's own node its whole part is given if at least this share of it is needed there: one
@@ -41,13 +50,46 @@ class Given(msgspec.Struct, kw_only=True, eq=False):
         return Bundle(given=tuple(self.slices), copies=tuple(self.copies[destination]))
 
 
+class Written(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """What a source rank copies straight into new arrays of a rank on its node."""
+
+    source: int
+    destination: int
+    #: Which of the round's structures.
+    structure: int
+    give: tuple[Box, ...]
+    take: tuple[Box, ...]
+
+
 class Round(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """What one round of a move transfers."""
 
     given: tuple[Given, ...]
+    written: tuple[Written, ...]
     #: By destination rank.
     local: Mapping[int, list[OwnCopy]]
     structures: tuple[Structure, ...]
+
+    def writes(self, opened: Sequence[Sequence[Location | None]]) -> dict[int, list[Write]]:
+        """By source rank, what it writes where; ``opened`` says where the arrays of each structure lie, by
+        destination rank.
+        """
+        found: dict[int, list[Write]] = defaultdict(list)
+        for each in self.written:
+            wanted = _wanted(self.structures[each.structure], each.destination)
+            location = opened[each.destination][each.structure]
+            if wanted.form is None or location is None:
+                continue
+            write = Write(
+                rank=each.destination,
+                location=location,
+                form=wanted.form,
+                paths=wanted.paths,
+                give=each.give,
+                take=each.take,
+            )
+            found[each.source].append(write)
+        return found
 
     def wanted(self, rank: int) -> tuple[Wanted, ...]:
         """The arrays that a destination rank will hold."""
@@ -55,21 +97,36 @@ class Round(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def arranged(
-    tensors: Sequence[Tensor], source_nodes: Sequence[str], destination_nodes: Sequence[str]
+    tensors: Sequence[Tensor],
+    source_nodes: Sequence[str],
+    destination_nodes: Sequence[str],
+    *,
+    share_memory: bool = False,
 ) -> Round:
-    """The objects for these tensors: one per source rank and set of ranks that receive the same of it."""
+    """The objects for these tensors: one per source rank and set of ranks that receive the same of it.
+
+    With ``share_memory`` there are none between ranks of one node, whose sources write to the destinations.
+    """
     structures = tuple(_structures(tensors))
     given: dict[tuple[int, tuple[int, ...]], Given] = {}
     local: dict[int, list[OwnCopy]] = defaultdict(list)
-    for structure in structures:
+    written: list[Written] = []
+    for number, structure in enumerate(structures):
         sent: dict[int, list[Exchange]] = defaultdict(list)
         for exchange in structure.plan.exchanges():
             if exchange.local:
                 local[exchange.destinations[0]].append(
                     OwnCopy(paths=structure.paths, give=exchange.give, take=exchange.take)
                 )
-            else:
-                sent[exchange.source].append(exchange)
+                continue
+            node = source_nodes[exchange.source] if share_memory else None
+            beside = tuple(
+                rank for rank in exchange.destinations if destination_nodes[rank] == node
+            )
+            written += (_written(exchange, rank, number) for rank in beside)
+            if far := tuple(rank for rank in exchange.destinations if rank not in beside):
+                rest = msgspec.structs.replace(exchange, destinations=far) if beside else exchange
+                sent[exchange.source].append(rest)
         for source, exchanges in sent.items():
             near = _served_whole(
                 structure.plan, source, exchanges, source_nodes[source], destination_nodes
@@ -87,7 +144,19 @@ def arranged(
                 found.slices.append(slices)
                 for rank in ranks:
                     found.copies[rank].append(copies[rank])
-    return Round(given=tuple(given.values()), local=local, structures=structures)
+    return Round(
+        given=tuple(given.values()), written=tuple(written), local=local, structures=structures
+    )
+
+
+def _written(exchange: Exchange, rank: int, structure: int) -> Written:
+    return Written(
+        source=exchange.source,
+        destination=rank,
+        structure=structure,
+        give=exchange.give,
+        take=exchange.take,
+    )
 
 
 def _structures(tensors: Sequence[Tensor]) -> Iterator[Structure]:

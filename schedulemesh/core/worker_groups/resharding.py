@@ -3,22 +3,25 @@
 The driver asks what the source's workers hold, plans the move, and calls the workers. Each source returns one
 Ray object per set of workers that receive the same of it, with the slices of all tensors, so that replicas
 share one object and a model of many small tensors needs few. Each destination gets the references of its
-objects as arguments; Ray transfers them from worker to worker, and the driver never holds a value. When
-everything has arrived everywhere, the destinations store their trees.
+objects as arguments; Ray transfers them from worker to worker, and the driver never holds a value. With
+shared memory the destinations first say where their new arrays lie, and the sources on their nodes write to
+them. When everything has arrived everywhere, the destinations store their trees.
 """
 
 from __future__ import annotations
 
 import time
 import uuid
-from collections import deque
+from collections import Counter, deque
 from typing import TYPE_CHECKING
 
 import msgspec
 from ray import ObjectRef
 
 from schedulemesh.core.worker_groups.direct_transport import (
+    DIRECT,
     OBJECT_STORE,
+    SHARED_MEMORY,
     Transport,
     check_tensors,
     prepare,
@@ -31,7 +34,13 @@ from schedulemesh.core.worker_groups.move_plan import (
     in_rounds,
     planned,
 )
-from schedulemesh.core.worker_groups.shards import Held, KeepOrder, Status, TakeOrder
+from schedulemesh.core.worker_groups.shards import (
+    Held,
+    KeepOrder,
+    OpenOrder,
+    Status,
+    TakeOrder,
+)
 from schedulemesh.core.worker_groups.worker_calls import Call, results
 from schedulemesh.dispatch.plan import Plan
 from schedulemesh.dispatch.trees import Spec, ranks_of
@@ -45,7 +54,14 @@ ROUND_BYTES = 1 << 30
 #: Rounds that are in progress at a time: while one is copied, the next is fetched.
 _AT_A_TIME = 2
 #: The methods that agents need for a move.
-_METHODS = ("describe_shards", "give_shards", "take_shards", "commit_shards")
+_METHODS = (
+    "describe_shards",
+    "open_shards",
+    "write_shards",
+    "give_shards",
+    "take_shards",
+    "commit_shards",
+)
 
 
 class Moved(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +106,9 @@ class _Calls(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The calls of a round in progress; those of the sources come first, so that errors name them."""
 
     gives: list[Call]
+    #: Each returns the bytes written by destination rank.
+    writes: list[Call]
+    #: Each returns the bytes received.
     takes: list[Call]
 
 
@@ -116,8 +135,10 @@ def reshard(
     one for all or by path ("layer/weight"), unless the agents know them (``ShardHolder.whole_shapes``). With
     ``check_replicas`` a sample of what several ranks hold by the spec must be the same on them. Large trees
     are moved in rounds, so that at most ``round_bytes`` are in the object store. ``timeout_s`` limits the
-    whole move; None: no limit. ``transport="gloo"`` sends torch tensors on the CPU from process to process,
-    not through the object store, between agents with ``ray_options={"enable_tensor_transport": True}``.
+    whole move; None: no limit. With ``transport="shared_memory"`` the workers of a node write straight into
+    the new arrays of others there. ``transport="gloo"`` sends torch tensors on the CPU from process to
+    process, not through the object store, between agents with
+    ``ray_options={"enable_tensor_transport": True}``.
 
     When all of the tree has arrived on all ranks, each stores it, as ``version`` (None: the highest that a
     rank holds, and one). Raises ``InvalidRequestError`` if what is held does not fit the specs, and
@@ -195,40 +216,68 @@ def _described(
 
 def _transferred(move: _Move, tree: Tree, round_bytes: int) -> tuple[int, list[int]]:
     """Brings everything to the destinations; returns the number of rounds and the bytes received by rank."""
-    received = [0] * move.dst_group.layout.size
+    received: Counter[int] = Counter()
     running: deque[_Calls] = deque()
     rounds = 0
     for some in in_rounds(tree.tensors, max(round_bytes // _AT_A_TIME, 1)):
         rounds += 1
-        running.append(_round(move, arranged(some, move.source_nodes, move.destination_nodes)))
+        found = arranged(
+            some,
+            move.source_nodes,
+            move.destination_nodes,
+            share_memory=move.transport == SHARED_MEMORY,
+        )
+        running.append(_round(move, found))
         if len(running) == _AT_A_TIME:
-            received = _completed(running.popleft(), received, move.left)
+            _complete(running.popleft(), received, move.left)
     while running:
-        received = _completed(running.popleft(), received, move.left)
-    return rounds, received
+        _complete(running.popleft(), received, move.left)
+    return rounds, [received[rank] for rank in move.dst_group.ranks]
 
 
-def _completed(calls: _Calls, received: list[int], timeout_s: float | None) -> list[int]:
-    """Waits for a round; returns the bytes received by destination rank, with those of earlier rounds."""
-    came = results([*calls.gives, *calls.takes], timeout_s)[len(calls.gives) :]
-    return [sum(pair) for pair in zip(received, came, strict=True)]
+def _complete(calls: _Calls, received: Counter[int], timeout_s: float | None) -> None:
+    """Waits for a round, and adds the bytes received by destination rank."""
+    answers = results([*calls.gives, *calls.writes, *calls.takes], timeout_s)[len(calls.gives) :]
+    for call, came in zip(calls.takes, answers[len(calls.writes) :], strict=True):
+        received[call.rank] += came
+    for written in answers[: len(calls.writes)]:
+        received.update(written)
 
 
 def _round(move: _Move, found: Round) -> _Calls:
     """Starts a round."""
+    share_memory = move.transport == SHARED_MEMORY
+    writes = _write(move, found) if share_memory else []
     gives, refs = _give(move, found)
     takes = []
     for rank in move.dst_group.ranks:
         mine = [at for at, each in enumerate(found.given) if rank in each.copies]
+        local = tuple(found.local.get(rank, ()))
+        if share_memory and not mine and not local:
+            continue
         order = TakeOrder(
             move_id=move.id,
             source_key=move.key,
-            wanted=found.wanted(rank),
-            local=tuple(found.local.get(rank, ())),
+            wanted=None if share_memory else found.wanted(rank),
+            local=local,
             bundles=tuple(found.given[at].bundle(rank) for at in mine),
         )
         takes.append(move.dst_group.ask(rank, "take_shards", order, *(refs[at] for at in mine)))
-    return _Calls(gives=gives, takes=takes)
+    return _Calls(gives=gives, writes=writes, takes=takes)
+
+
+def _write(move: _Move, found: Round) -> list[Call]:
+    """The destinations make their new arrays; then a call per source that writes to those on its node."""
+    asked = [
+        move.dst_group.ask(
+            rank, "open_shards", OpenOrder(move_id=move.id, wanted=found.wanted(rank))
+        )
+        for rank in move.dst_group.ranks
+    ]
+    writes = found.writes(results(asked, move.left))
+    return [
+        move.src_group.ask(rank, "write_shards", move.key, mine) for rank, mine in writes.items()
+    ]
 
 
 def _give(move: _Move, found: Round) -> tuple[list[Call], dict[int, ObjectRef]]:
@@ -240,7 +289,7 @@ def _give(move: _Move, found: Round) -> tuple[list[Call], dict[int, ObjectRef]]:
         by_source.setdefault(each.source, []).append(at)
     for rank, mine in by_source.items():
         asked = [found.given[at].slices for at in mine]
-        if move.transport != OBJECT_STORE:
+        if move.transport in DIRECT:
             # What a direct transport brings is no object that this process could wait for.
             for at, slices in zip(mine, asked, strict=True):
                 given_at = (rank, "give_tensors", move.transport, move.key, slices)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,24 +11,31 @@ import ray
 from schedulemesh.core.transport.arrays import wrapped
 from schedulemesh.core.worker_groups.array_slices import (
     allocated,
+    array_at,
     as_tensors,
     given,
+    in_block,
+    index,
     put,
     received,
     sample,
+    shared,
     sliced,
+    values,
 )
 from schedulemesh.core.worker_groups.array_trees import ArrayTree, Path, arrays, filled, outline
 from schedulemesh.core.worker_groups.shards import (
     Bundle,
-    Form,
     Held,
     KeepOrder,
+    OpenOrder,
     Slices,
     Status,
     TakeOrder,
+    Write,
     form_of,
 )
+from schedulemesh.core.worker_groups.shared_memory import Blocks, Location, MappedBlocks
 from schedulemesh.domain.user_data import UserArray
 from schedulemesh.errors import InvalidRequestError
 
@@ -98,23 +106,49 @@ class ShardHolder:
         """The slices of one bundle as tensors, for direct transports, which know no other arrays."""
         return as_tensors(given(dict(arrays(self.shards(key))), slices))
 
+    def open_shards(self, order: OpenOrder) -> list[Location | None]:
+        """Make new arrays into which others write, and which ``commit_shards`` stores.
+
+        Returns where the arrays of each form lie; None: there are none, or they have no elements.
+        """
+        opened = []
+        found = self._arriving(order.move_id)
+        for each in order.wanted:
+            location, made = shared(self._blocks(), each, order.move_id)
+            opened.append(location)
+            found.update(zip(each.paths, made, strict=True))
+        return opened
+
+    def write_shards(self, key: str, writes: Sequence[Write]) -> dict[int, int]:
+        """Copy slices of what is held under ``key`` into the new arrays of others on this node.
+
+        Returns the bytes written by rank.
+        """
+        held = dict(arrays(self.shards(key)))
+        mapped: MappedBlocks = self._state("shared").setdefault("mapped", MappedBlocks())
+        came: dict[int, int] = defaultdict(int)
+        for each in writes:
+            boxes = [(index(a), index(b)) for a, b in zip(each.give, each.take, strict=True)]
+            new = in_block(mapped.of(each.location), each.form, len(each.paths))
+            for path, array in zip(each.paths, new, strict=True):
+                mine = values(array_at(held, path))
+                for here, there in boxes:
+                    part = mine[here]
+                    array[there] = part
+                    came[each.rank] += part.nbytes
+        return dict(came)
+
     def take_shards(self, order: TakeOrder, *bundles: Sequence[UserArray]) -> int:
         """Copy what arrived into new arrays, which ``commit_shards`` stores; returns the bytes received."""
-        found = allocated(order.wanted)
-        forms = {
-            path: wanted.form for wanted in order.wanted if wanted.form for path in wanted.paths
-        }
+        found = self._arriving(order.move_id)
+        if order.wanted is not None:
+            found.update(allocated(order.wanted))
         if order.local:
             self._copy_own(order, found)
-        came = sum(
-            _unpack(bundle, arrived, forms, found)
+        return sum(
+            _unpack(bundle, arrived, found)
             for bundle, arrived in zip(order.bundles, bundles, strict=True)
         )
-        moves = self._state("moves")
-        if order.move_id not in moves:
-            moves.clear()
-        moves.setdefault(order.move_id, {}).update(found)
-        return came
 
     def commit_shards(self, order: KeepOrder) -> None:
         """Store the tree of a move, all of which has arrived on all ranks."""
@@ -123,6 +157,7 @@ class ShardHolder:
             raise InvalidRequestError(
                 f"nothing has arrived of move {order.move_id}, or it was dropped; move again"
             )
+        self._blocks().completed(order.move_id)
         self.keep_shards(filled(order.outline, found), order.key)
         self._state("versions")[order.key] = order.version
         self._state("shapes")[order.key] = order.shapes
@@ -130,6 +165,17 @@ class ShardHolder:
     def drop_shards(self, move_id: str) -> None:
         """Forget what has arrived of a move that failed."""
         self._state("moves").pop(move_id, None)
+
+    def _arriving(self, move_id: str) -> dict[Path, UserArray]:
+        """The new arrays of a move, by path. Those of another one that was not completed are dropped."""
+        moves: dict[str, dict[Path, UserArray]] = self._state("moves")
+        if move_id not in moves:
+            moves.clear()
+        return moves.setdefault(move_id, {})
+
+    def _blocks(self) -> Blocks:
+        blocks: Blocks = self._state("shared").setdefault("blocks", Blocks())
+        return blocks
 
     def _copy_own(self, order: TakeOrder, found: Mapping[Path, UserArray]) -> None:
         own = dict(arrays(self.shards(order.source_key)))
@@ -155,12 +201,11 @@ def _node() -> str:
 def _unpack(
     bundle: Bundle,
     arrived: Sequence[UserArray],
-    forms: Mapping[Path, Form],
     found: Mapping[Path, UserArray],
 ) -> int:
     """Copies what arrived in one object to where it belongs; returns the bytes copied."""
     came = 0
-    for number, path, boxes in received(arrived, bundle.given, forms):
+    for number, path, boxes in received(arrived, bundle.given, found):
         for copy in bundle.copies[number]:
             box = boxes[copy.box]
             part = box if copy.part is None else sliced(box, copy.part)

@@ -8,6 +8,7 @@ from typing import Any, Union
 import msgspec
 
 from schedulemesh.core.worker_groups.array_trees import Path
+from schedulemesh.core.worker_groups.shared_memory import Location
 from schedulemesh.dispatch.arrays import is_torch
 from schedulemesh.dispatch.placement import Scalar
 from schedulemesh.dispatch.plan import Box
@@ -98,6 +99,28 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True):
     copies: tuple[tuple[Copy, ...], ...]
 
 
+class OpenOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """The arrays that one worker gets new in a round of a move, in memory that it shares with its node."""
+
+    move_id: str
+    wanted: tuple[Wanted, ...]
+
+
+class Write(msgspec.Struct, frozen=True, kw_only=True):
+    """What one worker copies from its arrays into new ones of another worker."""
+
+    #: The rank whose arrays these are.
+    rank: int
+    #: The memory in which they lie, one after another.
+    location: Location
+    #: The form of each of them.
+    form: Form
+    paths: tuple[Path, ...]
+    #: Boxes of the writer's arrays, and where they go in the new ones.
+    give: tuple[Box, ...]
+    take: tuple[Box, ...]
+
+
 class TakeOrder(msgspec.Struct, frozen=True, kw_only=True):
     """What one worker receives in one round of a move."""
 
@@ -105,7 +128,8 @@ class TakeOrder(msgspec.Struct, frozen=True, kw_only=True):
     move_id: str
     #: The key of the tree at the source.
     source_key: str
-    wanted: tuple[Wanted, ...]
+    #: None: the worker has been told in an ``OpenOrder``.
+    wanted: tuple[Wanted, ...] | None
     #: What the worker already holds.
     local: tuple[OwnCopy, ...]
     #: One for each object that it receives, in the same order.
