@@ -130,6 +130,10 @@ class LeaseRefusedError(ScheduleMeshError):
         self.answer = dict(answer or {})
 
 
+class LeaseEndedError(ScheduleMeshError):
+    """A lease has ended, with what ran in it, while it was in use."""
+
+
 class TaskFailedError(ScheduleMeshError):
     """A task ended without a result. Where its run raised, the message has the traceback."""
 

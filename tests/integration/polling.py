@@ -87,6 +87,12 @@ def quota(scheduler: Any, pool: str) -> dict[str, Any]:
     return next(p for p in scheduler.list_pools()["pools"] if p["name"] == pool)
 
 
+def used_by(scheduler: Any, job: str) -> dict[str, float] | None:
+    """What the actors and placement groups of a job hold; None while it does not run."""
+    jobs = {each["task_id"]: each.get("used") for each in scheduler.jobs()["jobs"]}
+    return jobs.get(job)
+
+
 def assert_nothing_held(scheduler: Any) -> None:
     """Assert that every pool is free and that no agent or task is listed."""
     for pool in scheduler.list_pools()["pools"]:

@@ -75,6 +75,11 @@ def plain(mesh):
 
 
 @pytest.fixture(scope="module")
+def other(mesh):
+    return started(mesh, "other", PAIR)
+
+
+@pytest.fixture(scope="module")
 def direct(mesh):
     pytest.importorskip("torch")
     if not hasattr(pytest.importorskip("ray.experimental.collective"), "create_collective_group"):
@@ -124,64 +129,55 @@ def test_tensors_move_with_gloo_as_with_the_object_store(direct, dtype, rows):
             assert torch.equal(part[name], expected[name])
 
 
-@pytest.mark.parametrize("library", ["numpy", "torch"])
-@pytest.mark.parametrize("rows", [4, 4096])
-def test_workers_of_a_node_write_into_the_arrays_of_others(mesh, plain, library, rows):
+ROWS = Sharding.of(PAIR, tp=0)
+WHOLE = Sharding(layout=PAIR)
+
+
+def moved_in_memory(source, target, number, rows):
+    """Move to and fro: from rows to columns with even numbers, back with odd ones."""
+    held, wanted = {"w": ROWS, "b": WHOLE}, {"w": Sharding.of(PAIR, tp=1), "b": WHOLE}
+    sides = (source, target) if number % 2 == 0 else (target, source)
+    specs = (held, wanted) if number % 2 == 0 else (wanted, held)
+    found = reshard(
+        *sides,
+        "w",
+        source=specs[0],
+        destination=specs[1],
+        shapes={"w": (rows, 64), "b": (64,)},
+        transport="shared_memory",
+        timeout_s=60,
+    )
+    return sides[1], specs[1], found
+
+
+@pytest.mark.parametrize(("library", "rows"), [("numpy", 4), ("numpy", 4096), ("torch", 4096)])
+def test_workers_of_a_node_write_into_the_arrays_of_others(plain, other, library, rows):
     """Twice each way, so that memory is used again; what was held before keeps its values."""
     pytest.importorskip(library)
-    other = started(mesh, f"other-{library}-{rows}", PAIR)
     whole = np.arange(rows * 64, dtype=np.int32).reshape(rows, 64)
-    spec = Sharding.of(PAIR, tp=0), Sharding.of(PAIR, tp=1)
     plain.call("fill", whole, library).outputs()
     for number in range(4):
-        sides, (held, wanted) = (
-            ((plain, other), spec) if number % 2 == 0 else ((other, plain), spec[::-1])
-        )
-        tree = {"w": held, "b": Sharding(layout=PAIR)}
-        goes = {"w": wanted, "b": Sharding(layout=PAIR)}
-        before = sides[1].call("shards", "w").outputs() if number > 1 else None
-        moved = reshard(
-            *sides,
-            "w",
-            source=tree,
-            destination=goes,
-            shapes={"w": (rows, 64), "b": (64,)},
-            transport="shared_memory",
-            timeout_s=60,
-        )
-        assert moved.bytes_moved == whole.nbytes + 2 * whole[0].nbytes
-        found = sides[1].call("shards", "w").outputs()
-        for part, expected in zip(found, shard(whole, wanted).parts, strict=True):
+        before = other.call("shards", "w").outputs() if number == 2 else None
+        target, spec, found = moved_in_memory(plain, other, number, rows)
+        assert found.bytes_moved == whole.nbytes + 2 * whole[0].nbytes
+        parts = target.call("shards", "w").outputs()
+        for part, expected in zip(parts, shard(whole, spec["w"]).parts, strict=True):
             assert np.array_equal(np.asarray(part["w"]), expected)
             assert np.array_equal(np.asarray(part["b"]), whole[-1])
         assert before is None or np.array_equal(np.asarray(before[0]["b"]), whole[-1])
-    other.stop()
 
 
-def test_memory_is_used_again_for_the_version_after_next(mesh):
+def test_memory_is_used_again_for_the_version_after_next(plain, other):
     """Two versions alternate between the same two files in memory, however often weights are moved."""
-    source, target = (started(mesh, name, PAIR) for name in ("trainer", "sampler"))
-    source.call("fill", np.zeros((8, 64), np.int32), "numpy").outputs()
-    rows = Sharding.of(PAIR, tp=0)
-    spec = {"w": rows, "b": Sharding(layout=PAIR)}
-    shapes = {"w": (8, 64), "b": (64,)}
+    plain.call("fill", np.zeros((8, 64), np.int32), "numpy").outputs()
     files = []
-    for _ in range(5):
-        reshard(
-            source,
-            target,
-            "w",
-            source=spec,
-            destination=spec,
-            shapes=shapes,
-            transport="shared_memory",
-        )
-        files.append([storage[3] for storage in target.call("lies", "w").outputs()])
+    for number in range(10):
+        target, *_ = moved_in_memory(plain, other, number, 8)
+        if target is other:
+            files.append([storage[3] for storage in target.call("lies", "w").outputs()])
     assert files[0] != files[1]
     assert files[0] == files[2] == files[4]
     assert files[1] == files[3]
-    source.stop()
-    target.stop()
 
 
 def test_arrays_are_not_sent_with_a_transport_of_tensors(direct):

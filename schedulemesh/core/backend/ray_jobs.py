@@ -20,6 +20,19 @@ from schedulemesh.core.backend.ray_internals import (
 
 #: The key in the metadata of a Ray job that names its owner.
 OWNER = "schedulemesh_actor"
+#: Namespace and name of actors of which Ray's libraries have one for the whole cluster. The first job that
+#: uses the library creates it, detached, and others use it as well, so it does not end with that job.
+SHARED_ACTORS = frozenset(
+    {
+        ("ActorLocationTracker", "ActorLocationTracker"),
+        ("AutoscalingCoordinator", "AutoscalingCoordinator"),
+        ("AutoscalingRequester", "AutoscalingRequester"),
+        ("DataUsageCollectionActor", "DataUsageCollectionActor"),
+        ("_dataset_stats_actor", "datasets_stats_actor"),
+        ("_dataset_stats_summary_actor", "dataset_stats_summary_actor"),
+        ("_train_state_actor", "train_state_actor"),
+    }
+)
 
 
 def end_jobs(owner: str) -> int:
@@ -38,7 +51,13 @@ def end_jobs(owner: str) -> int:
 
 def _living_actors(job_ids: set[bytes]) -> set[str]:
     found = map(gcs_pb2.ActorTableData.FromString, actor_entries(LIVING_STATES))
-    return {data.actor_id.hex() for data in found if data.job_id in job_ids}
+    return {data.actor_id.hex() for data in found if data.job_id in job_ids and not _shared(data)}
+
+
+def _shared(data: gcs_pb2.ActorTableData) -> bool:
+    """Whether an actor serves all jobs. One that holds resources is never taken for that."""
+    held = any(name in data.required_resources for name in ("CPU", "GPU", "memory"))
+    return not held and (data.ray_namespace, data.name) in SHARED_ACTORS
 
 
 def _groups_of(job_ids: set[bytes]) -> list[bytes]:
