@@ -54,7 +54,7 @@ from schedulemesh.engine.state.lending import (
     pay_with_loans,
 )
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.queue import Entry
+from schedulemesh.engine.state.queue_classes import Entry
 from schedulemesh.engine.state.quota import Account, Payment, can_pay
 from schedulemesh.engine.transaction import Transaction
 from schedulemesh.plugins.scheduling import TaskView

@@ -5,6 +5,8 @@ A task that joins is tried at once, like any submission, evictions included.
 
 from __future__ import annotations
 
+from math import inf
+
 import msgspec
 
 from schedulemesh.domain.reasons import Change, Reason
@@ -13,8 +15,10 @@ from schedulemesh.engine.admission.decide import (
     prioritised,
     understand,
 )
+from schedulemesh.engine.admission.needs import need_of
 from schedulemesh.engine.admission.queue_estimates import estimate_new
 from schedulemesh.engine.admission.queue_pass import cancel, is_strict, start
+from schedulemesh.engine.admission.reservations import run_time
 from schedulemesh.engine.messages.outcomes import Done, Pending, Queued, Refused, RequestOutcome
 from schedulemesh.engine.messages.queue_facts import (
     QueuePlaceChanged,
@@ -63,7 +67,8 @@ def _tried_at_once(tx: Transaction, task: QueuedTask) -> Queued | Pending:
     """Start a task that has just joined the queue, unless it does not fit or others come before it."""
     agent_name = task.submission.agent.name
     position = tx.state.queue.position(task)
-    if _is_next(tx, task) and start(tx, task, may_preempt=True):
+    is_next = _is_next(tx, task)
+    if (is_next or _may_be_short(tx, task)) and start(tx, task, may_preempt=is_next):
         position = 0
     if task.submission.until_runs:
         return Pending(agent_name=agent_name)
@@ -82,6 +87,14 @@ def _is_next(tx: Transaction, task: QueuedTask) -> bool:
         return False
     spec = tx.state.ledger.accounts[task.pool_name].spec
     return spec.queueing != "strict" or queue.is_first(queue_class)
+
+
+def _may_be_short(tx: Transaction, task: QueuedTask) -> bool:
+    """Whether this task may end before a reserved start that others of its class would delay."""
+    need = need_of(tx.state, task)
+    if task.queue_class is None or need in tx.state.queue.no_room or is_strict(tx, task.pool_name):
+        return False
+    return run_time(tx, task.spec, need) < inf
 
 
 def change_policy(tx: Transaction, stimulus: QueuePolicyChangeRequested) -> RequestOutcome:

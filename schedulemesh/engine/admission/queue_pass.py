@@ -1,7 +1,8 @@
 """Serves the queue: starts the tasks that fit when something has become free.
 
 One pass goes through the classes of all pools in the order of the first task of each. A class whose first
-task does not fit is left out for the rest of the pass, because capacity only shrinks while it lasts. A class
+task does not fit is left out for the rest of the pass, because capacity only shrinks while it lasts. Where it
+fits, but would delay a reserved start, a later one of the class may start that ends sooner. A class
 that is short of quota is also left out of the following passes, until quota of its pool becomes free: so what
 a pass costs depends on what was freed, and not on how much waits. In a ``strict`` pool nothing passes a task
 that does not fit.
@@ -18,12 +19,13 @@ from heapq import heapify, heappop, heappush
 
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.resources import Resources
 from schedulemesh.engine.admission.admit import Request, admit
 from schedulemesh.engine.admission.decide import can_be_paid, understand, veto_for
 from schedulemesh.engine.admission.evictions import plan_for, unprobed
 from schedulemesh.engine.admission.needs import groups_asked, need_of
 from schedulemesh.engine.admission.queue_estimates import estimate_all, estimate_new
-from schedulemesh.engine.admission.reservations import permitted, reserve_starts
+from schedulemesh.engine.admission.reservations import permitted, reserve_starts, run_time
 from schedulemesh.engine.messages.facts import AgentEnded, GroupEnded, GroupReady
 from schedulemesh.engine.messages.instructions import ProbeClass
 from schedulemesh.engine.messages.outcomes import Refused
@@ -42,13 +44,17 @@ from schedulemesh.engine.placement.group_choice import GroupRequest
 from schedulemesh.engine.preemption.limits import Limits
 from schedulemesh.engine.preemption.sites import KnownNodes
 from schedulemesh.engine.state.long_waits import PROMOTED
-from schedulemesh.engine.state.queue import Entry, QueueClass, QueuedTask
+from schedulemesh.engine.state.queue import QueuedTask
+from schedulemesh.engine.state.queue_classes import Entry, QueueClass
 from schedulemesh.engine.state.shares import ShareKey, dominant_usage, raised_weight, share_key
 from schedulemesh.engine.transaction import Transaction
 
 #: Facts after which a task may find a placement group: a new one, an unused one, or one to be removed for it.
 _GROUPS = frozenset((AgentEnded, GroupEnded, GroupReady))
 
+#: At how many tasks one pass looks behind the first of their class, which would delay a reserved start; as
+#: bf_max_job_test of Slurm.
+_LOOKED_AT = 2_000
 #: For how many pools evictions are searched on one tick, and starts are reserved.
 _EVICTION_TRIES = 50
 _RESERVATIONS = 50
@@ -189,6 +195,15 @@ class _Pass:
         self._tx = tx
         #: How often evictions may still be searched.
         self._evictions = evictions
+        #: At how many tasks behind the first of their class the pass may still look.
+        self._looks = _LOOKED_AT
+        #: The task that comes next of classes whose first one would delay a reserved start, and the shortest
+        #: run time of those that would.
+        self._later: dict[QueueClass, Entry] = {}
+        #: By pool, needs and run times of tasks that would delay a reserved start: no task of that pool may
+        #: start which needs as much or more and runs as long or longer.
+        self._delaying: dict[str, list[tuple[Resources, float]]] = {}
+        self._refused_s: dict[QueueClass, float] = {}
         #: Pools whose first task does not fit, and these tasks.
         self._blocked: set[str] = set()
         self.heads: list[QueuedTask] = []
@@ -220,7 +235,8 @@ class _Pass:
 
         def place(number: int) -> tuple[ShareKey, Entry, int]:
             queue_class = classes[number]
-            return (() if share is None else share(queue_class), queue_class.first, number)
+            entry = self._later.get(queue_class) or queue_class.first
+            return (() if share is None else share(queue_class), entry, number)
 
         heap = [place(number) for number in range(len(classes))]
         heapify(heap)
@@ -262,6 +278,15 @@ class _Pass:
         return not need_of(self._tx.state, task).fits(ledger.accounts[queue_class.pool_name].free)
 
     def _serve(self, queue_class: QueueClass) -> bool:
+        """Try to start the next task of a class; whether another one of it may start."""
+        if queue_class in self._later:
+            return self._serve_later(queue_class)
+        if self._serve_first(queue_class):
+            self._later.pop(queue_class, None)
+            return True
+        return queue_class in self._later
+
+    def _serve_first(self, queue_class: QueueClass) -> bool:
         """Start the first task of a class; whether that was done."""
         queue, pool_name = self._tx.state.queue, queue_class.pool_name
         passes = pool_name in self._blocked
@@ -276,7 +301,7 @@ class _Pass:
             self._borrowing_pools.add(pool_name)
             return False
         in_vain = self._tx.state.spared.is_in_vain(task.task_id, self._tx.now)
-        if not in_vain and self._may_fit(task, queue_class) and self._started(task):
+        if not in_vain and self._may_fit(task, queue_class) and self._started(task, queue_class):
             return True
         if behind is not None:
             behind.append(queue_class)  # it is not the first of its pool that does not fit
@@ -305,16 +330,19 @@ class _Pass:
         state.queue.close(queue_class)
         return False
 
-    def _started(self, task: QueuedTask) -> bool:
+    def _started(self, task: QueuedTask, queue_class: QueueClass) -> bool:
         state = self._tx.state
+        if self._would_delay(task):
+            self._look_behind(queue_class, queue_class.first, task)
+            return False
         request = understand(self._tx, task.submission)
         if isinstance(request, Refused):
             return False
         if request.fits_now:
-            allowed = permitted(self._tx, request, state.queue.entry(task), keep=True)
-            if allowed is not None:
-                admit(self._tx, allowed, None)
-            return allowed is not None
+            if self._admitted(request, task):
+                return True
+            self._look_behind(queue_class, queue_class.first, task)
+            return False
         if request.by_node:
             state.queue.no_room.add(request.need)
         asked = request.group_request
@@ -322,6 +350,61 @@ class _Pass:
         if asked is not None and asked.spare is None and not request.payment.short:
             state.queue.no_group.add(_kind_of(asked))
         return False
+
+    def _admitted(self, request: Request, task: QueuedTask) -> bool:
+        """Start a task that fits, unless that would delay a reserved start."""
+        allowed = permitted(self._tx, request, self._tx.state.queue.entry(task), keep=True)
+        if allowed is not None:
+            admit(self._tx, allowed, None)
+            return True
+        if request.group_request is None:
+            known = self._delaying.setdefault(task.pool_name, [])
+            known.append((request.need, self._run_time(task)))
+        return False
+
+    def _would_delay(self, task: QueuedTask) -> bool:
+        """Whether that is known from another task that needs no more and runs no longer."""
+        known = self._delaying.get(task.pool_name)
+        need = need_of(self._tx.state, task)
+        if not known or groups_asked(self._tx.state, task.submission, task.pool_name, need):
+            return False
+        seconds = self._run_time(task)
+        return any(other.fits(need) and other_s <= seconds for other, other_s in known)
+
+    def _serve_later(self, queue_class: QueueClass) -> bool:
+        """Start a later task of a class where it ends soon enough; whether another one may."""
+        entry = self._later.pop(queue_class)
+        task = self._tx.state.queue.by_id[entry[-1]]
+        if not self._would_delay(task):
+            request = understand(self._tx, task.submission)
+            if isinstance(request, Refused) or not request.fits_now:
+                return False
+            if self._admitted(request, task):
+                self._look_behind(queue_class, entry, None)
+                return queue_class in self._later
+        self._look_behind(queue_class, entry, task)
+        return queue_class in self._later
+
+    def _look_behind(
+        self, queue_class: QueueClass, entry: Entry, refused: QueuedTask | None
+    ) -> None:
+        """Note the next task of a class behind this one that is shorter than all that were refused."""
+        queue = self._tx.state.queue
+        if not (queue_class.declared or queue.policy.estimates) or is_strict(
+            self._tx, queue_class.pool_name
+        ):
+            return
+        if refused is not None:
+            self._refused_s[queue_class] = self._run_time(refused)
+        begin = queue_class.entries.bisect_right(entry)
+        for later in queue_class.entries.islice(begin, begin + self._looks):
+            self._looks -= 1
+            if self._run_time(queue.by_id[later[-1]]) < self._refused_s[queue_class]:
+                self._later[queue_class] = later
+                return
+
+    def _run_time(self, task: QueuedTask) -> float:
+        return run_time(self._tx, task.spec, need_of(self._tx.state, task))
 
 
 def _kind_of(asked: GroupRequest) -> tuple[str, GroupShape, GroupShape | None]:

@@ -22,10 +22,12 @@ places for many bundles costs more; the others stay as they are as long as estim
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import inf
 
 import msgspec
 
 from schedulemesh.domain.resources import NOTHING, Resources
+from schedulemesh.domain.task import TaskSpec
 from schedulemesh.domain.task_kinds import TaskKind
 from schedulemesh.engine.admission.admit import Request
 from schedulemesh.engine.admission.ends import Ends
@@ -37,7 +39,8 @@ from schedulemesh.engine.placement.group_choice import Assignment, GroupRequest
 from schedulemesh.engine.state.groups import Group
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
-from schedulemesh.engine.state.queue import Entry, QueuedTask, Reservation
+from schedulemesh.engine.state.queue import QueuedTask, Reservation
+from schedulemesh.engine.state.queue_classes import Entry
 from schedulemesh.engine.state.tasks import TaskClass
 from schedulemesh.engine.transaction import Transaction
 
@@ -285,12 +288,24 @@ def _ends_before(tx: Transaction, request: Request, head: QueuedTask) -> bool:
         return True
     if reservation.at is None:
         return tx.now - head.queued_at < tx.state.queue.policy.passing_limit_s
-    duration = None if task is None else task.estimated_duration
-    if duration is None and task is not None and counts_estimates(tx.state, head, tx.now):
-        kind = TaskKind.of(task, request.need)
-        estimate = tx.state.past.estimates.estimate(kind)
-        duration = None if estimate is None else estimate.high_s
-    return duration is not None and tx.now + duration <= reservation.at
+    if task is None:
+        return False
+    estimated = counts_estimates(tx.state, head, tx.now)
+    return tx.now + run_time(tx, task, request.need, estimated=estimated) <= reservation.at
+
+
+def run_time(
+    tx: Transaction, task: TaskSpec, need: Resources, *, estimated: bool | None = None
+) -> float:
+    """The seconds after which a task is over: as declared, or with ``estimated`` (None: if the policy has
+    estimates) by earlier runs; infinite where nothing is known.
+    """
+    if task.estimated_duration is not None:
+        return task.estimated_duration
+    if not (tx.state.queue.policy.estimates if estimated is None else estimated):
+        return inf
+    estimate = tx.state.past.estimates.estimate(TaskKind.of(task, need))
+    return inf if estimate is None else estimate.high_s
 
 
 def _takes_quota(

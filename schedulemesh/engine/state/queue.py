@@ -1,9 +1,10 @@
 """Tasks that wait in the queue, in the order in which they are served.
 
 Tasks with the same pool, priority, labels and request form a class: if the first of them does not fit, none
-does. Within a pool tasks come by their order value, then by number; the order value never changes while they
-wait, so each class is a sorted list. Ageing fits into it: it raises all waiting tasks at the same rate, so
-what counts is the priority minus the rate times the time of arrival.
+does; but a shorter one may end before a start that is reserved for another task. Within a pool tasks come by
+their order value, then by number; the order value never changes while they wait, so each class is a sorted
+list. Ageing fits into it: it raises all waiting tasks at the same rate, so what counts is the priority minus
+the rate times the time of arrival.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.state.children import Children
 from schedulemesh.engine.state.estimates import outlived
 from schedulemesh.engine.state.long_waits import LongWaits
+from schedulemesh.engine.state.queue_classes import ClassKey, Entry, PoolQueue, QueueClass
 from schedulemesh.engine.state.queue_kinds import QueueKinds
 
 #: Above every order value by priority or time; tasks that were moved to the front come before all others.
@@ -95,51 +97,6 @@ class QueuedTask(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
         """When it is cancelled if it still waits; None: never."""
         wait_s = self.submission.wait_s
         return None if wait_s is None else self.queued_at + wait_s
-
-
-#: (order value, number, task id): the smallest is the first.
-Entry = tuple[float, int, str]
-ClassKey = tuple[
-    str,
-    float,
-    Resources | None,
-    tuple[Resources, ...],
-    tuple[str, str, int] | None,
-    bool,
-    tuple[tuple[str, str], ...],
-    str | None,
-    bool,
-]
-
-
-class QueueClass:
-    """Tasks of one pool that differ only in their order: if one does not fit, none does."""
-
-    __slots__ = ("entries", "extra", "key", "pool_name")
-
-    def __init__(self, key: ClassKey) -> None:
-        self.key = key
-        self.pool_name = key[0]
-        #: Whether they are extra members of elastic gangs, for which nobody waits.
-        self.extra = key[-1]
-        self.entries: SortedList[Entry] = SortedList()
-
-    @property
-    def first(self) -> Entry:
-        """The entry of the task that is served first."""
-        entry: Entry = self.entries[0]
-        return entry
-
-
-class PoolQueue:
-    """The queue of one pool."""
-
-    __slots__ = ("classes", "size")
-
-    def __init__(self) -> None:
-        self.classes: dict[ClassKey, QueueClass] = {}
-        #: Tasks of the pool that wait, those that may not start included.
-        self.size = 0
 
 
 class Queue:
@@ -299,16 +256,13 @@ class Queue:
 
     def is_first(self, queue_class: QueueClass) -> bool:
         """Whether the first task of this class is the first of its pool; extra members are passed over."""
-        first = queue_class.first
-        others = self.pools[queue_class.pool_name].classes.values()
-        return all(other.extra or first <= other.first for other in others)
+        firsts = self.pools[queue_class.pool_name].firsts
+        return not firsts or queue_class.first <= firsts[0]
 
     def first_of(self, pool_name: str) -> QueuedTask | None:
         """The first task of a pool that may start; extra members are passed over. None: there is none."""
         pool = self.pools.get(pool_name)
-        entries = () if pool is None else (c.first for c in pool.classes.values() if not c.extra)
-        first = min(entries, default=None)
-        return None if first is None else self.by_id[first[-1]]
+        return self.by_id[pool.firsts[0][-1]] if pool is not None and pool.firsts else None
 
     def is_next(self, task: QueuedTask) -> bool:
         """Whether no task of its pool comes before it but extra members; False where it may not start yet."""
@@ -388,14 +342,14 @@ class Queue:
     def _enter(self, task: QueuedTask) -> None:
         if task.held:
             return
-        key = _class_of(task)
-        classes = self.pools[task.pool_name].classes
-        queue_class = classes.get(key)
+        key, pool = _class_of(task), self.pools[task.pool_name]
+        queue_class = pool.classes.get(key)
         if queue_class is None:
-            queue_class = classes[key] = QueueClass(key)
+            queue_class = pool.classes[key] = QueueClass(key)
             self.open[queue_class] = None
             self.changed = True
-        queue_class.entries.add(self.entry(task))
+        pool.place(queue_class, self.entry(task))
+        queue_class.declared += task.spec.estimated_duration is not None
         task.queue_class = queue_class
         if self.policy.promote_after_s and not task.front and not queue_class.extra:
             self.long_waits.add(task.queued_at, task.task_id)
@@ -404,10 +358,12 @@ class Queue:
         queue_class, task.queue_class = task.queue_class, None
         if queue_class is None:
             return
-        queue_class.entries.remove(self.entry(task))
+        pool = self.pools[task.pool_name]
+        pool.displace(queue_class, self.entry(task))
+        queue_class.declared -= task.spec.estimated_duration is not None
         self.long_waits.discard(task.queued_at, task.task_id)
         if not queue_class.entries:
-            del self.pools[task.pool_name].classes[queue_class.key]
+            del pool.classes[queue_class.key]
             self.close(queue_class)
 
 

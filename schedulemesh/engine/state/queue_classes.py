@@ -1,0 +1,74 @@
+"""The classes of tasks that wait in one pool: those of a class differ only in their order and duration."""
+
+from __future__ import annotations
+
+from sortedcontainers import SortedList
+
+from schedulemesh.domain.resources import Resources
+
+#: (order value, number, task id): the smallest is the first.
+Entry = tuple[float, int, str]
+ClassKey = tuple[
+    str,
+    float,
+    Resources | None,
+    tuple[Resources, ...],
+    tuple[str, str, int] | None,
+    bool,
+    tuple[tuple[str, str], ...],
+    str | None,
+    bool,
+]
+
+
+class QueueClass:
+    """Tasks of one pool that differ only in their order and duration: if one does not fit, none does."""
+
+    __slots__ = ("declared", "entries", "extra", "key", "pool_name")
+
+    def __init__(self, key: ClassKey) -> None:
+        self.key = key
+        self.pool_name = key[0]
+        #: Whether they are extra members of elastic gangs, for which nobody waits.
+        self.extra = key[-1]
+        self.entries: SortedList[Entry] = SortedList()
+        #: How many of them declare a duration.
+        self.declared = 0
+
+    @property
+    def first(self) -> Entry:
+        """The entry of the task that is served first."""
+        entry: Entry = self.entries[0]
+        return entry
+
+
+class PoolQueue:
+    """The queue of one pool."""
+
+    __slots__ = ("classes", "firsts", "size")
+
+    def __init__(self) -> None:
+        self.classes: dict[ClassKey, QueueClass] = {}
+        #: The first entry of each class but those of extra members.
+        self.firsts: SortedList[Entry] = SortedList()
+        #: Tasks of the pool that wait, those that may not start included.
+        self.size = 0
+
+    def place(self, queue_class: QueueClass, entry: Entry) -> None:
+        """Add an entry to a class."""
+        entries = queue_class.entries
+        if not queue_class.extra and (not entries or entry < entries[0]):
+            if entries:
+                self.firsts.remove(entries[0])
+            self.firsts.add(entry)
+        entries.add(entry)
+
+    def displace(self, queue_class: QueueClass, entry: Entry) -> None:
+        """Remove an entry from its class."""
+        entries = queue_class.entries
+        was_first = entry == entries[0]
+        entries.remove(entry)
+        if was_first and not queue_class.extra:
+            self.firsts.remove(entry)
+            if entries:
+                self.firsts.add(entries[0])
