@@ -61,12 +61,15 @@ def moved(
     ]
     made = planned(src, dst, source, destination, described, shapes, "w")
     places = [[str(rank % nodes) for rank in group.ranks] for group in (src, dst)]
+    rounds = list(in_rounds(made.tensors, round_bytes))
     came = sum(
         carry_out(arranged(some, *places, share_memory=share), givers, takers, share=share)
-        for some in in_rounds(made.tensors, round_bytes)
+        for some in rounds
     )
     assert came == sum(each.plan.bytes_moved for each in made.tensors)
-    order = KeepOrder(move_id="one", key="w", version=1, outline=made.outline, shapes={})
+    order = KeepOrder(
+        move_id="one", key="w", version=1, rounds=len(rounds), outline=made.outline, shapes={}
+    )
     for taker in takers:
         taker.commit_shards(crossed(order))
     return [taker.shards("w") for taker in takers]
@@ -83,6 +86,7 @@ def carry_out(found, givers, takers, *, share=False):
         order = TakeOrder(
             move_id="one",
             source_key="w",
+            into="w",
             wanted=None if share else found.wanted(rank),
             local=tuple(found.local.get(rank, ())),
             bundles=tuple(found.given[at].bundle(rank) for at in mine),
@@ -94,7 +98,11 @@ def carry_out(found, givers, takers, *, share=False):
 def written(found, givers, takers):
     """The givers write into new arrays of the takers; returns the bytes."""
     opened = [
-        crossed(taker.open_shards(crossed(OpenOrder(move_id="one", wanted=found.wanted(rank)))))
+        crossed(
+            taker.open_shards(
+                crossed(OpenOrder(move_id="one", into="w", wanted=found.wanted(rank)))
+            )
+        )
         for rank, taker in enumerate(takers)
     ]
     return sum(

@@ -1,5 +1,7 @@
 """A move between groups, with the agents in this process: what each takes is what cutting the whole gives."""
 
+import pickle
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,10 +10,10 @@ from schedulemesh.core.worker_groups.array_trees import ArrayMark, filled, outli
 from schedulemesh.core.worker_groups.move_bundles import arranged
 from schedulemesh.core.worker_groups.move_plan import has_replicas, in_rounds, planned
 from schedulemesh.core.worker_groups.shard_holder import ShardHolder
-from schedulemesh.core.worker_groups.shards import KeepOrder, TakeOrder
+from schedulemesh.core.worker_groups.shards import KeepOrder, TakeOrder, Wanted, form_of
 from schedulemesh.dispatch import ParallelLayout, Shard, Sharding, shard
 from schedulemesh.errors import InvalidRequestError
-from tests.core.moves import Group, carry_out, crossed, held, move, same
+from tests.core.moves import Group, carry_out, crossed, held, move, moved, same
 from tests.dispatch.strategies import ALL_MODES, SPLITTING, shapes, shardings
 
 np = pytest.importorskip("numpy")
@@ -164,9 +166,11 @@ def test_nothing_is_stored_before_all_ranks_have_everything():
     carry_out(arranged(made.tensors, [""] * 4, [""] * 4), givers, takers)
     assert [taker.shards("w") for taker in takers] == ["old"] * 4
     assert [taker.shard_version("w") for taker in takers] == [None] * 4
-    takers[0].drop_shards("one")
-    order = KeepOrder(move_id="one", key="w", version=7, outline=made.outline, shapes={"": (4, 4)})
-    with pytest.raises(InvalidRequestError, match="nothing has arrived"):
+    takers[0].drop_shards("w", "one")
+    order = KeepOrder(
+        move_id="one", key="w", version=7, rounds=1, outline=made.outline, shapes={"": (4, 4)}
+    )
+    with pytest.raises(InvalidRequestError, match="was dropped"):
         takers[0].commit_shards(order)
     takers[1].commit_shards(order)
     assert takers[1].shards("w").tolist() == whole[:, 1:2].tolist()
@@ -176,15 +180,52 @@ def test_nothing_is_stored_before_all_ranks_have_everything():
     assert takers[1].whole_shapes("w") == {}
 
 
-def test_a_new_move_forgets_one_that_was_abandoned():
+def round_of(agent, move_id, key, path):
+    """A further round of a move, which brings an array at a path."""
+    wanted = Wanted(paths=((path,),), form=form_of(np.zeros(2)), fill=1.0)
+    order = TakeOrder(
+        move_id=move_id, source_key="w", into=key, wanted=(wanted,), local=(), bundles=()
+    )
+    agent.take_shards(order)
+
+
+def completed(agent, move_id, key, rounds):
+    """What an agent holds after a move that brought the paths "0", "1", ... in so many rounds."""
+    tree = outline({str(number): np.zeros(2) for number in range(rounds)})
+    agent.commit_shards(
+        KeepOrder(move_id=move_id, key=key, version=1, rounds=rounds, outline=tree, shapes={})
+    )
+    return {path: array.tolist() for path, array in agent.shards(key).items()}
+
+
+def test_a_new_move_to_a_key_forgets_one_that_was_abandoned():
     agent = ShardHolder()
-    for move_id in ("abandoned", "next"):
-        agent.take_shards(
-            TakeOrder(move_id=move_id, source_key="w", wanted=(), local=(), bundles=())
-        )
-    order = KeepOrder(move_id="abandoned", key="w", version=1, outline={}, shapes={})
-    with pytest.raises(InvalidRequestError, match="nothing has arrived"):
-        agent.commit_shards(order)
+    round_of(agent, "abandoned", "w", "0")
+    round_of(agent, "next", "w", "0")
+    with pytest.raises(InvalidRequestError, match=r"abandoned was dropped.*another move to 'w'"):
+        completed(agent, "abandoned", "w", 1)
+    assert completed(agent, "next", "w", 1) == {"0": [1.0, 1.0]}
+
+
+def test_of_moves_at_a_time_to_one_key_none_is_stored_in_part():
+    agent = ShardHolder()
+    round_of(agent, "one", "w", "0")
+    round_of(agent, "two", "w", "0")
+    round_of(agent, "one", "w", "1")
+    for move_id in ("two", "one"):
+        with pytest.raises(InvalidRequestError, match=f"{move_id} was dropped"):
+            completed(agent, move_id, "w", 2)
+    with pytest.raises(InvalidRequestError, match="nothing is held"):
+        agent.shards("w")
+
+
+def test_moves_at_a_time_to_different_keys_are_both_stored():
+    agent = ShardHolder()
+    for path in ("0", "1"):
+        round_of(agent, "one", "actor", path)
+        round_of(agent, "two", "critic", path)
+    assert completed(agent, "one", "actor", 2) == {"0": [1.0, 1.0], "1": [1.0, 1.0]}
+    assert completed(agent, "two", "critic", 2) == {"0": [1.0, 1.0], "1": [1.0, 1.0]}
 
 
 OPTIMIZER = {
@@ -213,7 +254,7 @@ def test_the_state_of_an_optimizer_moves_with_its_values():
     shapes = {"state/0/exp_avg": (8, 2), "state/1/exp_avg": (8,)}
     made = planned(src, dst, source, destination, described, shapes, "w")
     carry_out(arranged(made.tensors, [""] * 4, [""] * 2), givers, takers)
-    order = KeepOrder(move_id="one", key="w", version=1, outline=made.outline, shapes={})
+    order = KeepOrder(move_id="one", key="w", version=1, rounds=1, outline=made.outline, shapes={})
     for rank, taker in enumerate(takers):
         taker.commit_shards(crossed(order))
         found = taker.shards("w")
@@ -250,14 +291,68 @@ def test_what_cannot_be_moved_is_refused_by_path():
     agent.keep_shards({"a": {"hook": [len]}}, "w")
     with pytest.raises(InvalidRequestError, match="at a/hook/0 lies a builtin_function_or_method"):
         agent.describe_shards("w", True)
-    agent.keep_shards({"a": np.array([1, "x"], object)}, "w")
-    with pytest.raises(InvalidRequestError, match="at a lies an array of Python objects"):
-        agent.describe_shards("w", True)
     assert agent.describe_shards("other", True) is None
     with pytest.raises(
         InvalidRequestError, match=r"nothing is held under 'other'; there are \['w'\]"
     ):
         agent.shards("other")
+
+
+RECORDS = np.zeros(2, [("a", "<i4"), ("b", "<f8")])
+
+
+@pytest.mark.parametrize(
+    ("array", "what"),
+    [
+        (np.array([1, "x"], object), "of Python objects"),
+        (np.ma.array([1.0, 2.0], mask=[False, True]), "a mask"),
+        (RECORDS[["b", "a"]], "lie apart"),
+    ],
+)
+def test_arrays_that_cannot_be_moved_are_refused_by_path(array, what):
+    agent = ShardHolder()
+    agent.keep_shards({"a": array}, "w")
+    with pytest.raises(InvalidRequestError, match=f"at a lies .*{what}"):
+        agent.describe_shards("w", True)
+
+
+def test_tensors_that_cannot_be_moved_are_refused_by_path():
+    torch = pytest.importorskip("torch")
+    agent = ShardHolder()
+    for tensor in (torch.eye(2).to_sparse(), torch.empty(2, device="meta")):
+        agent.keep_shards({"a": tensor}, "w")
+        with pytest.raises(InvalidRequestError, match=r"at a lies .* strided"):
+            agent.describe_shards("w", True)
+
+
+@pytest.mark.parametrize("share", [False, True])
+def test_tensors_of_one_element_may_have_any_stride(share):
+    torch = pytest.importorskip("torch")
+    pair = ParallelLayout.of(dp=2, tp=2)
+    parts = [torch.arange(4.0).reshape(2, 2)[at : at + 1, 0] for at in (0, 0, 1, 1)]
+    assert parts[0].stride() == (2,)
+    found = moved(parts, Sharding.of(pair, dp=0), Sharding(layout=pair), (2,), share=share)
+    assert [part.tolist() for part in found] == [[0.0, 2.0]] * 4
+
+
+def test_a_tensor_that_is_saved_takes_its_own_bytes_alone():
+    torch = pytest.importorskip("torch")
+    pair = ParallelLayout.of(dp=2)
+    tree = {str(number): torch.zeros(64) for number in range(32)}
+    found = move(tree, Sharding.of(pair, dp=0), Sharding.of(pair, dp=0), (64,), share=True)
+    assert {part["3"].untyped_storage().nbytes() for part in found} == {32 * 4}
+
+
+def test_an_agent_that_has_moved_can_be_copied():
+    rows, columns = Sharding.of(FOUR, dp=0), Sharding.of(FOUR, dp=1)
+    givers, described = held(shard(np.arange(16.0).reshape(4, 4), rows).parts)
+    src, dst = Group(name="src", layout=FOUR), Group(name="dst", layout=FOUR, start=1000)
+    takers = [ShardHolder() for _ in dst.ranks]
+    made = planned(src, dst, rows, columns, described, (4, 4), "w")
+    found = arranged(made.tensors, [""] * 4, [""] * 4, share_memory=True)
+    for _ in range(2):
+        carry_out(found, givers, takers, share=True)
+        givers, takers = pickle.loads(pickle.dumps((givers, takers)))
 
 
 def test_outlines_keep_everything_but_the_arrays():
@@ -266,3 +361,12 @@ def test_outlines_keep_everything_but_the_arrays():
     assert found == {"a": [ArrayMark(), (1, None)], 3: "x"}
     assert filled(found, {("a", 0): 5}) == {"a": [5, (1, None)], 3: "x"}
     assert filled(ArrayMark(), {(): 1}) == 1
+
+
+@pytest.mark.parametrize("share", [False, True])
+@pytest.mark.parametrize("value", [None, -1, 300, "x"])
+def test_padding_is_a_value_of_the_dtype(value, share):
+    source = Sharding.of(FOUR, dp=0)
+    padded = Sharding.of(ParallelLayout.of(dp=3), dp=Shard(0, "pad"), pad_value=value)
+    with pytest.raises(InvalidRequestError, match="a: pad_value="):
+        move({"a": np.zeros(4, np.uint8)}, source, padded, (4,), share=share)

@@ -1,5 +1,6 @@
 """Blocks that the processes of a node share: when they are used again, and who may write to them."""
 
+import errno
 import gc
 import multiprocessing
 import os
@@ -7,6 +8,9 @@ import os
 import pytest
 
 from schedulemesh.core.worker_groups import shared_memory
+from schedulemesh.core.worker_groups.array_trees import outline
+from schedulemesh.core.worker_groups.shard_holder import ShardHolder
+from schedulemesh.core.worker_groups.shards import KeepOrder, OpenOrder, Wanted, form_of
 from schedulemesh.core.worker_groups.shared_memory import Blocks, MappedBlocks
 from schedulemesh.errors import InvalidRequestError
 
@@ -74,6 +78,37 @@ def test_of_two_moves_at_a_time_each_has_its_own_memory():
     blocks.completed("two")
     assert (second == 2).all()
     assert one != two
+
+
+def test_moves_of_two_trees_in_turn_use_the_memory_of_each_again():
+    agent, files = ShardHolder(), set()
+    for number in range(6):
+        for key, size in (("actor", 100), ("critic", 300)):
+            wanted = Wanted(paths=(("w",),), form=form_of(np.zeros(size)))
+            (place,) = agent.open_shards(
+                OpenOrder(move_id=f"{key}-{number}", into=key, wanted=(wanted,))
+            )
+            files.add(place.location)
+            agent.commit_shards(
+                KeepOrder(
+                    move_id=f"{key}-{number}",
+                    key=key,
+                    version=number,
+                    rounds=1,
+                    outline=outline({"w": np.zeros(0)}),
+                    shapes={},
+                )
+            )
+    assert len(files) == 4
+
+
+def test_where_no_memory_can_be_had_it_is_said_what_to_do(monkeypatch):
+    def refused(_name):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "memfd_create", refused)
+    with pytest.raises(InvalidRequestError, match=r"4,096 bytes .* cannot be had: .*round_bytes"):
+        Blocks().new(4096, "one")
 
 
 def child(pipe):

@@ -11,8 +11,9 @@ from typing import Any
 
 from schedulemesh.core.worker_groups.array_trees import Path, spelled
 from schedulemesh.core.worker_groups.shards import Form, Slices, Wanted, form_of
-from schedulemesh.core.worker_groups.shared_memory import Blocks, Location
-from schedulemesh.dispatch.arrays import is_torch
+from schedulemesh.core.worker_groups.shared_memory import Blocks, Place
+from schedulemesh.dispatch.arrays import fitting, is_torch
+from schedulemesh.dispatch.placement import Scalar
 from schedulemesh.dispatch.plan import Box
 from schedulemesh.domain.user_data import UserArray
 from schedulemesh.errors import InvalidRequestError
@@ -112,24 +113,47 @@ def allocated(wanted: Iterable[Wanted]) -> dict[Path, UserArray]:
     return found
 
 
-def shared(blocks: Blocks, each: Wanted, move_id: str) -> tuple[Location | None, list[UserArray]]:
-    """New arrays of the wanted form, one for each path, in one block that other processes can write to.
+def shared(
+    blocks: Blocks, wanted: Sequence[Wanted], move_id: str
+) -> tuple[list[Place | None], dict[Path, UserArray]]:
+    """Arrays of the wanted forms in one new block, to which other processes can write; by path.
 
-    None instead of its location if they have no elements.
+    Also where those of each form begin; None: they have no elements.
     """
-    form = each.form
-    if form is None or not form.nbytes:
-        return None, [_new(each) for _ in each.paths]
-    location, memory = blocks.new(_aligned(form.nbytes) * len(each.paths), move_id)
-    found = list(in_block(memory, form, len(each.paths)))
-    if each.fill is not None:
-        for array in found:
-            array[...] = each.fill
-    return location, found
+    sizes = [_size_of(each) for each in wanted]
+    if not any(sizes):
+        return [None] * len(wanted), {path: _new(each) for each in wanted for path in each.paths}
+    location, memory = blocks.new(sum(sizes), move_id)
+    places: list[Place | None] = []
+    found: dict[Path, UserArray] = {}
+    at = 0
+    for each, size in zip(wanted, sizes, strict=True):
+        places.append(Place(location=location, offset=at) if size else None)
+        found.update(zip(each.paths, _made_in(memory[at : at + size], each), strict=True))
+        at += size
+    return places, found
+
+
+def _size_of(wanted: Wanted) -> int:
+    return 0 if wanted.form is None else _aligned(wanted.form.nbytes) * len(wanted.paths)
+
+
+def _made_in(memory: UserArray, wanted: Wanted) -> Iterator[UserArray]:
+    """The arrays of one form. Each has a storage of its own, so that PyTorch saves it without the others."""
+    form = wanted.form
+    for at in range(len(wanted.paths)):
+        if form is None or not form.nbytes:
+            yield _new(wanted)
+            continue
+        begin = at * _aligned(form.nbytes)
+        array = _viewed(memory[begin : begin + form.nbytes], form, form.shape)
+        if wanted.fill is not None:
+            array[...] = _fill(wanted, form)
+        yield array
 
 
 def in_block(memory: UserArray, form: Form, count: int) -> Iterator[UserArray]:
-    """So many arrays of a form, one after another in the bytes of a block."""
+    """So many arrays of a form, one after another in these bytes."""
     dtype, size = _dtype(form), _aligned(form.nbytes)
     data = _of_library(memory, form)
     for at in range(0, count * size, size):
@@ -169,7 +193,15 @@ def _new(wanted: Wanted) -> UserArray:
     dtype = _dtype(form)
     if wanted.fill is None:
         return library.empty(form.shape, dtype=dtype)
-    return library.full(form.shape, wanted.fill, dtype=dtype)
+    return library.full(form.shape, _fill(wanted, form), dtype=dtype)
+
+
+def _fill(wanted: Wanted, form: Form) -> Scalar:
+    """The value of padding; raises ``InvalidRequestError`` if arrays of the form do not hold it."""
+    try:
+        return fitting(wanted.fill, _dtype(form))
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"{spelled(wanted.paths[0])}: {error}") from error
 
 
 def sample(array: UserArray) -> bytes:
@@ -186,8 +218,9 @@ def _bytes(array: UserArray) -> bytes:
         return bytes(array.tobytes())
     import torch
 
-    flat = array.cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
-    return bytes(flat.view(torch.uint8).numpy())
+    # A tensor of one element may have any stride, and counts as contiguous with each.
+    plain = array.cpu().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+    return bytes(plain.reshape(-1).view(torch.uint8).numpy())
 
 
 def array_at(held: Mapping[Path, UserArray], path: Path) -> UserArray:
@@ -223,6 +256,8 @@ def _of_library(data: UserArray, form: Form) -> UserArray:
 
     if not data.size:
         return torch.empty(0, dtype=torch.uint8)
+    if data.flags.writeable:
+        return torch.from_numpy(data)
     with warnings.catch_warnings():
         # PyTorch warns that a tensor of a read-only buffer can be written to; nobody writes to this one.
         warnings.simplefilter("ignore", UserWarning)

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from schedulemesh.dispatch.arrays import equal, is_array
+from schedulemesh.dispatch.arrays import equal, is_array, is_torch
 from schedulemesh.dispatch.trees import rebuilt
 from schedulemesh.domain.user_data import UserArray, UserValue
 from schedulemesh.errors import InvalidRequestError
@@ -59,12 +59,40 @@ def outline(tree: ArrayTree, path: Path = ()) -> UserValue:
 
 
 def _check_elements(array: UserArray, path: Path) -> None:
-    """Elements are moved as bytes, so they must not be references to Python objects."""
-    if getattr(array.dtype, "hasobject", False):
+    """Arrays are moved as bytes, from which their dtype makes them again."""
+    unfit = _unfit_tensor(array) if is_torch(array) else _unfit_array(array)
+    if unfit:
         raise InvalidRequestError(
-            f"at {spelled(path)} lies an array of Python objects ({array.dtype}); allowed are arrays of "
-            f"numbers, of strings of a fixed length and of records of them, or a list of values"
+            f"at {spelled(path)} lies {unfit}; allowed are NumPy arrays of numbers, of strings of a fixed "
+            f"length and of records of them, and strided PyTorch tensors"
         )
+
+
+def _unfit_tensor(tensor: UserArray) -> str:
+    """Why the bytes of a tensor cannot be moved; empty: they can."""
+    import torch
+
+    strided = tensor.layout is torch.strided and not tensor.is_nested
+    if not strided or tensor.is_quantized or tensor.is_meta:
+        return f"a tensor of layout {tensor.layout}, dtype {tensor.dtype} on {tensor.device}"
+    return ""
+
+
+def _unfit_array(array: UserArray) -> str:
+    from numpy.lib.format import descr_to_dtype, dtype_to_descr
+    from numpy.ma import MaskedArray
+
+    if array.dtype.hasobject:
+        return f"an array of Python objects ({array.dtype})"
+    if isinstance(array, MaskedArray):
+        return "an array with a mask, which is a second array"
+    try:
+        same = (
+            array.dtype.isbuiltin == 1 or descr_to_dtype(dtype_to_descr(array.dtype)) == array.dtype
+        )
+    except ValueError:  # NumPy cannot describe records whose fields lie apart
+        return f"an array of records that lie apart ({array.dtype})"
+    return "" if same else f"an array of {array.dtype}, which NumPy does not know by itself"
 
 
 def merged(outlines: Mapping[int, UserValue]) -> UserValue:

@@ -19,11 +19,11 @@ from schedulemesh.dispatch.arrays import equal, is_array, joined_rows
 from schedulemesh.dispatch.batches import Sharded
 from schedulemesh.dispatch.holdings import Shape, grid
 from schedulemesh.dispatch.jagged import Jagged
-from schedulemesh.dispatch.leaves import has_rows
+from schedulemesh.dispatch.leaves import has_rows, rows_kind
 from schedulemesh.dispatch.overlap import overlap
 from schedulemesh.dispatch.pieces import Piece, pieces
 from schedulemesh.dispatch.placement import Assign, Shard, Sharding
-from schedulemesh.dispatch.trees import child, rebuilt
+from schedulemesh.dispatch.trees import at_path, child, kind, rebuilt
 from schedulemesh.domain.user_data import UserValue
 from schedulemesh.errors import InvalidRequestError
 
@@ -104,8 +104,9 @@ def fetched_rows(
 def joined(
     results: Sequence[UserValue], sizes: Sequence[int], takes: Sequence[Take], path: Keys
 ) -> UserValue:
-    """Rows of trees of results. Values without rows must be the same in all of them."""
+    """Rows of trees of results with the same keys. Values without rows must be the same in all of them."""
     first = results[0]
+    _check_members(results, path)
     if isinstance(first, Mapping):
         return {
             key: joined([child(each, key) for each in results], sizes, takes, (*path, key))
@@ -134,16 +135,41 @@ def joined(
                 f"at {spelled(path)} a worker returned {given} for a part of {size} rows; allowed is one row "
                 f"for each"
             )
-    return _joined_rows([_rows(results[take.result], take) for take in takes], first)
+    parts = [_rows(results[take.result], take) for take in takes]
+    return at_path("/".join(map(str, path)), _joined_rows, parts)
 
 
-def _joined_rows(parts: Sequence[UserValue], sample: UserValue) -> UserValue:
+def _check_members(results: Sequence[UserValue], path: Keys) -> None:
+    """Raise ``InvalidRequestError`` if the results have different members, of which some would be lost."""
+    first = _members(results[0])
+    for other in results[1:]:
+        if _members(other) != first:
+            raise InvalidRequestError(
+                f"at {spelled(path)} a worker returned {kind(results[0])}, another {kind(other)}; allowed "
+                f"are results with the same keys: hand on the rows of one key with pending[key]"
+            )
+
+
+def _members(result: UserValue) -> set[Any] | int:
+    """The keys of a dict, the length of a tuple; 0 for what is a leaf."""
+    if isinstance(result, Mapping):
+        return set(result)
+    return len(result) if isinstance(result, tuple) else 0
+
+
+def _joined_rows(parts: Sequence[UserValue]) -> UserValue:
     if len(parts) == 1:
         return parts[0]
-    if isinstance(sample, Jagged):
+    kinds = sorted(set(map(rows_kind, parts)))
+    if len(kinds) > 1:
+        raise InvalidRequestError(
+            f"workers returned {' and '.join(kinds)}; allowed are rows of one kind: NumPy arrays, torch "
+            f"tensors, lists or Jagged batches"
+        )
+    if isinstance(parts[0], Jagged):
         lengths = [length for part in parts for length in part.lengths]
         return Jagged(joined_rows([part.values for part in parts]), tuple(lengths))
-    if is_array(sample):
+    if is_array(parts[0]):
         return joined_rows(parts)
     return [row for part in parts for row in part]
 

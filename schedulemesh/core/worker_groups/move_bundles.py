@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from schedulemesh.core.worker_groups.array_trees import Path
+from schedulemesh.core.worker_groups.array_trees import Path, spelled
 from schedulemesh.core.worker_groups.move_plan import Tensor
 from schedulemesh.core.worker_groups.shards import (
     Bundle,
@@ -19,8 +19,9 @@ from schedulemesh.core.worker_groups.shards import (
     Wanted,
     Write,
 )
-from schedulemesh.core.worker_groups.shared_memory import Location
+from schedulemesh.core.worker_groups.shared_memory import Place
 from schedulemesh.dispatch.plan import Box, Exchange, Plan
+from schedulemesh.errors import InvalidRequestError
 
 #: On the source's own node its whole part is given if at least this share of it is needed there: one
 #: contiguous copy into the object store, from which every receiver copies what it needs, costs less than
@@ -70,19 +71,19 @@ class Round(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     local: Mapping[int, list[OwnCopy]]
     structures: tuple[Structure, ...]
 
-    def writes(self, opened: Sequence[Sequence[Location | None]]) -> dict[int, list[Write]]:
-        """By source rank, what it writes where; ``opened`` says where the arrays of each structure lie, by
+    def writes(self, opened: Sequence[Sequence[Place | None]]) -> dict[int, list[Write]]:
+        """By source rank, what it writes where; ``opened`` says where the arrays of each structure begin, by
         destination rank.
         """
         found: dict[int, list[Write]] = defaultdict(list)
         for each in self.written:
             wanted = _wanted(self.structures[each.structure], each.destination)
-            location = opened[each.destination][each.structure]
-            if wanted.form is None or location is None:
+            place = opened[each.destination][each.structure]
+            if wanted.form is None or place is None:
                 continue
             write = Write(
                 rank=each.destination,
-                location=location,
+                place=place,
                 form=wanted.form,
                 paths=wanted.paths,
                 give=each.give,
@@ -230,6 +231,11 @@ def _wanted(structure: Structure, rank: int) -> Wanted:
         return Wanted(paths=structure.paths, form=None)
     shape = tuple(piece.size for piece in held)
     whole = all(piece.size == piece.length for piece in held)
+    if not whole and structure.plan.destination.pad_value is None:
+        raise InvalidRequestError(
+            f"{spelled(structure.paths[0])}: pad_value=None for an array of {structure.form.kind}, of which "
+            f"rank {rank} has padding; allowed is a value of that dtype"
+        )
     return Wanted(
         paths=structure.paths,
         form=msgspec.structs.replace(structure.form, shape=shape),

@@ -87,7 +87,9 @@ class _Move(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     src_group: WorkerGroup
     dst_group: WorkerGroup
+    #: The key of the tree at the source, and at the destination.
     key: str
+    into: str
     #: The nodes of the workers, by rank.
     source_nodes: tuple[str, ...]
     destination_nodes: tuple[str, ...]
@@ -161,6 +163,7 @@ def reshard(
         src_group=src_group,
         dst_group=dst_group,
         key=key,
+        into=into,
         source_nodes=tuple(held[rank].node if rank in held else "" for rank in src_group.ranks),
         destination_nodes=tuple(each.node for each in statuses),
         id=uuid.uuid4().hex,
@@ -172,9 +175,9 @@ def reshard(
         rounds, received = _transferred(move, tree, round_bytes)
     except BaseException:
         for rank in dst_group.ranks:
-            dst_group.ask(rank, "drop_shards", move.id)
+            dst_group.ask(rank, "drop_shards", into, move.id)
         raise
-    _commit(move, tree, into, version)
+    _commit(move, tree, version, rounds)
     return Moved(
         plans={"/".join(map(str, each.path)): each.plan for each in tree.tensors},
         received=dict(zip(dst_group.agents, received, strict=True)),
@@ -258,6 +261,7 @@ def _round(move: _Move, found: Round) -> _Calls:
         order = TakeOrder(
             move_id=move.id,
             source_key=move.key,
+            into=move.into,
             wanted=None if share_memory else found.wanted(rank),
             local=local,
             bundles=tuple(found.given[at].bundle(rank) for at in mine),
@@ -270,7 +274,9 @@ def _write(move: _Move, found: Round) -> list[Call]:
     """The destinations make their new arrays; then a call per source that writes to those on its node."""
     asked = [
         move.dst_group.ask(
-            rank, "open_shards", OpenOrder(move_id=move.id, wanted=found.wanted(rank))
+            rank,
+            "open_shards",
+            OpenOrder(move_id=move.id, into=move.into, wanted=found.wanted(rank)),
         )
         for rank in move.dst_group.ranks
     ]
@@ -301,12 +307,13 @@ def _give(move: _Move, found: Round) -> tuple[list[Call], dict[int, ObjectRef]]:
     return calls, refs
 
 
-def _commit(move: _Move, tree: Tree, into: str, version: int) -> None:
+def _commit(move: _Move, tree: Tree, version: int, rounds: int) -> None:
     """Every destination rank stores its tree."""
     order = KeepOrder(
         move_id=move.id,
-        key=into,
+        key=move.into,
         version=version,
+        rounds=rounds,
         outline=tree.outline,
         shapes={"/".join(map(str, each.path)): each.plan.shape for each in tree.tensors},
     )

@@ -35,9 +35,23 @@ from schedulemesh.core.worker_groups.shards import (
     Write,
     form_of,
 )
-from schedulemesh.core.worker_groups.shared_memory import Blocks, Location, MappedBlocks
+from schedulemesh.core.worker_groups.shared_memory import Blocks, MappedBlocks, Place
 from schedulemesh.domain.user_data import UserArray
 from schedulemesh.errors import InvalidRequestError
+
+
+class Arriving:
+    """What has arrived of a move that is not complete."""
+
+    def __init__(self, move_id: str) -> None:
+        self.move_id = move_id
+        self.arrays: dict[Path, UserArray] = {}
+        self.rounds = 0
+
+    def add(self, new: Mapping[Path, UserArray]) -> None:
+        """Add the arrays of a further round."""
+        self.arrays.update(new)
+        self.rounds += 1
 
 
 class ShardHolder:
@@ -88,10 +102,11 @@ class ShardHolder:
             tree = self.shards(key)
         except InvalidRequestError:
             return None
+        outlined = outline(tree)
         found = dict(arrays(tree))
         return Held(
             forms={path: form_of(array) for path, array in found.items()},
-            outline=outline(tree),
+            outline=outlined,
             shapes={path: tuple(shape) for path, shape in self.whole_shapes(key).items()},
             samples={path: sample(array) for path, array in found.items()} if samples else {},
             node=_node(),
@@ -106,18 +121,14 @@ class ShardHolder:
         """The slices of one bundle as tensors, for direct transports, which know no other arrays."""
         return as_tensors(given(dict(arrays(self.shards(key))), slices))
 
-    def open_shards(self, order: OpenOrder) -> list[Location | None]:
+    def open_shards(self, order: OpenOrder) -> list[Place | None]:
         """Make new arrays into which others write, and which ``commit_shards`` stores.
 
-        Returns where the arrays of each form lie; None: there are none, or they have no elements.
+        Returns where the arrays of each form begin; None: they have no elements.
         """
-        opened = []
-        found = self._arriving(order.move_id)
-        for each in order.wanted:
-            location, made = shared(self._blocks(), each, order.move_id)
-            opened.append(location)
-            found.update(zip(each.paths, made, strict=True))
-        return opened
+        places, made = shared(self._blocks(order.into), order.wanted, order.move_id)
+        self._arriving(order.into, order.move_id).add(made)
+        return places
 
     def write_shards(self, key: str, writes: Sequence[Write]) -> dict[int, int]:
         """Copy slices of what is held under ``key`` into the new arrays of others on this node.
@@ -125,11 +136,12 @@ class ShardHolder:
         Returns the bytes written by rank.
         """
         held = dict(arrays(self.shards(key)))
-        mapped: MappedBlocks = self._state("shared").setdefault("mapped", MappedBlocks())
+        mapped: MappedBlocks = self._state("mapped").setdefault("", MappedBlocks())
         came: dict[int, int] = defaultdict(int)
         for each in writes:
             boxes = [(index(a), index(b)) for a, b in zip(each.give, each.take, strict=True)]
-            new = in_block(mapped.of(each.location), each.form, len(each.paths))
+            memory = mapped.of(each.place.location)[each.place.offset :]
+            new = in_block(memory, each.form, len(each.paths))
             for path, array in zip(each.paths, new, strict=True):
                 mine = values(array_at(held, path))
                 for here, there in boxes:
@@ -140,41 +152,45 @@ class ShardHolder:
 
     def take_shards(self, order: TakeOrder, *bundles: Sequence[UserArray]) -> int:
         """Copy what arrived into new arrays, which ``commit_shards`` stores; returns the bytes received."""
-        found = self._arriving(order.move_id)
+        arriving = self._arriving(order.into, order.move_id)
         if order.wanted is not None:
-            found.update(allocated(order.wanted))
+            arriving.add(allocated(order.wanted))
         if order.local:
-            self._copy_own(order, found)
+            self._copy_own(order, arriving.arrays)
         return sum(
-            _unpack(bundle, arrived, found)
+            _unpack(bundle, arrived, arriving.arrays)
             for bundle, arrived in zip(order.bundles, bundles, strict=True)
         )
 
     def commit_shards(self, order: KeepOrder) -> None:
         """Store the tree of a move, all of which has arrived on all ranks."""
-        found = self._state("moves").pop(order.move_id, None)
-        if found is None:
+        arrived: Arriving | None = self._state("moves").get(order.key)
+        if arrived is None or (arrived.move_id, arrived.rounds) != (order.move_id, order.rounds):
             raise InvalidRequestError(
-                f"nothing has arrived of move {order.move_id}, or it was dropped; move again"
+                f"what has arrived of move {order.move_id} was dropped, because it failed or another move to "
+                f"{order.key!r} began; move again"
             )
-        self._blocks().completed(order.move_id)
-        self.keep_shards(filled(order.outline, found), order.key)
+        del self._state("moves")[order.key]
+        self._blocks(order.key).completed(order.move_id)
+        self.keep_shards(filled(order.outline, arrived.arrays), order.key)
         self._state("versions")[order.key] = order.version
         self._state("shapes")[order.key] = order.shapes
 
-    def drop_shards(self, move_id: str) -> None:
-        """Forget what has arrived of a move that failed."""
-        self._state("moves").pop(move_id, None)
+    def drop_shards(self, key: str, move_id: str) -> None:
+        """Forget what has arrived under a key of a move that failed."""
+        moves = self._state("moves")
+        if key in moves and moves[key].move_id == move_id:
+            del moves[key]
 
-    def _arriving(self, move_id: str) -> dict[Path, UserArray]:
-        """The new arrays of a move, by path. Those of another one that was not completed are dropped."""
-        moves: dict[str, dict[Path, UserArray]] = self._state("moves")
-        if move_id not in moves:
-            moves.clear()
-        return moves.setdefault(move_id, {})
+    def _arriving(self, key: str, move_id: str) -> Arriving:
+        """What has arrived of a move. What has arrived of another one to the same key is dropped."""
+        moves: dict[str, Arriving] = self._state("moves")
+        if key not in moves or moves[key].move_id != move_id:
+            moves[key] = Arriving(move_id)
+        return moves[key]
 
-    def _blocks(self) -> Blocks:
-        blocks: Blocks = self._state("shared").setdefault("blocks", Blocks())
+    def _blocks(self, key: str) -> Blocks:
+        blocks: Blocks = self._state("blocks").setdefault(key, Blocks())
         return blocks
 
     def _copy_own(self, order: TakeOrder, found: Mapping[Path, UserArray]) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Union
 import msgspec
 
 from schedulemesh.core.worker_groups.array_trees import Path
-from schedulemesh.core.worker_groups.shared_memory import Location
+from schedulemesh.core.worker_groups.shared_memory import Place
 from schedulemesh.dispatch.arrays import is_torch
 from schedulemesh.dispatch.placement import Scalar
 from schedulemesh.dispatch.plan import Box
@@ -103,6 +103,8 @@ class OpenOrder(msgspec.Struct, frozen=True, kw_only=True):
     """The arrays that one worker gets new in a round of a move, in memory that it shares with its node."""
 
     move_id: str
+    #: The key under which the worker will hold them.
+    into: str
     wanted: tuple[Wanted, ...]
 
 
@@ -111,8 +113,8 @@ class Write(msgspec.Struct, frozen=True, kw_only=True):
 
     #: The rank whose arrays these are.
     rank: int
-    #: The memory in which they lie, one after another.
-    location: Location
+    #: Where they lie, one after another.
+    place: Place
     #: The form of each of them.
     form: Form
     paths: tuple[Path, ...]
@@ -126,8 +128,9 @@ class TakeOrder(msgspec.Struct, frozen=True, kw_only=True):
 
     #: The same for all rounds of a move.
     move_id: str
-    #: The key of the tree at the source.
+    #: The key of the tree at the source, and the one under which this worker will hold it.
     source_key: str
+    into: str
     #: None: the worker has been told in an ``OpenOrder``.
     wanted: tuple[Wanted, ...] | None
     #: What the worker already holds.
@@ -151,6 +154,8 @@ class KeepOrder(msgspec.Struct, frozen=True, kw_only=True):
     move_id: str
     key: str
     version: int
+    #: In how many rounds it arrived.
+    rounds: int
     #: The tree, with marks in place of the arrays.
     outline: UserValue
     #: Shapes of the whole tensors, by path.

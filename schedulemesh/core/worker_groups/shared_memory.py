@@ -13,7 +13,6 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -38,6 +37,14 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
     size: int
 
 
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where arrays begin in a block."""
+
+    location: Location
+    #: In bytes.
+    offset: int
+
+
 class _Block:
     """The memory of one block. It is freed with the last reference to this and to its arrays."""
 
@@ -55,7 +62,7 @@ class _Block:
 
 
 class Blocks:
-    """The blocks that one process has for what it receives.
+    """The blocks that one process has for what it receives under one key.
 
     A block is used again when its move was completed and none of its arrays is left. Blocks of a move that
     was not completed are never used again, because a sender that is late may still write to them.
@@ -66,11 +73,14 @@ class Blocks:
         self._free: dict[int, list[_Block]] = {}
 
     def new(self, size: int, move_id: str) -> tuple[Location, UserArray]:
-        """A block of at least one byte for a move: where it is, and its bytes as an array."""
+        """A block of at least one byte for a move: where it is, and its bytes as an array.
+
+        Raises ``InvalidRequestError`` if the system gives no memory.
+        """
         import numpy as np
 
         free = self._free.get(size)
-        block = free.pop() if free else _Block(size)
+        block = free.pop() if free else _made(size)
         block.move_id, block.complete = move_id, False
         found = np.frombuffer(block.memory, np.uint8)
         weakref.finalize(found, self._released, block).atexit = False
@@ -90,6 +100,10 @@ class Blocks:
         if block.complete:
             self._free.setdefault(block.location.size, []).append(block)
 
+    def __reduce__(self) -> tuple[type[Blocks], tuple[()]]:
+        """A copy of an agent has memory of its own."""
+        return Blocks, ()
+
 
 class MappedBlocks:
     """Blocks of other processes that this process has mapped in order to write to them.
@@ -105,6 +119,10 @@ class MappedBlocks:
         self.emptied = threading.Event()
         self.emptied.set()
 
+    def __reduce__(self) -> tuple[type[MappedBlocks], tuple[()]]:
+        """A copy of an agent maps what it writes to by itself."""
+        return MappedBlocks, ()
+
     def of(self, location: Location) -> UserArray:
         """The bytes of a block as an array.
 
@@ -112,6 +130,8 @@ class MappedBlocks:
         """
         with self._lock:
             known = self._mapped.get(location)
+            if known is None:
+                self._unmap_gone()
             found = _mapped(location) if known is None else known[0]
             self._mapped[location] = (found, time.monotonic())
             if self.emptied.is_set():
@@ -126,16 +146,27 @@ class MappedBlocks:
         while not self.emptied.is_set():
             time.sleep(_LOOK_S)
             with self._lock:
-                for location in list(self._unused()):
-                    del self._mapped[location]
+                self._unmap_gone()
                 if not self._mapped:
                     self.emptied.set()
 
-    def _unused(self) -> Iterator[Location]:
+    def _unmap_gone(self) -> None:
+        """Unmap what is not used, and what its process has given back, which stays in memory until then."""
         before = time.monotonic() - _UNUSED_S
-        for location, (_, used_at) in self._mapped.items():
+        for location, (_, used_at) in list(self._mapped.items()):
             if used_at < before or not _exists(location):
-                yield location
+                del self._mapped[location]
+
+
+def _made(size: int) -> _Block:
+    try:
+        return _Block(size)
+    except OSError as error:
+        raise InvalidRequestError(
+            f"{size:,} bytes of shared memory cannot be had: {error}. Each round of a move takes four open "
+            f"files of a receiver; a larger round_bytes makes fewer rounds, and without transport the object "
+            f"store is used"
+        ) from error
 
 
 def _mapped(location: Location) -> UserArray:
