@@ -36,7 +36,7 @@ def write_dcp(
     from torch.distributed.checkpoint.planner import SavePlan
 
     group = GroupTensors.of(tensors, spec, mapping, ignore, dtype)
-    group.check(arrays, rank)
+    group.check(arrays, rank, ("torch",))
     shared = SharedFolder.of(folder, group.ranks, rank, group.content, attempt)
     parts = list(group.parts(arrays, rank))
     items = [_item(group.forms[name], name, box, at) for at, (name, box, _) in enumerate(parts)]

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
+from importlib import import_module
 from typing import Any, Literal, Protocol, Union
 
 import msgspec
 
+from schedulemesh.dispatch.arrays import fitting, is_torch
 from schedulemesh.dispatch.key_mapping import matches
+from schedulemesh.dispatch.placement import Scalar, whole_numbers
 from schedulemesh.dispatch.plan import Box
 from schedulemesh.errors import InvalidRequestError, nearest
 
 #: The library whose arrays are read.
 Library = Literal["torch", "numpy"]
+#: A name such as "bfloat16", or a dtype of torch or NumPy.
+DType = Any
 #: A dtype for all tensors, or by name, also with ``*`` and ``**``; the first that matches holds.
-DTypes = Union[str, Mapping[str, str], None]
+DTypes = Union[DType, Mapping[str, DType], None]
 
 #: By name of a dtype, the name that safetensors gives it, and bytes per element.
 DTYPES = {
@@ -39,17 +44,16 @@ DTYPES = {
 
 
 class TensorForm(msgspec.Struct, frozen=True):
-    """Shape and dtype of a whole tensor."""
+    """Shape and dtype of a whole tensor; the dtype may be given as one of torch or NumPy."""
 
     shape: tuple[int, ...]
     #: Its name in torch and NumPy, such as "bfloat16".
     dtype: str
 
     def __post_init__(self) -> None:
-        if self.dtype not in DTYPES:
-            raise InvalidRequestError(
-                f"dtype {self.dtype!r}{nearest(self.dtype, DTYPES)}; allowed are {', '.join(DTYPES)}"
-            )
+        force = msgspec.structs.force_setattr
+        force(self, "shape", whole_numbers(self.shape, "shape"))
+        force(self, "dtype", dtype_name(self.dtype))
 
     @property
     def itemsize(self) -> int:
@@ -72,35 +76,51 @@ class StoredTensors(Protocol):
 
 def form_of(array: Any) -> TensorForm:
     """The form of an array."""
-    return TensorForm(tuple(array.shape), str(array.dtype).removeprefix("torch."))
+    return TensorForm(array.shape, array.dtype)
+
+
+def library_of(array: Any) -> Library | None:
+    """The library of an array, or of a scalar of NumPy; None: it is neither."""
+    if is_torch(array):
+        return "torch"
+    numpy = sys.modules.get("numpy")
+    known = numpy is not None and isinstance(array, (numpy.ndarray, numpy.generic))
+    return "numpy" if known else None
+
+
+def dtype_name(dtype: DType) -> str:
+    """The name of a dtype. Raises ``InvalidRequestError`` if safetensors has none like it."""
+    # NumPy's types, such as numpy.float16, are classes; its dtypes and those of torch are not.
+    name = dtype.__name__.rstrip("_") if isinstance(dtype, type) else str(dtype)
+    name = name.removeprefix("torch.")
+    if name not in DTYPES:
+        raise InvalidRequestError(
+            f"dtype {name!r}{nearest(name, DTYPES)}; allowed are {', '.join(DTYPES)}"
+        )
+    return name
 
 
 def dtype_for(name: str, dtypes: DTypes) -> str | None:
     """The dtype that a tensor of this name is to have; None: the one that it has."""
-    if dtypes is None or isinstance(dtypes, str):
-        found = dtypes
-    else:
+    found = dtypes
+    if isinstance(dtypes, Mapping):
         found = next((to for pattern, to in dtypes.items() if matches(pattern, name)), None)
-    if found is not None and found not in DTYPES:
-        raise InvalidRequestError(
-            f"{name}: dtype {found!r}{nearest(found, DTYPES)}; allowed are {', '.join(DTYPES)}"
-        )
-    return found
+    try:
+        return None if found is None else dtype_name(found)
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"{name}: {error}") from error
 
 
-def new_array(library: Library, shape: tuple[int, ...], dtype: str, fill: Any) -> Any:
-    """A new array, filled with ``fill``; None: not filled."""
-    if library == "torch":
-        import torch
-
-        kind = getattr(torch, dtype)
-        return (
-            torch.empty(shape, dtype=kind) if fill is None else torch.full(shape, fill, dtype=kind)
-        )
-    import numpy as np
-
+def new_array(
+    library: Library, shape: tuple[int, ...], dtype: str, pad_value: Scalar, *, pads: bool
+) -> Any:
+    """A new array; filled with ``pad_value`` if some of it is padding. An error says that it does not fit."""
     check_dtype(library, dtype)
-    return np.empty(shape, dtype) if fill is None else np.full(shape, fill, np.dtype(dtype))
+    module = import_module(library)
+    kind = getattr(module, dtype) if library == "torch" else module.dtype(dtype)
+    if not pads:
+        return module.empty(shape, dtype=kind)
+    return module.full(shape, fitting(pad_value, kind), dtype=kind)
 
 
 def check_dtype(library: Library, dtype: str) -> None:

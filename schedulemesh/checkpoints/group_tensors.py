@@ -7,7 +7,15 @@ from typing import Any
 
 import msgspec
 
-from schedulemesh.checkpoints.forms import DTypes, TensorForm, converted, dtype_for, form_of
+from schedulemesh.checkpoints.forms import (
+    DTypes,
+    Library,
+    TensorForm,
+    converted,
+    dtype_for,
+    form_of,
+    library_of,
+)
 from schedulemesh.checkpoints.loading import common_dtype, sharding_for
 from schedulemesh.dispatch.holdings import holdings
 from schedulemesh.dispatch.key_mapping import Source
@@ -15,7 +23,7 @@ from schedulemesh.dispatch.placement import Sharding
 from schedulemesh.dispatch.plan import Box
 from schedulemesh.dispatch.stored import Made, made_of, writes
 from schedulemesh.dispatch.trees import Spec, ranks_of
-from schedulemesh.errors import InvalidRequestError
+from schedulemesh.errors import InvalidRequestError, shown
 
 
 class GroupTensors(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +47,11 @@ class GroupTensors(msgspec.Struct, frozen=True, kw_only=True):
         dtypes: DTypes,
     ) -> GroupTensors:
         """The tensors of a group with this spec; arguments as in ``write_safetensors``."""
+        for name, form in tensors.items():
+            if not isinstance(form, TensorForm):
+                raise InvalidRequestError(
+                    f"tensors has {shown(form)} for {name!r}; allowed is TensorForm(shape, dtype)"
+                )
         made = made_of({name: form.shape for name, form in tensors.items()}, mapping, ignore=ignore)
         forms = {
             name: TensorForm(
@@ -59,13 +72,16 @@ class GroupTensors(msgspec.Struct, frozen=True, kw_only=True):
         """The same bytes on all ranks that write the same tensors in the same layout."""
         return msgspec.msgpack.encode((self.held, self.shardings, self.made, self.forms))
 
-    def check(self, arrays: Mapping[str, Any], rank: int) -> None:
-        """Raise ``InvalidRequestError`` if the arrays of ``rank`` are not what it holds by the spec."""
+    def check(self, arrays: Mapping[str, Any], rank: int, allowed: Sequence[Library]) -> None:
+        """Raise ``InvalidRequestError`` if the arrays of ``rank`` are not what it holds by the spec.
+
+        ``allowed`` are the libraries whose arrays can be written.
+        """
         for name, form in self.held.items():
             shape = holdings(self.shardings[name], form.shape).local_shape(rank)
             expected = None if shape is None else TensorForm(shape, form.dtype)
             array = arrays.get(name)
-            given = None if array is None else form_of(array)
+            given = None if array is None else _form(name, array, rank, allowed)
             if expected is not None and given != expected:
                 raise InvalidRequestError(
                     f"rank {rank} has {_shown(given)} as {name!r}; by the spec it is {_shown(expected)}"
@@ -83,6 +99,21 @@ class GroupTensors(msgspec.Struct, frozen=True, kw_only=True):
             for region in writes(made, self.shardings, sizes, rank):
                 part = arrays[region.key][tuple(slice(*span) for span in region.stored)]
                 yield name, region.at, converted(part, self.forms[name].dtype)
+
+
+def _form(name: str, array: Any, rank: int, allowed: Sequence[Library]) -> TensorForm:
+    library = library_of(array)
+    if library not in allowed:
+        raise InvalidRequestError(
+            f"rank {rank} has a {type(array).__name__} as {name!r}; allowed are arrays of "
+            f"{' and '.join(allowed)}"
+        )
+    if library == "numpy" and hasattr(array, "mask"):
+        raise InvalidRequestError(
+            f"rank {rank} has a masked array as {name!r}, whose mask would be lost; write its data and its "
+            f"mask as two arrays"
+        )
+    return form_of(array)
 
 
 def _shown(form: TensorForm | None) -> str:

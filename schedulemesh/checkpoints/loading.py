@@ -30,7 +30,8 @@ def load_shards(
     ``spec`` is one ``Sharding`` for all tensors, or one for each name. ``mapping`` says what each tensor
     consists of, if names or contents differ from what is stored (see ``dispatch.made_of``, also for
     ``ignore`` and errors). ``shapes`` are those of the model: give them, so that nothing can be missing.
-    ``dtype`` is what the arrays have, one for all or by name; None: the dtype that is stored.
+    ``dtype`` is what the arrays have, one for all or by name: a name such as "bfloat16", or a dtype of torch
+    or NumPy; None: the dtype that is stored.
     """
     forms = stored.forms
     made = made_of(
@@ -76,7 +77,10 @@ def _array(
     dtype = dtype_for(name, dtypes) or common_dtype(name, made, stored.forms)
     pads = any(piece.size > piece.length for piece in held)
     shape = tuple(piece.size for piece in held)
-    return new_array(stored.library, shape, dtype, sharding.pad_value if pads else None)
+    try:
+        return new_array(stored.library, shape, dtype, sharding.pad_value, pads=pads)
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"{name}: {error}") from error
 
 
 def _wanted(

@@ -24,7 +24,7 @@ from schedulemesh.checkpoints.shared_folder import SharedFolder
 from schedulemesh.dispatch.key_mapping import Source
 from schedulemesh.dispatch.plan import Box
 from schedulemesh.dispatch.trees import Spec
-from schedulemesh.errors import InvalidRequestError
+from schedulemesh.errors import InvalidRequestError, shown
 
 #: The largest file, unless one tensor is larger.
 MAX_FILE_BYTES = 5_000_000_000
@@ -66,7 +66,8 @@ def write_safetensors(
     tensor, if the arrays do not fit the spec.
     """
     group = GroupTensors.of(tensors, spec, mapping, ignore, dtype)
-    group.check(arrays, rank)
+    group.check(arrays, rank, ("numpy", "torch"))
+    _check_metadata(metadata or {})
     if _METADATA in group.forms:
         raise InvalidRequestError(
             f"a tensor is named {_METADATA!r}, which safetensors uses for itself; give it another name, or "
@@ -80,6 +81,16 @@ def write_safetensors(
         os.close(_created(shared.partial / "model.safetensors.index.json", index, len(index)))
     _write(shared.partial, files, group, arrays, rank)
     return shared.finish(rank, b"")
+
+
+def _check_metadata(metadata: Mapping[str, str]) -> None:
+    """Raise ``InvalidRequestError`` if safetensors could not read it again."""
+    for key, value in metadata.items():
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise InvalidRequestError(
+                f"metadata has {shown(value)} for {shown(key)}; safetensors allows strings for strings, such "
+                f"as str(…)"
+            )
 
 
 def _write(
@@ -192,7 +203,9 @@ def _bytes(array: Any) -> memoryview:
     """The elements of an array, row by row."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(array, torch.Tensor):
-        flat = array.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        dense = array.detach().cpu().resolve_conj().resolve_neg().contiguous()
+        # torch calls one element contiguous whatever its stride is; bytes need the stride 1.
+        flat = dense.as_strided((dense.numel(),), (1,)).view(torch.uint8).numpy()
     else:
         numpy = sys.modules["numpy"]
         flat = numpy.ascontiguousarray(array).reshape(-1).view(numpy.uint8)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -10,7 +10,8 @@ import msgspec
 from schedulemesh.dispatch.collecting import Reductions, collect
 from schedulemesh.dispatch.layout import ParallelLayout
 from schedulemesh.dispatch.placement import Shard, Sharding, Uneven
-from schedulemesh.dispatch.trees import Spec, gather, split
+from schedulemesh.dispatch.trees import Spec, gather, kind, split
+from schedulemesh.errors import InvalidRequestError, nearest
 
 
 class Sharded(msgspec.Struct, frozen=True, eq=False):
@@ -52,10 +53,26 @@ def microbatches(
 ) -> Sharded:
     """The batch in ``count`` microbatches along ``dim``: ``parts`` in order; ``gather`` joins them.
 
-    ``whole`` names the top-level keys that every microbatch gets as a whole. Microbatches are views.
+    ``whole`` names the top-level keys that every microbatch gets as a whole; an unknown one is refused.
+    Microbatches are views.
     """
+    _check_keys(whole, data)
     layout = ParallelLayout.of("microbatch", microbatch=count)
     parted = Sharding.of(layout, microbatch=Shard(dim, uneven))
     if not whole:
         return shard(data, parted)
     return shard(data, {**{key: Sharding(layout=layout) for key in whole}, "*": parted})
+
+
+def _check_keys(whole: Sequence[str], data: Any) -> None:
+    if isinstance(whole, str):
+        raise InvalidRequestError(
+            f"whole={whole!r}; allowed is a list of keys, such as [{whole!r}]"
+        )
+    known = data if isinstance(data, Mapping) else ()
+    for key in whole:
+        if key not in known:
+            raise InvalidRequestError(
+                f"whole names {key!r}{nearest(str(key), map(str, known))}; allowed are keys of the data, "
+                f"which has {kind(data)}"
+            )

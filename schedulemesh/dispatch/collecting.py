@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce as reduce_by
 from typing import Any, Literal, Union, get_args
 
@@ -13,6 +13,7 @@ from schedulemesh.dispatch.holdings import Shape, grid
 from schedulemesh.dispatch.leaves import has_rows, shape_of
 from schedulemesh.dispatch.placement import Sharding
 from schedulemesh.dispatch.trees import (
+    at_path,
     child,
     gather,
     is_node,
@@ -31,6 +32,8 @@ Reduction = Literal["mean", "sum", "min", "max", "per_rank", "rank_zero"]
 Reductions = Union[Reduction, Mapping[str, Reduction], None]
 #: The position of a result: dict keys and indexes from the top.
 Keys = tuple[Any, ...]
+#: In place of a value that a rank has left out; None is a value: the rank returned nothing.
+_LEFT_OUT: Any = object()
 
 
 class _Batch(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -43,14 +46,31 @@ class _Batch(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     pattern: tuple[Sharding, Shape] | None
     #: Whether the caller has named the leaf whose split that is.
     named: bool
-    #: Of ranks that were given the same, the lowest.
-    holders: tuple[int, ...]
+    #: For each part the ranks that were given it, ascending; ranks that were given nothing are in none.
+    holders: tuple[tuple[int, ...], ...]
     reduce: Mapping[str, Reduction]
 
     def reduction(self, keys: Keys) -> Reduction | None:
         """The reduction declared for this position, or for one above it."""
         above = ("/".join(map(str, keys[:depth])) for depth in range(len(keys), -1, -1))
         return next((self.reduce[path] for path in above if path in self.reduce), None)
+
+    def reduces(self, keys: Keys) -> bool:
+        """Whether a reduction is named for this position, one above or one below it."""
+        inside = "/".join(map(str, keys)) + "/"
+        return self.reduction(keys) is not None or any(
+            path.startswith(inside) for path in self.reduce
+        )
+
+    def returned(self, nodes: Sequence[Any]) -> dict[int, Any]:
+        """By the lowest rank of each part, what the lowest rank that returned anything returned for it."""
+        found = {}
+        for ranks in self.holders:
+            for rank in ranks:
+                if nodes[rank] is not None and nodes[rank] is not _LEFT_OUT:
+                    found[ranks[0]] = nodes[rank]
+                    break
+        return found
 
 
 def collect(
@@ -65,8 +85,8 @@ def collect(
     """The results of the ranks as one batch, in the order of the batch that was distributed.
 
     ``outputs`` are the results by rank: values, or trees of them. ``parts``, ``spec`` and ``shapes`` are
-    what ``trees.split`` was given and returned. Of replicas, the result of the lowest rank is used; results
-    of ranks that hold nothing are ignored.
+    what ``trees.split`` was given and returned. Of replicas, the result of the lowest rank that returned
+    something (not None) is used; results of ranks that hold nothing are ignored.
 
     Rows (arrays, lists, jagged batches) that have the path and the local shapes of a leaf of the batch are
     joined as that leaf; others as the leaf at path ``like``, such as ``"prompts/ids"`` (empty: the batch
@@ -74,7 +94,8 @@ def collect(
     rows, such as a scalar, must be the same on all ranks, or ``reduce`` says for its path, for one above it,
     or for ``"*"`` (all that are not named), how one value is made of several: "mean", "sum", "min" and "max"
     of the ranks that were given different parts and returned something, "per_rank" for a list by rank,
-    "rank_zero" for the value of rank 0. Reductions that are named, not by ``"*"``, also apply to rows.
+    "rank_zero" for the value of rank 0. Reductions that are named, not by ``"*"``, also apply to rows. The
+    result has all keys that were returned; one that some ranks leave out needs a reduction.
 
     Raises ``InvalidRequestError`` with the path for results that cannot be joined.
     """
@@ -110,7 +131,7 @@ def reduced(outputs: Sequence[Any], reduce: Reductions) -> Any:
         shapes=None,
         pattern=None,
         named=False,
-        holders=tuple(range(len(outputs))),
+        holders=tuple((rank,) for rank in range(len(outputs))),
         reduce=reductions(reduce),
     )
     return _collected(list(outputs), (), batch)
@@ -143,33 +164,106 @@ def below(reduce: Reductions, key: Any) -> Reductions:
 
 def _collected(nodes: list[Any], keys: Keys, batch: _Batch) -> Any:
     how = batch.reduction(keys)
-    if how == "per_rank":
-        return nodes
-    if how == "rank_zero":
-        return nodes[0]
-    given = [nodes[rank] for rank in batch.holders if nodes[rank] is not None]
-    sample = given[0] if given else next((node for node in nodes if node is not None), None)
+    if how == "per_rank" or how == "rank_zero":
+        return _by_rank(nodes, how)
+    given = batch.returned(nodes)
+    sample = next(iter(given.values()), None)
+    if sample is None:
+        sample = next((node for node in nodes if node is not None and node is not _LEFT_OUT), None)
     if isinstance(sample, Mapping):
-        return {key: _below(nodes, keys, key, batch) for key in sample}
+        _check_alike(given, keys, Mapping)
+        return {key: _below(nodes, keys, key, batch) for key in _keys_of(nodes, keys, batch)}
     if isinstance(sample, tuple) and (batch.pattern is None or is_node(sample, batch.pattern[0])):
-        return rebuilt(sample, [_below(nodes, keys, at, batch) for at in range(len(sample))])
-    if how is None and has_rows(sample):
-        return _joined(nodes, keys, batch)
-    return _one(given, how or batch.reduce.get("*"), keys)
+        _check_alike(given, keys, tuple)
+        longest = max(sample, *_counted(nodes, batch, tuple), key=len)
+        return rebuilt(longest, [_below(nodes, keys, at, batch) for at in range(len(longest))])
+    rows = how is None and has_rows(sample)
+    how = how or (None if rows else batch.reduce.get("*"))
+    if how is None:
+        _check_all_returned(nodes, given, keys, batch)
+    return _joined(nodes, given, keys, batch) if rows else _one(nodes, given, how, keys, batch)
 
 
 def _below(nodes: list[Any], keys: Keys, key: Any, batch: _Batch) -> Any:
-    return _collected([child(node, key) for node in nodes], (*keys, key), batch)
+    return _collected([_member(node, key) for node in nodes], (*keys, key), batch)
 
 
-def _joined(nodes: list[Any], keys: Keys, batch: _Batch) -> Any:
+def _member(node: Any, key: Any) -> Any:
+    """The member of a rank's result; it is left out if the others have one there."""
+    if isinstance(node, Mapping):
+        return node.get(key, _LEFT_OUT)
+    if isinstance(node, tuple) and isinstance(key, int):
+        return node[key] if key < len(node) else _LEFT_OUT
+    return node if node is _LEFT_OUT else None
+
+
+def _keys_of(nodes: Sequence[Any], keys: Keys, batch: _Batch) -> list[Any]:
+    """The keys of the results in the order in which the ranks first have them.
+
+    Of ranks that hold nothing, the keys for which a reduction is named.
+    """
+    counted = {rank for ranks in batch.holders for rank in ranks}
+    return list(
+        dict.fromkeys(
+            key
+            for rank, node in enumerate(nodes)
+            if isinstance(node, Mapping)
+            for key in node
+            if rank in counted or batch.reduces((*keys, key))
+        )
+    )
+
+
+def _counted(nodes: Sequence[Any], batch: _Batch, kind_of_node: type) -> list[Any]:
+    """The nodes of the ranks that hold anything, of this type."""
+    ranks = sorted(rank for ranks in batch.holders for rank in ranks)
+    return [nodes[rank] for rank in ranks if isinstance(nodes[rank], kind_of_node)]
+
+
+def _check_alike(given: Mapping[int, Any], keys: Keys, node: type) -> None:
+    """Raise ``InvalidRequestError`` if some ranks returned no such node where others did."""
+    other = {rank: value for rank, value in given.items() if not isinstance(value, node)}
+    for rank, value in other.items():
+        shown = next(each for each in given.items() if each[0] not in other)
+        raise InvalidRequestError(
+            f"{_where(keys)}: rank {rank} returned {kind(value)}, rank {shown[0]} {kind(shown[1])}; allowed "
+            f"are results of one structure"
+        )
+
+
+def _check_all_returned(
+    nodes: Sequence[Any], given: Mapping[int, Any], keys: Keys, batch: _Batch
+) -> None:
+    """Raise ``InvalidRequestError`` if a value was left out by the ranks of some parts only."""
+    lacking = [
+        rank
+        for ranks in batch.holders
+        if ranks[0] not in given
+        for rank in ranks
+        if nodes[rank] is _LEFT_OUT
+    ]
+    if given and lacking:
+        raise InvalidRequestError(
+            f"{_where(keys)} was left out by rank {_ranks(lacking)} and returned for the part of rank "
+            f"{_ranks(given)}; return it on all ranks that have a part, or {_named(keys)}"
+        )
+
+
+def _by_rank(nodes: Sequence[Any], how: str) -> Any:
+    found = [None if node is _LEFT_OUT else node for node in nodes]
+    return found if how == "per_rank" else found[0]
+
+
+def _joined(nodes: list[Any], given: Mapping[int, Any], keys: Keys, batch: _Batch) -> Any:
     """Rows in the order of the batch."""
     own = None if batch.named or batch.spec is None else _returned(nodes, keys, batch)
     if own is not None and own[0].whole and not _nothing_is_split(batch):
-        return _one([node for node in nodes if node is not None], None, keys)
+        everywhere = {rank: node for rank, node in enumerate(nodes) if node is not None}
+        return _one(nodes, everywhere, None, keys, batch)
     found = own or batch.pattern
     if found is not None:
-        return gather(nodes, *found)
+        rows = [given.get(rank, node) for rank, node in enumerate(_by_rank(nodes, "per_rank"))]
+        return at_path("/".join(map(str, keys)), gather, rows, *found)
     raise InvalidRequestError(
         f"{_where(keys)} has rows, and the leaves {_split_leaves(batch)} are not split alike; name with "
         f"like= the one whose split the results follow"
@@ -195,24 +289,47 @@ def _nothing_is_split(batch: _Batch) -> bool:
     return batch.pattern is not None and batch.pattern[0].whole
 
 
-def _one(given: list[Any], how: Reduction | None, keys: Keys) -> Any:
+def _one(
+    nodes: Sequence[Any],
+    given: Mapping[int, Any],
+    how: Reduction | None,
+    keys: Keys,
+    batch: _Batch,
+) -> Any:
     """One value of those that the ranks returned."""
     if how == "per_rank" or how == "rank_zero":
-        return given if how == "per_rank" else given[0]
+        return _by_rank(nodes, how)
+    if how is not None and not given:
+        counted = sorted(rank for ranks in batch.holders for rank in ranks)
+        raise InvalidRequestError(
+            f"{_where(keys)}: of the ranks that have a part ({_ranks(counted)}) none returned a value for "
+            f"its {how}; return one there, or use 'per_rank' or 'rank_zero', for which all ranks count"
+        )
+    values = list(given.values())
     if how is not None:
-        return _combined(given, how, keys)
-    if all(equal(value, given[0]) for value in given[1:]):
-        return given[0] if given else None
+        return _combined(values, how, keys)
+    if all(equal(value, values[0]) for value in values[1:]):
+        return values[0] if values else None
     raise InvalidRequestError(
-        f"{_where(keys)} is not the same on all ranks: {_shown(given[0])} and others; say how they make one "
-        f"value with reduce={{{'/'.join(map(str, keys)) or '*'!r}: …}}: allowed are "
+        f"{_where(keys)} is not the same on all ranks: {_shown(values[0])} and others; {_named(keys)}"
+    )
+
+
+def _named(keys: Keys) -> str:
+    """How to name a reduction for this position."""
+    return (
+        f"say how they make one value with reduce={{{'/'.join(map(str, keys)) or '*'!r}: …}}: allowed are "
         f"{', '.join(get_args(Reduction))}"
     )
 
 
+def _ranks(ranks: Iterable[int]) -> str:
+    """The first of these ranks as text."""
+    found = list(ranks)
+    return ", ".join(map(str, found[:8])) + (", …" if len(found) > 8 else "")
+
+
 def _combined(given: list[Any], how: str, keys: Keys) -> Any:
-    if not given:
-        raise InvalidRequestError(f"{_where(keys)}: no rank returned a value for its {how}")
     try:
         return combined(given, how)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -240,16 +357,17 @@ def _split_leaves(batch: _Batch) -> list[str]:
     return [path for path, sharding, _ in leaves if not sharding.whole]
 
 
-def _holders(pattern: tuple[Sharding, Shape] | None, parts: Sequence[Any]) -> tuple[int, ...]:
-    """The lowest of each set of ranks that were given the same."""
+def _holders(
+    pattern: tuple[Sharding, Shape] | None, parts: Sequence[Any]
+) -> tuple[tuple[int, ...], ...]:
+    """The sets of ranks that were given the same, by the lowest."""
     if pattern is not None:
-        owners = grid(pattern[0], len(pattern[1])).owners
-        return tuple(sorted(ranks[0] for ranks in owners.values()))
-    lowest: dict[int, int] = {}
+        return tuple(sorted(grid(pattern[0], len(pattern[1])).owners.values()))
+    alike: dict[int, list[int]] = {}
     for rank, part in enumerate(parts):
         if part is not None:
-            lowest.setdefault(id(part), rank)
-    return tuple(lowest.values())
+            alike.setdefault(id(part), []).append(rank)
+    return tuple(map(tuple, alike.values()))
 
 
 def _keys(path: str) -> Keys:

@@ -10,7 +10,8 @@ from typing import Any, TypeVar, Union
 import msgspec
 
 from schedulemesh.dispatch.pieces import Axis, Piece, compact, pieces
-from schedulemesh.dispatch.placement import Placement, Primary, Sharding, Stage
+from schedulemesh.dispatch.placement import Placement, Primary, Sharding, Stage, whole_numbers
+from schedulemesh.errors import InvalidRequestError
 
 #: Sizes by dim; of a jagged batch ``(rows, (length of each row, …))``; of a value without dims ``()``.
 Shape = tuple[Union[int, tuple[int, ...]], ...]
@@ -26,6 +27,14 @@ class Grid(msgspec.Struct, frozen=True, kw_only=True):
     cells: tuple[Cell | None, ...]
     #: The ranks of each cell, ascending; every cell has at least one.
     owners: dict[Cell, tuple[int, ...]]
+
+    def cell_of(self, rank: int) -> Cell | None:
+        """The cell of a rank; None: it holds nothing. An error says that there is no such rank."""
+        if not 0 <= rank < len(self.cells):
+            raise InvalidRequestError(
+                f"rank {rank} is not in the layout; allowed are 0 to {len(self.cells) - 1}"
+            )
+        return self.cells[rank]
 
     def by_rank(self, of_cells: Mapping[Cell, _T]) -> tuple[_T | None, ...]:
         """The value of each rank's cell, by rank; None if a rank holds no cell."""
@@ -46,7 +55,7 @@ class Holdings(msgspec.Struct, frozen=True, kw_only=True):
 
     def of_rank(self, rank: int) -> tuple[Piece, ...] | None:
         """The pieces that ``rank`` holds, by dim; None if it holds nothing."""
-        cell = self.grid.cells[rank]
+        cell = self.grid.cell_of(rank)
         return None if cell is None else self.of_cell(cell)
 
     def indices(self, dim: int) -> tuple[int, ...]:
@@ -65,7 +74,7 @@ def holdings(sharding: Sharding, shape: Sequence[int]) -> Holdings:
 
     Raises ``InvalidRequestError`` if a dim does not exist or a size cannot be split as requested.
     """
-    return _holdings(sharding, tuple(shape))
+    return _holdings(sharding, whole_numbers(shape, "shape"))
 
 
 @lru_cache(maxsize=1024)

@@ -7,11 +7,19 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 import msgspec
+from msgspec.structs import force_setattr
 
-from schedulemesh.dispatch.arrays import blank, joined_rows, put, take
-from schedulemesh.dispatch.holdings import Cell, Grid, Shape, first, grid
+from schedulemesh.dispatch.arrays import (
+    blank,
+    check_inner_dims,
+    check_unmasked,
+    joined_rows,
+    put,
+    take,
+)
+from schedulemesh.dispatch.holdings import Cell, Grid, Shape, grid
 from schedulemesh.dispatch.pieces import Axis, Piece, compact, joined, pieces
-from schedulemesh.dispatch.placement import Sharding
+from schedulemesh.dispatch.placement import Sharding, whole_numbers
 from schedulemesh.errors import InvalidRequestError
 
 
@@ -28,6 +36,8 @@ class Jagged(msgspec.Struct, frozen=True, eq=False):
     lengths: tuple[int, ...]
 
     def __post_init__(self) -> None:
+        check_unmasked(self.values)
+        force_setattr(self, "lengths", whole_numbers(self.lengths, "lengths"))
         if sum(self.lengths) != len(self.values) or any(length < 0 for length in self.lengths):
             raise InvalidRequestError(
                 f"lengths {self.lengths} do not make the {len(self.values)} values; allowed are whole "
@@ -85,10 +95,11 @@ def join_jagged(parts: Sequence[Any], sharding: Sharding, shape: Shape) -> Jagge
             )
         held.append(piece)
     size, held_now = compact(held)
-    sample = first(parts, sharding).values
-    values = blank(sample, (size, *sample.shape[1:]))
-    for ranks, piece in zip(where.owners.values(), held_now, strict=True):
-        put(values, (piece,), parts[ranks[0]].values)
+    given_values = [parts[ranks[0]].values for ranks in where.owners.values()]
+    check_inner_dims(given_values)
+    values = blank(given_values, (size, *given_values[0].shape[1:]))
+    for part, piece in zip(given_values, held_now, strict=True):
+        put(values, (piece,), part)
     there = sorted({row for piece in rows for row in piece.indices() if row is not None})
     return Jagged(values, tuple(sum(p.length for p in pieces(lengths[row], cuts)) for row in there))
 

@@ -46,7 +46,11 @@ class ParallelLayout(msgspec.Struct, frozen=True, kw_only=True):
                 f"axes {unknown} are not in the order {order!r}; allowed are {names}, "
                 f"or another order as first argument"
             )
-        return cls(axes=tuple((name, _whole(name, sizes.get(name, 1))) for name in names))
+        return cls(
+            axes=tuple(
+                (name, whole(name, sizes.get(name, 1), "a whole number from 1")) for name in names
+            )
+        )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -150,8 +154,12 @@ class ParallelLayout(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def _whole(name: str, size: object) -> int:
+def whole(name: str, value: object, allowed: str = "a whole number") -> int:
+    """The whole number as Python's own: NumPy's is equal to it in a cache, but cannot be encoded.
+
+    Raises ``InvalidRequestError`` if the value is none.
+    """
     try:
-        return index(size)  # type: ignore[arg-type]
+        return int(index(value))  # type: ignore[arg-type]  # it raises for other types
     except TypeError as error:
-        raise InvalidRequestError(f"{name}={size!r}; allowed is a whole number from 1") from error
+        raise InvalidRequestError(f"{name}={value!r}; allowed is {allowed}") from error

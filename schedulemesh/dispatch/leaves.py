@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from schedulemesh.dispatch.arrays import blank, is_array, put, take, views
-from schedulemesh.dispatch.holdings import Shape, first, holdings, kept, runs
+from schedulemesh.dispatch.arrays import (
+    blank,
+    check_unmasked,
+    is_array,
+    is_torch,
+    put,
+    take,
+    views,
+)
+from schedulemesh.dispatch.holdings import Shape, first, grid, holdings, kept, runs
 from schedulemesh.dispatch.jagged import Jagged, cut_jagged, join_jagged
 from schedulemesh.dispatch.pieces import Piece
 from schedulemesh.dispatch.placement import Scalar, Sharding
@@ -29,6 +37,15 @@ def has_rows(value: Any) -> bool:
     return isinstance(value, (Jagged, list, tuple))
 
 
+def rows_kind(value: Any) -> str:
+    """What the rows of a value are; only rows of one kind are joined."""
+    if isinstance(value, Jagged):
+        return "a Jagged"
+    if is_array(value):
+        return "a torch tensor" if is_torch(value) else "a NumPy array"
+    return "a list" if isinstance(value, (list, tuple)) else f"a {type(value).__name__}"
+
+
 def cut(leaf: Any, sharding: Sharding) -> tuple[Any, ...]:
     """The part of each rank, None if it holds nothing; replicas share one object.
 
@@ -36,6 +53,8 @@ def cut(leaf: Any, sharding: Sharding) -> tuple[Any, ...]:
     """
     if isinstance(leaf, Jagged):
         return cut_jagged(leaf, sharding)
+    if not sharding.whole:
+        check_unmasked(leaf)
     shape = _sizes(shape_of(leaf))
     if is_array(leaf) and (regular := runs(sharding, shape)) is not None:
         parts = views(leaf, regular.dim, regular.slices)
@@ -53,13 +72,14 @@ def join(parts: Sequence[Any], sharding: Sharding, shape: Shape) -> Any:
     """The value with these parts by rank; of replicas, the part of the lowest rank is used.
 
     ``shape`` gives the sizes of the dims that are split, and may end after the last of them; the sizes of
-    other dims are taken from the parts. Padding is removed; elements dropped by ``drop_last`` are missing.
+    other dims are taken from the parts. Arrays of several dtypes are joined in their
+    ``common_dtype``. Padding is removed; elements dropped by ``drop_last`` are missing.
     """
     sample = first(parts, sharding)
     if isinstance(sample, Jagged):
         return join_jagged(parts, sharding, shape)
     if sharding.whole:
-        return sample
+        return sample if sample is not None else _of_replica(parts, sharding)
     if sample is None:
         raise InvalidRequestError(
             "the lowest rank that holds anything gave nothing; expected is its part"
@@ -67,11 +87,13 @@ def join(parts: Sequence[Any], sharding: Sharding, shape: Shape) -> Any:
     own = _sizes(shape_of(sample))
     held = holdings(sharding, _whole_shape(own, sharding, shape))
     for cell, ranks in held.grid.owners.items():
-        _check_part(parts[ranks[0]], ranks[0], tuple(piece.size for piece in held.of_cell(cell)))
+        expected = tuple(piece.size for piece in held.of_cell(cell))
+        _check_part(parts[ranks[0]], ranks[0], rows_kind(sample), expected)
     if _all_of(held.of_cell(next(iter(held.grid.owners))), held.shape):
         return sample
     held = kept(held)
-    found = blank(sample, held.shape) if is_array(sample) else [None] * held.shape[0]
+    given = [parts[ranks[0]] for ranks in held.grid.owners.values()]
+    found = blank(given, held.shape) if is_array(sample) else [None] * held.shape[0]
     for cell, ranks in held.grid.owners.items():
         _put(found, held.of_cell(cell), parts[ranks[0]])
     return tuple(found) if isinstance(sample, tuple) else found
@@ -119,8 +141,19 @@ def _whole_shape(own: tuple[int, ...], sharding: Sharding, shape: Shape) -> tupl
     return tuple(found)
 
 
-def _check_part(part: Any, rank: int, expected: tuple[int, ...]) -> None:
+def _of_replica(parts: Sequence[Any], sharding: Sharding) -> Any:
+    """What the lowest rank that gave anything has given of a leaf that no axis splits."""
+    held = (parts[rank] for ranks in grid(sharding, 0).owners.values() for rank in ranks)
+    return next((part for part in held if part is not None), None)
+
+
+def _check_part(part: Any, rank: int, kind: str, expected: tuple[int, ...]) -> None:
     given = shape_of(part)
+    if part is not None and rows_kind(part) != kind:
+        raise InvalidRequestError(
+            f"rank {rank} gave {rows_kind(part)}, the lowest rank {kind}; allowed are rows of one kind: "
+            f"NumPy arrays, torch tensors, lists or Jagged batches"
+        )
     if part is None or given[: len(expected)] != expected:
         raise InvalidRequestError(
             f"rank {rank} gave {'nothing' if part is None else f'shape {given}'}; expected is {expected}"

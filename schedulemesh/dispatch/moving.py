@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from schedulemesh.dispatch.arrays import padded
+from schedulemesh.dispatch.arrays import padded, same_type
 from schedulemesh.dispatch.plan import Plan, Transfer
 from schedulemesh.errors import InvalidRequestError
 
@@ -24,7 +24,7 @@ def assemble(
 
     ``fetched`` are all its transfers with the box that each source sent. ``like`` is any array with the same
     number of dims, library, dtype and device; its values are not read. If the array arrives as one piece, it
-    is returned without a copy.
+    is returned without a copy. Raises ``InvalidRequestError`` for a box of another library or dtype.
     """
     held = plan.routes.destination.of_rank(destination)
     if held is None:
@@ -32,12 +32,21 @@ def assemble(
     whole = tuple((0, piece.size) for piece in held)
     found = None
     for transfer, box in fetched:
+        if not same_type(box, like):
+            raise InvalidRequestError(
+                f"source rank {transfer.source} sent {_type(box)}; expected is {_type(like)}, as `like`: "
+                f"elements are not converted when they are moved"
+            )
         if transfer.take == whole:
             return box
         if found is None:
             found = padded(like, held, plan.destination.pad_value)
         found[tuple(slice(start, stop) for start, stop in transfer.take)] = box
     return padded(like, held, plan.destination.pad_value) if found is None else found
+
+
+def _type(array: Any) -> str:
+    return f"{type(array).__module__.partition('.')[0]} {array.dtype}"
 
 
 def apply_plan(plan: Plan, parts: Sequence[Any]) -> tuple[Any, ...]:

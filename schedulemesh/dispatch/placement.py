@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal, Union, get_args
+from collections.abc import Iterable
+from operator import index
+from typing import Any, Literal, Union, get_args
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from schedulemesh.dispatch.layout import ParallelLayout
-from schedulemesh.errors import InvalidRequestError
+from schedulemesh.errors import InvalidRequestError, shown
 
 #: What happens to a size that does not divide: see ``Shard.uneven``.
 Uneven = Literal["error", "pad", "uneven", "drop_last", "chunk"]
@@ -40,6 +43,7 @@ class Shard(msgspec.Struct, frozen=True, tag=True):
             raise InvalidRequestError(
                 f"Shard: uneven={self.uneven!r}; allowed are {', '.join(get_args(Uneven))}"
             )
+        force_setattr(self, "documents", whole_numbers(self.documents, "documents"))
         if any(length < 0 for length in self.documents):
             raise InvalidRequestError(
                 f"documents {self.documents} has a length below 0; allowed is 0 and more"
@@ -59,7 +63,9 @@ class Assign(msgspec.Struct, frozen=True, tag=True):
 
     def __post_init__(self) -> None:
         _check_dim(self.dim)
-        rows = sorted(row for group in self.groups for row in group)
+        groups = tuple(whole_numbers(group, "a group of rows") for group in self.groups)
+        force_setattr(self, "groups", groups)
+        rows = sorted(row for group in groups for row in group)
         if rows != list(range(len(rows))):
             raise InvalidRequestError(
                 f"the groups assign {len(rows)} rows, some twice or not at all; allowed is each of "
@@ -92,7 +98,7 @@ class Sharding(msgspec.Struct, frozen=True, kw_only=True):
     layout: ParallelLayout
     #: Axis and what it does. If several split one dim, the first splits first. Other axes replicate.
     placements: tuple[tuple[str, Placement], ...] = ()
-    #: The value that pads the parts of ``uneven="pad"``.
+    #: The value that pads the parts of ``uneven="pad"``. Arrays take one that their dtype holds.
     pad_value: Scalar = 0
     #: Whether a tuple is a tree, whose members are split one by one, or a sequence of rows, as a list is.
     tuples: Tuples = "tree"
@@ -145,6 +151,20 @@ class Sharding(msgspec.Struct, frozen=True, kw_only=True):
             for name, placement in self.placements
             if isinstance(placement, (Shard, Assign)) and _dim(placement.dim, ndim, name) == dim
         )
+
+
+def whole_numbers(given: Any, what: str) -> tuple[int, ...]:
+    """Whole numbers, which were given as any sequence, an array or a tensor, as a tuple.
+
+    Shardings and shapes are keys of caches and are encoded, which lists and numbers of NumPy cannot be.
+    """
+    numbers: Iterable[Any] = given.tolist() if hasattr(given, "tolist") else given
+    try:
+        return tuple([int(index(number)) for number in numbers])
+    except TypeError as error:
+        raise InvalidRequestError(
+            f"{what}: {shown(given)} was given; allowed is a sequence of whole numbers"
+        ) from error
 
 
 def _dim(dim: int, ndim: int, axis: str) -> int:

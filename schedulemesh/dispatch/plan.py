@@ -24,10 +24,13 @@ from math import prod
 import msgspec
 
 from schedulemesh.dispatch.holdings import Cell, holdings
-from schedulemesh.dispatch.placement import Sharding
+from schedulemesh.dispatch.layout import whole
+from schedulemesh.dispatch.placement import Sharding, whole_numbers
 from schedulemesh.dispatch.routes import Receiver, Routes, Share, Worker
 from schedulemesh.errors import InvalidRequestError
 
+#: The types of workers that are equal in a cache only if they are the same.
+_PLAIN = {int, str}
 #: Start and stop per dim.
 Box = tuple[tuple[int, int], ...]
 
@@ -127,7 +130,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def fetches(self, destination: int) -> tuple[Transfer, ...]:
         """What ``destination`` fetches, by source rank: together its whole array, without padding."""
-        cell = self.routes.destination.grid.cells[destination]
+        cell = self.routes.destination.grid.cell_of(destination)
         if cell is None:
             return ()
         receiver = (cell, destination)
@@ -138,7 +141,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def sends(self, source: int) -> tuple[Transfer, ...]:
         """What ``source`` sends; replicas that need the same box are adjacent."""
-        cell = self.routes.source.grid.cells[source]
+        cell = self.routes.source.grid.cell_of(source)
         if cell is None:
             return ()
         return tuple(
@@ -246,19 +249,21 @@ def plan(
     within one group. ``rotation`` selects the replica with the first share: increasing it from tensor to
     tensor spreads the load of tensors with few destinations. The last 256 plans are cached.
 
-    Raises ``InvalidRequestError`` if a sharding does not fit the shape, the workers do not fit the layouts,
-    or the source lacks elements that the destination needs.
+    Numbers may be those of NumPy. Raises ``InvalidRequestError`` if a sharding does not fit the shape, the
+    workers do not fit the layouts, or the source lacks elements that the destination needs.
     """
     sources, destinations = source.layout.size, destination.layout.size
     made = _plan(
         source,
         destination,
-        tuple(shape),
-        itemsize,
+        whole_numbers(shape, "shape"),
+        whole("itemsize", itemsize),
         _workers(source_workers, range(sources)),
         _workers(destination_workers, range(sources, sources + destinations)),
+        (repr(source.pad_value), repr(destination.pad_value)),
     )
-    return _rotated(made, rotation) if rotation else made
+    turns = whole("rotation", rotation)
+    return _rotated(made, turns) if turns else made
 
 
 @lru_cache(maxsize=256)
@@ -269,7 +274,9 @@ def _plan(
     itemsize: int,
     source_workers: tuple[Worker, ...],
     destination_workers: tuple[Worker, ...],
+    _pad_values: tuple[str, str],
 ) -> Plan:
+    """The plan without rotation. Pad values such as 0, 0.0 and False are equal: their texts are not."""
     routes = Routes.of(
         holdings(source, shape), holdings(destination, shape), source_workers, destination_workers
     )
@@ -323,7 +330,13 @@ def _workers(given: Iterable[Worker] | None, default: range) -> tuple[Worker, ..
             f"{len(found)} workers were given, {len(set(found))} of them different; allowed are "
             f"{len(default)}, one per rank"
         )
-    return found
+    return found if set(map(type, found)) <= _PLAIN else tuple(map(_plain, found))
+
+
+def _plain(worker: Worker) -> Worker:
+    if isinstance(worker, str):
+        return str(worker)
+    return whole("worker", worker, "a name or a whole number")
 
 
 @lru_cache(maxsize=256)

@@ -86,7 +86,7 @@ def writes(made: Made, shardings: Mapping[str, Sharding], stored: Sizes, rank: i
             raise InvalidRequestError(
                 f"{key}: no rank holds all rows; allowed is a sharding without uneven='drop_last'"
             )
-        cell = held.grid.cells[rank]
+        cell = held.grid.cell_of(rank)
         if cell is None:
             continue
         owners = held.grid.owners[cell]

@@ -110,7 +110,7 @@ def _walk(data: Any, spec: Any, path: str) -> Any:
             for key, value in data.items()
         }
     if isinstance(spec, Sharding) and not is_node(data, spec):
-        return _Cut(_at(path, cut, data, spec), shape_of(data))
+        return _Cut(at_path(path, cut, data, spec), shape_of(data))
     if not isinstance(data, (list, tuple)) or _differs(data, spec):
         raise InvalidRequestError(
             f"at {path or 'the top'} the spec has {kind(spec)}, the data {kind(data)}; they must be alike, "
@@ -180,15 +180,19 @@ def _join(nodes: list[Any], spec: Any, shapes: Any, path: str) -> Any:
         first(nodes, spec) if held else next((node for node in nodes if node is not None), None)
     )
     if isinstance(sample, Mapping):
-        return {key: _join_below(nodes, spec, shapes, key, path) for key in sample}
+        # Ranks may leave out what they do not hold, so that no rank need have all of the keys.
+        keys = dict.fromkeys(key for node in nodes if isinstance(node, Mapping) for key in node)
+        return {key: _join_below(nodes, spec, shapes, key, path) for key in keys}
     if held and not is_node(sample, spec):
-        return _at(path, join, nodes, spec, shapes)
+        return at_path(path, join, nodes, spec, shapes)
     if not isinstance(sample, (list, tuple)):
         raise InvalidRequestError(
             f"at {path or 'the top'} the spec has {kind(spec)}, the parts {kind(sample)}; they must agree"
         )
-    members = [_join_below(nodes, spec, shapes, at, path) for at in range(len(sample))]
-    return rebuilt(sample, members)
+    alike = [node for node in nodes if isinstance(node, (list, tuple))]
+    longest = max(sample, *alike, key=len)
+    members = [_join_below(nodes, spec, shapes, at, path) for at in range(len(longest))]
+    return rebuilt(longest, members)
 
 
 def _join_below(nodes: list[Any], spec: Any, shapes: Any, key: Any, path: str) -> Any:
@@ -204,7 +208,10 @@ def child(node: Any, key: Any) -> Any:
     """The member ``key`` of a node; None if it has none."""
     if isinstance(node, Mapping):
         return node.get(key)
-    return node[key] if isinstance(node, (list, tuple)) else None
+    try:
+        return node[key] if isinstance(node, (list, tuple)) else None
+    except (IndexError, TypeError):
+        return None
 
 
 def is_shape(shapes: Any) -> bool:
@@ -222,7 +229,8 @@ def shape_below(shapes: Any, key: Any, path: str) -> Any:
         ) from error
 
 
-def _at(path: str, act: Callable[..., Any], *given: Any) -> Any:
+def at_path(path: str, act: Callable[..., Any], *given: Any) -> Any:
+    """What ``act`` returns for what is given. An error of it is raised with the path; empty: the top."""
     try:
         return act(*given)
     except InvalidRequestError as error:

@@ -1,12 +1,14 @@
 """Folders of torch.distributed.checkpoint, and state dicts of DTensors, with PyTorch as the oracle."""
 
 import os
+import pickle
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,7 +22,16 @@ from schedulemesh.checkpoints import (
     sharding_of,
     write_dcp,
 )
-from schedulemesh.dispatch import Concat, ParallelLayout, Replicate, Shard, Sharding, Slice, shard
+from schedulemesh.dispatch import (
+    Concat,
+    ParallelLayout,
+    Replicate,
+    Shard,
+    Sharding,
+    Slice,
+    fused_qkv,
+    shard,
+)
 from schedulemesh.errors import InvalidRequestError
 from tests.dispatch.strategies import ALL_MODES, SPLITTING, count, shapes, shardings
 
@@ -109,8 +120,57 @@ def test_a_rank_reads_only_the_chunks_that_it_needs(tmp_path):
     for rank in set(range(8)) - {5}:
         (tmp_path / "set" / f"__{rank}_0.distcp").unlink()
     assert torch.equal(load_shards(stored, spec, 5)["x"], whole[10:12])
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(InvalidRequestError, match=r"__4_0.distcp cannot be read: FileNotFound"):
         load_shards(stored, spec, 4)
+
+
+@ALONE
+@pytest.mark.parametrize("groups", [2, 8])
+def test_a_chunk_is_read_once_for_all_that_is_wanted_of_it(groups, tmp_path, monkeypatch):
+    stored = {name: torch.randn(size, 3) for name, size in (("q", 32), ("k", 16), ("v", 16))}
+    write(tmp_path / "set", stored, dict.fromkeys(stored, Sharding.of(ParallelLayout.of(dp=2))))
+    read, load = [], torch.load
+    monkeypatch.setattr(torch, "load", lambda *a, **k: read.append(a) or load(*a, **k))
+    fused = fused_qkv("q", "k", "v", heads=2 * groups, groups=groups, dim=16 // groups)
+    mapping = {"qkv": fused, "tied": "q", "head": Slice("q", 5)}
+    dtype = {"qkv": "bfloat16"}
+    spec = Sharding.of(ParallelLayout.of(dp=1))
+    found = load_shards(open_dcp(tmp_path / "set"), spec, 0, mapping=mapping, dtype=dtype)
+    assert len(read) == 3
+    parts = [each.reshape(groups, -1, 3) for each in stored.values()]
+    assert torch.equal(found["qkv"], torch.cat(parts, 1).reshape(-1, 3).bfloat16())
+    assert torch.equal(found["tied"], stored["q"])
+    assert torch.equal(found["head"], stored["q"][:5])
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: b"",
+        lambda content: content[:50],
+        lambda content: content[:-20],
+        lambda content: bytes(len(content)),
+        lambda content: pickle.dumps({"a": 1}),
+        lambda content: pickle.dumps(SimpleNamespace()),
+    ],
+)
+@pytest.mark.parametrize("name", [".metadata", "__0_0.distcp"])
+def test_a_damaged_file_is_named(name, damage, tmp_path):
+    spec = {"x": Sharding.of(ParallelLayout.of(dp=1))}
+    write(tmp_path / "set", {"x": torch.arange(4.0)}, spec)
+    file = tmp_path / "set" / name
+    file.write_bytes(damage(file.read_bytes()))
+    with pytest.raises(InvalidRequestError, match=rf"set/{name} (cannot be read: \w+: |is not of)"):
+        load_shards(open_dcp(tmp_path / "set"), spec, 0)
+
+
+@pytest.mark.parametrize("array", [np.zeros(2, np.float32), np.float32(1), [0.0, 0.0]])
+def test_only_tensors_of_torch_are_written(array, tmp_path):
+    spec = {"x": Sharding.of(ParallelLayout.of(dp=1))}
+    forms = {"x": TensorForm((2,), "float32")}
+    with pytest.raises(InvalidRequestError, match=r"as 'x'; allowed are arrays of torch"):
+        write_dcp(tmp_path / "set", {"x": array}, spec, 0, tensors=forms)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_that_is_not_dcps_is_refused(tmp_path):
@@ -118,9 +178,10 @@ def test_a_folder_that_is_not_dcps_is_refused(tmp_path):
         open_dcp(tmp_path)
 
 
-def test_a_dtype_may_change_when_it_is_written(tmp_path):
+@pytest.mark.parametrize("dtype", ["bfloat16", torch.bfloat16])
+def test_a_dtype_may_change_when_it_is_written(dtype, tmp_path):
     spec = {"x": Sharding.of(ParallelLayout.of(dp=2), dp=0)}
-    write(tmp_path / "set", {"x": torch.arange(4.0)}, spec, dtype="bfloat16")
+    write(tmp_path / "set", {"x": torch.arange(4.0)}, spec, dtype=dtype)
     assert open_dcp(tmp_path / "set").forms == {"x": TensorForm((4,), "bfloat16")}
 
 

@@ -141,6 +141,13 @@ def test_the_metadata_is_that_of_all_files(tmp_path):
     }
 
 
+@pytest.mark.parametrize("metadata", [{"step": 7}, {"step": None}, {7: "step"}])
+def test_metadata_that_could_not_be_read_again_are_refused(metadata, tmp_path):
+    with pytest.raises(InvalidRequestError, match=r"metadata has .*safetensors allows strings"):
+        write(tmp_path / "set", {"x": np.zeros(2)}, {"x": ROWS}, metadata=metadata)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_folder_appears_when_all_ranks_have_written(tmp_path):
     tensors = {"x": np.arange(4)}
     spec = {"x": ROWS}
@@ -396,6 +403,44 @@ def test_dtypes_that_numpy_lacks_are_read_with_torch(tmp_path):
         load_shards(open_safetensors(tmp_path / "set", library="numpy"), spec, 0, dtype="float32")
 
 
+def test_views_of_torch_are_written_as_their_elements(tmp_path):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    complex_one = torch.tensor([1 + 2j, 3 - 4j])
+    tensors = {
+        "one": torch.tensor([[1.0, 2.0]])[:, 1],  # one element, of which the stride is 2
+        "none": torch.zeros(0, 2)[:, 0],
+        "column": torch.arange(6.0).reshape(3, 2)[:, 1],
+        "conjugate": complex_one.conj(),
+        "negative": complex_one.conj().imag,
+        "scalar": torch.tensor([[1.0, 2.0]])[0, 1],
+    }
+    whole = Sharding.of(ParallelLayout.of(dp=1))
+    write(tmp_path / "set", tensors, dict.fromkeys(tensors, whole))
+    found = load_shards(open_safetensors(tmp_path / "set"), whole, 0)
+    for name, each in tensors.items():
+        assert torch.equal(found[name], each), name
+
+
+def test_dtypes_may_be_those_of_the_libraries(tmp_path):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    assert TensorForm([4], np.dtype("float32")) == TensorForm((4,), torch.float32)
+    assert TensorForm(np.array([4]), np.bool_) == TensorForm((4,), "bool")
+    for at, dtype in enumerate((torch.float16, np.float16, np.dtype("float16"), "float16")):
+        folder = tmp_path / str(at)
+        write(
+            folder, {"a": np.ones(4), "b": np.ones(2)}, {"a": ROWS, "b": ROWS}, dtype={"a": dtype}
+        )
+        stored = open_safetensors(folder)
+        assert {key: form.dtype for key, form in stored.forms.items()} == {
+            "a": "float16",
+            "b": "float64",
+        }
+        assert load_shards(stored, ROWS, 0, dtype=dtype)["b"].dtype == torch.float16
+    for unknown in (torch.complex128, np.dtype(">f4"), float, 4):
+        with pytest.raises(InvalidRequestError, match=r"a: dtype '.*; allowed are float64"):
+            load_shards(stored, ROWS, 0, dtype=unknown)
+
+
 def saved(tmp_path, **tensors):
     save_file(tensors, tmp_path / "model.safetensors")
     return open_safetensors(tmp_path, library="numpy")
@@ -419,10 +464,34 @@ def test_wrong_requests_name_the_tensor(tmp_path):
         ({"a": np.zeros(2)}, r"rank 0 has float64 \(2,\) as 'a'"),
         ({}, "rank 0 has nothing as 'a'"),
         ({"a": np.zeros(2, np.float32), "z": np.zeros(1)}, r"rank 0 has \['z'\]"),
+        ({"a": [0.0, 0.0]}, "rank 0 has a list as 'a'; allowed are arrays of numpy and torch"),
+        (
+            {"a": np.ma.array(np.zeros(2, np.float32), mask=[0, 1])},
+            "masked array as 'a'.* as two arrays",
+        ),
     ):
         with pytest.raises(InvalidRequestError, match=message):
             write_safetensors(tmp_path / "new", arrays, {"a": ROWS}, 0, tensors=whole)
-    assert not (tmp_path / "new").exists()
+    with pytest.raises(InvalidRequestError, match=r"\(4,\) for 'a'; allowed is TensorForm"):
+        write_safetensors(tmp_path / "new", {}, {"a": ROWS}, 0, tensors={"a": (4,)})
+    for rank in (-1, 2):
+        with pytest.raises(InvalidRequestError, match=f"rank {rank} is not .* allowed are 0 to 1"):
+            load_shards(stored, ROWS, rank)
+        with pytest.raises(InvalidRequestError, match=f"rank {rank} is not .* allowed are 0 to 1"):
+            write_safetensors(tmp_path / "new", {}, {"a": ROWS}, rank, tensors=whole)
+    assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
+
+
+@pytest.mark.parametrize("value", [None, "x", 300, 0.5])
+def test_padding_is_a_value_of_the_dtype(value, tmp_path):
+    stored = saved(tmp_path, a=np.arange(3, dtype=np.uint8))
+    layout = ParallelLayout.of(dp=2)
+    padded = Sharding.of(layout, dp=Shard(0, "pad"), pad_value=value)
+    assert load_shards(stored, padded, 0)["a"].tolist() == [0, 1]  # it has no padding
+    with pytest.raises(InvalidRequestError, match=f"a: pad_value={value!r} for an array of uint8"):
+        load_shards(stored, padded, 1)
+    number = Sharding.of(layout, dp=Shard(0, "pad"), pad_value=255)
+    assert load_shards(stored, number, 1)["a"].tolist() == [2, 255]
 
 
 def test_a_tensor_cannot_have_the_name_of_the_metadata(tmp_path):

@@ -1,5 +1,6 @@
 """Random trees of arrays of any dtype, with specs of them in two layouts."""
 
+import msgspec
 import numpy as np
 from hypothesis import strategies as st
 
@@ -51,7 +52,8 @@ def trees(draw, ranks=24):
         tree[name] = draw(arrays(shape))
         sizes[name] = shape
         for spec, layout in zip(specs, (there, back), strict=True):
-            spec[name] = draw(shardings(shape, SPLITTING, layout))
+            drawn = draw(shardings(shape, SPLITTING, layout))
+            spec[name] = msgspec.structs.replace(drawn, pad_value=1)  # every dtype holds it
     return tree, *specs, sizes
 
 

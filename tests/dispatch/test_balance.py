@@ -1,5 +1,6 @@
 """Token-balanced assignment."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -62,8 +63,26 @@ def test_long_rows_are_spread():
 
 
 @pytest.mark.parametrize(
-    ("costs", "groups"), [([1], 0), ([-1], 2), ([float("nan")], 2), ([1] * 9 + [-1], 1)]
+    ("costs", "groups"),
+    [
+        ([1], 0),
+        ([-1], 2),
+        ([float("nan")], 2),
+        ([1] * 9 + [-1], 1),
+        (["a"], 2),
+        (np.zeros((2, 2)), 2),
+    ],
 )
 def test_invalid_input_is_reported(costs, groups):
     with pytest.raises(InvalidRequestError, match="allowed are 1 group or more and finite costs"):
         balance(costs, groups)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "uint8", "int64"])
+def test_small_dtypes_do_not_overflow(dtype):
+    costs = np.full(400, 200, dtype)
+    assert [len(rows) for rows in balance(costs, 2)] == [200, 200]
+    assert balance(list(costs), 2) == balance(costs, 2)
+    torch = pytest.importorskip("torch")
+    assert balance(torch.from_numpy(costs), 2) == balance(costs, 2)
+    assert balance(list(torch.from_numpy(costs)), 2) == balance(costs, 2)

@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schedulemesh.dispatch import ParallelLayout, Sharding, Stage, Workers, scatter, shard
+from schedulemesh.dispatch import (
+    Jagged,
+    ParallelLayout,
+    Shard,
+    Sharding,
+    Stage,
+    Workers,
+    scatter,
+    shard,
+)
 from schedulemesh.dispatch.collecting import reduced
 from schedulemesh.errors import InvalidRequestError
 from tests.dispatch.strategies import SPLITTING, layouts, shardings
@@ -199,3 +208,153 @@ def test_a_tuple_may_be_rows():
     rows = Sharding.of(ParallelLayout.of(dp=2), dp=0, tuples="rows")
     assert shard((1, 2, 3, 4), rows).parts == ((1, 2), (3, 4))
     assert shard((1, 2), rows).collect([("a",), ("b",)]) == ("a", "b")
+
+
+HALVES = shard([1, 2, 3, 4], Sharding.of(ParallelLayout.of(dp=2), dp=0))
+DTYPES = ["?", "u1", "i4", "i8", "u8", "f2", "f8", "c8", "U3", "U10"]
+
+
+@pytest.mark.parametrize("second", DTYPES)
+@pytest.mark.parametrize("first", DTYPES)
+def test_rows_of_different_dtypes_are_joined_as_numpy_joins_them(first, second):
+    parts = [np.array([1, 0]).astype(first), np.array([3, 0]).astype(second)]
+    expected = np.concatenate(parts)
+    collected = HALVES.collect(parts)
+    assert collected.dtype == expected.dtype
+    assert np.array_equal(collected, expected)
+    packed = HALVES.collect([Jagged(part, (1, 1)) for part in parts])
+    assert packed.values.dtype == expected.dtype
+    assert np.array_equal(packed.values, expected)
+
+
+def test_rows_of_different_dtypes_keep_their_values():
+    texts = HALVES.collect([np.array(["yes", "no"]), np.array(["maybe", "not at all"])])
+    assert texts.tolist() == ["yes", "no", "maybe", "not at all"]
+    torch = pytest.importorskip("torch")
+    rewards = HALVES.collect([torch.tensor([1, 0]), torch.tensor([0.5, 2.0**-60])])
+    assert rewards.tolist() == [1, 0, 0.5, 2.0**-60]
+    long = HALVES.collect([torch.tensor([1, 0], dtype=torch.int32), torch.tensor([2**40, 3])])
+    assert long.tolist() == [1, 0, 2**40, 3]
+
+
+def test_a_rank_without_rows_does_not_change_the_dtype():
+    one = shard(["a"], Sharding.of(ParallelLayout.of(dp=2), dp=Shard(0, "uneven")))
+    for dtype in ("i8", "?", "M8[D]", "U3"):
+        rows = np.ones(1, dtype)
+        assert one.collect([rows, np.array([])]).dtype == rows.dtype
+
+
+def kinds_of_rows():
+    array = np.arange(2)
+    kinds = [array, [0, 1], Jagged(array, (1, 1))]
+    try:
+        import torch
+    except ImportError:
+        return kinds
+    return [*kinds, torch.arange(2), Jagged(torch.arange(2), (1, 1))]
+
+
+@pytest.mark.parametrize("first", range(5))
+@pytest.mark.parametrize("second", range(5))
+def test_rows_of_different_kinds_are_refused_in_any_order(first, second):
+    kinds = kinds_of_rows()
+    if first == second or max(first, second) >= len(kinds):
+        return
+    with pytest.raises(InvalidRequestError, match=r"answers/x: .*(allowed are|expected is)"):
+        HALVES.collect([{"answers": {"x": kinds[first]}}, {"answers": {"x": kinds[second]}}])
+
+
+def test_rows_without_a_common_dtype_are_refused():
+    with pytest.raises(
+        InvalidRequestError, match=r"x: arrays of datetime64\[D\] and float64 .*convert"
+    ):
+        HALVES.collect([{"x": np.zeros(2, "M8[D]")}, {"x": np.zeros(2)}])
+    with pytest.raises(InvalidRequestError, match=r"x: .*\(1, 2\), \(1, 3\) cannot be joined"):
+        HALVES.collect([{"x": Jagged(np.zeros((1, n)), (1, 0))} for n in (2, 3)])
+
+
+@pytest.mark.parametrize(
+    ("how", "loss"), [("mean", 3.0), ("sum", 3.0), ("max", 3.0), ("per_rank", [None, 3.0])]
+)
+@pytest.mark.parametrize("path", ["loss", "*"])
+def test_a_value_that_some_ranks_leave_out_is_reduced_over_the_others(how, loss, path):
+    found = [{"n": 1.0}, {"loss": 3.0, "n": 1.0}]
+    assert HALVES.collect(found, reduce={path: how})["loss"] == loss
+    assert reduced(found, {path: how})["loss"] == loss
+    assert reduced([{}, {"m": {"loss": 3.0}}], {path: how, "m/loss": how})["m"]["loss"] == loss
+
+
+def test_keys_are_in_the_order_in_which_the_ranks_have_them():
+    found = [{"a": 1, "c": 1}, {"b": 2, "a": 2}]
+    assert list(HALVES.collect(found, reduce="sum").items()) == [("a", 3), ("c", 1), ("b", 2)]
+    assert HALVES.collect([([1, 2], 1), ([3, 4], 1, 5)], reduce={"2": "sum"}) == (
+        [1, 2, 3, 4],
+        1,
+        5,
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        (
+            {"a": [1, 2]},
+            {"a": [3, 4], "m": {"x": 1}},
+            "m/x was left out by rank 0 and .*of rank 1;",
+        ),
+        ({"m": {"x": 1}}, {"m": {}}, r"m/x was left out by rank 1 .*of rank 0;.*reduce=\{'m/x'"),
+        ({"a": [1, 2], "b": [1, 2]}, {"a": [3, 4]}, "b was left out by rank 1"),
+        (([1, 2], 1), ([3, 4], 1, 5), "2 was left out by rank 0"),
+        (([1, 2], 1, 5), ([3, 4], 1), "2 was left out by rank 1"),
+        (([1, 2],), {"a": [3, 4]}, r"rank 1 returned the keys \['a'\], rank 0 1 places"),
+        ({"m": {"x": [1, 2]}}, {"m": [3, 4]}, r"m: rank 1 returned 2 places, rank 0 the keys"),
+        ({"m": [1, 2]}, {"m": {"x": [1, 2]}}, r"m: rank 1 gave a dict"),
+    ],
+)
+def test_what_some_ranks_leave_out_is_refused_by_path_and_rank(first, second, said):
+    with pytest.raises(InvalidRequestError, match=said):
+        HALVES.collect([first, second])
+
+
+STAGES = Workers(name="stages", layout=ParallelLayout.of(dp=2, pp=2))
+
+
+@pytest.mark.parametrize("nothing", [None, {}, {"loss": None}, {"loss": None, "ids": None}])
+def test_of_replicas_the_lowest_that_returned_something_counts(nothing):
+    """The last stage returns the results of a part that all stages were given."""
+    scattered = scatter([1, 2, 3, 4], "data_parallel", STAGES, STAGES)
+    last = [{"loss": 1.0, "ids": [10, 20]}, {"loss": 3.0, "ids": [30, 40]}]
+    found = [nothing, nothing, *last]
+    expected = {"loss": 2.0, "ids": [10, 20, 30, 40]}
+    assert scattered.collect(found, reduce={"loss": "mean"}) == expected
+    with pytest.raises(InvalidRequestError, match="loss is not the same on all ranks"):
+        scattered.collect(found)
+
+
+def test_a_reduction_of_nothing_names_the_ranks_that_count():
+    sharded = shard([1, 2, 3, 4], Sharding.of(STAGES.layout, dp=0, pp=Stage(-1)))
+    found = [{"loss": 1.0, "seconds": 1}, {"loss": 1.0}, {}, {"loss": None}]
+    with pytest.raises(
+        InvalidRequestError, match=r"loss: of the ranks that have a part \(2, 3\) none"
+    ):
+        sharded.collect(found, reduce={"loss": "mean"})
+    assert sharded.collect(found, reduce={"seconds": "per_rank"}) == {
+        "loss": None,
+        "seconds": [1, None, None, None],
+    }
+
+
+@pytest.mark.parametrize("how", ["min", "max", "mean", "sum"])
+@pytest.mark.parametrize("made", [float, np.float32, np.array], ids=["python", "scalar", "array"])
+def test_nan_is_reduced_to_nan_in_any_order(how, made):
+    for values in ([np.nan, 1.0], [1.0, np.nan]):
+        assert np.isnan(HALVES.collect([made(value) for value in values], reduce=how))
+
+
+@pytest.mark.parametrize("how", ["min", "max", "mean", "sum"])
+def test_scalars_of_numpy_are_reduced_as_arrays_are(how):
+    arrays = HALVES.collect([np.array(200, "u1"), np.array(100, "u1")], reduce=how)
+    scalars = HALVES.collect([np.uint8(200), np.uint8(100)], reduce=how)
+    assert scalars == arrays
+    assert scalars.dtype == arrays.dtype
+    assert HALVES.collect([200, np.uint8(100)], reduce=how) == arrays

@@ -1,12 +1,14 @@
 """Shardings: what may be asked, and who holds anything."""
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from schedulemesh.dispatch import (
     Assign,
+    Jagged,
     ParallelLayout,
     Primary,
     Replicate,
@@ -14,6 +16,7 @@ from schedulemesh.dispatch import (
     Sharding,
     Stage,
     holdings,
+    plan,
 )
 from schedulemesh.errors import InvalidRequestError
 from tests.dispatch.strategies import shapes, shardings
@@ -98,3 +101,40 @@ def test_invalid_input_is_reported(act, words):
 def test_placements_that_are_none_are_refused(make, words):
     with pytest.raises(InvalidRequestError, match=words):
         make()
+
+
+def whole_numbers():
+    given = [[1, 3], np.array([1, 3]), (np.int64(1), np.int64(3)), iter((1, 3))]
+    try:
+        import torch
+    except ImportError:
+        return given
+    return [*given, torch.tensor([1, 3])]
+
+
+@pytest.mark.parametrize("given", whole_numbers(), ids=lambda given: type(given).__name__)
+def test_any_sequence_of_whole_numbers_becomes_a_tuple(given):
+    given = list(given) if not hasattr(given, "tolist") else given
+    assert Shard(0, documents=given) == Shard(0, documents=(1, 3))
+    assert Assign(0, [(0, 2), given]) == Assign(0, ((0, 2), (1, 3)))
+    assert Jagged(np.zeros(4), given).lengths == (1, 3)
+    made = (
+        Shard(0, documents=given),
+        Assign(0, [[0, 2], given]),
+        Jagged(np.zeros(4), given).lengths,
+    )
+    assert hash(made) == hash((Shard(0, documents=(1, 3)), Assign(0, ((0, 2), (1, 3))), (1, 3)))
+    assert msgspec.msgpack.encode(made)
+    half = Sharding.of(ParallelLayout.of(dp=2), dp=Assign(0, [[0, 2], given]))
+    assert plan(half, half, (4,)).key
+
+
+@pytest.mark.parametrize("given", [3, [0.5], ["1"], None])
+def test_what_is_no_sequence_of_whole_numbers_is_refused(given):
+    for make in (
+        lambda: Shard(0, documents=given),
+        lambda: Assign(0, [given]),
+        lambda: Jagged(np.zeros(1), given),
+    ):
+        with pytest.raises(InvalidRequestError, match="allowed is a sequence of whole numbers"):
+            make()

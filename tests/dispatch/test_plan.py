@@ -143,6 +143,56 @@ def test_equal_requests_share_a_cached_plan_and_others_have_their_own_key():
     assert plan(*asked, (8,)).key != plan(*asked, (8,), destination_workers=range(4)).key
 
 
+ROWS_OF_TWO = Sharding.of(ParallelLayout.of(dp=2), dp=0)
+
+
+@pytest.mark.parametrize(
+    ("given", "plain"),
+    [
+        ({"shape": np.array([602, 4])}, {"shape": (602, 4)}),
+        ({"shape": (604, 4), "itemsize": np.int32(2)}, {"shape": (604, 4), "itemsize": 2}),
+        ({"shape": (606, 4), "rotation": np.int64(1)}, {"shape": (606, 4), "rotation": 1}),
+        (
+            {"shape": (608, 4), "destination_workers": np.arange(2)},
+            {"shape": (608, 4), "destination_workers": range(2)},
+        ),
+        (
+            {"shape": (610, 4), "source_workers": np.array(["a", "b"])},
+            {"shape": (610, 4), "source_workers": ["a", "b"]},
+        ),
+        (
+            {"shape": (True, 4), "source_workers": (True, False)},
+            {"shape": (1, 4), "source_workers": (1, 0)},
+        ),
+    ],
+)
+def test_numbers_of_numpy_make_the_plan_of_plain_ones(given, plain):
+    """The cache finds a plan by equal arguments, of whichever type the first were."""
+    two = Sharding.of(ParallelLayout.of(dp=2), dp=Shard(0, "chunk"))
+    first = plan(two, two, **given)
+    second = plan(two, two, **plain)
+    assert first.key == second.key
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(first), type=Plan) == second
+    assert msgspec.json.encode(first.fetches(0)) == msgspec.json.encode(second.fetches(0))
+
+
+def test_pad_values_that_are_equal_but_not_the_same_have_plans_of_their_own():
+    layout = ParallelLayout.of(dp=2)
+    values = (True, 1, 1.0, 0, -0.0, 0.0, False)
+    paddings = [Sharding.of(layout, dp=Shard(0, "pad"), pad_value=value) for value in values]
+    plans = [plan(ROWS_OF_TWO, each, (6, 4)) for each in paddings]
+    assert [repr(made.destination.pad_value) for made in plans] == list(map(repr, values))
+    assert len({made.key for made in plans}) == len(values)
+
+
+@pytest.mark.parametrize("rank", [-1, 2])
+def test_a_rank_outside_the_layout_is_refused(rank):
+    made = plan(ROWS_OF_TWO, ROWS_OF_TWO, (8,))
+    for asked in (made.fetches, made.sends):
+        with pytest.raises(InvalidRequestError, match=f"rank {rank} is not .* allowed are 0 to 1"):
+            asked(rank)
+
+
 def test_rollout_to_train():
     """A weight of 8 x 8 from dp=8,tp=2 to dp=2,tp=2,pp=2,cp=2 on other workers."""
     rollout = Sharding.of(ParallelLayout.of(tp=2, dp=8), tp=0)
@@ -252,6 +302,13 @@ ROWS = Sharding.of(ParallelLayout.of(dp=4), dp=Shard(0, "drop_last"))
         (
             lambda: apply_plan(plan(ROWS, ROWS, (8,)), [np.arange(3)] * 4),
             "source rank 0 has shape \\(3,\\)",
+        ),
+        (lambda: plan(ROWS, ROWS, (8.0,)), "shape: \\(8.0,\\) was given; allowed is"),
+        (lambda: plan(ROWS, ROWS, (8,), itemsize="4"), "itemsize='4'; allowed is a whole number"),
+        (lambda: plan(ROWS, ROWS, (8,), rotation=0.5), "rotation=0.5; allowed is a whole"),
+        (
+            lambda: plan(ROWS, ROWS, (8,), source_workers=(0, 1, 2, 3.5)),
+            "worker=3.5; allowed is a name or a whole number",
         ),
         (
             lambda: plan(ROWS, Sharding.of(ROWS.layout, dp=1), (8,)),

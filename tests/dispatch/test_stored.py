@@ -211,6 +211,16 @@ def test_a_rank_that_holds_nothing_reads_nothing():
     assert [len(reads(made, sharding, rank)) for rank in range(2)] == [1, 0]
 
 
+@pytest.mark.parametrize("rank", [-1, 2])
+def test_a_rank_outside_the_layout_is_refused(rank):
+    sharding = Sharding.of(ParallelLayout.of(dp=2), dp=0)
+    made = made_of({"a": (4,)})["a"]
+    with pytest.raises(InvalidRequestError, match=f"rank {rank} is not .* allowed are 0 to 1"):
+        reads(made, sharding, rank)
+    with pytest.raises(InvalidRequestError, match=f"rank {rank} is not .* allowed are 0 to 1"):
+        writes(made, {"a": sharding}, {"a": (4,)}, rank)
+
+
 def test_a_value_without_dims():
     made = made_of({"step": ()})["step"]
     assert reads(made, Sharding.of(ParallelLayout.of(dp=2)), 1)[0].at == ()

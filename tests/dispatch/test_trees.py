@@ -1,5 +1,7 @@
 """Dealing batches out and collecting them: gather(shard(x)) == x."""
 
+import contextlib
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -259,6 +261,7 @@ def test_the_order_of_rows_in_a_group_is_the_order_on_the_worker(data):
 
 
 ROWS = Sharding.of(LAYOUT, dp=0)
+PAIR = Sharding.of(ParallelLayout.of(dp=2), dp=0)
 DEALT = shard({"a": {"b": np.arange(8)}}, ROWS)
 
 
@@ -297,6 +300,12 @@ DEALT = shard({"a": {"b": np.arange(8)}}, ROWS)
         (lambda: DEALT.collect([np.arange(2)] * 16, like="a/c"), "like='a/c' is no leaf"),
         (lambda: Jagged(np.arange(3), (1, 1)), "do not make the 3 values"),
         (lambda: Jagged.of([]), "one row or more"),
+        (lambda: Jagged.of([np.zeros((1, 2)), np.zeros((1, 3))]), "differ in dim 0 only"),
+        (
+            lambda: gather([{"a": [1]}, {"a": [2], "b": [3]}], PAIR, (2,)),
+            "b: the lowest rank .* gave nothing",
+        ),
+        (lambda: gather([([1], [2]), ([3],)], PAIR, (2,)), "1: rank 1 gave nothing"),
     ],
 )
 def test_invalid_input_is_reported_with_its_path(act, words):
@@ -316,3 +325,95 @@ def test_jagged_results_of_the_wrong_size_are_refused():
         gather(scattered.parts, scattered.spec, (2,))
     with pytest.raises(InvalidRequestError, match="no number of rows"):
         gather(scattered.parts, scattered.spec, ())
+
+
+def test_ranks_may_leave_out_what_they_do_not_hold():
+    layout = ParallelLayout.of(pp=2)
+    spec = {"ids": Sharding.of(layout, pp=Stage(0)), "*": Sharding.of(layout, pp=Stage(1))}
+    shapes = {"ids": (1,), "labels": (1,), "step": ()}
+    found = gather([{"ids": [1]}, {"labels": [2], "step": 3}], spec, shapes)
+    assert found == {"ids": [1], "labels": [2], "step": 3}
+    whole = {"a": PAIR, "step": Sharding.of(PAIR.layout)}
+    again = gather([{"a": [1]}, {"a": [2], "step": 3}], whole, {"a": (2,), "step": ()})
+    assert again == {"a": [1, 2], "step": 3}
+
+
+@pytest.mark.parametrize("whole", [["step"], ["labels", "ids"], "ids", [0]])
+def test_microbatches_name_keys_of_the_batch(whole):
+    with pytest.raises(InvalidRequestError, match=r"whole.*allowed"):
+        microbatches({"ids": np.arange(4), "steps": [1, 2, 3, 4]}, 2, whole=whole)
+    with pytest.raises(
+        InvalidRequestError, match="allowed are keys of the data, which has ndarray"
+    ):
+        microbatches(np.arange(4), 2, whole=["ids"])
+
+
+def padded(rows, value):
+    how = Sharding.of(ParallelLayout.of(dp=2), dp=Shard(0, "pad"), pad_value=value)
+    return shard({"x": rows}, how).parts[1]["x"]
+
+
+FITS = [
+    ("bool", [True, 0], [-1, 2, None, "a"]),
+    ("uint8", [0, 255, 2.0, True], [-1, 256, 1.5, float("nan"), None, "a"]),
+    ("int32", [-1, 2**31 - 1], [2**31, 0.5, float("inf"), None]),
+    ("float16", [-1, 0.1, float("inf"), 65504], [1e5, 10**400, None, "1"]),
+    ("complex64", [-1, 0.5], [1e300, None, "a"]),
+]
+
+
+@pytest.mark.parametrize(("dtype", "fit", "misfit"), FITS)
+def test_arrays_are_padded_with_what_their_dtype_holds(dtype, fit, misfit):
+    arrays = [np.zeros(3, dtype)]
+    with contextlib.suppress(ImportError):
+        import torch
+
+        arrays.append(torch.zeros(3, dtype=getattr(torch, dtype)))
+    for array in arrays:
+        for value in fit:
+            assert padded(array, value)[1].item() == np.array(value, dtype).item()
+        for value in misfit:
+            with pytest.raises(
+                InvalidRequestError, match=r"x: pad_value=.* for an array of .*allowed"
+            ):
+                padded(array, value)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "fit", "misfit"),
+    [
+        ("U3", "abc", "abcd"),
+        ("S3", "abc", None),
+        ("M8[D]", "2020-01-01", "soon"),
+        ([("a", "i4"), ("b", "u1")], 7, -1),
+        ([("a", "i4"), ("b", "U1")], 7, 1.5),
+    ],
+)
+def test_other_dtypes_are_padded_with_what_numpy_takes(dtype, fit, misfit):
+    rows = np.zeros(3, dtype)
+    assert padded(rows, fit)[1] == np.full((), fit, dtype)[()]
+    with pytest.raises(InvalidRequestError, match="x: pad_value="):
+        padded(rows, misfit)
+
+
+def test_none_pads_lists_and_objects_only():
+    assert padded([1, 2, 3], None) == [3, None]
+    assert padded(np.array([1, "a", 3], object), None).tolist() == [3, None]
+    whole = Sharding.of(ParallelLayout.of(dp=2), dp=Shard(0, "pad"), pad_value=None)
+    assert shard(np.arange(4), whole).parts[1].tolist() == [2, 3]
+
+
+def test_masked_arrays_are_refused_unless_replicated():
+    masked = np.ma.array([1, 2], mask=[True, False])
+    for act in (
+        lambda: shard({"x": masked}, PAIR),
+        lambda: shard({"x": [1, 2]}, PAIR).collect([{"x": masked[:1]}] * 2),
+        lambda: Jagged.of([masked, masked]),
+        lambda: Jagged(masked, (2,)),
+        lambda: shard([1, 2], PAIR).collect([masked, masked], reduce="sum"),
+    ):
+        with pytest.raises(
+            InvalidRequestError, match=r"masked array.*data and its mask as two arrays"
+        ):
+            act()
+    assert shard({"x": masked}, Sharding.of(LAYOUT)).gather()["x"] is masked
