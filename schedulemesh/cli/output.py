@@ -78,6 +78,8 @@ def repeat(
 
 def emit(found: Found, output: Output) -> None:
     """Print it in the chosen format."""
+    if output.output is Format.TABLE and isinstance(found, Listing):
+        found = _fitted(found)
     match output.output:
         case Format.TABLE | Format.WIDE:
             _print_tables(found, output)
@@ -200,6 +202,15 @@ def _print_tables(found: Found, output: Output) -> None:
     _print(parts, wide=wide)
 
 
+def _fitted(listing: Listing) -> Listing:
+    """A table of figures as it fits into the terminal; longer tables have no width."""
+    if len(listing.rows) >= _MANY or not any(column.drop for column in listing.columns):
+        return listing
+    from schedulemesh.cli.fitting import fitted
+
+    return fitted(listing, _console(wide=False).width)
+
+
 def _lines(listing: Listing, *, wide: bool) -> Iterator[str]:
     """A table as Rich prints it where there is room enough."""
     columns = [column for column in listing.columns if wide or not column.wide]
@@ -263,7 +274,10 @@ def _table(
     columns = [column for column in listing.columns if wide or not column.wide]
     for column in columns:
         table.add_column(
-            column.heading, justify="right" if column.right else "left", overflow="fold"
+            column.heading,
+            justify="right" if column.right else "left",
+            overflow="fold",
+            width=column.width,
         )
     for row in listing.rows:
         table.add_row(*(Text(cell) for cell in _cells(columns, row)))

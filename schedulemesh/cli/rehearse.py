@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,12 +23,14 @@ app = typer.Typer()
 _SHOWN = 5
 
 
-def _pair(heading: str, key: str, show: Any = str, *, wide: bool = False) -> tuple[Column, Column]:
+def _pair(
+    heading: str, key: str, show: Any = str, *, wide: bool = False, drop: int = 0
+) -> tuple[Column, Column]:
     """The columns of a figure in the history and in the rehearsal."""
-    return (
-        Column(heading=heading, key=f"recorded.{key}", show=show, right=True, wide=wide),
-        Column(heading="→", key=f"rehearsed.{key}", show=show, right=True, wide=wide),
+    recorded = Column(
+        heading=heading, key=f"recorded.{key}", show=show, right=True, wide=wide, drop=drop
     )
+    return recorded, replace(recorded, heading="→", key=f"rehearsed.{key}")
 
 
 def _hours(value: object) -> str:
@@ -39,15 +42,15 @@ _POOLS = (
     *_pair("tasks started", "started", wide=True),
     *_pair("ended", "ended", wide=True),
     *_pair("mean wait", "waited_s.mean", duration),
-    *_pair("p95 wait", "waited_s.p95", duration),
-    *_pair("evicted", "preemptions"),
-    *_pair("lost GPU-h", "lost_gpu_hours", _hours),
+    *_pair("p95 wait", "waited_s.p95", duration, drop=2),
+    *_pair("evicted", "preemptions", drop=1),
+    *_pair("lost GPU-h", "lost_gpu_hours", _hours, drop=3),
     *_pair("GPU-h", "gpu_hours", _hours, wide=True),
 )
 _TASKS = (
     Column(heading="task", key="task_id"),
     Column(heading="pool", key="pool"),
-    Column(heading="owner", key="owner"),
+    Column(heading="owner", key="owner", drop=1),
     Column(heading="waited", key="recorded_s", show=duration, right=True),
     Column(heading="would wait", key="rehearsed_s", show=duration, right=True),
 )
@@ -115,7 +118,6 @@ def _pool_listing(found: Rehearsal) -> Listing:
             "rehearsed": msgspec.to_builtins(found.rehearsed[name]),
         }
         for name, period in found.recorded.items()
-        if name in found.rehearsed
     ]
     return Listing(kind="pools", rows=rows, columns=_POOLS, name="pool")
 
@@ -135,7 +137,9 @@ def _remarks(found: Rehearsal) -> list[str]:
     span = f"{local_time(found.since)} to {local_time(found.until)}"
     said = [f"{span}: {len(less)} tasks would have waited less, {len(more)} more"]
     if found.refused:
-        said.append(f"{found.refused} submissions would have been refused")
+        said.append(
+            f"{found.refused} submissions would have been refused; the first is {found.first_refusal}"
+        )
     for what, some in (("less", less), ("more", more)):
         names = ", ".join(
             f"{one.task_id} ({duration(one.recorded_s)} → {duration(one.rehearsed_s)})"

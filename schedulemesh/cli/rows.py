@@ -28,6 +28,11 @@ class Column:
     wide: bool = False
     #: Whether it is aligned to the right, as numbers are.
     right: bool = False
+    #: When it is left out of a table that is too wide for the terminal, the highest first; 0: never. In a
+    #: table in which any column has it, figures and words are not broken (``schedulemesh.cli.fitting``).
+    drop: int = 0
+    #: Characters of its lines; None: as many as there is room for.
+    width: int | None = None
 
     def cell(self, row: Row) -> str:
         """The text of its cell in a row."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from schedulemesh.cli.command import Output, command
+from schedulemesh.cli.command import Output, command, note
 from schedulemesh.cli.output import emit
 from schedulemesh.cli.rows import Column, Listing, Row
 from schedulemesh.errors import InvalidRequestError, nearest
@@ -37,12 +37,16 @@ def _percent(value: object) -> str:
     return f"{100.0 * float(str(value)):.3g} %"
 
 
-def _time(heading: str, key: str, *, wide: bool = False) -> Column:
-    return Column(heading=heading, key=key, show=_seconds, right=True, wide=wide)
+def _time(heading: str, key: str, *, wide: bool = False, drop: int = 0) -> Column:
+    return Column(heading=heading, key=key, show=_seconds, right=True, wide=wide, drop=drop)
 
 
-def _count(heading: str, key: str, *, wide: bool = False) -> Column:
-    return Column(heading=heading, key=key, show=_number, right=True, wide=wide)
+def _count(heading: str, key: str, *, wide: bool = False, drop: int = 0) -> Column:
+    return Column(heading=heading, key=key, show=_number, right=True, wide=wide, drop=drop)
+
+
+def _part(heading: str, key: str, *, wide: bool = False, drop: int = 0) -> Column:
+    return Column(heading=heading, key=key, show=_percent, right=True, wide=wide, drop=drop)
 
 
 def _percentiles(what: str, key: str, column: Callable[..., Column] = _time) -> tuple[Column, ...]:
@@ -54,43 +58,39 @@ def _percentiles(what: str, key: str, column: Callable[..., Column] = _time) -> 
 
 _NAMES = (Column(heading="policy", key="policy"), Column(heading="pool", key="pool"))
 _COSTS = (_time("save s", "save_s", wide=True), _time("restore s", "restore_s", wide=True))
+#: A narrow terminal shows the most important ones: ``drop``.
 _FIGURES = (
-    _count("jobs", "jobs"),
+    _count("jobs", "jobs", drop=2),
     _count("refused", "refused", wide=True),
     _time("mean delay s", "delay_s.mean"),
-    _time("± s", "delay_deviation_s", wide=True),
-    _time("worst copy", "delay_worst_s", wide=True),
+    _time("± s", "delay_deviation_s", wide=True, drop=4),
+    _time("worst copy", "delay_worst_s", wide=True, drop=8),
     _time("p50", "delay_s.p50", wide=True),
-    _time("p95 s", "delay_s.p95"),
+    _time("p95 s", "delay_s.p95", drop=7),
     _time("p99", "delay_s.p99", wide=True),
-    _time("max s", "delay_s.max"),
+    _time("max s", "delay_s.max", drop=10),
     _time("mean queueing s", "queue_s.mean", wide=True),
     *_percentiles("queueing", "queue_s"),
     _time("mean JCT s", "jct_s.mean", wide=True),
     *_percentiles("JCT", "jct_s"),
     _count("mean slowdown", "bounded_slowdown.mean", wide=True),
     *_percentiles("slowdown", "bounded_slowdown", _count),
-    _time("evicted", "preemptions"),
+    _time("evicted", "preemptions", drop=6),
     _count("per job", "preemptions_per_job.mean", wide=True),
     _count("most of one job", "preemptions_per_job.max", wide=True),
     _time("lost GPU-s", "lost_gpu_s", wide=True),
-    Column(heading="lost work", key="lost_work", show=_percent, right=True),
+    _part("lost work", "lost_work", drop=5),
     _time("overhead GPU-s", "overhead_gpu_s", wide=True),
-    Column(heading="overhead", key="overhead", show=_percent, right=True, wide=True),
-    Column(heading="used", key="utilisation", show=_percent, right=True),
-    Column(heading="unmet h", key="violation_s", show=_hours, right=True),
+    _part("overhead", "overhead", wide=True),
+    _part("used", "utilisation", drop=9),
+    Column(heading="unmet h", key="violation_s", show=_hours, right=True, drop=3),
 )
-#: What a table shows of several saving costs, of copies of the trace, and of pools alone, and what it leaves
-#: out for them.
-_OF_COSTS = (frozenset(("save_s",)), frozenset(("delay_s.p95",)))
-_OF_COPIES = (
-    frozenset(("delay_deviation_s", "delay_worst_s")),
-    frozenset(("delay_s.max", "utilisation")),
-)
-_BESIDE_ALONE = (frozenset[str](), frozenset(("delay_s.max", "delay_worst_s", "utilisation")))
+#: What a table also shows of several saving costs, and of copies of the trace.
+_OF_COSTS = frozenset(("save_s",))
+_OF_COPIES = frozenset(("delay_deviation_s", "delay_worst_s"))
 _ALONE = (
-    _time("alone s", "alone.delay_s.mean"),
-    _time("worse off", "alone.worse_off"),
+    _time("alone s", "alone.delay_s.mean", drop=1),
+    _time("worse off", "alone.worse_off", drop=1),
     _time("by s (mean)", "alone.worse_off_by_s.mean", wide=True),
     _time("by s (max)", "alone.worse_off_by_s.max", wide=True),
 )
@@ -99,15 +99,18 @@ _OVER_TIME = (
     Column(heading="pool", key="pool"),
     _time("time s", "time_s"),
     _count("jobs waiting", "waiting"),
-    _count("GPUs held", "held_gpus"),
-    Column(heading="utilisation", key="utilisation", show=_percent, right=True),
+    _count("GPUs held", "held_gpus", drop=1),
+    _part("utilisation", "utilisation", drop=2),
 )
 
 
 @command(app)
 def simulate(
     trace: Annotated[
-        str, typer.Argument(help="Jobs: a .csv or .swf file, packed with gzip or not.")
+        str,
+        typer.Argument(
+            help="Jobs: a .csv, .jsonl, .swf or .parquet file, the first three also with .gz."
+        ),
     ],
     output: Output,
     cluster: Annotated[str, typer.Option(help="The nodes: a .csv file.")],
@@ -184,16 +187,19 @@ def simulate(
     from schedulemesh import sim
     from schedulemesh.sim.frontier_picture import draw_frontier
     from schedulemesh.sim.picture import check, draw
+    from schedulemesh.sim.policy import read_policies
+    from schedulemesh.sim.traces import read_counted
 
     for path in filter(None, (picture, frontier)):
         check(path)
     timings = _timings(save_s, restore_s, start_s)
-    jobs = sim.with_load(_selected(sim.read_trace(trace), only), load)
+    every, not_run = read_counted(trace)
+    jobs = sim.with_load(_selected(every, only), load)
     if savable is not None:
         jobs = sim.with_savable(jobs, savable)
     nodes = sim.read_nodes(cluster)
     files = [*([policy] if policy else []), *(compare or [])]
-    policies = [sim.read_policy(path) for path in files] or [sim.Policy()]
+    policies = read_policies(files) or [sim.Policy()]
     changes = [] if node_changes is None else sim.read_node_changes(node_changes)
     by_timing = [
         sim.compare(
@@ -219,6 +225,10 @@ def simulate(
         emit(_over_time(by_timing[0], every_s), output)
     else:
         emit(_figures(found, alone=alone, costs=len(timings) > 1), output)
+    if not_run:
+        note(f"{not_run} jobs of {trace} did not run, and are left out")
+    elif not every:
+        note(f"{trace} has no jobs")
 
 
 def _selected(jobs: list[Job], pool: str | None) -> list[Job]:
@@ -226,6 +236,10 @@ def _selected(jobs: list[Job], pool: str | None) -> list[Job]:
     found = [job for job in jobs if pool in (None, job.pool)]
     if not found and jobs:
         known = sorted({job.pool for job in jobs})
+        if known == [""]:
+            raise InvalidRequestError(
+                f"--only is {pool!r}, and no job of the trace has a pool (column group_or_vc); leave it out"
+            )
         raise InvalidRequestError(
             f"--only is {pool!r}{nearest(str(pool), known)}; the pools of the trace are "
             f"{', '.join(map(repr, known))}"
@@ -263,18 +277,28 @@ def _figures(found: list[Comparison], *, alone: bool, costs: bool) -> Listing:
     """``costs``: whether there are several saving costs, which are shown then."""
     rows = [_row(one, pool) for one in found for pool in one.reports[0]]
     figures = [*_NAMES, *_COSTS, *_FIGURES]
-    if costs:
-        figures = [_in_table(column, *_OF_COSTS) for column in figures]
-    if any(len(one.reports) > 1 for one in found):
-        figures = [_in_table(column, *_OF_COPIES) for column in figures]
-    if alone:
-        figures = [_in_table(column, *_BESIDE_ALONE) for column in figures] + list(_ALONE)
-    return Listing(kind="figures", rows=rows, columns=tuple(figures), name="policy")
+    copies = any(len(one.reports) > 1 for one in found)
+    shown = (_OF_COSTS if costs else frozenset()) | (_OF_COPIES if copies else frozenset())
+    columns = [replace(one, wide=one.wide and one.key not in shown) for one in figures]
+    return Listing(
+        kind="figures",
+        rows=rows,
+        columns=(*columns, *(_ALONE if alone else ())),
+        name="policy",
+        notes=_refusals(found),
+    )
 
 
-def _in_table(column: Column, shown: frozenset[str], left_out: frozenset[str]) -> Column:
-    """The column as a table has it that is no wider than a terminal."""
-    return replace(column, wide=(column.wide or column.key in left_out) and column.key not in shown)
+def _refusals(found: list[Comparison]) -> tuple[str, ...]:
+    """How many jobs of the trace each policy refused, and why the first one."""
+    said: list[str] = []
+    for one in found:
+        jobs, refused = one.reports[0][""].jobs, one.reports[0][""].refused
+        if refused:
+            were = "job was" if refused == 1 else "jobs were"
+            sentence = f"{one.policy}: {refused} {were} refused, and {jobs} ran; the first is"
+            said.append(f"{sentence} {one.first_refusal}")
+    return tuple(dict.fromkeys(said))
 
 
 def _over_time(found: list[Comparison], every_s: float) -> Listing:
@@ -285,7 +309,9 @@ def _over_time(found: list[Comparison], every_s: float) -> Listing:
         for one in found
         for interval in one.timeline.over_time(every_s)
     ]
-    return Listing(kind="intervals", rows=rows, columns=_OVER_TIME, name="policy")
+    return Listing(
+        kind="intervals", rows=rows, columns=_OVER_TIME, name="policy", notes=_refusals(found)
+    )
 
 
 def _row(comparison: Comparison, pool: str) -> Row:

@@ -21,7 +21,7 @@ def with_changes(policy: PolicyT, changes: Mapping[str, Any], what: str) -> Poli
     unknown = [name for name in changes if name not in names]
     if unknown:
         raise InvalidRequestError(
-            f"{what} has no {shown(unknown[0])}{nearest(unknown[0], names)}; it has "
+            f"{what} has no {shown(unknown[0])}{nearest(str(unknown[0]), names)}; it has "
             + ", ".join(names)
         )
     return msgspec.structs.replace(policy, **changes)

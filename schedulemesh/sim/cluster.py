@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
 
-from schedulemesh.domain.labels import Labels
+from schedulemesh.domain.labels import Labels, parse_labels
 from schedulemesh.domain.node import NodeReport
+from schedulemesh.domain.numbers import parse_count
 from schedulemesh.domain.resources import Resources, parse_resources
-from schedulemesh.errors import InvalidRequestError
+from schedulemesh.errors import InvalidRequestError, shown
+from schedulemesh.sim.tables import Cells, as_float, as_int, csv_table
 
 #: The columns of a table of nodes; ``name`` may repeat, every other one is optional.
 COLUMNS = ("name", "count", "cpu", "memory_gb", "gpu", "labels")
@@ -19,7 +20,7 @@ _MB_PER_GB = 1024.0
 
 
 class NodeKind(msgspec.Struct, frozen=True, kw_only=True):
-    """Some equal nodes."""
+    """Some equal nodes. Raises InvalidRequestError for values that are not allowed."""
 
     #: Their names begin with this, followed by their numbers.
     name: str = "node"
@@ -28,6 +29,12 @@ class NodeKind(msgspec.Struct, frozen=True, kw_only=True):
     memory_gb: float = 0.0
     gpu: float = 0.0
     labels: Labels = {}
+
+    def __post_init__(self) -> None:
+        """Check the count, the amounts and the labels."""
+        parse_count(self.count, "count")
+        parse_labels(self.labels)
+        _ = self.total
 
     @property
     def total(self) -> Resources:
@@ -41,32 +48,36 @@ def read_nodes(path: str | Path) -> list[NodeKind]:
 
     Raises InvalidRequestError.
     """
-    try:
-        with Path(path).open(newline="", encoding="utf-8") as file:
-            return [_kind(row, path, number) for number, row in enumerate(csv.DictReader(file), 2)]
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequestError(f"{path} cannot be read: {error}") from None
-
-
-def _kind(row: dict[str, str], path: str | Path, line: int) -> NodeKind:
-    unknown = [name for name in row if name not in COLUMNS]
+    columns, rows = csv_table(Path(path))
+    unknown = [name for name in columns if name not in COLUMNS]
     if unknown:
         raise InvalidRequestError(
             f"{path} has the unknown column {unknown[0]!r}; allowed are {', '.join(COLUMNS)}"
         )
+    return [_kind(place, cells) for place, cells in rows]
+
+
+def _kind(place: str, cells: Cells) -> NodeKind:
     try:
         return NodeKind(
-            name=row.get("name") or "node",
-            count=int(row.get("count") or 1),
-            cpu=float(row.get("cpu") or 0),
-            memory_gb=float(row.get("memory_gb") or 0),
-            gpu=float(row.get("gpu") or 0),
-            labels=dict(
-                pair.split("=", 1) for pair in (row.get("labels") or "").split(";") if pair
-            ),
+            name=cells.get("name") or "node",
+            count=as_int(cells.get("count") or "1", "count"),
+            cpu=as_float(cells.get("cpu") or "0", "cpu"),
+            memory_gb=as_float(cells.get("memory_gb") or "0", "memory_gb"),
+            gpu=as_float(cells.get("gpu") or "0", "gpu"),
+            labels=_labels(cells.get("labels") or ""),
         )
-    except ValueError as error:
-        raise InvalidRequestError(f"{path}, line {line}: {error}") from None
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"{place}: {error}") from None
+
+
+def _labels(given: str) -> Labels:
+    pairs = [pair.partition("=") for pair in given.split(";") if pair]
+    if not all(sign for _, sign, _ in pairs):
+        raise InvalidRequestError(
+            f"labels is {shown(given)}; write labels as KEY=VALUE, several as zone=a;disk=ssd"
+        )
+    return {key: value for key, _, value in pairs}
 
 
 def reports(kinds: Iterable[NodeKind]) -> tuple[NodeReport, ...]:

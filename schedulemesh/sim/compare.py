@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from statistics import fmean, pstdev
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -27,8 +27,14 @@ from schedulemesh.sim.simulation import simulate
 from schedulemesh.sim.timeline import Timeline, timeline
 from schedulemesh.sim.timing import Timing
 
-#: The report of a simulation, and its timeline; None: that of a copy is not kept.
-_Outcome = tuple[dict[str, Report], Timeline | None]
+
+class _Outcome(NamedTuple):
+    """What is kept of a simulation."""
+
+    reports: dict[str, Report]
+    #: None: it is that of a copy of the trace.
+    timeline: Timeline | None
+    refusal: str
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +55,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     reports: tuple[dict[str, Report], ...]
     #: What happened over time with the trace itself.
     timeline: Timeline
+    #: Which job of the trace was the first to be refused, and why; empty: none was.
+    first_refusal: str = ""
 
     def mean(self, pool: str = "") -> dict[str, Any]:
         """The report of a pool in plain data, each figure as its mean over the copies."""
@@ -112,9 +120,16 @@ def compare(
 
 
 def _comparison(policy: Policy, timing: Timing, outcomes: Sequence[_Outcome]) -> Comparison:
-    (of_trace,) = (found for _, found in outcomes if found is not None)
-    reports = tuple(report for report, _ in outcomes)
-    return Comparison(policy=policy.name, timing=timing, reports=reports, timeline=of_trace)
+    ((of_trace, refusal),) = (
+        (one.timeline, one.refusal) for one in outcomes if one.timeline is not None
+    )
+    return Comparison(
+        policy=policy.name,
+        timing=timing,
+        reports=tuple(one.reports for one in outcomes),
+        timeline=of_trace,
+        first_refusal=refusal,
+    )
 
 
 def _outcome(
@@ -129,7 +144,14 @@ def _outcome(
     policy, trace, with_timeline = work
     delays = delays_alone(trace, nodes, policy, timing) if alone else None
     result = simulate(trace, nodes, policy, timing, node_changes=node_changes)
-    return reported(result, delays), timeline(result) if with_timeline else None
+    refused = min(
+        (run for run in result.runs if run.error), key=lambda run: run.submitted_at, default=None
+    )
+    return _Outcome(
+        reported(result, delays),
+        timeline(result) if with_timeline else None,
+        "" if refused is None else f"{refused.job.job_id!r}: {refused.error}",
+    )
 
 
 def _mean(values: list[Any]) -> Any:

@@ -3,7 +3,8 @@
 An export has a row for each attempt to run a task. The attempts of one submission have the same ``job_id``
 and ``submit_s``. The work of such a job is what its attempts did and did not lose; attempts that failed or
 were lost with their process, and were followed by another, did work that was done again. A task that was
-submitted again under its id is another job, with a number behind its id.
+submitted again under its id is another job, with a number behind its id. One that was submitted before the
+first one of the export is submitted at its beginning.
 """
 
 from __future__ import annotations
@@ -11,56 +12,163 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from schedulemesh.sim.jobs import Job
+from schedulemesh.domain.numbers import MAX_DURATION_S, parse_number
+from schedulemesh.errors import InvalidRequestError, shown
+from schedulemesh.sim.jobs import LIMITS, Job
+from schedulemesh.sim.tables import as_float
 
 #: The fields of a row by the names of the columns: text, or the values themselves.
 Row = dict[str, Any]
+#: A row with its place, which errors begin with: "trace.csv, line 2".
+Placed = tuple[str, Row]
+
+_REQUIRED = ("job_id", "submit_s", "duration_s")
+#: Limits of columns that are no fields of a job.
+_MORE_LIMITS = {"requested_s": (0.0, MAX_DURATION_S), "lost_s": (0.0, MAX_DURATION_S)}
+#: When an attempt was submitted: an export begins with the first attempt that the history still has.
+_OF_ATTEMPT = (-MAX_DURATION_S, MAX_DURATION_S)
+_SAVABLE = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+#: Columns of a row that an error names.
+_NAMED = 12
 
 
-def jobs_of(rows: Iterable[Row]) -> Iterator[Job]:
-    """The jobs in these rows. Raises KeyError and ValueError for rows that are none of a trace."""
-    attempts: dict[tuple[str, float], list[Row]] = {}
-    for row in rows:
-        if row.get("attempt") in (None, ""):
-            yield _job(row, float(row["duration_s"] or 0))
+def jobs_of(rows: Iterable[Placed]) -> Iterator[Job]:
+    """The jobs in these rows; the duration of one that did not run is 0.
+
+    Raises InvalidRequestError, with the place, for a row that is none of a trace, a value that is not
+    allowed, and a second job of the same id.
+    """
+    attempts: dict[tuple[str, float], list[Placed]] = {}
+    places: dict[str, str] = {}
+    for place, row in rows:
+        _check_columns(place, row)
+        job_id = _text(row, "job_id")
+        if not job_id:
+            raise InvalidRequestError(f"{place}: job_id is empty; each job needs an id of its own")
+        if _is_missing(row.get("attempt")):
+            _add(places, job_id, place)
+            yield _job(place, row, job_id, _number(place, row, "submit_s"), _duration(place, row))
         else:
-            attempts.setdefault((row["job_id"], float(row["submit_s"])), []).append(row)
+            submit_s = _number(place, row, "submit_s", limits=_OF_ATTEMPT)
+            attempts.setdefault((job_id, submit_s), []).append((place, row))
     submitted: dict[str, int] = {}
-    for (job_id, _), of_one in attempts.items():
+    for (job_id, submit_s), of_one in attempts.items():
         number = submitted[job_id] = submitted.get(job_id, 0) + 1
-        yield _submission(job_id if number == 1 else f"{job_id}#{number}", of_one)
+        name = job_id if number == 1 else f"{job_id}#{number}"
+        _add(places, name, of_one[0][0])
+        yield _submission(name, max(0.0, submit_s), of_one)
 
 
-def _submission(job_id: str, attempts: list[Row]) -> Job:
+def _add(places: dict[str, str], job_id: str, place: str) -> None:
+    """Note where a job is. Raises InvalidRequestError for the second one of an id."""
+    first = places.setdefault(job_id, place)
+    if first is not place:
+        raise InvalidRequestError(
+            f"{place}: the job_id {job_id!r} is also that of {first}; give each job an id of its own"
+        )
+
+
+def _submission(job_id: str, submit_s: float, attempts: list[Placed]) -> Job:
     """The job whose attempts these are, in their order."""
     done, savable = 0.0, True
     fails_at: list[float] = []
-    for row in attempts:
-        lost_s = float(row.get("lost_s") or 0)
-        done += max(0.0, float(row["duration_s"] or 0) - lost_s)
+    last = attempts[-1][1]
+    for place, row in attempts:
+        lost_s = _number(place, row, "lost_s", 0.0)
+        done += max(0.0, _duration(place, row) - lost_s)
         savable = savable and not lost_s
-        if row is not attempts[-1] and row.get("status") in ("failed", "lost"):
+        if row is not last and row.get("status") in ("failed", "lost"):
             if row["status"] == "failed" and done:
                 fails_at.append(done)
             done = 0.0
-    return _job(
-        {**attempts[0], "job_id": job_id, "savable": "1" if savable else "0"}, done, tuple(fails_at)
-    )
+    place, first = attempts[0]
+    return _job(place, {**first, "savable": savable}, job_id, submit_s, done, tuple(fails_at))
 
 
-def _job(row: Row, duration_s: float, fails_at_s: tuple[float, ...] = ()) -> Job:
-    estimate = row.get("requested_s")
+def _job(
+    place: str,
+    row: Row,
+    job_id: str,
+    submit_s: float,
+    duration_s: float,
+    fails_at_s: tuple[float, ...] = (),
+) -> Job:
+    requested = row.get("requested_s")
     return Job(
-        job_id=row["job_id"],
-        submit_s=float(row["submit_s"]),
+        job_id=job_id,
+        submit_s=submit_s,
         duration_s=duration_s,
-        gpus=float(row.get("gpus") or 0),
-        cpus=float(row.get("cpus") or 0),
-        memory_gb=float(row.get("memory_gb") or 0),
-        user=row.get("user") or "",
-        pool=row.get("group_or_vc") or "",
-        priority=float(row.get("priority") or 5.0),
-        estimate_s=float(estimate) if estimate else None,
-        savable=row.get("savable") not in ("0", 0),
+        gpus=_number(place, row, "gpus", 0.0),
+        cpus=_number(place, row, "cpus", 0.0),
+        memory_gb=_number(place, row, "memory_gb", 0.0),
+        user=_text(row, "user"),
+        pool=_text(row, "group_or_vc"),
+        priority=_number(place, row, "priority", 5.0),
+        estimate_s=None if _is_missing(requested) else _number(place, row, "requested_s"),
+        savable=_savable(place, row),
         fails_at_s=fails_at_s,
     )
+
+
+def _check_columns(place: str, row: Row) -> None:
+    for column in _REQUIRED:
+        if column not in row:
+            known = ", ".join(map(str, list(row)[:_NAMED])) or "nothing"
+            raise InvalidRequestError(
+                f"{place} is no row of a trace: it has {known}, and not {column}; a trace has "
+                "job_id, submit_s and duration_s"
+            )
+
+
+def _duration(place: str, row: Row) -> float:
+    return _number(place, row, "duration_s", 0.0)
+
+
+def _number(
+    place: str,
+    row: Row,
+    column: str,
+    default: float | None = None,
+    *,
+    limits: tuple[float, float] | None = None,
+) -> float:
+    """The number in a column; without a default it must be there. ``limits``: other than usual."""
+    given = row.get(column)
+    if given is None or given == "":
+        if default is None:
+            raise InvalidRequestError(f"{place}: {column} is empty; it must be a number")
+        return default
+    least, most = limits or LIMITS.get(column) or _MORE_LIMITS[column]
+    try:
+        value = as_float(given, column) if isinstance(given, str) else given
+        return parse_number(value, column, least, most)
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"{place}: {error}") from None
+
+
+def _text(row: Row, column: str) -> str:
+    """The text in a column; ids that are numbers are taken as they are written."""
+    given = row.get(column)
+    if given is None or given != given:
+        return ""
+    return str(int(given)) if isinstance(given, float) and given.is_integer() else str(given)
+
+
+def _savable(place: str, row: Row) -> bool:
+    given = row.get("savable")
+    if given is None or given == "":
+        return True
+    found = _SAVABLE.get(_text(row, "savable").strip().lower().removesuffix(".0"))
+    if found is None:
+        raise InvalidRequestError(
+            f"{place}: savable is {shown(given)}; it must be 1, true or yes, 0, false or no, or empty, "
+            "which is 1"
+        )
+    return found
+
+
+def _is_missing(given: object) -> bool:
+    """Whether there is no value: pandas writes NaN for that."""
+    if isinstance(given, str):
+        return given.strip().lower() in ("", "nan")
+    return given is None or given != given

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from schedulemesh.sim.compare import Comparison, Figure
-from schedulemesh.sim.picture import check, new_figure, save
+from schedulemesh.sim.picture import BESIDE, add_legend, check, new_figure, save
 
 _SIZE = (9.0, 5.4)  # inches
 #: Below this part of all GPU time, in per cent, the axis is linear.
@@ -23,18 +23,21 @@ def draw_frontier(comparisons: Sequence[Comparison], path: str | Path) -> None:
     figure = new_figure(_SIZE)
     panel = figure.subplots()
     costs = list(dict.fromkeys(_cost(one) for one in comparisons))
-    for name, of_policy in by_policy(comparisons).items():
+    policies, drawn = by_policy(comparisons), []
+    for of_policy in policies.values():
         lost = [100.0 * gpu_time_lost(one) for one in of_policy]
         delays = [one.figure("delay_s.mean") for one in of_policy]
-        (line,) = panel.plot(lost, [delay.mean for delay in delays], label=name, linewidth=1.0)
+        (line,) = panel.plot(lost, [delay.mean for delay in delays], linewidth=1.0)
+        drawn.append(line)
         for percent, delay, one in zip(lost, delays, of_policy, strict=True):
             marker = _MARKERS[costs.index(_cost(one)) % len(_MARKERS)]
             _point(panel, percent, delay, marker, line.get_color())
-    for number, (save_s, restore_s) in enumerate(costs):
-        label = f"save {save_s:g} s, restore {restore_s:g} s"
+    for number in range(len(costs)):
         marker = _MARKERS[number % len(_MARKERS)]
-        panel.plot([], [], marker=marker, linestyle="", color="grey", label=label)
+        drawn += panel.plot([], [], marker=marker, linestyle="", color="grey")
     _label(panel)
+    named = [f"save {save_s:g} s, restore {restore_s:g} s" for save_s, restore_s in costs]
+    add_legend(panel, [*policies, *named], drawn, **BESIDE)
     if all(one.figure("delay_s.mean").mean > 0 for one in comparisons):
         _use_log_scale(panel)
     save(figure, Path(path))
@@ -77,7 +80,6 @@ def _label(panel: Any) -> None:
     panel.set_xlim(left=0.0)
     panel.xaxis.set_major_formatter("{x:g}")
     panel.grid(visible=True, which="both", alpha=0.3)
-    panel.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
 
 
 def _use_log_scale(panel: Any) -> None:

@@ -4,10 +4,33 @@ from __future__ import annotations
 
 import msgspec
 
+from schedulemesh.domain.names import as_text
+from schedulemesh.domain.numbers import (
+    MAX_COUNT,
+    MAX_DURATION_S,
+    MAX_PRIORITY,
+    parse_duration,
+    parse_number,
+)
+from schedulemesh.errors import InvalidRequestError, shown
+
+#: The least and the most that each number of a job may be.
+LIMITS = {
+    "submit_s": (0.0, MAX_DURATION_S),
+    "duration_s": (0.0, MAX_DURATION_S),
+    "gpus": (0.0, float(MAX_COUNT)),
+    "cpus": (0.0, float(MAX_COUNT)),
+    "memory_gb": (0.0, float(MAX_COUNT)),
+    "priority": (-MAX_PRIORITY, MAX_PRIORITY),
+}
+
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """One submission. Times are in seconds from the start of the trace."""
+    """One submission. Times are in seconds from the start of the trace. Raises InvalidRequestError for values
+    out of range.
+    """
 
+    #: No other job of the trace has it.
     job_id: str
     submit_s: float
     #: Seconds of work, whatever the number of attempts.
@@ -26,3 +49,14 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     savable: bool = True
     #: Seconds of work after which its run fails, once each.
     fails_at_s: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check the id and the ranges."""
+        if not as_text(self.job_id):
+            raise InvalidRequestError(f"job_id must be a text, not {shown(self.job_id)}")
+        for name, (least, most) in LIMITS.items():
+            parse_number(getattr(self, name), name, least, most)
+        if self.estimate_s is not None:
+            parse_duration(self.estimate_s, "estimate_s")
+        for seconds in self.fails_at_s:
+            parse_duration(seconds, "each of fails_at_s")

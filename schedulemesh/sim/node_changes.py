@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
 from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.numbers import MAX_DURATION_S, parse_number
 from schedulemesh.domain.resources import UNIT
-from schedulemesh.errors import InvalidRequestError
+from schedulemesh.errors import InvalidRequestError, shown
+from schedulemesh.sim.tables import Cells, as_float, csv_table
 
 Event = Literal["lost", "joined", "drain", "undrain"]
 #: The columns of a table of changes.
 COLUMNS = ("at_s", "node", "event")
+_EVENTS: tuple[Event, ...] = get_args(Event)
+#: Nodes that an error names.
+_NAMED = 8
 
 
 class NodeChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,30 +35,31 @@ class NodeChange(msgspec.Struct, frozen=True, kw_only=True):
     event: Event
 
     def __post_init__(self) -> None:
-        """Check the time."""
+        """Check the time and the event."""
         parse_number(self.at_s, "at_s", 0.0, MAX_DURATION_S)
+        if self.event not in _EVENTS:
+            raise InvalidRequestError(
+                f"event is {shown(self.event)}; allowed are {', '.join(_EVENTS)}"
+            )
 
 
 def read_node_changes(path: str | Path) -> list[NodeChange]:
     """The changes of a CSV file with the columns ``COLUMNS``. Raises InvalidRequestError."""
-    try:
-        with Path(path).open(newline="", encoding="utf-8") as file:
-            rows = csv.DictReader(file)
-            if tuple(rows.fieldnames or ()) != COLUMNS:
-                raise InvalidRequestError(
-                    f"{path} has the columns {', '.join(rows.fieldnames or ())}; "
-                    f"they must be {', '.join(COLUMNS)}"
-                )
-            return [_change(row, path, number) for number, row in enumerate(rows, 2)]
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequestError(f"{path} cannot be read: {error}") from None
+    columns, rows = csv_table(Path(path))
+    if tuple(columns) != COLUMNS:
+        raise InvalidRequestError(
+            f"{path} has the columns {', '.join(columns) or '(none)'}; they must be {', '.join(COLUMNS)}"
+        )
+    return [_change(place, cells) for place, cells in rows]
 
 
-def _change(row: dict[str, str], path: str | Path, line: int) -> NodeChange:
+def _change(place: str, cells: Cells) -> NodeChange:
     try:
-        return msgspec.convert(row, NodeChange, strict=False)
-    except msgspec.ValidationError as error:
-        raise InvalidRequestError(f"{path}, line {line}: {error}") from None
+        at_s, node, event = (cells.get(name, "") for name in COLUMNS)
+        # The change itself refuses an event that is none.
+        return NodeChange(at_s=as_float(at_s, "at_s"), node=node, event=event)  # type: ignore[arg-type]
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"{place}: {error}") from None
 
 
 def checked(
@@ -72,9 +76,7 @@ def checked(
     there: dict[str, bool] = {}
     for change in ordered:
         if change.node not in names:
-            raise InvalidRequestError(
-                f"there is no node {change.node!r}; nodes are {', '.join(sorted(names))}"
-            )
+            raise InvalidRequestError(_unknown(change.node, names))
         if change.node not in there and change.event == "joined":
             absent.add(change.node)
         present = there.get(change.node, change.node not in absent)
@@ -85,6 +87,14 @@ def checked(
             )
         there[change.node] = change.event != "lost"
     return ordered, frozenset(absent)
+
+
+def _unknown(node: str, names: Collection[str]) -> str:
+    ordered = sorted(names)
+    some = ", ".join(ordered[:_NAMED])
+    if len(ordered) > _NAMED:
+        some += f" ... {ordered[-1]} ({len(ordered)} in all)"
+    return f"there is no node {node!r}; nodes are {some or 'none'}"
 
 
 def capacities(

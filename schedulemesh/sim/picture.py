@@ -36,6 +36,8 @@ _MARKS = {
 }
 _DAY_S = 86400.0
 _PANEL = (6.4, 3.6)  # inches
+#: The place of a legend to the right of a panel.
+BESIDE: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0), "frameon": False}
 
 
 def check(path: str | Path) -> None:
@@ -85,6 +87,19 @@ def save(figure: Any, path: Path) -> None:
             figure.savefig(path, dpi=110, metadata=metadata)
     except OSError as error:
         raise InvalidRequestError(f"{path} cannot be written: {error}") from None
+
+
+def add_legend(panel: Any, names: Sequence[str], drawn: Sequence[Any], **place: Any) -> None:
+    """Add a legend with the names of what is drawn in a panel. ``place``: as matplotlib takes it, such as
+    ``BESIDE``.
+
+    Names are shown as they are: matplotlib takes what is between two ``$`` for a formula, and leaves names
+    that begin with ``_`` out of a legend.
+    """
+    legend = panel.legend(drawn, [str(number) for number in range(len(names))], **place)
+    for text, name in zip(legend.get_texts(), names, strict=True):
+        text.set_parse_math(False)
+        text.set_text(name)
 
 
 # curves
@@ -143,24 +158,26 @@ def largest_pools(timelines: Sequence[Timeline]) -> list[str]:
 
 
 def _draw_waiting(panel: Any, comparisons: Sequence[Comparison], unit: float, name: str) -> None:
+    drawn = []
     for one in comparisons:
         times, waiting = waiting_curve(one.timeline)
-        panel.step(_in(times, unit), waiting, where="post", label=one.policy, linewidth=1.2)
+        drawn += panel.step(_in(times, unit), waiting, where="post", linewidth=1.2)
     panel.set_title("Jobs waiting")
     panel.set_ylabel("jobs (mean of each interval)")
     panel.set_xlabel(f"time since the first submission ({name})")
     panel.set_ylim(bottom=0)
     panel.margins(x=0)
-    panel.legend()
+    add_legend(panel, [one.policy for one in comparisons], drawn)
 
 
 def _draw_delays(panel: Any, comparisons: Sequence[Comparison]) -> None:
     curves = [delay_curve(one.timeline.delays_s) for one in comparisons]
     end = 1.2 * max([1.0, *(delays[-1] for delays, _ in curves if delays)])
     lowest = min([100.0, *(parts[0] for _, parts in curves if parts)])
-    for one, (delays, parts) in zip(comparisons, curves, strict=True):
+    drawn = []
+    for delays, parts in curves:
         along, up = [0.0, *delays, end], [0.0, *parts, *(parts[-1:] or [0.0])]
-        panel.step(along, up, where="post", label=one.policy, linewidth=1.2)
+        drawn += panel.step(along, up, where="post", linewidth=1.2)
     panel.set_title("Delay: time from submission to end, less the duration")
     panel.set_xlabel("delay")
     panel.set_ylabel("jobs with at most this delay (%)")
@@ -171,26 +188,25 @@ def _draw_delays(panel: Any, comparisons: Sequence[Comparison]) -> None:
     panel.set_xticks([], minor=True)
     panel.set_ylim(10.0 * max(0.0, (lowest - 1.0) // 10.0), 101)
     panel.grid(visible=True, alpha=0.3)
-    panel.legend()
+    add_legend(panel, [one.policy for one in comparisons], drawn)
 
 
 def _draw_held(
     panel: Any, comparison: Comparison, colours: Mapping[str, Any], unit: float, name: str
 ) -> None:
     times, held = held_curves(comparison.timeline, list(colours))
-    panel.stackplot(
+    drawn = panel.stackplot(
         _in(times, unit),
         *held.values(),
-        labels=list(held),
         colors=[colours.get(pool, "lightgrey") for pool in held],
         step="post",
     )
-    panel.set_title(f"Utilisation by pool: {comparison.policy}")
+    panel.set_title(f"Utilisation by pool: {comparison.policy}", parse_math=False)
     panel.set_xlabel(f"time since the first submission ({name})")
     panel.set_ylabel("held (% of the cluster)")
     panel.set_ylim(0, 102)
     panel.margins(x=0)
-    panel.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
+    add_legend(panel, list(held), drawn, **BESIDE)
 
 
 def _colours(comparisons: Sequence[Comparison]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,12 +48,32 @@ def read_policy(path: str | Path) -> Policy:
     return parse_policy(read_declared(path, _SIMULATED), Path(path).stem)
 
 
+def read_policies(paths: Sequence[str | Path]) -> list[Policy]:
+    """The policies of these files. Those of the same name are named by as many of their folders as tell them
+    apart. Raises InvalidRequestError, also where a file is given twice.
+    """
+    names = [Path(path).absolute().with_suffix("").parts for path in paths]
+    found = []
+    for path, parts in zip(paths, names, strict=True):
+        others = [other for other in names if other is not parts]
+        if parts in others:
+            raise InvalidRequestError(
+                f"two policies are {Path(*parts)}; give each file once, and files of one folder other names"
+            )
+        depth = next(
+            n for n in range(1, len(parts) + 1) if all(o[-n:] != parts[-n:] for o in others)
+        )
+        policy = read_policy(path)
+        found.append(msgspec.structs.replace(policy, name="/".join(parts[-depth:])))
+    return found
+
+
 def read_declared(path: str | Path, parts: tuple[str, ...] = _PARTS) -> dict[str, Any]:
     """What a YAML file with a policy declares, as plain data; ``parts``: what it may contain. Raises
     InvalidRequestError.
     """
     try:
-        given = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        given = yaml.safe_load(Path(path).read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequestError(f"{path} cannot be read: {error}") from None
     except yaml.YAMLError as error:
@@ -63,47 +83,73 @@ def read_declared(path: str | Path, parts: tuple[str, ...] = _PARTS) -> dict[str
 
 def parse_policy(given: object, name: str = "policy") -> Policy:
     """The policy in plain data. What is said about tokens has no effect here. Raises InvalidRequestError."""
-    parts = _fields(given, _SIMULATED, "the file")
-    policies = _fields(parts.get("policy") or {}, _POLICIES, "policy")
+    parts = parse_parts(given)
     return Policy(
         name=name,
-        cohorts=tuple(_cohort(fields) for fields in _listed(parts, "cohorts")),
-        pools=tuple(_pool(fields) for fields in _listed(parts, "pools")),
-        preemption=changed_policy(PreemptionPolicy(), policies.get("preemption") or {}),
-        queue=changed_queue_policy(QueuePolicy(), policies.get("queue") or {}),
-        strategies=parse_strategies(parts.get("strategies") or ()),
+        cohorts=tuple(changed_cohort(CohortSpec(name=one["name"]), one) for one in parts.cohorts),
+        pools=tuple(changed_pool(PoolSpec(name=one["name"]), one) for one in parts.pools),
+        preemption=changed_policy(PreemptionPolicy(), parts.preemption),
+        queue=changed_queue_policy(QueuePolicy(), parts.queue),
+        strategies=parse_strategies(parts.strategies),
     )
 
 
-def _cohort(fields: dict[str, Any]) -> CohortSpec:
-    known = _fields(fields, CohortSpec.__struct_fields__, f"cohort {fields['name']!r}")
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts of a policy in plain data; pools and cohorts have valid names."""
+
+    cohorts: tuple[dict[str, Any], ...]
+    pools: tuple[dict[str, Any], ...]
+    preemption: dict[str, Any]
+    queue: dict[str, Any]
+    strategies: Any
+
+
+def parse_parts(given: object) -> Parts:
+    """The parts of a policy, whose fields are not yet checked. Raises InvalidRequestError."""
+    parts = _fields(given, _SIMULATED, "the file")
+    policies = _fields(_given(parts, "policy"), _POLICIES, "policy")
+    return Parts(
+        cohorts=_listed(parts, "cohorts", "the cohort's name"),
+        pools=_listed(parts, "pools", "the pool's name"),
+        preemption=_given(policies, "preemption"),
+        queue=_given(policies, "queue"),
+        strategies=parts.get("strategies") or (),
+    )
+
+
+def _given(parts: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The fields of a part, which may be left out or empty."""
+    found = parts.get(name)
+    if not isinstance(found, Mapping | None):
+        raise InvalidRequestError(f"{name} must have fields, not {shown(found)}")
+    return dict(found or {})
+
+
+def changed_cohort(spec: CohortSpec, fields: dict[str, Any]) -> CohortSpec:
+    """The cohort with the given fields changed. Raises InvalidRequestError."""
+    known = _fields(fields, CohortSpec.__struct_fields__, f"cohort {spec.name!r}")
     return CohortSpec(
-        name=parse_name(known["name"], "the cohort's name"),
-        parent=parse_cohort(known.get("parent"), "parent"),
-        weight=parse_weight(known.get("weight", 1.0)),
+        name=spec.name,
+        parent=parse_cohort(known.get("parent", spec.parent), "parent"),
+        weight=parse_weight(known.get("weight", spec.weight)),
     )
 
 
-def _pool(fields: dict[str, Any]) -> PoolSpec:
-    what = f"pool {fields['name']!r}"
-    known = _fields(fields, (*PoolSpec.__struct_fields__, "pg_pool_config"), what)
+def changed_pool(spec: PoolSpec, fields: dict[str, Any]) -> PoolSpec:
+    """The pool with the given fields changed. Raises InvalidRequestError."""
+    known = _fields(fields, (*PoolSpec.__struct_fields__, "pg_pool_config"), f"pool {spec.name!r}")
     more = {"pg_pool_config": known["pg_pool_config"]} if "pg_pool_config" in known else {}
-    return changed(
-        PoolSpec(name=parse_name(known["name"], "the pool's name")),
-        **parse_changes(known),
-        **parse_lending(known),
-        **more,
-    )
+    return changed(spec, **parse_changes(known), **parse_lending(known), **more)
 
 
-def _listed(parts: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+def _listed(parts: Mapping[str, Any], name: str, what: str) -> tuple[dict[str, Any], ...]:
     given = parts.get(name) or []
     if not isinstance(given, list):
         raise InvalidRequestError(f"{name} must be a list, not {shown(given)}")
     for number, one in enumerate(given):
         if not isinstance(one, dict) or "name" not in one:
             raise InvalidRequestError(f"{name}[{number}] must have a name, not {shown(one)}")
-    return given
+    return tuple({**one, "name": parse_name(one["name"], what)} for one in given)
 
 
 def _fields(given: object, allowed: tuple[str, ...], what: str) -> dict[str, Any]:

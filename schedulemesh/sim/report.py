@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from schedulemesh.domain.resources import UNIT
 from schedulemesh.sim.runs import Run
 from schedulemesh.sim.simulation import Result
-from schedulemesh.sim.timeline import busy_period, mean_of
+from schedulemesh.sim.timeline import busy_period, held_steps, mean_of
+from schedulemesh.sim.usage import Kind, units_of
 
 #: Seconds that a job counts as at least in the bounded slowdown (Feitelson).
 BOUND_S = 10.0
@@ -52,8 +53,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     bounded_slowdown: Spread
     preemptions: int
     preemptions_per_job: Spread
-    #: GPU-seconds (of jobs without GPUs: CPU-seconds) of work that was done again, and those for which jobs
-    #: held resources without working; then both as parts of all work.
+    #: GPU-seconds (CPU-seconds where the cluster has no GPUs, or the quota only CPUs) of work that was done
+    #: again, and those for which jobs held resources without working; then both as parts of all work.
     lost_gpu_s: float
     overhead_gpu_s: float
     lost_work: float
@@ -94,27 +95,33 @@ def reported(result: Result, delays_alone: Mapping[str, float] | None = None) ->
         by_pool[run.pool_name].append(run)
     first, last = busy_period(result)
     capacity = mean_of(result.capacity, first - result.begin, last - result.begin)
-    found = {"": _report(result, result.runs, capacity, tuple(result.pools), delays_alone)}
+    kind, whole = result.kind, capacity * UNIT
+    found = {"": _report(result, result.runs, kind, whole, tuple(result.pools), delays_alone)}
     for name, runs in by_pool.items():
-        quota = result.pools[name].quota / UNIT
-        found[name] = _report(result, runs, quota, (name,), delays_alone)
+        kind = result.pools[name].kind
+        whole = units_of(result.pools[name].quota, kind)
+        found[name] = _report(result, runs, kind, whole, (name,), delays_alone)
     return found
 
 
 def _report(
     result: Result,
     every: Sequence[Run],
-    capacity: float,
+    kind: Kind,
+    whole: float,
     pools: tuple[str, ...],
     delays_alone: Mapping[str, float] | None,
 ) -> Report:
+    """The figures of these pools, in this kind of resource, of which they have ``whole`` units."""
     runs = [run for run in every if run.ended_at is not None]
-    work = sum(run.job.duration_s * run.units for run in runs) or 1.0
-    first, last = busy_period(result)
-    lost = sum(run.lost_s * run.units for run in runs)
-    overhead = sum(run.overhead_s * run.units for run in runs)
-    held = sum(run.job.duration_s * run.units for run in runs) + lost + overhead
-    span = (last - first) * capacity * UNIT
+    first, last = (at - result.begin for at in busy_period(result))
+    held = (mean_of(held_steps(result, name, kind, whole), first, last) for name in pools)
+
+    def total(seconds: Callable[[Run], float]) -> float:
+        return sum(seconds(run) * units_of(run.need, kind) for run in runs)
+
+    work = total(lambda run: run.job.duration_s) or 1.0
+    lost, overhead = total(lambda run: run.lost_s), total(lambda run: run.overhead_s)
     return Report(
         jobs=len(runs),
         refused=len(every) - len(runs),
@@ -130,7 +137,7 @@ def _report(
         overhead_gpu_s=overhead / UNIT,
         lost_work=lost / work,
         overhead=overhead / work,
-        utilisation=held / span if span > 0 else 0.0,
+        utilisation=sum(held),
         violation_s=sum(result.pools[name].short_s for name in pools),
         alone=None if delays_alone is None else _alone(runs, delays_alone),
     )

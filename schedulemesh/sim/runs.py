@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from schedulemesh.domain.resources import Resources
 from schedulemesh.sim.jobs import Job
 from schedulemesh.sim.usage import PoolUsage
+
+#: The states in which a job holds its resources and does not work.
+_IDLE = frozenset(("starting", "saving", "failed", "ended"))
 
 
 class Run:
@@ -22,19 +26,20 @@ class Run:
         "incarnation",
         "job",
         "lost_s",
+        "need",
         "overhead_s",
         "pool_name",
         "preemptions",
         "submitted_at",
-        "units",
         "waited_s",
     )
 
-    def __init__(self, job: Job, pool_name: str, pool: PoolUsage, units: int) -> None:
+    def __init__(self, job: Job, pool_name: str, pool: PoolUsage, need: Resources) -> None:
         self.job = job
         self.pool_name = pool_name
         self._pool = pool
-        self.units = units
+        #: What it holds while it runs.
+        self.need = need
         #: The agent's present incarnation; 0: it has none.
         self.incarnation = 0
         self.submitted_at = 0.0
@@ -45,7 +50,7 @@ class Run:
         self.preemptions = 0
         #: Seconds of work that were done and have to be done again.
         self.lost_s = 0.0
-        #: Seconds for which it held its resources without working: starting, saving, restoring.
+        #: Seconds for which it held its resources without working: starting, saving, restoring, ending.
         self.overhead_s = 0.0
         #: Seconds in which it waited for resources.
         self.waited_s = 0.0
@@ -73,14 +78,14 @@ class Run:
 
     def refused(self, now: float, error: str) -> None:
         """It was refused, and does not run."""
-        self._pool.stop_waiting(self.job.job_id, self.units, now)
+        self._pool.stop_waiting(self.job.job_id, self.need, now)
         self.error = error
         self._state = "refused"
 
     def starting(self, now: float, incarnation: int) -> None:
         """Its agent is being started, and holds its resources."""
-        self._pool.stop_waiting(self.job.job_id, self.units, now)
-        self._pool.hold(self.units, now)
+        self._pool.stop_waiting(self.job.job_id, self.need, now)
+        self._pool.hold(self.need, now)
         self.waited_s += now - self._since
         self.incarnation = incarnation
         self._state = "starting"
@@ -116,15 +121,10 @@ class Run:
         elif self._state == "saving":
             self.lost_s += self._unsaved_s
             self._done_s -= self._unsaved_s
-            self.overhead_s += now - self._since
-        elif self._state == "starting":
-            self.overhead_s += now - self._since
-        if self._state != "ended":
-            self._state = "lost"
 
     def given_up(self, now: float, error: str) -> None:
         """It is not tried again."""
-        self._pool.stop_waiting(self.job.job_id, self.units, now)
+        self._pool.stop_waiting(self.job.job_id, self.need, now)
         self.error = error
         self._state = "given_up"
 
@@ -141,16 +141,16 @@ class Run:
 
     def gone(self, now: float) -> None:
         """Its agent is gone, and its resources are free; it waits again unless it has ended."""
-        if self._state == "saving":
+        if self._state in _IDLE:
             self.overhead_s += now - self._since
         self.incarnation = 0
-        self._pool.hold(-self.units, now)
+        self._pool.free(self.need, now)
         if self._state != "ended":
             self._wait(now)
 
     def _wait(self, now: float) -> None:
         self._state, self._since = "waiting", now
-        self._pool.wait(self.job.job_id, self.units, now)
+        self._pool.wait(self.job.job_id, self.need, now)
 
     # results
 

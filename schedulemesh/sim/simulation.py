@@ -10,7 +10,7 @@ from functools import partial
 import msgspec
 
 from schedulemesh.domain.pool import PoolSpec
-from schedulemesh.domain.resources import UNIT, Resources, sum_of
+from schedulemesh.domain.resources import Resources, sum_of
 from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Refused
@@ -21,10 +21,10 @@ from schedulemesh.sim.jobs import Job
 from schedulemesh.sim.node_changes import NodeChange, capacities, checked, losses
 from schedulemesh.sim.policy import Policy
 from schedulemesh.sim.runs import Run
-from schedulemesh.sim.strategies import loaded
+from schedulemesh.sim.strategies import loaded, parse_node_strategy
 from schedulemesh.sim.submission import CLASS_KEY, Submissions
 from schedulemesh.sim.timing import Timing
-from schedulemesh.sim.usage import PoolUsage
+from schedulemesh.sim.usage import Kind, PoolUsage
 from schedulemesh.sim.world import World, plan_submissions
 
 #: When a simulation begins, in seconds since 1970: traces count from zero.
@@ -39,7 +39,9 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
     runs: tuple[Run, ...]
     pools: dict[str, PoolUsage]
-    #: (seconds from the begin, GPUs of the cluster from then on); CPUs where it has no GPUs.
+    #: In which the figures of all jobs together are: GPUs, or CPUs where the cluster has no GPUs.
+    kind: Kind
+    #: (seconds from the begin, what the cluster has of that kind from then on).
     capacity: tuple[tuple[float, float], ...]
     #: Steps of the engine.
     steps: int
@@ -59,8 +61,8 @@ def simulate(
 ) -> Result:
     """Run these jobs until all have ended. Jobs that die with a node are tried again.
 
-    Raises InvalidRequestError for what does not fit together, such as a job of a pool that is not declared,
-    and SimulationError where jobs are left that can never run.
+    Raises InvalidRequestError for what does not fit together, such as a job of a pool that is not declared or
+    two jobs of one id, and SimulationError where jobs are left that can never run.
     """
     policy, timing = policy or Policy(), timing or Timing()
     began = time.perf_counter()
@@ -68,15 +70,16 @@ def simulate(
     total = sum_of(node.total for node in cluster)
     pools = policy.pools or (_pool_of(total),)
     plugins = loaded(policy.strategies)
-    engine = Engine(strategies=Strategies(node_strategy, plugins=plugins))
+    engine = Engine(strategies=Strategies(parse_node_strategy(node_strategy), plugins=plugins))
+    kind: Kind = "gpu" if total.gpu else "cpu"
     usage = {
-        spec.name: PoolUsage(_units(spec.resources), _allowance(policy, timing), BEGIN)
+        spec.name: PoolUsage(spec.resources, kind, _allowance(policy, timing), BEGIN)
         for spec in pools
     }
     only_pool = pools[0].name if len(pools) == 1 else ""
     changes, absent = checked(node_changes, cluster)
     submissions = Submissions(cluster, only_pool, losses(changes))
-    runs = {job.job_id: _run_of(job, only_pool, usage) for job in jobs}
+    runs = _runs(jobs, submissions, only_pool, usage)
     there = [node for node in cluster if node.node_id not in absent]
     world = World(engine, runs, submissions, timing, BEGIN, there)
     _open(world, policy, pools)
@@ -90,6 +93,7 @@ def simulate(
     return Result(
         runs=tuple(runs.values()),
         pools=usage,
+        kind=kind,
         capacity=capacities(cluster, changes, absent),
         steps=world.steps,
         wall_s=time.perf_counter() - began,
@@ -134,18 +138,19 @@ def _allowance(policy: Policy, timing: Timing) -> float:
     return timing.save_s + policy.preemption.preemption_grace_s + timing.end_s
 
 
-def _run_of(job: Job, only_pool: str, pools: dict[str, PoolUsage]) -> Run:
-    name = only_pool or job.pool
-    if name not in pools:
-        raise InvalidRequestError(
-            f"job {job.job_id!r} is for pool {name!r}, and the policy declares {', '.join(pools)}"
-        )
-    return Run(job, name, pools[name], _units_of(job))
-
-
-def _units(resources: Resources) -> int:
-    return resources.gpu or resources.cpu
-
-
-def _units_of(job: Job) -> int:
-    return round((job.gpus or job.cpus) * UNIT)
+def _runs(
+    jobs: Iterable[Job], submissions: Submissions, only_pool: str, pools: dict[str, PoolUsage]
+) -> dict[str, Run]:
+    runs: dict[str, Run] = {}
+    for job in jobs:
+        name = only_pool or job.pool
+        if name not in pools:
+            raise InvalidRequestError(
+                f"job {job.job_id!r} is for pool {name!r}, and the policy declares {', '.join(pools)}"
+            )
+        if job.job_id in runs:
+            raise InvalidRequestError(
+                f"two jobs have the id {job.job_id!r}; give each job an id of its own"
+            )
+        runs[job.job_id] = Run(job, name, pools[name], submissions.need(job))
+    return runs

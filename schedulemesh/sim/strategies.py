@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from typing import Union
 
 from schedulemesh.domain.containers import as_elements
+from schedulemesh.domain.names import as_text
+from schedulemesh.engine.placement.strategies import NODE_STRATEGIES
 from schedulemesh.errors import InvalidRequestError, shown
 from schedulemesh.plugins.discovery import SCHEDULING_GROUP, load_class, resolve
 from schedulemesh.plugins.guard import Guarded
@@ -14,6 +16,16 @@ from schedulemesh.plugins.scheduling import SchedulingStrategyPlugin
 
 #: A strategy: an import path ``module:Class``, the name of an installed one, or an instance.
 Strategy = Union[str, SchedulingStrategyPlugin]
+
+
+def parse_node_strategy(given: object) -> str:
+    """The name of a built-in strategy for choosing nodes. Raises InvalidRequestError where it is none."""
+    name = as_text(given)
+    if name not in NODE_STRATEGIES:
+        raise InvalidRequestError(
+            f"node_strategy is {shown(given)}; allowed are {', '.join(NODE_STRATEGIES)}"
+        )
+    return name
 
 
 def parse_strategies(given: object) -> tuple[str, ...]:

@@ -38,7 +38,7 @@ class Submissions:
 
     def of(self, job: Job) -> TaskSubmitted:
         """The submission of this job. Raises InvalidRequestError where no node has the kind of it at all."""
-        need = self._need(job)
+        need = self.need(job)
         bundles = self._bundles.get(need)
         if bundles is None:
             bundles = self._bundles[need] = self._divided(job, need)
@@ -66,7 +66,7 @@ class Submissions:
             queue=True,
         )
 
-    def _need(self, job: Job) -> Resources:
+    def need(self, job: Job) -> Resources:
         """What it asks for; CPU and memory only where the nodes of the cluster have any."""
         has = self._largest
         return Resources(

@@ -12,6 +12,7 @@ from schedulemesh.domain.numbers import MAX_DURATION_S, parse_positive
 from schedulemesh.domain.resources import UNIT
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.sim.simulation import Result
+from schedulemesh.sim.usage import Kind, units_of
 
 #: (time, value from then on), in the order of time; times are in seconds of the trace.
 Steps = tuple[tuple[float, float], ...]
@@ -20,11 +21,13 @@ MOST_INTERVALS = 10_000
 
 
 class PoolTimeline(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened in one pool. GPUs are CPUs where the quota has no GPUs."""
+    """What happened in one pool. GPUs are CPUs where the cluster has no GPUs."""
 
     quota_gpus: float
     waiting: Steps
     held_gpus: Steps
+    #: What was held as a part of the quota: of its GPUs, or of its CPUs where it has no GPUs.
+    utilisation: Steps
 
 
 class Interval(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +39,7 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True):
     #: Jobs that waited for resources, also those that wait again after an eviction.
     waiting: float
     held_gpus: float
-    #: What was held as a part of the pool's quota, or of the whole cluster.
+    #: What was held as a part of the pool's quota, of CPUs where it has no GPUs, or of the whole cluster.
     utilisation: float
 
 
@@ -59,12 +62,12 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
         waiting = {n: self._means(pool.waiting, interval_s) for n, pool in self.pools.items()}
         held = {n: self._means(pool.held_gpus, interval_s) for n, pool in self.pools.items()}
         capacity = self._means(self.capacity_gpus, interval_s)
-        found = self._intervals(
-            "", interval_s, _sums(waiting.values()), _sums(held.values()), capacity
-        )
+        whole = _sums(held.values())
+        parts = [h / size if size else 0.0 for h, size in zip(whole, capacity, strict=True)]
+        found = self._intervals("", interval_s, _sums(waiting.values()), whole, parts)
         for name, pool in self.pools.items():
-            quota = [pool.quota_gpus] * len(capacity)
-            found += self._intervals(name, interval_s, waiting[name], held[name], quota)
+            parts = self._means(pool.utilisation, interval_s)
+            found += self._intervals(name, interval_s, waiting[name], held[name], parts)
         return found
 
     def largest(self) -> float:
@@ -94,7 +97,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
         interval_s: float,
         waiting: Sequence[float],
         held: Sequence[float],
-        capacities: Sequence[float],
+        parts: Sequence[float],
     ) -> list[Interval]:
         return [
             Interval(
@@ -102,11 +105,9 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
                 time_s=self.begin_s + number * interval_s,
                 waiting=waits,
                 held_gpus=holds,
-                utilisation=holds / capacity if capacity else 0.0,
+                utilisation=part,
             )
-            for number, (waits, holds, capacity) in enumerate(
-                zip(waiting, held, capacities, strict=True)
-            )
+            for number, (waits, holds, part) in enumerate(zip(waiting, held, parts, strict=True))
         ]
 
 
@@ -121,22 +122,29 @@ def timeline(result: Result) -> Timeline:
     ended = [run for run in result.runs if run.ended_at is not None]
     begin, end = busy_period(result)
 
-    def steps(series: list[tuple[float, int]], unit: int) -> Steps:
-        return tuple((time - result.begin, value / unit) for time, value in series)
-
     return Timeline(
         begin_s=begin - result.begin,
         end_s=end - result.begin,
         capacity_gpus=result.capacity,
         pools={
             name: PoolTimeline(
-                quota_gpus=usage.quota / UNIT,
-                waiting=steps(usage.waiting_series, 1),
-                held_gpus=steps(usage.held_series, UNIT),
+                quota_gpus=units_of(usage.quota, result.kind) / UNIT,
+                waiting=tuple((time - result.begin, n) for time, n in usage.waiting_series),
+                held_gpus=held_steps(result, name, result.kind, UNIT),
+                utilisation=held_steps(result, name, usage.kind, units_of(usage.quota, usage.kind)),
             )
             for name, usage in result.pools.items()
         },
         delays_s=tuple(sorted(run.delay_s for run in ended)),
+    )
+
+
+def held_steps(result: Result, pool: str, kind: Kind, whole: float) -> Steps:
+    """What the jobs of a pool held of one kind, as a part of so many units; of none it is always 0."""
+    series = result.pools[pool].held_series
+    return tuple(
+        (time - result.begin, units_of(held, kind) / whole if whole else 0.0)
+        for time, held in series
     )
 
 

@@ -7,18 +7,18 @@ from collections.abc import Sequence
 
 import msgspec
 
-from schedulemesh.domain.numbers import parse_number, parse_positive
+from schedulemesh.domain.numbers import parse_number
 from schedulemesh.sim.jobs import Job
 
-_MOST_LOAD = 1e6
+_LEAST_LOAD, _MOST_LOAD = 0.001, 1e6
 
 
 def with_load(jobs: Sequence[Job], factor: float) -> list[Job]:
     """The jobs submitted so many times as fast: with 2.0 each one comes in half the time. Durations stay.
 
-    Raises InvalidRequestError for a factor that is not above 0.
+    Raises InvalidRequestError for a factor below 0.001 or above 1e6, and where submissions would be too late.
     """
-    factor = parse_positive(factor, "the load", _MOST_LOAD)
+    factor = parse_number(factor, "the load", _LEAST_LOAD, _MOST_LOAD)
     return [msgspec.structs.replace(job, submit_s=job.submit_s / factor) for job in jobs]
 
 

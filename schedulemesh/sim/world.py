@@ -95,12 +95,16 @@ class World:
             event()
 
     def _stuck(self) -> None:
-        queue = self.engine.state.queue
-        first = next(iter(queue.by_id), None)
-        raise SimulationError(
-            f"{self._left} jobs have not ended and nothing happens any more; {len(queue)} wait"
-            + (f", such as {first!r}" if first else "")
-        )
+        jobs = "1 job has" if self._left == 1 else f"{self._left} jobs have"
+        said = f"{jobs} not ended, and nothing happens after {self.now - self._begin:,.0f} s of the trace"
+        first = next(iter(self.engine.state.queue.by_id.values()), None)
+        if first is not None:
+            why = self.engine.explain(first.task_id, self.now)
+            said += (
+                f". Job {first.task_id!r} needs {first.submission.agent.resources} and waits: {why.error}. "
+                "Leave such jobs out of the trace, or simulate nodes and a policy with which they can start"
+            )
+        raise SimulationError(said)
 
     def handle(self, stimulus: s.AnyStimulus) -> Step:
         """One step of the engine, whose instructions are carried out."""

@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 
+from schedulemesh.cli.texts import duration
 from tests.sim.recorded_load import run_and_write
 
 
@@ -36,6 +37,18 @@ def test_pools_before_and_after_a_change(run, folder, tmp_path):
     assert "tasks would have waited less" in done.stderr
 
 
+def test_a_pool_whose_submissions_are_refused_keeps_its_row(run, folder, tmp_path):
+    (tmp_path / "new.yaml").write_text("pools: [{name: a, resources: {}, cohort: null}]\n")
+    done = run("rehearse", str(folder), "--policy", str(tmp_path / "new.yaml"), "-o", "json")
+    assert done.exit_code == 0, done.output
+    rows = {row["pool"]: row["rehearsed"]["tasks"] for row in json.loads(done.stdout)}
+    assert rows == {"(all)": rows["b"], "a": 0, "b": rows["b"]}
+    assert (
+        f"{60 - rows['b']} submissions would have been refused; the first is 'job-" in done.stderr
+    )
+    assert "asks for" in done.stderr
+
+
 def test_every_task_is_listed(run, folder):
     done = run("rehearse", str(folder), "--tasks", "-o", "json")
     assert len(json.loads(done.stdout)) == 60
@@ -46,7 +59,8 @@ def test_every_task_is_listed(run, folder):
     [
         ("--pool", "a", "research=64"),
         ("--nodes", "many", "+4"),
-        ("--pool", "c=4", "no pool 'c'"),
+        ("--pool", "c=4", "no pool 'c' at that time; pools were a, b"),
+        ("--node-strategy", "foo", "node_strategy is 'foo'; allowed are bin_pack"),
         ("--pool", "a=-4", "must be at least 0"),
         ("--pool", "a=nan", "must be a finite number"),
         ("--pool", "a=inf", "must be at most"),
@@ -66,6 +80,23 @@ def test_a_period_that_begins_before_the_history_is_all_of_it(run, folder):
     done = run("rehearse", folder, "--since", "1971-01-01", "-o", "json")
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)[0]["recorded"]["tasks"] == 60
+
+
+@pytest.mark.parametrize("given", ["{queue: 5}", "{preemption: [1]}", "{queue: {5: 1}}"])
+def test_a_policy_without_fields_is_refused(run, folder, tmp_path, given):
+    (tmp_path / "new.yaml").write_text(f"policy: {given}\n")
+    done = run("rehearse", folder, "--policy", tmp_path / "new.yaml")
+    assert done.exit_code == 2
+    assert "must have fields" in done.stderr or "has no 5; it has order" in done.stderr
+
+
+def test_another_name_than_that_of_the_file_is_refused(run, folder):
+    path = folder / "ns" / "mesh.sqlite"
+    assert run("rehearse", path, "--name", "mesh").exit_code == 0
+    done = run("rehearse", path, "--name", "other")
+    assert done.exit_code == 2
+    assert "--name is 'other', and" in done.stderr
+    assert "is the journal of 'mesh'" in done.stderr
 
 
 def _random(path):
@@ -112,6 +143,19 @@ def test_a_table_of_80_columns_breaks_no_word(run, folder, options):
     assert max(map(len, table.splitlines())) <= 80
     rows = 61 if options else 4  # with the headings; the pools are (all), a and b
     assert len(table.splitlines()) == rows
+
+
+@pytest.mark.parametrize("width", [40, 60])
+def test_a_narrow_table_has_fewer_columns(run, folder, width):
+    done = run("rehearse", folder, "--nodes", "+1", width=width)
+    assert max(map(len, done.stdout.splitlines())) <= width
+    means = [row["recorded"]["waited_s"]["mean"] for row in json.loads(_as_json(run, folder))]
+    assert {duration(mean) for mean in means} <= set(done.stdout.split())
+    assert "not shown, for the width of the terminal: lost GPU-h" in done.stderr
+
+
+def _as_json(run, folder):
+    return run("rehearse", folder, "--nodes", "+1", "-o", "json").stdout
 
 
 def test_a_wide_table_has_every_column(run, folder):

@@ -226,3 +226,58 @@ def test_a_table_of_80_columns_breaks_no_heading_within_a_word(run, tmp_path, mo
     table = run(*lent(tmp_path, monkeypatch), *options).stdout
     assert {"policy", "pool", "delay", "evicted", "lost", "unmet"} <= set(table.split())
     assert max(map(len, table.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+@pytest.mark.parametrize("options", [(), ("--alone", "--copies", "2", "--save-s", "0,60")])
+def test_a_narrow_table_has_fewer_columns_and_whole_figures(
+    run, tmp_path, monkeypatch, options, width
+):
+    given = lent(tmp_path, monkeypatch)
+    (tmp_path / "lend.yaml").rename(tmp_path / "lend_without_moves.yaml")
+    given[-1] = "lend_without_moves.yaml"
+    (tmp_path / "trace.csv").write_text(
+        "job_id,submit_s,duration_s,gpus,group_or_vc\nlong,0,9e7,16,a\nown,100,6e7,16,b\n"
+    )
+    done = run(*given, *options, width=width)
+    assert max(map(len, done.stdout.splitlines())) <= width
+    words = done.stdout.split()
+    assert {"policy", "pool", "delay"} <= set(words)
+    every = json.loads(run(*given, *options, "-o", "json").stdout)
+    means = [f"{row['delay_s']['mean']:,.0f}" for row in every]
+    assert all(words.count(mean) >= means.count(mean) for mean in means)
+    assert ("lend_without_moves" in words) == (width > 40 or not options)
+    if options or width < 80:
+        assert "not shown, for the width of the terminal: " in done.stderr
+
+
+def test_jobs_that_are_refused_are_reported_with_the_reason(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    files(tmp_path, nodes_csv="count,gpu\n2,8\n")
+    files(tmp_path, trace_csv="job_id,submit_s,duration_s,gpus\na,0,10,17\nb,0,10,1\nc,0,,1\n")
+    for more in ((), ("-o", "json"), ("--every-s", "5")):
+        said = run("simulate", "trace.csv", "--cluster", "nodes.csv", *more).stderr
+        assert "policy: 1 job was refused, and 1 ran; the first is 'a': the task asks for" in said
+        assert "1 jobs of trace.csv did not run, and are left out" in said
+
+
+def test_policies_of_the_same_name_are_told_apart(run, tmp_path, monkeypatch):
+    given = lent(tmp_path, monkeypatch)
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "lend.yaml").write_text(POLICY)
+    given[-1] = "one/lend.yaml"
+    rows = json.loads(run(*given, "--compare", "two/lend.yaml", "-o", "json").stdout)
+    assert list(dict.fromkeys(row["policy"] for row in rows)) == ["one/lend", "two/lend"]
+    done = run(*given, "--compare", "one/lend.yaml")
+    assert done.exit_code == 2
+    assert "give each file once" in done.stderr
+
+
+def test_a_trace_without_pools_has_none_to_choose(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    files(tmp_path, nodes_csv="count,gpu\n2,8\n")
+    files(tmp_path, trace_csv="job_id,submit_s,duration_s\na,0,10\n")
+    done = run("simulate", "trace.csv", "--cluster", "nodes.csv", "--only", "x")
+    assert done.exit_code == 2
+    assert "no job of the trace has a pool (column group_or_vc); leave it out" in done.stderr

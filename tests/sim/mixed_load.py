@@ -118,7 +118,7 @@ class MixedWorld(DisturbedWorld):
         """An extra member of an elastic gang works as long as its core."""
         core = self._runs[name.rpartition("-")[0]]
         job = Job(job_id=name, submit_s=0.0, duration_s=core.job.duration_s, gpus=1.0)
-        self._runs[name] = Run(job, core.pool_name, core._pool, UNIT)
+        self._runs[name] = Run(job, core.pool_name, core._pool, ONE)
         self._runs[name].submitted(self.now)
 
     def _running(self, kind):

@@ -6,7 +6,7 @@ import random
 from heapq import heappop
 
 from schedulemesh.domain.reasons import Reason
-from schedulemesh.domain.resources import UNIT, sum_of
+from schedulemesh.domain.resources import sum_of
 from schedulemesh.engine.codec import encode_facts
 from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.messages import stimuli as s
@@ -131,11 +131,12 @@ def recorded_world(jobs, policy, timing, nodes=FOUR, world=World):
     """A world in which nothing has happened yet but the definitions."""
     engine, cluster = RecordedEngine(), reports(nodes)
     usage = {
-        spec.name: PoolUsage(spec.resources.gpu, _allowance(policy, timing), BEGIN)
+        spec.name: PoolUsage(spec.resources, "gpu", _allowance(policy, timing), BEGIN)
         for spec in policy.pools
     }
-    runs = {job.job_id: Run(job, job.pool, usage[job.pool], round(job.gpus * UNIT)) for job in jobs}
-    world = world(engine, runs, Submissions(cluster), timing, BEGIN)
+    submissions = Submissions(cluster)
+    runs = {job.job_id: Run(job, job.pool, usage[job.pool], submissions.need(job)) for job in jobs}
+    world = world(engine, runs, submissions, timing, BEGIN)
     _open(world, policy, policy.pools)
     world.handle(s.ClusterObserved(nodes=cluster))
     plan_submissions(world, runs.values(), BEGIN)

@@ -13,6 +13,7 @@ from schedulemesh.sim import (
     simulate,
     timeline,
 )
+from schedulemesh.sim.world import SimulationError
 
 TWO = [NodeKind(count=2, gpu=8)]
 TIMING = Timing(save_s=60, restore_s=120)
@@ -102,9 +103,9 @@ def test_changes_are_read_from_a_table(tmp_path):
     ("text", "error"),
     [
         ("at_s,node\n1,a\n", "has the columns at_s, node; they must be at_s, node, event"),
-        ("at_s,node,event\n1,a,broken\n", "line 2: Invalid enum value 'broken'"),
+        ("at_s,node,event\n1,a,broken\n", "line 2: event is 'broken'; allowed are lost, joined"),
         ("at_s,node,event\nnan,a,lost\n", "line 2: at_s must be a finite number, not nan"),
-        ("at_s,node,event\nsoon,a,lost\n", "line 2: Expected `float`, got `str`"),
+        ("at_s,node,event\nsoon,a,lost\n", "line 2: at_s is 'soon'; it must be a number"),
     ],
 )
 def test_a_table_that_is_wrong_is_refused(tmp_path, text, error):
@@ -114,6 +115,27 @@ def test_a_table_that_is_wrong_is_refused(tmp_path, text, error):
         read_node_changes(path)
     with pytest.raises(InvalidRequestError, match="cannot be read"):
         read_node_changes(tmp_path / "none.csv")
+
+
+def test_of_many_nodes_an_error_names_some():
+    many = [NodeKind(count=5000, gpu=8)]
+    with pytest.raises(
+        InvalidRequestError, match=r"nodes are 0000-node, .*\(5000 in all\)"
+    ) as said:
+        simulate([], many, node_changes=[change(0, "7-node", "lost")])
+    assert len(str(said.value)) < 200
+
+
+def test_a_simulation_that_cannot_go_on_says_what_waits_and_why():
+    jobs = [job("gang", 0, 1000, 16), job("other", 5, 10, 16)]
+    with pytest.raises(SimulationError) as said:
+        run(jobs, change(100, "1-node", "lost"))
+    for part in (
+        "2 jobs have not ended, and nothing happens after",
+        "Job 'other' needs gpu 16 and waits: the cluster could never hold",
+        "Leave such jobs out of the trace, or simulate nodes",
+    ):
+        assert part in str(said.value)
 
 
 def test_the_cluster_is_as_large_as_the_nodes_that_are_there():

@@ -6,6 +6,7 @@ import pytest
 
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.sim import Job, NodeKind, Policy, Timing, compare
+from schedulemesh.sim.frontier_picture import draw_frontier
 from schedulemesh.sim.picture import (
     MOST_POOLS,
     check,
@@ -96,6 +97,21 @@ def test_a_picture_is_written(tmp_path, name, begin, policies):
     written = (tmp_path / name).read_bytes()
     assert written.startswith(begin)
     assert len(written) > 5000
+
+
+@pytest.mark.parametrize("drawn", [draw, draw_frontier])
+def test_names_are_shown_as_they_are(tmp_path, drawn):
+    pytest.importorskip("matplotlib")
+    pools = [{"name": name, "resources": {"gpu": 8}} for name in ("_p", "$q_{$")]
+    jobs = [Job(job_id="a", submit_s=0.0, duration_s=100, gpus=8, pool="_p")]
+    names = ["_own", "$x_{$"]
+    policies = [parse_policy({"pools": pools}, name) for name in names]
+    compared_ones = compare(jobs, [NodeKind(count=2, gpu=8)], policies)
+    drawn(compared_ones, tmp_path / "picture.png")
+    drawn(compared_ones, tmp_path / "picture.svg")
+    written = (tmp_path / "picture.svg").read_text(encoding="utf-8")
+    for name in [*names, *(("_p", "$q_{$") if drawn is draw else ())]:
+        assert f"<!-- {name} -->" in written
 
 
 @pytest.mark.parametrize("ending", ["png", "svg"])

@@ -7,10 +7,13 @@ import functools
 import msgspec
 import pytest
 
+from schedulemesh.domain.resources import UNIT, Resources
+from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.errors import InvalidRequestError, JournalError
 from schedulemesh.sim import Timing
-from schedulemesh.sim.rehearsal import Changes, open_history, rehearse
+from schedulemesh.sim.rehearsal import Changes, open_history, rehearse, what_if
 from schedulemesh.sim.rehearsal.observations import _with as fewer
+from schedulemesh.sim.simulation import BEGIN
 from tests.sim.disturbed_load import DisturbedWorld
 from tests.sim.recorded_load import (
     FailingWorld,
@@ -124,6 +127,55 @@ def test_what_the_new_policy_leaves_out_stays_as_it_was(recording):
     assert found.rehearsed[""].waited_s.mean != found.recorded[""].waited_s.mean
     same = rehearse(recording, Changes(policy={"policy": {"queue": {"order": "priority"}}}))
     assert same.rehearsed == same.recorded
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"pools": [{"name": "a", "queueing": "best_effort"}, {"name": "b"}]},
+        {"pools": [{"name": "a", "pg_pool_config": None}, {"name": "a", "labels": {}}]},
+        {"cohorts": [{"name": "all"}]},
+        {"policy": {"preemption": {"min_runtime": 0}}},
+    ],
+)
+def test_what_is_declared_as_it_was_changes_nothing(recording, policy):
+    found = rehearse(recording, Changes(policy=policy))
+    assert found.refused == 0
+    assert found.rehearsed == found.recorded
+
+
+def test_a_field_of_a_pool_changes_and_the_others_stay_as_they_were(recording):
+    found = rehearse(recording, Changes(policy={"pools": [{"name": "a", "queueing": "strict"}]}))
+    assert found.refused == 0
+    assert found.rehearsed["a"].tasks == found.recorded["a"].tasks
+    assert found.rehearsed["a"].waited_s.mean > found.recorded["a"].waited_s.mean
+
+
+def test_a_pool_whose_submissions_are_all_refused_stays_in_the_figures(recording):
+    alone = {"name": "a", "resources": {}, "cohort": None}
+    found = rehearse(recording, Changes(policy={"pools": [alone]}))
+    assert found.rehearsed.keys() == found.recorded.keys() == {"", "a", "b"}
+    assert found.rehearsed["a"].tasks == 0
+    assert found.refused == found.recorded["a"].tasks > 0
+
+
+def test_what_is_declared_stays_and_what_is_not_changes_when_the_history_defines_it_again(
+    tmp_path,
+):
+    """Pool a gets 32 GPUs and a label during the period; only another service of its queue is declared."""
+    path = tmp_path / "mesh.sqlite"
+    world = recorded_world(random_jobs(5, 60, "ab"), policy_of(), Timing())
+    pool = msgspec.structs.replace(
+        policy_of().pools[0], resources=Resources(gpu=32 * UNIT), labels={"of": "history"}
+    )
+    world.at(BEGIN + 60.0, lambda: world.handle(s.PoolRequested(spec=pool)))
+    world.run()
+    written(world, path)
+    changes = Changes(policy={"pools": [{"name": "a", "queueing": "strict"}]})
+    found = what_if._Run(open_history(str(path)), Timing(), "bin_pack")
+    found.run(what_if._checked(changes), BEGIN)
+    spec = found.world.engine.state.ledger.accounts["a"].spec
+    assert spec == msgspec.structs.replace(pool, queueing="strict")
 
 
 def test_a_change_counts_from_the_beginning_of_the_period(recording):

@@ -3,7 +3,7 @@
 import pytest
 
 from schedulemesh.errors import InvalidRequestError
-from schedulemesh.sim import Job, NodeKind, Policy, Timing, reported, simulate
+from schedulemesh.sim import Job, NodeKind, Policy, Timing, reported, simulate, timeline
 from schedulemesh.sim.policy import parse_policy
 from schedulemesh.sim.world import SimulationError
 
@@ -11,7 +11,7 @@ EIGHT = [NodeKind(gpu=8)]
 NO_COSTS = Timing(save_s=0, restore_s=0)
 
 
-def job(name, submit_s, duration_s, gpus, **more):
+def job(name, submit_s, duration_s, gpus=0, **more):
     return Job(job_id=name, submit_s=submit_s, duration_s=duration_s, gpus=gpus, **more)
 
 
@@ -93,7 +93,7 @@ def test_a_job_of_an_unknown_pool_is_an_error():
 
 def test_jobs_that_can_never_start_are_an_error():
     policy = Policy(pools=lending().pools[:1])
-    with pytest.raises(SimulationError, match="1 jobs have not ended"):
+    with pytest.raises(SimulationError, match="1 job has not ended"):
         simulate([job("a", 0, 10, 8)], [NodeKind(count=1, gpu=4)], policy)
 
 
@@ -137,3 +137,76 @@ def test_jobs_that_are_preempted_by_remaining_time_load_their_states_by_size():
     # "long" loads for 60 s from 557 on, works until 700, and loads again from 710 on.
     assert times["last"] == (700, 710)
     assert times["long"] == (0, 710 + 60 + 1000 - 83)
+
+
+def test_two_jobs_of_one_id_are_refused():
+    jobs = [job("a", 0, 10, 1), job("b", 0, 10, 1), job("a", 5, 10, 1)]
+    with pytest.raises(InvalidRequestError, match=r"two jobs have the id 'a'.*an id of its own"):
+        run(iter(jobs))
+
+
+ON_CPUS = {"cpus": 64}
+
+
+def test_where_the_cluster_has_gpus_cpus_count_in_no_figure():
+    jobs = [job("gpus", 0, 100, 4), job("cpus", 0, 100, **ON_CPUS, fails_at_s=(50.0,))]
+    result, _ = run(jobs, [NodeKind(cpu=64, gpu=8)])
+    for report in reported(result).values():
+        # The job on CPUs fails, waits a second and begins again: 151 s in all.
+        assert report.utilisation == pytest.approx(4 * 100 / (8 * 151))
+        assert (report.lost_gpu_s, report.lost_work) == (0, 0)
+
+
+def test_where_the_cluster_has_no_gpus_figures_are_of_cpus():
+    jobs = [job("a", 0, 100, **ON_CPUS, fails_at_s=(50.0,))]
+    result, _ = run(jobs, [NodeKind(cpu=128)])
+    report = reported(result)[""]
+    assert report.utilisation == pytest.approx(64 * 150 / (128 * 151))
+    assert (report.lost_gpu_s, report.lost_work) == (64 * 50, 0.5)
+
+
+def test_the_figures_of_a_pool_without_gpus_are_of_its_cpus():
+    pools = [
+        {"name": "a", "resources": {"gpu": 8, "cpu": 32}},
+        {"name": "b", "resources": {"cpu": 128}},
+    ]
+    jobs = [job("a", 0, 100, 8, pool="a"), job("b", 0, 100, pool="b", **ON_CPUS)]
+    result, _ = run(jobs, [NodeKind(count=2, cpu=80, gpu=8)], parse_policy({"pools": pools}))
+    used = {name: report.utilisation for name, report in reported(result).items()}
+    assert used == pytest.approx({"": 0.5, "a": 1.0, "b": 0.5})
+
+
+@pytest.mark.parametrize(
+    "more", [{"gpus": 1, "cpus": 8}, {"gpus": 0, "cpus": 8}, {"gpus": 1, "memory_gb": 8}]
+)
+def test_a_job_for_which_the_quota_of_its_pool_is_too_small_lacks_no_guarantee(more):
+    """Of one kind of resource, whatever is free of the others."""
+    quota = {"gpu": 16, "cpu": 8, "memory": 8 * 1024}
+    policy = parse_policy({"pools": [{"name": name, "resources": quota} for name in "ab"]})
+    jobs = [job(name, 0, 3600, pool="a", **more) for name in ("first", "second")]
+    result, times = run(jobs, [NodeKind(cpu=64, memory_gb=64, gpu=32)], policy)
+    assert times["second"][0] == 3600
+    assert reported(result)["a"].violation_s == 0
+
+
+def test_a_job_that_fits_into_the_quota_of_its_pool_and_waits_lacks_its_guarantee():
+    pools = [{"name": name, "resources": {"gpu": 8, "cpu": 8}} for name in "ab"]
+    jobs = [job("other", 0, 3600, 1, cpus=8, pool="b"), job("own", 0, 3600, 1, cpus=8, pool="a")]
+    result, _ = run(jobs, [NodeKind(cpu=12, gpu=16)], parse_policy({"pools": pools}))
+    assert reported(result)["a"].violation_s == 3600
+
+
+def test_until_its_process_has_ended_a_job_holds_its_gpus_without_working():
+    jobs = [job(name, at, 100, 8) for name, at in (("a", 0), ("b", 10), ("c", 20))]
+    result, times = run(jobs, timing=Timing(end_s=50))
+    assert times["c"] == (300, 400)
+    report = reported(result)[""]
+    # The simulation is over when the last job ends.
+    assert (report.overhead_gpu_s, report.utilisation) == (2 * 50 * 8, 1.0)
+    assert [one.utilisation for one in timeline(result).over_time(1000)] == [1.0, 1.0]
+
+
+def test_so_does_the_process_of_a_run_that_failed():
+    result, _ = run([job("a", 0, 100, 8, fails_at_s=(50.0,))], timing=Timing(end_s=50))
+    (only,) = result.runs
+    assert (only.overhead_s, only.lost_s) == (50, 50)

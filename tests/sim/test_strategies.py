@@ -103,3 +103,8 @@ def test_what_is_no_strategy_is_refused(tmp_path, given, error):
     (tmp_path / "own.yaml").write_text(f"strategies: {given}\n")
     with pytest.raises(InvalidRequestError, match=error):
         read_policy(tmp_path / "own.yaml")
+
+
+def test_an_unknown_strategy_for_nodes_is_refused():
+    with pytest.raises(InvalidRequestError, match="node_strategy is 'foo'; allowed are bin_pack"):
+        simulate([], [NodeKind(gpu=8)], node_strategy="foo")

@@ -44,6 +44,20 @@ def test_the_whole_is_the_sum_of_the_pools_as_a_part_of_the_cluster(lent):
     assert [one.utilisation for one in found] == [1, 0.5, 1, 1]
 
 
+def test_in_a_cluster_with_gpus_a_job_on_cpus_holds_nothing_of_the_whole():
+    """So the parts of the pools are never more than all of it."""
+    pools = [{"name": "a", "resources": {"gpu": 8}}, {"name": "c", "resources": {"cpu": 64}}]
+    jobs = [
+        Job(job_id="gpus", submit_s=0, duration_s=100, gpus=4, pool="a"),
+        Job(job_id="cpus", submit_s=0, duration_s=100, cpus=32, pool="c"),
+    ]
+    found = timeline(simulate(jobs, [NodeKind(cpu=64, gpu=8)], parse_policy({"pools": pools})))
+    whole, a, c = found.over_time(100)
+    assert (whole.held_gpus, a.held_gpus, c.held_gpus) == (4, 4, 0)
+    assert (whole.utilisation, a.utilisation, c.utilisation) == (0.5, 0.5, 0.5)
+    assert (found.pools["c"].quota_gpus, found.largest()) == (0, 8)
+
+
 def test_a_job_waits_again_after_its_eviction(lent):
     assert [one.waiting for one in of_pool(lent.over_time(100), "a")] == [0, 1, 0, 0]
     assert [one.waiting for one in of_pool(lent.over_time(50), "a")] == [0, 0, 1, 1, 0, 0, 0, 0]

@@ -31,7 +31,7 @@ def test_a_share_that_is_none_is_refused(share):
         with_savable(JOBS, share)
 
 
-@pytest.mark.parametrize("factor", [0.0, -1.0, float("inf")])
+@pytest.mark.parametrize("factor", [0.0, -1.0, 1e-300, float("inf")])
 def test_a_load_that_is_none_is_refused(factor):
     with pytest.raises(InvalidRequestError, match="the load"):
         with_load(JOBS, factor)

@@ -37,9 +37,11 @@ class TaskWait(msgspec.Struct, frozen=True, kw_only=True):
     rehearsed_s: float
 
 
-def periods(submissions: Iterable[Submission], since: float, until: float) -> dict[str, PoolPeriod]:
-    """The figures by pool, and of all under the empty name."""
-    by_pool: dict[str, list[Submission]] = {}
+def periods(
+    submissions: Iterable[Submission], since: float, until: float, pools: Iterable[str] = ()
+) -> dict[str, PoolPeriod]:
+    """The figures by pool, and of all under the empty name. ``pools``: those that are named in any case."""
+    by_pool: dict[str, list[Submission]] = {name: [] for name in pools if name}
     for submission in submissions:
         if since <= submitted_at(submission) <= until:
             by_pool.setdefault(submission.attempts[0].pool_name, []).append(submission)

@@ -19,6 +19,7 @@ from schedulemesh.engine.messages.job_stimuli import JobWorkObserved
 from schedulemesh.engine.state.long_waits import PROMOTED
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
+from schedulemesh.sim.rehearsal.declared import Declared
 from schedulemesh.sim.rehearsal.observations import NODE_KINDS, Observations, is_of_cluster
 from schedulemesh.sim.rehearsal.recording import Recording, detail_of, fact_of
 from schedulemesh.sim.rehearsal.world import RehearsedWorld
@@ -39,8 +40,8 @@ class Outside:
         self._world, self._recording = world, recording
         self._seen = Observations(lambda: world.engine.state, world.late_s)
         self._first = {one.attempts[0].id: one for one in recording.submissions}
-        #: Kinds of definitions, and subjects of them, that are overridden from now on.
-        self.overridden: set[tuple[str, str]] = set()
+        #: What takes the place of what definitions say from now on.
+        self.declared = Declared()
         #: The agents that ended or began to, with the time; the cores of extra members, by attempt; attempts
         #: whose deletion was requested; those that clients cancelled, by time.
         self._ends: set[tuple[str, float]] = set()
@@ -262,18 +263,18 @@ class Outside:
     # definitions
 
     def _definition(self, event: Event) -> s.AnyStimulus | None:
-        if (event.kind, event.subject) in self.overridden:
-            return None
-        fact = fact_of(event)
+        fact, declared = fact_of(event), self.declared
         if isinstance(fact, f.PoolEnsured):
-            return s.PoolRequested(spec=fact.spec)
+            return s.PoolRequested(spec=declared.pool(fact.spec))
         if isinstance(fact, CohortEnsured):
-            return s.CohortRequested(spec=fact.spec)
+            return s.CohortRequested(spec=declared.cohort(fact.spec))
         if isinstance(fact, f.PolicyChanged):
-            return s.PolicyChangeRequested(policy=fact.policy, client=_CLIENT, changes=())
+            preemption = declared.preemption(fact.policy)
+            return s.PolicyChangeRequested(policy=preemption, client=_CLIENT, changes=())
         if isinstance(fact, q.QueuePolicyChanged):
             self._note_not_learned(fact.policy)
-            return s.QueuePolicyChangeRequested(policy=fact.policy, client=_CLIENT, changes=())
+            queue = declared.queue(fact.policy)
+            return s.QueuePolicyChangeRequested(policy=queue, client=_CLIENT, changes=())
         return None
 
     # drains

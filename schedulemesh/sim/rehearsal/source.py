@@ -69,6 +69,11 @@ def address_at(source: str, name: str | None = None, namespace: str = "schedulem
                 "cannot be rehearsed. Give the state folder or the URL of the database, or simulate the "
                 "jobs of the export: schedulemesh simulate FILE --cluster ... --policy ..."
             )
+        if name not in (None, path.stem):
+            raise InvalidRequestError(
+                f"--name is {name!r}, and {path} is the journal of {path.stem!r}; leave out --name, or give "
+                "the state folder"
+            )
         return Address(namespace=namespace, name=path.stem, path=path)
     found = sorted(one for one in path.rglob("*.sqlite") if name in (None, one.stem))
     if len(found) != 1:

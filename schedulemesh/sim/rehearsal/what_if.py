@@ -8,22 +8,18 @@ from typing import Any
 
 import msgspec
 
-from schedulemesh.config.policy import changed_policy
-from schedulemesh.config.queueing import changed_queue_policy
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.engine.engine import Engine
-from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import InvalidRequestError
-from schedulemesh.sim.policy import parse_policy
 from schedulemesh.sim.rehearsal.decisions import Check, compared, decisions
+from schedulemesh.sim.rehearsal.declared import Declared
 from schedulemesh.sim.rehearsal.figures import PoolPeriod, TaskWait, periods, task_waits
 from schedulemesh.sim.rehearsal.outside import Outside
 from schedulemesh.sim.rehearsal.recording import Recording, Submission, submissions_of
 from schedulemesh.sim.rehearsal.world import RehearsedWorld
+from schedulemesh.sim.strategies import parse_node_strategy
 from schedulemesh.sim.timing import Timing
-
-_CLIENT = "rehearsal"
 
 
 class Changes(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +54,8 @@ class Rehearsal(msgspec.Struct, frozen=True, kw_only=True):
     waits: list[TaskWait]
     #: Submissions that the changes refuse.
     refused: int
+    #: Which of them was the first, and why; empty: none is.
+    first_refusal: str = ""
 
 
 def rehearse(
@@ -74,10 +72,11 @@ def rehearse(
     cannot be made, and for a period after the end of the recording.
     """
     timing, changes = timing or Timing(), changes or Changes()
-    quotas = _checked(changes)
+    node_strategy = parse_node_strategy(node_strategy)
+    declared = _checked(changes)
     since = _begin(recording, since)
     same = _Run(recording, timing, node_strategy)
-    same.run(None, since)
+    same.run()
     check = compared(
         decisions(recording.submissions, recording.node_ids, recording.until),
         decisions(same.submissions(), same.node_ids(), recording.until),
@@ -87,30 +86,33 @@ def rehearse(
     changed = same
     if changes.any:
         changed = _Run(recording, timing, node_strategy)
-        changed.run(changes, since, quotas)
+        changed.run(declared, since, changes.nodes)
     until = recording.until
+    recorded = periods(recording.submissions, since, until)
     return Rehearsal(
         since=since,
         until=until,
         check=check,
-        recorded=periods(recording.submissions, since, until),
-        rehearsed=periods(changed.submissions(), since, until),
+        recorded=recorded,
+        rehearsed=periods(changed.submissions(), since, until, recorded),
         waits=task_waits(recording.submissions, changed.submissions(), since, until),
         refused=changed.world.refused,
+        first_refusal=changed.world.first_refusal,
     )
 
 
-def _checked(changes: Changes) -> dict[str, int]:
-    """The units of GPU that pools get. Raises InvalidRequestError for changes that no history allows."""
+def _checked(changes: Changes) -> Declared:
+    """What the changes declare. Raises InvalidRequestError for those that no history allows."""
     if changes.policy.get("strategies"):
         raise InvalidRequestError(
             "the new policy has own strategies, which a rehearsal does not ask; leave them out, or compare "
             "them on a trace of jobs with schedulemesh simulate"
         )
-    return {
+    quotas = {
         name: parse_resources({"gpu": gpus}, f"pool {name!r}: resources").gpu
         for name, gpus in changes.pools.items()
     }
+    return Declared(changes.policy, quotas)
 
 
 def _begin(recording: Recording, since: float | None) -> float:
@@ -138,14 +140,14 @@ class _Run:
         self.world = RehearsedWorld(engine, recording, timing, begin)
         self.outside = Outside(self.world, recording)
 
-    def run(
-        self, changes: Changes | None, since: float, quotas: Mapping[str, int] | None = None
-    ) -> None:
-        """Let the recorded time pass; the changes, with quotas in units of GPU, are made at ``since``."""
+    def run(self, declared: Declared | None = None, since: float = 0.0, nodes: int = 0) -> None:
+        """Let the recorded time pass. What is declared comes into force at ``since``, and so many nodes more
+        are there from then on.
+        """
         self.outside.define()
         self.outside.plan()
-        if changes is not None:
-            self.world.recorded_at(since, 0, lambda: self._change(changes, quotas or {}))
+        if declared is not None:
+            self.world.recorded_at(since, 0, lambda: self._change(declared, nodes))
         self.world.run_until(self._recording.until)
 
     def submissions(self) -> list[Submission]:
@@ -156,36 +158,16 @@ class _Run:
         """The names of nodes, by the numbers by which attempts refer to them."""
         return {node.id: node_id for node_id, node in self.world.fold.nodes.items()}
 
-    def _change(self, changes: Changes, quotas: Mapping[str, int]) -> None:
-        """Put the changes in force; definitions of the same that the history has later count no more."""
-        state, overridden = self.world.engine.state, self.outside.overridden
-        policy = parse_policy(changes.policy, "the new policy")
-        given: Mapping[str, Any] = changes.policy.get("policy") or {}
-        for cohort in policy.cohorts:
-            overridden.add(("cohort_defined", cohort.name))
-            self._request(s.CohortRequested(spec=cohort))
-        for spec in policy.pools:
-            overridden.add(("pool_defined", spec.name))
-            self._request(s.PoolRequested(spec=spec))
-        for name, units in quotas.items():
-            account = state.ledger.accounts.get(name)
-            if account is None:
-                raise InvalidRequestError(f"there was no pool {name!r} at that time")
-            overridden.add(("pool_defined", name))
-            quota = msgspec.structs.replace(account.spec.resources, gpu=units)
-            resized = msgspec.structs.replace(account.spec, resources=quota)
-            self._request(s.PoolRequested(spec=resized))
-        if given.get("preemption"):
-            overridden.add(("policy_changed", ""))
-            preemption = changed_policy(state.policy, given["preemption"])
-            self._request(s.PolicyChangeRequested(policy=preemption, client=_CLIENT, changes=()))
-        if given.get("queue"):
-            overridden.add(("queue_policy_changed", ""))
-            queue = changed_queue_policy(state.queue.policy, given["queue"])
-            self._request(s.QueuePolicyChangeRequested(policy=queue, client=_CLIENT, changes=()))
-        if changes.nodes:
-            self._check_nodes(changes.nodes)
-            self.outside.add_nodes(changes.nodes)
+    def _change(self, declared: Declared, nodes: int) -> None:
+        """Put the changes in force; they also count for what the history defines later."""
+        self.outside.declared = declared
+        for request in declared.requests(self.world.engine.state):
+            outcome = self.world.handle(request).outcome
+            if isinstance(outcome, Refused):
+                raise InvalidRequestError(outcome.error)
+        if nodes:
+            self._check_nodes(nodes)
+            self.outside.add_nodes(nodes)
         self.world.deviate()
 
     def _check_nodes(self, more: int) -> None:
@@ -195,8 +177,3 @@ class _Run:
                 f"there were {there} nodes at that time, and with {more:+} none would be left; at most "
                 f"{max(0, there - 1)} can be taken away"
             )
-
-    def _request(self, stimulus: s.AnyStimulus) -> None:
-        outcome = self.world.handle(stimulus).outcome
-        if isinstance(outcome, Refused):
-            raise InvalidRequestError(outcome.error)

@@ -18,7 +18,7 @@ from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.messages import instructions as i
 from schedulemesh.engine.messages import stimuli as s
-from schedulemesh.engine.messages.outcomes import ProbeNeeded
+from schedulemesh.engine.messages.outcomes import ProbeNeeded, Refused
 from schedulemesh.engine.messages.queue_facts import TaskQueued
 from schedulemesh.engine.transaction import Step
 from schedulemesh.sim.rehearsal.life import End, Life
@@ -69,8 +69,8 @@ class RehearsedWorld(World):
         self._dead: dict[float, set[AgentKey]] = {}
         #: What was ordered before the restart that this step belongs to; None: it belongs to none.
         self._ordered: Ordered | None = None
-        #: Submissions that were refused.
-        self.refused = 0
+        #: Submissions that were refused; which was the first, and why.
+        self.refused, self.first_refusal = 0, ""
         #: Whether what there is when the recording begins is still being defined.
         self._is_defining = True
 
@@ -174,9 +174,11 @@ class RehearsedWorld(World):
         if isinstance(outcome, ProbeNeeded):
             # A class is loaded before anybody is evicted for it, and its submission is repeated then.
             self.handle(s.ClassProbed(class_key=stimulus.agent.class_key or ""))
-            self.handle(stimulus)
+            outcome = self.handle(stimulus).outcome
         if life.attempt < 0:
             self.refused += 1
+            if isinstance(outcome, Refused) and not self.first_refusal:
+                self.first_refusal = f"{submission.key!r}: {outcome.error}"
             self._lives.update((k, one) for k, one in zip((name, key), before, strict=True) if one)
 
     def _new_life(self, submission: Submission, task: TaskSpec | None, name: str) -> Life:
