@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -86,7 +87,24 @@ def checked(
                 f"node {change.node!r} is {state} at {change.at_s:g} s: {change.event!r} cannot happen"
             )
         there[change.node] = change.event != "lost"
+    _check_never_empty(ordered, names - absent)
     return ordered, frozenset(absent)
+
+
+def _check_never_empty(changes: Sequence[NodeChange], there: Collection[str]) -> None:
+    """Check that there always is a node: without any, only quota decides, and jobs would run nowhere."""
+    counts = {0.0: len(there)}
+    left = len(there)
+    for at_s, some in groupby(changes, key=lambda change: change.at_s):
+        events = [change.event for change in some]
+        left += events.count("joined") - events.count("lost")
+        counts[at_s] = left
+    empty = [at_s for at_s, count in counts.items() if not count]
+    if empty:
+        raise InvalidRequestError(
+            f"there is no node at {empty[0]:g} s, and a simulation needs one at any time: let another join "
+            f"by then, or drain the last one instead of losing it"
+        )
 
 
 def _unknown(node: str, names: Collection[str]) -> str:

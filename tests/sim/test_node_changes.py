@@ -83,6 +83,14 @@ def test_a_job_dies_while_it_is_saved():
             [change(0, "0-node", "undrain"), change(5, "0-node", "joined")],
             "is there at 5 s: 'joined' cannot happen",
         ),
+        (
+            [change(5, "0-node", "lost"), change(5, "1-node", "lost")],
+            "there is no node at 5 s, and a simulation needs one at any time",
+        ),
+        (
+            [change(5, "0-node", "joined"), change(5, "1-node", "joined")],
+            "there is no node at 0 s",
+        ),
     ],
 )
 def test_a_change_that_cannot_happen_is_refused(changes, error):
