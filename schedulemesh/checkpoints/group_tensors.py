@@ -17,6 +17,7 @@ from schedulemesh.checkpoints.forms import (
     library_of,
 )
 from schedulemesh.checkpoints.loading import common_dtype, sharding_for
+from schedulemesh.dispatch.arrays import unfit_tensor
 from schedulemesh.dispatch.holdings import holdings
 from schedulemesh.dispatch.key_mapping import Source
 from schedulemesh.dispatch.placement import Sharding
@@ -112,6 +113,11 @@ def _form(name: str, array: Any, rank: int, allowed: Sequence[Library]) -> Tenso
         raise InvalidRequestError(
             f"rank {rank} has a masked array as {name!r}, whose mask would be lost; write its data and its "
             f"mask as two arrays"
+        )
+    unfit = unfit_tensor(array) if library == "torch" else ""
+    if unfit:
+        raise InvalidRequestError(
+            f"rank {rank} has {unfit} as {name!r}; allowed are strided tensors with elements"
         )
     return form_of(array)
 

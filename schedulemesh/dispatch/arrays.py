@@ -32,6 +32,15 @@ def is_torch(value: object) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
+def unfit_tensor(tensor: Any) -> str:
+    """Why the elements of a torch tensor cannot be read as bytes, in words; empty: they can."""
+    torch = sys.modules["torch"]
+    strided = tensor.layout is torch.strided and not tensor.is_nested
+    if not strided or tensor.is_quantized or tensor.is_meta:
+        return f"a tensor of layout {tensor.layout}, dtype {tensor.dtype} on {tensor.device}"
+    return ""
+
+
 def blank(parts: Sequence[Any], shape: Sequence[int]) -> Any:
     """A new uninitialized array of this shape that holds the elements of all ``parts``.
 

@@ -51,10 +51,14 @@ def _type(array: Any) -> str:
 
 def apply_plan(plan: Plan, parts: Sequence[Any]) -> tuple[Any, ...]:
     """The destination's arrays by rank, from the source's ``parts`` by rank, in this process."""
-    held = plan.routes.source
+    held, ranks = plan.routes.source, plan.source.layout.size
+    if len(parts) != ranks:
+        raise InvalidRequestError(
+            f"{len(parts)} parts were given; allowed are {ranks}, one per rank of the source"
+        )
     for rank, part in enumerate(parts):
         expected = held.local_shape(rank)
-        given = None if part is None else tuple(part.shape)
+        given = None if part is None else tuple(getattr(part, "shape", ()))
         if expected is not None and given != expected:
             raise InvalidRequestError(
                 f"source rank {rank} has shape {given}; expected is {expected}"

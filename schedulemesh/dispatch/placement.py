@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from numbers import Integral
 from operator import index
 from typing import Any, Literal, Union, get_args
 
@@ -38,7 +39,7 @@ class Shard(msgspec.Struct, frozen=True, tag=True):
     documents: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        _check_dim(self.dim)
+        force_setattr(self, "dim", _counted(self.dim, "a dim"))
         if self.uneven not in get_args(Uneven):
             raise InvalidRequestError(
                 f"Shard: uneven={self.uneven!r}; allowed are {', '.join(get_args(Uneven))}"
@@ -62,7 +63,7 @@ class Assign(msgspec.Struct, frozen=True, tag=True):
     groups: tuple[tuple[int, ...], ...]
 
     def __post_init__(self) -> None:
-        _check_dim(self.dim)
+        force_setattr(self, "dim", _counted(self.dim, "a dim"))
         groups = tuple(whole_numbers(group, "a group of rows") for group in self.groups)
         force_setattr(self, "groups", groups)
         rows = sorted(row for group in groups for row in group)
@@ -82,6 +83,9 @@ class Stage(msgspec.Struct, frozen=True, tag=True):
 
     #: The coordinate, from 0; negative ones count from the last: -1 is the last stage.
     index: int
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "index", _counted(self.index, "a stage"))
 
 
 class Primary(msgspec.Struct, frozen=True, tag=True):
@@ -133,7 +137,7 @@ class Sharding(msgspec.Struct, frozen=True, kw_only=True):
         for name in placements:
             layout.size_of(name)
         ordered = tuple(
-            (name, Shard(given) if isinstance(given, int) else given)
+            (name, _placement(given))
             for name, given in ((name, placements.get(name)) for name in reversed(layout.names))
             if given is not None
         )
@@ -177,11 +181,17 @@ def _dim(dim: int, ndim: int, axis: str) -> int:
     return dim % ndim
 
 
-def _check_dim(dim: object) -> None:
-    if isinstance(dim, bool) or not isinstance(dim, int):
+def _placement(given: Any) -> Placement:
+    return Shard(_counted(given, "a dim")) if isinstance(given, Integral) else given
+
+
+def _counted(number: object, what: str) -> int:
+    """The number of a dim or stage as Python's own; ``True`` is none, although Python counts with it."""
+    if isinstance(number, bool) or not isinstance(number, Integral):
         raise InvalidRequestError(
-            f"a dim is {dim!r}; allowed is a whole number, negative ones count from the last"
+            f"{what} is {number!r}; allowed is a whole number, negative ones count from the last"
         )
+    return int(number)
 
 
 def _check(name: str, placement: Placement, size: int) -> None:

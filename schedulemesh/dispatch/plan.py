@@ -257,13 +257,20 @@ def plan(
         source,
         destination,
         whole_numbers(shape, "shape"),
-        whole("itemsize", itemsize),
+        _bytes(itemsize),
         _workers(source_workers, range(sources)),
         _workers(destination_workers, range(sources, sources + destinations)),
         (repr(source.pad_value), repr(destination.pad_value)),
     )
     turns = whole("rotation", rotation)
     return _rotated(made, turns) if turns else made
+
+
+def _bytes(itemsize: object) -> int:
+    size = whole("itemsize", itemsize)
+    if size < 0:
+        raise InvalidRequestError(f"itemsize={size}; allowed are 0 bytes and more")
+    return size
 
 
 @lru_cache(maxsize=256)

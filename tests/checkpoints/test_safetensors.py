@@ -403,6 +403,14 @@ def test_dtypes_that_numpy_lacks_are_read_with_torch(tmp_path):
         load_shards(open_safetensors(tmp_path / "set", library="numpy"), spec, 0, dtype="float32")
 
 
+def test_tensors_without_elements_of_their_own_are_refused(tmp_path):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    whole = {"a": TensorForm((4,), "float32")}
+    for made in (torch.empty(2, device="meta"), torch.zeros(2).to_sparse()):
+        with pytest.raises(InvalidRequestError, match="as 'a'; allowed are strided tensors"):
+            write_safetensors(tmp_path / "new", {"a": made}, {"a": ROWS}, 0, tensors=whole)
+
+
 def test_views_of_torch_are_written_as_their_elements(tmp_path):
     torch = pytest.importorskip("torch", reason="torch is not installed")
     complex_one = torch.tensor([1 + 2j, 3 - 4j])

@@ -96,11 +96,28 @@ def test_invalid_input_is_reported(act, words):
         (lambda: Shard("rows"), "a dim is 'rows'; allowed is a whole number"),
         (lambda: Shard(None), "a dim is None"),
         (lambda: Assign(1.0, ((0,), (1,))), "a dim is 1.0"),
+        (lambda: Stage(True), "a stage is True; allowed is a whole number"),
+        (lambda: Stage("last"), "a stage is 'last'"),
     ],
 )
 def test_placements_that_are_none_are_refused(make, words):
     with pytest.raises(InvalidRequestError, match=words):
         make()
+
+
+@pytest.mark.parametrize(
+    ("numpy", "own"),
+    [
+        (Sharding.of(LAYOUT, dp=np.int64(1)), Sharding.of(LAYOUT, dp=1)),
+        (Sharding.of(LAYOUT, pp=Stage(np.int64(1))), Sharding.of(LAYOUT, pp=Stage(1))),
+        (
+            Sharding.of(LAYOUT, dp=Assign(np.int32(0), ((0,), (1,)))),
+            Sharding.of(LAYOUT, dp=Assign(0, ((0,), (1,)))),
+        ),
+    ],
+)
+def test_numbers_of_numpy_are_those_of_python(numpy, own):
+    assert msgspec.msgpack.encode(numpy) == msgspec.msgpack.encode(own)
 
 
 def whole_numbers():

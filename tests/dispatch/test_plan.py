@@ -303,8 +303,17 @@ ROWS = Sharding.of(ParallelLayout.of(dp=4), dp=Shard(0, "drop_last"))
             lambda: apply_plan(plan(ROWS, ROWS, (8,)), [np.arange(3)] * 4),
             "source rank 0 has shape \\(3,\\)",
         ),
+        (
+            lambda: apply_plan(plan(ROWS, ROWS, (8,)), [np.arange(2)]),
+            "1 parts were given; allowed are 4, one per rank of the source",
+        ),
+        (
+            lambda: apply_plan(plan(ROWS, ROWS, (8,)), [7] * 4),
+            "source rank 0 has shape \\(\\); expected is \\(2,\\)",
+        ),
         (lambda: plan(ROWS, ROWS, (8.0,)), "shape: \\(8.0,\\) was given; allowed is"),
         (lambda: plan(ROWS, ROWS, (8,), itemsize="4"), "itemsize='4'; allowed is a whole number"),
+        (lambda: plan(ROWS, ROWS, (8,), itemsize=-4), "itemsize=-4; allowed are 0 bytes"),
         (lambda: plan(ROWS, ROWS, (8,), rotation=0.5), "rotation=0.5; allowed is a whole"),
         (
             lambda: plan(ROWS, ROWS, (8,), source_workers=(0, 1, 2, 3.5)),

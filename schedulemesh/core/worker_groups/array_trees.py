@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from schedulemesh.dispatch.arrays import equal, is_array, is_torch
+from schedulemesh.dispatch.arrays import equal, is_array, is_torch, unfit_tensor
 from schedulemesh.dispatch.trees import rebuilt
 from schedulemesh.domain.user_data import UserArray, UserValue
 from schedulemesh.errors import InvalidRequestError
@@ -60,22 +60,12 @@ def outline(tree: ArrayTree, path: Path = ()) -> UserValue:
 
 def _check_elements(array: UserArray, path: Path) -> None:
     """Arrays are moved as bytes, from which their dtype makes them again."""
-    unfit = _unfit_tensor(array) if is_torch(array) else _unfit_array(array)
+    unfit = unfit_tensor(array) if is_torch(array) else _unfit_array(array)
     if unfit:
         raise InvalidRequestError(
             f"at {spelled(path)} lies {unfit}; allowed are NumPy arrays of numbers, of strings of a fixed "
             f"length and of records of them, and strided PyTorch tensors"
         )
-
-
-def _unfit_tensor(tensor: UserArray) -> str:
-    """Why the bytes of a tensor cannot be moved; empty: they can."""
-    import torch
-
-    strided = tensor.layout is torch.strided and not tensor.is_nested
-    if not strided or tensor.is_quantized or tensor.is_meta:
-        return f"a tensor of layout {tensor.layout}, dtype {tensor.dtype} on {tensor.device}"
-    return ""
 
 
 def _unfit_array(array: UserArray) -> str:
