@@ -114,6 +114,10 @@ class Run:
             self._done_s = 0.0
         self._state, self._since = "saving", now
 
+    def saved(self) -> None:
+        """Its state is stored: what it has done is kept, whatever becomes of its node."""
+        self._unsaved_s = 0.0
+
     def lost(self, now: float) -> None:
         """Its process has died with its node: what it has done since its last saved state is lost."""
         if self._state == "running":

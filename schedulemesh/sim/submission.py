@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from schedulemesh.domain.agent import AgentSpec, GangSpec
 from schedulemesh.domain.node import NodeReport
-from schedulemesh.domain.resources import UNIT, Resources, sum_of
+from schedulemesh.domain.resources import UNIT, Resources
 from schedulemesh.domain.task import MAX_RETRIES, TaskSpec
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.errors import InvalidRequestError
@@ -86,10 +86,22 @@ class Submissions:
                 f"job {job.job_id!r} needs {need}, and the largest node has {has}; simulate it on other nodes"
             )
         count = max(math.ceil(asked / most) for asked, most in pairs if asked)
-        each = Resources(
-            cpu=min(has.cpu, math.ceil(need.cpu / count)),
-            memory=min(has.memory, math.ceil(need.memory / count)),
-            gpu=has.gpu if need.gpu else 0,
+        cpus = _shares(need.cpu, min(has.cpu, math.ceil(need.cpu / count)), count)
+        memories = _shares(need.memory, min(has.memory, math.ceil(need.memory / count)), count)
+        gpus = _shares(need.gpu, _gpus_of_a_member(need.gpu, has.gpu, count), count)
+        return tuple(
+            Resources(cpu=cpu, memory=memory, gpu=gpu)
+            for cpu, memory, gpu in zip(cpus, memories, gpus, strict=True)
         )
-        others = (each,) * (count - 1)
-        return (*others, (need - sum_of(others)).within(each))
+
+
+def _gpus_of_a_member(asked: int, most: int, count: int) -> int:
+    """All of a node where the GPUs determine the number of members; otherwise whole ones, divided evenly."""
+    if asked and math.ceil(asked / most) == count:
+        return most
+    return min(most, math.ceil(asked / count / UNIT) * UNIT)
+
+
+def _shares(asked: int, each: int, count: int) -> list[int]:
+    """What each of ``count`` members has of what is asked: at most ``each``, the last ones what is left."""
+    return [max(0, min(each, asked - each * at)) for at in range(count)]

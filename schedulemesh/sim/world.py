@@ -303,7 +303,9 @@ class World:
         self.at(self.now + seconds, lambda: self._saved(name, incarnation))
 
     def _saved(self, name: str, incarnation: int) -> None:
-        if self._runs[name].job.savable:
+        run = self._runs[name]
+        if run.job.savable:
+            run.saved()
             self.handle(s.StateStored(task_id=name, state_key=f"{name}#{incarnation}"))
         else:
             self.handle(s.StateNotSaved(task_id=name, error="it has no save_state"))

@@ -44,6 +44,14 @@ def test_what_runs_on_a_node_that_dies_begins_again_elsewhere():
     assert end in (1301, 1302)
 
 
+def test_what_was_saved_is_kept_where_the_node_dies_before_the_process_has_ended():
+    changes = [change(100, "0-node", "drain"), change(200, "0-node", "lost")]
+    timing = Timing(save_s=60, restore_s=120, end_s=100)
+    result = simulate([job("a", 0, 1000, 8)], TWO, timing=timing, node_changes=changes)
+    (it,) = result.runs
+    assert (it.preemptions, it.lost_s) == (1, 0)
+
+
 def test_a_gang_that_loses_a_node_waits_until_there_are_enough_again():
     changes = [change(100, "1-node", "lost"), change(500, "1-node", "joined")]
     _, end, gang = run([job("gang", 0, 1000, 16)], *changes)["gang"]

@@ -42,6 +42,15 @@ def test_a_job_that_is_larger_than_a_node_waits_for_whole_nodes():
     assert times["gang"] == (100, 110)
 
 
+@pytest.mark.parametrize(("gpus", "left"), [(8, 24), (6, 26), (0, 32)])
+def test_a_gang_divided_for_its_cpus_takes_no_more_gpus_than_it_asks_for(gpus, left):
+    nodes = [NodeKind(count=4, gpu=8, cpu=8)]
+    jobs = [job("gang", 0, 100, gpus, cpus=30), *(job(str(n), 1, 10, 1) for n in range(left))]
+    _, times = run(jobs, nodes)
+    assert times.pop("gang") == (0, 100)
+    assert set(times.values()) == {(1, 11)}
+
+
 def test_an_owner_gets_back_what_it_lent_when_the_borrower_is_saved():
     jobs = [job("long", 0, 1000, 16, pool="a"), job("own", 100, 50, 8, pool="b")]
     timing = Timing(save_s=60, restore_s=120)
