@@ -129,6 +129,16 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
             custom=_custom_within(self.custom, room.custom) if self.custom else (),
         )
 
+    def of_kinds(self, other: Resources) -> Resources:
+        """What is requested here of the kinds of which ``other`` has any."""
+        kinds = dict(other.custom) if self.custom else {}
+        return Resources(
+            cpu=self.cpu if other.cpu else 0,
+            memory=self.memory if other.memory else 0,
+            gpu=self.gpu if other.gpu else 0,
+            custom=tuple((name, units) for name, units in self.custom if name in kinds),
+        )
+
     def helps(self, short: Resources) -> bool:
         """Whether this holds any of a kind that ``short`` lacks."""
         if (short.cpu and self.cpu) or (short.memory and self.memory) or (short.gpu and self.gpu):

@@ -177,7 +177,7 @@ class Agents:
             if ready is not None and report.died and wanted:
                 # It died while it stood ready, or in the constructor; a process of its own tells which.
                 return await self.start(msgspec.structs.replace(start, ready=None))
-            return start.failed(report.error, report.reason)
+            return start.failed(report.error, report.reason, died=report.died)
         self._capabilities[key] = report.capabilities
         self._place(key, address, report.node_id, job=job)
         return start.reported(report, address)

@@ -106,9 +106,11 @@ class AgentStart(msgspec.Struct, frozen=True, kw_only=True):
             state_restored=report.state_restored,
         )
 
-    def failed(self, error: str, reason: Reason = Reason.AGENT_START_FAILED) -> AgentStartFailed:
-        """It could not be made."""
-        return start_failed(self.order, error, reason)
+    def failed(
+        self, error: str, reason: Reason = Reason.AGENT_START_FAILED, *, died: bool = False
+    ) -> AgentStartFailed:
+        """It could not be made. ``died``: its process was there, and died."""
+        return start_failed(self.order, error, reason, died=died)
 
 
 class NoReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,15 +123,20 @@ class NoReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def start_failed(
-    order: StartAgent, error: str, reason: Reason = Reason.AGENT_START_FAILED
+    order: StartAgent,
+    error: str,
+    reason: Reason = Reason.AGENT_START_FAILED,
+    *,
+    died: bool = False,
 ) -> AgentStartFailed:
-    """The agent could not be made."""
+    """The agent could not be made. ``died``: its process was there, and died."""
     logger.warning("agent %s did not start: %s", order.agent.name, error)
     return AgentStartFailed(
         agent_name=order.agent.name,
         incarnation=order.incarnation,
         reason=reason,
         error=f"agent {order.agent.name!r}: {error}",
+        died=died,
     )
 
 

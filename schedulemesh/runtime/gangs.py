@@ -141,7 +141,7 @@ async def start_together(
                 await end_processes(agents, (start.key for start in starts))
     if failed is not None:
         await end_processes(agents, (start.key for start in starts))
-        return start_failed(order, failed.error, failed.reason)
+        return start_failed(order, failed.error, failed.reason, died=failed.died)
     return _all_reported(order, [reported[rank] for rank in range(len(starts))])
 
 

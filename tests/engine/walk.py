@@ -10,13 +10,16 @@ import msgspec
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources
 from schedulemesh.domain.task import TaskPhase
-from schedulemesh.engine.admission.reservations import start_of
+from schedulemesh.engine.admission.delays import Delays
+from schedulemesh.engine.admission.reservations import is_reserved_for, start_of
+from schedulemesh.engine.placement.strategies import Strategies
 from schedulemesh.engine.state.agents import Ending, Running
 from schedulemesh.engine.state.device_guarantees import is_sure
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
 from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.engine.state.tasks import RunningTask
+from schedulemesh.engine.transaction import Transaction
 
 Amounts = dict[str, int]
 
@@ -289,9 +292,10 @@ def held_back(state: MeshState, later: Later, seats: Seats, now: float) -> bool:
     delayed = []
     waiting = list(state.queue.by_id.values())
     first = state.queue.first_of(later.pool_name)
-    greedy = state.ledger.accounts[later.pool_name].spec.queueing == "greedy"
-    if first is not None and first.reservation is None and not greedy:
-        waiting.append(msgspec.structs.replace(first, reservation=start_of(state, first, now)))
+    if first is not None and first.reservation is None and is_reserved_for(state, first):
+        tx = Transaction(state, now, Strategies())
+        reserved = start_of(tx, Delays(tx), first)
+        waiting.append(msgspec.structs.replace(first, reservation=reserved))
     for head in waiting:
         if head.reservation is None or state.queue.entry(head) >= later.entry:
             continue
@@ -337,7 +341,10 @@ def _left(
     wanted = (
         account.spec.default_agent() if submission.default_resources else submission.agent.resources
     )
-    return wanted.fits(free - need)
+    left = dict((free - need).items())
+    return all(
+        units <= left.get(kind, 0) for kind, units in wanted.items() if kind in dict(need.items())
+    )
 
 
 def _last_end(state: MeshState, agent_name: str, now: float) -> float | None:

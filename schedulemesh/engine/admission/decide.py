@@ -23,8 +23,8 @@ from schedulemesh.engine.admission.evictions import (
     plan_for,
     unprobed,
 )
-from schedulemesh.engine.admission.needs import groups_asked
-from schedulemesh.engine.admission.reservations import permitted
+from schedulemesh.engine.admission.needs import could_ever_pay, groups_asked
+from schedulemesh.engine.admission.passing import Passing
 from schedulemesh.engine.lifecycle.registration import duplicate_task, register, without_parent
 from schedulemesh.engine.messages.outcomes import (
     Candidate,
@@ -49,10 +49,7 @@ from schedulemesh.engine.preemption.veto import PluginVeto, plugin_veto
 from schedulemesh.engine.preemption.victims import evicted_tasks
 from schedulemesh.engine.state.agents import Preempted
 from schedulemesh.engine.state.gangs import core_runs
-from schedulemesh.engine.state.lending import (
-    could_ever_borrow,
-    pay_with_loans,
-)
+from schedulemesh.engine.state.lending import pay_with_loans
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.queue_classes import Entry
 from schedulemesh.engine.state.quota import Account, Payment, can_pay
@@ -117,7 +114,7 @@ def understand(tx: Transaction, stimulus: TaskSubmitted) -> Request | Refused:
     if refused is not None:
         return refused
     need = account.spec.default_agent() if given is None else given
-    if not need.fits(account.spec.resources) and not _fits_with_loans(state, account, need):
+    if not could_ever_pay(state, pool_name, need):
         return explain.exceeds_pool_capacity(state, pool_name, need)
     if (contradiction := _contradiction(stimulus, account)) is not None:
         return contradiction
@@ -159,14 +156,6 @@ def can_be_paid(state: MeshState, pool_name: str, need: Resources, client: str |
     if account.spec.cohort is None:
         return False
     return not claim_payment(state, pool_name, need, client).short
-
-
-def _fits_with_loans(state: MeshState, account: Account, need: Resources) -> bool:
-    """Whether a pool could hold more than its own quota, with loans of an idle cohort."""
-    if account.spec.cohort is None or account.spec.name in state.policy.protected_pools:
-        return False
-    beyond = need.beyond(account.spec.resources)
-    return beyond.fits(could_ever_borrow(state.ledger, account.spec.name))
 
 
 def _contradiction(stimulus: TaskSubmitted, account: Account) -> Refused | None:
@@ -293,7 +282,7 @@ def _not_reserved(tx: Transaction, request: Request) -> Request | Refused:
         return request
     allowed: Request | None = None
     if not _behind_in_strict_pool(tx.state, request.pool_name, entry):
-        allowed = permitted(tx, request, entry)
+        allowed = Passing(tx).permitted(request, entry)
     if allowed is not None:
         return allowed
     return Refused(

@@ -9,6 +9,7 @@ from schedulemesh.domain.task import DEFAULT_PRIORITY
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.placement.group_choice import FOR_GANGS, GroupRequest, group_request_of
 from schedulemesh.engine.state.cluster import Cluster
+from schedulemesh.engine.state.lending import could_ever_borrow
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.queue import QueuedTask
 
@@ -19,6 +20,16 @@ def need_of(state: MeshState, task: QueuedTask) -> Resources:
     if submission.default_resources:
         return state.ledger.accounts[task.pool_name].spec.default_agent()
     return submission.agent.resources
+
+
+def could_ever_pay(state: MeshState, pool_name: str, need: Resources) -> bool:
+    """Whether a pool could hold so much if nothing else ran: by its own quota, or with loans."""
+    spec = state.ledger.accounts[pool_name].spec
+    if need.fits(spec.resources):
+        return True
+    if spec.cohort is None or pool_name in state.policy.protected_pools:
+        return False
+    return need.beyond(spec.resources).fits(could_ever_borrow(state.ledger, pool_name))
 
 
 def groups_asked(

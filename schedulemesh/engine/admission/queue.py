@@ -5,8 +5,6 @@ A task that joins is tried at once, like any submission, evictions included.
 
 from __future__ import annotations
 
-from math import inf
-
 import msgspec
 
 from schedulemesh.domain.reasons import Change, Reason
@@ -16,9 +14,9 @@ from schedulemesh.engine.admission.decide import (
     understand,
 )
 from schedulemesh.engine.admission.needs import need_of
+from schedulemesh.engine.admission.passing import Passing
 from schedulemesh.engine.admission.queue_estimates import estimate_new
-from schedulemesh.engine.admission.queue_pass import cancel, is_strict, start
-from schedulemesh.engine.admission.reservations import run_time
+from schedulemesh.engine.admission.queue_pass import cancel, is_strict, serve_before, start
 from schedulemesh.engine.messages.outcomes import Done, Pending, Queued, Refused, RequestOutcome
 from schedulemesh.engine.messages.queue_facts import (
     QueuePlaceChanged,
@@ -58,6 +56,7 @@ def join(tx: Transaction, stimulus: TaskSubmitted) -> RequestOutcome:
     waiting = msgspec.structs.replace(
         stimulus, agent=agent, task=task, selector=(), request_id=request_id
     )
+    serve_before(tx)
     tx.emit(TaskQueued(submission=waiting, at=tx.now, number=state.queue.next_number))
     estimate_new(tx)
     return _tried_at_once(tx, state.queue.by_id[task.task_id])
@@ -94,7 +93,7 @@ def _may_be_short(tx: Transaction, task: QueuedTask) -> bool:
     need = need_of(tx.state, task)
     if task.queue_class is None or need in tx.state.queue.no_room or is_strict(tx, task.pool_name):
         return False
-    return run_time(tx, task.spec, need) < inf
+    return Passing(tx).may_be_over(task)
 
 
 def change_policy(tx: Transaction, stimulus: QueuePolicyChangeRequested) -> RequestOutcome:

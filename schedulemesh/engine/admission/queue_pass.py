@@ -19,13 +19,14 @@ from heapq import heapify, heappop, heappush
 
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.reasons import Reason
-from schedulemesh.domain.resources import Resources
 from schedulemesh.engine.admission.admit import Request, admit
 from schedulemesh.engine.admission.decide import can_be_paid, understand, veto_for
+from schedulemesh.engine.admission.delays import RunTimes, run_times
 from schedulemesh.engine.admission.evictions import plan_for, unprobed
 from schedulemesh.engine.admission.needs import groups_asked, need_of
+from schedulemesh.engine.admission.passing import Passing, Refusal
 from schedulemesh.engine.admission.queue_estimates import estimate_all, estimate_new
-from schedulemesh.engine.admission.reservations import permitted, reserve_starts, run_time
+from schedulemesh.engine.admission.reservations import is_reserved_for, reserve_starts
 from schedulemesh.engine.messages.facts import AgentEnded, GroupEnded, GroupReady
 from schedulemesh.engine.messages.instructions import ProbeClass
 from schedulemesh.engine.messages.outcomes import Refused
@@ -81,12 +82,22 @@ def serve_queue(tx: Transaction, stimulus: AnyStimulus) -> None:
         return
     queue.advance(tx.now)
     _note_freed(tx)
-    if queue.changed or kinds & _GROUPS:
-        _Pass(tx, evictions=0).run()
-    while queue.changed:
-        # A task with a reserved start has started, and holds others back no longer.
-        _Pass(tx, evictions=0).run()
+    if kinds & _GROUPS:
+        queue.changed = True
+    _serve_changed(tx)
     estimate_new(tx)
+
+
+def serve_before(tx: Transaction) -> None:
+    """Start what may start by now, before another task joins the queue and is tried at once."""
+    _note_freed(tx)
+    _serve_changed(tx)
+
+
+def _serve_changed(tx: Transaction) -> None:
+    while tx.state.queue.changed:
+        # Once more where a task with a reserved start has started: it holds others back no longer.
+        _Pass(tx, evictions=0).run()
 
 
 def _complete_pass(tx: Transaction) -> _Pass:
@@ -162,7 +173,7 @@ def start(tx: Transaction, task: QueuedTask, *, may_preempt: bool) -> bool:
     if isinstance(request, Refused):
         return False
     if request.fits_now:
-        allowed = permitted(tx, request, tx.state.queue.entry(task), keep=True)
+        allowed = Passing(tx, keep=True).permitted(request, tx.state.queue.entry(task))
         if allowed is not None:
             admit(tx, allowed, None)
         return allowed is not None
@@ -197,15 +208,14 @@ class _Pass:
         self._evictions = evictions
         #: At how many tasks behind the first of their class the pass may still look.
         self._looks = _LOOKED_AT
-        #: The task that comes next of classes whose first one would delay a reserved start, and the shortest
-        #: run time of those that would.
+        self._passing = Passing(tx, keep=True)
+        #: Of classes whose first task would delay a reserved start, the later one that is served next, and
+        #: the run times within which those behind it may start.
         self._later: dict[QueueClass, Entry] = {}
-        #: By pool, needs and run times of tasks that would delay a reserved start: no task of that pool may
-        #: start which needs as much or more and runs as long or longer.
-        self._delaying: dict[str, list[tuple[Resources, float]]] = {}
-        self._refused_s: dict[QueueClass, float] = {}
-        #: Pools whose first task does not fit, and these tasks.
+        self._limits: dict[QueueClass, RunTimes] = {}
+        #: Pools whose first task does not fit, and the first of each for which a start can be reserved.
         self._blocked: set[str] = set()
+        self._has_head: set[str] = set()
         self.heads: list[QueuedTask] = []
         #: Classes whose first task would borrow, and those behind them in their pools that do not fit; None
         #: while these are served.
@@ -281,10 +291,7 @@ class _Pass:
         """Try to start the next task of a class; whether another one of it may start."""
         if queue_class in self._later:
             return self._serve_later(queue_class)
-        if self._serve_first(queue_class):
-            self._later.pop(queue_class, None)
-            return True
-        return queue_class in self._later
+        return self._serve_first(queue_class) or queue_class in self._later
 
     def _serve_first(self, queue_class: QueueClass) -> bool:
         """Start the first task of a class; whether that was done."""
@@ -309,10 +316,13 @@ class _Pass:
         if not passes and self._evictions > 0:
             self._evictions -= 1
             if not in_vain and start(self._tx, task, may_preempt=True):
+                self._passing.forget()
                 return True
-        if not passes and not queue_class.extra:
+        if not queue_class.extra:
             self._blocked.add(pool_name)
-            self.heads.append(task)
+            if pool_name not in self._has_head and is_reserved_for(self._tx.state, task):
+                self._has_head.add(pool_name)
+                self.heads.append(task)
         return False
 
     def _may_fit(self, task: QueuedTask, queue_class: QueueClass) -> bool:
@@ -321,7 +331,7 @@ class _Pass:
         need = need_of(state, task)
         asked = groups_asked(state, submission, task.pool_name, need)
         if asked is not None:
-            if _kind_of(asked) in state.queue.no_group:
+            if asked.spare is None and _kind_of(asked) in state.queue.no_group:
                 return False
         elif need in state.queue.no_room and submission.choose_node:
             return False
@@ -332,17 +342,17 @@ class _Pass:
 
     def _started(self, task: QueuedTask, queue_class: QueueClass) -> bool:
         state = self._tx.state
-        if self._would_delay(task):
-            self._look_behind(queue_class, queue_class.first, task)
+        if (refusal := self._passing.refusal_of(task)) is not None:
+            self._look_behind(queue_class, queue_class.first, refusal.limits)
             return False
         request = understand(self._tx, task.submission)
         if isinstance(request, Refused):
             return False
         if request.fits_now:
-            if self._admitted(request, task):
-                return True
-            self._look_behind(queue_class, queue_class.first, task)
-            return False
+            refusal = self._admitted(request, task)
+            if refusal is not None:
+                self._look_behind(queue_class, queue_class.first, refusal.limits)
+            return refusal is None
         if request.by_node:
             state.queue.no_room.add(request.need)
         asked = request.group_request
@@ -351,60 +361,51 @@ class _Pass:
             state.queue.no_group.add(_kind_of(asked))
         return False
 
-    def _admitted(self, request: Request, task: QueuedTask) -> bool:
-        """Start a task that fits, unless that would delay a reserved start."""
-        allowed = permitted(self._tx, request, self._tx.state.queue.entry(task), keep=True)
-        if allowed is not None:
-            admit(self._tx, allowed, None)
-            return True
-        if request.group_request is None:
-            known = self._delaying.setdefault(task.pool_name, [])
-            known.append((request.need, self._run_time(task)))
-        return False
-
-    def _would_delay(self, task: QueuedTask) -> bool:
-        """Whether that is known from another task that needs no more and runs no longer."""
-        known = self._delaying.get(task.pool_name)
-        need = need_of(self._tx.state, task)
-        if not known or groups_asked(self._tx.state, task.submission, task.pool_name, need):
-            return False
-        seconds = self._run_time(task)
-        return any(other.fits(need) and other_s <= seconds for other, other_s in known)
+    def _admitted(self, request: Request, task: QueuedTask) -> Refusal | None:
+        """Start a task that fits, unless that would delay a reserved start: then why."""
+        allowed = self._passing.permitted_or_noted(request, task)
+        if isinstance(allowed, Refusal):
+            return allowed
+        admit(self._tx, allowed, None)
+        if task.reservation is not None:
+            self._passing.forget()
+        return None
 
     def _serve_later(self, queue_class: QueueClass) -> bool:
         """Start a later task of a class where it ends soon enough; whether another one may."""
-        entry = self._later.pop(queue_class)
+        entry = self._later[queue_class]
         task = self._tx.state.queue.by_id[entry[-1]]
-        if not self._would_delay(task):
+        if self._borrowers is not None and self._would_borrow(queue_class, task):
+            self._borrowers.append(queue_class)
+            return False
+        del self._later[queue_class]
+        refusal = self._passing.refusal_of(task)
+        if refusal is None:
             request = understand(self._tx, task.submission)
             if isinstance(request, Refused) or not request.fits_now:
                 return False
-            if self._admitted(request, task):
-                self._look_behind(queue_class, entry, None)
-                return queue_class in self._later
-        self._look_behind(queue_class, entry, task)
+            refusal = self._admitted(request, task)
+        limits = self._limits[queue_class] if refusal is None else refusal.limits
+        self._look_behind(queue_class, entry, limits)
         return queue_class in self._later
 
-    def _look_behind(
-        self, queue_class: QueueClass, entry: Entry, refused: QueuedTask | None
-    ) -> None:
-        """Note the next task of a class behind this one that is shorter than all that were refused."""
-        queue = self._tx.state.queue
-        if not (queue_class.declared or queue.policy.estimates) or is_strict(
-            self._tx, queue_class.pool_name
-        ):
+    def _look_behind(self, queue_class: QueueClass, entry: Entry, limits: RunTimes) -> None:
+        """Note the next task of a class behind this one that is over within the limits."""
+        tx, queue = self._tx, self._tx.state.queue
+        estimated = queue.policy.estimates
+        if is_strict(tx, queue_class.pool_name):
             return
-        if refused is not None:
-            self._refused_s[queue_class] = self._run_time(refused)
+        if not estimated and queue_class.shortest > limits.declared:
+            return
+        self._limits[queue_class] = limits
         begin = queue_class.entries.bisect_right(entry)
-        for later in queue_class.entries.islice(begin, begin + self._looks):
+        # Half of what is left, so that no class takes all of it.
+        for later in queue_class.entries.islice(begin, begin + -(-self._looks // 2)):
             self._looks -= 1
-            if self._run_time(queue.by_id[later[-1]]) < self._refused_s[queue_class]:
+            task = queue.by_id[later[-1]]
+            if run_times(tx, task.spec, need_of(tx.state, task)).within(limits):
                 self._later[queue_class] = later
                 return
-
-    def _run_time(self, task: QueuedTask) -> float:
-        return run_time(self._tx, task.spec, need_of(self._tx.state, task))
 
 
 def _kind_of(asked: GroupRequest) -> tuple[str, GroupShape, GroupShape | None]:

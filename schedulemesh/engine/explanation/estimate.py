@@ -17,10 +17,10 @@ from schedulemesh.domain.resources import NOTHING, UNIT, Resources
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.domain.task_kinds import TaskKind
 from schedulemesh.engine.admission.admit import Request
+from schedulemesh.engine.admission.delays import counts_estimates
 from schedulemesh.engine.admission.ends import Ends, estimate_of
 from schedulemesh.engine.admission.needs import need_of
 from schedulemesh.engine.admission.projection import Projection, classes_by_pool, quota_free_at
-from schedulemesh.engine.admission.reservations import counts_estimates
 from schedulemesh.engine.messages.explanation import DurationEstimate
 from schedulemesh.engine.state.estimates import Estimate
 from schedulemesh.engine.state.lending import could_ever_borrow

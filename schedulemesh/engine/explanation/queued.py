@@ -36,7 +36,7 @@ from schedulemesh.engine.admission.evictions import (
     plan_for,
     unprobed,
 )
-from schedulemesh.engine.admission.reservations import permitted
+from schedulemesh.engine.admission.passing import Passing
 from schedulemesh.engine.explain import CONTESTED_HINT, contested_room
 from schedulemesh.engine.explanation.estimate import Start, duration_of, earliest_start
 from schedulemesh.engine.explanation.evictions import last_eviction
@@ -241,7 +241,7 @@ def _order(tx: Transaction, task: QueuedTask, request: Request, plan: Plan | Non
             f"{task.pool_name!r}, and {before} come before it"
         )
         found.append(Finding(reason=Reason.BEHIND_QUEUE_HEAD, error=error, hint=to_the_front))
-    if request.fits_now and permitted(tx, request, state.queue.entry(task)) is None:
+    if request.fits_now and Passing(tx).permitted(request, state.queue.entry(task)) is None:
         found.append(_reserved_for_others(tx, task, request))
     if plan is not None and unprobed(state, request, plan) is not None:
         error = f"{_evicting(plan)} makes room for it, after its class has loaded in a worker once"

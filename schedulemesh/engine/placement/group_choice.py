@@ -200,9 +200,9 @@ def _in_place_of_idle(state: MeshState, group_request: GroupRequest) -> Assignme
     too_many = excess(state, group_request)
     idle = state.groups.idle()
     if state.groups.idle_count(group_request.pool_name) < too_many:
-        return NoAssignment(limit=True, could_ever=_could_ever(state, group_request))
+        return NoAssignment(limit=True, could_ever=could_ever_have(state, group_request))
     if not idle:
-        return NoAssignment(no_room=True, could_ever=_could_ever(state, group_request))
+        return NoAssignment(no_room=True, could_ever=could_ever_have(state, group_request))
     found = without_idle(
         Room(state.cluster, waits=True),
         group_request.shape,
@@ -212,7 +212,7 @@ def _in_place_of_idle(state: MeshState, group_request: GroupRequest) -> Assignme
     )
     if found is None:
         return NoAssignment(
-            limit=too_many > 0, no_room=True, could_ever=_could_ever(state, group_request)
+            limit=too_many > 0, no_room=True, could_ever=could_ever_have(state, group_request)
         )
     placement, leaving = found
     return Assignment(path="created", placement=placement, leaving=leaving)
@@ -281,7 +281,7 @@ def is_removed_with(group: Group, agent_name: str) -> bool:
     return not group.reserved and is_held_only_by(group, agent_name)
 
 
-def _could_ever(state: MeshState, group_request: GroupRequest) -> bool:
+def could_ever_have(state: MeshState, group_request: GroupRequest) -> bool:
     """Whether the incoming task could ever have a group: a reserved one, or a new one on empty nodes."""
     if (
         group_request.reserved is not None

@@ -197,16 +197,24 @@ def _pack(shape: GroupShape, free: list[FreeNode]) -> BundlePlacement | NoPlacem
     left = _biggest_first(shape)
     put: dict[int, str] = {}
     smallest = least(shape.bundles)
+    able = (node for node in free if not node.taken and smallest.fits(node.amounts))
+    order = sorted(able, key=FreeNode.order)
+    #: Of equal bundles a node takes as many as before, as far as there are any left.
+    alike, counts = len(set(shape.bundles)) == 1, dict[str, int]()
     while left:
         best: tuple[int, FreeNode, list[int]] | None = None
         seen = set()
-        for node in sorted((n for n in free if not n.taken), key=FreeNode.order):
-            if not smallest.fits(node.amounts):
+        for node in order:
+            if node.taken:
                 continue
             if (kind := node.signature()) in seen:
                 continue  # it takes the same as one that comes before it
             seen.add(kind)
-            takes = _takes_most(shape, left, node.copy())
+            if alike and node.node_id in counts:
+                takes = left[: counts[node.node_id]]
+            else:
+                takes = _takes_most(shape, left, node.copy())
+                counts[node.node_id] = len(takes)
             if takes and (best is None or len(takes) > best[0]):
                 best = (len(takes), node, takes)
                 if takes == left:
@@ -217,7 +225,8 @@ def _pack(shape: GroupShape, free: list[FreeNode]) -> BundlePlacement | NoPlacem
         _, node, takes = best
         node.taken = True
         put.update((i, node.node_id) for i in takes)
-        left = [i for i in left if i not in takes]
+        given = set(takes)
+        left = [i for i in left if i not in given]
     return _placement(shape, put)
 
 

@@ -349,7 +349,8 @@ class Queue:
             self.open[queue_class] = None
             self.changed = True
         pool.place(queue_class, self.entry(task))
-        queue_class.declared += task.spec.estimated_duration is not None
+        if task.spec.estimated_duration is not None:
+            queue_class.shortest = min(queue_class.shortest, task.spec.estimated_duration)
         task.queue_class = queue_class
         if self.policy.promote_after_s and not task.front and not queue_class.extra:
             self.long_waits.add(task.queued_at, task.task_id)
@@ -360,7 +361,6 @@ class Queue:
             return
         pool = self.pools[task.pool_name]
         pool.displace(queue_class, self.entry(task))
-        queue_class.declared -= task.spec.estimated_duration is not None
         self.long_waits.discard(task.queued_at, task.task_id)
         if not queue_class.entries:
             del pool.classes[queue_class.key]

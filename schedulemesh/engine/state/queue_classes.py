@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from sortedcontainers import SortedList
 
 from schedulemesh.domain.resources import Resources
@@ -24,7 +26,7 @@ ClassKey = tuple[
 class QueueClass:
     """Tasks of one pool that differ only in their order and duration: if one does not fit, none does."""
 
-    __slots__ = ("declared", "entries", "extra", "key", "pool_name")
+    __slots__ = ("entries", "extra", "key", "pool_name", "shortest")
 
     def __init__(self, key: ClassKey) -> None:
         self.key = key
@@ -32,8 +34,8 @@ class QueueClass:
         #: Whether they are extra members of elastic gangs, for which nobody waits.
         self.extra = key[-1]
         self.entries: SortedList[Entry] = SortedList()
-        #: How many of them declare a duration.
-        self.declared = 0
+        #: No task of it has declared a shorter duration, in seconds, since it last was empty.
+        self.shortest = inf
 
     @property
     def first(self) -> Entry:

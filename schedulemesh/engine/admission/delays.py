@@ -1,0 +1,228 @@
+"""What later tasks must leave for those with a reserved start.
+
+A task delays a reserved start if it is not over by then, and takes quota, room on a node, or a placement
+group of which too little would be left for it. Where the start is not known, a task delays it if it takes
+anything that is short even now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import inf
+
+import msgspec
+
+from schedulemesh.domain.resources import NOTHING, Resources
+from schedulemesh.domain.task import TaskSpec
+from schedulemesh.domain.task_kinds import TaskKind
+from schedulemesh.engine.admission.ends import Ends
+from schedulemesh.engine.admission.needs import bundles_of, need_of
+from schedulemesh.engine.admission.projection import Projection, classes_by_pool, quota_free_at
+from schedulemesh.engine.placement.group_choice import GroupRequest
+from schedulemesh.engine.state.groups import Group
+from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.queue import QueuedTask, Reservation
+from schedulemesh.engine.state.queue_classes import Entry
+from schedulemesh.engine.state.tasks import TaskClass
+from schedulemesh.engine.transaction import Transaction
+
+#: What a task takes, by node.
+Taken = Mapping[str, Resources]
+
+
+class Projections:
+    """The projections of one time: with estimates, and without them."""
+
+    def __init__(
+        self, state: MeshState, now: float, known: dict[str, float | None] | None = None
+    ) -> None:
+        self._state = state
+        self._now = now
+        #: See ``Ends``.
+        self._known = known
+        self._made: dict[bool, Projection] = {}
+
+    def of(self, head: QueuedTask) -> Projection:
+        """By which the start of a task is reserved."""
+        estimated = counts_estimates(self._state, head, self._now)
+        if estimated not in self._made:
+            ends = Ends(self._state, self._now, estimated=estimated, known=self._known)
+            self._made[estimated] = Projection(self._state, ends)
+        return self._made[estimated]
+
+
+def counts_estimates(state: MeshState, head: QueuedTask, now: float) -> bool:
+    """Whether the start of a task may be reserved by the durations of earlier runs."""
+    policy, reserved = state.queue.policy, head.reservation
+    if not policy.estimates or reserved is None or reserved.first_at is None:
+        return policy.estimates
+    return now <= reserved.first_at + policy.passing_limit_s
+
+
+class RunTimes(msgspec.Struct, frozen=True, gc=False):
+    """Two times in seconds: by declared durations alone, and with those of earlier runs in place of missing
+    ones. Infinite where nothing is known.
+    """
+
+    declared: float
+    estimated: float
+
+    def within(self, limits: RunTimes) -> bool:
+        """Whether one of them is no longer than the limit for it."""
+        return self.declared <= limits.declared or self.estimated <= limits.estimated
+
+
+def run_times(tx: Transaction, task: TaskSpec, need: Resources) -> RunTimes:
+    """After how long a task is over."""
+    declared = task.estimated_duration
+    if declared is not None:
+        return RunTimes(declared, declared)
+    if not tx.state.queue.policy.estimates:
+        return RunTimes(inf, inf)
+    estimate = tx.state.past.estimates.estimate(TaskKind.of(task, need))
+    return RunTimes(inf, inf if estimate is None else estimate.high_s)
+
+
+class Delays:
+    """Which tasks delay which reserved starts, as things are now."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._tx = tx
+        #: The number of facts at which the next two were made: any further one may change them.
+        self._facts = -1
+        self._projections = Projections(tx.state, tx.now, tx.estimated_ends)
+        self._classes: dict[str, list[TaskClass]] | None = None
+        #: By task with a reserved start: that start, and what it needs on each node.
+        self._places: dict[str, tuple[Reservation, dict[str, Resources]]] = {}
+
+    def reserved_before(self, entry: Entry) -> list[QueuedTask]:
+        """The tasks with a reserved start that come before this place in the queue."""
+        queue = self._tx.state.queue
+        heads = map(queue.by_id.__getitem__, queue.reserved)
+        return [head for head in heads if queue.entry(head) < entry]
+
+    def outlasted(
+        self, heads: Iterable[QueuedTask], task: TaskSpec | None, need: Resources
+    ) -> list[QueuedTask]:
+        """Those of them before whose starts a task is not over, if it starts now. ``task``: None for an agent
+        without a task, which has no end.
+        """
+        times = None if task is None else run_times(self._tx, task, need)
+        return [head for head in heads if not self._is_over(times, head)]
+
+    def _is_over(self, times: RunTimes | None, head: QueuedTask) -> bool:
+        """Whether a task is over, or may pass, before the start that is reserved for this one."""
+        tx, reservation = self._tx, head.reservation
+        if reservation is None:
+            return True
+        if reservation.at is None:
+            return tx.now - head.queued_at < tx.state.queue.policy.passing_limit_s
+        if times is None:
+            return False
+        estimated = counts_estimates(tx.state, head, tx.now)
+        return tx.now + (times.estimated if estimated else times.declared) <= reservation.at
+
+    def limits(self, heads: Iterable[QueuedTask]) -> RunTimes:
+        """The longest run times with which a task is over before the start of one of these tasks."""
+        tx, declared, estimated = self._tx, -inf, -inf
+        for head in heads:
+            if head.reservation is None or head.reservation.at is None:
+                continue
+            left_s = head.reservation.at - tx.now
+            if counts_estimates(tx.state, head, tx.now):
+                estimated = max(estimated, left_s)
+            else:
+                declared = max(declared, left_s)
+        return RunTimes(declared, estimated)
+
+    def takes_quota(self, pool_name: str, taken: Resources, head: QueuedTask) -> bool:
+        """Whether the quota that is left of a pool at the reserved start would not be enough for its task."""
+        if pool_name != head.pool_name:
+            return False
+        self._refresh()
+        state = self._tx.state
+        need = need_of(state, head).of_kinds(taken)
+        if self._classes is None:
+            self._classes = classes_by_pool(state)
+        classes, ends = self._classes.get(pool_name, []), self._projections.of(head).ends
+        at = quota_free_at(state, pool_name, need, classes, ends, taken=taken)
+        return at is None or at > start_at(head, self._tx.now)
+
+    def takes_room(self, taken: Taken, heads: Iterable[QueuedTask]) -> bool:
+        """Whether what is left on some node at a reserved start would not be enough for its task."""
+        self._refresh()
+        return any(
+            self._is_short(node_id, need, head)
+            for head in heads
+            if head.reservation is not None
+            for node_id, need in taken.items()
+        )
+
+    def _is_short(self, node_id: str, taken: Resources, head: QueuedTask) -> bool:
+        need = self._needs_of(head).get(node_id)
+        node = self._tx.state.cluster.nodes.get(node_id)
+        if need is None or node is None:
+            return False
+        free = self._projections.of(head).free_by(node, start_at(head, self._tx.now))
+        return not need.of_kinds(taken).fits(free - taken)
+
+    def _needs_of(self, head: QueuedTask) -> dict[str, Resources]:
+        """What a task needs on each node on which it has a reserved start."""
+        if head.reservation is None:
+            return {}
+        known = self._places.get(head.task_id)
+        if known is not None and known[0] is head.reservation:
+            return known[1]
+        state = self._tx.state
+        bundles = bundles_of(state.cluster, head.submission.agent, need_of(state, head))
+        needs = sums_on(head.reservation.node_ids, bundles)
+        self._places[head.task_id] = (head.reservation, needs)
+        return needs
+
+    def takes_group(self, asked: GroupRequest, group: Group | None, head: QueuedTask) -> bool:
+        """Whether a task of the same pool would use the group that this task is to get, or the last one that
+        the pool may have.
+        """
+        if head.pool_name != asked.pool_name or head.reservation is None:
+            return False
+        if head.reservation.group_id is not None:
+            return group is not None and group.group_id == head.reservation.group_id
+        if group is not None and group.reserved:
+            return False
+        groups = self._tx.state.groups
+        living = groups.dynamic_count(asked.pool_name) + (group is None)
+        if living < asked.spec.max_dynamic:
+            return False
+        self._refresh()
+        ends = self._projections.of(head).ends
+        ending = self._ending_groups(asked.pool_name, start_at(head, self._tx.now), ends)
+        return living - ending + (group is not None and group.free) >= asked.spec.max_dynamic
+
+    def _ending_groups(self, pool_name: str, until: float, ends: Ends) -> int:
+        """How many dynamic groups of a pool nobody uses at a time."""
+        groups = self._tx.state.groups
+        living = map(groups.by_id.__getitem__, groups.of_pool.get(pool_name, ()))
+        times = (ends.of_group(group) for group in living if group.dynamic)
+        return sum(end is not None and end <= until for end in times)
+
+    def _refresh(self) -> None:
+        """Forget what facts have changed."""
+        tx = self._tx
+        if len(tx.facts) != self._facts:
+            self._facts = len(tx.facts)
+            self._projections = Projections(tx.state, tx.now, tx.estimated_ends)
+            self._classes = None
+
+
+def sums_on(node_ids: Iterable[str], bundles: Iterable[Resources]) -> dict[str, Resources]:
+    """What bundles take on each node."""
+    found: dict[str, Resources] = {}
+    for node_id, need in zip(node_ids, bundles, strict=False):
+        found[node_id] = found.get(node_id, NOTHING) + need
+    return found
+
+
+def start_at(head: QueuedTask, now: float) -> float:
+    """The reserved time; now where it is not known, or has come and the task could not start yet."""
+    reserved = head.reservation
+    return now if reserved is None or reserved.at is None else max(reserved.at, now)

@@ -1,0 +1,163 @@
+"""Which tasks may start before those with a reserved start that come before them (backfill)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from schedulemesh.domain.resources import Resources
+from schedulemesh.engine.admission.admit import Request
+from schedulemesh.engine.admission.delays import Delays, RunTimes, run_times, sums_on
+from schedulemesh.engine.admission.needs import groups_asked, need_of
+from schedulemesh.engine.admission.reservations import is_reserved_for, reserve, start_of
+from schedulemesh.engine.placement.bundles import Room
+from schedulemesh.engine.placement.group_choice import Assignment, GroupRequest
+from schedulemesh.engine.state.nodes import Node
+from schedulemesh.engine.state.queue import QueuedTask
+from schedulemesh.engine.state.queue_classes import Entry
+from schedulemesh.engine.transaction import Transaction
+
+
+class Refusal(msgspec.Struct, frozen=True, gc=False):
+    """A task that fits, but would delay a reserved start wherever it ran."""
+
+    entry: Entry
+    need: Resources
+    #: Whether its node is chosen: what takes no room on a node may still start.
+    by_node: bool
+    #: A later task that needs no less would delay the same starts, unless its run times are within these.
+    limits: RunTimes
+
+
+class Passing:
+    """Decides what may pass, and remembers what may not. For one pass over the queue, or one task."""
+
+    def __init__(self, tx: Transaction, *, keep: bool = False) -> None:
+        self._tx = tx
+        #: Whether the first task of a pool is given a reserved start where it has none since the last tick.
+        self._keep = keep
+        self._delays = Delays(tx)
+        #: By pool.
+        self._refusals: dict[str, list[Refusal]] = {}
+
+    def permitted(self, request: Request, entry: Entry) -> Request | None:
+        """The request, if need be in another place, where it delays no start of a task that comes before it;
+        None: there is no such place. ``entry``: its own place in the order.
+        """
+        delayed = self._outlasted(request, entry)
+        return self._elsewhere(request, delayed) if delayed else request
+
+    def permitted_or_noted(self, request: Request, task: QueuedTask) -> Request | Refusal:
+        """The same for a task of the queue. What it may not is known of later ones, too."""
+        entry = self._tx.state.queue.entry(task)
+        delayed = self._outlasted(request, entry)
+        allowed = self._elsewhere(request, delayed) if delayed else request
+        if allowed is not None:
+            return allowed
+        refusal = Refusal(
+            entry, request.need, task.submission.choose_node, self._delays.limits(delayed)
+        )
+        if request.group_request is None:
+            self._refusals.setdefault(task.pool_name, []).append(refusal)
+        return refusal
+
+    def refusal_of(self, task: QueuedTask) -> Refusal | None:
+        """Why surely this task may not start; None: that has to be found out. What it needs must fit, and its
+        pool's quota too, or it does not start either way.
+        """
+        known = self._refusals.get(task.pool_name)
+        state, submission = self._tx.state, task.submission
+        need = need_of(state, task)
+        if not known or groups_asked(state, submission, task.pool_name, need) is not None:
+            return None
+        entry, times = state.queue.entry(task), run_times(self._tx, task.spec, need)
+        for other in known:
+            needs_less = other.entry < entry and other.need.fits(need)
+            placed_alike = submission.choose_node or not other.by_node
+            if needs_less and placed_alike and not times.within(other.limits):
+                return other
+        return None
+
+    def forget(self) -> None:
+        """Others may pass now: one with a reserved start has started."""
+        self._refusals.clear()
+
+    def may_be_over(self, task: QueuedTask) -> bool:
+        """Whether a task may be over before a reserved start that it might delay."""
+        state = self._tx.state
+        first = state.queue.first_of(task.pool_name)
+        if first is not None and first.reservation is None and is_reserved_for(state, first):
+            return True
+        before = self._delays.reserved_before(state.queue.entry(task))
+        outlasted = self._delays.outlasted(before, task.spec, need_of(state, task))
+        return len(outlasted) < len(before)
+
+    def _outlasted(self, request: Request, entry: Entry) -> list[QueuedTask]:
+        """The tasks that come before this one, and before whose starts it is not over."""
+        state = self._tx.state
+        before = self._delays.reserved_before(entry)
+        first = state.queue.first_of(request.pool_name)
+        if (
+            first is not None
+            and first.reservation is None
+            and state.queue.entry(first) < entry
+            and is_reserved_for(state, first)
+        ):
+            before.append(self._with_start(first))
+        return self._delays.outlasted(before, request.stimulus.task, request.need)
+
+    def _with_start(self, first: QueuedTask) -> QueuedTask:
+        """The first task of a pool with the start that the next tick would reserve for it."""
+        start = start_of(self._tx, self._delays, first)
+        if not self._keep:
+            return msgspec.structs.replace(first, reservation=start)
+        reserve(self._tx, first, start)
+        return first
+
+    def _elsewhere(self, request: Request, delayed: list[QueuedTask]) -> Request | None:
+        """The request, if need be in another place, where it delays none of these; None: nowhere."""
+        if any(self._delays.takes_quota(request.pool_name, request.need, head) for head in delayed):
+            return None
+        if isinstance(request.assignment, Assignment) and request.group_request is not None:
+            return self._in_another_group(request, request.group_request, delayed)
+        return self._on_another_node(request, delayed)
+
+    def _on_another_node(self, request: Request, delayed: list[QueuedTask]) -> Request | None:
+        def is_taken_from(node: Node) -> bool:
+            return self._delays.takes_room({node.node_id: request.need}, delayed)
+
+        if request.node is None or not is_taken_from(request.node):
+            return request
+        tx = self._tx
+        for node in tx.state.cluster.with_room(request.need, tx.strategies.node):
+            if not is_taken_from(node):
+                return msgspec.structs.replace(request, node=node)
+        return None
+
+    def _in_another_group(
+        self, request: Request, asked: GroupRequest, delayed: Iterable[QueuedTask]
+    ) -> Request | None:
+        """The request with a group that delays none of these tasks."""
+        assignment = request.assignment
+        if not isinstance(assignment, Assignment):
+            return None
+        group, placement = assignment.group, assignment.placement
+        if any(self._delays.takes_group(asked, group, head) for head in delayed):
+            return None
+        if group is not None and group.reserved:
+            return request
+        node_ids = () if placement is None else placement.node_ids
+        taken = sums_on(node_ids if group is None else group.node_ids, asked.shape.bundles)
+        if not self._delays.takes_room(taken, delayed):
+            return request
+        if placement is None or assignment.leaving:
+            return None
+        cluster = self._tx.state.cluster
+        reserved = {n for head in delayed if head.reservation for n in head.reservation.node_ids}
+        others = [n.node_id for n in cluster.open_nodes() if n.node_id not in reserved]
+        elsewhere = Room(cluster).placement(asked.shape, others)
+        if elsewhere is None:
+            return None
+        assignment = msgspec.structs.replace(assignment, placement=elsewhere)
+        return msgspec.structs.replace(request, assignment=assignment)
