@@ -422,6 +422,26 @@ def test_a_task_from_the_queue_whose_process_dies_while_it_starts_is_tried_again
     assert (mesh.state.queue.by_id, mesh.state.agents) == ({}, {})
 
 
+def test_so_is_one_of_which_the_starter_reports_that_its_process_died():
+    mesh = Mesh(pool("p", cpu=2), nodes=[node("a", cpu=2)])
+    mesh.handle(s.ClassProbed(class_key="c"))
+    mesh.queue("t", cpu=2, class_key="c", run="train", retries=1)
+    for died in (True, False):
+        report = s.AgentStartFailed(
+            agent_name="t",
+            incarnation=mesh.state.agents["t"].incarnation,
+            reason=Reason.AGENT_START_FAILED,
+            error="not started",
+            died=died,
+        )
+        mesh.handle(report)
+        if died:
+            assert mesh.state.queue.by_id["t"].attempts.failures == 1
+            mesh.tick(1.0)
+    assert ended(mesh)[0] is EndState.FAILED
+    assert not mesh.state.queue.by_id
+
+
 def test_an_evicted_task_whose_process_dies_while_it_starts_again_keeps_its_saved_state():
     mesh = failing(retries=1, priority=0.0, on_preempted="requeue")
     mesh.submit("high", priority=9.0, cpu=2, class_key="c")

@@ -66,6 +66,19 @@ class Steps(AgentActor):
         self.step = self.restored = saved["step"]
 
 
+class DiesOnce(AgentActor):
+    """Its process ends while it is built for the first time."""
+
+    def __init__(self, name, labels, marker):
+        super().__init__(name, labels)
+        if not Path(marker).exists():
+            Path(marker).touch()
+            os._exit(1)
+
+    def work(self):
+        return "worked"
+
+
 class AsyncSteps:
     """The same as a coroutine, with a sync method that answers meanwhile."""
 
@@ -186,6 +199,16 @@ def test_a_lost_agent_and_a_run_that_raised_are_tried_again(simple, tmp_path):
     assert simple.result("t")["result"] == 2
     assert len(list(tmp_path.iterdir())) == 3
     assert_nothing_held(simple.scheduler)
+
+
+def test_a_task_whose_process_dies_while_it_starts_is_tried_again(simple, tmp_path):
+    marker = str(tmp_path / "built before")
+    simple.submit(
+        "t", "pool", DiesOnce, actor_args=[marker], run="work", queue=True, max_retries=1
+    )
+    (status,) = simple.wait("t", timeout=90)["tasks"]
+    assert (status["state"], status["failures"]) == ("completed", 1), status
+    assert simple.result("t")["result"] == "worked"
 
 
 def test_an_evicted_run_returns_by_itself_and_finishes_from_its_saved_step(simple):
