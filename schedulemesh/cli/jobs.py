@@ -143,6 +143,13 @@ def adopt(
     ],
     pool: Annotated[str, typer.Option(help="The pool that it runs in from now on.")],
     task_id: Annotated[str | None, typer.Option("--id", help="Its id; else one is made.")] = None,
+    cpus: Annotated[
+        float | None, typer.Option(min=0, help="CPUs that it claims; else what it holds of all.")
+    ] = None,
+    gpus: Annotated[float | None, typer.Option(min=0, help="GPUs that it claims.")] = None,
+    memory: Annotated[
+        float | None, typer.Option(min=0, help="Memory that it claims, in MB.")
+    ] = None,
     priority: Annotated[float, typer.Option(help="Its priority.")] = 5.0,
     grace: Annotated[
         float | None,
@@ -157,9 +164,13 @@ def adopt(
     from schedulemesh.core.client.job_adoption import adoption
     from schedulemesh.core.client.task_request import Caller
     from schedulemesh.protocol.answers import Listed, Response
+    from schedulemesh.protocol.job_logs import ListJobs
     from schedulemesh.protocol.requests import ListExternalUsage
 
+    amounts = {"cpu": cpus, "gpu": gpus, "memory": memory}
+    claim = {kind: amount for kind, amount in amounts.items() if amount is not None}
     given = {
+        "resources": claim or None,
         "ray_job_id": ray_job_id,
         "pool_name": pool,
         "task_id": task_id or f"ray-job-{ray_job_id}",
@@ -169,8 +180,9 @@ def adopt(
     }
     with gateway_to(target) as gateway:
         rows = gateway.ask(ListExternalUsage(), Listed).rows
+        jobs = gateway.ask(ListJobs(), Listed).rows
         caller = Caller(namespace=target.namespace, runtime_env={})
-        gateway.ask(adoption(caller, given, rows).request, Response)
+        gateway.ask(adoption(caller, given, rows, jobs).request, Response)
     print(given["task_id"])
 
 

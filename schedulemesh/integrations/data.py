@@ -13,7 +13,7 @@ from ray.data._internal.execution.execution_callback import ExecutionCallback
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from schedulemesh.errors import InvalidRequestError, LeaseEndedError
+from schedulemesh.errors import InvalidRequestError, LeaseEndedError, shown
 from schedulemesh.integrations.lease_terms import Lease
 
 #: The leases that pipelines of this process run in. What Ray Data sends to its workers has only their keys.
@@ -28,6 +28,8 @@ def leased_datasets(lease: Lease) -> Iterator[None]:
     ``join``) are not in it: Ray Data spreads them over the cluster. When the lease has ended, pipelines in it
     raise ``LeaseEndedError``. Raises ``InvalidRequestError`` if the lease has several placement groups.
     """
+    if not hasattr(lease, "placement_groups"):
+        raise InvalidRequestError(f"leased_datasets was given {shown(lease)}; allowed is a lease")
     group = _only(lease.placement_groups)
     context = DataContext.get_current()
     place = PlacementGroupSchedulingStrategy(group, placement_group_capture_child_tasks=True)

@@ -20,10 +20,10 @@ from typing import Any, Protocol
 from ray.util import placement_group as ray_placement_group
 from ray.util import placement_group_table
 from ray.util import remove_placement_group as ray_remove_placement_group
-from ray.util.placement_group import PlacementGroup
+from ray.util.placement_group import VALID_PLACEMENT_GROUP_STRATEGIES, PlacementGroup
 from typing_extensions import Self
 
-from schedulemesh.errors import GroupNotLeasedError, InvalidRequestError
+from schedulemesh.errors import GroupNotLeasedError, InvalidRequestError, shown
 from schedulemesh.integrations.group_matching import (
     LeasedGroup,
     RequestedGroup,
@@ -73,7 +73,11 @@ class Capture:
         strict: bool = False,
         larger: bool = False,
     ) -> None:
-        groups = lease if isinstance(lease, Sequence) else lease.placement_groups
+        groups = lease if isinstance(lease, Sequence) else getattr(lease, "placement_groups", None)
+        if groups is None or not all(isinstance(group, PlacementGroup) for group in groups):
+            raise InvalidRequestError(
+                f"capture was given {shown(lease)}; allowed is a lease, or a sequence of placement groups"
+            )
         self._groups = list(groups)
         #: Whether the lease is being evicted, or was; its groups serve no call then.
         self._preempted: Callable[[], bool] = getattr(lease, "preempted", lambda: False)
@@ -177,8 +181,10 @@ _replacing = threading.Lock()
 
 @functools.wraps(ray_placement_group)
 def _placement_group(*args: Any, **kwargs: Any) -> PlacementGroup:
-    if captures := _active[::-1]:
-        request = _requested(_SIGNATURE.bind(*args, **kwargs).arguments)
+    request = _requested(_SIGNATURE.bind(*args, **kwargs).arguments)
+    captures = _active[::-1]
+    # A strategy that Ray does not know is for Ray to refuse.
+    if request.strategy in VALID_PLACEMENT_GROUP_STRATEGIES:
         for active in captures:
             if (group := active.serve(request)) is not None:
                 return group

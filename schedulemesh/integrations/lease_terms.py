@@ -9,7 +9,12 @@ from typing import Any, Protocol
 from ray.util.placement_group import PlacementGroup
 
 from schedulemesh.core.backend.ray_resources import resources_of
+from schedulemesh.core.client.lease_request import LeaseFields
 from schedulemesh.core.client.scheduler import RayScheduler
+from schedulemesh.errors import InvalidRequestError, nearest
+
+#: Arguments of a lease that the adapters pass on.
+_FURTHER = sorted({"priority", "grace_s", *LeaseFields.__annotations__})
 
 
 class Lease(Protocol):
@@ -48,6 +53,15 @@ class LeaseTerms:
     pool: str
     #: Further arguments of ``RayScheduler.lease``, such as ``priority``.
     fields: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        """Raise InvalidRequestError for what is no further argument of a lease."""
+        for name in self.fields:
+            if name not in _FURTHER:
+                raise InvalidRequestError(
+                    f"{name!r} is no argument of a lease{nearest(name, _FURTHER)}; allowed are "
+                    f"{', '.join(_FURTHER)}"
+                )
 
     def request(
         self,

@@ -64,7 +64,9 @@ class LeaseResourceManager(ResourceManager):  # type: ignore[misc]
 
     def cancel_resource_request(self, resource_request: Any) -> None:
         """Withdraw a lease that no trial uses, one that waits first."""
-        leases = self._requested[resource_request]
+        leases = self._requested.get(resource_request)
+        if not leases:
+            return  # it was refused, and Tune cleans up
         lease = next((waiting for waiting in leases if not _is_granted(waiting)), leases[0])
         leases.remove(lease)
         lease.release()

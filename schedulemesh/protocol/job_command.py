@@ -77,6 +77,15 @@ def _packed(pack: PackFolder | None, given: object, excludes: tuple[str, ...]) -
 
 
 def _entrypoint(given: object) -> str | tuple[str, ...]:
+    found = _words(given)
+    if any("\0" in word for word in ((found,) if isinstance(found, str) else found)):
+        raise InvalidRequestError(
+            f"entrypoint is {shown(given)}, with a zero byte, which no command can have; leave it out"
+        )
+    return found
+
+
+def _words(given: object) -> str | tuple[str, ...]:
     text = as_text(given)
     if text is not None:
         if not text.strip():

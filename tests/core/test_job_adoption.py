@@ -25,8 +25,8 @@ def row(job_id, submission_id=None, *, ended=False, **resources):
     }
 
 
-def adopted(ray_job_id, *rows):
-    return adoption(CALLER, {"ray_job_id": ray_job_id, "pool_name": "p"}, rows).submission
+def adopted(ray_job_id, *rows, jobs=()):
+    return adoption(CALLER, {"ray_job_id": ray_job_id, "pool_name": "p"}, rows, jobs).submission
 
 
 @pytest.mark.parametrize("named", ["02000000", "raysubmit_x"])
@@ -47,7 +47,12 @@ def test_a_submission_with_several_drivers_is_refused_with_their_ids():
 
 @pytest.mark.parametrize("named", ["04000000", "05000000", "raysubmit_z"])
 def test_what_has_ended_or_does_not_exist_is_refused(named):
-    with pytest.raises(InvalidRequestError, match=r"jobs\(\) those that are adopted already"):
+    with pytest.raises(InvalidRequestError, match=r"external_usage\(\) lists those that there are"):
         adopted(
             named, row("04000000", "raysubmit_z", ended=True, cpu=1.0), row("06000000", cpu=1.0)
         )
+
+
+def test_one_that_is_adopted_already_is_for_the_scheduler_to_refuse():
+    found = adopted("04000000", jobs=[{"task_id": "t"}, {"ray_job_id": "04000000"}])
+    assert (found.agent.job.adopts, found.task.task_id) == ("04000000", "ray-job-04000000")

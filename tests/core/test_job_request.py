@@ -21,6 +21,12 @@ def test_what_is_no_folder_is_refused(given, within):
         job_command({"entrypoint": "train", **asked})
 
 
+@pytest.mark.parametrize("entrypoint", ["echo a\0b", ["echo", "a\0b"]])
+def test_a_command_with_a_zero_byte_is_refused(entrypoint):
+    with pytest.raises(InvalidRequestError, match="zero byte"):
+        job_command({"entrypoint": entrypoint})
+
+
 # Root reads every file whatever its mode; what not even root reads is there on Linux only.
 @pytest.mark.skipif(
     not Path("/proc/self/mem").exists(),

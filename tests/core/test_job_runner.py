@@ -160,9 +160,16 @@ def test_a_string_is_run_by_the_shell_and_a_list_is_not(make, log):
 
 @pytest.mark.parametrize(("command", "code"), [("no-such-command", 127), ("/etc/passwd", 126)])
 def test_a_command_that_cannot_be_started_fails_as_in_a_shell(make, command, code):
-    with pytest.raises(JobFailedError, match=f"cannot be started: .*: {command} x") as failed:
+    with pytest.raises(JobFailedError, match=f"cannot be started: .*: '{command} x'") as failed:
         make("", entrypoint=(command, "x")).run_driver()
     assert failed.value.exit_code == code
+
+
+def test_the_failure_of_a_command_that_is_too_long_says_so_briefly(make):
+    with pytest.raises(JobFailedError, match="Argument list too long") as failed:
+        make("", entrypoint=("echo", "y" * 200_000)).run_driver()
+    assert failed.value.exit_code == 126
+    assert len(str(failed.value)) < 400
 
 
 def test_the_driver_finds_its_task_and_the_cluster(make, log, monkeypatch):

@@ -128,9 +128,14 @@ def test_a_more_urgent_task_evicts_an_adopted_job_and_gets_its_room(
 
 
 def test_a_job_that_is_no_foreign_one_is_not_adopted(pool, foreign, adopted):
-    for ray_job_id in (foreign[1], "ff000000", ray.get_runtime_context().get_job_id()):
+    for ray_job_id in ("ff000000", ray.get_runtime_context().get_job_id()):
         with pytest.raises(InvalidRequestError, match="external_usage"):
             pool.adopt_job(ray_job_id, "p")
+    for task_id in (None, "another-id"):
+        answer = pool.adopt_job(foreign[1], "p", task_id=task_id)
+        assert (answer["success"], answer["reason"]) == (False, "duplicate_task"), answer
+    assert "adopted already" in answer["error"]
+    assert adopted in answer["error"]
 
 
 def test_a_job_for_which_its_pool_has_no_quota_is_not_adopted(pool, foreign):

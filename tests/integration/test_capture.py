@@ -94,6 +94,20 @@ def test_a_strict_capture_refuses_and_says_why(lease, library):
     assert "group 0 is in use" in said
 
 
+def test_a_strategy_that_ray_does_not_know_is_refused_by_ray(lease, library):
+    with (
+        capture(lease, strict=True),
+        pytest.raises(ValueError, match="Invalid placement group strategy XX"),
+    ):
+        library.placement_group(PAIR, strategy="XX")
+
+
+@pytest.mark.parametrize("given", [3, None, "groups", [object()]])
+def test_what_has_no_placement_groups_is_not_captured(given):
+    with pytest.raises(InvalidRequestError, match="allowed is a lease, or a sequence of"):
+        capture(given)
+
+
 def test_label_selectors_are_left_to_ray(lease, library):
     wants_a_node = {"bundle_label_selector": [{"ray.io/node-id": "none"}]}
     with (

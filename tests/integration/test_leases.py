@@ -174,7 +174,10 @@ def test_a_released_group_is_handed_on_as_it_is(scheduler):
     with scheduler.lease("second", "pool", [[{"cpu": 2.0}]]) as second:
         assert [handed.id for handed in second.placement_groups] == [group.id]
         fill(second)
-    assert second.state in ("running", "completed")
+    assert second.state == "completed"
+    for use in (lambda: second.placement_groups, second.__enter__):
+        with pytest.raises(InvalidRequestError, match=r"'second'.*completed"):
+            use()
     assert_nothing_held(scheduler)
 
 

@@ -203,9 +203,7 @@ def test_a_lost_agent_and_a_run_that_raised_are_tried_again(simple, tmp_path):
 
 def test_a_task_whose_process_dies_while_it_starts_is_tried_again(simple, tmp_path):
     marker = str(tmp_path / "built before")
-    simple.submit(
-        "t", "pool", DiesOnce, actor_args=[marker], run="work", queue=True, max_retries=1
-    )
+    simple.submit("t", "pool", DiesOnce, actor_args=[marker], run="work", queue=True, max_retries=1)
     (status,) = simple.wait("t", timeout=90)["tasks"]
     assert (status["state"], status["failures"]) == ("completed", 1), status
     assert simple.result("t")["result"] == "worked"

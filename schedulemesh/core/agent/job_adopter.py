@@ -14,7 +14,7 @@ from schedulemesh.protocol.agents import JobStart
 
 #: Seconds between two looks at whether the driver has ended.
 _LOOK_S = 0.2
-#: Seconds from SIGTERM to SIGKILL, when the job is cancelled.
+#: Seconds from SIGTERM to SIGKILL, where it was not given notice.
 _KILL_S = 3.0
 #: Seconds by which the clocks of processes and of Ray may differ.
 _CLOCKS_S = 2.0
@@ -62,9 +62,10 @@ class JobAdopter:
         self._ended.wait(max(0.0, seconds))
 
     def cancel(self, task_id: str) -> dict[str, Any]:  # noqa: ARG002  # it runs one task
-        """End the driver, and return when it has ended."""
+        """End the driver, and return when it has ended. After a notice its time is over."""
+        wait_s = 0.0 if self._stopped else _KILL_S
         self._end(kill=False)
-        if not self._ended.wait(_KILL_S):
+        if not self._ended.wait(wait_s):
             self._end(kill=True)
             self._ended.wait()
         return {"success": True}

@@ -22,7 +22,7 @@ import ray
 
 from schedulemesh.core.agent.control_channel import current
 from schedulemesh.core.agent.job_folders import LogWriter, job_folder, prune, task_folder
-from schedulemesh.errors import JobFailedError
+from schedulemesh.errors import JobFailedError, shown
 from schedulemesh.protocol.agents import JobStart
 from schedulemesh.protocol.job_command import JobCommand
 from schedulemesh.protocol.job_logs import JobKey
@@ -178,7 +178,7 @@ class JobRunner:
     def _not_started(self, error: OSError) -> JobFailedError:
         """The failure of a command that cannot be run, with the exit code that shells have for it."""
         code = _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_RUNNABLE
-        command = command_line(self._command.entrypoint)
+        command = shown(command_line(self._command.entrypoint))
         message = f"the command cannot be started: {error.strerror}: {command}"
         return JobFailedError(message, self._job.task_id, exit_code=code)
 

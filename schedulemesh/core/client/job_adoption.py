@@ -16,15 +16,31 @@ from schedulemesh.errors import InvalidRequestError, RayJobNotFoundError
 
 #: Fields of adopt_job that are none of a submission.
 _OF_JOBS = ("ray_job_id", "grace_s", "over_claim")
+#: What a job that is adopted already holds outside of the scheduler.
+_NOTHING_HELD: Mapping[str, object] = {
+    "ended": False,
+    "metadata": {},
+    "resources": {},
+    "driver_pid": 0,
+    "driver_node_id": "",
+    "started_at": 0.0,
+}
 
 
 def adoption(
-    caller: Caller, given: Mapping[str, object], rows: Iterable[Mapping[str, object]]
+    caller: Caller,
+    given: Mapping[str, object],
+    rows: Iterable[Mapping[str, object]],
+    jobs: Iterable[Mapping[str, object]],
 ) -> Submission:
     """The submission that adopts a Ray job, from the arguments of ``adopt_job``, by name. ``rows``: the
-    external usage at present. Raises RayJobNotFoundError where it has no such job that runs.
+    external usage at present; ``jobs``: those of the scheduler. Raises RayJobNotFoundError where it has no
+    such job that runs; the submission of one that is adopted already is refused.
     """
-    found = _named(rows, parse_name(given["ray_job_id"], "ray_job_id"))
+    ray_job_id = parse_name(given["ray_job_id"], "ray_job_id")
+    if any(job.get("ray_job_id") == ray_job_id for job in jobs):
+        rows = [{**_NOTHING_HELD, "job_id": ray_job_id}]
+    found = _named(rows, ray_job_id)
     ray_job_id = str(found[0]["job_id"])
     fields = {name: value for name, value in given.items() if name not in _OF_JOBS}
     if fields.get("resources") is None:
@@ -65,7 +81,7 @@ def _named(rows: Iterable[Mapping[str, object]], ray_job_id: str) -> Sequence[Ma
     if not found:
         raise RayJobNotFoundError(
             f"there is no Ray job {ray_job_id!r} that runs and holds something outside of this scheduler; "
-            "external_usage() lists those that there are, and jobs() those that are adopted already"
+            "external_usage() lists those that there are (schedulemesh external)"
         )
     drivers = sorted({str(row["job_id"]) for row in found})
     if len(drivers) > 1:

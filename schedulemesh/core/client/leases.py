@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import cast
 
+import msgspec
 import ray
 from ray.exceptions import ActorDiedError, RayError
 from ray.util.placement_group import PlacementGroup
@@ -46,6 +47,8 @@ _RETRY_S = 1.0
 _FIRST_USE_S = 0.05
 
 _BEFORE = ("queued", "starting")
+_ANOTHER = "request another one with lease()"
+_SCHEDULER_ENDED = LeaseView(state="unknown", error="the scheduler has ended")
 _ENDED = frozenset((*(state.value for state in EndState), "unknown"))
 
 
@@ -87,6 +90,11 @@ class Lease:
         return f"<Lease {self.task_id!r} in pool {self.pool!r}: {self.state}{held}{left}>"
 
     def __enter__(self) -> Self:
+        """Raises InvalidRequestError when it has ended."""
+        if self.state in _ENDED:
+            raise InvalidRequestError(
+                f"lease {self.task_id!r} has ended ({_why(self._view)}); {_ANOTHER}"
+            )
         return self
 
     def __exit__(
@@ -116,9 +124,10 @@ class Lease:
         """
         view = self._view
         if not view.ray_id or view.shape is None or view.state in (*_BEFORE, *_ENDED):
-            advice = "wait() returns when it is granted" if view.state in _BEFORE else _why(view)
+            why = f" ({_why(view)})" if _why(view) != view.state else ""
+            next_step = "wait() returns when it is granted" if view.state in _BEFORE else _ANOTHER
             raise InvalidRequestError(
-                f"lease {self.task_id!r} has no placement groups: it is {view.state}; {advice}"
+                f"lease {self.task_id!r} has no placement groups: it is {view.state}{why}; {next_step}"
             )
         return placement_groups_of(view.ray_id, view.shape)
 
@@ -160,7 +169,12 @@ class Lease:
         request = ReleaseLease(
             task_id=self.task_id, agent_name=self._agent_name, request_id=uuid.uuid4().hex
         )
-        return results.done(respond(self._connection, request).outcome)
+        released = results.done(respond(self._connection, request).outcome)
+        if released["success"] and self.state not in _ENDED:
+            # It is told sooner than by following it.
+            ended = EndState.COMPLETED if self.state == "running" else EndState.CANCELLED
+            self._take(msgspec.structs.replace(self._view, state=ended.value))
+        return released
 
     async def _watch(self) -> None:
         """Follow the lease to its end, and call the holder back at the notice of its eviction."""
@@ -179,7 +193,7 @@ class Lease:
             try:
                 answer = await self._asked(request)
             except ActorDiedError:
-                self._take(LeaseView(state="unknown", error="the scheduler has ended"))
+                self._take(_SCHEDULER_ENDED)
             except RayError as error:
                 logger.debug("lease %s: %s", self.task_id, error)
                 await asyncio.sleep(_RETRY_S)
@@ -187,6 +201,8 @@ class Lease:
                 return  # the scheduler object has detached
             else:
                 self._take(LeaseView(state="unknown") if isinstance(answer, Refused) else answer)
+        if self.state not in _ENDED and self._connection.state == "ended":
+            self._take(_SCHEDULER_ENDED)
 
     async def _asked(self, request: WatchLease) -> LeaseView | Refused:
         """The answer to a request. It is not repeated by Ray, which would print that it does so where the

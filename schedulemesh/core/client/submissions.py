@@ -19,6 +19,7 @@ from schedulemesh.domain.numbers import parse_flag
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages.outcomes import ProbeNeeded, Refused
 from schedulemesh.protocol.answers import Listed, Response
+from schedulemesh.protocol.job_logs import ListJobs
 from schedulemesh.protocol.requests import ListExternalUsage, SubmitTask
 
 #: Reasons for a refusal that an eviction for quota and group together may avoid.
@@ -76,7 +77,9 @@ def adopt_job(connection: Connection, given: Mapping[str, object]) -> SubmitResu
     external = ask(connection, ListExternalUsage(), Listed)
     if isinstance(external, Refused):
         return submitted(Response(outcome=external), (), dry_run=False, named_resources=True)
-    return _send(connection, adoption(connection.caller, given, external.rows))
+    jobs = ask(connection, ListJobs(), Listed)
+    adopted = () if isinstance(jobs, Refused) else jobs.rows
+    return _send(connection, adoption(connection.caller, given, external.rows, adopted))
 
 
 def responded(connection: Connection, given: Submission) -> Response:

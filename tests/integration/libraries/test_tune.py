@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from schedulemesh.errors import InvalidRequestError, LeaseRefusedError
 from tests.integration.polling import until
 
 pytest.importorskip("pandas", reason="pandas, which ray.tune needs, is not installed")
@@ -37,6 +38,26 @@ def trial(config):
             Path(folder, "state.json").write_text(json.dumps(step + 1))
             reached = {"score": config["x"] * (step + 1), "begin": begin}
             tune.report(reached, checkpoint=tune.Checkpoint.from_directory(folder))
+
+
+def test_what_the_scheduler_refuses_ends_the_experiment_with_its_reason(
+    scheduler, namespace, tmp_path
+):
+    from ray import tune
+
+    from schedulemesh.integrations.tune import leased_trials
+
+    with (
+        pytest.raises(InvalidRequestError, match=r"'prioritty'.*did you mean 'priority'"),
+        leased_trials("trial", "search", prioritty=1.0),
+    ):
+        pass
+    config = tune.RunConfig(storage_path=str(tmp_path), verbose=0)
+    with (
+        leased_trials("trial", "no-pool", scheduler="mesh", namespace=namespace),
+        pytest.raises(LeaseRefusedError, match="no-pool"),
+    ):
+        tune.Tuner(trial, param_space={"x": 3}, run_config=config).fit()
 
 
 def test_two_evicted_trials_resume_from_their_checkpoints(scheduler, namespace, tmp_path):
