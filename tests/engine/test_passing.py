@@ -183,6 +183,69 @@ def test_behind_a_task_that_could_never_start_the_next_one_gets_a_reserved_start
     assert mesh.waiting() == ["too-large", "next", "long"]
 
 
+def test_the_next_one_is_not_passed_before_the_tick_that_reserves_its_start():
+    mesh = Mesh(pool("p", gpu=8, cpu=100), nodes=[node("n1", gpu=4, cpu=100)])
+    mesh.order_by(order="fifo")
+    start(mesh, "busy", gpu=3, duration=100.0)
+    mesh.queue("too-large", gpu=8)
+    mesh.queue("next", gpu=4)
+    mesh.queue("long", gpu=1, duration=1e6)
+    assert mesh.waiting() == ["too-large", "next", "long"]
+    assert reserved_at(mesh, "next") == 1100.0
+
+
+def test_the_first_task_of_a_pool_that_is_drained_holds_back_nobody():
+    mesh = Mesh(
+        pool("p", gpu=8, cpu=100), pool("q", gpu=8, cpu=100), nodes=[node("n1", gpu=8, cpu=100)]
+    )
+    mesh.order_by(order="fifo", passing_limit_s=0.0)
+    start(mesh, "busy", gpu=4)
+    mesh.queue("first", gpu=8)
+    mesh.tick(1)
+    mesh.handle(s.DrainRequested(pool_name="p"))
+    mesh.tick(1)
+    mesh.queue("of-q", "q", gpu=4)
+    assert not mesh.waiting("q")
+
+
+def test_a_task_that_waits_for_one_whose_start_is_not_known_holds_back_nobody():
+    mesh = Mesh(pool("p", gpu=8, cpu=100), pool("q", cpu=100), nodes=[node("n1", gpu=8, cpu=24)])
+    mesh.order_by(order="fifo", passing_limit_s=0.0)
+    start(mesh, "busy", gpu=6)
+    mesh.queue("first", gpu=8)
+    mesh.tick(1)
+    mesh.queue("needs-gpus", "p", gpu=2, cpu=16, labels={"of": "another class"})
+    mesh.tick(1)
+    mesh.queue("of-q", "q", cpu=16)
+    assert mesh.waiting() == ["first", "needs-gpus"]
+    assert not mesh.waiting("q")
+
+
+def test_a_task_that_joins_does_not_pass_an_equal_one_whose_time_has_come():
+    mesh = Mesh(pool("p", gpu=1), nodes=[node("n1", gpu=1)])
+    mesh.handle(s.ClassProbed(class_key="c"))
+    mesh.queue("tried-again", gpu=1, class_key="c", run="train", retries=1)
+    mesh.die("tried-again")
+    mesh.now += 5
+    mesh.queue("later", gpu=1, class_key="c")
+    assert mesh.waiting() == ["later"]
+
+
+def test_the_time_until_which_estimates_count_is_not_forgotten_while_another_is_first():
+    mesh = Mesh(pool("p", gpu=8, cpu=100), nodes=[node("n1", gpu=8, cpu=100)])
+    mesh.order_by(order="priority", estimates=True)
+    start(mesh, "busy", gpu=8, duration=100.0, priority=9.0)
+    mesh.queue("first", gpu=8)
+    mesh.tick(1)
+    before = mesh.state.queue.by_id["first"].reservation.first_at
+    mesh.queue("urgent", gpu=8, priority=9.0)
+    mesh.tick(1)
+    assert mesh.state.queue.by_id["first"].reservation is None
+    mesh.cancel("urgent")
+    mesh.tick(50)
+    assert mesh.state.queue.by_id["first"].reservation.first_at == before == 1100.0
+
+
 def test_what_the_first_task_does_not_need_is_free_for_others():
     mesh = Mesh(pool("p", gpu=8, cpu=100), pool("q", cpu=100), nodes=[node("n1", gpu=8, cpu=100)])
     mesh.order_by(order="fifo", passing_limit_s=60.0)

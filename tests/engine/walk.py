@@ -291,8 +291,9 @@ def held_back(state: MeshState, later: Later, seats: Seats, now: float) -> bool:
     """Whether a task that fits would delay the reserved start of one before it, wherever it ran."""
     delayed = []
     waiting = list(state.queue.by_id.values())
-    first = state.queue.first_of(later.pool_name)
-    if first is not None and first.reservation is None and is_reserved_for(state, first):
+    firsts = (task for task in state.queue.firsts_of(later.pool_name))
+    first = next((task for task in firsts if is_reserved_for(state, task)), None)
+    if first is not None and first.reservation is None:
         tx = Transaction(state, now, Strategies())
         reserved = start_of(tx, Delays(tx), first)
         waiting.append(msgspec.structs.replace(first, reservation=reserved))

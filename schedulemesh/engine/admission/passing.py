@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 
 import msgspec
 
@@ -17,6 +18,9 @@ from schedulemesh.engine.state.nodes import Node
 from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.engine.state.queue_classes import Entry
 from schedulemesh.engine.transaction import Transaction
+
+#: At how many tasks of a pool without a reserved start is looked for one that could have one.
+_FIRSTS = 10
 
 
 class Refusal(msgspec.Struct, frozen=True, gc=False):
@@ -38,6 +42,8 @@ class Passing:
         #: Whether the first task of a pool is given a reserved start where it has none since the last tick.
         self._keep = keep
         self._delays = Delays(tx)
+        #: Tasks that could have a reserved start, and have none: they wait for others.
+        self._without: set[str] = set()
         #: By pool.
         self._refusals: dict[str, list[Refusal]] = {}
 
@@ -82,38 +88,53 @@ class Passing:
     def forget(self) -> None:
         """Others may pass now: one with a reserved start has started."""
         self._refusals.clear()
+        self._without.clear()
 
     def may_be_over(self, task: QueuedTask) -> bool:
         """Whether a task may be over before a reserved start that it might delay."""
         state = self._tx.state
-        first = state.queue.first_of(task.pool_name)
-        if first is not None and first.reservation is None and is_reserved_for(state, first):
+        entry = state.queue.entry(task)
+        first = self._first_of(task.pool_name, entry)
+        if first is not None and first.reservation is None:
             return True
-        before = self._delays.reserved_before(state.queue.entry(task))
+        before = self._delays.reserved_before(entry)
         outlasted = self._delays.outlasted(before, task.spec, need_of(state, task))
         return len(outlasted) < len(before)
 
     def _outlasted(self, request: Request, entry: Entry) -> list[QueuedTask]:
         """The tasks that come before this one, and before whose starts it is not over."""
-        state = self._tx.state
         before = self._delays.reserved_before(entry)
-        first = state.queue.first_of(request.pool_name)
-        if (
-            first is not None
-            and first.reservation is None
-            and state.queue.entry(first) < entry
-            and is_reserved_for(state, first)
-        ):
-            before.append(self._with_start(first))
+        first = self._first_of(request.pool_name, entry)
+        if first is not None and first.reservation is None:
+            before += self._with_start(first)
         return self._delays.outlasted(before, request.stimulus.task, request.need)
 
-    def _with_start(self, first: QueuedTask) -> QueuedTask:
-        """The first task of a pool with the start that the next tick would reserve for it."""
+    def _first_of(self, pool_name: str, entry: Entry) -> QueuedTask | None:
+        """The first task of a pool before this place for which a start can be reserved; None: there is none
+        among the first few.
+        """
+        state = self._tx.state
+        for first in islice(state.queue.firsts_of(pool_name), _FIRSTS):
+            if state.queue.entry(first) >= entry:
+                return None
+            if is_reserved_for(state, first):
+                return first
+        return None
+
+    def _with_start(self, first: QueuedTask) -> list[QueuedTask]:
+        """The first task of a pool with the start that the next tick would reserve for it; empty: it has
+        none.
+        """
+        if first.task_id in self._without:
+            return []
         start = start_of(self._tx, self._delays, first)
+        if start is None:
+            self._without.add(first.task_id)
+            return []
         if not self._keep:
-            return msgspec.structs.replace(first, reservation=start)
+            return [msgspec.structs.replace(first, reservation=start)]
         reserve(self._tx, first, start)
-        return first
+        return [first]
 
     def _elsewhere(self, request: Request, delayed: list[QueuedTask]) -> Request | None:
         """The request, if need be in another place, where it delays none of these; None: nowhere."""

@@ -56,6 +56,8 @@ _GROUPS = frozenset((AgentEnded, GroupEnded, GroupReady))
 #: At how many tasks one pass looks behind the first of their class, which would delay a reserved start; as
 #: bf_max_job_test of Slurm.
 _LOOKED_AT = 2_000
+#: At so many of each class it looks in any case.
+_LOOKED_AT_LEAST = 20
 #: For how many pools evictions are searched on one tick, and starts are reserved.
 _EVICTION_TRIES = 50
 _RESERVATIONS = 50
@@ -90,6 +92,7 @@ def serve_queue(tx: Transaction, stimulus: AnyStimulus) -> None:
 
 def serve_before(tx: Transaction) -> None:
     """Start what may start by now, before another task joins the queue and is tried at once."""
+    tx.state.queue.advance(tx.now)
     _note_freed(tx)
     _serve_changed(tx)
 
@@ -400,7 +403,8 @@ class _Pass:
         self._limits[queue_class] = limits
         begin = queue_class.entries.bisect_right(entry)
         # Half of what is left, so that no class takes all of it.
-        for later in queue_class.entries.islice(begin, begin + -(-self._looks // 2)):
+        most = max(self._looks // 2, _LOOKED_AT_LEAST)
+        for later in queue_class.entries.islice(begin, begin + most):
             self._looks -= 1
             task = queue.by_id[later[-1]]
             if run_times(tx, task.spec, need_of(tx.state, task)).within(limits):

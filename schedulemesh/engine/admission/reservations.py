@@ -64,7 +64,10 @@ def reserve_starts(tx: Transaction, heads: Iterable[QueuedTask]) -> None:
     for task in sought:
         found = _earliest(tx.state, projections, task, classes.get(task.pool_name, []))
         start = _after_others(tx, delays, task, found)
-        if not _same(task.reservation, start, tx.now):
+        if start is None:
+            if task.reservation is not None:
+                tx.emit(ReservationDropped(task_id=task.task_id))
+        elif not _same(task.reservation, start, tx.now):
             reserve(tx, task, start)
         elif found.at is None and projections.of(task).nothing_ends:
             spared.note_start(task.task_id, start)
@@ -75,7 +78,10 @@ def is_reserved_for(state: MeshState, task: QueuedTask) -> bool:
     for one that could not even start if nothing else ran: nothing that is kept free helps it.
     """
     pool_name, need = task.pool_name, need_of(state, task)
-    if state.ledger.accounts[pool_name].spec.queueing == "greedy":
+    if (
+        state.ledger.accounts[pool_name].spec.queueing == "greedy"
+        or pool_name in state.drains.pools
+    ):
         return False
     if not could_ever_pay(state, pool_name, need):
         return False
@@ -121,9 +127,9 @@ def _earliest(
     classes: list[TaskClass],
 ) -> Reservation:
     """When and where the task can start if estimates hold."""
-    projection, known = projections.of(task), task.reservation
+    projection = projections.of(task)
     start = _start(state, projection, task, classes)
-    first_at = None if known is None else known.first_at
+    first_at = task.first_at
     if first_at is None and projection.ends.estimated:
         first_at = start.at
     return msgspec.structs.replace(start, first_at=first_at)
@@ -144,9 +150,9 @@ def _start(
 
 def _after_others(
     tx: Transaction, delays: Delays, task: QueuedTask, start: Reservation
-) -> Reservation:
-    """The start, where it is due but would delay those of tasks that come before: not before theirs. Else it
-    would keep all others from passing for as long.
+) -> Reservation | None:
+    """The start, where it is due but would delay those of tasks that come before: not before theirs, and none
+    where theirs is not known. Else it would keep all others from passing for as long.
     """
     if start.at is None or start.at > tx.now:
         return start
@@ -160,15 +166,16 @@ def _after_others(
         if delays.takes_quota(task.pool_name, need, head) or delays.takes_room(taken, [head])
     ]
     times = [head.reservation.at for head in delayed if head.reservation is not None]
-    if not times:
-        return start
     known = [at for at in times if at is not None]
-    at = max(known) if len(known) == len(times) else None
-    return msgspec.structs.replace(start, at=at)
+    if len(known) < len(times):
+        return None
+    return msgspec.structs.replace(start, at=max(known)) if known else start
 
 
-def start_of(tx: Transaction, delays: Delays, task: QueuedTask) -> Reservation:
-    """When and where a task that has no reserved start yet can start if estimates hold."""
+def start_of(tx: Transaction, delays: Delays, task: QueuedTask) -> Reservation | None:
+    """When and where a task that has no reserved start yet can start if estimates hold; None: it has to wait
+    for another one of which that is not known.
+    """
     classes = classes_by_pool(tx.state).get(task.pool_name, [])
     projections = Projections(tx.state, tx.now, tx.estimated_ends)
     found = _earliest(tx.state, projections, task, classes)

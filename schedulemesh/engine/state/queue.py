@@ -63,6 +63,8 @@ class QueuedTask(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     front: int = 0
     #: Its reserved start; only the first task of a pool has one.
     reservation: Reservation | None = None
+    #: The first start that was ever reserved for it by the durations of earlier runs; None: none was.
+    first_at: float | None = None
     #: How long it runs in all by earlier runs, for its order; None: that is not known, or not asked for.
     estimate_s: float | None = None
     #: Its class while it may start; None: it is held, or waits for ``not_before``.
@@ -207,11 +209,13 @@ class Queue:
     def reserve(self, task_id: str, reservation: Reservation | None) -> None:
         """Reserve a task's start, or drop its reservation. What was held back before may fit now."""
         self.changed = True
-        self.by_id[task_id].reservation = reservation
+        task = self.by_id[task_id]
+        task.reservation = reservation
         if reservation is None:
             self.reserved.pop(task_id, None)
         else:
             self.reserved[task_id] = None
+            task.first_at = reservation.first_at if task.first_at is None else task.first_at
 
     def order_by(self, policy: QueuePolicy) -> None:
         """Serve the tasks in the order of this policy from now on."""
@@ -263,6 +267,12 @@ class Queue:
         """The first task of a pool that may start; extra members are passed over. None: there is none."""
         pool = self.pools.get(pool_name)
         return self.by_id[pool.firsts[0][-1]] if pool is not None and pool.firsts else None
+
+    def firsts_of(self, pool_name: str) -> Iterator[QueuedTask]:
+        """The first task of each class of a pool that may start, in their order, without extra members."""
+        pool = self.pools.get(pool_name)
+        for *_, task_id in () if pool is None else pool.firsts:
+            yield self.by_id[task_id]
 
     def is_next(self, task: QueuedTask) -> bool:
         """Whether no task of its pool comes before it but extra members; False where it may not start yet."""

@@ -388,7 +388,10 @@ class RehearsedWorld(World):
         ended_at = None if known is None else self._reported.ending_at.get(known.id, known.ended_at)
         if known is not None and ended_at is not None:
             if known.released_at is not None:
-                due = max(self.now, known.released_at + (self.now - ended_at))
+                # While it starts it may be told to stop without that being an event: its end is one.
+                starts = known.started_at is None and self._expected is not None
+                late_s = 0.0 if starts else self.now - ended_at
+                due = max(self.now, known.released_at + late_s)
             elif known.open and ended_at == self.now:
                 due = inf
         elif known is not None and known.open and self._expected is not None:
