@@ -10,12 +10,6 @@ from tests.engine.builders import NOTHING, Mesh, amount, node, pool, shape
 LENDING = {"cohort": "all"}
 
 
-def start(mesh, name, pool_name="p", **how):
-    """A task that runs."""
-    mesh.queue(name, pool_name, **how)
-    mesh.report(name)
-
-
 def greedy(spec):
     return structs.replace(spec, queueing="greedy")
 
@@ -36,7 +30,7 @@ def test_the_first_task_is_not_refused_for_what_a_later_one_would_have_delayed()
         nodes=[node("n1", gpu=8, cpu=16)],
     )
     mesh.order_by(order="fifo", passing_limit_s=0.0)
-    start(mesh, "busy", "r", gpu=2)
+    mesh.run("busy", "r", gpu=2)
     mesh.queue("first", gpu=8)
     mesh.tick(1)
     mesh.queue("small", gpu=2)
@@ -54,7 +48,7 @@ def test_what_is_placed_by_ray_does_not_wait_for_room_on_a_node():
         reported = s.AgentReported(agent_name=name, incarnation=order.incarnation, node_id=None)
         mesh.handle(reported)
 
-    start(mesh, "busy", gpu=4, duration=1000.0)
+    mesh.run("busy", gpu=4, duration=1000.0)
     start_by_ray("filler", gpu=6)
     start_by_ray("short", gpu=5, duration=10.0)
     mesh.queue("first", gpu=8, duration=100.0)
@@ -73,11 +67,11 @@ def test_estimates_and_declared_durations_are_not_compared_with_each_other():
     )
     mesh.order_by(order="fifo", estimates=True, passing_limit_s=30.0)
     for n in range(4):
-        start(mesh, f"past-{n}", gpu=2, owner="al")
+        mesh.run(f"past-{n}", gpu=2, owner="al")
         mesh.now += 50
         mesh.complete(f"past-{n}")
-    start(mesh, "busy", gpu=6, duration=60.0)
-    start(mesh, "short", gpu=2, duration=60.0)
+    mesh.run("busy", gpu=6, duration=60.0)
+    mesh.run("short", gpu=2, duration=60.0)
     mesh.queue("first", gpu=8, duration=100.0)
     mesh.tick(1)
     mesh.queue("before", "q", gpu=6, duration=3000.0)
@@ -109,9 +103,9 @@ def test_a_later_task_of_a_class_that_has_to_borrow_waits_for_its_pool_to_be_ser
         usage_half_life_s=0.0,
     )
     mesh.order_by(order="fifo")
-    start(mesh, "own", gpu=2)
-    start(mesh, "borrower", gpu=1)
-    start(mesh, "busy", cpu=5, duration=100.0)
+    mesh.run("own", gpu=2)
+    mesh.run("borrower", gpu=1)
+    mesh.run("busy", cpu=5, duration=100.0)
     usage(13)
     mesh.complete("own")
     usage(15)
@@ -128,7 +122,7 @@ def test_a_later_task_of_a_class_that_has_to_borrow_waits_for_its_pool_to_be_ser
 
 def test_a_task_that_joins_does_not_pass_an_equal_one_that_may_start_by_now():
     mesh = Mesh(pool("p", gpu=8, cpu=100), nodes=[node("n1", gpu=8, cpu=100)])
-    start(mesh, "busy", gpu=6, duration=100.0)
+    mesh.run("busy", gpu=6, duration=100.0)
     mesh.queue("first", gpu=8, duration=100.0)
     mesh.tick(1)
     mesh.queue("earlier", gpu=2, duration=500.0)
@@ -144,7 +138,7 @@ def test_a_task_that_fits_but_has_to_wait_for_another_pool_holds_back_nobody_els
         nodes=[node("n1", gpu=8, cpu=100)],
     )
     mesh.order_by(order="fifo")
-    start(mesh, "busy", "h", gpu=6, duration=10_000.0)
+    mesh.run("busy", "h", gpu=6, duration=10_000.0)
     mesh.queue("first", "h", gpu=8, duration=100.0)
     mesh.tick(1)
     mesh.queue("long", "p", gpu=2, duration=1e6)
@@ -173,7 +167,7 @@ def test_a_task_that_could_never_start_holds_back_nobody():
 def test_behind_a_task_that_could_never_start_the_next_one_gets_a_reserved_start():
     mesh = Mesh(pool("p", gpu=8, cpu=100), nodes=[node("n1", gpu=4, cpu=100)])
     mesh.order_by(order="fifo")
-    start(mesh, "busy", gpu=3, duration=100.0)
+    mesh.run("busy", gpu=3, duration=100.0)
     mesh.queue("too-large", gpu=8)
     mesh.queue("next", gpu=4)
     mesh.tick(1)
@@ -186,7 +180,7 @@ def test_behind_a_task_that_could_never_start_the_next_one_gets_a_reserved_start
 def test_the_next_one_is_not_passed_before_the_tick_that_reserves_its_start():
     mesh = Mesh(pool("p", gpu=8, cpu=100), nodes=[node("n1", gpu=4, cpu=100)])
     mesh.order_by(order="fifo")
-    start(mesh, "busy", gpu=3, duration=100.0)
+    mesh.run("busy", gpu=3, duration=100.0)
     mesh.queue("too-large", gpu=8)
     mesh.queue("next", gpu=4)
     mesh.queue("long", gpu=1, duration=1e6)
@@ -199,7 +193,7 @@ def test_the_first_task_of_a_pool_that_is_drained_holds_back_nobody():
         pool("p", gpu=8, cpu=100), pool("q", gpu=8, cpu=100), nodes=[node("n1", gpu=8, cpu=100)]
     )
     mesh.order_by(order="fifo", passing_limit_s=0.0)
-    start(mesh, "busy", gpu=4)
+    mesh.run("busy", gpu=4)
     mesh.queue("first", gpu=8)
     mesh.tick(1)
     mesh.handle(s.DrainRequested(pool_name="p"))
@@ -211,7 +205,7 @@ def test_the_first_task_of_a_pool_that_is_drained_holds_back_nobody():
 def test_a_task_that_waits_for_one_whose_start_is_not_known_holds_back_nobody():
     mesh = Mesh(pool("p", gpu=8, cpu=100), pool("q", cpu=100), nodes=[node("n1", gpu=8, cpu=24)])
     mesh.order_by(order="fifo", passing_limit_s=0.0)
-    start(mesh, "busy", gpu=6)
+    mesh.run("busy", gpu=6)
     mesh.queue("first", gpu=8)
     mesh.tick(1)
     mesh.queue("needs-gpus", "p", gpu=2, cpu=16, labels={"of": "another class"})
@@ -234,7 +228,7 @@ def test_a_task_that_joins_does_not_pass_an_equal_one_whose_time_has_come():
 def test_the_time_until_which_estimates_count_is_not_forgotten_while_another_is_first():
     mesh = Mesh(pool("p", gpu=8, cpu=100), nodes=[node("n1", gpu=8, cpu=100)])
     mesh.order_by(order="priority", estimates=True)
-    start(mesh, "busy", gpu=8, duration=100.0, priority=9.0)
+    mesh.run("busy", gpu=8, duration=100.0, priority=9.0)
     mesh.queue("first", gpu=8)
     mesh.tick(1)
     before = mesh.state.queue.by_id["first"].reservation.first_at
@@ -249,7 +243,7 @@ def test_the_time_until_which_estimates_count_is_not_forgotten_while_another_is_
 def test_what_the_first_task_does_not_need_is_free_for_others():
     mesh = Mesh(pool("p", gpu=8, cpu=100), pool("q", cpu=100), nodes=[node("n1", gpu=8, cpu=100)])
     mesh.order_by(order="fifo", passing_limit_s=60.0)
-    start(mesh, "runs", gpu=4)
+    mesh.run("runs", gpu=4)
     mesh.queue("first", gpu=8)
     mesh.tick(100)
     mesh.queue("of-p", cpu=1)
@@ -267,7 +261,7 @@ def test_a_spare_reserved_group_is_found_behind_a_task_that_may_not_have_it():
         same_pool_priority_threshold=1e6,
     )
     mesh.make_all()
-    start(mesh, "has-the-reserved-one", gpu=1, priority=9.0)
+    mesh.run("has-the-reserved-one", gpu=1, priority=9.0)
     mesh.queue("has-the-dynamic-one", gpu=1, priority=1.0)
     mesh.make_all()
     mesh.report("has-the-dynamic-one")
@@ -286,8 +280,8 @@ def test_no_class_takes_all_that_a_pass_looks_at():
         nodes=[node("n1", gpu=8, cpu=100)],
     )
     mesh.order_by(order="fifo")
-    start(mesh, "busy", "h", gpu=6, duration=1e5)
-    start(mesh, "brief", "h", gpu=2, duration=50.0)
+    mesh.run("busy", "h", gpu=6, duration=1e5)
+    mesh.run("brief", "h", gpu=2, duration=50.0)
     mesh.queue("first", "h", gpu=8, duration=100.0)
     mesh.tick(1)
     many = [mesh.submission(f"long-{n}", gpu=2, duration=1e6 + n) for n in range(2_100)]

@@ -291,7 +291,7 @@ def held_back(state: MeshState, later: Later, seats: Seats, now: float) -> bool:
     """Whether a task that fits would delay the reserved start of one before it, wherever it ran."""
     delayed = []
     waiting = list(state.queue.by_id.values())
-    firsts = (task for task in state.queue.firsts_of(later.pool_name))
+    firsts = state.queue.firsts_of(later.pool_name)
     first = next((task for task in firsts if is_reserved_for(state, task)), None)
     if first is not None and first.reservation is None:
         tx = Transaction(state, now, Strategies())

@@ -81,7 +81,7 @@ def _named(rows: Iterable[Mapping[str, object]], ray_job_id: str) -> Sequence[Ma
     if not found:
         raise RayJobNotFoundError(
             f"there is no Ray job {ray_job_id!r} that runs and holds something outside of this scheduler; "
-            "external_usage() lists those that there are (schedulemesh external)"
+            "external_usage() lists those that there are, and jobs() those that are adopted already"
         )
     drivers = sorted({str(row["job_id"]) for row in found})
     if len(drivers) > 1:
