@@ -203,15 +203,18 @@ def test_the_first_task_of_a_pool_that_is_drained_holds_back_nobody():
 
 
 def test_a_task_that_waits_for_one_whose_start_is_not_known_holds_back_nobody():
-    mesh = Mesh(pool("p", gpu=8, cpu=100), pool("q", cpu=100), nodes=[node("n1", gpu=8, cpu=24)])
+    mesh = Mesh(
+        *(pool(name, gpu=8, cpu=100) for name in ("h", "p", "q")),
+        nodes=[node("n1", gpu=8, cpu=24)],
+    )
     mesh.order_by(order="fifo", passing_limit_s=0.0)
-    mesh.run("busy", gpu=6)
-    mesh.queue("first", gpu=8)
+    mesh.run("busy", "h", gpu=6)
+    mesh.queue("first", "h", gpu=8)
     mesh.tick(1)
-    mesh.queue("needs-gpus", "p", gpu=2, cpu=16, labels={"of": "another class"})
+    mesh.queue("needs-gpus", "p", gpu=2, cpu=16)
     mesh.tick(1)
     mesh.queue("of-q", "q", cpu=16)
-    assert mesh.waiting() == ["first", "needs-gpus"]
+    assert (mesh.waiting("h"), mesh.waiting("p")) == (["first"], ["needs-gpus"])
     assert not mesh.waiting("q")
 
 
@@ -236,7 +239,7 @@ def test_the_time_until_which_estimates_count_is_not_forgotten_while_another_is_
     mesh.tick(1)
     assert mesh.state.queue.by_id["first"].reservation is None
     mesh.cancel("urgent")
-    mesh.tick(50)
+    mesh.tick(150)  # by then its start is not known any more
     assert mesh.state.queue.by_id["first"].reservation.first_at == before == 1100.0
 
 
