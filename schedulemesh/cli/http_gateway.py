@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 from typing import NamedTuple
 from urllib.parse import urlencode, urlsplit
 
-from schedulemesh.cli.command import Target
+from schedulemesh.cli.command import Target, note
 from schedulemesh.cli.exits import accepted
 from schedulemesh.cli.following import Part, by_stream
 from schedulemesh.config.discovery import found
@@ -23,7 +23,12 @@ from schedulemesh.errors import (
     SchedulerUnavailableError,
 )
 from schedulemesh.protocol.answers import AnswerT, decode_answer
-from schedulemesh.protocol.credentials import ENVIRONMENT_VARIABLE
+from schedulemesh.protocol.credentials import (
+    ENVIRONMENT_VARIABLE,
+    new_nonce,
+    same,
+    server_proof,
+)
 from schedulemesh.protocol.history_requests import QueryEvents
 from schedulemesh.protocol.requests import AnyRequest, encode_request
 
@@ -33,6 +38,9 @@ _CONNECT_S, _ANSWER_S = 3.0, 900.0
 _SILENT_S = 30.0
 _PATH, _TYPE = "/api/v1/requests", "application/msgpack"
 _STREAM = "/api/v1/events/stream"
+_PROOF = "/proof"
+#: Bytes of a proof that are read of whoever answers.
+_MOST_OF_PROOF = 10_000
 _UNAVAILABLE = (502, 503, 504)
 
 
@@ -41,6 +49,12 @@ class Served(NamedTuple):
 
     url: str
     token: str
+    #: With which the API proves that it is the scheduler's; None: it is at a URL that the user gave.
+    key: str | None = None
+
+
+class ImpostorError(ConnectionRefusedError):
+    """Another process than the scheduler's listens where its HTTP API was: it is sent no token."""
 
 
 class HttpGateway:
@@ -82,8 +96,9 @@ class HttpGateway:
         return response, response.read()
 
     def _connect(self) -> None:
-        url, self._token = self._locate()
-        self._connection = _connected(url)
+        served = self._locate()
+        self._token = served.token
+        self._connection = _connected(served)
 
     def follow(self, query: QueryEvents) -> Iterator[Part]:
         """The events after ``query.after``, as they happen; see Gateway."""
@@ -96,7 +111,7 @@ class HttpGateway:
         filters = {"after": query.after, "task_id": query.task_id, "pool_name": query.pool_name}
         given = [(name, value) for name, value in filters.items() if value is not None]
         path = f"{_STREAM}?{urlencode([*given, *(('kind', kind) for kind in query.kinds)])}"
-        with closing(_connected(served.url)) as connection:
+        with closing(_connected(served)) as connection:
             connection.sock.settimeout(_SILENT_S)
             connection.request("GET", path, headers={"authorization": f"Bearer {served.token}"})
             response = connection.getresponse()
@@ -137,7 +152,9 @@ def discovered(target: Target) -> Iterator[HttpGateway | None]:
     try:
         has_none = file is None or not file.url
         gateway = None if has_none else HttpGateway(lambda: _found_again(target))
-    except OSError:
+    except OSError as error:
+        if isinstance(error, ImpostorError):
+            note(f"{error}; the scheduler is asked over Ray instead")
         gateway = None
     if gateway is None:
         yield None
@@ -157,13 +174,48 @@ def _found_again(target: Target) -> Served:
         raise SchedulerNotFoundError(f"scheduler {target.name!r} was shut down")
     if not file.url:
         raise ConnectionRefusedError(f"scheduler {target.name!r} was started again without one")
-    return Served(file.url, os.environ.get(ENVIRONMENT_VARIABLE) or file.token)
+    return Served(file.url, os.environ.get(ENVIRONMENT_VARIABLE) or file.token, file.key)
 
 
-def _connected(url: str) -> http.client.HTTPConnection:
-    parts = urlsplit(url)
+def _connected(served: Served) -> http.client.HTTPConnection:
+    """A connection to an API that has proved itself where it can. Raises OSError."""
+    parts = urlsplit(served.url)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     connection = kind(parts.hostname or "", parts.port, timeout=_CONNECT_S)
-    connection.connect()
+    # Otherwise it would connect again by itself, to whoever listens by then.
+    connection.auto_open = 0
+    try:
+        connection.connect()
+        if served.key is not None:
+            _check_server(connection, served.url, served.key)
+    except BaseException:
+        connection.close()
+        raise
     connection.sock.settimeout(_ANSWER_S)
     return connection
+
+
+def _check_server(connection: http.client.HTTPConnection, url: str, key: str) -> None:
+    """Raise OSError unless the process at the other end knows the key in the scheduler's file: whoever has
+    taken the port since would get the token of an operator.
+    """
+    nonce = new_nonce()
+    try:
+        connection.request("GET", f"{_PROOF}?nonce={nonce}")
+        response = connection.getresponse()
+        body = response.read(_MOST_OF_PROOF)
+    except http.client.HTTPException as error:
+        raise ImpostorError(f"what listens at {url} is not the scheduler: {error!r}") from None
+    if response.status in _UNAVAILABLE:
+        raise ConnectionRefusedError(f"the HTTP API at {url} takes no more connections")
+    try:
+        proof = json.loads(body)["proof"].encode()
+    except (ValueError, KeyError, TypeError, AttributeError):
+        proof = b""
+    if not (key and same(proof, server_proof(key, url, nonce).encode())):
+        raise ImpostorError(
+            f"the process that listens at {url} does not prove that it is the scheduler's, so it is sent no "
+            "token"
+        )
+    if connection.sock is None:
+        raise ConnectionResetError(f"the HTTP API at {url} has closed the connection")

@@ -33,6 +33,9 @@ class Discovered(msgspec.Struct, frozen=True, kw_only=True):
     token: str
     #: The id of the process that serves the HTTP API.
     pid: int
+    #: What only that process and readers of this file know; with it the process proves that it is the one
+    #: that wrote the file (``protocol.credentials.server_proof``).
+    key: str = ""
 
     def __repr__(self) -> str:
         return f"Discovered(name={self.name!r}, namespace={self.namespace!r}, url={self.url!r})"

@@ -95,6 +95,24 @@ def process_key(secret: bytes, *of: object) -> bytes:
     return hmac.digest(secret, msgspec.msgpack.encode(of), "sha256")
 
 
+def server_proof(key: str, url: str, nonce: str) -> str:
+    """What the process of the HTTP API answers to a nonce, so that a client on the same machine sends its
+    token to nobody else. ``key``: from the scheduler's file. ``url``: where the process itself listens, so
+    that the answer is of no use to a process that listens elsewhere and passes the nonce on.
+    """
+    return hmac.new(key.encode(), msgspec.json.encode((url, nonce)), "sha256").hexdigest()
+
+
+def is_nonce(given: str) -> bool:
+    """Whether this is a nonce, as ``new_nonce`` makes it."""
+    return len(given) == 64 and all(character in "0123456789abcdef" for character in given)
+
+
+def new_nonce() -> str:
+    """A nonce for ``server_proof``: 256 random bits in hex."""
+    return secrets.token_hex(32)
+
+
 def same(key: object, expected: bytes) -> bool:
     """Whether a key is the expected one; how long this takes says nothing of how much of it is right."""
     return type(key) is bytes and hmac.compare_digest(key, expected)

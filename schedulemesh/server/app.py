@@ -22,7 +22,7 @@ from schedulemesh.errors import InvalidRequestError, SchedulerUnavailableError
 from schedulemesh.metrics.exposition import CONTENT_TYPE
 from schedulemesh.protocol.answers import encode_answer
 from schedulemesh.protocol.callers import Caller
-from schedulemesh.protocol.credentials import hash_of, new_secret
+from schedulemesh.protocol.credentials import hash_of, is_nonce, new_secret
 from schedulemesh.protocol.drain_requests import Drain
 from schedulemesh.protocol.history_requests import QueryEvents
 from schedulemesh.protocol.metric_requests import GetMetrics
@@ -66,11 +66,15 @@ Endpoint = Callable[[Request], Awaitable[ASGIApp]]
 
 
 def application(
-    gateway: Gateway, tokens: Tokens, settings: HttpSettings, feed: EventFeed
+    gateway: Gateway,
+    tokens: Tokens,
+    settings: HttpSettings,
+    feed: EventFeed,
+    prove: Callable[[str], str],
 ) -> Starlette:
-    """The HTTP API of the scheduler behind a gateway."""
+    """The HTTP API of the scheduler behind a gateway. ``prove``: the proof of this process for a nonce."""
     return Starlette(
-        routes=_routes(_Calls(gateway, tokens, feed)),
+        routes=_routes(_Calls(gateway, tokens, feed, prove)),
         middleware=[Middleware(Guard, settings=settings, tokens=tokens)],
         exception_handlers={
             Problem: answer_problem,
@@ -86,6 +90,7 @@ def _routes(calls: _Calls) -> list[Route]:
     """Paths in the order in which they are tried: those that end in a name match most, so they come last."""
     routes = [
         Route("/healthz", calls.healthz, methods=["GET"]),
+        Route("/proof", calls.proof, methods=["GET"]),
         Route("/metrics", calls.metrics, methods=["GET"]),
         _route("/requests", calls.packed, "POST"),
         _route("/openapi.json", calls.openapi, "GET"),
@@ -111,14 +116,26 @@ def _route(path: str, endpoint: Endpoint, method: str) -> Route:
 class _Calls:
     """The endpoints."""
 
-    def __init__(self, gateway: Gateway, tokens: Tokens, feed: EventFeed) -> None:
+    def __init__(
+        self, gateway: Gateway, tokens: Tokens, feed: EventFeed, prove: Callable[[str], str]
+    ) -> None:
         self._gateway, self._tokens, self._feed = gateway, tokens, feed
+        self._prove = prove
         self._reads = SharedReads(gateway)
         self._document = document(API)
 
     async def healthz(self, _request: Request) -> Response:
         """Whether this process serves; it says nothing about the supervisor."""
         return json_response({"success": True})
+
+    async def proof(self, request: Request) -> Response:
+        """That this is the process that wrote the scheduler's file on this machine."""
+        nonce = request.query_params.get("nonce", "")
+        if not is_nonce(nonce):
+            raise Problem(
+                400, "invalid_request", "give nonce=, 64 random characters of 0-9 and a-f"
+            )
+        return json_response({"success": True, "proof": self._prove(nonce)})
 
     async def metrics(self, request: Request) -> Response:
         """All metrics for a Prometheus server, which needs no token on this machine. ``agents=true`` adds

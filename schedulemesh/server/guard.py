@@ -24,7 +24,7 @@ from schedulemesh.server.problems import Problem, json_response, unavailable
 MAX_BODY, BODY_S = 16 * 1024 * 1024, 30.0
 
 #: Paths that are answered without a token: the first to anybody, the second to this machine's processes.
-_OPEN, _OPEN_ON_LOOPBACK = "/healthz", "/metrics"
+_OPEN, _OPEN_ON_LOOPBACK = ("/healthz", "/proof"), "/metrics"
 
 #: Headers that proxies add.
 _OF_PROXIES = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
@@ -95,7 +95,7 @@ class Guard:
                 raise unavailable(error) from None
             if caller is not None:
                 return caller
-        elif path == _OPEN or (path == _OPEN_ON_LOOPBACK and _from_loopback(scope, headers)):
+        elif path in _OPEN or (path == _OPEN_ON_LOOPBACK and _from_loopback(scope, headers)):
             return None
         self._tokens.refused()
         raise Problem(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import functools
 import logging
 import os
 import socket
@@ -13,6 +14,7 @@ import uvicorn
 from schedulemesh.config.discovery import Discovered, forget, found, write
 from schedulemesh.config.http import HttpSettings
 from schedulemesh.errors import NotAllowedError
+from schedulemesh.protocol.credentials import new_secret, server_proof
 from schedulemesh.server.app import application
 from schedulemesh.server.connections import PatientProtocol
 from schedulemesh.server.event_feed import EventFeed
@@ -53,8 +55,10 @@ class HttpServer:
             url=f"http://{f'[{host}]' if ':' in host else host}:{port}",
             token=token,
             pid=os.getpid(),
+            key=new_secret(),
         )
-        app = application(self._gateway, tokens, self._settings, self._feed)
+        prove = functools.partial(server_proof, discovered.key, discovered.url)
+        app = application(self._gateway, tokens, self._settings, self._feed, prove)
         self._server = uvicorn.Server(
             uvicorn.Config(
                 app,

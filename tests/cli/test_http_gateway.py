@@ -8,17 +8,20 @@ import fcntl
 import json
 import os
 import pty
+import socket
 import struct
 import subprocess
 import sys
 import termios
+import threading
 
+import msgspec
 import pytest
 
 from schedulemesh.cli.command import Target
 from schedulemesh.cli.exits import ExitCode
 from schedulemesh.cli.http_gateway import discovered
-from schedulemesh.config.discovery import Discovered, write
+from schedulemesh.config.discovery import Discovered, found, write
 from schedulemesh.errors import SchedulerUnavailableError
 from schedulemesh.protocol.answers import Listed
 from schedulemesh.protocol.requests import ListPools
@@ -138,6 +141,87 @@ def test_a_scheduler_that_comes_back_without_an_api_is_asked_nothing(api):
         write(api.folder, without)
         with pytest.raises(SchedulerUnavailableError, match="started again without one"):
             gateway.ask(ListPools(), Listed)
+
+
+class Listener:
+    """Another process on the port of the API: it keeps what it is sent, and answers with what it is given."""
+
+    def __init__(self, url, answer):
+        host, port = url.removeprefix("http://").split(":")
+        self.socket = socket.create_server((host, int(port)))
+        self.heard, self.answer = b"", answer
+        self.thread = threading.Thread(target=self.listen, daemon=True)
+        self.thread.start()
+
+    def listen(self):
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self.socket.accept()
+                with connection:
+                    while data := connection.recv(65_536):
+                        self.heard += data
+                        connection.sendall(self.answer(data))
+
+    def close(self):
+        # An accept that waits is ended by shutdown only.
+        self.socket.shutdown(socket.SHUT_RDWR)
+        self.socket.close()
+        self.thread.join()
+
+
+def response(body):
+    return b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
+
+
+@pytest.mark.parametrize("token", ["", "sm_given_in_the_environment"])
+def test_whoever_took_the_port_is_sent_no_token(api, monkeypatch, capsys, token):
+    monkeypatch.setenv("SCHEDULEMESH_TOKEN", token)
+    file, target = found(api.folder, "space", "mesh"), Target(name="mesh", namespace="space")
+    with discovered(target) as gateway:
+        assert gateway is not None
+        api.end()
+        write(api.folder, file)
+        for answer in (
+            lambda data: response(b'{"success": true, "proof": "0"}'),
+            lambda data: response(b"[]"),
+            lambda data: response(json.dumps({"proof": [1]}).encode()),
+            lambda data: b"no HTTP\r\n\r\n",
+        ):
+            other = Listener(api.url, answer)
+            for _ in range(2):
+                with pytest.raises(SchedulerUnavailableError):
+                    gateway.ask(ListPools(), Listed)
+            with discovered(target) as none:
+                assert none is None
+            other.close()
+            assert b"GET /proof?nonce=" in other.heard
+            assert b"sm_" not in other.heard
+    assert "asked over Ray instead" in capsys.readouterr().err
+    api.start()
+
+
+def test_a_proof_that_is_fetched_from_the_real_server_is_not_accepted_elsewhere(api, monkeypatch):
+    file = found(api.folder, "space", "mesh")
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as free:
+        elsewhere = f"http://127.0.0.1:{free.getsockname()[1]}"
+
+    def passed_on(data):
+        path = data.split(b" ")[1].decode()
+        return response(api.client.get(path, headers={"authorization": ""}).content)
+
+    other = Listener(elsewhere, passed_on)
+    write(api.folder, msgspec.structs.replace(file, url=elsewhere))
+    with discovered(Target(name="mesh", namespace="space")) as gateway:
+        assert gateway is None
+    other.close()
+    write(api.folder, file)
+    assert b"sm_" not in other.heard
+
+
+def test_a_nonce_has_one_form(api):
+    for given in ("", "ab", "x" * 64, "0" * 65, "A" * 64):
+        with api.client_with(None) as client:
+            assert client.get("/proof", params={"nonce": given}).status_code == 400
 
 
 def on_a_terminal(*words):
