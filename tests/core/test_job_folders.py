@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import time
+
 import pytest
 
+from schedulemesh.core.agent import job_folders
 from schedulemesh.core.agent.job_folders import (
     KEPT_S,
     SEGMENTS,
     LogWriter,
     attempts_in,
     job_folder,
+    occupy,
     prune,
     read_log,
     task_folder,
@@ -74,6 +79,85 @@ def test_an_attempt_that_has_written_before_continues_its_log(tmp_path):
     assert read_log(tmp_path, 1, 0, 100).data == b"first second"
 
 
+class NearlyFull:
+    """A file on a disk that takes a few bytes of each write, then none until there is room again."""
+
+    def __init__(self, file, room):
+        self.file, self.room = file, room
+
+    def write(self, data):
+        if not self.room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        count = min(3, self.room)
+        self.room -= count
+        return self.file.write(data[:count])
+
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+
+
+def test_a_log_is_read_on_after_the_disk_was_full(tmp_path):
+    log = LogWriter(tmp_path, 1, segment_bytes=10)
+    log._file = NearlyFull(log._file, 8)
+
+    with pytest.raises(OSError, match="No space"):
+        log.write(b"0123456789abc")
+    log._file = log._file.file
+    for part in (b"more ", b"and more ", b"end"):
+        log.write(part)
+    log.close()
+
+    assert read_log(tmp_path, 1, 0, 100).data == b"01234567more and more end"
+    assert log.last_line == "0123456789abcmore and more end"
+
+
+def test_bytes_that_are_missing_in_a_log_are_passed_over(tmp_path):
+    for begin, text in ((0, b"0123"), (10, b"abcd"), (14, b"ef")):
+        (tmp_path / f"1.{begin}.log").write_bytes(text)
+
+    pieces = [read_log(tmp_path, 1, begin, 100) for begin in (0, 4, 7, 12, 16)]
+
+    assert [(piece.begin, piece.data) for piece in pieces] == [
+        (0, b"0123"),
+        (10, b"abcdef"),
+        (10, b"abcdef"),
+        (12, b"cdef"),
+        (16, b""),
+    ]
+    assert (read_log(tmp_path, 1, 0, 2).data, read_log(tmp_path, 1, 11, 4).data) == (b"01", b"bcde")
+
+
+def test_a_log_whose_first_segment_is_removed_is_read_from_the_next(tmp_path, monkeypatch):
+    written(tmp_path, 1, *[b"0123456789"] * 3, segment_bytes=10)
+    listed = job_folders._segments
+
+    def removed_after_it_was_listed(folder, attempt):
+        segments = listed(folder, attempt)
+        segments[0].path.unlink(missing_ok=True)
+        return segments
+
+    monkeypatch.setattr(job_folders, "_segments", removed_after_it_was_listed)
+    piece = read_log(tmp_path, 1, 0, 100)
+
+    assert (piece.begin, piece.data, piece.end) == (10, b"0123456789" * 2, 30)
+
+
+def test_the_folder_of_a_running_job_stays_whatever_the_clock_says(tmp_path):
+    runs, ended = (key(name, str(tmp_path)) for name in ("runs", "ended"))
+    for of_job in (runs, ended):
+        (job_folder(of_job) / "attempt-1").mkdir(parents=True)
+    late = time.time() + 10 * KEPT_S
+
+    with occupy(job_folder(runs)), occupy(job_folder(ended)):
+        prune(job_folder(key("other", str(tmp_path))), late)
+        assert job_folder(ended).is_dir()
+    with occupy(job_folder(runs)):
+        prune(job_folder(key("other", str(tmp_path))), late)
+
+    assert job_folder(runs).is_dir()
+    assert not job_folder(ended).exists()
+
+
 @pytest.mark.parametrize(
     ("parts", "last"),
     [
@@ -82,7 +166,12 @@ def test_an_attempt_that_has_written_before_continues_its_log(tmp_path):
         ((b"one\n", b"two\n", b"\n\n"), "two"),
         ((b"\xff\n",), "\\xff"),
         ((), ""),
-        ((b"a\rb\x1b[2Jc\td\n",), "b\\x1b[2Jc\td"),
+        ((b"a\rbc\td\n",), "bc\td"),
+        ((b"one\n", b"\x1b[0m\x1b[?25h\n"), "one"),
+        ((b"\x1b[1;31mtwo\x1b[0m\n\x1b]0;title\x07\n",), "two"),
+        ((b"one\n\x1b[2K\r 50%|\xe2\x96\x88| 1/2\r\x1b[A\x1b[K",), "50%|\u2588| 1/2"),
+        ((b"one\n\x1b(B\x1b=\x1b7\n",), "one"),
+        ((b"a\x00b\n",), "a\\x00b"),
         ((b"x" * 9000 + b"end",), "x" * 497 + "end"),
     ],
 )

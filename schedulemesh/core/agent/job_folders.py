@@ -6,6 +6,7 @@ log is a sequence of segments, files that are named after the attempt and the po
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
@@ -13,8 +14,9 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 from schedulemesh.protocol.job_logs import JobKey, LogPiece
 
@@ -22,12 +24,18 @@ from schedulemesh.protocol.job_logs import JobKey, LogPiece
 SEGMENT_BYTES, SEGMENTS = 16 * 1024 * 1024, 8
 #: Seconds for which the folders of jobs that have ended are kept.
 KEPT_S = 7 * 86400.0
+#: The file that is locked while an attempt runs.
+_LOCK = "lock"
 #: Bytes among which the last line is looked for.
 _TAIL_BYTES = 4096
 #: Characters of a task id that its folder's name shows, and of the last line of a log.
 _SHOWN, _SHOWN_OF_LINE = 60, 500
 
 _SEGMENT = re.compile(r"(\d+)\.(\d+)\.log")
+#: What a terminal obeys and does not show: colours, movements of the cursor, titles of windows.
+_TERMINAL_CODE = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|[ -/]*[0-~])"
+)
 
 
 class _Segment(NamedTuple):
@@ -76,30 +84,42 @@ class LogWriter:
         self._tail = b""
 
     def write(self, data: bytes) -> None:
-        """Append bytes, which can be read at once."""
-        self._file.write(data)
-        self._position += len(data)
+        """Append bytes, which can be read at once. Raises OSError where the disk is full: what is not written
+        then is lost, and what comes later follows what is.
+        """
         self._tail = (self._tail + data)[-_TAIL_BYTES:]
+        remaining = memoryview(data)
+        while remaining:
+            # On a disk that is nearly full, only a part of it may be written.
+            count = self._file.write(remaining) or 0
+            self._position += count
+            remaining = remaining[count:]
         if self._file.tell() >= self._segment_bytes:
-            self._file.close()
-            self._file = self._opened()
-            for old in _segments(self._folder, self._attempt)[:-SEGMENTS]:
-                old.path.unlink(missing_ok=True)
+            self._next_segment()
+
+    def _next_segment(self) -> None:
+        following = self._opened()
+        self._file.close()
+        self._file = following
+        for old in _segments(self._folder, self._attempt)[:-SEGMENTS]:
+            old.path.unlink(missing_ok=True)
 
     @property
     def last_line(self) -> str:
-        """The last line that is not empty, of a long one its end, with what a terminal would obey escaped;
-        empty: nothing was written.
+        """The last line that shows something, of a long one its end, without the codes that a terminal obeys,
+        and with other characters that cannot be printed escaped; empty: there is none.
         """
-        lines = self._tail.rstrip().splitlines()
-        line = lines[-1].decode(errors="backslashreplace").strip() if lines else ""
-        return "".join(_printable(char) for char in line[-_SHOWN_OF_LINE:])
+        text = self._tail.decode(errors="backslashreplace")
+        for line in reversed(_TERMINAL_CODE.sub("", text).splitlines()):
+            if shown := line.replace("\b", "").strip():
+                return "".join(_printable(char) for char in shown[-_SHOWN_OF_LINE:])
+        return ""
 
     def close(self) -> None:
         """Close the log."""
         self._file.close()
 
-    def _opened(self) -> BinaryIO:
+    def _opened(self) -> FileIO:
         path = self._folder / f"{self._attempt}.{self._position}.log"
         return path.open("ab", buffering=0)
 
@@ -110,27 +130,29 @@ def _printable(char: str) -> str:
 
 def read_log(folder: Path, attempt: int | None, begin: int, limit: int) -> LogPiece | None:
     """At most ``limit`` bytes of an attempt's log (None: of the last attempt) from a position on; a negative
-    one counts from the end. None: there is no log.
+    one counts from the end. Bytes that are missing in between are passed over. None: there is no log.
     """
     numbers = attempts_in(folder)
     if not numbers or (attempt is not None and attempt not in numbers):
         return None
     attempt = numbers[-1] if attempt is None else attempt
     segments = _segments(folder, attempt)
+    if not segments:  # they have been removed just now
+        return None
     first, end = segments[0].begin, segments[-1].end
     begin = max(first, end + begin if begin < 0 else begin)
-    parts, position = [], begin
+    data = b""
     for segment in segments:
-        if position - begin >= limit:
-            break
+        position = begin + len(data)
         if segment.end <= position:
             continue
+        if len(data) == limit or (data and segment.begin > position):
+            break
+        begin = max(begin, segment.begin) if not data else begin
         with suppress(FileNotFoundError), segment.path.open("rb") as file:
-            file.seek(position - segment.begin)
-            data = file.read(limit - (position - begin))
-            parts.append(data)
-            position += len(data)
-    return LogPiece(attempt=attempt, begin=begin, data=b"".join(parts), end=max(end, position))
+            file.seek(begin + len(data) - segment.begin)
+            data += file.read(limit - len(data))
+    return LogPiece(attempt=attempt, begin=begin, data=data, end=max(end, begin + len(data)))
 
 
 def attempts_in(folder: Path) -> list[int]:
@@ -138,18 +160,40 @@ def attempts_in(folder: Path) -> list[int]:
     return sorted({int(match[1]) for _, match in _logs(folder)})
 
 
+def occupy(folder: Path) -> FileIO:
+    """Keep a folder from being removed, whatever the clock says, until the file is closed or this process
+    ends.
+    """
+    file = (folder / _LOCK).open("ab", buffering=0)
+    with suppress(OSError):  # a file system without locks, or another process of the same attempt
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return file
+
+
 def prune(folder: Path, now: float | None = None) -> None:
-    """Remove the folders of jobs beside this one that nothing was written to for long: jobs that have ended.
-    Folders with checkpoints stay: they are the user's.
+    """Remove the folders of jobs beside this one that nothing was written to for long, and that no process
+    occupies: jobs that have ended. Folders with checkpoints stay: they are the user's.
     """
     limit = (time.time() if now is None else now) - KEPT_S
     for job in folder.parent.parent.glob("*/*"):
-        if job != folder and job.name != "checkpoint" and _newest(job) <= limit:
+        old = job != folder and job.name != "checkpoint" and _newest(job) <= limit
+        if old and not _is_occupied(job):
             shutil.rmtree(job, ignore_errors=True)
             # What is not empty stays.
             for emptied in (job.parent / "checkpoint", job.parent):
                 with suppress(OSError):
                     emptied.rmdir()
+
+
+def _is_occupied(folder: Path) -> bool:
+    try:
+        with (folder / _LOCK).open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # it has no such file, or its file system no locks: its age alone decides
+        return False
+    return False
 
 
 def _newest(folder: Path) -> float:

@@ -21,7 +21,7 @@ from typing import IO, Any
 import ray
 
 from schedulemesh.core.agent.control_channel import current
-from schedulemesh.core.agent.job_folders import LogWriter, job_folder, prune, task_folder
+from schedulemesh.core.agent.job_folders import LogWriter, job_folder, occupy, prune, task_folder
 from schedulemesh.errors import JobFailedError, shown
 from schedulemesh.protocol.agents import JobStart
 from schedulemesh.protocol.job_command import JobCommand
@@ -91,6 +91,10 @@ class JobRunner:
         another exit code than 0.
         """
         self._make_folders()
+        with occupy(self._folder):
+            return self._run_in_folder()
+
+    def _run_in_folder(self) -> dict[str, Any]:
         # Another runner may remove the same folders.
         with contextlib.suppress(OSError):
             prune(self._folder)
