@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from schedulemesh.cli.command import Select, Since, Target, View, command
+from schedulemesh.cli.command import Select, Since, Target, View, command, note
 from schedulemesh.cli.output import show
 from schedulemesh.cli.rows import Column, Listing, Row
 from schedulemesh.cli.texts import data, local_time, moment
+from schedulemesh.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from schedulemesh.cli.gateway import Gateway
+    from schedulemesh.protocol.audit_requests import QueryAudit
 
 app = typer.Typer()
+
+#: Bytes at the end of a file in which its last line is looked for; a record is much shorter.
+_LAST_BYTES = 1_000_000
 
 
 def _who(row: Row) -> str:
@@ -65,17 +72,77 @@ def audit(
     outcome: Annotated[
         str | None, typer.Option(help="Only those that are done, refused or open.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=20_000, help="The last so many.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="The last so many.")] = 50,
+    append: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Append to this file as lines of JSON, the oldest first, what came after its last line. It "
+            "is created where it is missing, readable by its owner only.",
+        ),
+    ] = None,
 ) -> None:
     """Show who changed what, when, and from where; changes that were refused too."""
-    from schedulemesh.protocol.answers import Listed
     from schedulemesh.protocol.audit_requests import QueryAudit
 
     begin = None if since is None else moment(since)
-    request = QueryAudit(token=who, call=call, outcome=outcome, since=begin, limit=limit)
+    request = QueryAudit(token=who, call=call, outcome=outcome, since=begin)
+    if append is not None:
+        _append(target, request, append)
+        return
 
     def look(gateway: Gateway) -> Listing:
-        rows = gateway.ask(request, Listed).rows
+        rows = _changes(gateway, request, limit)
         return Listing(kind="changes", rows=rows, columns=_CHANGES, name="number")
 
     show(target, view, look, select)
+
+
+def _changes(gateway: Gateway, request: QueryAudit, limit: int) -> list[dict[str, Any]]:
+    """The newest changes, the newest first."""
+    from schedulemesh.protocol.answers import Listed
+    from schedulemesh.protocol.audit_requests import read_changes
+
+    rows = read_changes(request, limit, lambda page: gateway.ask(page, Listed).rows)
+    # A gateway raises what is refused.
+    return rows if isinstance(rows, list) else []
+
+
+def _append(target: Target, request: QueryAudit, path: Path) -> None:
+    """Append what a file does not have yet. A change that was open when it was written stays so there."""
+    import msgspec
+
+    from schedulemesh.cli.gateway import gateway_to
+    from schedulemesh.protocol.audit_requests import MAX_LISTED
+
+    try:
+        with open(path, "a+b", opener=_private) as file:
+            request = msgspec.structs.replace(request, after=_last_number(file))
+            with gateway_to(target) as gateway:
+                rows = _changes(gateway, request, MAX_LISTED)
+            file.writelines(msgspec.json.encode(row) + b"\n" for row in reversed(rows))
+    except (OSError, msgspec.MsgspecError, KeyError, TypeError) as error:
+        raise InvalidRequestError(
+            f"the changes cannot be appended to {path}: {error!r}; give a file that this command has "
+            "written, or a new one"
+        ) from error
+    note(f"{len(rows)} changes were appended to {path}")
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _last_number(file: BinaryIO) -> int:
+    """The number of the change in the last line of a file; 0: it has none. A line that was cut off, as when
+    the disk was full, is removed.
+    """
+    import msgspec
+
+    file.seek(max(0, file.seek(0, os.SEEK_END) - _LAST_BYTES))
+    data = file.read()
+    complete = data.rfind(b"\n") + 1
+    if complete < len(data):
+        file.truncate(file.tell() - len(data) + complete)
+    lines = data[:complete].splitlines()
+    return int(msgspec.json.decode(lines[-1])["number"]) if lines else 0

@@ -7,6 +7,26 @@ import msgspec
 #: Outcomes of a change. OPEN: it has not been answered, or the supervisor ended before it was.
 OPEN, DONE, REFUSED = "open", "done", "refused"
 
+#: The names of the requests that change the rules: who may call, what there is to share, and how it is
+#: shared. Operators make them, and their records are kept longest.
+LASTING_CALLS = frozenset(
+    (
+        "create_pool",
+        "ensure_pool",
+        "resize_pool",
+        "ensure_cohort",
+        "change_policy",
+        "change_queue_policy",
+        "create_token",
+        "rotate_token",
+        "change_token",
+        "revoke_token",
+        "register_state_handlers",
+        "cordon_node",
+        "drain",
+    )
+)
+
 
 class AuditRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A change that was requested. Texts that begin with ``{`` are JSON."""

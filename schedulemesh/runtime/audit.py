@@ -144,7 +144,9 @@ class Audit:
     def _rows(self, request: QueryAudit) -> list[dict[str, object]]:
         wanted = {name: getattr(request, name) for name in ("token", "call", "outcome")}
         rows: list[dict[str, object]] = []
-        for record in reversed(self._reactor.state.audit.all()):
+        for record in reversed(self._reactor.state.audit.records.values()):
+            if record.number <= request.after:
+                break
             if request.since is not None and record.at < request.since:
                 break
             if request.before is not None and record.number >= request.before:

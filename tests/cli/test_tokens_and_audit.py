@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 
 import pytest
 import yaml
 
+from schedulemesh.cli.exits import ExitCode
 from schedulemesh.config.discovery import Discovered, found, write
 from schedulemesh.config.http import home_folder
 from schedulemesh.domain.audit import DONE
@@ -105,3 +107,26 @@ def test_audit_shows_who_changed_what(scheduler, run, form, width):
     assert rows[0]["after"]["name"] == "研究"
     assert json.loads(run("audit", "--who", "nobody", "-o", "json").stdout) == []
     assert scheduler.calls.audit(outcome=DONE)["changes"] == rows
+
+
+def test_changes_are_appended_to_a_file_once(scheduler, run, tmp_path):
+    path = tmp_path / "audit.jsonl"
+
+    def append():
+        done = run("audit", "--append", path)
+        assert done.exit_code == 0, done.stderr
+        return [json.loads(line) for line in path.read_text().splitlines()]
+
+    first = append()
+    assert [row["number"] for row in first] == list(range(1, len(first) + 1))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert append() == first
+    with path.open("a") as file:
+        file.write('{"number": 99, "cut')
+    assert run("policy", "set", "min_runtime=5").exit_code == 0
+    after = append()
+    assert after[: len(first)] == first
+    assert [row["call"] for row in after[len(first) :]] == ["change_policy"]
+    path.write_text("something else\n")
+    assert run("audit", "--append", path).exit_code == ExitCode.USAGE
+    assert path.read_text() == "something else\n"

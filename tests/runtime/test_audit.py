@@ -8,12 +8,12 @@ import msgspec
 import pytest
 from msgspec import json
 
-from schedulemesh.domain.audit import OPEN, AuditRecord
+from schedulemesh.domain.audit import LASTING_CALLS, OPEN, AuditRecord
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.domain.tokens import Role
 from schedulemesh.engine.messages.audit_facts import ChangeAnswered, ChangeReceived
 from schedulemesh.engine.state import audit as audit_state
-from schedulemesh.engine.state.audit import AuditLog
+from schedulemesh.engine.state.audit import AuditLog, Group
 from schedulemesh.engine.state.snapshot import restored, take_snapshot
 from schedulemesh.errors import JournalError
 from schedulemesh.protocol import requests as r
@@ -214,19 +214,57 @@ def test_a_change_that_cannot_be_recorded_is_not_carried_out(mesh, monkeypatch):
     assert "p" not in mesh.running.reactor.state.ledger.accounts
 
 
-def received(number, at=0.0):
-    return ChangeReceived(record=AuditRecord(number=number, at=at, call="change"))
+def received(number, at=0.0, call="cancel_task", token="t"):
+    return ChangeReceived(record=AuditRecord(number=number, at=at, call=call, token=token))
 
 
-def test_refused_changes_do_not_push_others_out(monkeypatch):
-    monkeypatch.setattr(audit_state, "KEPT", 3)
-    monkeypatch.setattr(audit_state, "KEPT_REFUSED", 2)
+def numbers(log):
+    """What is kept, after checking that a restored log would keep the same."""
+    again = AuditLog()
+    again.restore(log.all(), log.next_number)
+    assert again.all() == log.all()
+    assert again.numbers == log.numbers
+    return [record.number for record in log.all()]
+
+
+@pytest.mark.parametrize(
+    ("call", "token", "outcome"),
+    [
+        ("cancel_task", "submitter", "done"),
+        ("cancel_tasks", "submitter", "open"),
+        ("change_policy", "viewer", "refused"),
+        ("preempt_task", "operator", "done"),
+        ("change_policy", "another operator", "done"),
+    ],
+)
+def test_no_number_of_other_changes_pushes_changes_of_the_rules_out(call, token, outcome):
+    log = AuditLog()
+    calls = ("change_policy", "resize_pool", "revoke_token")
+    for number, made in enumerate(calls, 1):
+        log.updates[ChangeReceived](received(number, call=made, token="operator"))
+        log.updates[ChangeAnswered](ChangeAnswered(number=number, outcome="done"))
+    log.updates[ChangeReceived](received(4, token="somebody"))
+    for number in range(5, 60_000):
+        log.updates[ChangeReceived](received(number, call=call, token=token))
+        if outcome != OPEN:
+            log.updates[ChangeAnswered](ChangeAnswered(number=number, outcome=outcome))
+    assert numbers(log)[:4] == [1, 2, 3, 4]
+    assert len(log.all()) - 4 == (
+        50_000
+        if outcome == "done" and call == "change_policy"
+        else 500 if outcome == "refused" else 1_000
+    )
+
+
+def test_a_token_keeps_its_latest_changes_and_its_latest_refused_ones(monkeypatch):
+    monkeypatch.setitem(audit_state.KEPT, Group.OTHER, 3)
+    monkeypatch.setitem(audit_state.KEPT, Group.REFUSED, 2)
     log = AuditLog()
     for number in range(1, 21):
         log.updates[ChangeReceived](received(number))
         outcome = "done" if number in (1, 2) else "refused"
         log.updates[ChangeAnswered](ChangeAnswered(number=number, outcome=outcome))
-    assert [record.number for record in log.all()] == [1, 2, 19, 20]
+    assert numbers(log) == [1, 2, 19, 20]
 
 
 def test_old_changes_are_forgotten(monkeypatch):
@@ -234,4 +272,12 @@ def test_old_changes_are_forgotten(monkeypatch):
     log = AuditLog()
     for number, at in ((1, 0.0), (2, 50.0), (3, 120.0)):
         log.updates[ChangeReceived](received(number, at))
-    assert [record.number for record in log.all()] == [2, 3]
+    assert numbers(log) == [2, 3]
+
+
+def test_changes_that_are_kept_longest_are_those_that_only_operators_make():
+    tags = {kind.__struct_config__.tag: kind for kind in r.CHANGES}
+    assert set(tags) >= LASTING_CALLS
+    assert {LEAST_ROLE[tags[call]] for call in LASTING_CALLS} == {Role.OPERATOR}
+    of_rules = {tag for tag in tags if "token" in tag or "pool" in tag or "policy" in tag}
+    assert of_rules <= LASTING_CALLS

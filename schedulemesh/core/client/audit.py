@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from schedulemesh.core.client.asking import listed
+from schedulemesh.core.client.asking import ask
 from schedulemesh.core.client.connection import Connection
-from schedulemesh.core.client.results import Result
+from schedulemesh.core.client.results import Result, combined, refused
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_count
-from schedulemesh.protocol.audit_requests import MAX_ROWS, QueryAudit
+from schedulemesh.engine.messages.outcomes import Refused
+from schedulemesh.protocol.answers import Listed
+from schedulemesh.protocol.audit_requests import MAX_LISTED, AuditRow, QueryAudit, read_changes
 from schedulemesh.protocol.rows import ChangeInfo
 from schedulemesh.protocol.times import parse_time
 
@@ -26,9 +28,17 @@ def audit(connection: Connection, given: dict[str, object]) -> AuditResult:
         call=_name(given, "call"),
         outcome=_name(given, "outcome"),
         since=parse_time(given["since"], "since"),
-        limit=parse_count(given["limit"], "limit", 1, MAX_ROWS),
     )
-    return listed(connection, request, "changes", AuditResult)
+    limit = parse_count(given["limit"], "limit", 1, MAX_LISTED)
+    rows = read_changes(request, limit, lambda page: _page(connection, page))
+    if isinstance(rows, Refused):
+        return combined(AuditResult, refused(rows))
+    return combined(AuditResult, {"success": True, "changes": rows})
+
+
+def _page(connection: Connection, request: QueryAudit) -> list[AuditRow] | Refused:
+    answer = ask(connection, request, Listed)
+    return answer if isinstance(answer, Refused) else answer.rows
 
 
 def _name(given: dict[str, object], field: str) -> str | None:

@@ -3,27 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
 
 import msgspec
 
-from schedulemesh.domain.audit import REFUSED, AuditRecord
+from schedulemesh.domain.audit import LASTING_CALLS, REFUSED, AuditRecord
 from schedulemesh.engine.messages.audit_facts import ChangeAnswered, ChangeReceived
 from schedulemesh.engine.messages.fact import Fact
 
-#: How many changes are kept, and how many that were refused: so that whoever may change nothing cannot make
-#: the record forget what others have changed.
-KEPT, KEPT_REFUSED = 10_000, 2_000
-#: Seconds for which they are kept.
+#: Seconds for which changes are kept.
 KEPT_S = 365 * 24 * 3600.0
+
+
+class Group(Enum):
+    """Changes that push out only each other, and only those of the same token: nobody can make the record
+    forget what others have changed, or a change of the rules by many changes of tasks.
+    """
+
+    LASTING = "lasting"
+    OTHER = "other"
+    REFUSED = "refused"
+
+
+#: How many changes of one token are kept. Of lasting ones this is beyond what people do in a year; it keeps a
+#: script that repeats them from filling the memory.
+KEPT = {Group.LASTING: 50_000, Group.OTHER: 1_000, Group.REFUSED: 500}
 
 
 class AuditLog(msgspec.Struct, kw_only=True):
     """Changes that were requested, the oldest first."""
 
-    #: By number: those that were carried out or are open, and those that were refused.
-    changes: dict[int, AuditRecord] = msgspec.field(default_factory=dict)
-    refused: dict[int, AuditRecord] = msgspec.field(default_factory=dict)
+    #: By number, in ascending order.
+    records: dict[int, AuditRecord] = msgspec.field(default_factory=dict)
     next_number: int = 1
+    #: The numbers of each group of each token.
+    numbers: dict[tuple[Group, str], dict[int, None]] = msgspec.field(default_factory=dict)
 
     @property
     def updates(self) -> Mapping[type[Fact], Callable[..., None]]:
@@ -32,39 +46,57 @@ class AuditLog(msgspec.Struct, kw_only=True):
 
     def all(self) -> list[AuditRecord]:
         """Everything that is kept, the oldest first."""
-        return sorted([*self.changes.values(), *self.refused.values()], key=lambda r: r.number)
+        return list(self.records.values())
 
     def restore(self, records: Iterable[AuditRecord], next_number: int) -> None:
-        """Add what was kept before."""
+        """Add what was kept before, the oldest first."""
         for record in records:
-            place = self.refused if record.outcome == REFUSED else self.changes
-            place[record.number] = record
+            self._add(record)
         self.next_number = next_number
 
     def _received(self, fact: ChangeReceived) -> None:
-        self.changes[fact.record.number] = fact.record
-        self.next_number = fact.record.number + 1
-        _shorten(self.changes, KEPT, fact.record.at)
+        record = fact.record
+        self._add(record)
+        self.next_number = record.number + 1
+        while (oldest := next(iter(self.records.values()))).at < record.at - KEPT_S:
+            self._remove(oldest)
 
     def _answered(self, fact: ChangeAnswered) -> None:
-        record = self.changes.get(fact.number)
+        record = self.records.get(fact.number)
         if record is None:
             return
-        record = msgspec.structs.replace(
+        answered = msgspec.structs.replace(
             record, outcome=fact.outcome, reason=fact.reason, error=fact.error, after=fact.after
         )
-        if fact.outcome == REFUSED:
-            del self.changes[fact.number]
-            self.refused[fact.number] = record
-            _shorten(self.refused, KEPT_REFUSED, record.at)
-        else:
-            self.changes[fact.number] = record
+        self.records[fact.number] = answered
+        if _group(answered) is not _group(record):
+            self._leave_group(record)
+            self._enter_group(answered)
+
+    def _add(self, record: AuditRecord) -> None:
+        self.records[record.number] = record
+        self._enter_group(record)
+
+    def _remove(self, record: AuditRecord) -> None:
+        del self.records[record.number]
+        self._leave_group(record)
+
+    def _enter_group(self, record: AuditRecord) -> None:
+        """Add a record to its group, from which the oldest one goes where it has too many."""
+        group = _group(record)
+        numbers = self.numbers.setdefault((group, record.token), {})
+        numbers[record.number] = None
+        if len(numbers) > KEPT[group]:
+            self._remove(self.records[next(iter(numbers))])
+
+    def _leave_group(self, record: AuditRecord) -> None:
+        key = (_group(record), record.token)
+        del self.numbers[key][record.number]
+        if not self.numbers[key]:
+            del self.numbers[key]
 
 
-def _shorten(records: dict[int, AuditRecord], kept: int, now: float) -> None:
-    """Remove the oldest beyond a number, and those that are too old."""
-    while records:
-        number, oldest = next(iter(records.items()))
-        if len(records) <= kept and oldest.at >= now - KEPT_S:
-            return
-        del records[number]
+def _group(record: AuditRecord) -> Group:
+    if record.outcome == REFUSED:
+        return Group.REFUSED
+    return Group.LASTING if record.call in LASTING_CALLS else Group.OTHER
