@@ -170,6 +170,8 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     #: "ping", "notice", "save", "cancel", "resume" or "members".
     kind: str
+    #: How long the supervisor waits for the result, in seconds.
+    within_s: float = 60.0
     task_id: str = ""
     #: "notice": seconds until the eviction; "save": the longest wait for a safe point, in seconds.
     seconds: float = 0.0

@@ -91,7 +91,9 @@ class AgentCommands:
             return None
         # Random, so that no earlier supervisor used it, and who answers it is the process that received it.
         number = secrets.randbits(_ID_BITS)
-        command = Command(command_id=number, epoch=self._epoch, kind=kind, **fields)
+        command = Command(
+            command_id=number, epoch=self._epoch, kind=kind, within_s=timeout_s, **fields
+        )
         answer: asyncio.Future[Result | None] = asyncio.get_running_loop().create_future()
         self._results[command.command_id] = answer
         self._parts[command.command_id] = _Parts(limit_bytes=command.limit_bytes)

@@ -10,6 +10,7 @@ import pytest
 import ray
 
 from schedulemesh.core.agent.agent_actor import AgentActor
+from schedulemesh.core.agent.metrics_agent import MetricsReportingAgent
 from tests.integration.agents import Counter, Plain
 from tests.integration.polling import until
 
@@ -117,6 +118,61 @@ def test_an_async_agent_is_saved_and_cancelled_on_its_loop(pool):
     assert answer["saved_state"]["consistent"] is False
     assert ray.get(waiting) == "cancelled"
     assert ray.get(agent.warned.remote()) is False, "Ray warns of a loop that nobody blocks"
+
+
+class AsyncSteps(MetricsReportingAgent):
+    """Works in steps as a coroutine; each ends with a safe point."""
+
+    def __init__(self, name, labels):
+        super().__init__(name, labels)
+        self.steps, self.stop = 0, False
+
+    async def work(self):
+        while not self.stop:
+            self.steps += 1
+            self.report_metrics(steps=self.steps)
+            await self.safe_point()
+            await asyncio.sleep(0.01)
+        return self.steps
+
+    async def done(self):
+        return self.steps
+
+    def save_state(self):
+        return self.steps
+
+    def cancel(self, task_id):
+        self.stop = True
+        return {"success": True}
+
+
+class AsyncStepsSavedOnLoop(AsyncSteps):
+    async def save_state(self):
+        await asyncio.sleep(0.01)
+        return self.steps
+
+    async def cancel(self, task_id):
+        self.stop = True
+        return {"success": True}
+
+
+@pytest.mark.parametrize("cls", [AsyncSteps, AsyncStepsSavedOnLoop])
+def test_an_async_agent_with_safe_points_is_checkpointed_and_evicted(pool, cls):
+    pool.update_preemption_policy(cancel_timeout=60.0)  # its process may be slow
+    agent = made(pool, cls)
+    working = agent.work.remote()
+    until(lambda: ray.get(agent.done.remote()) > 0, "it does not work")
+    pool.register_running_task("t", "agent", "pool")
+    saved = pool.save_task_state("t")
+    assert saved["success"], saved
+    assert saved["saved_state"]["state"] > 0
+    until(
+        lambda: ray.get(agent.done.remote()) > saved["saved_state"]["state"] + 1,
+        "it does not go on after a checkpoint",
+    )
+    answer = pool.execute_preemption("t", "agent")
+    assert (answer["cancel_success"], answer["state_saved"]) == (True, True)
+    assert answer["saved_state"]["state"] <= ray.get(working, timeout=30)
 
 
 class AsyncRestored(Async):

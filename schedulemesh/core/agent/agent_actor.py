@@ -9,6 +9,7 @@ import threading
 import time
 
 from schedulemesh.core.agent.control_channel import current
+from schedulemesh.core.agent.safe_points import SafePoint
 from schedulemesh.domain.user_data import UserValue
 
 
@@ -61,15 +62,16 @@ class AgentActor:
             raise AttributeError(f"{type(self).__name__} has no public method {method!r}")
         return getattr(self, method)(*args, **kwargs)
 
-    def safe_point(self) -> None:
+    def safe_point(self) -> SafePoint:
         """Declare that the object is in a consistent state; call it once per iteration of a long loop.
 
         If an eviction has requested the state, it is saved here, and the call returns when the task has been
-        cancelled. Outside of ScheduleMesh it does nothing.
+        cancelled. In a coroutine write ``await self.safe_point()``: without ``await`` the method goes on
+        after the save, and a ``save_state`` that is a coroutine runs beside it. Outside of ScheduleMesh it
+        does nothing.
         """
         channel = current()
-        if channel is not None:
-            channel.safe_point()
+        return SafePoint() if channel is None else channel.safe_point()
 
     def _stop_event(self, task_id: str) -> threading.Event:
         return self._cancelled.setdefault(task_id, threading.Event())

@@ -14,6 +14,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from types import TracebackType
 
 import msgspec
@@ -23,6 +24,7 @@ from ray.actor import ActorHandle
 from ray.exceptions import RayError
 
 from schedulemesh.core.agent.metrics_sender import MetricsSender
+from schedulemesh.core.agent.safe_points import SafePoint, SafePoints, SaveRequest
 from schedulemesh.core.agent.usage_sampler import UsageSampler
 from schedulemesh.core.agent.user_errors import error_text
 from schedulemesh.core.transport.user_code import pickled_state
@@ -51,12 +53,13 @@ CONTROL_METHODS = (
     "on_members_changed",
 )
 
-#: A thread that waits at a safe point for its eviction continues after this many seconds at the latest.
-_HOLD_S = 60.0
 #: Seconds before the first commands are requested, so that the agent's first reply is sent before.
 _BEGIN_S = 0.05
 #: Seconds between two attempts to reach a supervisor that does not answer.
 _RETRY_S = 1.0
+
+#: Turns what ``save_state`` returned into the bytes that are kept.
+Keep = Callable[[UserValue], bytes]
 
 _current: ControlChannel | None = None
 
@@ -91,6 +94,10 @@ def restarted_by_ray() -> bool:
         # Ray's own property reads another one that it has deprecated.
         warnings.simplefilter("ignore", DeprecationWarning)
         return bool(ray.get_runtime_context().was_current_actor_reconstructed)
+
+
+class LateError(Exception):
+    """A coroutine of the user's object did not return in time."""
 
 
 class _Running:
@@ -134,13 +141,9 @@ class ControlChannel:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.running = _Running()
         self._thread: threading.Thread | None = None
-        self._safe_points = 0
-        self._wanted = threading.Event()
-        #: Bytes that the requested state may take.
-        self._limit_bytes = 0
-        self._saved: Result | None = None
-        self._save_done = threading.Event()
-        self._go_on = threading.Event()
+        self._points = SafePoints(self._save_at_point)
+        #: Saves that a coroutine has begun at a safe point.
+        self._saves: set[asyncio.Task[None]] = set()
         #: Tasks whose method the scheduler has cancelled; their run may end early.
         self._cancelled: set[str] = set()
         #: Of an elastic gang: the ranks that the object was last told of.
@@ -182,16 +185,14 @@ class ControlChannel:
         )
         self.start()
 
-    def safe_point(self) -> None:
-        """If a save was requested, save here and wait until the task is cancelled or resumed."""
-        self._safe_points += 1
-        if not self._wanted.is_set():
-            return
-        self._wanted.clear()
-        self._go_on.clear()
-        self._saved = self._save(self._limit_bytes, consistent=True)
-        self._save_done.set()
-        self._go_on.wait(_HOLD_S)
+    def safe_point(self) -> SafePoint:
+        """If a save was requested, save here and wait until the task is cancelled or resumed. On the event
+        loop of an async class, which also runs ``cancel``, only a coroutine that awaits the safe point waits.
+        """
+        if self.loop is not None and _is_on_loop():
+            return self._points.reach_on_loop()
+        self._points.reach()
+        return SafePoint()
 
     def _listen(self) -> None:
         time.sleep(_BEGIN_S)
@@ -238,23 +239,23 @@ class ControlChannel:
         return self._supervisor.report_metrics.remote(message, self._key)
 
     def _carry_out(self, command: Command) -> Result:
+        until = time.monotonic() + command.within_s
         if command.kind == "save":
-            return self._save_somewhere(command.seconds, command.limit_bytes)
+            return self._save_somewhere(command, until)
         if command.kind == "ping":
             return Result()
         if command.kind == "resume":
-            self._go_on.set()
+            self._points.release()
             return Result()
         if command.kind == "members":
-            return self._members_changed(command.ranks)
+            return self._members_changed(command.ranks, until)
+        if command.kind == "notice":
+            return self._call("on_preemption_notice", command.seconds, until=until)
         try:
-            if command.kind == "notice":
-                return self._call("on_preemption_notice", command.seconds)
-            result = self._cancel(command.task_id)
-            return msgspec.structs.replace(result, running=self.running.now)
+            result = self._cancel(command.task_id, until)
         finally:
-            if command.kind == "cancel":
-                self._go_on.set()
+            self._points.release()
+        return msgspec.structs.replace(result, running=self.running.now)
 
     def was_cancelled(self, task_id: str) -> bool:
         """Whether the scheduler has cancelled this task."""
@@ -264,42 +265,57 @@ class ControlChannel:
         """The run of this task ends early because the task is being evicted."""
         self._cancelled.add(task_id)
 
-    def _members_changed(self, ranks: tuple[int, ...]) -> Result:
+    def _members_changed(self, ranks: tuple[int, ...], until: float) -> Result:
         """Tell the object which ranks run, unless it was told so last: a supervisor that has restarted tells
         every member again.
         """
         if ranks == self._ranks:
             return Result()
         self._ranks = ranks
-        return self._call("on_members_changed", list(ranks))
+        return self._call("on_members_changed", list(ranks), until=until)
 
-    def _cancel(self, task_id: str) -> Result:
+    def _cancel(self, task_id: str, until: float) -> Result:
         # Noted first: the method may return before cancel() does.
         self._cancelled.add(task_id)
-        result = self._call("cancel", task_id)
+        result = self._call("cancel", task_id, until=until)
         if not (result.able and result.success):
             self._cancelled.discard(task_id)
         return result
 
-    def _save_somewhere(self, wait_s: float, limit_bytes: int) -> Result:
+    def _save_somewhere(self, command: Command, until: float) -> Result:
         """Save at the next safe point if the class has any and a method runs, else while its methods run."""
         if not self._has("save_state"):
             return Result(able=False)
-        if self._safe_points and self.running.now:
-            self._save_done.clear()
-            self._limit_bytes = limit_bytes
-            self._wanted.set()
-            if self._save_done.wait(wait_s) and self._saved is not None:
-                return self._saved
-            self._wanted.clear()
+        if self._points.reached and self.running.now:
+            request = self._points.request(command.limit_bytes, until)
+            result = request.result_within(command.seconds)
+            if result is None and not request.take():
+                late = Result(error=f"save_state() {_late(command.within_s)}", success=False)
+                result = request.result_within(until - time.monotonic()) or late
+            if result is not None:
+                return result
         begun, idle = self.running.begun, not self.running.now
-        result = self._save(limit_bytes, consistent=idle)
+        result = self._call("save_state", until=until, keep=_keeper(command.limit_bytes))
         undisturbed = idle and begun == self.running.begun
         return result if undisturbed else _torn(result)
 
-    def _save(self, limit_bytes: int, *, consistent: bool) -> Result:
-        result = self._call("save_state", keep=lambda state: pickled_state(state, limit_bytes))
-        return result if consistent else _torn(result)
+    def _save_at_point(self, request: SaveRequest, point: SafePoint | None) -> None:
+        """Save at a safe point, on the thread or loop of the method that is there, and answer the request."""
+        keep = _keeper(request.limit_bytes)
+        if point is None:
+            request.answer(self._call("save_state", until=request.until, keep=keep))
+            return
+        try:
+            answer = self._object.save_state()
+        except BaseException as error:  # noqa: BLE001  # user code raises anything
+            request.answer(_failure(error))
+            return
+        if not inspect.iscoroutine(answer):
+            request.answer(_returned(answer, keep))
+            return
+        save = asyncio.ensure_future(_save_on_loop(answer, keep, request, point))
+        self._saves.add(save)
+        save.add_done_callback(self._saves.discard)
 
     def _has(self, name: str) -> bool:
         """Whether the object has this control method."""
@@ -308,32 +324,75 @@ class ControlChannel:
         except BaseException:  # noqa: BLE001  # user code raises anything
             return False
 
-    def _call(
-        self, name: str, *args: object, keep: Callable[[UserValue], bytes] | None = None
-    ) -> Result:
-        """Call a control method of the user's object; what it raises becomes the result."""
+    def _call(self, name: str, *args: object, until: float, keep: Keep | None = None) -> Result:
+        """Call a control method of the user's object; what it raises becomes the result. A coroutine that has
+        not returned by ``until``, on the monotonic clock, is cancelled.
+        """
         if not self._has(name):
             return Result(able=False)
         try:
-            answer = self._finish(getattr(self._object, name)(*args))
-            data = keep(answer) if keep is not None else None
-            refused = isinstance(answer, dict) and answer.get("success") is False
-        except StateTooLargeError as error:
-            return Result(error=str(error), success=False, too_large=True)
+            answer = self._finish(name, getattr(self._object, name)(*args), until)
         except BaseException as error:  # noqa: BLE001  # user code raises anything
-            return Result(error=error_text(error), success=False)
-        return Result(data=data, success=not refused)
+            return _failure(error)
+        return _returned(answer, keep)
 
-    def _finish(self, answer: UserValue) -> UserValue:
+    def _finish(self, name: str, answer: UserValue, until: float) -> UserValue:
         """Run a coroutine on the agent's own loop."""
         if not inspect.iscoroutine(answer):
             return answer
+        within_s = max(0.0, until - time.monotonic())
+        late = LateError(f"{name}() {_late(within_s)}")
         if self.loop is None:
-            return asyncio.run(answer)
-        value, error = asyncio.run_coroutine_threadsafe(_outcome(answer), self.loop).result()
+            return asyncio.run(_within(answer, within_s, late))
+        future = asyncio.run_coroutine_threadsafe(_outcome(answer), self.loop)
+        try:
+            value, error = future.result(within_s)
+        except FutureTimeoutError:
+            future.cancel()
+            self.loop.call_soon_threadsafe(_close_unstarted, answer)
+            raise late from None
         if error is not None:
             raise error
         return value
+
+
+def _is_on_loop() -> bool:
+    """Whether this thread runs an event loop now."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _late(within_s: float) -> str:
+    return f"did not return within {within_s:.3g} s"
+
+
+def _close_unstarted(answer: UserValue) -> None:
+    """Close a coroutine that was cancelled before it began, of which Python warns otherwise."""
+    if inspect.getcoroutinestate(answer) == inspect.CORO_CREATED:
+        answer.close()
+
+
+async def _within(answer: UserValue, within_s: float, late: LateError) -> UserValue:
+    """What a coroutine returns or raises, and ``late`` if it takes longer than that."""
+    done, _ = await asyncio.wait({asyncio.ensure_future(answer)}, timeout=within_s)
+    if not done:
+        raise late
+    return done.pop().result()
+
+
+async def _save_on_loop(
+    answer: UserValue, keep: Keep, request: SaveRequest, point: SafePoint
+) -> None:
+    """Answer a request with what a ``save_state`` that is a coroutine returns. Where nobody awaits the safe
+    point, the method that reached it goes on meanwhile.
+    """
+    stands = point.is_awaited
+    value, error = await _outcome(answer)
+    result = _returned(value, keep) if error is None else _failure(error)
+    request.answer(result if stands else _torn(result))
 
 
 async def _outcome(
@@ -344,6 +403,28 @@ async def _outcome(
         return await answer, None
     except BaseException as error:  # noqa: BLE001  # user code raises anything
         return None, error
+
+
+def _keeper(limit_bytes: int) -> Keep:
+    return lambda state: pickled_state(state, limit_bytes)
+
+
+def _returned(answer: UserValue, keep: Keep | None) -> Result:
+    """The result of a control method that returned; pickling its answer runs user code."""
+    try:
+        data = keep(answer) if keep is not None else None
+        refused = isinstance(answer, dict) and answer.get("success") is False
+    except BaseException as error:  # noqa: BLE001  # user code raises anything
+        return _failure(error)
+    return Result(data=data, success=not refused)
+
+
+def _failure(error: BaseException) -> Result:
+    """The result of a control method that raised."""
+    if isinstance(error, StateTooLargeError):
+        return Result(error=str(error), success=False, too_large=True)
+    text = str(error) if isinstance(error, LateError) else error_text(error)
+    return Result(error=text, success=False)
 
 
 def _torn(result: Result) -> Result:
