@@ -51,7 +51,7 @@ _GAP = 1_000_000
 
 class Observers:
     """Those that only count or note durable steps, which need not be done between a commit and the answer to
-    its caller: they are called in the next round of the event loop. By then the callers of one commit have
+    its caller: they are called two rounds of the event loop later. By then the callers of one commit have
     been answered and have appended what they decided next, so this is done while the journal writes that.
     """
 
@@ -70,7 +70,9 @@ class Observers:
         if not self._observers:
             return
         if not self._unseen:
-            asyncio.get_running_loop().call_soon(self.catch_up)
+            loop = asyncio.get_running_loop()
+            # In the next round the callers are answered whose steps are published in this one.
+            loop.call_soon(loop.call_soon, self.catch_up)
         self._unseen.append(step)
 
     def catch_up(self) -> None:
@@ -79,6 +81,16 @@ class Observers:
         for observer in self._observers:
             for step in steps:
                 _call(observer, step)
+
+
+def _resolve(future: asyncio.Future[None], error: BaseException | None) -> None:
+    """Complete a future, unless whoever waited for it was cancelled."""
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
 
 
 def _call(subscriber: Subscriber, step: Step) -> None:
@@ -129,6 +141,7 @@ class Reactor:
         self._whole.set()
         self._healing: asyncio.Task[None] | None = None
         self._reloading: asyncio.Task[None] | None = None
+        self._closed = False
 
     @classmethod
     async def recover(
@@ -228,10 +241,7 @@ class Reactor:
         if isinstance(stimulus, StateStored) and not is_small_enough(stimulus, blobs or {}, limit):
             return Step()
         step, kept = self._decide(stimulus, blobs)
-        await self._durable(kept)
-        self._publish(step)
-        self._snapshots.take_if_due()
-        self._clock_notes.note_if_due()
+        await self._published([step], kept)
         return step
 
     def _check_healthy(self) -> None:
@@ -241,13 +251,39 @@ class Reactor:
                 f"the journal cannot be written, so nothing can be changed now: {self._trouble}"
             )
 
-    async def _durable(self, kept: asyncio.Future[None] | None) -> None:
-        """Return once facts are durable; None: those on which a step without facts was decided."""
+    def _published(
+        self, steps: Sequence[Step], kept: asyncio.Future[None] | None
+    ) -> asyncio.Future[None]:
+        """A future of the publication of steps: once their facts are durable, or those on which steps without
+        facts were decided. It fails with JournalError.
+
+        The steps are published whether or not the caller still waits, who may be cancelled at any time.
+        """
+        published: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         began = time.perf_counter()
-        try:
-            await (kept if kept is not None else self._writer.flushed())
-            if kept is not None:
+
+        def publish(commit: asyncio.Future[None] | None) -> None:
+            error = None if commit is None else commit.exception()
+            if error is not None:
+                self._fall_back()
+            elif kept is not None:
                 self.times.written(time.perf_counter() - began)
+            # Whoever waits goes on in the next round of the loop, after the steps were published.
+            _resolve(published, error)
+            if error is None:
+                self._publish(steps)
+
+        commit = kept if kept is not None else self._undurable()
+        if commit is None:
+            publish(None)
+        else:
+            commit.add_done_callback(publish)
+        return published
+
+    def _undurable(self) -> asyncio.Future[None] | None:
+        """A future of what was appended last; None: everything is durable. Raises JournalError."""
+        try:
+            return self._writer.pending()
         except JournalError:
             self._fall_back()
             raise
@@ -264,11 +300,7 @@ class Reactor:
             await self.whole()
         self._check_healthy()
         steps, kept = self._decide_all(stimuli, blobs)
-        await self._durable(kept)
-        for step in steps:
-            self._publish(step)
-        self._snapshots.take_if_due()
-        self._clock_notes.note_if_due()
+        await self._published(steps, kept)
         return steps
 
     def _decide_all(
@@ -359,7 +391,7 @@ class Reactor:
     async def keep(self, blobs: Mapping[str, bytes]) -> None:
         """Store blobs to which a later fact will refer."""
         try:
-            await self._writer.append((), blobs)
+            await asyncio.shield(self._writer.append((), blobs))
         except JournalError:
             self._fall_back()
             raise
@@ -382,6 +414,7 @@ class Reactor:
 
     async def close(self, *, destroy: bool) -> None:
         """Write what is queued and let the journal go, or forget it all."""
+        self._closed = True
         for task in (self._healing, self._reloading):
             if task is not None:
                 task.cancel()
@@ -396,11 +429,15 @@ class Reactor:
         else:
             self._journal.close()
 
-    def _publish(self, step: Step) -> None:
-        """The step is durable: pass it to the subscribers."""
-        for subscriber in self._subscribers:
-            _call(subscriber, step)
-        self.observers.publish(step)
+    def _publish(self, steps: Sequence[Step]) -> None:
+        """These steps are durable: pass them to the subscribers."""
+        for step in steps:
+            for subscriber in self._subscribers:
+                _call(subscriber, step)
+            self.observers.publish(step)
+        if not self._closed:
+            self._snapshots.take_if_due()
+            self._clock_notes.note_if_due()
 
     def _fall_back(self) -> None:
         """Roll the state back to what is durable, and retry writing."""

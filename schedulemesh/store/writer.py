@@ -96,11 +96,18 @@ class GroupWriter:
         """
         return self._put(_Call, self._resume)
 
-    async def flushed(self) -> None:
-        """Return once everything appended so far is durable; raises JournalError if it is not."""
+    def pending(self) -> asyncio.Future[None] | None:
+        """The future of what was appended last; None: everything is durable. Raises JournalError if a commit
+        failed.
+        """
         self._insist_it_works()
         last = self._last
-        if last is not None and not last.done():
+        return None if last is None or last.done() else last
+
+    async def flushed(self) -> None:
+        """Return once everything appended so far is durable; raises JournalError if it is not."""
+        last = self.pending()
+        if last is not None:
             await asyncio.shield(last)
 
     async def close(self) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.errors import JournalError
+from schedulemesh.protocol.agents import key_of
 from schedulemesh.runtime.reactor import Reactor
 from schedulemesh.store.sql import SqlJournal
 from tests.engine.builders import pool
@@ -70,7 +72,8 @@ def test_observers_see_every_step_in_order_behind_the_answer_or_as_soon_as_someb
             reactor.observers.catch_up()
             assert seen == answered
             answered.append(await reactor.step(wanted(name)))
-            await asyncio.sleep(0)  # the next round of the loop
+            for _ in range(2):  # rounds of the loop
+                await asyncio.sleep(0)
             assert seen == answered
 
     published(tmp_path, story)
@@ -89,3 +92,54 @@ def test_an_observer_sees_what_was_durable_when_the_reactor_closes_and_nothing_f
 
     published(tmp_path, story)
     assert seen == last
+
+
+def test_a_caller_that_is_cancelled_takes_no_step_and_no_other_caller_with_it(tmp_path):
+    async def story(reactor, journal):
+        heard = []
+        reactor.subscribe(heard.append)
+        cancelled = [
+            asyncio.ensure_future(reactor.step(wanted("p"))),
+            asyncio.ensure_future(reactor.steps([wanted("q")], {})),
+            asyncio.ensure_future(reactor.keep({key_of(b"bytes"): b"bytes"})),
+        ]
+        others = [
+            asyncio.ensure_future(reactor.step(wanted("p"))),  # decided on what is not durable yet
+            asyncio.ensure_future(reactor.read(lambda: set(reactor.state.ledger.accounts))),
+            asyncio.ensure_future(reactor.flushed()),
+        ]
+        await asyncio.sleep(0)  # all are decided, nothing is durable
+        for task in cancelled:
+            assert task.cancel()
+        same, accounts, _ = await asyncio.gather(*others)
+        assert accounts == {"p", "q"}
+        assert not same.facts
+        published = [step.stimulus.spec.name for step in heard]
+        assert published == ["p", "q", "p"]
+        assert await reactor.blob(key_of(b"bytes")) == b"bytes"
+        assert all(task.cancelled() for task in cancelled)
+
+    published(tmp_path, story)
+
+
+def test_a_caller_that_is_cancelled_while_writing_fails_leaves_the_reactor_working(tmp_path):
+    async def story(reactor, journal):
+        append, failing = journal.append, [True]
+
+        def appended(record, blobs):
+            if failing:
+                failing.clear()
+                raise JournalError("the disk is full")
+            return append(record, blobs)
+
+        journal.append = appended
+        step = asyncio.ensure_future(reactor.step(wanted("p")))
+        await asyncio.sleep(0)
+        step.cancel()
+        await reactor.flushed()
+        await reactor.writable()
+        assert not reactor.state.ledger.accounts
+        await reactor.step(wanted("p"))
+        assert set(reactor.state.ledger.accounts) == {"p"}
+
+    published(tmp_path, story)
