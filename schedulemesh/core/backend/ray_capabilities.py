@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -13,6 +14,10 @@ from ray.actor import ActorHandle
 _COLLECTIVE = "ray.experimental.collective"
 _TOKENS = "ray._private.authentication.authentication_token_setup"
 _SERVICES = "ray._private.services"
+_TORCH_IS_MISSING = (
+    "direct transports send torch tensors, and torch is not installed for {}: install it there, for example "
+    "with pip install torch"
+)
 
 
 class _NeverRaisedError(Exception):
@@ -40,28 +45,49 @@ def connect_directly(actors: Mapping[str, ActorHandle], backend: str) -> None:
     """Have actors, by their names, exchange tensors directly, by a communicator of this collective backend,
     unless one has all of them already.
 
-    Raises ImportError if this Ray has no direct transports, ValueError if an actor was created without them
-    or has initialized torch.distributed itself, and what Ray raises if an actor is in another communicator.
+    Raises ImportError if torch is missing or this Ray has no direct transports, ValueError if an actor was
+    created without them or has initialized torch.distributed itself, and what Ray raises if an actor is in
+    another communicator.
     """
+    handles = list(actors.values())
+    if not all(getattr(actor, "_ray_enable_tensor_transport", False) for actor in handles):
+        raise ValueError("not all agents have ray_options={'enable_tensor_transport': True}")
+    # Ray's module imports torch, so this comes before the question what this Ray has.
+    if not torch_is_installed():
+        raise ImportError(_TORCH_IS_MISSING.format("this process"))
     find = _optional(_COLLECTIVE, "get_collective_groups")
     create = _optional(_COLLECTIVE, "create_collective_group")
     if find is None or create is None:
         raise ImportError(f"Ray {ray.__version__} has no direct tensor transports")
-    handles = list(actors.values())
-    if not all(getattr(actor, "_ray_enable_tensor_transport", False) for actor in handles):
-        raise ValueError("not all agents have ray_options={'enable_tensor_transport': True}")
     if find(handles, backend=backend):
         return
     # One that is in a communicator has its process group from that, and Ray's own error says so.
     asked = {name: actor for name, actor in actors.items() if not find([actor], backend=backend)}
-    refs = [actor.__ray_call__.remote(has_process_group) for actor in asked.values()]
-    own = [name for name, has in zip(asked, ray.get(refs), strict=True) if has]
-    if own:
+    _require_torch_without_process_group(asked)
+    create(handles, backend=backend)
+
+
+def _require_torch_without_process_group(actors: Mapping[str, ActorHandle]) -> None:
+    """Raise ImportError or ValueError, naming the actors in which Ray cannot make a communicator."""
+    calls = [actor.__ray_call__ for actor in actors.values()]
+    installed = ray.get([call.remote(torch_is_installed) for call in calls])
+    initialized = ray.get([call.remote(has_process_group) for call in calls])
+    without_torch = [name for name, yes in zip(actors, installed, strict=True) if not yes]
+    own_group = [name for name, yes in zip(actors, initialized, strict=True) if yes]
+    if without_torch:
+        raise ImportError(_TORCH_IS_MISSING.format(f"agents {', '.join(without_torch)}"))
+    if own_group:
         raise ValueError(
-            f"agents {', '.join(own)} have initialized torch.distributed themselves, and Ray makes its "
+            f"agents {', '.join(own_group)} have initialized torch.distributed themselves, and Ray makes its "
             f"communicator of the same default process group"
         )
-    create(handles, backend=backend)
+
+
+def torch_is_installed(actor: object = None) -> bool:  # noqa: ARG001  # as Ray calls it
+    """Whether this process can import torch; also called in an actor's process."""
+    if "torch" in sys.modules:
+        return sys.modules["torch"] is not None
+    return importlib.util.find_spec("torch") is not None
 
 
 def has_process_group(actor: object) -> bool:  # noqa: ARG001  # as Ray calls it
