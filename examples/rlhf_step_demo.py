@@ -96,8 +96,8 @@ def main() -> None:
 
 def run_demo(mesh: SimpleScheduler) -> None:
     print("1. Three groups in one pool")
-    mesh.ensure_pool("rlhf", resources={"cpu": 3.0})
-    each = {"pool": "rlhf", "resources": {"cpu": 0.25}, "timeout_s": 120.0}
+    mesh.ensure_pool("rlhf", resources={"cpu": 2.0})
+    each = {"pool": "rlhf", "resources": {"cpu": 0.2}, "timeout_s": 120.0}
     rollout = WorkerGroup.submit(mesh, "rollout", Rollout, layout=ROLLOUT, **each)
     reward = WorkerGroup.submit(mesh, "reward", Reward, layout=REWARD, **each)
     actor = WorkerGroup.submit(mesh, "actor", Actor, layout=ACTOR, **each)

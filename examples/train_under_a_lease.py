@@ -44,15 +44,22 @@ def train_loop(config: dict[str, float]) -> None:
         loss.backward()
         optimizer.step()
         time.sleep(config["seconds_per_step"])
-        evicted = ray.train.get_preemption_info() is not None and not saved
+        evicted = not saved and any_worker(ray.train.get_preemption_info() is not None)
+        saved = saved or evicted
         if evicted or (step + 1) % EVERY == 0:
-            saved = evicted
             state = {
                 "step": step + 1,
                 "model": model.state_dict(),
                 "optimizer": optimizer.state_dict(),
             }
             report({"loss": loss.item(), "begin": begin, "step": step + 1}, state, rank)
+
+
+def any_worker(flag: bool) -> bool:
+    """Whether any worker has the flag: each may see a notice at another step, and all save at the same."""
+    flags = torch.tensor(float(flag))
+    torch.distributed.all_reduce(flags, torch.distributed.ReduceOp.MAX)
+    return bool(flags)
 
 
 def report(metrics: dict[str, float], state: dict[str, Any], rank: int) -> None:

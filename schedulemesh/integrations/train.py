@@ -20,7 +20,7 @@ from ray.train.v2._internal.execution.callback import (
     ReportCallback,
     WorkerGroupCallback,
 )
-from ray.train.v2.api.exceptions import PreemptionError
+from ray.train.v2.api.exceptions import ControllerError, PreemptionError
 from ray.train.v2.api.preemption import PreemptionInfo
 
 from schedulemesh.integrations.group_capture import Capture, capture
@@ -35,6 +35,11 @@ _LATEST_NOTICE_S = 2.0
 _LOOK_AGAIN_S = 0.05
 #: The part of the time after a notice that the workers get; the controller stops them in the rest.
 _SAVING_PART = 0.8
+#: Where Ray Train logs what a callback raises, and how it goes on from there.
+_LOGGERS_OF_ERRORS = (
+    "ray.train.v2._internal.execution.callback_manager",
+    "ray.train.v2._internal.execution.failure_handling.default",
+)
 
 
 class LeasedWorkers(ControllerCallback, WorkerGroupCallback, ReportCallback):  # type: ignore[misc]
@@ -71,6 +76,8 @@ class LeasedWorkers(ControllerCallback, WorkerGroupCallback, ReportCallback):  #
         that it was told of, which by then may belong to another task.
         """
         PlacementGroupCleanerCallback.after_worker_group_start = _registers_nothing
+        for name in _LOGGERS_OF_ERRORS:
+            logging.getLogger(name).addFilter(expected_without_traceback)
 
     def before_worker_group_start(self, worker_group_context: Any) -> None:
         """Wait for a lease that holds the workers, and serve the controller's placement group from it."""
@@ -83,7 +90,7 @@ class LeasedWorkers(ControllerCallback, WorkerGroupCallback, ReportCallback):  #
             self._bundles = bundles
             self._lease = self._terms.request(self._task_id, bundles, strategy, self._notify)
         if not self._lease.wait(_WAIT_S):
-            logger.info("%r: waiting for room", self._lease)
+            logger.info("%r: waits in the queue of its pool", self._lease)
             raise WorkerGroupStartupTimeoutError(count)
         if self._capture is None:
             self._capture = capture(self._lease, strict=True).start()
@@ -156,6 +163,21 @@ class LeasedWorkers(ControllerCallback, WorkerGroupCallback, ReportCallback):  #
         if self._lease is not None:
             self._lease.release()
         self._capture = self._lease = None
+
+
+def expected_without_traceback(record: logging.LogRecord) -> bool:
+    """A filter for Ray Train's loggers: a wait for the lease and an eviction are logged without traceback.
+
+    Both reach Ray Train as exceptions, which it logs with the stack of the callback that raised them,
+    although it continues. The line on its decision remains; the one on a callback that raised is left out.
+    """
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, ControllerError):
+        error = error.controller_failure
+    if not isinstance(error, (WorkerGroupStartupTimeoutError, PreemptionError)):
+        return True
+    record.exc_info = None
+    return record.levelno < logging.ERROR
 
 
 def _registers_nothing(_callback: object, _worker_group: object) -> None:

@@ -49,12 +49,12 @@ def run_driver(source: str, cwd: Path) -> str:
     return out
 
 
-def output_of(module: str, timeout_s: float) -> Any:
+def output_of(module: str, timeout_s: float, *arguments: str) -> Any:
     """What the program of a module told, as JSON on its last line; it has a cluster of its own."""
     # Neither this run's address nor its token.
     environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
     done = subprocess.run(
-        [sys.executable, "-m", module],
+        [sys.executable, "-m", module, *arguments],
         cwd=Path(__file__).parents[2],
         env=environment,
         capture_output=True,

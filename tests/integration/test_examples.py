@@ -1,4 +1,7 @@
-"""Every example tells its story, and every runnable block of the documents runs, on real Ray."""
+"""Every example tells its story, and every runnable block of the documents runs, on real Ray.
+
+This Ray has eight CPUs; tests/clusters/test_examples_on_two_cpus.py runs the examples on two.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,38 @@
+"""Every example runs on a machine with two CPUs, and prints no traceback on its way to success.
+
+tests/integration/test_examples.py runs them on eight.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import pytest
+
+from tests.docs.documents import ROOT
+from tests.integration.drivers import output_of
+
+#: Those that need more than the package and its extras.
+NEED_TORCH = {"train_under_a_lease"}
+#: It starts no Ray, and tests/sim runs it.
+WITHOUT_RAY = {"__init__", "what_if"}
+EXAMPLES = sorted({p.stem for p in (ROOT / "examples").glob("*.py")} - WITHOUT_RAY)
+RUN = [name for name in EXAMPLES if name not in NEED_TORCH or find_spec("torch")]
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(scope="module")
+def outputs():
+    """What each example printed."""
+    return output_of("tests.clusters.two_cpus", 570, *RUN)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_runs(outputs, name):
+    if name not in RUN:
+        pytest.skip("torch is not installed")
+    output = outputs[name]
+    assert output["error"] is None, output["error"]
+    assert len(output["printed"].splitlines()) >= 5
+    assert "Traceback" not in output["printed"] + output["logged"], output["logged"]

@@ -1,0 +1,44 @@
+"""Runs every example on a Ray with two CPUs, and tells as one line of JSON what each printed.
+
+A program of its own, because a process can be connected to one Ray only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import json
+import sys
+import traceback
+
+import ray
+
+
+def main(names: list[str]) -> None:
+    """Run the examples of these names one after the other."""
+    ray.init(
+        address="local",
+        num_cpus=2,
+        object_store_memory=80_000_000,
+        include_dashboard=False,
+        logging_level="ERROR",
+    )
+    output = {name: output_of(name) for name in names}
+    ray.shutdown()
+    print(json.dumps(output))
+
+
+def output_of(name: str) -> dict[str, str | None]:
+    """What an example printed, what its workers and Ray printed, and how it failed (None: it did not)."""
+    printed, logged, error = io.StringIO(), io.StringIO(), None
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(logged):
+        try:
+            importlib.import_module(f"examples.{name}").main()
+        except Exception:  # noqa: BLE001  # the test shows it
+            error = traceback.format_exc()
+    return {"printed": printed.getvalue(), "logged": logged.getvalue(), "error": error}
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
