@@ -40,6 +40,12 @@ _MAX_PATH = 4096
 #: The highest allowed limit of a journal, in facts or bytes.
 _MOST_BYTES = 10**15
 
+#: The highest allowed limit of one stored value in bytes. SQLite takes 10**9 bytes; PostgreSQL takes 2**30,
+#: in an encoding that may double them.
+MAX_STORED_BYTES = 500_000_000
+#: The settings that limit one stored value.
+_OF_ONE_VALUE = ("saved_state_bytes", "result_bytes")
+
 #: Constructor arguments and payloads above this many bytes are refused.
 MAX_BLOB_BYTES = 16 * 1024 * 1024
 
@@ -55,11 +61,11 @@ class JournalSettings(msgspec.Struct, frozen=True, kw_only=True):
     #: Seconds after which a snapshot is taken if there is any new fact; bytes that are no longer referenced
     #: are deleted at the second snapshot after that.
     snapshot_s: float = 3600.0
-    #: The maximum size of a saved state in bytes; a larger one is refused. Store large states in a file or an
-    #: object store, and save its address.
+    #: The maximum size of a saved state in bytes, at most 500,000,000, which every store takes; a larger
+    #: state is refused. Store large states in a file or an object store, and save its address.
     saved_state_bytes: int = 256 * 1024 * 1024
-    #: The maximum size of the result of a task that runs by itself, in bytes; with a larger one the task
-    #: has failed. Write what is large to a file or an object store, and return its address.
+    #: The maximum size of the result of a task that runs by itself, in bytes, at most 500,000,000; with a
+    #: larger one the task has failed. Write it to a file or an object store, and return its address.
     result_bytes: int = 16 * 1024 * 1024
     #: Bytes of all results, and of all saved states of tasks that no longer run; above it the oldest are
     #: deleted.
@@ -75,7 +81,8 @@ class JournalSettings(msgspec.Struct, frozen=True, kw_only=True):
             if name.endswith("_s"):
                 force(self, name, parse_positive(given, name, MAX_DURATION_S))
             else:
-                force(self, name, parse_count(given, name, 1, _MOST_BYTES))
+                limit = MAX_STORED_BYTES if name in _OF_ONE_VALUE else _MOST_BYTES
+                force(self, name, parse_count(given, name, 1, limit))
 
 
 def parse_journal_settings(given: object) -> JournalSettings:

@@ -21,6 +21,7 @@ from schedulemesh.engine.messages.stimuli import (
     StateStored,
 )
 from schedulemesh.engine.state.tasks import RunningTask
+from schedulemesh.errors import NotStorableError
 from schedulemesh.protocol.agents import (
     Handled,
     MessageError,
@@ -130,13 +131,10 @@ class Eviction(msgspec.Struct, kw_only=True):
                 f"it has {len(data)} bytes with all that is stored with it; more than saved_state_bytes, "
                 f"{self.limit_bytes}, are not kept"
             )
-        await self.feed(
-            StateStored(
-                task_id=saved.task.task_id,
-                state_key=key,
-            ),
-            {key: data},
-        )
+        try:
+            await self.feed(StateStored(task_id=saved.task.task_id, state_key=key), {key: data})
+        except NotStorableError as error:
+            raise StateTooLargeError(str(error)) from error
 
     async def _not_saved(self, error: str) -> None:
         await self.feed(StateNotSaved(task_id=self.task.spec.task_id, error=error), {})

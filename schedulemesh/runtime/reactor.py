@@ -32,7 +32,7 @@ from schedulemesh.runtime.threads import in_thread
 from schedulemesh.runtime.witness import Seen
 from schedulemesh.store.journal import Journal
 from schedulemesh.store.recovery import Stored
-from schedulemesh.store.writer import GroupWriter
+from schedulemesh.store.writer import GroupWriter, after_refusal
 
 logger = logging.getLogger(__name__)
 
@@ -266,7 +266,9 @@ class Reactor:
             error = None if commit is None else commit.exception()
             if error is not None:
                 self._fall_back()
-            elif kept is not None:
+            if kept is None and isinstance(error, NotStorableError):
+                error = after_refusal(error)
+            if error is None and kept is not None:
                 self.times.written(time.perf_counter() - began)
             # Whoever waits goes on in the next round of the loop, after the steps were published.
             _resolve(published, error)
@@ -392,7 +394,7 @@ class Reactor:
         """Store blobs to which a later fact will refer."""
         try:
             await asyncio.shield(self._writer.append((), blobs))
-        except JournalError:
+        except (JournalError, NotStorableError):
             self._fall_back()
             raise
 
@@ -413,21 +415,35 @@ class Reactor:
             await asyncio.sleep(_RETRY_S)
 
     async def close(self, *, destroy: bool) -> None:
-        """Write what is queued and let the journal go, or forget it all."""
+        """Write what is queued and let the journal go, or remove it all. What a successor has taken over is
+        not removed.
+        """
         self._closed = True
         for task in (self._healing, self._reloading):
             if task is not None:
                 task.cancel()
         self._clock_notes.cancel()
         self._snapshots.cancel()
+        await self._writer.close()
+        destroy = destroy and await in_thread(self._may_destroy)
         if self._follower is not None:
             await self._follower.close(destroy=destroy)
-        await self._writer.close()
         self.observers.catch_up()
         if destroy:
             self._journal.destroy()
         else:
             self._journal.close()
+
+    def _may_destroy(self) -> bool:
+        """Whether the journal is still this supervisor's, as far as can be known."""
+        try:
+            self._journal.append(b"", {})
+        except JournalTakenOverError as error:
+            logger.warning("%s; it is left as it is", error)
+            return False
+        except JournalError:
+            return True
+        return True
 
     def _publish(self, steps: Sequence[Step]) -> None:
         """These steps are durable: pass them to the subscribers."""

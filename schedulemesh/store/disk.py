@@ -156,3 +156,11 @@ def was_not_written(error: BaseException | None) -> bool:
     # Python 3.10 does not have the name: there, every commit that failed may be durable.
     result = getattr(getattr(error, "orig", None), "sqlite_errorname", "")
     return result in ("SQLITE_FULL", "SQLITE_IOERR_WRITE")
+
+
+def is_of_content(error: BaseException) -> bool:
+    """Whether a database refuses the values themselves, such as one above its limit, whatever the disk."""
+    original = getattr(error, "orig", None) or error
+    # Of PostgreSQL: 22 is an exception of data, 54 a limit of the program.
+    state = getattr(original, "sqlstate", None) or ""
+    return isinstance(original, (sqlite3.DataError, OverflowError)) or state[:2] in ("22", "54")

@@ -42,7 +42,8 @@ class Journal(Protocol):
     def append(self, record: bytes, blobs: Mapping[str, bytes]) -> None:
         """Make a record (empty: none) and blobs durable, all or none. After an error, the next append first
         removes what may have become durable of the failed one. Raises InDoubtError where that is possible,
-        and JournalTakenOverError after a takeover.
+        JournalTakenOverError after a takeover, and NotStorableError where the store can never take these
+        values, for example because one is too large.
         """
 
     def compact(
@@ -70,7 +71,9 @@ class Journal(Protocol):
         """The note of this name; None: there is none."""
 
     def put_note(self, name: str, data: bytes) -> None:
-        """Make a note durable, replacing the one of this name. Any thread may call it, whatever its epoch."""
+        """Make a note durable, replacing the one of this name. Any thread may call it. Raises
+        JournalTakenOverError after a takeover.
+        """
 
     def place(self) -> Place | None:
         """Where it is stored, for the history that follows it; None: in memory."""
@@ -79,7 +82,9 @@ class Journal(Protocol):
         """Close files and connections."""
 
     def destroy(self) -> None:
-        """Close, and remove everything that is stored."""
+        """Close, and remove everything that is stored. Raises JournalTakenOverError after a takeover, and
+        removes nothing then.
+        """
 
 
 class MemoryJournal:
@@ -114,10 +119,7 @@ class MemoryJournal:
 
     def append(self, record: bytes, blobs: Mapping[str, bytes]) -> None:
         """See Journal."""
-        if self._mine != self._epoch:
-            raise JournalTakenOverError(
-                f"epoch {self._mine} is over; epoch {self._epoch} writes now"
-            )
+        self._claim()
         if record:
             self.stored.records.append(record)
         self._blobs.update((key, (self.last, data)) for key, data in blobs.items())
@@ -149,6 +151,7 @@ class MemoryJournal:
 
     def put_note(self, name: str, data: bytes) -> None:
         """See Journal."""
+        self._claim()
         self._notes[name] = data
 
     def place(self) -> Place | None:
@@ -160,6 +163,13 @@ class MemoryJournal:
 
     def destroy(self) -> None:
         """See Journal."""
+        self._claim()
         self.stored = Stored()
         self._blobs.clear()
         self._notes.clear()
+
+    def _claim(self) -> None:
+        if self._mine != self._epoch:
+            raise JournalTakenOverError(
+                f"epoch {self._mine} is over; epoch {self._epoch} writes now"
+            )

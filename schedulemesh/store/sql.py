@@ -35,11 +35,11 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import SQLAlchemyError
 
-from schedulemesh.errors import JournalError, JournalTakenOverError
+from schedulemesh.errors import JournalError, JournalTakenOverError, NotStorableError
 from schedulemesh.store import notes, schema
 from schedulemesh.store.address import Address, Place
 from schedulemesh.store.damage import refused
-from schedulemesh.store.disk import reason_of, was_not_written
+from schedulemesh.store.disk import is_of_content, reason_of, was_not_written
 from schedulemesh.store.files import SUFFIXES, WriterLock, beside
 from schedulemesh.store.high_mark import HighMark, Mark
 from schedulemesh.store.journal import InDoubtError
@@ -61,6 +61,8 @@ _GO_BACK = _MINE.where(journals.c.last >= bindparam("to")).values(last=bindparam
 _COMPACT = _MINE.where(journals.c.last >= bindparam("upto")).values(
     base=bindparam("upto"), parts=bindparam("number_of_parts")
 )
+#: Changes nothing, and shows that this epoch may still write.
+_STAY = _MINE.values(epoch=bindparam("my_epoch"))
 _COMMIT = insert(commits)
 
 
@@ -154,6 +156,8 @@ class SqlJournal:
         except Exception as error:
             if is_committing and not was_not_written(error.__cause__):
                 raise InDoubtError(str(error) or repr(error)) from error
+            if is_of_content(error.__cause__ or error):
+                raise NotStorableError(f"{error}; store large values in a file") from error
             raise
         self._last, self._doubt = number, False
 
@@ -209,6 +213,7 @@ class SqlJournal:
     def put_note(self, name: str, data: bytes) -> None:
         """See Journal."""
         with self._transaction("be written") as connection:
+            self._claim(connection, _STAY)
             notes.write(connection, self._id, name, data)
 
     def place(self) -> Place | None:
@@ -227,15 +232,17 @@ class SqlJournal:
     def destroy(self) -> None:
         """See Journal."""
         path = self.address.path
-        if path is None:
-            with self._transaction("be removed") as connection:
+        with self._transaction("be removed") as connection:
+            self._claim(connection, _STAY)
+            if path is None:
                 for table in (blobs, commits, snapshots, schema.notes):
                     connection.execute(delete(table).where(table.c.journal == self._id))
                 connection.execute(delete(journals).where(journals.c.id == self._id))
+            else:
+                # While this transaction lasts, nobody can take the journal over.
+                for suffix in SUFFIXES:
+                    beside(path, suffix).unlink(missing_ok=True)
         self.close()
-        if path is not None:
-            for suffix in SUFFIXES:
-                beside(path, suffix).unlink(missing_ok=True)
 
     def _insert(
         self, connection: Connection, record: bytes, given: Mapping[str, bytes], number: int

@@ -13,7 +13,7 @@ import msgspec
 
 from schedulemesh.engine.codec import joined, storable
 from schedulemesh.engine.messages.facts import AnyFact
-from schedulemesh.errors import JournalError
+from schedulemesh.errors import JournalError, NotStorableError
 from schedulemesh.store.journal import Journal
 from schedulemesh.store.recovery import Stored
 
@@ -37,7 +37,9 @@ class GroupWriter:
     """Appends to a journal from a thread of its own, in the order in which ``append`` was called.
 
     What is appended while a commit is in progress waits for the next one. After a failure every entry
-    fails until ``resume``: nothing that follows a lost fact may become durable.
+    fails until ``resume``: nothing that follows a lost fact may become durable. Where the store refuses the
+    content of a commit, those entries before the one at fault become durable, that one fails with
+    NotStorableError, and those after it with JournalError.
     """
 
     def __init__(self, journal: Journal, stored: Stored) -> None:
@@ -108,7 +110,10 @@ class GroupWriter:
         """Return once everything appended so far is durable; raises JournalError if it is not."""
         last = self.pending()
         if last is not None:
-            await asyncio.shield(last)
+            try:
+                await asyncio.shield(last)
+            except NotStorableError as error:
+                raise after_refusal(error) from error
 
     async def close(self) -> None:
         """Write what is still queued, then end the thread."""
@@ -133,37 +138,49 @@ class GroupWriter:
                     waiting.append(item)
                     continue
                 if waiting:
-                    self._tell([entry.done for entry in waiting], *self._write(waiting))
+                    self._write_and_tell(waiting)
                     waiting = []
                 if item is not None:
                     self._tell([item.done], *self._attempt(item.call))
             if None in batch:
                 return
 
-    def _attempt(self, call: Callable[[], Any]) -> tuple[Any, JournalError | None]:
+    def _attempt(
+        self, call: Callable[[], Any]
+    ) -> tuple[Any, JournalError | NotStorableError | None]:
         try:
             return call(), None
-        except JournalError as error:
+        except (JournalError, NotStorableError) as error:
             return None, error
         except Exception as error:  # noqa: BLE001  # the callers that wait must get the error
             return None, JournalError(f"the journal failed: {error!r}")
 
-    def _write(self, entries: Sequence[_Entry]) -> tuple[None, JournalError | None]:
+    def _write_and_tell(self, entries: Sequence[_Entry]) -> None:
+        """Write the entries in one commit, or one by one where the store refuses the content of one."""
+        error = self._write(entries)
+        if isinstance(error, NotStorableError) and len(entries) > 1:
+            for entry in entries:
+                self._write_and_tell([entry])
+            return
+        if error is not None and self._broken is None:
+            self._broken = error if isinstance(error, JournalError) else after_refusal(error)
+        self._tell([entry.done for entry in entries], None, error)
+
+    def _write(self, entries: Sequence[_Entry]) -> JournalError | NotStorableError | None:
         if self._broken is not None:
-            return None, JournalError(str(self._broken))
+            return JournalError(str(self._broken))
         facts = sum(entry.facts for entry in entries)
         blobs = {key: data for entry in entries for key, data in entry.blobs.items()}
         record = joined(entry.record for entry in entries) if facts else b""
         _, error = self._attempt(lambda: self._journal.append(record, blobs))
         if error is not None:
-            self._broken = error
-            return None, error
+            return error
         if record:
             self.stored.records.append(record)
         self.fresh_facts += facts
         self.fresh_bytes += len(record)
         self.fresh_blob_bytes += sum(map(len, blobs.values()))
-        return None, None
+        return None
 
     def _number(self) -> int:
         self._insist_it_works()
@@ -194,13 +211,23 @@ class GroupWriter:
         self._broken = None
 
     def _tell(
-        self, futures: Sequence[asyncio.Future[Any]], value: Any, error: JournalError | None
+        self,
+        futures: Sequence[asyncio.Future[Any]],
+        value: Any,
+        error: JournalError | NotStorableError | None,
     ) -> None:
         self._loop.call_soon_threadsafe(_resolve, futures, value, error)
 
 
+def after_refusal(error: NotStorableError) -> JournalError:
+    """The error of a change that was decided after another one whose content the store refused."""
+    return JournalError(f"what was decided after a change that cannot be stored is undone: {error}")
+
+
 def _resolve(
-    futures: Sequence[asyncio.Future[Any]], value: Any, error: JournalError | None
+    futures: Sequence[asyncio.Future[Any]],
+    value: Any,
+    error: JournalError | NotStorableError | None,
 ) -> None:
     for done in futures:
         if done.done():

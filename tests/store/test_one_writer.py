@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from schedulemesh.errors import JournalError, JournalTakenOverError
+from schedulemesh.runtime.reactor import Reactor
 from schedulemesh.store import sql
 from schedulemesh.store.address import address_of
 from schedulemesh.store.sql import SqlJournal
@@ -81,3 +84,36 @@ def test_one_journal_in_one_process_taken_over_twice(mine, place, tmp_path):
     with pytest.raises(JournalTakenOverError):
         write(mine, fact(1))
     second.close()
+
+
+def test_a_former_writer_neither_writes_notes_nor_removes_the_journal(mine, place, tmp_path):
+    mine.begin()
+    mine.put_note("clock", b"1")
+    second = SqlJournal(address_of(place[0], tmp_path, place[1], "shared"))
+    second.begin(take_over=True)
+    write(second, fact(1))
+    second.put_note("clock", b"2")
+    with pytest.raises(JournalTakenOverError, match="epoch 1 of the journal"):
+        mine.put_note("clock", b"3")
+    with pytest.raises(JournalTakenOverError, match="epoch 1 of the journal"):
+        mine.destroy()
+    assert second.note("clock") == b"2"
+    assert epochs(second) == [1]
+    write(second, fact(2))
+    second.destroy()
+
+
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
+def test_a_superseded_supervisor_that_is_shut_down_leaves_the_journal(place, tmp_path):
+    address = address_of(place[0], tmp_path, place[1], "shared")
+
+    async def story():
+        former = await Reactor.recover(SqlJournal(address))
+        successor = SqlJournal(address)
+        successor.begin(take_over=True)
+        await former.close(destroy=True)
+        write(successor, fact(2))
+        assert epochs(successor)[-1] == 2
+        successor.close()
+
+    asyncio.run(story())

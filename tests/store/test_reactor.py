@@ -207,6 +207,35 @@ async def test_a_report_that_can_never_be_written_is_not_retried_forever(reactor
     await reactor.step(wanted("q"))
 
 
+@pytest.mark.skipif(not hasattr(sqlite3.Connection, "setlimit"), reason="needs Python 3.11")
+def test_a_value_above_the_limit_of_the_store_is_refused_alone(tmp_path):
+    """SQLite's own limit, made small: nobody else notices, and nothing is tried again for ever."""
+
+    async def story():
+        journal = SqlJournal(tmp_path / "j.sqlite")
+        reactor = await Reactor.recover(journal)
+        connection = journal._connection.connection.dbapi_connection
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 100_000)
+        await reactor.step(wanted("p"))
+        large = reactor.report(wanted("large"), {"large": b"x" * 200_000})
+        refused, accepted = await asyncio.gather(
+            large, reactor.report(wanted("q")), return_exceptions=True
+        )
+        assert isinstance(refused, NotStorableError), refused
+        assert "too big" in str(refused)
+        assert not isinstance(accepted, BaseException)
+        assert list(reactor.state.ledger.accounts) == ["p", "q"]
+        with pytest.raises(NotStorableError, match="too big"):
+            await reactor.keep({"large": b"x" * 200_000})
+        await reactor.report(wanted("r"))
+        await reactor.close(destroy=False)
+        again = SqlJournal(tmp_path / "j.sqlite")
+        assert list(again.load().fold().ledger.accounts) == ["p", "q", "r"]
+        again.close()
+
+    asyncio.run(asyncio.wait_for(story(), 60))
+
+
 @on_loop
 async def test_a_refused_submission_leaves_no_bytes(reactor, journal, orders):
     await reactor.step(wanted("p"))
@@ -513,6 +542,12 @@ def test_invalid_settings_are_refused(wrong):
         ValueError, match=rf"{wrong} (is 0; it must be above 0|.* at least 1 .* not 0)"
     ):
         JournalSettings(**{wrong: 0})
+
+
+@pytest.mark.parametrize("limit", ["saved_state_bytes", "result_bytes"])
+def test_a_value_that_no_store_takes_cannot_be_permitted(limit):
+    with pytest.raises(ValueError, match=rf"{limit} .*500000000"):
+        JournalSettings(**{limit: 10**15})
 
 
 @on_loop

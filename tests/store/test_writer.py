@@ -26,12 +26,16 @@ class Gated(MemoryJournal):
         self.arrived = threading.Event()
         self.commits = []
         self.failing = ""
+        #: The most bytes of a blob that it takes.
+        self.largest = 1000
 
     def append(self, record, blobs):
         self.arrived.set()
         assert self.gate.wait(30)
         if self.failing:
             raise JournalError(self.failing)
+        if any(len(data) > self.largest for data in blobs.values()):
+            raise NotStorableError("string or blob too big")
         self.commits.append([found.epoch for found in decode_facts(record or b"[]")])
         super().append(record, blobs)
 
@@ -121,6 +125,28 @@ async def test_resuming_fails_while_the_journal_does(journal, writer):
     with pytest.raises(JournalError, match="disk full"):
         await writer.compact([], 0, frozenset())
     assert writer.broken
+
+
+@on_loop
+async def test_a_value_that_the_store_refuses_fails_alone(journal, writer):
+    journal.gate.clear()
+    first = writer.append([fact(1)])
+    await arrived(journal)
+    before = [writer.append([fact(2)]), writer.append([fact(3)], {"small": b"x"})]
+    refused = writer.append([fact(4)], {"large": b"x" * 1001})
+    after = writer.append([fact(5)])
+    flushed = asyncio.ensure_future(writer.flushed())
+    journal.gate.set()
+    await asyncio.gather(first, *before)
+    with pytest.raises(NotStorableError, match="too big"):
+        await refused
+    for undone in (after, flushed, writer.append([fact(6)])):
+        with pytest.raises(JournalError, match="after a change that cannot be stored is undone"):
+            await undone
+    assert epochs(journal) == [1, 2, 3]
+    await writer.resume()
+    await writer.append([fact(7)])
+    assert epochs(journal) == [1, 2, 3, 7]
 
 
 @on_loop
