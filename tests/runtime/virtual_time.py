@@ -83,9 +83,13 @@ class InlineWriter(writer.GroupWriter):
         return done
 
     def _work(self, item):
-        written = isinstance(item, writer._Entry)
-        answer = self._write([item]) if written else self._attempt(item.call)
-        writer._resolve([item.done], *answer)
+        if isinstance(item, writer._Entry):
+            self._write_and_tell([item])
+        else:
+            self._tell([item.done], *self._attempt(item.call))
+
+    def _tell(self, futures, value, error):
+        writer._resolve(futures, value, error)
 
 
 def run(story, within_s=10_000.0):
