@@ -26,7 +26,7 @@ def shown(value: object) -> str:
 
 def nearest(given: str, known: Iterable[str]) -> str:
     """`` (did you mean 'x'?)`` if one of the known names is similar to the given one, else empty."""
-    near = difflib.get_close_matches(given, sorted(known), n=1, cutoff=0.5)
+    near = difflib.get_close_matches(given, sorted(known), n=1, cutoff=0.6)
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 

@@ -13,7 +13,6 @@ from schedulemesh.domain.reasons import Change, Reason
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.engine.admission import queue
 from schedulemesh.engine.admission.decide import submit
-from schedulemesh.engine.explain import pool_not_found
 from schedulemesh.engine.explanation.task import explain
 from schedulemesh.engine.lifecycle import agents as lifecycle
 from schedulemesh.engine.lifecycle import eviction, task_ends
@@ -72,6 +71,7 @@ from schedulemesh.engine.preemption.evaluate import evaluate
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.snapshot import past_states
 from schedulemesh.engine.transaction import Step, Transaction
+from schedulemesh.errors import nearest
 
 #: Facts on which nothing depends that happens: what was answered, or that something kept is forgotten.
 _ANSWERS = (RequestAnswered, AnswersForgotten, StatesForgotten)
@@ -280,8 +280,6 @@ def _change_policy(tx: Transaction, stimulus: s.PolicyChangeRequested) -> Reques
 
 
 def _register_handlers(tx: Transaction, stimulus: s.StateHandlersGiven) -> RequestOutcome:
-    if stimulus.pool_name not in tx.state.ledger.accounts:
-        return pool_not_found(tx.state, stimulus.pool_name)
     tx.emit(
         StateHandlersRegistered(
             pool_name=stimulus.pool_name,
@@ -289,7 +287,14 @@ def _register_handlers(tx: Transaction, stimulus: s.StateHandlersGiven) -> Reque
             restorer_key=stimulus.restorer_key,
         )
     )
-    return Done()
+    pools = tx.state.ledger.accounts
+    if stimulus.pool_name in pools:
+        return Done()
+    message = (
+        f"there is no pool {stimulus.pool_name!r} as yet{nearest(stimulus.pool_name, pools)}; the handlers "
+        "are kept, and take effect when it is created"
+    )
+    return Done(warnings=(message,))
 
 
 def _cordon(tx: Transaction, stimulus: s.CordonRequested) -> RequestOutcome:

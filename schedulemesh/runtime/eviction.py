@@ -297,8 +297,9 @@ class Eviction(msgspec.Struct, kw_only=True):
     def _answered(
         self, success: bool, error: str, *, runs_on: bool = False, timed_out: bool = False
     ) -> CancelAnswered:
-        if error:
-            logger.info("cancelling task %s: %s", self.task.spec.task_id, error)
+        if not success:
+            why = error or "its cancel() answered that it failed"
+            logger.warning("task %s was not cancelled: %s", self.task.spec.task_id, why)
         return CancelAnswered(
             task_id=self.task.spec.task_id,
             cancel_success=success,

@@ -57,7 +57,7 @@ class HealthCheck:
         lost = [name for name, agent in state.lost.items() if not agent.reported]
         details = [await self._rebuild(name, found.get(name, "dead")) for name in lost]
         return {
-            "checked": len(running),
+            "checked": len({agent.spec.name for agent in running}.union(lost)),
             "healthy": len(running) - len(sick),
             "rebuilt": [d["agent_name"] for d in details if d["action"] == "rebuilt"],
             "removed": [d["agent_name"] for d in details if d["action"] == "removed"],

@@ -131,11 +131,19 @@ def test_a_query_and_a_stimulus_of_the_same_moment_see_the_same_time():
     assert found.remaining_time == 60.0
 
 
-def test_handlers_of_an_unknown_pool_are_refused():
+def test_handlers_of_a_pool_that_does_not_exist_yet_are_kept_with_a_warning():
+    mesh = Mesh(pool("training", cpu=1))
+    given = s.StateHandlersGiven(pool_name="traning", preserver_key="k", restorer_key=None)
+    (warning,) = mesh.handle(given).outcome.warnings
+    assert "no pool 'traning' as yet (did you mean 'training'?)" in warning
+    mesh.handle(s.PoolRequested(spec=pool("traning", cpu=1)))
+    assert mesh.state.handlers["traning"].preserver_key == "k"
+
+
+def test_handlers_of_a_pool_that_exists_are_kept_without_a_warning():
     mesh = Mesh(pool("p", cpu=1))
-    given = s.StateHandlersGiven(pool_name="q", preserver_key="k", restorer_key=None)
-    assert mesh.handle(given).outcome.reason == "pool_not_found"
-    assert mesh.state.handlers == {}
+    given = s.StateHandlersGiven(pool_name="p", preserver_key="k", restorer_key=None)
+    assert mesh.handle(given).outcome.warnings == ()
 
 
 def test_a_pool_larger_than_the_cluster_is_made_with_a_warning():

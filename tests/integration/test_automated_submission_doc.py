@@ -178,7 +178,6 @@ def test_unknown_names_are_refused_and_agent_names_are_found(scheduler):
     scheduler.ensure_pool("pool", resources={"cpu": 1.0}, labels={"tier": "gold"})
     assert scheduler.delete_agent("nobody")["reason"] == "agent_not_found"
     assert scheduler.list_agents("nowhere")["reason"] == "pool_not_found"
-    assert scheduler.register_state_handlers("nowhere")["reason"] == "pool_not_found"
     scheduler.create_agent("one", "pool", MyTaskActor, actor_args=[1.0])
     assert scheduler.preempt_task("one")["success"]
     assert scheduler.list_agents("pool")["agents"] == []

@@ -421,6 +421,25 @@ def test_section_7_state_handlers(scheduler):
     assert scheduler.restore_task(saved_state)["success"]
 
 
+def test_handlers_that_are_registered_before_their_pool_is_created_save_its_tasks(
+    scheduler, caplog
+):
+    answer = scheduler.register_state_handlers("custom-pool", custom_state_preserver)
+    assert answer["success"]
+    assert "no pool 'custom-pool' as yet" in answer["warnings"][0]
+    assert "no pool 'custom-pool' as yet" in caplog.text
+    scheduler.ensure_pool("custom-pool")
+    scheduler.register_running_task("job", "elsewhere", "custom-pool", priority=1.0)
+    saved_state = scheduler.execute_preemption("job", "elsewhere")["saved_state"]
+    assert saved_state["checkpoint_path"] == "/checkpoints/job.ckpt"
+
+
+def test_a_refused_registration_is_a_warning_in_the_log(scheduler, caplog):
+    scheduler.register_running_task("job", "one", "pool", priority=1.0)
+    scheduler.register_running_task("job", "another", "pool", priority=1.0)
+    assert "register_running_task was refused: task 'job' already exists" in caplog.text
+
+
 def test_section_6_again_states_in_files(scheduler, tmp_path):
     checkpoint_dir = tmp_path / "checkpoints"
     checkpoint_dir.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ray.actor import ActorHandle
 
 from schedulemesh.core.client import results
-from schedulemesh.core.client.asking import ask_with_handles, details, listed, respond
+from schedulemesh.core.client.asking import ask_with_handles, details, listed, logged, respond
 from schedulemesh.core.client.connection import Connection
 from schedulemesh.core.client.listings import (
     AgentsResult,
@@ -64,7 +64,7 @@ def delete_agent(
         agent_name=parse_name(name, "the agent's name"),
         destroy_group=None if destroy_pg is None else parse_flag(destroy_pg, "destroy_pg"),
     )
-    return results.deleted(respond(connection, request).outcome)
+    return logged("delete_agent", results.deleted(respond(connection, request).outcome))
 
 
 def ensure_agent_health(connection: Connection, timeout: object) -> HealthResult:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Mapping
+from typing import cast
 
 from ray import ObjectRef
 from ray.actor import ActorHandle
@@ -13,7 +15,10 @@ from schedulemesh.core.client.results import ResultT, combined
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.protocol.answers import AnswerT, Details, Listed, Response, decode_answer
 from schedulemesh.protocol.requests import AnyRequest, encode_request
+from schedulemesh.runtime.decision_log import SHORTAGES
 from schedulemesh.runtime.references import NO_REFS
+
+logger = logging.getLogger(__name__)
 
 
 def ask(connection: Connection, request: AnyRequest, expected: type[AnswerT]) -> AnswerT | Refused:
@@ -48,6 +53,18 @@ def respond(connection: Connection, request: AnyRequest) -> Response:
     """The response to a request that ends in an outcome; a refusal is an outcome like any other."""
     answer = ask(connection, request, Response)
     return Response(outcome=answer) if isinstance(answer, Refused) else answer
+
+
+def logged(call: str, result: ResultT) -> ResultT:
+    """The result of a call whose answer many callers do not read, after its refusal and its warnings were
+    logged in their process. The scheduler itself logs refusals because of a shortage.
+    """
+    answer = cast("Mapping[str, object]", result)
+    if not answer["success"] and answer["reason"] not in SHORTAGES:
+        logger.warning("%s was refused: %s (%s)", call, answer["error"], answer["reason"])
+    for warning in cast("list[str]", answer.get("warnings", [])):
+        logger.warning("%s: %s", call, warning)
+    return result
 
 
 def details(connection: Connection, request: AnyRequest, result: Callable[..., ResultT]) -> ResultT:

@@ -16,7 +16,7 @@ from schedulemesh.config.pools import (
     parse_pool,
 )
 from schedulemesh.core.client import results
-from schedulemesh.core.client.asking import ask, details, listed, respond
+from schedulemesh.core.client.asking import ask, details, listed, logged, respond
 from schedulemesh.core.client.cohort_listings import CohortsResult
 from schedulemesh.core.client.connection import Connection
 from schedulemesh.core.client.listings import GroupsResult, PoolResult, PoolsResult, ReservedGroups
@@ -76,7 +76,8 @@ def create_pool(
         shipped.whole,
         **waiting,
     )
-    return _result(ask(connection, CreatePool(spec=spec, blobs=shipped.blobs), PoolResponse))
+    request = CreatePool(spec=spec, blobs=shipped.blobs)
+    return logged("create_pool", _result(ask(connection, request, PoolResponse)))
 
 
 def ensure_pool(
@@ -101,7 +102,7 @@ def ensure_pool(
     request = EnsurePool(
         name=parse_name(name, "the pool's name"), **changes, lending=parse_lending(_given(lending))
     )
-    return _result(ask(connection, request, PoolResponse))
+    return logged("ensure_pool", _result(ask(connection, request, PoolResponse)))
 
 
 def resize_pool(
@@ -116,7 +117,7 @@ def resize_pool(
     own = {"resources": resources, "target_agents": target_agents, **waiting}
     changes = _changes(connection, pg_pool_config, own)
     request = ResizePool(name=parse_name(name, "the pool's name"), **changes)
-    return _result(ask(connection, request, PoolResponse))
+    return logged("resize_pool", _result(ask(connection, request, PoolResponse)))
 
 
 def _given(fields: Mapping[str, object]) -> dict[str, object]:
@@ -134,7 +135,7 @@ def ensure_cohort(
     if weight is not UNSET:
         changes["weight"] = 1.0 if weight is None else parse_weight(weight)
     request = EnsureCohort(name=parse_name(name, "the cohort's name"), **changes)
-    return results.done(respond(connection, request).outcome)
+    return logged("ensure_cohort", results.done(respond(connection, request).outcome))
 
 
 def list_cohorts(connection: Connection) -> CohortsResult:

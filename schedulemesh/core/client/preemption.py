@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from schedulemesh.config.policy import PreemptionPolicy, changed_policy, resolve_changes
 from schedulemesh.core.client import results
-from schedulemesh.core.client.asking import ask, details, listed, respond
+from schedulemesh.core.client.asking import ask, details, listed, logged, respond
 from schedulemesh.core.client.connection import Connection
 from schedulemesh.core.client.listings import (
     PolicyResult,
@@ -99,8 +99,11 @@ def update_preemption_policy(connection: Connection, changes: Mapping[str, objec
     )
     answer = ask(connection, request, Details)
     if isinstance(answer, Refused):
-        return results.combined(PolicyUpdate, results.refused(answer))
-    return results.combined(PolicyUpdate, {"success": True}, answer.facts["policy"], answer.facts)
+        result = results.combined(PolicyUpdate, results.refused(answer))
+    else:
+        parts = ({"success": True}, answer.facts["policy"], answer.facts)
+        result = results.combined(PolicyUpdate, *parts)
+    return logged("update_preemption_policy", result)
 
 
 def get_preemption_policy(connection: Connection) -> PolicyResult:

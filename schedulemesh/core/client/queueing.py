@@ -10,7 +10,7 @@ from ray.actor import ActorHandle
 
 from schedulemesh.config.queueing import QueuePolicy, changed_queue_policy
 from schedulemesh.core.client import results
-from schedulemesh.core.client.asking import ask, ask_with_handles, details, respond
+from schedulemesh.core.client.asking import ask, ask_with_handles, details, logged, respond
 from schedulemesh.core.client.connection import Connection
 from schedulemesh.core.client.deadline import WAITS
 from schedulemesh.core.client.listings import (
@@ -174,7 +174,7 @@ def configure_queue(connection: Connection, changes: Mapping[str, object]) -> Qu
     request = ChangeQueuePolicy(
         changes={name: checked[name] for name in given}, client=client_name()
     )
-    return details(connection, request, QueuePolicyResult)
+    return logged("configure_queue", details(connection, request, QueuePolicyResult))
 
 
 def get_queue_policy(connection: Connection) -> QueuePolicyResult:

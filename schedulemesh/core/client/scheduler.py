@@ -417,6 +417,7 @@ class RayScheduler(
         """Set the functions that save and restore the states of a pool's tasks; both are replaced.
 
         ``preserver`` takes a TaskState and returns a dict; ``restorer`` takes that dict. They run in worker
-        processes of their own, for at most ``save_timeout`` seconds. Refused with ``pool_not_found``.
+        processes of their own, for at most ``save_timeout`` seconds. Those of a pool that does not exist yet
+        take effect when it is created; the result then has ``warnings``.
         """
         return states.register_state_handlers(self._connection, pool_name, preserver, restorer)

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Mapping
 
 from schedulemesh.core.client import results
-from schedulemesh.core.client.asking import ask, ask_with_handles, listed, respond
+from schedulemesh.core.client.asking import ask, ask_with_handles, listed, logged, respond
 from schedulemesh.core.client.connection import Connection
 from schedulemesh.core.client.listings import SavedStatesResult
 from schedulemesh.core.client.task_request import client_name
@@ -90,7 +90,7 @@ def register_state_handlers(
         restorer_key=keys[1],
         blobs=blobs,
     )
-    return results.done(respond(connection, request).outcome)
+    return logged("register_state_handlers", results.done(respond(connection, request).outcome))
 
 
 def given_state(given: object, now: float) -> SavedState:

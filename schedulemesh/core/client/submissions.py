@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from ray.actor import ActorHandle
 
-from schedulemesh.core.client.asking import ask, ask_with_handles
+from schedulemesh.core.client.asking import ask, ask_with_handles, logged
 from schedulemesh.core.client.connection import Connection
 from schedulemesh.core.client.deadline import WAITS
 from schedulemesh.core.client.job_adoption import adoption
@@ -102,12 +102,13 @@ def _send(connection: Connection, given: Submission) -> SubmitResult:
         response, handles = _responded(connection, given, given.request)
     if not given.submission.dry_run and not isinstance(response.outcome, Refused):
         connection.shipped.update(class_keys)
-    return submitted(
+    result = submitted(
         response,
         handles,
         dry_run=given.submission.dry_run,
         named_resources=not given.submission.default_resources,
     )
+    return result if given.submission.dry_run else logged("the submission", result)
 
 
 def _responded(

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Mapping
 
 from schedulemesh.core.client import results
-from schedulemesh.core.client.asking import listed, respond
+from schedulemesh.core.client.asking import listed, logged, respond
 from schedulemesh.core.client.connection import Connection
 from schedulemesh.core.client.listings import TasksResult
 from schedulemesh.core.client.task_fields import described_task
@@ -23,7 +23,7 @@ def register_running_task(
     caller = connection.caller
     task, blobs = described_task(given, caller.owner, parent_of(caller, given))
     request = RegisterTask(task=task, agent_name=parse_name(agent_name, "agent_name"), blobs=blobs)
-    return results.done(respond(connection, request).outcome)
+    return logged("register_running_task", results.done(respond(connection, request).outcome))
 
 
 def complete_task(connection: Connection, task_id: object, end_agent: object) -> results.Result:
@@ -33,7 +33,7 @@ def complete_task(connection: Connection, task_id: object, end_agent: object) ->
         end_agent=parse_flag(end_agent, "end_agent"),
         request_id=uuid.uuid4().hex,
     )
-    return results.done(respond(connection, request).outcome)
+    return logged("complete_task", results.done(respond(connection, request).outcome))
 
 
 def list_tasks(connection: Connection) -> TasksResult:
