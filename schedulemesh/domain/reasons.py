@@ -255,8 +255,8 @@ class Reason(Code):
     AGENT_START_FAILED = (
         "agent_start_failed",
         (
-            "The class could not be loaded or its object not built, or its process died; `error` "
-            "has the traceback."
+            "The class could not be loaded or its object not built, or its process died; `detail` "
+            "has the traceback, if there is one."
         ),
     )
     AGENT_START_TIMEOUT = (
@@ -302,7 +302,10 @@ class Reason(Code):
     )
     RESTORE_FAILED = (
         "restore_failed",
-        "The pool's restorer raised an exception or took too long; the state is kept.",
+        (
+            "The pool's restorer raised an exception (`detail` has the traceback) or took too long; the "
+            "state is kept."
+        ),
     )
     NOT_RESTARTABLE = (
         "not_restartable",

@@ -7,6 +7,7 @@ the worker of a handler, or the caller unpickles. Every agent's process imports 
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import Any, TypeVar
 
 import msgspec
@@ -18,6 +19,10 @@ Message = TypeVar("Message")
 
 #: The maximum length of a text from user code, in characters; longer ones are shortened.
 _MAX_TEXT = 10_000
+#: Characters of one line about an error.
+_LINE_CHARS = 500
+#: The line of a traceback that names a frame.
+_FRAME = re.compile(r'\s*File ".*", line \d+')
 
 
 class MessageError(ValueError):
@@ -285,6 +290,27 @@ def writable(text: str) -> str:
     if len(shown) <= _MAX_TEXT:
         return shown
     return f"{shown[: _MAX_TEXT // 2]}\n...\n{shown[-_MAX_TEXT // 2 :]}"
+
+
+def exception_line(text: str) -> str:
+    """Of an error text that may be a traceback the line that names the exception, shortened; of any other
+    text its first line.
+    """
+    lines = [line for line in text.strip().splitlines() if line.strip()]
+    frames = [number for number, line in enumerate(lines) if _FRAME.match(line)]
+    after = lines[frames[-1] + 1 :] if frames else lines
+    # What stands under a frame is indented: its source, and marks under that.
+    named = [number for number, line in enumerate(after) if not line.startswith(" ")]
+    line = after[named[0]] if named else text.strip()
+    if line.rstrip().endswith(":") and len(after) > named[0] + 1:
+        line = f"{line.rstrip()} {after[named[0] + 1].strip()}"
+    return line if len(line) <= _LINE_CHARS else f"{line[:_LINE_CHARS]}..."
+
+
+def line_and_traceback(text: str) -> tuple[str, str]:
+    """An error text as one line, and all of it where it has more than that line."""
+    line = exception_line(text)
+    return line, "" if line == text.strip() else text.strip()
 
 
 def pack(value: msgspec.Struct | list[Command]) -> bytes:

@@ -42,6 +42,8 @@ def refused(outcome: Refused) -> Plain:
         answer["sufficient_priority"] = outcome.sufficient_priority
     if outcome.hint:
         answer["hint"] = outcome.hint
+    if outcome.detail:
+        answer["detail"] = outcome.detail
     if outcome.restarted or outcome.requeued or outcome.not_restarted:
         answer["restarted"] = list(outcome.restarted)
         answer["requeued"] = list(outcome.requeued)

@@ -14,7 +14,14 @@ from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.engine.messages.instructions import StartAgent
 from schedulemesh.engine.messages.stimuli import AgentReported, AgentStartFailed
-from schedulemesh.protocol.agents import AgentInit, MessageError, Report, pack, unpack
+from schedulemesh.protocol.agents import (
+    AgentInit,
+    MessageError,
+    Report,
+    line_and_traceback,
+    pack,
+    unpack,
+)
 from schedulemesh.runtime.backend import (
     AgentRequest,
     Backend,
@@ -131,11 +138,13 @@ def start_failed(
 ) -> AgentStartFailed:
     """The agent could not be made. ``died``: its process was there, and died."""
     logger.warning("agent %s did not start: %s", order.agent.name, error)
+    line, detail = line_and_traceback(error)
     return AgentStartFailed(
         agent_name=order.agent.name,
         incarnation=order.incarnation,
         reason=reason,
-        error=f"agent {order.agent.name!r}: {error}",
+        error=f"agent {order.agent.name!r}: {line}",
+        detail=detail,
         died=died,
     )
 

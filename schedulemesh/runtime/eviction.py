@@ -29,6 +29,7 @@ from schedulemesh.protocol.agents import (
     SavedState,
     StateTooLargeError,
     key_of,
+    line_and_traceback,
     pack,
     unpack,
 )
@@ -168,7 +169,8 @@ class Eviction(msgspec.Struct, kw_only=True):
             error = "the agent's class has no cancel(), so nothing was cancelled"
             return self._answered(False, error + _going_on(result), runs_on=True)
         if result.error:
-            return self._answered(False, result.error + _going_on(result), runs_on=True)
+            error = self._line("cancel()", result.error) + _going_on(result)
+            return self._answered(False, error, runs_on=True)
         return self._answered(result.success, "", runs_on=not result.success)
 
     async def _saved(self) -> tuple[SavedState, bool]:
@@ -180,13 +182,15 @@ class Eviction(msgspec.Struct, kw_only=True):
             handled = await self._preserve(self.preserver, base, within_s)
             if not handled.error:
                 return msgspec.structs.replace(base, source="preserver", state=handled.data), False
-            warning, too_large = f"the pool's preserver failed: {handled.error}", handled.too_large
+            error = self._line("the pool's preserver", handled.error)
+            warning, too_large = f"the pool's preserver failed: {error}", handled.too_large
         if able := self._able("save_state"):
             found = dict(zip(able, await asyncio.gather(*map(self._save_state, able)), strict=True))
             failed = next((r for r in found.values() if r.error or r.data is None), None)
             if failed is None:
                 return self._whole(found, warning), False
-            warning = f"{warning} save_state failed: {failed.error}".strip()
+            error = self._line("save_state", failed.error)
+            warning = f"{warning} save_state failed: {error}".strip()
             too_large = too_large or any(r.too_large for r in found.values())
         elif self.preserver is None:
             await self._newest_metrics()
@@ -257,6 +261,13 @@ class Eviction(msgspec.Struct, kw_only=True):
         if result.error and self.gang:
             return msgspec.structs.replace(result, error=f"member {process!r}: {result.error}")
         return result
+
+    def _line(self, what: str, error: str) -> str:
+        """The error of user code as one line; its traceback, if it has one, is logged."""
+        line, traceback = line_and_traceback(error)
+        if traceback:
+            logger.warning("task %s: %s raised:\n%s", self.task.spec.task_id, what, traceback)
+        return line
 
     def _state_bytes(self) -> int:
         """Bytes that the state itself may have: all that is stored with it counts, too."""

@@ -18,7 +18,7 @@ from schedulemesh.engine.state.gangs import members_running
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.protocol.agents import SavedState, pack, unpack
 from schedulemesh.runtime.agent_registry import Agents
-from schedulemesh.runtime.agent_start import AgentStart, start_failed
+from schedulemesh.runtime.agent_start import AgentStart
 
 #: Seconds that a member may take to be told which others run.
 _TELL_S = 30.0
@@ -141,7 +141,12 @@ async def start_together(
                 await end_processes(agents, (start.key for start in starts))
     if failed is not None:
         await end_processes(agents, (start.key for start in starts))
-        return start_failed(order, failed.error, failed.reason, died=failed.died)
+        return msgspec.structs.replace(
+            failed,
+            agent_name=order.agent.name,
+            incarnation=order.incarnation,
+            error=f"agent {order.agent.name!r}: {failed.error}",
+        )
     return _all_reported(order, [reported[rank] for rank in range(len(starts))])
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import msgspec
 
 from schedulemesh.domain.reasons import Reason
@@ -12,13 +14,15 @@ from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Done, Refused, RequestOutcome
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.task_phases import Preempting
-from schedulemesh.protocol.agents import key_of, pack
+from schedulemesh.protocol.agents import key_of, line_and_traceback, pack
 from schedulemesh.protocol.answers import Refusal, Response, SavedBytes, WithHandles
 from schedulemesh.protocol.state_requests import RestoreTask
 from schedulemesh.runtime.queries import past_of, saved_key
 from schedulemesh.runtime.references import NO_REFS
 from schedulemesh.runtime.running import Running, Service
 from schedulemesh.runtime.submission_service import SubmissionService
+
+logger = logging.getLogger(__name__)
 
 
 class StateService(Service):
@@ -45,7 +49,7 @@ class StateService(Service):
         if restorer is not None:
             handled = await self._executor.code.restore_state(restorer, given)
             if handled.error:
-                return Response(outcome=Refused(reason=Reason.RESTORE_FAILED, error=handled.error))
+                return Response(outcome=_restorer_failed(pool, task_id, handled.error))
         if agent is None or not agent.class_key:
             return Response(outcome=_cannot_resubmit(task_id, restored=restorer is not None))
         if not agent.restartable:
@@ -103,6 +107,16 @@ def _leaving(state: MeshState, task_id: str) -> Refused | None:
         error=f"task {task_id!r} is still being preempted, and can be restored when its agent "
         f"{task.agent_name!r} has ended",
         hint="call restore_task again in a moment",
+    )
+
+
+def _restorer_failed(pool: str, task_id: str, error: str) -> Refused:
+    logger.warning("the restorer of pool %s failed: task_id=%s error=%s", pool, task_id, error)
+    line, detail = line_and_traceback(error)
+    return Refused(
+        reason=Reason.RESTORE_FAILED,
+        error=f"the restorer of pool {pool!r} failed for task {task_id!r}: {line}",
+        detail=detail,
     )
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Refused
-from schedulemesh.protocol.agents import Handled, MessageError, unpack
+from schedulemesh.protocol.agents import Handled, MessageError, line_and_traceback, unpack
 from schedulemesh.runtime.backend import Backend, BackendError, BackendTimeoutError
 from schedulemesh.runtime.blob_cache import BlobCache
 from schedulemesh.runtime.reactor import Reactor
+
+logger = logging.getLogger(__name__)
 
 #: Bytes of the classes and of the arguments of recent submissions that are kept in memory.
 _CLASS_BYTES, _ARGUMENT_BYTES = 64 * 1024 * 1024, 16 * 1024 * 1024
@@ -60,9 +63,12 @@ class UserCode:
         except (BackendError, MessageError) as died:
             error = str(died)
         if error:
+            logger.warning("the class of agent %s cannot be loaded: %s", agent.name, error)
+            line, detail = line_and_traceback(error)
             return Refused(
                 reason=Reason.AGENT_START_FAILED,
-                error=f"the class cannot be loaded, so nobody was evicted for it: {error}",
+                error=f"the class cannot be loaded, so nobody was evicted for it: {line}",
+                detail=detail,
             )
         await self._reactor.step(s.ClassProbed(class_key=class_key))
         return None

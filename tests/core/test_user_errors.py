@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from schedulemesh.core.agent.user_errors import error_text
-from schedulemesh.protocol.agents import writable
+from schedulemesh.protocol.agents import exception_line, line_and_traceback, writable
 
 
 def caught(error):
@@ -58,3 +58,28 @@ def test_texts_of_user_code_can_be_written_down():
     assert len(long) < 11_000
     assert "\n...\n" in long
     assert error_text(caught(OSError("no file \udcff"))).endswith("OSError: no file \\udcff")
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (ValueError("no"), "ValueError: no"),
+        (ValueError("first\n  File \nlast"), "ValueError: first"),
+        (RuntimeError("\nshapes differ:\n(2,) (3,)"), "RuntimeError: shapes differ:"),
+        (SyntaxError("bad", ("a.py", 1, 1, "x y")), "SyntaxError: bad"),
+        (KeyError("count"), "KeyError: 'count'"),
+        (ValueError("x" * 900), f"ValueError: {'x' * 488}..."),
+    ],
+)
+def test_an_error_of_user_code_is_told_in_one_line(error, line):
+    text = error_text(caught(error))
+    assert line_and_traceback(text) == (line, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [("not done after 1 s", "not done after 1 s"), ("", ""), ("The actor died.\n\tclass: X", None)],
+)
+def test_a_text_that_is_no_traceback_is_told_by_its_first_line(text, line):
+    assert exception_line(text) == (text.partition("\n")[0] if line is None else line)
+    assert bool(line_and_traceback(text)[1]) == (line is None)

@@ -126,6 +126,25 @@ def test_the_least_score_still_holds():
     assert evicted_for(mesh, "new", priority=2.0) is None
 
 
+def test_an_allowance_that_fails_by_the_score_is_counted_under_the_score():
+    running = [("b", 2.0), ("c", 2.0)]
+    mesh = full(Policy(new_b=True), running=running, min_preempt_score=0.5)
+    outcome = mesh.submit("new", cpu=1, priority=2.0)
+    assert outcome.turned_away == {"below_min_preempt_score": 1, "below_same_pool_threshold": 1}
+
+
+def test_an_allowance_that_would_not_make_room_is_counted_as_such():
+    mesh = full(Policy(new_b=True), running=[("b", 2.0), ("c", 2.0)])
+    outcome = mesh.submit("new", cpu=2, priority=2.0)
+    assert outcome.turned_away == {"would_not_make_room": 1, "below_same_pool_threshold": 1}
+
+
+def test_an_allowance_that_a_limit_spares_is_counted_under_the_limit():
+    mesh = full(Policy(new_b=True), running=[("b", 2.0)], min_runtime=3600.0)
+    outcome = mesh.submit("new", cpu=1, priority=2.0)
+    assert outcome.turned_away == {"below_min_runtime": 1}
+
+
 def test_an_allowance_that_goes_both_ways_is_void():
     mesh = full(Always(True), running=[("b", 2.0)])
     outcome = mesh.submit("new", cpu=1, priority=2.0)

@@ -75,7 +75,7 @@ def test_a_dead_agent_is_rebuilt_from_its_last_saved_state(pool):
     (row,) = pool.list_saved_states()["saved_states"]
     assert (row["task_id"], row["status"], row["pool_name"]) == ("t", "lost", "pool")
     done = pool.ensure_agent_health()
-    assert (done["checked"], done["healthy"], done["rebuilt"]) == (0, 0, ["on-t"])
+    assert (done["checked"], done["healthy"], done["rebuilt"]) == (1, 0, ["on-t"])
     (detail,) = done["details"]
     assert detail == {
         "agent_name": "on-t",

@@ -421,6 +421,27 @@ def test_section_7_state_handlers(scheduler):
     assert scheduler.restore_task(saved_state)["success"]
 
 
+class Unbuildable:
+    def __init__(self, name, labels):
+        raise ValueError("no dataset")
+
+
+def test_what_user_code_raises_is_a_sentence_with_the_traceback_as_its_detail(scheduler):
+    def restorer(saved_state: dict) -> None:
+        raise KeyError("checkpoint_path")
+
+    scheduler.ensure_pool("custom-pool", resources={"cpu": 1.0})
+    scheduler.register_state_handlers("custom-pool", restorer=restorer)
+    failed = scheduler.restore_task({"task_id": "job", "pool_name": "custom-pool"})
+    assert failed["error"] == (
+        "the restorer of pool 'custom-pool' failed for task 'job': KeyError: 'checkpoint_path'"
+    )
+    assert 'raise KeyError("checkpoint_path")' in failed["detail"]
+    refused = scheduler.create_agent("a", "custom-pool", Unbuildable, resources={"cpu": 1.0})
+    assert refused["error"] == "agent 'a': ValueError: no dataset"
+    assert 'raise ValueError("no dataset")' in refused["detail"]
+
+
 def test_handlers_that_are_registered_before_their_pool_is_created_save_its_tasks(
     scheduler, caplog
 ):

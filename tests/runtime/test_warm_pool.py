@@ -329,4 +329,5 @@ async def test_a_constructor_that_raises_fails_the_start(stage):
     ready.handle.answers["build_agent"] = Report(node_id="n", pid=1, error="ValueError: no")
     failed = await stage.agents.start(stage.start(order, ready))
     assert (failed.reason, failed.error) == ("agent_start_failed", "agent 'a': ValueError: no")
+    assert failed.detail == ""
     assert stage.backend.names() == set()

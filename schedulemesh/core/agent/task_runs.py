@@ -9,7 +9,7 @@ from concurrent.futures import Future
 import msgspec
 from ray import ObjectRef, cloudpickle
 
-from schedulemesh.core.agent.user_errors import error_text, last_line
+from schedulemesh.core.agent.user_errors import error_text
 from schedulemesh.core.transport.user_code import BoundedFile, load_arguments
 from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.user_data import UserFunction, UserObject, UserValue
@@ -17,6 +17,7 @@ from schedulemesh.protocol.agents import (
     KeptResult,
     RunOrder,
     RunReport,
+    exception_line,
     pack,
 )
 
@@ -80,7 +81,7 @@ class TaskRuns:
         report = RunReport(
             kept=pack(kept),
             reason=reason,
-            error=last_line(kept.text),
+            error=exception_line(kept.text),
             cancelled=self._was_cancelled(order.task_id),
         )
         return pack(report)

@@ -12,8 +12,6 @@ from schedulemesh.protocol.agents import writable
 
 #: Frames of a traceback that are shown, the last ones.
 _FRAMES = 20
-#: Characters of one line about an error.
-_LINE_CHARS = 500
 
 
 def error_text(error: BaseException) -> str:
@@ -29,10 +27,3 @@ def _traceback(error: BaseException) -> str:
     own = [i for i, frame in enumerate(frames) if "/schedulemesh/core/" in frame.filename]
     lines = traceback.format_list(frames[own[-1] + 1 if own else 0 :][-_FRAMES:])
     return writable("".join([*lines, *traceback.format_exception_only(error)]).strip())
-
-
-def last_line(text: str) -> str:
-    """The last line of a traceback: what was raised, shortened."""
-    lines = text.strip().splitlines()
-    line = lines[-1] if lines else ""
-    return line if len(line) <= _LINE_CHARS else f"{line[:_LINE_CHARS]}..."

@@ -73,7 +73,13 @@ def continue_start(tx: Transaction, agent: Agent) -> None:
 
 
 def undo(
-    tx: Transaction, agent: Agent, reason: Reason, error: str, *, died: bool = False
+    tx: Transaction,
+    agent: Agent,
+    reason: Reason,
+    error: str,
+    *,
+    detail: str = "",
+    died: bool = False,
 ) -> RequestOutcome | None:
     """Remove an incoming agent, and restart its victims where that is possible. Where external work may have
     got the room that they left, they join the queue, because a start could find none. ``died``: its process
@@ -107,6 +113,7 @@ def undo(
     refused = Refused(
         reason=reason,
         error=error,
+        detail=detail,
         restarted=tuple(t for t in victims if t not in lost and t not in queued),
         requeued=queued,
         not_restarted=lost,

@@ -224,7 +224,8 @@ def start_failed(tx: Transaction, stimulus: s.AgentStartFailed) -> RequestOutcom
         return None
     if isinstance(agent.phase, (Running, Ending)):
         return process_gone(tx, agent)
-    return undo(tx, agent, stimulus.reason, stimulus.error, died=stimulus.died)
+    error, detail = stimulus.error, stimulus.detail
+    return undo(tx, agent, stimulus.reason, error, detail=detail, died=stimulus.died)
 
 
 def agent_gone(tx: Transaction, stimulus: s.AgentGone) -> RequestOutcome | None:

@@ -103,6 +103,8 @@ class Refused(Outcome, tag="refused", frozen=True, kw_only=True):
     sufficient_priority: float | None = None
     #: What the caller can do; empty: the error says it, or nothing helps.
     hint: str = ""
+    #: The traceback of what user code raised; empty: it raised nothing.
+    detail: str = ""
     #: Victims that were evicted for it and run again.
     restarted: tuple[str, ...] = ()
     #: Victims that were evicted for it and wait in the queue to run again.

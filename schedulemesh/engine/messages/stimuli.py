@@ -214,6 +214,8 @@ class AgentStartFailed(Stimulus, frozen=True, kw_only=True):
     incarnation: int
     reason: Reason
     error: str
+    #: The traceback of what its class raised; empty: it raised nothing.
+    detail: str = ""
     #: Whether its process was there and died: that is a failure, after which a task may be tried again.
     died: bool = False
 

@@ -44,6 +44,9 @@ from schedulemesh.engine.state.tasks import RunningTask, RunningTasks, TaskClass
 
 _COOLING = Verdict(refused=Reason.IN_PREEMPTION_COOLDOWN)
 
+#: Tasks of a class that strategies are asked about for the counts; the others count under the rule.
+_ASKED = 1000
+
 _Judged = list[tuple[TaskClass, Verdict]]
 #: A task of a class: seconds left, minus its start, id.
 _Entry = tuple[float, float, str]
@@ -158,8 +161,8 @@ class Candidates:
 
     def turned_away(self) -> dict[Reason, int]:
         """How many tasks each rule turns away, most first, where nobody is evicted: candidates, too, because
-        their eviction would not make room. Strategies are not asked again: they have been asked already
-        for those that they turned away.
+        their eviction would not make room. Strategies are asked once for each task: about tasks that the
+        rules allow they have been asked already, about others that a strategy may allow they are asked here.
         """
         counts = {Reason.ALREADY_BEING_PREEMPTED: len(self._running)}
 
@@ -169,6 +172,9 @@ class Candidates:
         for task_class, verdict in self._verdicts():
             size = len(task_class)
             count(Reason.ALREADY_BEING_PREEMPTED, -size)
+            if verdict.rule is not None and verdict.refused is not None:
+                self._count_opened(task_class, verdict, count)
+                continue
             if verdict.refused is not None:
                 count(verdict.refused, size)
                 continue
@@ -181,6 +187,27 @@ class Candidates:
             count(Reason.WOULD_NOT_MAKE_ROOM, -self._veto.vetoed)
         order = sorted((-tasks, reason) for reason, tasks in counts.items() if tasks)
         return {reason: -tasks for tasks, reason in order}
+
+    def _count_opened(
+        self, task_class: TaskClass, verdict: Verdict, count: Callable[[Reason, int], None]
+    ) -> None:
+        """Count the tasks of a class that a rule refused and a strategy may allow: those that it allows are
+        turned away by something else.
+        """
+        task_ids = sorted(task_class.task_ids())
+        refused = verdict.refused or Reason.BELOW_SAME_POOL_THRESHOLD
+        count(refused, len(task_ids[_ASKED:]))
+        for task_id in task_ids[:_ASKED]:
+            task = self._running.by_id[task_id]
+            if self._veto is None or not self._veto.allows(task, verdict):
+                count(refused, 1)
+            elif self._limits is not None and self._limits.spares(task):
+                young = self._limits.is_young(task)
+                count(Reason.BELOW_MIN_RUNTIME if young else Reason.EXCEEDS_LOST_WORK_BUDGET, 1)
+            elif self._scored(task, verdict) is None:
+                count(Reason.BELOW_MIN_PREEMPT_SCORE, 1)
+            else:
+                count(Reason.WOULD_NOT_MAKE_ROOM, 1)
 
     def _count_spared(self, task_class: TaskClass, count: Callable[[Reason, int], None]) -> int:
         """Count the tasks of an allowed class that are spared one by one; how many they are."""

@@ -58,9 +58,11 @@ class Limits:
 
     def spares(self, task: RunningTask) -> bool:
         """Whether the task may not be evicted, for its run time or for its lost work."""
-        if task.started_at + self._policy.min_runtime > self._now:
-            return True
-        return self.is_beyond_budget(task)
+        return self.is_young(task) or self.is_beyond_budget(task)
+
+    def is_young(self, task: RunningTask) -> bool:
+        """Whether the task may not be evicted yet, for its run time."""
+        return task.started_at + self._policy.min_runtime > self._now
 
     def is_beyond_budget(self, task: RunningTask) -> bool:
         """Whether the task would lose more work than the budget leaves."""
