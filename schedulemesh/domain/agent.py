@@ -65,6 +65,9 @@ class GangSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
 #: The method of a job's runner that its task consists of.
 RUN_DRIVER = "run_driver"
 
+#: How the names of archives end that Ray unpacks as working directories.
+FOLDER_SUFFIXES = (".zip", ".tar.gz", ".tgz", ".tar.xz")
+
 #: What happens to a job that holds more in Ray than it claims.
 OVER_CLAIM = ("warn", "end")
 
@@ -86,6 +89,11 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     #: The Ray job that somebody else has started and that is a task from now on; empty: the driver is started
     #: here. Its claim is where its work is found, and until then on quota alone.
     adopts: str = ""
+    #: The key of the stored archive that the driver's working directory is unpacked from; empty: it has none
+    #: of the submitting machine.
+    folder_key: str = ""
+    #: How the name of that archive ends, such as ".zip".
+    folder_suffix: str = ""
 
 
 class MemberProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -227,9 +235,20 @@ def check_job(spec: AgentSpec) -> None:
         _check_strategy(spec.job.strategy, "strategy")
     if spec.job is not None and spec.job.over_claim:
         parse_over_claim(spec.job.over_claim)
+    if spec.job is not None and spec.job.folder_key:
+        parse_key(spec.job.folder_key, "the working directory's key")
+        _check_suffix(spec.job.folder_suffix)
     if msgspec.json.decode(spec.options).get("max_restarts"):
         raise InvalidRequestError(
             "ray_options has max_restarts; a job's driver is started again by max_retries instead"
+        )
+
+
+def _check_suffix(suffix: str) -> None:
+    if suffix not in FOLDER_SUFFIXES:
+        raise InvalidRequestError(
+            f"the archive of the working directory ends with {shown(suffix)}; allowed are "
+            f"{', '.join(FOLDER_SUFFIXES)}"
         )
 
 

@@ -116,6 +116,8 @@ class JobStart(msgspec.Struct, frozen=True, kw_only=True):
     owner: str
     #: The folder that logs and checkpoints are kept in, on every node the same.
     folder: str
+    #: Where Ray fetches the working directory from that was sent with the job; empty: none was.
+    working_dir: str = ""
 
 
 class AgentInit(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,8 +13,18 @@ from schedulemesh.domain.containers import as_elements, as_items, plain_data
 from schedulemesh.domain.names import as_text
 from schedulemesh.errors import InvalidRequestError, shown
 
+
+@dataclass(frozen=True, kw_only=True)
+class PackedFolder:
+    """A folder of the submitting machine as an archive."""
+
+    data: bytes
+    #: How the name of the archive ends, such as ".zip".
+    suffix: str
+
+
 #: Packs a folder of the submitting machine without the files that match one of the patterns.
-PackFolder = Callable[[Path, tuple[str, ...]], bytes]
+PackFolder = Callable[[Path, tuple[str, ...]], PackedFolder]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,35 +35,38 @@ class JobCommand:
     entrypoint: str | tuple[str, ...]
     #: Variables of the driver's environment beside those of its node.
     env: Mapping[str, str] = field(default_factory=dict)
-    #: A folder of the submitting machine as a ZIP archive, in which the driver runs; None: there is none.
-    working_dir: bytes | None = None
     #: The runtime environment of all that the driver starts in Ray.
     runtime_env: Mapping[str, Any] = field(default_factory=dict)
     #: The folder that every attempt finds again; empty: one on the node.
     checkpoint_dir: str = ""
 
 
-def parse_command(given: Mapping[str, object], pack: PackFolder | None) -> JobCommand:
-    """The driver that the arguments of ``submit_job`` describe, by name. ``pack`` None: the caller is on
-    another machine, whose folders cannot be read here. Raises InvalidRequestError.
+def parse_command(
+    given: Mapping[str, object], pack: PackFolder | None
+) -> tuple[JobCommand, PackedFolder | None]:
+    """The driver that the arguments of ``submit_job`` describe, by name, and the folder in which it runs, if
+    it is one of the submitting machine. ``pack`` None: the caller is on another machine, whose files cannot
+    be read here. Raises InvalidRequestError.
     """
     runtime_env = _runtime_env(given.get("runtime_env"))
     folder, inside = given.get("working_dir"), runtime_env.get("working_dir")
     if folder is not None and inside is not None:
         raise InvalidRequestError("working_dir is given twice: as such, and in runtime_env")
     excludes = _patterns(runtime_env.pop("excludes", None))
+    if pack is None:
+        _check_no_files(runtime_env)
     archive = None
     if folder is not None or (inside is not None and not is_uri(inside)):
         runtime_env.pop("working_dir", None)
         archive = _packed(pack, inside if folder is None else folder, excludes)
     checkpoint_dir = given.get("checkpoint_dir")
-    return JobCommand(
+    command = JobCommand(
         entrypoint=_entrypoint(given.get("entrypoint")),
         env=_variables(given.get("env"), "env"),
-        working_dir=archive,
         runtime_env=runtime_env,
         checkpoint_dir="" if checkpoint_dir is None else _absolute(checkpoint_dir),
     )
+    return command, archive
 
 
 def is_uri(given: object) -> bool:
@@ -65,7 +78,19 @@ def is_uri(given: object) -> bool:
         return False
 
 
-def _packed(pack: PackFolder | None, given: object, excludes: tuple[str, ...]) -> bytes:
+def _check_no_files(runtime_env: Mapping[str, object]) -> None:
+    """Raise InvalidRequestError for a list of packages that is a file of another machine."""
+    for name in ("pip", "uv", "conda"):
+        value = runtime_env.get(name)
+        packages = value.get("packages") if isinstance(value, dict) else value
+        if isinstance(packages, str) and (name != "conda" or packages.endswith((".yaml", ".yml"))):
+            raise InvalidRequestError(
+                f"runtime_env[{name!r}] is {shown(packages)}, a file of your machine; this call takes what "
+                "is in it: a list of packages, for conda a dict"
+            )
+
+
+def _packed(pack: PackFolder | None, given: object, excludes: tuple[str, ...]) -> PackedFolder:
     path = Path(_text_path(given, "working_dir"))
     if pack is None:
         raise InvalidRequestError(

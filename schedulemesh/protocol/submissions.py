@@ -44,6 +44,9 @@ class RunnerCode(msgspec.Struct, frozen=True, kw_only=True):
     options: str
     #: The bytes of the class and of the arguments, by their keys.
     blobs: dict[str, bytes]
+    #: The key of the archive of the driver's working directory, and how its name ends; empty: there is none.
+    folder_key: str = ""
+    folder_suffix: str = ""
 
 
 def job_request(given: Mapping[str, object], by: Submitter, code: RunnerCode) -> SubmitTask:
@@ -60,7 +63,7 @@ def job_request(given: Mapping[str, object], by: Submitter, code: RunnerCode) ->
         arguments_key=code.arguments_key,
         options=code.options,
         bundles=bundles,
-        job=_job(given),
+        job=_job(given, code),
     )
     how = {"run": RUN_DRIVER, "on_preempted": "requeue" if on_preempted is None else on_preempted}
     submitted = _submitted(given, by, agent, _task({**given, **how}, by))
@@ -169,12 +172,14 @@ def _task(given: Mapping[str, object], by: Submitter) -> TaskSpec:
     return parse_task({**fields, "parent": by.parent or None})
 
 
-def _job(given: Mapping[str, object]) -> JobSpec:
+def _job(given: Mapping[str, object], code: RunnerCode) -> JobSpec:
     grace_s, strategy, over_claim = map(given.get, ("grace_s", "strategy", "over_claim"))
     return JobSpec(
         grace_s=None if grace_s is None else parse_duration(grace_s, "grace_s"),
         strategy="" if strategy is None else parse_strategy(strategy, "strategy"),
         over_claim="" if over_claim is None else parse_over_claim(over_claim),
+        folder_key=code.folder_key,
+        folder_suffix=code.folder_suffix,
     )
 
 

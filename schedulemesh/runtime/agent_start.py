@@ -85,6 +85,10 @@ class AgentStart(msgspec.Struct, frozen=True, kw_only=True):
         options = json.loads(self.order.agent.options)
         for decided in ("name", "namespace"):
             options.pop(decided, None)
+        job = self.init.job
+        if job is not None and job.working_dir:
+            env = options.get("runtime_env") or {}
+            options["runtime_env"] = {**env, "working_dir": job.working_dir}
         return AgentRequest(
             class_key=self.order.agent.class_key,
             shipped=self.shipped,

@@ -288,6 +288,11 @@ class Backend(Protocol):
 
     # jobs that agents start
 
+    async def publish_folder(self, key: str, suffix: str, archive: bytes) -> str:
+        """Put the archive of a folder where the processes of all nodes find it, as the working directory of
+        what is started within the next minutes: its URI. ``suffix``: how the name of the archive ends.
+        """
+
     async def end_jobs(self, owner: str) -> int:
         """Begin to end everything that belongs to the jobs with this owner in their metadata, or to the job
         of which it is the id: actors and placement groups, detached ones too. Returns how much had not ended

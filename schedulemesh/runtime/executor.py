@@ -10,6 +10,7 @@ from collections.abc import Coroutine, Iterable, Mapping
 import msgspec
 from typing_extensions import assert_never
 
+from schedulemesh.domain.agent import JobSpec
 from schedulemesh.domain.resources import Resources
 from schedulemesh.engine.lifecycle.agents import current
 from schedulemesh.engine.messages import stimuli as s
@@ -345,11 +346,11 @@ class Executor:
             may_restart=bool(json.loads(agent.options).get("max_restarts")),
             rank=order.rank + rank,
             world_size=order.world_size,
-            job=self._job_start(order, address),
+            job=await self._job_start(order, address),
             key=self._agents.key_of(agent.name, order.incarnation),
         )
 
-    def _job_start(self, order: StartAgent, address: tuple[str, str]) -> JobStart | None:
+    async def _job_start(self, order: StartAgent, address: tuple[str, str]) -> JobStart | None:
         """Which attempt of which job the agent is to run; None: it is no job's runner."""
         state = self.reactor.state
         tasks = state.running.on_agent(order.agent.name)
@@ -363,7 +364,15 @@ class Executor:
             namespace=self._agents.namespace,
             owner=owner_of(*address),
             folder=self.job_folder,
+            working_dir=await self._working_dir(order.agent.job),
         )
+
+    async def _working_dir(self, job: JobSpec) -> str:
+        """Where Ray fetches the working directory from that was sent with a job; empty: none was."""
+        archive = await self.reactor.fetch(job.folder_key)
+        if archive is None:
+            return ""
+        return await self._backend.publish_folder(job.folder_key, job.folder_suffix, archive)
 
     async def _stop(self, agent_name: str, incarnation: int) -> None:
         agent = self.reactor.state.agents.get(agent_name)

@@ -13,7 +13,8 @@ from schedulemesh.server.change import Change, Given
 
 def _job(given: Given) -> SubmitTask:
     own = {**given.body.given(), "request_id": given.request_id}
-    code = given.packed_runner(parse_command(own, None))
+    command, _ = parse_command(own, None)
+    code = given.packed_runner(command)
     return job_request(own, Submitter(client=given.client, owner=given.owner), code)
 
 

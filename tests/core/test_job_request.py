@@ -1,13 +1,192 @@
-"""Folders of the submitting machine that are sent with a job, and what is none."""
+"""What is sent with a job: its folder as Ray packs it, its lists of packages, and what is refused."""
 
 from __future__ import annotations
 
+import io
+import json
+import os
+import subprocess
+import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
+from ray._private.runtime_env import packaging
 
-from schedulemesh.core.client.job_request import job_command
+from schedulemesh.core.backend.job_packing import packed_folder
+from schedulemesh.core.client.job_request import job_submission
+from schedulemesh.core.client.task_request import Caller
 from schedulemesh.errors import InvalidRequestError
+from schedulemesh.protocol.agents import key_of
+from schedulemesh.protocol.job_command import parse_command
+
+CALLER = Caller(namespace="n", runtime_env={"pip": ["of-the-caller"]})
+
+
+def command_of(**given):
+    """The driver command and the folder of a job."""
+    return parse_command({"entrypoint": "train", **given}, packed_folder)
+
+
+def job(**given):
+    """The request that submits a job."""
+    given = {"task_id": "t", "pool_name": "p", "entrypoint": "train", **given}
+    return job_submission(CALLER, given).request
+
+
+def packed(folder, *excludes):
+    """What of a folder is sent."""
+    with zipfile.ZipFile(io.BytesIO(packed_folder(folder, excludes).data)) as archive:
+        return sorted(archive.namelist())
+
+
+def packed_by_ray(folder, target, *excludes):
+    """What of a folder Ray sends."""
+    left_out = [".git", ".venv", "venv", "__pycache__"]
+    packaging.create_package(
+        str(folder), target, include_gitignore=True, excludes=[*left_out, *excludes]
+    )
+    with zipfile.ZipFile(target) as archive:
+        return sorted(archive.namelist())
+
+
+def make_tree(folder, **files):
+    """A folder with these files; a name that ends with __ is that of an empty folder."""
+    for name, text in files.items():
+        path = folder / name
+        if name.endswith("/"):
+            path.mkdir(parents=True)
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A folder with what is, and is not, sent with a job."""
+    names = [
+        "train.py", "pkg/__init__.py", "pkg/build/step.py", "build/out.o", "conf/a.yaml", "conf/secret.yaml",
+        ".env", "data/big.bin", "data/keep.bin", "logs/", "a/b/c/", "pkg/__pycache__/x.pyc", "old.pyc",
+        ".git/config", ".venv/bin/python", "venv/bin/python", ".mypy_cache/x", "sub/.gitignore", "sub/x.tmp",
+        "sub/y.txt", "private/key", ".hidden/x",
+    ]  # fmt: skip
+    folder = make_tree(tmp_path / "project", **dict.fromkeys(names, "x"))
+    (folder / "sub" / ".gitignore").write_text("*.tmp\n")
+    (folder / ".gitignore").write_text("# secrets\n.env\n/build\n*.bin\n!data/keep.bin\nsecret.*\n")
+    (folder / ".rayignore").write_text("private/\n")
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "lib.py").write_text("x")
+    (folder / "linked").symlink_to(tmp_path / "shared")
+    (folder / "link.py").symlink_to("train.py")
+    (folder / "dangling").symlink_to("nowhere")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "excludes", [(), ("/conf",), ("*.py", "!train.py"), ("pkg/build",), ("build/",), ("a/**/c",)]
+)
+def test_a_folder_is_packed_as_ray_packs_it(project, tmp_path, excludes):
+    assert packed(project, *excludes) == packed_by_ray(project, tmp_path / "ray.zip", *excludes)
+
+
+def test_secrets_that_git_ignores_are_not_sent_and_links_and_empty_folders_are(project):
+    names = packed(project)
+    assert {"train.py", "pkg/build/step.py", "data/keep.bin", "logs/", "a/b/c/"} <= set(names)
+    assert {"linked/lib.py", "link.py", "conf/a.yaml", ".hidden/x", "sub/y.txt"} <= set(names)
+    gone = (
+        ".env",
+        "secret",
+        "private",
+        ".git/",
+        "venv",
+        "__pycache__",
+        "big.bin",
+        "build/out",
+        "x.tmp",
+    )
+    assert not [name for name in names if any(part in name for part in gone)]
+
+
+def test_gitignore_is_not_respected_where_ray_is_told_so(project, monkeypatch):
+    monkeypatch.setenv("RAY_RUNTIME_ENV_IGNORE_GITIGNORE", "1")
+    assert ".env" in packed(project)
+
+
+def test_ray_unpacks_what_was_sent_with_its_permissions(project, tmp_path):
+    (project / "train.py").chmod(0o755)
+    (tmp_path / "sent.zip").write_bytes(packed_folder(project).data)
+    packaging.unzip_package(
+        str(tmp_path / "sent.zip"),
+        str(tmp_path / "there"),
+        remove_top_level_directory=False,
+        unlink_zip=False,
+    )
+    there = tmp_path / "there"
+    assert (there / "logs").is_dir()
+    assert (there / "train.py").stat().st_mode & 0o777 == 0o755
+    assert (there / "pkg" / "__init__.py").read_text() == "x"
+
+
+def test_the_same_folder_is_the_same_archive(project):
+    first = packed_folder(project).data
+    os.utime(project / "train.py", (0, 0))
+    assert packed_folder(project).data == first
+
+
+def test_a_link_to_a_folder_that_it_lies_in_is_refused(project):
+    (project / "pkg" / "up").symlink_to("..")
+    with pytest.raises(InvalidRequestError, match="'pkg/up', a link to a folder that it lies in"):
+        packed_folder(project)
+    assert "train.py" in packed(project, "up")
+
+
+def test_a_name_that_is_no_utf_8_is_refused_in_a_sentence(project):
+    (project / os.fsdecode(b"caf\xe9.txt")).write_text("x")
+    with pytest.raises(InvalidRequestError, match=r"caf\\xe9.txt', a name that is no UTF-8"):
+        packed_folder(project)
+    assert "train.py" in packed(project, "*.txt")
+
+
+def test_a_folder_that_is_too_large_is_refused_before_it_is_read_to_its_end(tmp_path):
+    with (tmp_path / "noise").open("wb") as file:
+        file.write(os.urandom(18 * 2**20))
+        file.truncate(2**43)
+    with pytest.raises(InvalidRequestError, match="more than 16 MB packed; leave out"):
+        packed_folder(tmp_path)
+
+
+@pytest.mark.parametrize("suffix", [".zip", ".tar.gz"])
+def test_an_archive_is_sent_as_it_is(project, tmp_path, suffix):
+    archive = tmp_path / f"code{suffix}"
+    if suffix == ".zip":
+        archive.write_bytes(packed_folder(project).data)
+    else:
+        with tarfile.open(archive, "w:gz") as tar:
+            tar.add(project, arcname=".")
+    _, folder = command_of(working_dir=archive)
+    assert (folder.data, folder.suffix) == (archive.read_bytes(), suffix)
+
+
+def test_what_is_named_zip_and_is_none_is_refused(tmp_path):
+    (tmp_path / "code.zip").write_text("x")
+    with pytest.raises(InvalidRequestError, match="no ZIP archive"):
+        command_of(working_dir=tmp_path / "code.zip")
+
+
+def test_the_folder_is_stored_with_the_job(project):
+    request = job(working_dir=project)
+    spec = request.submission.agent.job
+    assert request.blobs[spec.folder_key] == packed_folder(project).data
+    assert (spec.folder_key, spec.folder_suffix) == (key_of(packed_folder(project).data), ".zip")
+    assert job().submission.agent.job.folder_key == ""
+
+
+def test_a_uri_is_left_to_ray():
+    env = {"working_dir": "s3://bucket/code.zip", "env_vars": {"A": "1"}}
+    agent = job(runtime_env=env).submission.agent
+    assert json.loads(agent.options)["runtime_env"] == env
+    assert agent.job.folder_key == ""
 
 
 @pytest.mark.parametrize("within", ["as such", "in runtime_env"])
@@ -18,13 +197,13 @@ def test_what_is_no_folder_is_refused(given, within):
     folder = {"working_dir": given}
     asked = folder if within == "as such" else {"runtime_env": folder}
     with pytest.raises(InvalidRequestError, match="no folder of this machine"):
-        job_command({"entrypoint": "train", **asked})
+        command_of(**asked)
 
 
 @pytest.mark.parametrize("entrypoint", ["echo a\0b", ["echo", "a\0b"]])
 def test_a_command_with_a_zero_byte_is_refused(entrypoint):
     with pytest.raises(InvalidRequestError, match="zero byte"):
-        job_command({"entrypoint": entrypoint})
+        command_of(entrypoint=entrypoint)
 
 
 # Root reads every file whatever its mode; what not even root reads is there on Linux only.
@@ -35,6 +214,57 @@ def test_a_command_with_a_zero_byte_is_refused(entrypoint):
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
     (tmp_path / "weights").symlink_to("/proc/self/mem")
     with pytest.raises(InvalidRequestError, match="has 'weights', which cannot be read"):
-        job_command({"entrypoint": "train", "working_dir": tmp_path})
-    excluding = {"entrypoint": "train", "runtime_env": {"excludes": ["weights"]}}
-    assert job_command({"working_dir": tmp_path, **excluding}).working_dir is not None
+        command_of(working_dir=tmp_path)
+    assert command_of(working_dir=tmp_path, runtime_env={"excludes": ["weights"]})[1] is not None
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        ({"pip": "requirements.txt"}, {"packages": ["numpy==1", "-e ."], "pip_check": False}),
+        ({"pip": {"packages": "requirements.txt"}}, {"packages": ["numpy==1", "-e ."], "pip_check": False}),
+        ({"uv": "requirements.txt"}, {"packages": ["numpy==1", "-e ."], "uv_check": False}),
+        ({"conda": "env.yml"}, {"dependencies": ["python=3.11"]}),
+        ({"conda": "my-env"}, "my-env"),
+        ({"pip": ["numpy"]}, ["numpy"]),
+    ],
+)  # fmt: skip
+def test_lists_of_packages_are_read_where_the_job_is_submitted(tmp_path, monkeypatch, given, read):
+    (tmp_path / "requirements.txt").write_text("numpy==1\n-e .\n")
+    (tmp_path / "env.yml").write_text("dependencies: ['python=3.11']\n")
+    monkeypatch.chdir(tmp_path)
+    (name,) = given
+    request = job(runtime_env=given)
+    assert json.loads(request.submission.agent.options)["runtime_env"] == {name: read}
+
+
+def test_a_list_of_packages_that_is_not_there_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidRequestError, match=r"runtime_env\['pip'\]: .*requirements.txt"):
+        job(runtime_env={"pip": "requirements.txt"})
+
+
+@pytest.mark.parametrize(
+    "env", [{"pip": "/etc/passwd"}, {"uv": {"packages": "r.txt"}}, {"conda": "env.yaml"}]
+)
+def test_files_of_another_machine_are_not_read(env):
+    with pytest.raises(InvalidRequestError, match="a file of your machine"):
+        parse_command({"entrypoint": "train", "runtime_env": env}, None)
+
+
+def test_git_agrees_about_what_is_ignored(project):
+    try:
+        subprocess.run(["git", "init", "-q", project], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("no git")
+    listed = subprocess.run(
+        ["git", "-C", project, "ls-files", "--others", "--exclude-standard"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.split()
+    linked = {"linked/lib.py", "dangling"}
+    left_out = ("venv", "__pycache__", "private/")
+    of_git = {name for name in listed if not any(part in name for part in left_out)}
+    of_ours = {name for name in packed(project) if not name.endswith("/")}
+    assert of_ours - linked == of_git - {"linked", "dangling"}

@@ -10,7 +10,6 @@ import sys
 import textwrap
 import threading
 import time
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,6 @@ import pytest
 from schedulemesh.core.agent import job_runner
 from schedulemesh.core.agent.job_folders import LogWriter, job_folder, read_log
 from schedulemesh.core.agent.job_runner import JobRunner, driver_environment
-from schedulemesh.core.client.job_request import packed_folder
 from schedulemesh.errors import JobFailedError
 from schedulemesh.protocol.agents import JobStart
 from schedulemesh.protocol.job_command import JobCommand
@@ -174,11 +172,15 @@ def test_the_failure_of_a_command_that_is_too_long_says_so_briefly(make):
 
 def test_the_driver_finds_its_task_and_the_cluster(make, log, monkeypatch):
     monkeypatch.setenv("SCHEDULEMESH_TOKEN", "secret")
+    # Ray has set the variables of the runtime environment, with what they refer to.
+    for name, value in {"ALL": "2/bin", "SCHEDULEMESH_OWN": "3", "OMP_NUM_THREADS": "4"}.items():
+        monkeypatch.setenv(name, value)
+    chosen = {"ALL": "${TWO}/bin", "SCHEDULEMESH_OWN": "3", "OMP_NUM_THREADS": "4"}
     make(
         "import json, os; print(json.dumps(dict(os.environ)))",
         attempt=4,
         env={"OWN": "1"},
-        runtime_env={"env_vars": {"ALL": "2"}},
+        runtime_env={"env_vars": chosen},
     ).run_driver()
     found = json.loads(log())
     wanted = {
@@ -188,43 +190,22 @@ def test_the_driver_finds_its_task_and_the_cluster(make, log, monkeypatch):
         "SCHEDULEMESH_NAMESPACE": "n",
         "RAY_ADDRESS": "10.0.0.1:6379",
         "OWN": "1",
-        "ALL": "2",
+        "ALL": "2/bin",
+        "SCHEDULEMESH_OWN": "3",
+        "OMP_NUM_THREADS": "4",
     }
     assert {name: found.get(name) for name in wanted} == wanted
     assert "SCHEDULEMESH_TOKEN" not in found
     config = json.loads(found["RAY_JOB_CONFIG_JSON_ENV_VAR"])
     assert config["metadata"]["schedulemesh_actor"] == "n/a#1"
-    assert config["runtime_env"] == {"env_vars": {"ALL": "2"}}
+    # Each worker has them set with what they refer to on its own node.
+    assert config["runtime_env"] == {"env_vars": chosen}
 
 
 def test_what_belongs_to_the_actor_alone_is_not_passed_on():
     actor = {"PATH": "/bin", "RAY_JOB_ID": "1", "OMP_NUM_THREADS": "1", "SCHEDULEMESH_TOKEN": "x"}
     assert driver_environment(actor, {}) == {"PATH": "/bin"}
     assert driver_environment(actor, {"OMP_NUM_THREADS": "8"})["OMP_NUM_THREADS"] == "8"
-
-
-def test_the_working_folder_arrives_with_its_permissions(make, log, tmp_path):
-    folder = tmp_path / "work"
-    (folder / "sub").mkdir(parents=True)
-    (folder / ".git").mkdir()
-    (folder / ".git" / "config").write_text("")
-    (folder / "sub" / "data.txt").write_text("data")
-    (folder / "big.bin").write_text("")
-    (folder / "run.sh").write_text("#!/bin/sh\ncat sub/data.txt\nls -A\n")
-    (folder / "run.sh").chmod(0o755)
-
-    make("", entrypoint=("./run.sh",), working_dir=packed_folder(folder, ("*.bin",))).run_driver()
-
-    assert log() == "datarun.sh\nsub\n"
-    assert not list(tmp_path.glob("jobs/**/work")), "the folder stays on the node"
-
-
-def test_an_archive_writes_nothing_outside_of_its_folder(tmp_path):
-    with zipfile.ZipFile(tmp_path / "evil.zip", "w") as archive:
-        archive.writestr("../../outside", "")
-    job_runner.unpack_folder((tmp_path / "evil.zip").read_bytes(), tmp_path / "a" / "b")
-    assert [p.name for p in tmp_path.rglob("outside")] == ["outside"]
-    assert (tmp_path / "a" / "b" / "outside").exists()
 
 
 RUNS_ON = "import time; print('begun', flush=True); time.sleep(60)"  # there to be ended

@@ -23,6 +23,18 @@ def test_none_are_none():
     assert options() == ({}, True)
 
 
+def test_lists_of_packages_are_read_where_the_agent_is_submitted(tmp_path, monkeypatch):
+    (tmp_path / "requirements.txt").write_text("numpy==1\n")
+    monkeypatch.chdir(tmp_path)
+    found, _ = options(
+        {"runtime_env": {"pip": "requirements.txt"}}, job_env={"pip": ["of-the-job"]}
+    )
+    read = {"packages": ["numpy==1"], "pip_check": False}
+    assert found["runtime_env"]["pip"] == read
+    with pytest.raises(InvalidRequestError, match="uv"):
+        options({"runtime_env": {"uv": "missing.txt"}})
+
+
 def test_own_options_go_over_those_of_the_decorator():
     beneath = {"max_restarts": 2, "max_concurrency": 4, "num_returns": 1, "lifetime": None}
     found, _ = options({"max_restarts": 1}, beneath=beneath)

@@ -224,6 +224,7 @@ class FakeBackend:
         self.jobs: set[str] = set()
         #: How much of the jobs of an owner has not ended when its end is first asked for.
         self.left_of_jobs: dict[str, int] = {}
+        self.folders: dict[str, bytes] = {}
         self.folder = Path("/tmp/session_of_the_fake")
         #: The cluster's nodes; those that are not in it are lost.
         self.free: list[NodeView] = []
@@ -434,6 +435,14 @@ class FakeBackend:
         await self.take("actor_ended", "", lambda: None)
 
     # user code in a worker process of its own
+
+    async def publish_folder(self, key: str, suffix: str, archive: bytes) -> str:
+        def published() -> str:
+            uri = f"fake://{key}{suffix}"
+            self.folders[uri] = archive
+            return uri
+
+        return await self.take("publish_folder", key, published)
 
     async def end_jobs(self, owner: str) -> int:
         def left() -> int:

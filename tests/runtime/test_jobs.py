@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import io
+import zipfile
 
 import msgspec
 import pytest
 
 from schedulemesh.core.agent.agent_actor import AgentActor
 from schedulemesh.core.agent.job_folders import LogWriter, job_folder
-from schedulemesh.core.client.job_request import job_command, packed_folder
 from schedulemesh.domain.resources import NOTHING, parse_resources
 from schedulemesh.errors import InvalidRequestError, TaskFailedError
 from schedulemesh.protocol.agents import AgentInit
@@ -182,19 +182,22 @@ def test_a_malformed_job_is_refused_in_the_callers_process(calls, given, said):
     assert calls.jobs()["jobs"] == []
 
 
-def test_a_uri_is_left_to_ray():
-    given = {"entrypoint": "true", "runtime_env": {"working_dir": "s3://bucket/code.zip"}}
-    command = job_command(given)
-    assert command.working_dir is None
-    assert command.runtime_env == {"working_dir": "s3://bucket/code.zip"}
+def test_the_folder_of_a_job_is_handed_to_ray_before_its_runner_starts(calls, service, tmp_path):
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text("x")
+    submit(calls, working_dir=tmp_path / "code")
+    (actor,) = service.backend.actors
+    ((uri, archive),) = service.backend.folders.items()
+    assert zipfile.ZipFile(io.BytesIO(archive)).namelist() == ["train.py"]
+    assert actor.request.options["runtime_env"] == {"working_dir": uri}
+    job = msgspec.msgpack.decode(actor.request.init, type=AgentInit).job
+    assert job.working_dir == uri
 
-
-def test_a_folder_that_is_too_large_is_refused_with_what_to_do(tmp_path):
-    for n in range(3):
-        (tmp_path / f"{n}.bin").write_bytes(os.urandom(8 * 2**20))
-    with pytest.raises(InvalidRequestError, match=r"more than 16 MB packed.*excludes"):
-        packed_folder(tmp_path)
-    assert len(packed_folder(tmp_path, ("[12].bin",))) < 9 * 2**20
+    # Ray may have forgotten it meanwhile.
+    service.backend.folders.clear()
+    calls.cancel_task("j")
+    submit(calls, "again", working_dir=tmp_path / "code")
+    assert service.backend.folders == {uri: archive}
 
 
 def test_a_running_job_is_listed_with_what_its_drivers_hold(service, calls):

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
 import select
 import shlex
-import shutil
 import signal
 import subprocess
 import threading
 import time
-import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -105,7 +102,6 @@ class JobRunner:
         finally:
             self._ended.set()
             log.close()
-            shutil.rmtree(self._attempt_folder / "work", ignore_errors=True)
         return self._result(code, log.last_line)
 
     def on_preemption_notice(self, seconds: float) -> None:
@@ -160,11 +156,7 @@ class JobRunner:
         return code
 
     def _started(self) -> subprocess.Popen[bytes]:
-        entrypoint, work = self._command.entrypoint, None
-        if self._command.working_dir is not None:
-            work = self._attempt_folder / "work"
-            unpack_folder(self._command.working_dir, work)
-        environment = self._environment(work)
+        entrypoint = self._command.entrypoint
         try:
             return subprocess.Popen(  # noqa: S603  # running what the user gave is what a job is
                 entrypoint,
@@ -173,8 +165,7 @@ class JobRunner:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                cwd=work,
-                env=environment,
+                env=self._environment(),
             )
         except OSError as error:
             raise self._not_started(error) from error
@@ -195,17 +186,17 @@ class JobRunner:
             if self._ended.wait(_ALIVE_S):
                 return
 
-    def _environment(self, work: Path | None) -> dict[str, str]:
+    def _environment(self) -> dict[str, str]:
         runtime_env = dict(self._command.runtime_env)
-        if work is not None:
-            # The driver itself uploads it for its workers, as for every local folder that ray.init is given.
-            runtime_env["working_dir"] = str(work)
+        if self._job.working_dir:
+            runtime_env["working_dir"] = self._job.working_dir
         own = {
             "RAY_ADDRESS": ray_address(),
             "SCHEDULEMESH_ATTEMPT_DIR": str(self._attempt_folder),
             "SCHEDULEMESH_CHECKPOINT_DIR": str(self._checkpoints),
         }
-        base = driver_environment(os.environ, node_environment())
+        chosen = dict(runtime_env.get("env_vars") or {})
+        base = driver_environment(os.environ, node_environment(), chosen)
         return {**base, **job_variables(self._job, runtime_env), **own, **self._command.env}
 
     def _signal_those_who_asked(self) -> None:
@@ -244,20 +235,24 @@ def node_id() -> str:
     return str(ray.get_runtime_context().get_node_id())
 
 
-def driver_environment(actor: Mapping[str, str], node: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a driver: that of its actor without what belongs to the actor alone, and without
-    any variable of ScheduleMesh, among which may be the token of whoever started the node.
+def driver_environment(
+    actor: Mapping[str, str], node: Mapping[str, str], chosen: Collection[str] = ()
+) -> dict[str, str]:
+    """The environment of a driver: that of its actor, in which Ray has set the variables of the runtime
+    environment (``chosen``), without what belongs to the actor alone, and without any variable of
+    ScheduleMesh, among which may be the token of whoever started the node.
     """
-    kept = {
+    passed_on = {
         name: value
         for name, value in actor.items()
-        if name not in _OF_ACTORS and not name.startswith("SCHEDULEMESH_")
+        if name in chosen or (name not in _OF_ACTORS and not name.startswith("SCHEDULEMESH_"))
     }
     for name in _OF_THE_NODE:
-        kept.pop(name, None)
-        if name in node:
-            kept[name] = node[name]
-    return kept
+        if name not in chosen:
+            passed_on.pop(name, None)
+            if name in node:
+                passed_on[name] = node[name]
+    return passed_on
 
 
 def job_variables(job: JobStart, runtime_env: Mapping[str, Any]) -> dict[str, str]:
@@ -273,9 +268,7 @@ def job_variables(job: JobStart, runtime_env: Mapping[str, Any]) -> dict[str, st
     config: dict[str, Any] = {"metadata": metadata}
     if runtime_env:
         config["runtime_env"] = dict(runtime_env)
-    variables = dict(runtime_env.get("env_vars") or {})
     return {
-        **variables,
         "RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps(config),
         "SCHEDULEMESH_TASK_ID": job.task_id,
         "SCHEDULEMESH_ATTEMPT": str(job.attempt),
@@ -295,18 +288,6 @@ def node_environment() -> dict[str, str]:
         return {}
     pairs = (os.fsdecode(entry).partition("=") for entry in entries if entry)
     return {name: value for name, _, value in pairs}
-
-
-def unpack_folder(archive: bytes, folder: Path) -> None:
-    """Unpack a ZIP archive, with the permissions of its files."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(mode=0o700, parents=True)
-    with zipfile.ZipFile(io.BytesIO(archive)) as packed:
-        for entry in packed.infolist():
-            path = Path(packed.extract(entry, folder))
-            mode = entry.external_attr >> 16 & 0o777
-            if mode and path.is_file():
-                path.chmod(mode | 0o600)
 
 
 class _Output(threading.Thread):

@@ -23,7 +23,7 @@ from schedulemesh.core.backend.http_actor import http_actor_name, start_http_act
 from schedulemesh.core.backend.node_cleaner import OwnNodeCleaner, RemoteNodeCleaner
 from schedulemesh.core.backend.ray_errors import refused, translated
 from schedulemesh.core.backend.ray_groups import RayGroups, scheduling_strategy_of
-from schedulemesh.core.backend.ray_jobs import end_jobs
+from schedulemesh.core.backend.ray_jobs import end_jobs, publish_folder
 from schedulemesh.core.backend.ray_metrics import RayMetrics
 from schedulemesh.core.backend.ray_resources import ray_amounts, resources_of
 from schedulemesh.core.backend.ray_usage import DemandReader, UsageReader
@@ -198,6 +198,13 @@ class RayBackend(RayGroups):
         """See Backend. Every actor of Ray has the method that is called, also one that is no host of ours."""
         with contextlib.suppress(BackendError):
             await _called(handle, "__ray_ready__")
+
+    async def publish_folder(self, key: str, suffix: str, archive: bytes) -> str:
+        """See Backend."""
+        try:
+            return await _in_thread(publish_folder, key, suffix, archive)
+        except (RuntimeError, ValueError) as error:
+            raise BackendError(f"its working directory cannot be handed to Ray: {error}") from error
 
     async def end_jobs(self, owner: str) -> int:
         """See Backend."""

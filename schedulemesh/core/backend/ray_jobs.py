@@ -1,4 +1,5 @@
-"""Ends what jobs have left in Ray; they are found by their metadata. No dashboard is needed.
+"""Hands the folders of jobs to Ray, and ends what jobs have left in Ray; they are found by their metadata.
+No dashboard is needed.
 
 Each function may block for some milliseconds.
 """
@@ -6,6 +7,7 @@ Each function may block for some milliseconds.
 from __future__ import annotations
 
 import ray
+from ray._private.runtime_env import packaging
 from ray.core.generated import gcs_pb2
 from ray.util.placement_group import PlacementGroup
 
@@ -33,6 +35,17 @@ SHARED_ACTORS = frozenset(
         ("_train_state_actor", "train_state_actor"),
     }
 )
+
+
+def publish_folder(key: str, suffix: str, archive: bytes) -> str:
+    """See Backend.publish_folder. Ray keeps a package as long as an actor or a job refers to it, and for ten
+    minutes without that.
+    """
+    uri = f"gcs://_ray_pkg_{key}{suffix}"
+    packaging.pin_runtime_env_uri(uri)
+    if not packaging.package_exists(uri):
+        packaging.upload_package_to_gcs(uri, archive)
+    return uri
 
 
 def end_jobs(owner: str) -> int:

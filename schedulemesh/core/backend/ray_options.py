@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 import ray
+from ray._private.runtime_env.validation import OPTION_TO_VALIDATION_FN
 
 from schedulemesh.core.backend.actor_classes import OF_THE_CLASS
 from schedulemesh.core.backend.ray_resources import ray_amounts
@@ -30,6 +31,8 @@ _COUNTS = {
 }
 _MOST = 2**31 - 1
 _STRATEGIES = ("DEFAULT", "SPREAD")
+#: What of a runtime environment may be the path of a file with packages.
+_LISTS_OF_PACKAGES = {"pip", "uv", "conda"}
 
 
 class RayOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,9 +122,24 @@ def _merge_env(options: dict[str, object], job_env: Mapping[str, object]) -> Non
         shared = dict(as_items(job_env["env_vars"], "the job's env_vars", "a dict"))
         merged["env_vars"] = {**shared, **own["env_vars"]}
     if merged:
-        options["runtime_env"] = plain_data(merged, "ray_options['runtime_env']")
+        read = _with_files_read(merged)
+        options["runtime_env"] = plain_data(read, "ray_options['runtime_env']")
     else:
         options.pop("runtime_env", None)
+
+
+def _with_files_read(runtime_env: Mapping[str, object]) -> dict[str, object]:
+    """A runtime environment with what is in the files of this machine that list its packages."""
+    read = dict(runtime_env)
+    for name in _LISTS_OF_PACKAGES & read.keys():
+        value = read[name]
+        if isinstance(value.get("packages") if isinstance(value, dict) else value, str):
+            try:
+                read[name] = OPTION_TO_VALIDATION_FN[name](value)
+            except (OSError, TypeError, ValueError) as error:
+                raise InvalidRequestError(f"runtime_env[{name!r}]: {error}") from error
+    # A list without packages is no environment.
+    return {name: value for name, value in read.items() if value is not None}
 
 
 class _Checked:
