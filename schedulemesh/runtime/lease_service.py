@@ -45,7 +45,9 @@ class LeaseService(Service):
     async def watch(self, request: WatchLease) -> LeaseView | Refusal:
         """How a lease stands, once that is not what the caller knows or the time is over."""
         until = _now() + request.wait_s
-        with self._leases.watched() as changed:
+        agent = _agent_of(self._reactor.state, request.task_id)
+        agent_name = request.agent_name if agent is None else agent.name
+        with self._leases.watched(request.task_id, agent_name) as changed:
             while True:
                 changed.clear()
                 view = await self._reactor.read(lambda: self._view_of(request))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -19,6 +19,7 @@ from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.facts import (
     AgentEnded,
     AgentStarted,
+    AnyFact,
     EvictionStarted,
     TaskEnded,
     TaskPreempted,
@@ -37,8 +38,6 @@ from schedulemesh.runtime.warm_pool import WarmPool
 
 logger = logging.getLogger(__name__)
 
-#: What changes how a lease stands.
-_CHANGES = (AgentStarted, AgentEnded, EvictionStarted, TaskEnded, TaskPreempted, TaskCancelled)
 #: Seconds for Ray to show a group as unused whose holder has given it up; after that it is created again.
 _UNUSED_S = 1.0
 
@@ -64,8 +63,8 @@ class Leases:
         self._notices: dict[str, Notice] = {}
         #: Agents of leases that their holders have released and that have not ended yet.
         self._released: set[str] = set()
-        #: Callers that wait for a change of a lease.
-        self._watchers: set[asyncio.Event] = set()
+        #: Callers that wait for a change of a lease, by the ids of its task and of its agent.
+        self._watchers: dict[str, set[asyncio.Event]] = {}
         reactor.subscribe(self._take)
 
     def start(self, order: StartAgent) -> s.AgentReported | s.AgentStartFailed:
@@ -115,7 +114,7 @@ class Leases:
             return
         notice = Notice(ends_at=_now() + order.grace_s, released=asyncio.Event())
         self._notices[name] = notice
-        self._wake()
+        self._wake((name,))
         try:
             with contextlib.suppress(asyncio.TimeoutError, TimeoutError):
                 await asyncio.wait_for(notice.released.wait(), order.grace_s)
@@ -139,18 +138,24 @@ class Leases:
         return None if notice is None else max(0.0, notice.ends_at - _now())
 
     @contextlib.contextmanager
-    def watched(self) -> Iterator[asyncio.Event]:
-        """An event that is set whenever a lease may have changed."""
+    def watched(self, task_id: str, agent_name: str) -> Iterator[asyncio.Event]:
+        """An event that is set whenever this lease may have changed."""
         changed = asyncio.Event()
-        self._watchers.add(changed)
+        names = {task_id, agent_name}
+        for name in names:
+            self._watchers.setdefault(name, set()).add(changed)
         try:
             yield changed
         finally:
-            self._watchers.discard(changed)
+            for name in names:
+                self._watchers[name].discard(changed)
+                if not self._watchers[name]:
+                    del self._watchers[name]
 
     def _take(self, step: Step) -> None:
-        if self._watchers and any(isinstance(fact, _CHANGES) for fact in step.facts):
-            self._wake()
+        if self._watchers:
+            for fact in step.facts:
+                self._wake(_names_in(fact))
 
     async def end(self, agent: Agent) -> None:
         """End everything that runs in the groups of a lease. Returns once it has ended.
@@ -185,9 +190,19 @@ class Leases:
             await self._reactor.report(failed)
         self._groups.notify()
 
-    def _wake(self) -> None:
-        for watcher in self._watchers:
-            watcher.set()
+    def _wake(self, names: Iterable[str]) -> None:
+        for name in names:
+            for changed in self._watchers.get(name, ()):
+                changed.set()
+
+
+def _names_in(fact: AnyFact) -> tuple[str, ...]:
+    """The tasks and agents of which a fact changes how their lease stands."""
+    if isinstance(fact, (AgentStarted, AgentEnded)):
+        return (fact.agent_name,)
+    if isinstance(fact, (EvictionStarted, TaskEnded, TaskCancelled)):
+        return (fact.task_id,)
+    return (fact.task.task_id,) if isinstance(fact, TaskPreempted) else ()
 
 
 def not_without_agent(task_id: str) -> s.CancelAnswered:

@@ -97,10 +97,16 @@ def _kept_aside(path: Path) -> Path:
         if _digest(copy) == wanted:
             return copy
         number += 1
-    for suffix in _FILES:
-        source = beside(path, suffix)
-        if source.exists():
-            shutil.copy2(source, beside(copy, suffix))
+    try:
+        for suffix in _FILES:
+            source = beside(path, suffix)
+            if source.exists():
+                shutil.copy2(source, beside(copy, suffix))
+    except OSError:
+        # On a full disk each attempt to open the journal would leave another part of it.
+        for suffix in _FILES:
+            beside(copy, suffix).unlink(missing_ok=True)
+        raise
     return copy
 
 

@@ -18,6 +18,7 @@ from schedulemesh.protocol import requests as r
 from schedulemesh.protocol.answers import LeaseView, Response, decode_answer
 from schedulemesh.protocol.lease_requests import ReleaseLease, RenewLease, WatchLease
 from schedulemesh.runtime.backend import GroupMember, NodeView
+from schedulemesh.runtime.lease_service import LeaseService
 from tests.engine.builders import Mesh
 from tests.runtime import virtual_time
 from tests.runtime.composition import supervisor
@@ -400,5 +401,32 @@ def test_a_lease_is_not_evicted_without_its_groups(tmp_path):
         assert outcome.runs_on
         assert "preempt_task" in outcome.error
         assert (await scene.view()).state == "running"
+
+    Scene(tmp_path).play(story)
+
+
+def test_a_watched_lease_is_not_looked_at_when_another_changes(tmp_path, monkeypatch):
+    looks = []
+    view_of = LeaseService._view_of
+    monkeypatch.setattr(
+        LeaseService, "_view_of", lambda self, r: (looks.append(r.task_id), view_of(self, r))[1]
+    )
+
+    async def story(scene):
+        eight = parse_resources({"cpu": 8})
+        scene.backend.free.append(NodeView(node_id="n2", total=FOUR, free=FOUR, labels={}))
+        await scene.ask(r.CreatePool(spec=PoolSpec(name="p", resources=eight)))
+        await scene.lease("l")
+        known = {"known": "running", "wait_s": 20.0}
+        watch = asyncio.ensure_future(scene.view("l", **known))
+        await asyncio.sleep(1.0)  # virtual seconds
+        assert looks == ["l"]
+        assert isinstance((await scene.lease("other")).outcome, Accepted)
+        assert isinstance(await scene.release("other"), Done)
+        looks.remove("other")
+        assert looks == ["l"]
+        assert not watch.done()
+        await scene.release("l")
+        assert (await watch).state == "completed"
 
     Scene(tmp_path).play(story)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import sqlite3
+from pathlib import Path
 
 import pytest
 
@@ -53,6 +55,19 @@ def test_wrong_magic(path):
 def test_an_empty_file(path):
     path.write_bytes(b"")
     refusal(path, "the file is empty")
+
+
+def test_a_copy_for_which_the_disk_has_no_room_leaves_nothing_behind(path, monkeypatch):
+    def copy_half(source, target):
+        Path(target).write_bytes(source.read_bytes()[: source.stat().st_size // 2])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    path.write_bytes(b"this is a shopping list" * 100)
+    monkeypatch.setattr(shutil, "copy2", copy_half)
+    for _ in range(3):
+        with pytest.raises(JournalError, match="no copy could be made"):
+            SqlJournal(path)
+    assert not list(path.parent.glob("*.damaged-*"))
 
 
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.95])
