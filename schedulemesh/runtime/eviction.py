@@ -331,7 +331,7 @@ def _going_on(result: Result) -> str:
 
 async def _stored_form(saved: SavedState) -> tuple[str, bytes]:
     """The key and the bytes of a saved state."""
-    if len(saved.state or b"") < _LARGE:
+    if len(saved.state or b"") + sum(len(state or b"") for state in saved.members) < _LARGE:
         data = pack(saved)
         return key_of(data), data
     data = await asyncio.to_thread(pack, saved)

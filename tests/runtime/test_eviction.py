@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
@@ -12,6 +13,7 @@ from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.stimuli import StateNotSaved, StateStored
 from schedulemesh.engine.state.tasks import RunningTask
 from schedulemesh.protocol.agents import Result, SavedState, StateTooLargeError, pack
+from schedulemesh.runtime import eviction as eviction_module
 from schedulemesh.runtime.eviction import Eviction
 from schedulemesh.runtime.reported_metrics import ReportedMetrics
 from tests.runtime import virtual_time
@@ -146,6 +148,16 @@ def test_what_does_not_fit_with_all_that_is_stored_with_it_is_not_kept():
     assert isinstance(stimulus, StateNotSaved)
     assert "saved_state_bytes" in stimulus.error
     assert asyncio.run(eviction.checkpoint()).reason == "state_too_large"
+
+
+def test_the_states_of_a_gang_are_packed_outside_the_loop(monkeypatch):
+    packed_in = []
+    monkeypatch.setattr(
+        eviction_module, "pack", lambda saved: (packed_in.append(threading.get_ident()), b"")[1]
+    )
+    gang = state(source="save_state", members=(b"x" * 600_000, None, b"x" * 600_000))
+    asyncio.run(eviction_module._stored_form(gang))
+    assert packed_in != [threading.get_ident()]
 
 
 @pytest.mark.parametrize(

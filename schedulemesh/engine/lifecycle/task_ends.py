@@ -42,9 +42,9 @@ def finish_task(tx: Transaction, stimulus: s.TaskFinished) -> RequestOutcome:
             reason=Reason.ALREADY_BEING_PREEMPTED,
             error=f"task {stimulus.task_id!r} is being preempted; its state is kept",
         )
+    tx.emit(TaskEnded(task_id=stimulus.task_id, at=tx.now))
     if agent is not None and isinstance(agent.phase, Ending):
         return Pending(agent_name=task.agent_name)
-    tx.emit(TaskEnded(task_id=stimulus.task_id, at=tx.now))
     if agent is None or not stimulus.end_agent:
         return Done()
     if others := state.running.on_agent(task.agent_name):
