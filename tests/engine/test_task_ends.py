@@ -46,8 +46,10 @@ def test_a_task_is_run_when_its_agent_runs_and_ends_with_its_agent():
 def test_a_task_that_is_completed_while_its_agent_is_deleted_is_completed():
     mesh = Mesh(pool("p", cpu=2), nodes=[node("a", cpu=2)])
     mesh.run("t", cpu=1)
-    assert isinstance(mesh.delete("t"), Pending)
-    assert isinstance(mesh.complete("t"), Pending)
+    deletion = s.AgentDeletionRequested(agent_name="t")
+    assert isinstance(mesh.handle(deletion).outcome, Pending)
+    completion = s.TaskFinished(task_id="t", end_agent=True)
+    assert isinstance(mesh.handle(completion).outcome, Pending)
     mesh.leave("t")
     assert ended(mesh) == (EndState.COMPLETED, "")
     assert mesh.free() == amount(cpu=2)
