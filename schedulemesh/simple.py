@@ -282,7 +282,7 @@ class SimpleScheduler(
     def submit_many(
         self, specs: Iterable[SimpleTaskSpec | Mapping[str, object]]
     ) -> listings.SubmitManyResult:
-        """Submit many tasks in one message: specs, or dicts of their fields; see RayScheduler.submit_many."""
+        """Submit many tasks: specs, or dicts of their fields; see RayScheduler.submit_many."""
         if not isinstance(specs, Iterable):
             raise InvalidRequestError(f"specs must be a list of submissions, not {shown(specs)}")
         return self.scheduler.submit_many([_as_submission(spec) for spec in specs])

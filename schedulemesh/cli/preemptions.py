@@ -22,7 +22,7 @@ def preemptions(
     task: Annotated[str | None, typer.Option(help="Only those of this task.")] = None,
     pool: Annotated[str | None, typer.Option(help="Only those of this pool.")] = None,
     owner: Annotated[str | None, typer.Option(help="Only those of this owner.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="The last so many.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="The last so many.")] = 20,
     since: Since = None,
 ) -> None:
     """List the last preemptions: who was evicted for whom, why, and what it cost."""

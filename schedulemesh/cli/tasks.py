@@ -34,14 +34,18 @@ def cancel(target: Target, output: Output, tasks: Tasks) -> int:
     """Cancel tasks."""
     from schedulemesh.cli.exits import code_of_reason
     from schedulemesh.cli.gateway import gateway_to
-    from schedulemesh.engine.messages.outcomes import TasksCancelled
+    from schedulemesh.engine.messages.outcomes import Refused, TasksCancelled
     from schedulemesh.protocol.answers import Response
     from schedulemesh.protocol.queue_requests import CancelTasks
+    from schedulemesh.protocol.request_base import MAX_NAMES
 
     ids = tuple(dict.fromkeys(tasks))
+    refused: dict[str, Refused] = {}
     with gateway_to(target) as gateway:
-        outcome = gateway.ask(CancelTasks(task_ids=ids), Response).outcome
-    refused = outcome.refused if isinstance(outcome, TasksCancelled) else {}
+        for first in range(0, len(ids), MAX_NAMES):
+            request = CancelTasks(task_ids=ids[first : first + MAX_NAMES])
+            outcome = gateway.ask(request, Response).outcome
+            refused |= outcome.refused if isinstance(outcome, TasksCancelled) else {}
     results = [f"refused: {refused[one].reason}" if one in refused else "cancelled" for one in ids]
     rows = [{"name": one, "result": result} for one, result in zip(ids, results, strict=True)]
     emit(Listing(kind="changes", rows=rows, columns=CHANGES), output)

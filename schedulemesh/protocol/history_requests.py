@@ -8,7 +8,7 @@ from schedulemesh.domain.labels import Labels
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_count, parse_number
 from schedulemesh.errors import InvalidRequestError, shown
-from schedulemesh.protocol.request_base import Request
+from schedulemesh.protocol.request_base import Names, Request, check_number
 
 #: The most rows that one answer has; a further request continues after its ``cursor``.
 MAX_ROWS = 10_000
@@ -17,6 +17,8 @@ HIGHEST_CURSOR = 10**15
 _LATEST_S = 1e11
 #: Seconds that a request for events waits for the next one.
 MAX_WAIT_S = 30.0
+#: The most kinds of events that one request names.
+MAX_KINDS = 100
 #: By what the use of resources is summed up.
 GROUPINGS = ("pool", "owner", "label")
 
@@ -89,7 +91,7 @@ class QueryEvents(Request, tag="query_events", frozen=True, kw_only=True):
     task_id: str | None = None
     #: Those about this pool and its tasks.
     pool_name: str | None = None
-    kinds: tuple[str, ...] = ()
+    kinds: Names = ()
 
     def __post_init__(self) -> None:
         if self.after is not None:
@@ -99,6 +101,7 @@ class QueryEvents(Request, tag="query_events", frozen=True, kw_only=True):
         for name in ("task_id", "pool_name"):
             if (given := getattr(self, name)) is not None:
                 parse_name(given, name)
+        check_number(self.kinds, "kinds", MAX_KINDS)
         for kind in self.kinds:
             parse_name(kind, "kind")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from schedulemesh.domain.names import parse_name
 from schedulemesh.errors import InvalidRequestError, shown
-from schedulemesh.protocol.request_base import Request
+from schedulemesh.protocol.request_base import Names, Request, check_number
 
 #: By what reported metrics are aggregated.
 METRIC_GROUPINGS = ("agent", "pool", "label")
@@ -26,7 +26,7 @@ class GetReportedMetrics(Request, tag="get_reported_metrics", frozen=True, kw_on
     #: Of the labels only those with this key.
     label: str | None = None
     #: Only these metrics; empty: all.
-    names: tuple[str, ...] = ()
+    names: Names = ()
 
     def __post_init__(self) -> None:
         if self.by not in METRIC_GROUPINGS:
@@ -39,5 +39,6 @@ class GetReportedMetrics(Request, tag="get_reported_metrics", frozen=True, kw_on
             raise InvalidRequestError(
                 "a label's key is given only where metrics are aggregated by label"
             )
+        check_number(self.names, "names")
         for name in self.names:
             parse_name(name, "each of names")

@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import MAX_COUNT, parse_count, parse_priority
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.errors import InvalidRequestError
-from schedulemesh.protocol.request_base import Request, RequestWithBlobs
+from schedulemesh.protocol.request_base import Names, Request, RequestWithBlobs, check_number
 from schedulemesh.protocol.submission_checks import check_submission
 
 #: The most tasks that one request submits: the supervisor decides them without serving others meanwhile.
-MAX_SUBMISSIONS = 10_000
+MAX_SUBMISSIONS = 100
 
 
 class SubmitMany(RequestWithBlobs, tag="submit_many", frozen=True, kw_only=True):
     """Submit many tasks, which become durable together; each is answered."""
 
-    submissions: tuple[TaskSubmitted, ...]
+    submissions: Annotated[tuple[TaskSubmitted, ...], msgspec.Meta(max_length=MAX_SUBMISSIONS)]
     #: For each submission, how many of the object references sent beside the request are its whole
     #: arguments, and how many are nested in them; empty: none of them has any.
-    references: tuple[tuple[int, int], ...] = ()
+    references: Annotated[
+        tuple[tuple[int, int], ...], msgspec.Meta(max_length=MAX_SUBMISSIONS)
+    ] = ()
 
     def __post_init__(self) -> None:
         if len(self.submissions) > MAX_SUBMISSIONS:
             raise InvalidRequestError(
-                f"one call submits up to {MAX_SUBMISSIONS:,} tasks, not {len(self.submissions):,}"
+                f"one request submits up to {MAX_SUBMISSIONS:,} tasks, not {len(self.submissions):,}"
             )
         if self.references and len(self.references) != len(self.submissions):
             raise InvalidRequestError("references are counted for each submission, or for none")
@@ -55,9 +59,10 @@ class ChangeQueuedTask(Request, tag="change_queued_task", frozen=True, kw_only=T
 class CancelTasks(Request, tag="cancel_tasks", frozen=True, kw_only=True):
     """Cancel these tasks."""
 
-    task_ids: tuple[str, ...]
+    task_ids: Names
 
     def __post_init__(self) -> None:
+        check_number(self.task_ids, "task_ids")
         for task_id in self.task_ids:
             parse_name(task_id, "task_id")
 

@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Annotated
+
 import msgspec
 
 from schedulemesh.domain.names import parse_name
+from schedulemesh.errors import InvalidRequestError
+
+#: The most names that one request lists. Clients split what is longer; the supervisor serves others between
+#: two requests, and between the portions of one.
+MAX_NAMES = 1_000
+#: Names, whose number is checked before they are read.
+Names = Annotated[tuple[str, ...], msgspec.Meta(max_length=MAX_NAMES)]
+
+
+def check_number(names: Sequence[str], what: str, most: int = MAX_NAMES) -> None:
+    """Raise InvalidRequestError for more names than one request may have."""
+    if len(names) > most:
+        raise InvalidRequestError(
+            f"{what} has {len(names):,} names; one request has up to {most:,}, so make several"
+        )
 
 
 class Request(

@@ -24,7 +24,6 @@ from schedulemesh.domain.cohort import parse_weight
 from schedulemesh.domain.labels import Labels, parse_labels
 from schedulemesh.domain.names import parse_key, parse_name
 from schedulemesh.domain.numbers import (
-    MAX_COUNT,
     parse_count,
     parse_priority,
     parse_timeout,
@@ -35,6 +34,7 @@ from schedulemesh.domain.resources import Resources, check_resources
 from schedulemesh.domain.task import TaskSpec, check_task, parse_on_preempted
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.errors import InvalidRequestError, shown
+from schedulemesh.protocol import msgpack_head
 from schedulemesh.protocol.agents import key_of
 from schedulemesh.protocol.alert_requests import GetAlerts
 from schedulemesh.protocol.audit_requests import QueryAudit
@@ -51,11 +51,23 @@ from schedulemesh.protocol.queue_requests import (
     ListQueue,
     SubmitMany,
 )
-from schedulemesh.protocol.request_base import OfTask, Request, RequestWithBlobs
+from schedulemesh.protocol.request_base import (
+    Names,
+    OfTask,
+    Request,
+    RequestWithBlobs,
+    check_number,
+)
 from schedulemesh.protocol.state_requests import GetSavedState, RestoreTask, SaveTaskState
 from schedulemesh.protocol.submission_checks import check_submission
 from schedulemesh.protocol.task_requests import CancelTask, GetResult, WaitTasks
 from schedulemesh.protocol.token_requests import AnyTokenChange, AnyTokenQuery
+
+#: The most candidates that one evaluation lists, and the most preemptions that one request lists.
+MAX_CANDIDATES, MAX_PREEMPTIONS = 10_000, 10_000
+
+#: The most bytes of an encoded request without those that are stored as they are.
+MAX_BYTES = 1024 * 1024
 
 
 class CreatePool(RequestWithBlobs, tag="create_pool", frozen=True, kw_only=True):
@@ -250,7 +262,11 @@ class EndOrphans(Request, tag="end_orphans", frozen=True, kw_only=True):
     """Terminate actors of this scheduler that its journal does not know."""
 
     #: Their names in Ray; None: all.
-    names: tuple[str, ...] | None = None
+    names: Names | None = None
+
+    def __post_init__(self) -> None:
+        if self.names is not None:
+            check_number(self.names, "names")
 
 
 class EnsureAgentHealth(Request, tag="ensure_agent_health", frozen=True, kw_only=True):
@@ -277,7 +293,7 @@ class EvaluatePreemption(Request, tag="evaluate_preemption", frozen=True, kw_onl
         parse_labels(self.labels, "incoming_task_labels")
         if self.resources is not None:
             check_resources(self.resources)
-        parse_count(self.limit, "limit", 0, MAX_COUNT)
+        parse_count(self.limit, "limit", 0, MAX_CANDIDATES)
 
 
 class ExplainTask(OfTask, tag="explain_task", frozen=True, kw_only=True):
@@ -349,6 +365,12 @@ class ListPreemptions(Request, tag="list_preemptions", frozen=True, kw_only=True
     pool_name: str | None = None
     owner: str | None = None
     limit: int = 100
+
+    def __post_init__(self) -> None:
+        for name in ("task_id", "pool_name", "owner"):
+            if (given := getattr(self, name)) is not None:
+                parse_name(given, name)
+        parse_count(self.limit, "limit", 1, MAX_PREEMPTIONS)
 
 
 class GetStats(Request, tag="get_stats", frozen=True, kw_only=True):
@@ -452,13 +474,58 @@ def encode_request(request: AnyRequest) -> bytes:
     return _encoder.encode(request)
 
 
+class _SavedBytes(msgspec.Struct):
+    """What of a saved state is opaque bytes, which are not copied."""
+
+    state: memoryview | None = None
+    payload: memoryview | None = None
+    members: tuple[memoryview | None, ...] = ()
+
+
+class _Restored(msgspec.Struct):
+    saved: _SavedBytes
+
+
+_saved_bytes = msgspec.msgpack.Decoder(_Restored)
+
+
+def plain_size(data: bytes) -> int:
+    """The bytes of an encoded request beside those that are stored as they are: what is to be checked of it,
+    for which others wait. Of one that no client of ours has encoded it may be all. Raises ValueError.
+    """
+    if len(data) <= MAX_BYTES:
+        return len(data)
+    reader = msgpack_head.Reader(data)
+    if reader.size_of_map() == 0 or reader.text() != "request":
+        return len(data)
+    if reader.text() == RestoreTask.__struct_config__.tag:
+        saved = _saved_bytes.decode(data).saved
+        opaque = (saved.state, saved.payload, *saved.members)
+        return len(data) - sum(len(part) for part in opaque if part is not None)
+    if reader.text() != "blobs":
+        return len(data)
+    for _ in range(reader.size_of_map()):
+        reader.text()
+        reader.skip_bytes()
+    return len(data) - reader.position
+
+
+def _check_size(data: bytes) -> None:
+    if (size := plain_size(data)) > MAX_BYTES:
+        raise InvalidRequestError(
+            f"a request has at most {MAX_BYTES:,} bytes beside classes, arguments and saved states, not "
+            f"{size:,}"
+        )
+
+
 def decode_request(data: object) -> AnyRequest:
     """Decode and validate a request. Raises InvalidRequestError."""
     if type(data) is not bytes:
         raise InvalidRequestError(f"a request is sent as bytes, not as {shown(data)}")
     try:
+        _check_size(data)
         request: AnyRequest = _decoder.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise InvalidRequestError(str(error)) from error
     if isinstance(request, RequestWithBlobs):
         for key, blob in request.blobs.items():

@@ -6,7 +6,7 @@ from enum import Enum
 
 from schedulemesh.domain.names import parse_name
 from schedulemesh.errors import InvalidRequestError
-from schedulemesh.protocol.request_base import Request
+from schedulemesh.protocol.request_base import Names, Request, check_number
 
 #: Seconds for which a request may wait for tasks; callers that wait for longer repeat it.
 LONGEST_WAIT_S = 30.0
@@ -33,7 +33,7 @@ class WaitUntil(str, Enum):
 class WaitTasks(Request, tag="wait_tasks", frozen=True, kw_only=True):
     """Get the states of tasks, once enough of them have got so far or the time is over."""
 
-    task_ids: tuple[str, ...]
+    task_ids: Names
     until: WaitUntil
     #: How many of them are enough.
     enough: int
@@ -41,6 +41,7 @@ class WaitTasks(Request, tag="wait_tasks", frozen=True, kw_only=True):
     wait_s: float
 
     def __post_init__(self) -> None:
+        check_number(self.task_ids, "task_ids")
         for task_id in self.task_ids:
             parse_name(task_id, "task_id")
         _check_wait(self.wait_s)

@@ -8,7 +8,7 @@ from msgspec import UNSET, UnsetType
 
 from schedulemesh.domain.names import parse_key, parse_name
 from schedulemesh.domain.tokens import Role, TokenSpec, check_limits, check_token, parse_lifetime
-from schedulemesh.protocol.request_base import Request
+from schedulemesh.protocol.request_base import Names, Request
 
 
 class CreateToken(Request, tag="create_token", frozen=True, kw_only=True):
@@ -51,7 +51,7 @@ class ChangeToken(Request, tag="change_token", frozen=True, kw_only=True):
 
     name: str
     role: Role | UnsetType = UNSET
-    pools: tuple[str, ...] | UnsetType = UNSET
+    pools: Names | UnsetType = UNSET
     max_priority: float | UnsetType | None = UNSET
     owner: str | UnsetType = UNSET
     #: In seconds since 1970; None: never.

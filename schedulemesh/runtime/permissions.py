@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from typing_extensions import assert_never
 
@@ -59,7 +59,8 @@ def _beyond(state: MeshState, token: TokenSpec, request: r.AnyRequest) -> str | 
         case state_requests.RestoreTask():
             return _restoration(state, token, request.saved.task)
         case q.CancelTasks():
-            return _first(_changeable(state, token, task_id) for task_id in request.task_ids)
+            lost = _lost_tasks(state)
+            return _first(_changeable(state, token, task_id, lost) for task_id in request.task_ids)
         case q.ChangeQueuedTask():
             if request.to_front:
                 return "only an operator moves tasks to the front"
@@ -145,25 +146,36 @@ def _priority(token: TokenSpec, priority: float | None) -> str | None:
     return f"token {token.name!r} is for priorities up to {token.max_priority:g}, not {priority:g}"
 
 
-def _own(state: MeshState, token: TokenSpec, task_id: str) -> str | None:
-    """Whether a task is one of the token's owner; one that is not on record is, so that it is not found."""
-    task = _known(state, task_id)
+def _own(
+    state: MeshState, token: TokenSpec, task_id: str, lost: Mapping[str, TaskSpec] | None = None
+) -> str | None:
+    """Whether a task is one of the token's owner; one that is not on record is, so that it is not found.
+    ``lost``: the lost tasks, where several are looked for.
+    """
+    task = _known(state, task_id, lost)
     if task is None or task.owner == token.owner:
         return None
     return f"task {task_id!r} is not one of {token.owner!r}"
 
 
-def _changeable(state: MeshState, token: TokenSpec, task_id: str) -> str | None:
+def _changeable(
+    state: MeshState, token: TokenSpec, task_id: str, lost: Mapping[str, TaskSpec] | None = None
+) -> str | None:
     """Whether a task is one of the token's owner and waits or runs in one of its pools."""
     waiting, running = state.queue.by_id.get(task_id), state.running.by_id.get(task_id)
     agent = None if running is None else state.agents.get(running.agent_name)
     pool_name = "" if agent is None else agent.spec.pool_name
     if waiting is not None:
         pool_name = waiting.pool_name
-    return _own(state, token, task_id) or _pool(token, pool_name)
+    return _own(state, token, task_id, lost) or _pool(token, pool_name)
 
 
-def _known(state: MeshState, task_id: str) -> TaskSpec | None:
+def _lost_tasks(state: MeshState) -> dict[str, TaskSpec]:
+    """The tasks that were lost with their agents, by id."""
+    return {spec.task_id: spec for agent in state.lost.values() for spec, _ in agent.tasks}
+
+
+def _known(state: MeshState, task_id: str, lost: Mapping[str, TaskSpec] | None) -> TaskSpec | None:
     running = state.running.by_id.get(task_id)
     if running is not None:
         return running.spec
@@ -176,8 +188,7 @@ def _known(state: MeshState, task_id: str) -> TaskSpec | None:
     ended = state.ended.get(task_id)
     if ended is not None:
         return ended.spec
-    lost = (spec for agent in state.lost.values() for spec, _ in agent.tasks)
-    return next((spec for spec in lost if spec.task_id == task_id), None)
+    return (_lost_tasks(state) if lost is None else lost).get(task_id)
 
 
 def _first(errors: Iterable[str | None]) -> str | None:

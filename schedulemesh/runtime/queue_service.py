@@ -5,13 +5,19 @@ from __future__ import annotations
 import asyncio
 
 from schedulemesh.config.queueing import changed_queue_policy
+from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.explain import pool_not_found
 from schedulemesh.engine.messages import stimuli as s
-from schedulemesh.engine.messages.outcomes import Done, TasksCancelled
+from schedulemesh.engine.messages.outcomes import Done, Refused, TasksCancelled
+from schedulemesh.errors import JournalError
 from schedulemesh.protocol import queue_requests as q
 from schedulemesh.protocol.answers import Details, QueueListed, Refusal, Response
 from schedulemesh.runtime.queue_rows import queued
 from schedulemesh.runtime.running import Service
+from schedulemesh.store.journal import InDoubtError
+
+#: Tasks that are cancelled in one step, for which others wait.
+_PORTION = 50
 
 
 class QueueService(Service):
@@ -32,13 +38,29 @@ class QueueService(Service):
 
     async def cancel(self, request: q.CancelTasks) -> Response:
         """Cancel tasks; answered when the processes of those that ran are gone."""
-        step = await self._reactor.step(s.TasksCancellationRequested(task_ids=request.task_ids))
-        outcome = step.outcome or Done()
-        if isinstance(outcome, TasksCancelled):
-            await asyncio.gather(*(self._answers.end_of(name) for name in outcome.ending))
-            # Those of tasks that another request has ended, or that have ended with others.
-            await asyncio.gather(*map(self._answers.end_with, request.task_ids))
-        return Response(outcome=outcome)
+        refused: dict[str, Refused] = {}
+        ending: list[str] = []
+        for first in range(0, len(request.task_ids), _PORTION):
+            portion = request.task_ids[first : first + _PORTION]
+            stimulus = s.TasksCancellationRequested(task_ids=portion)
+            try:
+                outcome = (await self._reactor.step(stimulus)).outcome
+            except JournalError as error:
+                if first == 0 or isinstance(error, InDoubtError):
+                    raise
+                why = Refused(reason=Reason.JOURNAL_UNAVAILABLE, error=str(error))
+                refused |= dict.fromkeys(request.task_ids[first:], why)
+                break
+            if isinstance(outcome, TasksCancelled):
+                refused |= outcome.refused
+                ending += outcome.ending
+            # Others are served between two portions, also where nothing had to be written.
+            await asyncio.sleep(0)
+        await asyncio.gather(*(self._answers.end_of(name) for name in ending))
+        # Those of tasks that another request has ended, or that have ended with others.
+        for task_id in request.task_ids:
+            await self._answers.end_with(task_id)
+        return Response(outcome=TasksCancelled(refused=refused, ending=tuple(ending)))
 
     async def list(self, request: q.ListQueue) -> QueueListed | Refusal:
         """The first tasks of a pool's queue, or of each pool's."""

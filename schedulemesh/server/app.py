@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from hashlib import sha256
 from typing import Any, get_args
@@ -13,7 +14,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from schedulemesh.config.http import HttpSettings
 from schedulemesh.domain.names import parse_name
@@ -34,8 +35,14 @@ from schedulemesh.protocol.token_requests import AnyTokenChange
 from schedulemesh.server.answers import plain, rows_of
 from schedulemesh.server.change import Change, Given, new_request_id
 from schedulemesh.server.changes import CHANGES
+from schedulemesh.server.connections import Connections
 from schedulemesh.server.event_feed import EventFeed
-from schedulemesh.server.event_streams import MAX_STREAMS, EventStream, Wanted
+from schedulemesh.server.event_streams import (
+    MAX_STREAMS,
+    MAX_STREAMS_OF_TOKEN,
+    EventStream,
+    Wanted,
+)
 from schedulemesh.server.gateway import Gateway
 from schedulemesh.server.guard import Guard, Tokens, address_of, secret_in
 from schedulemesh.server.history import QUESTIONS, STREAM_PARAMETERS, STREAM_PATH, Question
@@ -71,11 +78,12 @@ def application(
     settings: HttpSettings,
     feed: EventFeed,
     prove: Callable[[str], str],
+    connections: Connections,
 ) -> Starlette:
     """The HTTP API of the scheduler behind a gateway. ``prove``: the proof of this process for a nonce."""
     return Starlette(
         routes=_routes(_Calls(gateway, tokens, feed, prove)),
-        middleware=[Middleware(Guard, settings=settings, tokens=tokens)],
+        middleware=[Middleware(Guard, settings=settings, tokens=tokens, connections=connections)],
         exception_handlers={
             Problem: answer_problem,
             HTTPException: answer_unknown,
@@ -123,6 +131,8 @@ class _Calls:
         self._prove = prove
         self._reads = SharedReads(gateway)
         self._document = document(API)
+        #: Streams by the name of their token.
+        self._streams: Counter[str] = Counter()
 
     async def healthz(self, _request: Request) -> Response:
         """Whether this process serves; it says nothing about the supervisor."""
@@ -226,8 +236,13 @@ class _Calls:
         after = given["after"]
         if resumed := request.headers.get("last-event-id"):
             after = STREAM_PARAMETERS[-1].read(resumed, "Last-Event-ID")
-        if self._feed.streams >= MAX_STREAMS:
-            error = f"there are {MAX_STREAMS} streams, which is the most; try again later"
+        token = request.state.caller.token.name
+        if self._feed.streams >= MAX_STREAMS or self._streams[token] >= MAX_STREAMS_OF_TOKEN:
+            error = (
+                f"there are {self._feed.streams} streams, {self._streams[token]} of them with token "
+                f"{token!r}; the most are {MAX_STREAMS}, and {MAX_STREAMS_OF_TOKEN} with one token; close "
+                "some, or try again later"
+            )
             raise Problem(503, "too_many_streams", error, {"retry-after": "5"})
         if request.method == "HEAD":
             return Response(headers={"cache-control": "no-store"}, media_type=EVENTS)
@@ -238,7 +253,18 @@ class _Calls:
             return caller is not None and allows(caller.role, QueryEvents)
 
         wanted = Wanted(given["task_id"], given["pool_name"], frozenset(given["kind"]))
-        return EventStream(self._feed, wanted, after, accepted)
+        stream = EventStream(self._feed, wanted, after, accepted)
+
+        async def counted(scope: Scope, receive: Receive, send: Send) -> None:
+            self._streams[token] += 1
+            try:
+                await stream(scope, receive, send)
+            finally:
+                self._streams[token] -= 1
+                if not self._streams[token]:
+                    del self._streams[token]
+
+        return counted
 
     def change(self, change: Change) -> Endpoint:
         """The endpoint of a change."""

@@ -1,8 +1,12 @@
-"""Connections whose clients send or take nothing, or too slowly, are closed, so that others get through."""
+"""Connections whose clients send or take nothing, or too slowly, are closed, so that others get through; and
+so are those that have shown no token where there are too many.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -11,6 +15,67 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 HEADERS_S = 10.0
 #: Seconds for which a client may take nothing, or too little, of an answer.
 STALLED_S = 30.0
+
+
+#: Connections that have not sent an accepted token yet; above it the oldest of the address that has most is
+#: closed.
+MAX_UNAUTHENTICATED = 100
+#: Connections whose first accepted token was the same one.
+MAX_OF_TOKEN = 250
+
+#: The address and the port that a connection comes from.
+Client = tuple[str, int]
+
+
+class Connections:
+    """The open connections by whether a token was accepted on them, and which."""
+
+    def __init__(self) -> None:
+        #: Without one, the oldest first, by address.
+        self._unauthenticated: dict[str, dict[Client, Callable[[], None]]] = {}
+        self._count = 0
+        #: The names of the tokens of the others.
+        self._tokens: dict[Client, str] = {}
+        self._of_token: Counter[str] = Counter()
+
+    def opened(self, client: Client, close: Callable[[], None]) -> None:
+        """A client has connected. ``close``: closes its connection at once."""
+        self._unauthenticated.setdefault(client[0], {})[client] = close
+        self._count += 1
+        if self._count > MAX_UNAUTHENTICATED:
+            of_address = max(self._unauthenticated.values(), key=len)
+            oldest = next(iter(of_address))
+            close_oldest = of_address[oldest]
+            self.closed(oldest)
+            close_oldest()
+
+    def accepted(self, client: Client, token: str) -> bool:
+        """A token was accepted on a connection; False: there are too many with this token already."""
+        if client in self._tokens or client not in self._unauthenticated.get(client[0], ()):
+            return True
+        if self._of_token[token] >= MAX_OF_TOKEN:
+            return False
+        self._forget_unauthenticated(client)
+        self._tokens[client] = token
+        self._of_token[token] += 1
+        return True
+
+    def closed(self, client: Client) -> None:
+        """A connection has ended."""
+        token = self._tokens.pop(client, None)
+        if token is None:
+            self._forget_unauthenticated(client)
+            return
+        self._of_token[token] -= 1
+        if not self._of_token[token]:
+            del self._of_token[token]
+
+    def _forget_unauthenticated(self, client: Client) -> None:
+        of_address = self._unauthenticated.get(client[0], {})
+        if of_address.pop(client, None) is not None:
+            self._count -= 1
+        if not of_address:
+            self._unauthenticated.pop(client[0], None)
 
 
 class PatientProtocol(H11Protocol):
@@ -22,10 +87,16 @@ class PatientProtocol(H11Protocol):
     _limit: asyncio.TimerHandle | None = None
     _stalled: asyncio.TimerHandle | None = None
 
+    def __init__(self, *given: Any, open_connections: Connections, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._open = open_connections
+
     def connection_made(self, transport: Any) -> None:
         """Begin to wait for the first request."""
         super().connection_made(transport)
         self._set_limit()
+        if self.client is not None:
+            self._open.opened(self.client, transport.abort)
 
     def data_received(self, data: bytes) -> None:
         """Take what arrived; where it does not complete the headers, the time limit holds."""
@@ -37,6 +108,8 @@ class PatientProtocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Wait no more."""
+        if self.client is not None:
+            self._open.closed(self.client)
         self._remove_limit()
         self.resume_writing()
         super().connection_lost(exc)

@@ -14,8 +14,8 @@ from schedulemesh.server.event_feed import RETRY_S, EventFeed, Gap, Line, Troubl
 
 #: Seconds without an event after which a stream says that it is still open.
 HEARTBEAT_S = 10.0
-#: Streams at a time; each costs this process some 100 KB where its client is slow.
-MAX_STREAMS = 200
+#: Streams at a time, and those with one token; each costs this process some 100 KB where its client is slow.
+MAX_STREAMS, MAX_STREAMS_OF_TOKEN = 200, 50
 #: The most events that are written at once.
 _AT_ONCE = 200
 #: Milliseconds after which a client connects again.

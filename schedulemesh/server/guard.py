@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import Counter
 from collections.abc import Callable, Collection
 from typing import Protocol
 from urllib.parse import urlsplit
@@ -18,10 +19,16 @@ from schedulemesh.config.http import HttpSettings, is_address
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.errors import SchedulerUnavailableError
 from schedulemesh.protocol.callers import Caller
+from schedulemesh.server.connections import MAX_OF_TOKEN, Connections
 from schedulemesh.server.problems import Problem, json_response, unavailable
 
-#: The most bytes of the body of a request, and the seconds in which they have to arrive.
-MAX_BODY, BODY_S = 16 * 1024 * 1024, 30.0
+#: The most bytes of the body of a request, with classes and arguments and otherwise, and the seconds in which
+#: they have to arrive.
+MAX_BODY, MAX_JSON, BODY_S = 16 * 1024 * 1024, 1024 * 1024, 30.0
+#: The path of requests with classes and arguments.
+PACKED = "/api/v1/requests"
+#: Bytes of all bodies that are in memory, and of those that come with one token.
+MAX_BODIES, MAX_BODIES_OF_TOKEN = 128 * 1024 * 1024, 32 * 1024 * 1024
 
 #: Paths that are answered without a token: the first to anybody, the second to this machine's processes.
 _OPEN, _OPEN_ON_LOOPBACK = ("/healthz", "/proof"), "/metrics"
@@ -46,11 +53,46 @@ class Tokens(Protocol):
         """A request had no token that is accepted."""
 
 
+class Bodies:
+    """How many bytes of bodies are in memory."""
+
+    def __init__(self) -> None:
+        self._all = 0
+        self._of_token: Counter[str] = Counter()
+
+    def add(self, token: str, size: int) -> None:
+        """Bytes have arrived with a token. Raises Problem where there are too many; they are counted all the
+        same.
+        """
+        self._all += size
+        self._of_token[token] += size
+        if self._all > MAX_BODIES or self._of_token[token] > MAX_BODIES_OF_TOKEN:
+            raise Problem(
+                503,
+                "too_many_bodies",
+                f"the bodies of all requests have {self._all:,} bytes, those with this token "
+                f"{self._of_token[token]:,}; the most are {MAX_BODIES:,} and {MAX_BODIES_OF_TOKEN:,} at a "
+                "time, so try again",
+                {"retry-after": "1", "connection": "close"},
+            )
+
+    def remove(self, token: str, size: int) -> None:
+        """Bytes are no longer needed."""
+        self._all -= size
+        self._of_token[token] -= size
+        if not self._of_token[token]:
+            del self._of_token[token]
+
+
 class Guard:
     """ASGI middleware that lets a request through once all that is checked of it holds."""
 
-    def __init__(self, app: ASGIApp, settings: HttpSettings, tokens: Tokens) -> None:
+    def __init__(
+        self, app: ASGIApp, settings: HttpSettings, tokens: Tokens, connections: Connections
+    ) -> None:
         self._app = app
+        self._connections = connections
+        self._bodies = Bodies()
         self._settings = settings
         self._tokens = tokens
         self._names = _own_names(settings)
@@ -64,13 +106,20 @@ class Guard:
             headers = Headers(scope=scope)
             self._check_host(headers)
             _check_origin(headers)
-            scope["state"]["caller"] = await self._caller(scope, headers)
-            limited = _limited(headers, receive)
+            caller = await self._caller(scope, headers)
+            scope["state"]["caller"] = caller
+            limit = MAX_BODY if scope["path"] == PACKED else MAX_JSON
+            _check_length(headers, limit)
+            token = "" if caller is None else caller.token.name
         except Problem as problem:
             response = json_response(problem.body, problem.status, problem.headers)
             await response(scope, receive, send)
-        else:
-            await self._app(scope, limited, send)
+            return
+        body = _Body(receive, asyncio.get_running_loop().time, limit, self._bodies, token)
+        try:
+            await self._app(scope, body.receive, send)
+        finally:
+            body.end()
 
     def _check_host(self, headers: Headers) -> None:
         """Refuse a Host that a page of another site may have made point here (DNS rebinding)."""
@@ -94,6 +143,7 @@ class Guard:
             except SchedulerUnavailableError as error:
                 raise unavailable(error) from None
             if caller is not None:
+                self._check_connection(scope, caller)
                 return caller
         elif path in _OPEN or (path == _OPEN_ON_LOOPBACK and _from_loopback(scope, headers)):
             return None
@@ -109,6 +159,17 @@ class Guard:
             ),
             {"www-authenticate": 'Bearer realm="schedulemesh"'},
         )
+
+    def _check_connection(self, scope: Scope, caller: Caller) -> None:
+        """Raise Problem where there are too many connections with a token."""
+        client, name = scope.get("client"), caller.token.name
+        if client is not None and not self._connections.accepted(tuple(client), name):
+            raise Problem(
+                503,
+                "too_many_connections",
+                f"there are {MAX_OF_TOKEN} connections with token {name!r}, which is the most; close some",
+                {"retry-after": "1", "connection": "close"},
+            )
 
 
 def secret_in(headers: Headers) -> str:
@@ -167,24 +228,29 @@ def address_of(scope: Scope) -> str:
     return "" if client is None else str(client[0])
 
 
-def _limited(headers: Headers, receive: Receive) -> Receive:
-    """``receive`` that ends in a Problem where the body is too large or takes too long."""
+def _check_length(headers: Headers, limit: int) -> None:
+    """Refuse a body that is announced as too large before it is read."""
     length = headers.get("content-length", "0")
-    if length.isdigit() and int(length) > MAX_BODY:
-        raise _too_large()
-    return _Body(receive, asyncio.get_running_loop().time).receive
+    if length.isdigit() and int(length) > limit:
+        raise _too_large(limit)
 
 
 class _Body:
-    """The body of one request, as far as it has arrived."""
+    """The body of one request, as far as it has arrived; receiving ends in a Problem where it is too large or
+    takes too long.
+    """
 
-    def __init__(self, receive: Receive, time: Callable[[], float]) -> None:
-        self._receive, self._time = receive, time
+    def __init__(
+        self, receive: Receive, time: Callable[[], float], limit: int, bodies: Bodies, token: str
+    ) -> None:
+        self._receive, self._time, self._limit = receive, time, limit
+        self._bodies, self._token = bodies, token
         self._until = time() + BODY_S
         self._size = 0
         self._whole = False
 
     async def receive(self) -> Message:
+        """See ASGI."""
         if self._whole:
             # Returns when the client disconnects.
             return await self._receive()
@@ -194,12 +260,18 @@ class _Body:
             raise Problem(
                 408, "too_slow", f"the request's body did not arrive within {BODY_S:g} s"
             ) from None
-        self._size += len(message.get("body", b""))
+        size = len(message.get("body", b""))
+        self._size += size
+        self._bodies.add(self._token, size)
         self._whole = not message.get("more_body", False)
-        if self._size > MAX_BODY:
-            raise _too_large()
+        if self._size > self._limit:
+            raise _too_large(self._limit)
         return message
 
+    def end(self) -> None:
+        """The request was answered."""
+        self._bodies.remove(self._token, self._size)
 
-def _too_large() -> Problem:
-    return Problem(413, "too_large", f"a request's body has at most {MAX_BODY:,} bytes")
+
+def _too_large(limit: int) -> Problem:
+    return Problem(413, "too_large", f"the body of this request has at most {limit:,} bytes")

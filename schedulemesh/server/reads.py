@@ -30,9 +30,6 @@ from schedulemesh.protocol.task_rows import (
 from schedulemesh.protocol.token_requests import ListTokens
 from schedulemesh.server import schemas
 
-#: Preemptions that the supervisor keeps a record of are no more than this.
-_ALL_PREEMPTIONS = 1_000_000
-
 
 class Listing(msgspec.Struct, frozen=True, kw_only=True):
     """A call that lists rows, filtered, sorted and in pages."""
@@ -132,7 +129,7 @@ LISTINGS = (
         summary="List the preemptions on record, those in progress included",
         row=PreemptionRecord,
         key=("decided_at", "task_id"),
-        request=r.ListPreemptions(limit=_ALL_PREEMPTIONS),
+        request=r.ListPreemptions(limit=r.MAX_PREEMPTIONS),
     ),
     Listing(
         path="/saved_states",

@@ -16,7 +16,7 @@ from schedulemesh.config.http import HttpSettings
 from schedulemesh.errors import NotAllowedError
 from schedulemesh.protocol.credentials import new_secret, server_proof
 from schedulemesh.server.app import application
-from schedulemesh.server.connections import PatientProtocol
+from schedulemesh.server.connections import Connections, PatientProtocol
 from schedulemesh.server.event_feed import EventFeed
 from schedulemesh.server.gateway import Gateway
 from schedulemesh.server.tokens import TokenTable
@@ -58,11 +58,14 @@ class HttpServer:
             key=new_secret(),
         )
         prove = functools.partial(server_proof, discovered.key, discovered.url)
-        app = application(self._gateway, tokens, self._settings, self._feed, prove)
+        connections = Connections()
+        app = application(self._gateway, tokens, self._settings, self._feed, prove, connections)
         self._server = uvicorn.Server(
             uvicorn.Config(
                 app,
-                http=PatientProtocol,
+                http=functools.partial(  # type: ignore[arg-type]  # it is called as the class is
+                    PatientProtocol, open_connections=connections
+                ),
                 ws="none",
                 lifespan="off",
                 log_config=None,

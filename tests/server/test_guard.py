@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import select
 import socket
+import time
 
 import httpx
 import pytest
 
+from schedulemesh.protocol.requests import ListPools, encode_request
 from schedulemesh.server import connections, guard
 
 
@@ -203,3 +206,110 @@ def test_requests_without_an_accepted_token_are_counted(api):
         for _ in range(3):
             client.get("/api/v1/status")
     assert api.server.failures == 3
+
+
+class Idle:
+    """Connections that send nothing."""
+
+    def __init__(self, api, count):
+        address = (httpx.URL(api.url).host, httpx.URL(api.url).port)
+        self.sockets = [socket.create_connection(address, timeout=20) for _ in range(count)]
+
+    def ended(self):
+        """How many of them the server has closed."""
+        poll = select.poll()
+        for one in self.sockets:
+            poll.register(one, select.POLLIN)
+        return len(poll.poll(0))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for one in self.sockets:
+            one.close()
+
+
+def test_connections_without_a_token_keep_nobody_out(api):
+    with Idle(api, 50) as first, Idle(api, 600) as others:
+        for _ in range(10):
+            with api.client_with(api.token) as client:
+                assert client.get("/api/v1/status").status_code == 200
+        assert first.ended() == 50
+        assert others.ended() >= 500
+        # One that has shown a token stays, also while it sends nothing.
+        assert api.get("/status")["success"]
+
+
+def test_the_connections_of_the_address_that_has_most_are_closed_first(monkeypatch):
+    monkeypatch.setattr(connections, "MAX_UNAUTHENTICATED", 4)
+    closed = []
+    known = connections.Connections()
+
+    def connect(address, port):
+        known.opened((address, port), lambda: closed.append((address, port)))
+
+    connect("honest", 1)
+    for port in range(1, 6):
+        connect("flood", port)
+    assert closed == [("flood", 1), ("flood", 2)]
+    assert known.accepted(("honest", 1), "t")
+    known.closed(("honest", 1))
+    connect("flood", 6)
+    assert closed == [("flood", 1), ("flood", 2)]
+    connect("honest", 2)
+    assert closed[2:] == [("flood", 3)]
+    for client in [("honest", 2), ("flood", 4), ("flood", 5), ("flood", 6)]:
+        known.closed(client)
+    assert (known._unauthenticated, known._count, known._tokens) == ({}, 0, {})
+
+
+def test_the_connections_of_one_token_are_limited(api, monkeypatch):
+    api.client.close()
+    monkeypatch.setattr(connections, "MAX_OF_TOKEN", 2)
+    clients = [api.client_with(api.token) for _ in range(3)]
+    try:
+        codes = [client.get("/api/v1/status").status_code for client in clients]
+        assert codes == [200, 200, 503]
+        refused = clients[2].get("/api/v1/status")
+        assert refused.json()["reason"] == "too_many_connections"
+        assert refused.headers["connection"] == "close"
+    finally:
+        for client in clients:
+            client.close()
+    api.client = api.client_with(api.token)
+    assert api.client.get("/healthz").status_code == 200
+
+
+def test_bodies_that_do_not_arrive_whole_are_limited_in_memory(api, monkeypatch):
+    monkeypatch.setattr(guard, "MAX_BODIES_OF_TOKEN", 1_000_000)
+    part = b"x" * 400_000
+    address = (httpx.URL(api.url).host, httpx.URL(api.url).port)
+    uploads = [socket.create_connection(address, timeout=20) for _ in range(4)]
+    try:
+        for upload in uploads:
+            upload.sendall(head(api, 8_000_000) + part)
+        ready, _, _ = select.select(uploads, [], [], 20)
+        assert b" 503 " in ready[0].recv(65_536)
+    finally:
+        for upload in uploads:
+            upload.close()
+    # What was cut off is forgotten.
+    data = encode_request(
+        ListPools(),
+    )
+    until = time.monotonic() + 20
+    while (
+        answer := api.client.post(
+            "/api/v1/requests", content=data, headers={"content-type": "application/msgpack"}
+        )
+    ).status_code == 503 and time.monotonic() < until:
+        pass
+    assert answer.status_code == 200
+
+
+def test_bodies_of_json_are_smaller(api):
+    body = b"[" + b"1," * (guard.MAX_JSON // 2) + b"1]"
+    answer = api.client.post("/api/v1/tasks/cancel", content=body)
+    assert (answer.status_code, answer.json()["reason"]) == (413, "too_large")
+    assert api.gateway.asked == []

@@ -141,8 +141,9 @@ def test_many_clients_are_one_reader(busy, mesh, follow, monkeypatch):
     assert len(asked) <= len(new) + 1 < len(streams)
 
 
-def test_more_streams_than_allowed_are_refused(busy, follow, monkeypatch):
-    monkeypatch.setattr("schedulemesh.server.app.MAX_STREAMS", 2)
+@pytest.mark.parametrize("limit", ["MAX_STREAMS", "MAX_STREAMS_OF_TOKEN"])
+def test_more_streams_than_allowed_are_refused(busy, follow, monkeypatch, limit):
+    monkeypatch.setattr(f"schedulemesh.server.app.{limit}", 2)
     for _ in range(2):
         follow(busy, after=0).events(1)
     refused = follow(busy).answer

@@ -25,6 +25,8 @@ from schedulemesh.domain.resources import parse_resources
 from schedulemesh.engine.messages.outcomes import AgentEvicted, Refused
 from schedulemesh.protocol.answers import Details, Evaluated
 from schedulemesh.protocol.requests import (
+    MAX_CANDIDATES,
+    MAX_PREEMPTIONS,
     ChangePolicy,
     EvaluatePreemption,
     ExecutePreemption,
@@ -49,7 +51,7 @@ def evaluate_preemption(
         pool_name=parse_name(pool_name, "incoming_task_pool"),
         labels=parse_labels(labels, "incoming_task_labels"),
         resources=None if resources is None else parse_resources(resources),
-        limit=parse_count(limit, "limit"),
+        limit=parse_count(limit, "limit", 0, MAX_CANDIDATES),
     )
     answer = ask(connection, request, Evaluated)
     if isinstance(answer, Refused):
@@ -120,6 +122,6 @@ def list_preemptions(connection: Connection, which: Mapping[str, object]) -> Pre
     """The last preemptions in which these took part, as victim or evictor."""
     names = ("task_id", "pool_name", "owner")
     given = {name: parse_name(which[name], name) for name in names if which.get(name) is not None}
-    limit = parse_count(which.get("limit", DEFAULTS["limit"]), "limit")
+    limit = parse_count(which.get("limit", DEFAULTS["limit"]), "limit", 1, MAX_PREEMPTIONS)
     request = ListPreemptions(**given, limit=limit)
     return listed(connection, request, "preemptions", PreemptionsResult)

@@ -14,14 +14,14 @@ class QueueCalls(SchedulerObject):
     """Submits many tasks at once; changes, cancels and lists queued tasks; sets their order."""
 
     def submit_many(self, specs: Iterable[Mapping[str, object]]) -> listings.SubmitManyResult:
-        """Submit many tasks in one message; they become durable together.
+        """Submit many tasks in messages of up to 100, whose tasks become durable together.
 
         Each of ``specs`` is a dict of the arguments of ``submit_task_with_preemption``. One that is malformed
         raises InvalidRequestError with its position, and nothing is submitted; one that the scheduler refuses
         does not concern the others. The bytes of a class are sent once, however many tasks use it.
 
         Returns ``results``, the answer to each submission in their order, and ``refused``, how many were
-        refused; ``success`` is False if one was. At most 10,000 at once.
+        refused; ``success`` is False if one was.
         """
         return queueing.submit_many(self._connection, specs)
 
@@ -42,7 +42,7 @@ class QueueCalls(SchedulerObject):
         return queueing.change(self._connection, task_id, to_front=True)
 
     def cancel_tasks(self, task_ids: str | Iterable[str]) -> listings.CancellationResult:
-        """Cancel several tasks in one message.
+        """Cancel several tasks.
 
         Returns ``cancelled`` (ids) and ``refused`` (by id); ``success`` is False if one was not cancelled.
         """

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import cast, get_type_hints
 
+import msgspec
 from ray.actor import ActorHandle
 
 from schedulemesh.config.queueing import QueuePolicy, changed_queue_policy
@@ -29,6 +30,7 @@ from schedulemesh.engine.messages.outcomes import Refused, TasksCancelled
 from schedulemesh.errors import InvalidRequestError, nearest, shown
 from schedulemesh.protocol.answers import QueueListed, Responses
 from schedulemesh.protocol.queue_requests import (
+    MAX_SUBMISSIONS,
     CancelTasks,
     ChangeQueuedTask,
     ChangeQueuePolicy,
@@ -36,6 +38,8 @@ from schedulemesh.protocol.queue_requests import (
     ListQueue,
     SubmitMany,
 )
+from schedulemesh.protocol.request_base import MAX_NAMES
+from schedulemesh.protocol.requests import MAX_BYTES
 from schedulemesh.protocol.task_rows import QueueListing
 
 #: What one of the submissions of ``submit_many`` may say.
@@ -43,24 +47,50 @@ _FIELDS = frozenset({"task_id", "pool_name", "actor_class", *get_type_hints(Subm
 
 
 def submit_many(connection: Connection, specs: object) -> SubmitManyResult:
-    """Submit many tasks in one message."""
+    """Submit many tasks, in as many messages as that takes."""
     given = [
         _submission(connection, spec, number)
         for number, spec in enumerate(as_elements(specs, "specs", "a list of submissions"))
     ]
     if not given:
         return {"success": True, "results": [], "refused": 0}
+    found: list[SubmitResult] = []
+    for part in _parts(given):
+        answers = _submitted(connection, part)
+        if isinstance(answers, Refused):
+            if not found:
+                return combined(SubmitManyResult, results.refused(answers))
+            refused = combined(SubmitResult, results.refused(answers))
+            return _together(found + [refused] * (len(given) - len(found)))
+        found += answers
+    return _together(found)
+
+
+def _parts(given: Sequence[Submission]) -> Iterator[list[Submission]]:
+    """The submissions of each message: as many as it may have in number and in bytes."""
+    part: list[Submission] = []
+    size = 0
+    for one in given:
+        bytes_of_one = len(msgspec.msgpack.encode(one.submission))
+        if part and (len(part) == MAX_SUBMISSIONS or size + bytes_of_one > MAX_BYTES // 2):
+            yield part
+            part, size = [], 0
+        part.append(one)
+        size += bytes_of_one
+    yield part
+
+
+def _submitted(connection: Connection, part: Sequence[Submission]) -> list[SubmitResult] | Refused:
+    """The results of one message."""
     request = SubmitMany(
-        submissions=tuple(one.submission for one in given),
-        references=tuple((len(one.refs[0]), len(one.refs[1])) for one in given),
-        blobs={key: data for one in given for key, data in one.request.blobs.items()},
+        submissions=tuple(one.submission for one in part),
+        references=tuple((len(one.refs[0]), len(one.refs[1])) for one in part),
+        blobs={key: data for one in part for key, data in one.request.blobs.items()},
     )
-    refs = [ref for one in given for ref in one.refs[0]], [r for one in given for r in one.refs[1]]
-    what = WAITS if any(one.submission.until_runs for one in given) else None
+    refs = [ref for one in part for ref in one.refs[0]], [r for one in part for r in one.refs[1]]
+    what = WAITS if any(one.submission.until_runs for one in part) else None
     answer, handles = ask_with_handles(connection, request, Responses, refs, what)
-    if isinstance(answer, Refused):
-        return combined(SubmitManyResult, results.refused(answer))
-    return _answers(given, answer, handles)
+    return answer if isinstance(answer, Refused) else _answers(part, answer, handles)
 
 
 def _submission(connection: Connection, spec: object, number: int) -> Submission:
@@ -85,7 +115,7 @@ def _submission(connection: Connection, spec: object, number: int) -> Submission
 
 def _answers(
     given: Sequence[Submission], answer: Responses, handles: Sequence[ActorHandle]
-) -> SubmitManyResult:
+) -> list[SubmitResult]:
     """The results in the order of the submissions."""
     found: list[SubmitResult] = []
     first = 0
@@ -94,6 +124,11 @@ def _answers(
         first += count
         named = not one.submission.default_resources
         found.append(submitted(response, own, dry_run=False, named_resources=named))
+    return found
+
+
+def _together(found: list[SubmitResult]) -> SubmitManyResult:
+    """The results of all submissions as one."""
     refused = [number for number, result in enumerate(found) if not result["success"]]
     if not refused:
         return {"success": True, "results": found, "refused": 0}
@@ -136,11 +171,18 @@ def cancel_tasks(connection: Connection, task_ids: object) -> CancellationResult
         (name,) if name is not None else as_elements(task_ids, "task_ids", "a list of ids")
     )
     ids = tuple(dict.fromkeys(parse_name(one, "task_id") for one in given))
-    outcome = respond(connection, CancelTasks(task_ids=ids)).outcome
-    if not isinstance(outcome, TasksCancelled):
-        return combined(CancellationResult, results.done(outcome))
-    cancelled = [task_id for task_id in ids if task_id not in outcome.refused]
-    refused = {task_id: results.refused(why) for task_id, why in outcome.refused.items()}
+    reasons: dict[str, Refused] = {}
+    for first in range(0, len(ids), MAX_NAMES):
+        part = ids[first : first + MAX_NAMES]
+        outcome = respond(connection, CancelTasks(task_ids=part)).outcome
+        if isinstance(outcome, TasksCancelled):
+            reasons |= outcome.refused
+        elif first == 0 or not isinstance(outcome, Refused):
+            return combined(CancellationResult, results.done(outcome))
+        else:
+            reasons |= dict.fromkeys(part, outcome)
+    cancelled = [task_id for task_id in ids if task_id not in reasons]
+    refused = {task_id: results.refused(why) for task_id, why in reasons.items()}
     if not refused:
         return {"success": True, "cancelled": cancelled, "refused": {}}
     example = next(iter(refused.values()))

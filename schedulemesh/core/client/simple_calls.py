@@ -32,7 +32,7 @@ class SimpleQueueCalls:
         return self.scheduler.move_to_front(task_id)
 
     def cancel_tasks(self, task_ids: str | Iterable[str]) -> listings.CancellationResult:
-        """Cancel several tasks in one message; returns ``cancelled`` and ``refused``."""
+        """Cancel several tasks; returns ``cancelled`` and ``refused``."""
         return self.scheduler.cancel_tasks(task_ids)
 
     def list_queue(

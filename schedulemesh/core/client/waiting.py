@@ -24,6 +24,7 @@ from schedulemesh.domain.task import ENDED_STATES
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import InvalidRequestError, shown
 from schedulemesh.protocol.answers import Listed, TaskResult
+from schedulemesh.protocol.request_base import MAX_NAMES
 from schedulemesh.protocol.task_requests import (
     LONGEST_WAIT_S,
     CancelTask,
@@ -49,18 +50,23 @@ def wait(
     deadline = time.monotonic() + limit_s
     done: list[str] = []
     with display(len(ids), how_far.value) if shows else NoDisplay() as shown_progress:
+        # What is not known is refused at once, also where there are several requests.
+        longest_s = 0.0 if len(ids) > MAX_NAMES else _REFRESH_S if shows else LONGEST_WAIT_S
         while True:
-            left = max(0.0, deadline - time.monotonic())
-            request = WaitTasks(
-                task_ids=ids,
-                until=how_far,
-                enough=len(done) + 1 if shows else len(ids),
-                wait_s=min(left, _REFRESH_S if shows else LONGEST_WAIT_S),
-            )
-            answer = ask(connection, request, Listed)
-            if isinstance(answer, Refused):
-                return combined(WaitResult, results.refused(answer))
-            statuses: list[TaskStatus] = [combined(TaskStatus, row) for row in answer.rows]
+            statuses: list[TaskStatus] = []
+            for part in (ids[i : i + MAX_NAMES] for i in range(0, max(len(ids), 1), MAX_NAMES)):
+                reached = len(set(part).intersection(done))
+                request = WaitTasks(
+                    task_ids=part,
+                    until=how_far,
+                    enough=reached + 1 if shows else len(part),
+                    wait_s=min(max(0.0, deadline - time.monotonic()), longest_s),
+                )
+                answer = ask(connection, request, Listed)
+                if isinstance(answer, Refused):
+                    return combined(WaitResult, results.refused(answer))
+                statuses += [combined(TaskStatus, row) for row in answer.rows]
+            longest_s = _REFRESH_S if shows else LONGEST_WAIT_S
             done = [status["task_id"] for status in statuses if _has_reached(status, how_far)]
             shown_progress.show([status["state"] for status in statuses], len(done))
             if len(done) == len(ids) or time.monotonic() >= deadline:

@@ -1,0 +1,138 @@
+"""Limits of requests in number and in bytes, which hold where the bytes arrive."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import msgspec
+import pytest
+
+from schedulemesh.errors import InvalidRequestError
+from schedulemesh.protocol import requests as r
+from schedulemesh.protocol.agents import SavedState, key_of
+from schedulemesh.protocol.history_requests import QueryEvents
+from schedulemesh.protocol.metric_requests import GetReportedMetrics
+from schedulemesh.protocol.queue_requests import MAX_SUBMISSIONS, CancelTasks, SubmitMany
+from schedulemesh.protocol.request_base import MAX_NAMES
+from schedulemesh.protocol.state_requests import RestoreTask
+from schedulemesh.protocol.task_requests import WaitTasks, WaitUntil
+from tests.server.work import CLASS, submission
+
+LARGE = b"x" * 3_000_000
+
+
+def hostile(tag, **fields):
+    """A request as no client of ours makes it."""
+    return msgspec.msgpack.encode({"request": tag, **fields})
+
+
+def decoded_objects(data):
+    """Refuse a request; how many objects of Python were made of it meanwhile, about."""
+    made = 0
+
+    def count(_frame, event, _argument):
+        nonlocal made
+        made += event == "call"
+
+    sys.setprofile(count)
+    try:
+        with pytest.raises(InvalidRequestError):
+            r.decode_request(data)
+    finally:
+        sys.setprofile(None)
+    return made
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        hostile("cancel_tasks", task_ids=["t"] * 500_000),
+        hostile("wait_tasks", task_ids=["t"] * 500_000, until="ended", enough=1, wait_s=0.0),
+        hostile("end_orphans", names=["t"] * 500_000),
+        hostile("query_events", kinds=["t"] * 500_000),
+        hostile("get_reported_metrics", names=["t"] * 500_000),
+        hostile("submit_many", submissions=[{}] * 500_000),
+        hostile("change_policy", changes={"protected_pools": ["p"] * 2_000_000}, client="c"),
+        hostile("submit_task", blobs={}, junk=[0] * 2_000_000),
+        msgspec.msgpack.encode({"junk": [0] * 2_000_000, "request": "submit_task"}),
+        msgspec.msgpack.encode([0] * 2_000_000),
+        b"\xdf\xff\xff\xff\xff" + LARGE,
+        b"\x82\xa7request\xabsubmit_task\xa5blobs\xdf\xff\xff\xff\xff" + LARGE,
+        LARGE,
+    ],
+)
+def test_too_many_or_too_much_is_refused_before_it_is_looked_at(data):
+    assert decoded_objects(data) < 100
+
+
+def test_as_many_as_are_allowed_are_accepted():
+    names = tuple(f"t{i}" for i in range(MAX_NAMES))
+    for request in (
+        CancelTasks(task_ids=names),
+        WaitTasks(task_ids=names, until=WaitUntil.ENDED, enough=1, wait_s=0.0),
+        r.EndOrphans(names=names),
+        QueryEvents(kinds=names[:100]),
+        GetReportedMetrics(names=names),
+        SubmitMany(submissions=tuple(submission(f"t{i}") for i in range(MAX_SUBMISSIONS))),
+    ):
+        assert r.decode_request(r.encode_request(request)) == request
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: CancelTasks(task_ids=("t",) * (MAX_NAMES + 1)),
+        lambda: WaitTasks(
+            task_ids=("t",) * (MAX_NAMES + 1), until=WaitUntil.ENDED, enough=1, wait_s=0.0
+        ),
+        lambda: r.EndOrphans(names=("t",) * (MAX_NAMES + 1)),
+        lambda: QueryEvents(kinds=("t",) * 101),
+        lambda: GetReportedMetrics(names=("t",) * (MAX_NAMES + 1)),
+        lambda: SubmitMany(submissions=(submission("t"),) * (MAX_SUBMISSIONS + 1)),
+        lambda: r.ListPreemptions(limit=10_001),
+        lambda: r.EvaluatePreemption(priority=1.0, pool_name="p", limit=10_001),
+    ],
+)
+def test_one_more_is_refused_with_the_number(make):
+    with pytest.raises(InvalidRequestError, match=r"up to|at most"):
+        make()
+
+
+def test_classes_and_saved_states_may_be_large():
+    state = SavedState(
+        task=submission("t").task, agent_name="a", source="save_state", saved_at=0.0, state=LARGE
+    )
+    for request in (
+        r.SubmitTask(
+            submission=submission("t"), blobs={key_of(LARGE): LARGE, key_of(CLASS): CLASS}
+        ),
+        r.RegisterTask(task=submission("t").task, agent_name="a", blobs={key_of(LARGE): LARGE}),
+        RestoreTask(saved=state, request_id="r"),
+    ):
+        data = r.encode_request(request)
+        assert r.plain_size(data) < 1_000
+        assert r.decode_request(data) == request
+
+
+def fields_with_lists(kind: type) -> dict[str, Any]:
+    """The fields of a request that hold several values, with their types."""
+    hints = {f.name: f.type for f in msgspec.inspect.type_info(kind).fields}
+    lists = (msgspec.inspect.VarTupleType, msgspec.inspect.ListType)
+    return {
+        name: part
+        for name, hint in hints.items()
+        for part in getattr(hint, "types", (hint,))
+        if isinstance(part, lists)
+    }
+
+
+def test_every_list_of_every_request_has_a_limit():
+    kinds = [*r.CHANGES, *r.get_args(r.AnyQuery)]
+    without = [
+        f"{kind.__name__}.{name}"
+        for kind in kinds
+        for name, hint in fields_with_lists(kind).items()
+        if hint.max_length is None
+    ]
+    assert without == []
