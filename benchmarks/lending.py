@@ -1,9 +1,12 @@
-"""Reclaim: one owner that has lent all of its quota, and a thousand borrowers on a full cluster."""
+"""Reclaim: one owner that has lent all of its quota, and a thousand borrowers on a full cluster. And what the
+end of a task costs in a large cohort.
+"""
 
 from __future__ import annotations
 
 import random
 import statistics
+import time
 
 from benchmarks.mesh import amounts, reported
 from benchmarks.rows import Row, at_most, note, spread, timed_ms
@@ -22,6 +25,8 @@ GPUS, EACH = 8, 4
 #: Pools that borrow, in cohorts of five.
 BORROWERS = 30
 MARK_MS = 5.0
+#: Pools of a small and of a large cohort, and how much more the end of a task may cost in the large one.
+FEW, MANY, MARK_RATIO = 100, 1_000, 12.0
 
 
 def lending(nodes: int = 500, decisions: int = 101) -> list[Row]:
@@ -63,7 +68,65 @@ def lending(nodes: int = 500, decisions: int = 101) -> list[Row]:
             "the very first decision, which computes the summary of every node", f"{first:,.0f} ms"
         ),
         note("admit a borrower, of 31 pools in one tree of cohorts", spread(borrowed)),
+        _ends_of_tasks(),
     ]
+
+
+def _ends_of_tasks(ends: int = 41) -> Row:
+    """The end of a task in a cohort each of whose pools runs a task, and has two that wait."""
+    few, many = (statistics.median(FullCohort(count).ends(ends)) for count in (FEW, MANY))
+    return at_most(
+        f"the end of a task, {MANY:,} pools in one cohort, relative to {FEW} pools",
+        many / few,
+        MARK_RATIO,
+        " ×",
+        f"{many:.2g} ms",
+    )
+
+
+class FullCohort:
+    """A cohort in which every pool uses its quota, and two tasks wait: one for quota, one for more."""
+
+    def __init__(self, pools: int) -> None:
+        self._engine = Engine()
+        self._now = 0.0
+        whole = amounts(cpu=8, gpu=GPUS)
+        nodes = tuple(NodeReport(node_id=f"node-{i:04}", total=whole) for i in range(pools))
+        self._handle(s.ClusterObserved(nodes=nodes))
+        for i in range(pools):
+            spec = PoolSpec(name=f"pool-{i}", resources=whole, cohort="company")
+            self._handle(s.PoolRequested(spec=spec))
+        self._starts = [self._submit(f"first-{i}", i, GPUS) for i in range(pools)]
+        for i in range(pools):
+            self._submit(f"next-{i}", i, GPUS)
+            self._submit(f"large-{i}", i, GPUS + 1)
+
+    def ends(self, count: int) -> list[float]:
+        """The processor times in ms of steps in which the quota of a task becomes free."""
+        took = []
+        for i in range(count):
+            self._handle(s.TaskFinished(task_id=f"first-{i}", end_agent=True))
+            gone = s.AgentGone(agent_name=f"first-{i}", incarnation=self._starts[i])
+            begun = time.process_time()
+            self._handle(gone)
+            took.append((time.process_time() - begun) * 1e3)
+        return took
+
+    def _submit(self, name: str, number: int, gpu: int) -> int:
+        """Submit a task that may wait; the incarnation of its agent, 0 where it waits."""
+        pool = f"pool-{number}"
+        agent = AgentSpec(name=name, pool_name=pool, resources=amounts(cpu=1, gpu=gpu))
+        task = TaskSpec(task_id=name, pool_name=pool)
+        step = self._handle(s.TaskSubmitted(agent=agent, task=task, queue=True))
+        if not step.instructions:
+            return 0
+        report = reported(self._engine, step)
+        self._handle(report)
+        return report.incarnation
+
+    def _handle(self, stimulus: s.AnyStimulus) -> Step:
+        self._now += 0.1
+        return self._engine.handle(stimulus, self._now)
 
 
 class LentOut:

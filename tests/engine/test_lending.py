@@ -224,3 +224,25 @@ def test_what_is_behind_the_first_of_a_strict_pool_starts_with_it_although_that_
     mesh.queue("second", "p", cpu=1)
     mesh.complete("lender")
     assert mesh.waiting("p") == []
+
+
+def test_the_end_of_a_task_asks_no_pool_of_the_cohort_for_whose_tasks_too_little_is_idle():
+    mesh = Mesh(*(member(f"p{i}") for i in range(9)))
+    for i in range(9):
+        mesh.run(f"runs-{i}", f"p{i}", cpu=4)
+    for i in range(9):
+        mesh.queue(f"waits-{i}", f"p{i}", cpu=4)
+    mesh.complete("runs-3")
+    assert list(mesh.starts) == ["waits-3"]
+    assert not mesh.state.ledger.payments, "nobody was asked what it could lend"
+
+
+def test_what_an_owner_leaves_idle_is_lent_to_those_who_were_short():
+    mesh = Mesh(member("p"), member("q"), member("r"))
+    for name in ("p", "q", "r"):
+        mesh.run(f"runs-{name}", name, cpu=4)
+    mesh.queue("large", "q", cpu=6)
+    mesh.queue("small", "r", cpu=2)
+    mesh.queue("own", "p", cpu=1)
+    mesh.complete("runs-p")
+    assert sorted(mesh.starts) == ["own", "small"]

@@ -49,7 +49,7 @@ from schedulemesh.engine.preemption.veto import PluginVeto, plugin_veto
 from schedulemesh.engine.preemption.victims import evicted_tasks
 from schedulemesh.engine.state.agents import Preempted
 from schedulemesh.engine.state.gangs import core_runs
-from schedulemesh.engine.state.lending import pay_with_loans
+from schedulemesh.engine.state.lending import is_surely_short, pay_with_loans
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.queue_classes import Entry
 from schedulemesh.engine.state.quota import Account, Payment, can_pay
@@ -153,7 +153,7 @@ def can_be_paid(state: MeshState, pool_name: str, need: Resources, client: str |
     if can_pay(state.ledger, pool_name, need, client):
         return True
     account = state.ledger.accounts[pool_name]
-    if account.spec.cohort is None:
+    if account.spec.cohort is None or is_surely_short(state.ledger, pool_name, need):
         return False
     return not claim_payment(state, pool_name, need, client).short
 

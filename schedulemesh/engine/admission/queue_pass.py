@@ -44,10 +44,11 @@ from schedulemesh.engine.messages.stimuli import (
 from schedulemesh.engine.placement.group_choice import GroupRequest
 from schedulemesh.engine.preemption.limits import Limits
 from schedulemesh.engine.preemption.sites import KnownNodes
+from schedulemesh.engine.state.lending import clipped, idle_of_tree
 from schedulemesh.engine.state.long_waits import PROMOTED
 from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.engine.state.queue_classes import Entry, QueueClass
-from schedulemesh.engine.state.shares import ShareKey, dominant_usage, raised_weight, share_key
+from schedulemesh.engine.state.shares import ShareKey, Shares, dominant_usage, raised_weight
 from schedulemesh.engine.transaction import Transaction
 
 #: Facts after which a task may find a placement group: a new one, an unused one, or one to be removed for it.
@@ -122,8 +123,9 @@ def _note_freed(tx: Transaction) -> None:
     groups = tx.state.groups
     for pool_name in ledger.freed:
         queue.reopen(pool_name)
-        for neighbour in ledger.cohorts.neighbours(pool_name).names:
-            queue.reopen(neighbour)
+        if path := ledger.cohorts.path(pool_name):
+            queue.freed_trees.add(path[-1])
+            queue.changed = True
     ledger.freed.clear()
     if cluster.freed or groups.changed:
         queue.no_group.clear()
@@ -207,8 +209,9 @@ class _Pass:
 
     def __init__(self, tx: Transaction, *, evictions: int) -> None:
         self._tx = tx
-        #: How often evictions may still be searched.
+        #: How often evictions may still be searched, and whether they may be at all.
         self._evictions = evictions
+        self._with_evictions = evictions > 0
         #: At how many tasks behind the first of their class the pass may still look.
         self._looks = _LOOKED_AT
         self._passing = Passing(tx, keep=True)
@@ -227,6 +230,7 @@ class _Pass:
         self._raises: dict[str, float] = {}
         #: The shares of pools since the last fact, and the number of facts before that.
         self._shares: dict[str, ShareKey] = {}
+        self._book = Shares(tx.state, tx.now)
         self._facts = 0
 
     def run(self) -> None:
@@ -235,9 +239,29 @@ class _Pass:
         queue.changed = False
         by_usage = queue.policy.order == "dominant_share"
         self._serve_all(list(queue.open), self._usage if by_usage else None)
-        borrowers, self._borrowers = self._borrowers, None
+        borrowers, self._borrowers = self._borrowers or [], None
+        borrowers += self._of_freed_trees()
         if borrowers:
             self._serve_all(borrowers, self._share)
+
+    def _of_freed_trees(self) -> list[QueueClass]:
+        """The classes that were short of quota, and might borrow some of what was freed in their trees of
+        cohorts and is still idle now that owners have been served.
+        """
+        state, queue = self._tx.state, self._tx.state.queue
+        ledger, found = state.ledger, []
+        for root in sorted(queue.freed_trees):
+            idle = idle_of_tree(ledger, root)
+            for pool_name in ledger.cohorts.pools_below(root) if idle else ():
+                closed = queue.closed_of(pool_name)
+                usable = idle + clipped(ledger.accounts[pool_name].free) if closed else idle
+                for queue_class in closed:
+                    need = queue_class.need
+                    if need is None or need.fits(usable) or ledger.holds:
+                        queue.open[queue_class] = None
+                        found.append(queue_class)
+        queue.freed_trees.clear()
+        return found
 
     def _serve_all(
         self, classes: list[QueueClass], share: Callable[[QueueClass], ShareKey] | None
@@ -270,8 +294,9 @@ class _Pass:
         pool_name, facts = queue_class.pool_name, len(self._tx.facts)
         if facts != self._facts:
             self._shares, self._facts = {}, facts
+            self._book = Shares(self._tx.state, self._tx.now)
         if pool_name not in self._shares:
-            *above, own = share_key(self._tx.state, pool_name, self._tx.now)
+            *above, own = self._book.key(pool_name)
             self._shares[pool_name] = (*above, own / self._raise_of(pool_name))
         return self._shares[pool_name]
 
@@ -285,10 +310,11 @@ class _Pass:
 
     def _would_borrow(self, queue_class: QueueClass, task: QueuedTask) -> bool:
         """Whether the pool's own quota is not enough, and it is in a cohort that may lend it some."""
-        ledger = self._tx.state.ledger
-        if not ledger.cohorts.neighbours(queue_class.pool_name).names:
+        state, pool_name = self._tx.state, queue_class.pool_name
+        need, ledger = need_of(state, task), state.ledger
+        if need.fits(ledger.accounts[pool_name].free):
             return False
-        return not need_of(self._tx.state, task).fits(ledger.accounts[queue_class.pool_name].free)
+        return bool(ledger.cohorts.neighbours(pool_name).names)
 
     def _serve(self, queue_class: QueueClass) -> bool:
         """Try to start the next task of a class; whether another one of it may start."""
@@ -323,10 +349,15 @@ class _Pass:
                 return True
         if not queue_class.extra:
             self._blocked.add(pool_name)
-            if pool_name not in self._has_head and is_reserved_for(self._tx.state, task):
-                self._has_head.add(pool_name)
-                self.heads.append(task)
+            if self._with_evictions and pool_name not in self._has_head:
+                self._note_head(pool_name, task)
         return False
+
+    def _note_head(self, pool_name: str, task: QueuedTask) -> None:
+        """Note the first task of a pool for which a start is reserved on this tick."""
+        if is_reserved_for(self._tx.state, task):
+            self._has_head.add(pool_name)
+            self.heads.append(task)
 
     def _may_fit(self, task: QueuedTask, queue_class: QueueClass) -> bool:
         """False: its pool's quota is short, or no node has room, or there is no group. Costs little."""

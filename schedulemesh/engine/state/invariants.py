@@ -6,7 +6,7 @@ from schedulemesh.domain.resources import NOTHING, UNIT, Resources, sum_of
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.state.agents import Agent, Ending, Running, Starting, Waiting
 from schedulemesh.engine.state.groups import MARK, Group, GroupPhase
-from schedulemesh.engine.state.lending import payment_for
+from schedulemesh.engine.state.lending import idle_of_tree, lendable, payment_for
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
 from schedulemesh.engine.state.task_phases import Preempting
@@ -102,6 +102,10 @@ def _check_ledger(state: MeshState) -> None:
     _expect(
         state.ledger.loans == loans, f"loans {state.ledger.loans} are not those of claims {loans}"
     )
+    for root in list(state.ledger.idle_of_trees):
+        below = state.ledger.cohorts.pools_below(root)
+        idle = sum_of(lendable(state.ledger, name) for name in below)
+        _expect(idle_of_tree(state.ledger, root) == idle, f"{idle} is idle in cohort {root!r}")
     for key, payment in state.ledger.payments.items():
         _expect(payment == payment_for(state.ledger, key), f"the payment of {key} has changed")
     _check_cohorts(state)

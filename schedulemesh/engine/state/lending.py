@@ -66,7 +66,7 @@ def payment_for(ledger: Ledger, key: PaymentKey) -> Payment:
 def borrow(ledger: Ledger, pool_name: str, need: Resources) -> tuple[Share, ...]:
     """As much of the need as the pool may borrow and its cohort has idle, kind by kind."""
     neighbours = ledger.cohorts.neighbours(pool_name).by_distance
-    if not neighbours:
+    if not neighbours or not need.helps(idle_beside(ledger, pool_name)):
         return ()
     need = _borrowable(ledger, pool_name, need)
     lenders = []
@@ -88,11 +88,53 @@ def borrow(ledger: Ledger, pool_name: str, need: Resources) -> tuple[Share, ...]
 def lendable(ledger: Ledger, name: str) -> Resources:
     """What is free of a pool's quota and may be lent now."""
     account = ledger.accounts[name]
-    idle = account.free
-    if min(idle.cpu, idle.memory, idle.gpu) < 0 or idle.custom:
-        idle = idle.within(idle)
+    idle = clipped(account.free)
     limit = account.spec.lending_limit
     return idle if limit is None else limit.room(idle, account.lent + ledger.promised_by(name))
+
+
+def clipped(free: Resources) -> Resources:
+    """Free quota without the kinds of which a pool holds more than it has, after it was made smaller."""
+    if min(free.cpu, free.memory, free.gpu) < 0 or free.custom:
+        return free.within(free)
+    return free
+
+
+def idle_of_tree(ledger: Ledger, root: str) -> Resources:
+    """What all pools of a tree of cohorts may lend now, in sum. Costs only what has changed since the last
+    time.
+    """
+    cohorts, sums, known = ledger.cohorts, ledger.idle_of_trees, ledger.lendable
+    for name in ledger.changed:
+        path = cohorts.path(name)
+        if path and path[-1] in sums:
+            idle = lendable(ledger, name)
+            sums[path[-1]] += idle - known[name]
+            known[name] = idle
+    ledger.changed.clear()
+    if root not in sums:
+        below = list(cohorts.pools_below(root))
+        known.update((name, lendable(ledger, name)) for name in below)
+        sums[root] = sum_of(known[name] for name in below)
+    return sums[root]
+
+
+def idle_beside(ledger: Ledger, pool_name: str) -> Resources:
+    """What all other pools of its tree of cohorts may lend now, in sum; nothing where it is in none."""
+    path = ledger.cohorts.path(pool_name)
+    if not path:
+        return NOTHING
+    return idle_of_tree(ledger, path[-1]) - ledger.lendable[pool_name]
+
+
+def is_surely_short(ledger: Ledger, pool_name: str, need: Resources) -> bool:
+    """Whether a need is more than what the pool has free and its whole tree of cohorts may lend. Costs
+    little, however many pools are in it.
+    """
+    if ledger.holds:
+        return False
+    short = need.beyond(clipped(ledger.accounts[pool_name].free))
+    return not short.fits(idle_beside(ledger, pool_name))
 
 
 def idle_in_cohort(ledger: Ledger, pool_name: str) -> Resources:

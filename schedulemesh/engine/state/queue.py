@@ -113,8 +113,10 @@ class Queue:
         #: The task whose agent will have this name.
         self.agent_names: dict[str, str] = {}
         #: Classes that the next pass tries; the others were short of quota, and none was freed since. This
-        #: and the next three only spare work: to know less is slower, and changes no decision.
+        #: and the next four only spare work: to know less is slower, and changes no decision.
         self.open: dict[QueueClass, None] = {}
+        #: The roots of the trees of cohorts in which quota was freed since the last pass.
+        self.freed_trees: set[str] = set()
         #: Needs of single agents that fitted on no node, since room was freed last.
         self.no_room: set[Resources] = set()
         #: What tasks asked for that found no placement group, since room was freed or a group changed last:
@@ -248,6 +250,11 @@ class Queue:
         if pool is not None:
             self.open.update(dict.fromkeys(pool.classes.values()))
             self.changed = True
+
+    def closed_of(self, pool_name: str) -> list[QueueClass]:
+        """The classes of a pool that no pass tries."""
+        pool = self.pools.get(pool_name)
+        return [] if pool is None else [c for c in pool.classes.values() if c not in self.open]
 
     def reopen_all(self) -> None:
         """Have the next pass try all classes."""

@@ -26,11 +26,13 @@ ClassKey = tuple[
 class QueueClass:
     """Tasks of one pool that differ only in their order and duration: if one does not fit, none does."""
 
-    __slots__ = ("entries", "extra", "key", "pool_name", "shortest")
+    __slots__ = ("entries", "extra", "key", "need", "pool_name", "shortest")
 
     def __init__(self, key: ClassKey) -> None:
         self.key = key
         self.pool_name = key[0]
+        #: What each of them asks for; None: what is usual in the pool.
+        self.need = key[2]
         #: Whether they are extra members of elastic gangs, for which nobody waits.
         self.extra = key[-1]
         self.entries: SortedList[Entry] = SortedList()

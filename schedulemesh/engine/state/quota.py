@@ -95,6 +95,11 @@ class Ledger:
         self.cohorts = CohortTree()
         #: What ``quota_of_tree`` has found.
         self._quota_of_tree: dict[str, dict[str, int]] = {}
+        #: What each tree of cohorts may lend in sum, by its root, and each pool of it; brought up to date for
+        #: the pools that have changed since, when it is asked for (``lending.idle_of_tree``).
+        self.idle_of_trees: dict[str, Resources] = {}
+        self.lendable: dict[str, Resources] = {}
+        self.changed: set[str] = set()
         #: (owner, borrower): the quota of the owner that the borrower's claims hold.
         self.loans: dict[tuple[str, str], Resources] = {}
         #: The time of the change in progress, in seconds since 1970.
@@ -115,15 +120,13 @@ class Ledger:
             self.accounts[spec.name] = Account(spec=spec)
         else:
             account.spec = spec
-        self.payments.clear()
-        self._quota_of_tree.clear()
+        self._trees_changed()
         self.freed.add(spec.name)
         self.cohorts.join(spec.name, spec.cohort)
 
     def ensure_cohort(self, spec: CohortSpec) -> None:
         """Create a cohort, or change its definition: its pools may have new lenders."""
-        self.payments.clear()
-        self._quota_of_tree.clear()
+        self._trees_changed()
         self.cohorts.ensure(spec)
         self.freed.update(self.cohorts.pools_below(self.cohorts.upwards(spec.name)[-1]))
 
@@ -138,8 +141,8 @@ class Ledger:
 
     def reserve(self, pool_name: str, shares: Iterable[Share]) -> None:
         """Reserve these shares for a claim of the pool."""
-        self.payments.clear()
         for share in shares:
+            self._note_change(share.pool_name)
             owner = self.accounts[share.pool_name]
             owner.reserved = owner.reserved + share.amount
             if share.pool_name != pool_name:
@@ -154,8 +157,8 @@ class Ledger:
 
     def release(self, pool_name: str, shares: Iterable[Share], *, committed: bool) -> None:
         """Release the shares of a claim to the pools that own them."""
-        self.payments.clear()
         for share in shares:
+            self._note_change(share.pool_name)
             self.freed.add(share.pool_name)
             owner = self.accounts[share.pool_name]
             if committed:
@@ -181,14 +184,12 @@ class Ledger:
 
     def hold(self, hold_id: str, hold: Hold) -> None:
         """Hold shares for a pool, which borrows them, or for a client, whose pool is not known yet."""
-        self.payments.clear()
         for share in hold.shares:
             self.reserve(hold.for_pool or share.pool_name, (share,))
         self.holds[hold_id] = hold
 
     def shrink_hold(self, hold_id: str, left: tuple[Share, ...]) -> None:
         """Reduce a hold to these shares."""
-        self.payments.clear()
         hold = self.holds.pop(hold_id)
         for share in hold.shares:
             self.release(hold.for_pool or share.pool_name, (share,), committed=False)
@@ -208,7 +209,7 @@ class Ledger:
     def note_promise(self, agent_name: str, pool_name: str, promised: Iterable[Share]) -> None:
         """Record which loans an incoming agent still gets; quota of its own pool is none."""
         loans = tuple(share for share in promised if share.pool_name != pool_name)
-        self.payments.clear()
+        self._note_change(*(loan.pool_name for loan in loans))
         if loans:
             self.promises[agent_name] = (pool_name, loans)
         else:
@@ -217,8 +218,8 @@ class Ledger:
     def drop_promise(self, agent_name: str) -> None:
         """An incoming agent gets no more loans of its victims: others may borrow within the same limits."""
         if agent_name in self.promises:
-            self.payments.clear()
             pool_name, loans = self.promises.pop(agent_name)
+            self._note_change(*(loan.pool_name for loan in loans))
             self.freed.update((pool_name, *(loan.pool_name for loan in loans)))
 
     def promised_by(self, owner: str) -> Resources:
@@ -238,6 +239,19 @@ class Ledger:
     def borrowed_by(self, pool_name: str) -> dict[str, Resources]:
         """What this pool holds of each other one's quota, by name."""
         return {owner: amount for (owner, who), amount in self.loans.items() if who == pool_name}
+
+    def _note_change(self, *pools: str) -> None:
+        """What these pools have free, or may lend, has changed."""
+        self.payments.clear()
+        self.changed.update(pools)
+
+    def _trees_changed(self) -> None:
+        """Pools and cohorts have changed: all of it is found out anew."""
+        self.payments.clear()
+        self._quota_of_tree.clear()
+        self.idle_of_trees.clear()
+        self.lendable.clear()
+        self.changed.clear()
 
     def _lend(self, owner: Account, pool_name: str, amount: Resources) -> None:
         at, half_life_s = self.clock, self.half_life_s
