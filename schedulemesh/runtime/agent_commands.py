@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import time
+from collections.abc import Callable
 
 import msgspec
 from typing_extensions import TypedDict, Unpack
@@ -36,11 +36,10 @@ class CommandFields(TypedDict, total=False):
 class AgentCommands:
     """Sends commands to agents by name and incarnation; the agent's process polls for them."""
 
-    def __init__(self) -> None:
+    def __init__(self, queue_of: Callable[[str, int], CommandQueue | None]) -> None:
+        #: The command queue of an agent that is not being ended.
+        self._queue_of = queue_of
         self._epoch = 0
-        self._queues: dict[tuple[str, int], CommandQueue] = {}
-        #: When each process last polled or reported, on the monotonic clock.
-        self._last_contact: dict[tuple[str, int], float] = {}
         #: Results that are waited for, by command.
         self._results: dict[int, asyncio.Future[Result | None]] = {}
         #: Parts of large results, by command.
@@ -50,28 +49,10 @@ class AgentCommands:
         """Commands carry this epoch from now on."""
         self._epoch = epoch
 
-    def open(self, name: str, incarnation: int) -> None:
-        """An agent's process is started, or known to run."""
-        self._queues[name, incarnation] = CommandQueue()
-        self._last_contact[name, incarnation] = time.monotonic()
-
-    def close(self, name: str, incarnation: int) -> None:
-        """The agent is being ended: who waits for its results gets none."""
-        queue = self._queues.pop((name, incarnation), None)
-        if queue is not None:
-            queue.close()
-        self._last_contact.pop((name, incarnation), None)
-
-    def renew(self, name: str, incarnation: int) -> None:
-        """The agent's process was restarted: it gets again what its predecessor did not answer."""
-        self._last_contact[name, incarnation] = time.monotonic()
-        queue = self._queues.get((name, incarnation))
-        if queue is not None:
-            queue.renew()
-
     def seconds_since_contact(self, name: str, incarnation: int) -> float:
-        """Seconds since the process last polled or reported; infinite: it is unknown."""
-        return time.monotonic() - self._last_contact.get((name, incarnation), float("-inf"))
+        """Seconds since the process last polled; infinite: it is unknown."""
+        queue = self._queue_of(name, incarnation)
+        return float("inf") if queue is None else queue.seconds_since_contact()
 
     async def execute(
         self,
@@ -86,7 +67,7 @@ class AgentCommands:
         """Have a host execute a command; None: no answer in time, or there is no such agent any more.
         ``until``: see CommandQueue.send.
         """
-        queue = self._queues.get((name, incarnation))
+        queue = self._queue_of(name, incarnation)
         if queue is None:
             return None
         # Random, so that no earlier supervisor used it, and who answers it is the process that received it.
@@ -111,11 +92,7 @@ class AgentCommands:
 
     def poll(self, name: str, incarnation: int) -> asyncio.Future[list[Command]]:
         """A host asks for commands. One that is being ended gets none, and waits."""
-        queue = self._queues.get((name, incarnation))
-        if queue is None:
-            return CommandQueue().ask()
-        self._last_contact[name, incarnation] = time.monotonic()
-        return queue.ask()
+        return (self._queue_of(name, incarnation) or CommandQueue()).ask()
 
     def part(self, command_id: int, begin: int, data: object) -> bool:
         """A host sends a part of a large result; False: nobody waits for it, or it is not what is due."""

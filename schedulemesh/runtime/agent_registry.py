@@ -19,6 +19,8 @@ from schedulemesh.runtime.agent_commands import AgentCommands
 from schedulemesh.runtime.agent_start import AgentStart, NoReport, first_report
 from schedulemesh.runtime.agent_usage import AgentUsage
 from schedulemesh.runtime.backend import ActorView, Backend, BackendError, Handle
+from schedulemesh.runtime.command_queue import CommandQueue
+from schedulemesh.runtime.endings import Endings
 from schedulemesh.runtime.job_cleanup import end_jobs, owner_of
 from schedulemesh.runtime.process_cleanup import Place, ProcessCleanup
 from schedulemesh.runtime.reported_metrics import ReportedMetrics
@@ -28,10 +30,27 @@ logger = logging.getLogger(__name__)
 
 #: Seconds before a run whose call failed is asked for again.
 _RUN_RETRY_S = 1.0
+#: Why an agent that was ended meanwhile has not started.
+_ENDED = "it was ended before its process was started"
+
+
+class _Record(msgspec.Struct, kw_only=True):
+    """An agent's process, or a member of a gang, from the decision to start it until it has ended."""
+
+    #: Commands for it; its polls wait here from the beginning, whoever started it.
+    queue: CommandQueue
+    #: Where it is or was; one that began in a warm host has that one's name. None: nothing was started yet.
+    place: Place | None = None
+    #: None: its actor is not known to live.
+    handle: Handle | None = None
+    #: The control methods of its class.
+    capabilities: tuple[str, ...] = ()
+    #: Whether it is being ended: nothing is started for it any more, and it gets no commands.
+    ending: bool = False
 
 
 class Agents:
-    """Living agents by name and incarnation: handles, command queues, metrics; no decisions."""
+    """The processes of agents by name and incarnation, and commands and metrics of each; no decisions."""
 
     def __init__(
         self,
@@ -45,28 +64,40 @@ class Agents:
         self.key_of = key_of
         self._mark = f"schedulemesh:{scheduler}:"
         self.namespace = namespace
+        self._records: dict[tuple[str, int], _Record] = {}
+        #: The processes, and actors of ours that nobody claims, that are being ended.
+        self.endings = Endings()
         #: Sends commands to their processes.
-        self.commands = AgentCommands()
-        self._handles: dict[tuple[str, int], Handle] = {}
+        self.commands = AgentCommands(self._queue_of)
         #: (namespace, name) in Ray of actors that the journal does not know: see orphans.py.
         self.orphans: set[tuple[str, str]] = set()
         #: Ends what agents leave on their nodes, and reads the logs there.
         self.cleanup = ProcessCleanup(backend)
-        #: Agents whose start is in progress and that were not ended meanwhile.
-        self.expected: set[tuple[str, int]] = set()
-        #: Where each lives; one that began in a warm host has that one's name.
-        self._places: dict[tuple[str, int], Place] = {}
-        self._capabilities: dict[tuple[str, int], tuple[str, ...]] = {}
         self.metrics = ReportedMetrics()
         self.usage = AgentUsage(self.metrics.aggregates)
 
+    def _open(self, name: str, incarnation: int) -> _Record | None:
+        """The record of a process that is not being ended."""
+        record = self._records.get((name, incarnation))
+        return None if record is None or record.ending else record
+
+    def _queue_of(self, name: str, incarnation: int) -> CommandQueue | None:
+        record = self._open(name, incarnation)
+        return None if record is None else record.queue
+
+    def _record(self, name: str, incarnation: int) -> _Record:
+        """The record of a process, a new one where there is none."""
+        return self._records.setdefault((name, incarnation), _Record(queue=CommandQueue()))
+
     def handle(self, name: str, incarnation: int) -> Handle | None:
-        """The agent's handle; None: it is not known to live."""
-        return self._handles.get((name, incarnation))
+        """The agent's handle; None: it is not known to live, or is being ended."""
+        record = self._open(name, incarnation)
+        return None if record is None else record.handle
 
     def can(self, name: str, incarnation: int, method: str) -> bool:
         """Whether the agent's class has this control method."""
-        return method in self._capabilities.get((name, incarnation), ())
+        record = self._open(name, incarnation)
+        return record is not None and method in record.capabilities
 
     def address(self, spec: AgentSpec, incarnation: int) -> tuple[str, str]:
         """The agent's (namespace, name) in Ray: the user's own, or one that carries our mark."""
@@ -80,9 +111,9 @@ class Agents:
         process = agent.process
         if process is not None and process.actor_name:
             return process.actor_namespace, process.actor_name
-        place = self._places.get((agent.spec.name, agent.incarnation))
-        if place is not None:
-            return place.namespace, place.actor_name
+        record = self._records.get((agent.spec.name, agent.incarnation))
+        if record is not None and record.place is not None:
+            return record.place.namespace, record.place.actor_name
         return self.address(agent.spec, agent.incarnation)
 
     def mark(self, name: str) -> str:
@@ -110,100 +141,124 @@ class Agents:
         mark = self.mark(f"{agent_name}#")
         return next((name for _, name in sorted(self.orphans) if name.startswith(mark)), None)
 
+    def addresses(self) -> set[tuple[str, str]]:
+        """(namespace, name) of every process that was started and has not ended."""
+        places = (record.place for record in self._records.values())
+        return {(place.namespace, place.actor_name) for place in places if place is not None}
+
     async def adopt(self, agent: Agent) -> None:
         """Take over an agent that a former supervisor started."""
-        key = (agent.spec.name, agent.incarnation)
-        self.know(agent)
-        place = self._places[key]
-        handle = await self._find((place.namespace, place.actor_name))
-        if handle is not None:
-            self._handles[key] = handle
-        self._capabilities[key] = () if agent.process is None else agent.process.capabilities
-        self.commands.open(*key)
+        place = self.know(agent)
+        record = self._record(agent.spec.name, agent.incarnation)
+        record.capabilities = () if agent.process is None else agent.process.capabilities
         self.metrics.take_over(agent.spec.name)
         if place.node_id is not None:
             self.cleanup.prepare(place.node_id)
+        record.handle = await self._find((place.namespace, place.actor_name))
 
-    def know(self, agent: Agent) -> None:
+    def know(self, agent: Agent) -> Place:
         """Remember where an agent runs or ran, so that the processes that it left there can be ended."""
         namespace, name = self.where(agent)
-        key = (agent.spec.name, agent.incarnation)
-        self._places[key] = Place(
-            namespace=namespace,
-            actor_name=name,
-            node_id=agent.node_id,
-            job=agent.spec.job is not None,
-        )
+        record = self._record(agent.spec.name, agent.incarnation)
+        if record.place is None:
+            record.place = Place(
+                namespace=namespace,
+                actor_name=name,
+                node_id=agent.node_id,
+                job=agent.spec.job is not None,
+            )
+        return record.place
 
-    def expect_actors(self, orders: Iterable[StartAgent]) -> None:
-        """Remember where actors are that a former supervisor started, so that whoever ends their agents
-        finds them, although nobody has asked Ray for them yet.
+    def expect(self, orders: Iterable[StartAgent]) -> None:
+        """Processes are to be started, or were started by a former supervisor: whoever ends their agents from
+        now on ends these, too.
         """
         for order in orders:
-            key = (order.agent.name, order.incarnation)
-            address = self.address(order.agent, order.incarnation)
-            self._place(key, address, order.node_id, job=order.agent.job is not None)
+            record = self._record(order.agent.name, order.incarnation)
+            if order.adopt:
+                record.place = self._place_of(order, self.address(order.agent, order.incarnation))
 
-    async def end_actors(self, orders: Iterable[StartAgent]) -> None:
-        """End these actors, because their agents could not be adopted; those that have ended are no error."""
+    def is_expected(self, order: StartAgent) -> bool:
+        """Whether a process is still to be started: it was expected, and nobody has ended it since."""
+        return self._open(order.agent.name, order.incarnation) is not None
+
+    async def end_orders(self, orders: Iterable[StartAgent]) -> None:
+        """End the processes of these orders, which could not all be started or adopted."""
         await asyncio.gather(*(self.end(order.agent.name, order.incarnation) for order in orders))
 
     async def start(self, start: AgentStart) -> AgentReported | AgentStartFailed:
         """Make the actor, or have a ready one build, and wait until the object is built; what failed leaves
-        nothing alive.
+        nothing alive. Nothing is awaited between the check that the agent is still wanted and its start.
         """
-        key, ready = start.key, start.ready
+        record = self._open(*start.key)
+        if record is None:
+            return start.failed(_ENDED)
         orphan = self.orphan_of(start.order.agent.name)
         if orphan is not None and not start.order.adopt:
             return start.failed(
                 f"an agent of this name lives as the orphan {orphan!r}, unknown to the journal that was put "
                 "back; end it with end_orphans(), or choose another name"
             )
-        address = self.address(start.order.agent, start.order.incarnation)
-        if ready is not None:
-            address = self.namespace, ready.name
-        job = start.order.agent.job is not None
-        self._place(key, address, start.order.node_id, job=job)
+        address = self._address_of(start)
         try:
-            handle = ready.handle if ready is not None else await self._actor(start, address)
+            await self._begin(record, start, address)
         except BackendError as error:
             return start.failed(f"Ray refused to make the actor: {error}")
-        self._handles[key] = handle
-        self.commands.open(*key)
-        report = await self._first_report(start, handle)
+        if self._open(*start.key) is not record or record.handle is None:
+            return start.failed(_ENDED)
+        report = await self._first_report(start, record.handle)
         if isinstance(report, NoReport):
-            wanted = key in self._handles
-            await self.end(*key)
-            if ready is not None and report.died and wanted:
-                # It died while it stood ready, or in the constructor; a process of its own tells which.
-                return await self.start(msgspec.structs.replace(start, ready=None))
-            return start.failed(report.error, report.reason, died=report.died)
-        self._capabilities[key] = report.capabilities
-        self._place(key, address, report.node_id, job=job)
+            return await self._not_started(record, start, report)
+        if self._open(*start.key) is not record:
+            return start.failed(_ENDED)
+        record.capabilities = report.capabilities
+        record.place = self._place_of(start.order, address, report.node_id)
         return start.reported(report, address)
 
-    def _place(
-        self,
-        key: tuple[str, int],
-        address: tuple[str, str],
-        node_id: str | None,
-        *,
-        job: bool = False,
-    ) -> None:
-        self._places[key] = Place(
-            namespace=address[0], actor_name=address[1], node_id=node_id, job=job
-        )
+    async def _not_started(
+        self, record: _Record, start: AgentStart, report: NoReport
+    ) -> AgentReported | AgentStartFailed:
+        """End what was started in vain; a warm host that died is replaced by a process of its own."""
+        if start.ready is not None and report.died and not record.ending:
+            # It died while it stood ready, or in the constructor; a process of its own tells which.
+            if record.place is not None:
+                await self.terminate(record.handle, record.place, start.key[0])
+            return await self.start(msgspec.structs.replace(start, ready=None))
+        await self.end(*start.key)
+        return start.failed(report.error, report.reason, died=report.died)
+
+    def _address_of(self, start: AgentStart) -> tuple[str, str]:
+        """The (namespace, name) in Ray of the process that is to be the agent's."""
+        if start.ready is not None:
+            return self.namespace, start.ready.name
+        return self.address(start.order.agent, start.order.incarnation)
+
+    def _place_of(
+        self, order: StartAgent, address: tuple[str, str], node_id: str | None = None
+    ) -> Place:
+        """Where a process is; its node is that of the order where it has not reported another."""
+        node_id = node_id or order.node_id
         if node_id is not None:
             self.cleanup.prepare(node_id)
+        return Place(
+            namespace=address[0],
+            actor_name=address[1],
+            node_id=node_id,
+            job=order.agent.job is not None,
+        )
 
-    async def _actor(self, start: AgentStart, address: tuple[str, str]) -> Handle:
-        """The actor of a host of its own, new or made by a former supervisor."""
-        if not start.order.adopt:
-            return self._backend.start_agent(start.request(address))
-        found = await self._find(address)
-        if found is None:
-            raise BackendError(f"the actor {address[1]!r} that it is to be taken over from is dead")
-        return found
+    async def _begin(self, record: _Record, start: AgentStart, address: tuple[str, str]) -> None:
+        """Create the actor, or find that of a former supervisor. Raises BackendError."""
+        record.place = self._place_of(start.order, address)
+        if start.ready is not None:
+            record.handle = start.ready.handle
+        elif not start.order.adopt:
+            record.handle = self._backend.start_agent(start.request(address))
+        else:
+            record.handle = await self._find(address)
+            if record.handle is None:
+                dead = f"the actor {address[1]!r} that it is to be taken over from is dead"
+                raise BackendError(dead)
 
     async def _first_report(self, start: AgentStart, handle: Handle) -> Report | NoReport:
         if start.ready is None:
@@ -216,7 +271,7 @@ class Agents:
         """Have an agent run a task, once however often it is asked; returns when the run has ended. None: the
         agent is being ended, or is dead.
         """
-        handle = self._handles.get((name, incarnation))
+        handle = self.handle(name, incarnation)
         while handle is not None:
             try:
                 return unpack(await self._backend.run_task(handle, pack(order)), RunReport)
@@ -227,39 +282,45 @@ class Agents:
                 # Its process may be dead or restarted, which the cluster monitor finds out.
                 logger.debug("task %s on agent %s: %s", order.task_id, name, error)
             await asyncio.sleep(_RUN_RETRY_S)
-            handle = self._handles.get((name, incarnation))
+            handle = self.handle(name, incarnation)
         return None
 
     async def agent_restarted(self, name: str, incarnation: int, node_id: str) -> None:
         """Ray restarted the process; on the same node that has ended what its predecessor started."""
-        key = (name, incarnation)
-        self.commands.renew(name, incarnation)
-        place = self._places.get(key)
+        record = self._open(name, incarnation)
+        if record is None:
+            return
+        record.queue.renew()
+        place = record.place
         if place is not None and place.node_id != node_id:
-            self._place(key, (place.namespace, place.actor_name), node_id, job=place.job)
+            record.place = msgspec.structs.replace(place, node_id=node_id)
+            self.cleanup.prepare(node_id)
             await self.cleanup.terminate(place, name)
 
     async def end(self, name: str, incarnation: int) -> None:
-        """End the agent, and return once its process and all that it started on its node have ended."""
-        key = (name, incarnation)
-        self.expected.discard(key)
-        self.commands.close(name, incarnation)
-        self._capabilities.pop(key, None)
-        self._forget_reports(name, incarnation)
-        # It stays known until it is gone: whoever else ends it has to wait as well.
-        place = self._places.get(key)
-        handle = self._handles.pop(key, None)
+        """End the process, and return once it and all that it started on its node have ended. However many
+        ask for it, it is ended once; one that is not known has ended.
+        """
+        record = self._records.get((name, incarnation))
+        if record is not None:
+            record.ending = True
+            record.queue.close()
+            self._forget_reports(name, incarnation)
+            await self.endings.once(
+                (name, incarnation), lambda: self._end(record, name, incarnation)
+            )
+
+    async def _end(self, record: _Record, name: str, incarnation: int) -> None:
         try:
-            await self._end_at(place, handle, name)
+            if record.place is not None:
+                await self._end_at(record.place, record.handle, name)
         finally:
             # It may have reported until it was gone.
             self._forget_reports(name, incarnation)
-        self._places.pop(key, None)
+        # Until then it is known: whoever else ends it has to wait as well.
+        self._records.pop((name, incarnation), None)
 
-    async def _end_at(self, place: Place | None, handle: Handle | None, name: str) -> None:
-        if place is None:
-            await self._kill(handle)
-            return
+    async def _end_at(self, place: Place, handle: Handle | None, name: str) -> None:
         if handle is None:
             # It may be alive all the same: its start is being taken over, or its actor was not found.
             handle = await self._find((place.namespace, place.actor_name))
@@ -281,6 +342,11 @@ class Agents:
 
     async def end_unclaimed(self, namespace: str, actor_name: str) -> None:
         """End an actor that carries our mark and belongs to no agent of the state."""
+        await self.endings.once(
+            (namespace, actor_name), lambda: self._end_unclaimed(namespace, actor_name)
+        )
+
+    async def _end_unclaimed(self, namespace: str, actor_name: str) -> None:
         handle = await self._find((namespace, actor_name))
         if handle is not None:
             place = Place(namespace=namespace, actor_name=actor_name, job=True)
@@ -322,7 +388,7 @@ class Agents:
         hosts = {mark: _pid(agent) for mark, agent in agents.items()}
         for mark, processes in (await self.cleanup.left_behind(node_id, hosts)).items():
             agent = agents[mark]
-            handle = self._handles.get((agent.spec.name, agent.incarnation))
+            handle = self.handle(agent.spec.name, agent.incarnation)
             view = await self._look_up(handle)
             # If Ray has noticed, the restarted process or the end of the agent ends them.
             if view is not None and view.pid == _pid(agent):

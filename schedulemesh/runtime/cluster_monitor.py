@@ -14,7 +14,6 @@ from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.engine.lifecycle.job_claims import is_over
 from schedulemesh.engine.messages.stimuli import (
-    AgentGone,
     ClockTicked,
     ClusterObserved,
     GroupGone,
@@ -30,6 +29,7 @@ from schedulemesh.runtime.claim_following import ClaimFollower
 from schedulemesh.runtime.executor import Executor
 from schedulemesh.runtime.gangs import (
     elastic_gangs,
+    end_processes,
     every_process,
     processes_of,
     tell_members,
@@ -135,6 +135,8 @@ class ClusterMonitor:
         self.claims = ClaimWatch()
         self._demand = executor.demand
         self._recovered = False
+        #: (namespace, name) of actors of ours that nobody claimed at the last look.
+        self._unclaimed: set[tuple[str, str]] = set()
         #: When to look for late placement groups next.
         self._look_at = 0.0
 
@@ -157,18 +159,8 @@ class ClusterMonitor:
         await self._check_claims(claims, now)
         for group_id, why in groups_gone(self._reactor.state.groups, placed, groups):
             await self._remove_lost_group(group_id, why)
-        for gone in agents_gone(self._reactor.state, before, living):
-            logger.warning(
-                "agent %s is dead; what it held is free when all it started has ended",
-                gone.agent_name,
-            )
-            self._spawn(self._report_ended(gone))
-        for dead in self._died_while_ending(before, living):
-            logger.warning(
-                "agent %s died before it was terminated; nothing waits for its results",
-                dead.spec.name,
-            )
-            self._spawn(self._end_process(dead))
+        self._end_gone(before, living)
+        self._end_unclaimed(living)
         self._orphans.forget_dead(living)
         await self._reactor.step(ClockTicked())
         self._ready.mark_dead(were_ready - {name for _, name in living})
@@ -179,6 +171,38 @@ class ClusterMonitor:
             if now >= self._look_at:
                 self._look_at = now + _LATE_S
                 await self._groups.remove_late(self._reactor.state.groups)
+
+    def _end_gone(self, before: set[tuple[str, int]], living: set[tuple[str, str]]) -> None:
+        """Begin to end what is left of agents that have died, of each once."""
+        for gone in agents_gone(self._reactor.state, before, living):
+            if gone in self._executor.endings:
+                continue
+            logger.warning(
+                "agent %s is dead; what it held is free when all it started has ended", gone[0]
+            )
+            self._spawn(self._executor.end(*gone))
+        for dead in self._died_while_ending(before, living):
+            logger.warning(
+                "agent %s died before it was terminated; nothing waits for its results",
+                dead.spec.name,
+            )
+            self._spawn(self._agents.end(dead.spec.name, dead.incarnation))
+
+    def _end_unclaimed(self, living: set[tuple[str, str]]) -> None:
+        """End actors of ours that belong to nobody; twice in a row, because one may just have ended."""
+        if not self._recovered:
+            return
+        state = self._reactor.state
+        processes = every_process(state, state.agents.values())
+        claimed = {self._agents.where(process) for process in processes}
+        claimed |= self._agents.addresses() | self._agents.orphans
+        claimed |= {(self._agents.namespace, name) for name in self._ready.all_names()}
+        unclaimed = set(self._agents.unclaimed_actors(living, claimed))
+        for address in unclaimed & self._unclaimed:
+            if address not in self._agents.endings:
+                logger.warning("actor %s is ours, but nobody claims it; ending it", address[1])
+                self._spawn(self._agents.end_unclaimed(*address))
+        self._unclaimed = unclaimed
 
     async def _claims_of_jobs(
         self, views: list[NodeView]
@@ -221,35 +245,26 @@ class ClusterMonitor:
         """End what dead agents left behind. Returns those of whom something still ends after a while: they
         stay in the state until then, and nobody waits for them.
         """
-        reports = {
-            asyncio.ensure_future(self._end_dead(name)): AgentGone(
-                agent_name=name, incarnation=incarnation
-            )
-            for name, incarnation in dead
+        ends = {
+            asyncio.ensure_future(self._end_dead(name)): (name, number) for name, number in dead
         }
-        if not reports:
+        if not ends:
             return frozenset()
-        _, late = await asyncio.wait(reports, timeout=_ENDS_S)
-        for ending in late:
-            self._spawn(self._report_ended(reports[ending]))
-        return frozenset((reports[e].agent_name, reports[e].incarnation) for e in late)
-
-    async def _report_ended(self, gone: AgentGone) -> None:
-        """Report a dead agent as gone once all processes that it started have ended."""
-        await self._end_dead(gone.agent_name)
-        await self._reactor.report(gone)
+        _, late = await asyncio.wait(ends, timeout=_ENDS_S)
+        for end in late:
+            self._spawn(self._executor.end(*ends[end]))
+        return frozenset(ends[end] for end in late)
 
     async def _end_dead(self, agent_name: str) -> None:
         """Terminate what a dead agent had started, and of a gang with a dead member all members."""
         agent = self._reactor.state.agents.get(agent_name)
         if agent is not None and not isinstance(agent.phase, Waiting):
             processes = processes_of(self._reactor.state, agent)
-            await asyncio.gather(*map(self._end_process, processes))
-
-    async def _end_process(self, process: Agent) -> None:
-        """Terminate one process of an agent, and what it had started."""
-        self._agents.know(process)
-        await self._agents.end(process.spec.name, process.incarnation)
+            for process in processes:
+                self._agents.know(process)
+            await end_processes(
+                self._agents, ((process.spec.name, process.incarnation) for process in processes)
+            )
 
     def _died_while_ending(
         self, before: set[tuple[str, int]], living: set[tuple[str, str]]
@@ -327,8 +342,8 @@ def _is_starting(agent: Agent) -> bool:
 
 def agents_gone(
     state: MeshState, before: set[tuple[str, int]], living: set[tuple[str, str]]
-) -> list[AgentGone]:
-    """Agents that ran ``before`` and are not among the living actors now."""
+) -> list[tuple[str, int]]:
+    """Agents that ran ``before`` and are not among the living actors now, with their incarnations."""
     gone = []
     for name, agent in state.agents.items():
         phase = agent.phase
@@ -338,7 +353,7 @@ def agents_gone(
             continue  # it has no process; it is lost with its placement group only
         processes = phase.members or (phase,)
         if any((p.actor_namespace, p.actor_name) not in living for p in processes):
-            gone.append(AgentGone(agent_name=name, incarnation=agent.incarnation))
+            gone.append((name, agent.incarnation))
     return gone
 
 

@@ -32,6 +32,7 @@ class CommandQueue:
         self._timer: asyncio.TimerHandle | None = None
         #: Results for which a caller waits.
         self.open: set[asyncio.Future[Result | None]] = set()
+        self._last_contact = time.monotonic()
 
     def send(self, command: Command, until: float | None = None) -> None:
         """Queue a command; it is sent with the open poll or the next one. ``until``: when its ``seconds`` are
@@ -43,10 +44,15 @@ class CommandQueue:
         if self._question is not None:
             self._answer()
 
+    def seconds_since_contact(self) -> float:
+        """Seconds since the process was started, or last polled."""
+        return time.monotonic() - self._last_contact
+
     def ask(self) -> asyncio.Future[list[Command]]:
         """Open a poll: a future of the queued commands. An earlier poll is answered with nothing, because its
         process may have died since.
         """
+        self._last_contact = time.monotonic()
         self._void()
         loop = asyncio.get_running_loop()
         question: asyncio.Future[list[Command]] = loop.create_future()
@@ -69,6 +75,7 @@ class CommandQueue:
         """Handle a restart of the process: close the poll of the previous one, and queue the commands that it
         did not answer again.
         """
+        self._last_contact = time.monotonic()
         self._void()
         self._waiting.extendleft(reversed(self._given.values()))
         self._given.clear()

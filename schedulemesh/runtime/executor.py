@@ -33,6 +33,7 @@ from schedulemesh.protocol.agents import AgentInit, JobStart, MessageError
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.agent_start import NO_ROOM_IN_RAY, AgentStart, own_need, start_failed
 from schedulemesh.runtime.backend import Backend, BackendError, GroupMember
+from schedulemesh.runtime.endings import Endings
 from schedulemesh.runtime.eviction import Eviction
 from schedulemesh.runtime.external_demand import DemandWatch
 from schedulemesh.runtime.gangs import (
@@ -85,6 +86,8 @@ class Executor:
         self.job_folder = job_folder
         self.references = References()
         self._tasks: set[asyncio.Task[None]] = set()
+        #: The agents that are being ended, whoever asked for it: the engine, the cluster monitor, a caller.
+        self.endings = Endings()
         self._stopped = False
         #: Keys of classes that are being probed.
         self._probing: set[str] = set()
@@ -109,6 +112,7 @@ class Executor:
         for task in self._tasks:
             if task is not mine:
                 task.cancel()
+        self.endings.cancel_all()
 
     def take(self, step: Step) -> None:
         """Begin to execute the instructions of a durable step; each result is the next stimulus."""
@@ -159,17 +163,19 @@ class Executor:
     async def _start(self, order: StartAgent) -> None:
         if order.agent.lease is not None and self.leases.has_started(order):
             return
-        key = order.agent.name, order.incarnation
-        self._agents.expected.add(key)
-        if order.adopt:
-            self._agents.expect_actors(member_orders(order))
+        processes = member_orders(order)
+        self._agents.expect(processes)
         try:
             result = await self._started(order)
-        finally:
-            self._agents.expected.discard(key)
-        if order.adopt and isinstance(result, s.AgentStartFailed):
-            await self._agents.end_actors(member_orders(order))
+        except Exception as error:  # reported: nobody else would end its claim
+            logger.exception("starting agent %s failed", order.agent.name)
+            result = start_failed(order, repr(error))
+        if isinstance(result, s.AgentStartFailed):
+            await self._agents.end_orders(processes)
         await self.reactor.report(result)
+        if current(self.reactor.state, order.agent.name, order.incarnation) is None:
+            # It belongs to nobody: its end was decided meanwhile.
+            await self._agents.end_orders(processes)
 
     async def _started(self, order: StartAgent) -> s.AgentReported | s.AgentStartFailed:
         agent = order.agent
@@ -200,15 +206,14 @@ class Executor:
         self, order: StartAgent, starts: list[AgentStart]
     ) -> s.AgentReported | s.AgentStartFailed:
         """Start the processes of an agent, one with GPUs in a room where it gets one."""
-        agent, room = order.agent, await self.rooms.prepare(order)
-        if (agent.name, order.incarnation) not in self._agents.expected:
-            return start_failed(order, "it was ended before its process was started")
-        if agent.gang is not None:
+        room = await self.rooms.prepare(order)
+        if order.agent.gang is not None:
             return await start_together(self._agents, order, starts)
         if room is None and await self.rooms.is_full(order):
             return start_failed(order, "Ray has no room for it", NO_ROOM_IN_RAY)
-        slot, ready = room or starts[0].slot, self.ready.take(order)
-        start = msgspec.structs.replace(starts[0], slot=slot, ready=ready)
+        # Nothing is awaited from here until it is started: no warm host is taken for one that has been ended.
+        ready = self.ready.take(order) if self._agents.is_expected(order) else None
+        start = msgspec.structs.replace(starts[0], slot=room or starts[0].slot, ready=ready)
         return self.rooms.noted(await self._agents.start(start))
 
     async def _lease_started(self, order: StartAgent) -> s.AgentReported | s.AgentStartFailed:
@@ -378,18 +383,24 @@ class Executor:
         agent = self.reactor.state.agents.get(agent_name)
         if agent is not None and agent.spec.job is not None and agent.process is not None:
             await end_driver(self._agents, self.reactor.state, agent)
-        await self._end(agent_name, incarnation)
-        await self.reactor.report(s.AgentGone(agent_name=agent_name, incarnation=incarnation))
+        await self.end(agent_name, incarnation)
         self.references.release_unused(self.reactor.state)
 
+    async def end(self, agent_name: str, incarnation: int) -> None:
+        """End an agent and report it as gone, once however many ask for it; returns when it has ended."""
+        await self.endings.once(
+            (agent_name, incarnation), lambda: self._end(agent_name, incarnation)
+        )
+
     async def _end(self, agent_name: str, incarnation: int) -> None:
-        """End an agent with all its processes, or a lease with all that runs in its groups."""
+        """End an agent with all its processes, or a lease with all that runs in its groups, and report it."""
         agent = current(self.reactor.state, agent_name, incarnation)
         if agent is not None and agent.spec.lease is not None:
             await self.leases.end(agent)
         await end_agent(self._agents, self.reactor.state, agent_name, incarnation)
         if agent is not None and (ray_job_id := adopted_to_end(agent)):
             await end_jobs(self._backend, ray_job_id)
+        await self.reactor.report(s.AgentGone(agent_name=agent_name, incarnation=incarnation))
 
     async def _evict_agent(self, order: EvictAgent) -> None:
         agent = current(self.reactor.state, order.agent_name, order.incarnation)
@@ -397,10 +408,7 @@ class Executor:
             await self.leases.notify(order)
         else:
             await self._save_and_cancel(order)
-        await self._end(order.agent_name, order.incarnation)
-        await self.reactor.report(
-            s.AgentGone(agent_name=order.agent_name, incarnation=order.incarnation)
-        )
+        await self.end(order.agent_name, order.incarnation)
 
     async def _save_and_cancel(self, order: EvictAgent) -> None:
         """Notify the agent of its eviction, save the states of its tasks, and cancel them."""

@@ -10,6 +10,7 @@ import msgspec
 
 from schedulemesh.domain.agent import AgentSpec, MemberProcess, gang_of
 from schedulemesh.domain.placement import InGroup
+from schedulemesh.engine.lifecycle.agents import current
 from schedulemesh.engine.messages.facts import AgentEnded, AgentStarted, AnyFact
 from schedulemesh.engine.messages.instructions import StartAgent
 from schedulemesh.engine.messages.stimuli import AgentReported, AgentStartFailed
@@ -178,10 +179,15 @@ async def end_processes(agents: Agents, keys: Iterable[tuple[str, int]]) -> None
 
 async def end_agent(agents: Agents, state: MeshState, name: str, incarnation: int) -> None:
     """End an agent with all its processes, and return once they have ended."""
-    agents.expected.discard((name, incarnation))
-    agent = state.agents.get(name)
-    names = (name,) if agent is None else agent.spec.process_names
-    await end_processes(agents, ((process, incarnation) for process in names))
+    agent = current(state, name, incarnation)
+    if agent is None:
+        await agents.end(name, incarnation)
+        return
+    processes = processes_of(state, agent)
+    for process in processes:
+        if process.process is not None:
+            agents.know(process)
+    await end_processes(agents, ((process.spec.name, incarnation) for process in processes))
 
 
 def changed_gangs(state: MeshState, facts: Iterable[AnyFact]) -> set[str]:

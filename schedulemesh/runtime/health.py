@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
+from collections.abc import Awaitable, Callable
 
 from schedulemesh.engine.messages.outcomes import Accepted, Pending, Refused
-from schedulemesh.engine.messages.stimuli import AgentGone, RebuildRequested
+from schedulemesh.engine.messages.stimuli import RebuildRequested
 from schedulemesh.engine.state.agents import Agent, Running
 from schedulemesh.engine.state.task_phases import Preempting
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.answers import Answers
 from schedulemesh.runtime.backend import Backend
-from schedulemesh.runtime.gangs import end_agent, processes_of
+from schedulemesh.runtime.gangs import processes_of
 from schedulemesh.runtime.pg_manager import Groups
 from schedulemesh.runtime.reactor import Reactor
 
@@ -35,7 +36,10 @@ class HealthCheck:
         groups: Groups,
         reactor: Reactor,
         answers: Answers,
+        end: Callable[[str, int], Awaitable[None]],
     ) -> None:
+        #: Ends an agent, and reports it as gone.
+        self._end = end
         self._backend = backend
         self._agents = agents
         self._groups = groups
@@ -94,11 +98,8 @@ class HealthCheck:
         )
 
     async def _terminate(self, agent: Agent, problem: str) -> None:
-        name = agent.spec.name
-        logger.warning("agent %s is %s; it is removed", name, problem)
-        await end_agent(self._agents, self._reactor.state, name, agent.incarnation)
-        gone = AgentGone(agent_name=name, incarnation=agent.incarnation)
-        await self._reactor.report(gone)
+        logger.warning("agent %s is %s; it is removed", agent.spec.name, problem)
+        await self._end(agent.spec.name, agent.incarnation)
 
     async def _rebuild(self, name: str, problem: str) -> dict[str, object]:
         """What was done for one lost agent."""

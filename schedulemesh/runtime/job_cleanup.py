@@ -9,12 +9,15 @@ from pathlib import Path
 
 from schedulemesh.config.settings import SchedulerSettings
 from schedulemesh.runtime.backend import Backend
+from schedulemesh.runtime.endings import pauses
 from schedulemesh.runtime.retries import until_answered
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two looks, and after which what does not end is reported.
-_LOOK_S, _PATIENCE_S = 0.05, 10.0
+#: Seconds between two looks: doubled from the first to the last.
+_LOOK_S, _LAST_LOOK_S = 0.05, 5.0
+#: Seconds after which what does not end is reported.
+_PATIENCE_S = 10.0
 
 
 def owner_of(namespace: str, actor_name: str) -> str:
@@ -37,6 +40,7 @@ async def end_jobs(backend: Backend, owner: str) -> None:
     What does not end keeps its capacity, as a process does.
     """
     reported = time.monotonic() + _PATIENCE_S
+    pause_s = pauses(_LOOK_S, _LAST_LOOK_S)
     while left := await until_answered("ending a job", lambda: backend.end_jobs(owner)):
         if time.monotonic() > reported:
             logger.warning(
@@ -46,4 +50,4 @@ async def end_jobs(backend: Backend, owner: str) -> None:
                 owner,
             )
             reported = time.monotonic() + _PATIENCE_S
-        await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(next(pause_s))

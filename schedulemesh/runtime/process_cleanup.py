@@ -11,14 +11,13 @@ import msgspec
 
 from schedulemesh.protocol.job_logs import JobKey, LogPiece
 from schedulemesh.runtime.backend import Backend, BackendError, NodeCleaner, Process
+from schedulemesh.runtime.endings import pauses
 from schedulemesh.runtime.retries import until_answered
 
 logger = logging.getLogger(__name__)
 
 #: Seconds that a node's cleaner may take to answer, the start of its process included.
 _ANSWERS_S = 30.0
-#: Seconds before a cleaner that died or does not answer is tried anew.
-_RETRY_S = 0.5
 #: Seconds that a look at what dead agents left behind may take; it is repeated anyway.
 _LOOK_S = 1.0
 
@@ -93,7 +92,7 @@ class ProcessCleanup:
 
     async def _on_node(self, node_id: str, place: Place, agent_name: str) -> None:
         mark = self._backend.process_mark(place.namespace, place.actor_name)
-        while True:
+        for pause_s in pauses():
             left = await self._asked(node_id, mark)
             if left == ():
                 return
@@ -112,8 +111,7 @@ class ProcessCleanup:
                     agent_name,
                     node_id,
                 )
-            else:
-                await asyncio.sleep(_RETRY_S)
+            await asyncio.sleep(pause_s)
 
     async def _asked(self, node_id: str, mark: int) -> tuple[int, ...] | None:
         """The processes that do not end; None: the node's cleaner did not answer, and a new one is needed."""

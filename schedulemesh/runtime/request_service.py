@@ -325,7 +325,14 @@ class RequestService(Service):
 
     async def ensure_health(self, timeout_s: float) -> dict[str, object]:
         """Check all agents once; see HealthCheck.run."""
-        check = HealthCheck(self._backend, self._agents, self._groups, self._reactor, self._answers)
+        check = HealthCheck(
+            self._backend,
+            self._agents,
+            self._groups,
+            self._reactor,
+            self._answers,
+            self._executor.end,
+        )
         return await check.run(timeout_s)
 
     def _queue_policy(self) -> dict[str, object]:

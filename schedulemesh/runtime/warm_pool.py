@@ -112,6 +112,10 @@ class WarmPool:
         """The actors of all warm hosts."""
         return {h.name for hosts in self._hosts.values() for h in hosts if h.ready}
 
+    def all_names(self) -> set[str]:
+        """The actors of all warm hosts, ready or starting."""
+        return {host.name for hosts in self._hosts.values() for host in hosts}
+
     def names_in(self, group_id: str) -> set[str]:
         """The actors of the warm hosts in a group, ready or starting."""
         return {host.name for host in self._hosts.get(group_id, [])}

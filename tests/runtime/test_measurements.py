@@ -245,8 +245,13 @@ def test_what_an_agent_reports_while_it_is_ended_is_forgotten_with_it(monkeypatc
         stage.uses("a", 2.0)
         stage.reports("a", loss=2.0)
 
+    async def ended():
+        agent = stage.mesh.state.agents["a"]
+        await stage.agents.adopt(agent)
+        await stage.agents.end("a", agent.incarnation)
+
     monkeypatch.setattr(stage.agents, "_kill", killed)
-    asyncio.run(stage.agents.end("a", stage.mesh.state.agents["a"].incarnation))
+    asyncio.run(ended())
     assert stage.agents.metrics.aggregates.agents() == []
     assert stage.agents.metrics.of("a") == {}
     assert stage.agents.usage.of("a", stage.mesh.now) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 
 import pytest
@@ -25,7 +26,7 @@ class Stage:
         self.backend = FakeBackend()
         self.live(*nodes)
         self.cleanup = ProcessCleanup(self.backend)
-        monkeypatch.setattr(process_cleanup, "_RETRY_S", 0.001)
+        monkeypatch.setattr(process_cleanup, "pauses", lambda: itertools.repeat(0.001))
 
     def live(self, *nodes):
         self.backend.free = [

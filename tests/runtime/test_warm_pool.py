@@ -86,6 +86,7 @@ class Stage:
         )
 
     def start(self, order, ready):
+        self.agents.expect([order])
         init = AgentInit(
             scheduler="mesh",
             namespace="n",

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from schedulemesh.runtime import (
-    agent_commands,
     command_queue,
     eviction,
+    job_cleanup,
     pg_manager,
     pool_service,
     reactor,
@@ -25,9 +25,9 @@ from schedulemesh.store import writer
 
 #: The modules that read the monotonic clock.
 _TIMED = (
-    agent_commands,
     command_queue,
     eviction,
+    job_cleanup,
     pg_manager,
     pool_service,
     reactor,

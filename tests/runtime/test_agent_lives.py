@@ -1,0 +1,211 @@
+"""The life of one agent's process: it is started, heard and ended once, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.pool import PoolSpec
+from schedulemesh.domain.resources import parse_resources
+from schedulemesh.engine.messages.stimuli import AgentGone, TaskSubmitted
+from schedulemesh.protocol import requests as r
+from schedulemesh.protocol.agents import Command, Result, key_of, pack, unpack
+from schedulemesh.runtime.backend import NodeView
+from tests.runtime import virtual_time
+from tests.runtime.composition import supervisor
+from tests.runtime.fake_backend import FakeBackend, HeldCalls
+from tests.runtime.test_machine import CALLS, _all_calls
+
+NODE = parse_resources({"cpu": 4, "gpu": 2})
+CLASS = b"a class"
+#: Virtual seconds in which what is in progress comes to an end.
+SOON_S = 5.0
+
+
+class Life:
+    """A supervisor on a cluster with one node whose calls are held as the test says."""
+
+    def __init__(self, journal_file):
+        self.held = HeldCalls(*_all_calls())
+        self.backend = FakeBackend(self.held)
+        self.backend.free = [NodeView(node_id="n", total=NODE, free=NODE, labels={})]
+        self.journal_file = journal_file
+        self.requests = set()
+        self.begin()
+
+    def begin(self):
+        self.service = supervisor(
+            self.backend, self.journal_file, clock=virtual_time.clock(), monitor_interval_s=1.0
+        )
+
+    @property
+    def running(self):
+        return self.service._requests.running
+
+    def ask(self, request):
+        asked = asyncio.ensure_future(self.service.ask(r.encode_request(request)))
+        self.requests.add(asked)
+        return asked
+
+    def submit(self, name, **resources):
+        agent = AgentSpec(
+            name=name,
+            pool_name="p",
+            resources=parse_resources(resources),
+            class_key=key_of(CLASS),
+        )
+        stimulus = TaskSubmitted(agent=agent, task=None, request_id=f"r-{name}", choose_node=True)
+        return self.ask(r.SubmitTask(submission=stimulus, blobs={key_of(CLASS): CLASS}))
+
+    async def crash(self):
+        running = self.running
+        running.executor.stop_all()
+        for task in self.requests:
+            task.cancel()
+        await asyncio.gather(*self.requests, return_exceptions=True)
+        self.requests.clear()
+        await running.reactor.close(destroy=False)
+        self.backend.restarted = True
+        self.begin()
+        await self.service.ready()
+
+    async def end(self):
+        self.held.through |= CALLS
+        for call in list(self.held.pending):
+            call.let()
+        await asyncio.sleep(SOON_S)  # virtual time
+        self.running.executor.stop_all()
+        for task in self.requests:
+            task.cancel()
+        await asyncio.gather(*self.requests, return_exceptions=True)
+        await self.running.reactor.close(destroy=False)
+
+    def hold(self, *calls):
+        self.held.through -= set(calls)
+
+    def incarnation(self, name):
+        return self.running.reactor.state.agents[name].incarnation
+
+
+@pytest.fixture
+def lived(tmp_path):
+    def run(story):
+        async def whole():
+            life = Life(tmp_path / "mesh.sqlite")
+            await life.ask(r.CreatePool(spec=PoolSpec(name="p", resources=NODE)))
+            await story(life)
+            await life.end()
+
+        virtual_time.run(whole())
+
+    return run
+
+
+def test_an_agent_that_is_deleted_while_its_start_asks_for_room_leaves_no_process(lived):
+    async def story(life):
+        life.backend.full = {"n"}
+        life.hold("nodes")
+        life.submit("a", gpu=1)
+        await asyncio.sleep(3.0)  # virtual time
+        for call in list(life.held.pending):  # those of the monitor, and of why there is no room
+            call.let()
+        await asyncio.sleep(0.2)  # virtual time
+        assert len(life.held.pending) == 1
+        life.ask(r.DeleteAgent(agent_name="a"))
+        await asyncio.sleep(0.1)  # virtual time
+        life.held.through |= CALLS
+        for call in list(life.held.pending):
+            call.let()
+        await asyncio.sleep(SOON_S)  # virtual time
+        assert life.running.reactor.state.agents == {}
+        assert life.backend.living() == set()
+
+    lived(story)
+
+
+def test_a_start_that_is_reported_for_nobody_is_ended(lived):
+    async def story(life):
+        life.hold("agent_report")
+        life.submit("a", cpu=1)
+        report = await life.held.next("agent_report")
+        # The state forgets it, as in a step that no instruction follows.
+        gone = AgentGone(agent_name="a", incarnation=life.incarnation("a"))
+        await life.running.reactor.step(gone)
+        report.let()
+        await asyncio.sleep(SOON_S)  # virtual time
+        assert life.backend.living() == set()
+
+    lived(story)
+
+
+def test_an_actor_of_ours_that_nobody_claims_is_ended_without_a_restart(lived):
+    async def story(life):
+        address = ("space", life.running.agents.mark("gone#7"))
+        life.backend.others.add(address)
+        life.backend.others.add(("space", "somebody's"))
+        await asyncio.sleep(SOON_S)  # virtual time
+        assert life.backend.living() == {("space", "somebody's")}
+
+    lived(story)
+
+
+def test_a_process_that_cannot_be_killed_is_ended_by_one_attempt_with_pauses(lived, caplog):
+    async def story(life):
+        await life.submit("a", cpu=1)
+        (cleaner,) = life.backend.cleaners
+        cleaner.answers = [(77,)] * 10_000
+        (actor,) = life.backend.actors
+        actor.alive = False
+        await asyncio.sleep(10.0)  # virtual time
+        before = len(asyncio.all_tasks())
+        await asyncio.sleep(600.0)  # virtual time: as many looks of the monitor
+        attempts = [call for call in cleaner.calls if call[0] == "terminate"]
+        assert len(attempts) < 30
+        assert len(asyncio.all_tasks()) - before < 5
+        assert caplog.text.count("agent a is dead") == 1
+        assert "a" in life.running.reactor.state.agents, "its capacity stays taken"
+        cleaner.answers.clear()
+        await asyncio.sleep(30.0)  # virtual time
+        assert life.running.reactor.state.agents == {}
+
+    lived(story)
+
+
+def test_a_process_that_cannot_be_killed_is_ended_once_whoever_asks(lived):
+    async def story(life):
+        await life.submit("a", cpu=1)
+        (cleaner,) = life.backend.cleaners
+        cleaner.answers = [(77,)] * 10_000
+        life.backend.actors[0].alive = False
+        await asyncio.sleep(2.0)  # virtual time: the monitor sees it
+        life.ask(r.DeleteAgent(agent_name="a"))
+        for _ in range(3):
+            life.ask(r.EnsureAgentHealth(timeout_s=1.0))
+        await asyncio.sleep(60.0)  # virtual time
+        assert len([call for call in cleaner.calls if call[0] == "terminate"]) < 12
+
+    lived(story)
+
+
+def test_an_agent_whose_start_is_taken_over_hears_commands_at_once(lived):
+    async def story(life):
+        life.hold("agent_report")
+        life.submit("a", cpu=1)
+        await life.held.next("agent_report")
+        await life.crash()
+        incarnation = life.incarnation("a")
+        poll = asyncio.ensure_future(life.service.poll("a", incarnation))
+        await asyncio.sleep(1.0)  # virtual time
+        (await life.held.next("agent_report")).let()
+        await asyncio.sleep(1.0)  # virtual time
+        commands = life.running.agents.commands
+        pinged = asyncio.ensure_future(commands.execute("a", incarnation, "ping", SOON_S))
+        await asyncio.sleep(0.1)  # virtual time
+        assert poll.done()
+        (command,) = unpack(poll.result(), list[Command])
+        commands.done(command.command_id, pack(Result()))
+        assert (await pinged) is not None
+
+    lived(story)
