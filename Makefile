@@ -6,9 +6,10 @@ BIN := $(VENV)/bin
 OLDEST_RAY := 2.49.2
 OLDEST := .venv-oldest
 # Without compiled bytecode Ray's workers start three times slower; see docs/performance.md.
-COMPILE = PYTHONDONTWRITEBYTECODE= $(1)/bin/python -m compileall -q $(1)/lib schedulemesh >/dev/null || true
+export PYTHONDONTWRITEBYTECODE :=
+COMPILE = $(1)/bin/python -m compileall -q $(1)/lib schedulemesh >/dev/null || true
 
-.PHONY: env demo test smoke check format lint types contracts docs bench drill fuzz explore dist clean
+.PHONY: env demo test skipped smoke check format lint types contracts docs bench drill fuzz explore dist clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -34,23 +35,35 @@ env: $(VENV)/.dev ## Install everything that tests and checks need
 demo: $(VENV)/.full ## Run the training demo on a local Ray
 	$(BIN)/python -m schedulemesh demo
 
-# Tests on Ray wait most of the time: the others run beside them, each side in a process of its own. Ray's workers
-# have a niceness of 15, so the others have it, too; else these would take the processors from them. These end
-# first; then come tests that start clusters of their own, and those with large libraries, on a Ray of their own.
+# Two runs at the same time, on two processors. The first has the tests that share a Ray. The second has those
+# without Ray, then those that start clusters of their own or load large libraries, and at last it takes tests that
+# share a Ray from the end of the list, on a Ray of its own, until the two meet. Ray's workers have a niceness of
+# 15, so the tests without Ray have it, too; else these would take the processors from them.
 ON_RAY := tests/integration
 LIBRARIES := $(ON_RAY)/libraries
 LATER := tests/clusters tests/drills $(LIBRARIES)
+RUNS := .pytest_cache/runs
 RAY_LOG := .pytest_cache/on_ray.log
+SKIPPED := .pytest_cache/skipped
 # No test begins after that, so that a Ray that has been broken does not let every other test run into its limit.
-PYTEST := $(BIN)/python -m pytest --durations=15 --session-timeout=5400
+RUN = $(BIN)/python -m pytest -p tests.runs --session-timeout=5400 --report=$(RUNS)/$(1).jsonl
+SHARED := --claims=$(RUNS)/claims
+SUM_UP = $(BIN)/python -m tests.runs --skipped=$(SKIPPED) $(patsubst %,$(RUNS)/%.jsonl,$(1))
 
-test: $(VENV)/.dev ## Run all tests
-	@mkdir -p $(dir $(RAY_LOG))
+test: $(VENV)/.dev ## Run all tests; the last lines say what passed, failed and was skipped
+	@rm -rf $(RUNS) && mkdir -p $(RUNS)/claims
 	@trap 'cat $(RAY_LOG)' TERM; \
-	$(PYTEST) -o cache_dir=.pytest_cache/on_ray $(ON_RAY) --ignore=$(LIBRARIES) >$(RAY_LOG) 2>&1 & on_ray=$$!; \
-	nice -n 15 $(PYTEST) $(addprefix --ignore=,$(ON_RAY) $(LATER)); others=$$?; \
-	$(PYTEST) $(LATER); later=$$?; \
-	wait $$on_ray; result=$$?; cat $(RAY_LOG); exit $$((others || later || result))
+	$(call RUN,on_ray) -o cache_dir=.pytest_cache/on_ray $(SHARED) $(ON_RAY) --ignore=$(LIBRARIES) >$(RAY_LOG) 2>&1 & \
+	on_ray=$$!; \
+	nice -n 15 $(call RUN,without_ray) $(addprefix --ignore=,$(ON_RAY) $(LATER)); \
+	$(call RUN,later) $(SHARED) $(LATER) $$(ls -r $(ON_RAY)/test_*.py); \
+	wait $$on_ray; cat $(RAY_LOG); \
+	$(call SUM_UP,without_ray on_ray later)
+
+skipped: $(VENV)/.dev ## Run the tests that the last `make test` has skipped, after what they lacked was installed
+	@rm -rf $(RUNS) && mkdir -p $(RUNS)
+	@test -f $(SKIPPED) || { echo "no test was skipped: first run 'make test'"; exit 1; }
+	@test ! -s $(SKIPPED) || { $(call RUN,skipped) @$(SKIPPED); $(call SUM_UP,skipped); }
 
 smoke: $(OLDEST)/.done ## Run the smoke tests on the oldest supported Ray; its own warnings are no errors
 	$(OLDEST)/bin/python -m pytest tests/integration -m smoke -o filterwarnings= -p no:cacheprovider

@@ -1,25 +1,77 @@
-"""The alias distribution is of the same version and offers the same extras."""
+"""What `pip install` brings: the extras, and the alias distribution, which is of the same version."""
 
 from __future__ import annotations
 
 import re
+from importlib.util import find_spec
+
+import pytest
 
 from schedulemesh import __version__
 from tests.docs.documents import ROOT
 
 ALIAS = (ROOT / "packaging" / "schedulemesh" / "pyproject.toml").read_text(encoding="utf-8")
+CORE = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+
+
+def extras(text):
+    """The requirements of each extra, by its name."""
+    section = text.partition("[project.optional-dependencies]\n")[2].partition("\n[")[0]
+    blocks = re.findall(r"^(\w+) = \[(.*?)\](?: #[^\n]*)?$", section, re.DOTALL | re.MULTILINE)
+    return {name: re.findall(r'"([^"]+)"', block) for name, block in blocks}
+
+
+def test_full_has_every_feature_that_needs_no_accelerator():
+    features = set(extras(CORE)) - {"full", "gpu", "dev"}
+    assert features == {
+        *("checkpoints", "data", "parquet", "postgres", "serve", "simulate", "train", "tune")
+    }
+    [reference] = [need for need in extras(CORE)["full"] if "schedulemesh-core" in need]
+    assert reference == f"schedulemesh-core[{','.join(sorted(features))}]"
+
+
+def test_torch_is_in_no_extra():
+    needs = [need for each in extras(CORE).values() for need in each]
+    assert needs
+    assert not any(need.startswith("torch") for need in needs)
+
+
+def test_gpu_adds_nvml():
+    assert [need.partition(">")[0] for need in extras(CORE)["gpu"]] == ["nvidia-ml-py"]
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "fastapi",
+        "matplotlib",
+        "numpy",
+        "pandas",
+        "psycopg",
+        "pyarrow",
+        "safetensors",
+        "tensorboardX",
+    ],
+)
+def test_what_the_features_need_is_installed_for_development(module):
+    """So that `make test` runs their tests."""
+    assert find_spec(module)
+
+
+def test_the_alias_has_the_extras_that_are_for_users():
+    assert extras(ALIAS) == {
+        name: [f"schedulemesh-core[{name}]=={__version__}"] for name in ("full", "gpu")
+    }
 
 
 def test_both_distributions_have_the_same_version():
     assert f'\nversion = "{__version__}"\n' in ALIAS
-    pins = re.findall(r'"schedulemesh-core(?:\[full\])?==([^"]*)"', ALIAS)
-    assert pins == [__version__, __version__]
+    assert f'dependencies = ["schedulemesh-core=={__version__}"]' in ALIAS
 
 
 def test_both_distributions_need_the_same_python():
-    core = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    wanted = re.compile(r"^requires-python = .*$", re.MULTILINE)
-    assert wanted.findall(ALIAS) == wanted.findall(core)
+    line = re.compile(r"^requires-python = .*$", re.MULTILINE)
+    assert line.findall(ALIAS) == line.findall(CORE)
 
 
 def test_the_alias_distribution_has_no_modules():

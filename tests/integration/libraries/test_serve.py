@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.polling import actors_in, quota, until, used_by
 
-pytest.importorskip("fastapi", reason="ray[serve] is not installed")
+pytest.importorskip("fastapi", reason="fastapi, which ray.serve needs, is not installed")
 pytestmark = [
     pytest.mark.timeout(400),
     pytest.mark.filterwarnings("default"),  # Ray Serve's own
