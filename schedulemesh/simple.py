@@ -76,8 +76,10 @@ class SimpleTaskSpec:
     run: str | None = None
     run_args: Sequence[UserValue] | None = None
     run_kwargs: Mapping[str, UserValue] | None = None
-    #: How often it is started again after its run raised or its agent was lost.
+    #: How often it is started again after its run raised, it could not be started, or its agent was lost.
     max_retries: int = 0
+    #: "fail", "previous" or "restart" when its saved state cannot be restored after that; None: "fail".
+    on_restore_failure: str | None = None
     ray_options: Mapping[str, object] | None = None
     pool_selector: Mapping[str, object] | None = None
     #: Of its placement group; its resources are their sum.

@@ -121,7 +121,7 @@ ARGUMENTS = {
     "parent": {"detached"},
 }
 #: Fields that only a submitted task has.
-SUBMITTED = {"run", "run_key", "max_retries"}
+SUBMITTED = {"run", "run_key", "max_retries", "on_restore_failure"}
 
 
 def test_every_submitting_call_takes_every_field_of_a_task():

@@ -194,7 +194,8 @@ def _eviction(found: EvictionInfo, now: float) -> str:
     score = "" if found["score"] is None else f", score {found['score']:.4g}"
     said = [f"{seconds(now - found['at'])} ago {by} ({found['rule']}{score})"]
     if found["save_error"]:
-        said.append(f"its state was not saved: {found['save_error']}")
+        earlier = "; an earlier state of the attempt was" if found["state_saved"] else ""
+        said.append(f"its state was not saved: {found['save_error']}{earlier}")
     else:
         said.append("its state was saved" if found["state_saved"] else "no state was saved")
     if found["idle_since"] is not None:

@@ -72,7 +72,8 @@ def _rule(row: Row) -> str:
 def _lost(row: Row) -> str:
     lines = [f"{row['lost_work']:.0f} s", f"{row['lost_gpu_seconds']:.0f} GPU-s"]
     saved = "state saved" if row["state_saved"] else "no state"
-    return "\n".join([*lines, "not saved" if row.get("save_error") else saved])
+    failed = "earlier state saved" if row["state_saved"] else "not saved"
+    return "\n".join([*lines, failed if row.get("save_error") else saved])
 
 
 def _result(row: Row) -> str:

@@ -69,7 +69,7 @@ def preempt(
     from schedulemesh.protocol.requests import PreemptTask
 
     def evicted(answer: Response) -> str:
-        saved = sum(state is not None for _, _, state in answer.evicted)
+        saved = sum(evicted.state_saved for evicted in answer.evicted)
         return f"evicted {len(answer.evicted)}, states saved: {saved}"
 
     def request(task_id: str) -> PreemptTask:

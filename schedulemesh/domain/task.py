@@ -18,6 +18,10 @@ DEFAULT_PRIORITY = 5.0
 #: The most retries that a task may ask for.
 MAX_RETRIES = 1000
 
+#: After its retries, a task whose state cannot be restored fails, is started from the state before that one,
+#: or is started anew. The state is kept.
+ON_RESTORE_FAILURE = ("fail", "previous", "restart")
+
 #: An evicted task joins the queue again with its saved state, or is dropped, and its user submits it again.
 ON_PREEMPTED = ("requeue", "drop")
 
@@ -84,6 +88,8 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     #: The task from inside which it was started, and with which it ends; empty: none, or that one was
     #: completed.
     parent: str = ""
+    #: What becomes of it when its state cannot be restored: one of ``ON_RESTORE_FAILURE``; empty: "fail".
+    on_restore_failure: str = ""
 
     def as_asked(self) -> TaskSpec:
         """The task as it was submitted."""
@@ -105,6 +111,19 @@ class Attempts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     ran_s: float = 0.0
     #: GPU-seconds that it has used.
     gpu_s: float = 0.0
+    #: How often it was evicted because its node or pool was drained, which counts as no preemption.
+    drains: int = 0
+    #: Whether anything was saved in any of its attempts.
+    has_saved: bool = False
+    #: The key of the state before its last one, or of one that could not be restored; None: none is kept.
+    previous_state: str | None = None
+    #: Whether its last state could not be restored, and it was started from another or anew instead.
+    fell_back: bool = False
+
+    @property
+    def number(self) -> int:
+        """The number of the present attempt, from 1: one more after each eviction, failure or loss."""
+        return 1 + self.preemptions + self.failures + self.drains
 
 
 FIRST_ATTEMPT = Attempts()
@@ -120,8 +139,28 @@ def parse_on_preempted(given: object) -> str:
     return word
 
 
+def parse_on_restore_failure(given: object) -> str:
+    """What becomes of a task whose state cannot be restored. Raises InvalidRequestError."""
+    word = as_text(given)
+    if word not in ON_RESTORE_FAILURE:
+        raise InvalidRequestError(
+            f"on_restore_failure is {shown(given)}; allowed are {', '.join(ON_RESTORE_FAILURE)}"
+        )
+    return word
+
+
 #: Fields that no listing shows.
-INTERNAL = frozenset({"payload_key", "run", "run_key", "max_retries", "asked_priority", "extra_of"})
+INTERNAL = frozenset(
+    {
+        "payload_key",
+        "run",
+        "run_key",
+        "max_retries",
+        "asked_priority",
+        "extra_of",
+        "on_restore_failure",
+    }
+)
 _PUBLIC = tuple(name for name in TaskSpec.__struct_fields__ if name not in INTERNAL)
 
 #: How each field that a caller may set is checked and converted; all raise InvalidRequestError.
@@ -139,6 +178,7 @@ PARSERS: dict[str, Callable[[Any], Any]] = {
     "max_retries": lambda given: parse_count(given, "max_retries", 0, MAX_RETRIES),
     "run_key": lambda given: parse_key(given, "the key of the run's arguments"),
     "parent": lambda given: parse_name(given, "the parent's task_id"),
+    "on_restore_failure": parse_on_restore_failure,
 }
 
 #: Every field with its default; the task's id has none, so that it is always checked.

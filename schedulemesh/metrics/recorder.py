@@ -268,7 +268,8 @@ class Recorder:
         self._note_end(task.pool, fact.state._value_, reason, fact.at)
 
     def _state_saved(self, fact: f.StateSaved) -> None:
-        self._tasks[fact.task_id].saved_at = fact.at
+        if fact.work_saved_at is not None:
+            self._tasks[fact.task_id].saved_at = fact.work_saved_at
 
     def _task_preempted(self, fact: f.TaskPreempted) -> None:
         decided_at = self._evictions.task_preempted(fact)

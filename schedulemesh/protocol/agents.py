@@ -85,7 +85,7 @@ class SavedState(msgspec.Struct, frozen=True, kw_only=True):
     task: TaskSpec
     agent_name: str
     #: "preserver": ``state`` is the preserver's dict; "save_state": the return value of the agent's method;
-    #: "payload": there is no ``state``; "given": the dict that a caller passed to restore_task.
+    #: "payload": it holds nothing to restore; "given": the dict that a caller passed to restore_task.
     source: str
     saved_at: float
     #: False: saved while other methods of the object were running.
@@ -101,6 +101,13 @@ class SavedState(msgspec.Struct, frozen=True, kw_only=True):
     #: Of a gang: the state of each member in the order of ranks, opaque, instead of ``state``; None: a member
     #: without one.
     members: tuple[bytes | None, ...] = ()
+
+    @property
+    def restorable(self) -> bool:
+        """Whether it holds a state, and not only what is known of the task anyway."""
+        if self.source == "payload":
+            return False
+        return self.state is not None or any(state is not None for state in self.members)
 
 
 class JobStart(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,6 +166,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     state_restored: bool | None = None
     #: Why the object could not be constructed; empty: it was.
     error: str = ""
+    #: Whether that was because its saved state could not be restored.
+    restore_failed: bool = False
 
 
 class Accelerators(msgspec.Struct, frozen=True, kw_only=True):

@@ -67,6 +67,19 @@ class Refusal(Answer, tag="refusal", frozen=True, kw_only=True):
     refused: Refused
 
 
+class EvictedState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """A task that was evicted by request, and what is kept of it."""
+
+    task_id: str
+    reason: PreemptionReason
+    #: A packed SavedState.
+    saved: bytes
+    #: Whether something that it can be restored from was saved since its attempt began.
+    state_saved: bool = False
+    #: Why its state could not be saved for the eviction; empty: it was, or it has none.
+    save_error: str = ""
+
+
 class Response(Answer, tag="reply", frozen=True, kw_only=True):
     """An outcome with related data; the Ray handle of an accepted agent is sent beside it."""
 
@@ -77,8 +90,8 @@ class Response(Answer, tag="reply", frozen=True, kw_only=True):
     members: tuple[MemberPlace, ...] = ()
     #: The saved state that the outcome refers to.
     saved: bytes | None = None
-    #: Manually evicted tasks with their saved states: (task id, reason, state).
-    evicted: tuple[tuple[str, PreemptionReason, bytes | None], ...] = ()
+    #: The tasks of an agent that was evicted by request.
+    evicted: tuple[EvictedState, ...] = ()
 
 
 class Responses(Answer, tag="responses", frozen=True, kw_only=True):

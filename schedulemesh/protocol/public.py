@@ -87,10 +87,10 @@ def candidate(found: Candidate) -> Plain:
     shown = {**task_row(shown.pop("task")), **shown}
     shown.pop("lost_work")
     shown["reason"] = found.reason.value
+    if shown["state_saved"] is None:
+        del shown["state_saved"]
     if not shown["save_error"]:
         del shown["save_error"]
-    else:
-        shown["state_saved"] = False
     return shown
 
 

@@ -6,7 +6,7 @@ from schedulemesh.domain.agent import check_agent
 from schedulemesh.domain.labels import check_selector
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_timeout
-from schedulemesh.domain.task import check_task
+from schedulemesh.domain.task import FIRST_ATTEMPT, check_task
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.errors import InvalidRequestError
 
@@ -22,6 +22,8 @@ def check_submission(given: TaskSubmitted) -> None:
     parse_name(given.request_id, "request_id")
     if given.state_key is not None:
         raise InvalidRequestError("state_key is set by the scheduler, not by its callers")
+    if given.attempts != FIRST_ATTEMPT:
+        raise InvalidRequestError("attempts are counted by the scheduler, not by its callers")
     if given.queue and given.task is None:
         raise InvalidRequestError("only a task can wait in the queue")
     if given.until_runs and not given.queue:

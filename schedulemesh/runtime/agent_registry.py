@@ -225,7 +225,7 @@ class Agents:
                 await self.terminate(record.handle, record.place, start.key[0])
             return await self.start(msgspec.structs.replace(start, ready=None))
         await self.end(*start.key)
-        return start.failed(report.error, report.reason, died=report.died)
+        return start.failed(report.error, report.reason, restore_failed=report.restore_failed)
 
     def _address_of(self, start: AgentStart) -> tuple[str, str]:
         """The (namespace, name) in Ray of the process that is to be the agent's."""

@@ -118,10 +118,14 @@ class AgentStart(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def failed(
-        self, error: str, reason: Reason = Reason.AGENT_START_FAILED, *, died: bool = False
+        self,
+        error: str,
+        reason: Reason = Reason.AGENT_START_FAILED,
+        *,
+        restore_failed: bool = False,
     ) -> AgentStartFailed:
-        """It could not be made. ``died``: its process was there, and died."""
-        return start_failed(self.order, error, reason, died=died)
+        """It could not be made. ``restore_failed``: because its saved state could not be restored."""
+        return start_failed(self.order, error, reason, restore_failed=restore_failed)
 
 
 class NoReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,6 +135,8 @@ class NoReport(msgspec.Struct, frozen=True, kw_only=True):
     reason: Reason = Reason.AGENT_START_FAILED
     #: Whether its process is dead, for a reason that need not be the user's class.
     died: bool = False
+    #: Whether its saved state could not be restored.
+    restore_failed: bool = False
 
 
 def start_failed(
@@ -138,9 +144,9 @@ def start_failed(
     error: str,
     reason: Reason = Reason.AGENT_START_FAILED,
     *,
-    died: bool = False,
+    restore_failed: bool = False,
 ) -> AgentStartFailed:
-    """The agent could not be made. ``died``: its process was there, and died."""
+    """The agent could not be made. ``restore_failed``: because its saved state could not be restored."""
     logger.warning("agent %s did not start: %s", order.agent.name, error)
     line, detail = line_and_traceback(error)
     return AgentStartFailed(
@@ -149,7 +155,7 @@ def start_failed(
         reason=reason,
         error=f"agent {order.agent.name!r}: {line}",
         detail=detail,
-        died=died,
+        restore_failed=restore_failed,
     )
 
 
@@ -184,7 +190,9 @@ async def first_report(
     except BackendError as error:
         message = f"its process died while the class was loaded and built. {error}"
         return NoReport(error=message, died=True)
-    return NoReport(error=report.error) if report.error else report
+    if report.error:
+        return NoReport(error=report.error, restore_failed=report.restore_failed)
+    return report
 
 
 async def _too_late(backend: Backend, start: AgentStart, handle: Handle) -> NoReport:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 from typing_extensions import Unpack
 
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.domain.reasons import Reason
-from schedulemesh.domain.task import TaskState
+from schedulemesh.domain.task import TaskSpec, TaskState
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.messages.stimuli import (
     AnyStimulus,
@@ -20,8 +20,9 @@ from schedulemesh.engine.messages.stimuli import (
     StateNotSaved,
     StateStored,
 )
+from schedulemesh.engine.state.agents import Agent
 from schedulemesh.engine.state.tasks import RunningTask
-from schedulemesh.errors import NotStorableError
+from schedulemesh.errors import JournalError, NotStorableError
 from schedulemesh.protocol.agents import (
     Handled,
     MessageError,
@@ -36,6 +37,7 @@ from schedulemesh.protocol.agents import (
 from schedulemesh.runtime.agent_commands import CommandFields
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.backend import Backend, BackendError
+from schedulemesh.runtime.reactor import Reactor
 
 __all__ = ["Eviction", "TaskState"]
 
@@ -50,39 +52,68 @@ _LARGE = 1024 * 1024
 Feed = Callable[[AnyStimulus, Mapping[str, bytes]], Awaitable[object]]
 
 
-class Eviction(msgspec.Struct, kw_only=True):
-    """The eviction of one task of one agent."""
+class NotSaved(msgspec.Struct, frozen=True, kw_only=True):
+    """Why the state of a task could not be saved."""
 
-    backend: Backend
-    agents: Agents
-    policy: PreemptionPolicy
-    feed: Feed
-    task: RunningTask
-    #: The agent's processes: itself, or the members of a gang in the order of ranks.
-    processes: tuple[str, ...]
-    incarnation: int | None
-    #: The pool's preserver as bytes; None: there is none.
-    preserver: bytes | None
-    payload: bytes | None
-    #: The state that was saved of it before, as stored; None: there is none.
-    earlier: bytes | None
-    now: float
-    #: Bytes that a stored state may have.
-    limit_bytes: int
-    #: Whether the agent is a gang, or a job.
-    gang: bool = False
-    job: bool = False
+    error: str
+    too_large: bool = False
+
+
+class Eviction:
+    """The eviction of one task of one incarnation of an agent. What it needs of them it looks up in the state
+    where it is used, so it never acts on what was true earlier.
+    """
+
+    def __init__(self, backend: Backend, agents: Agents, reactor: Reactor, task_id: str) -> None:
+        self._backend, self._agents, self._reactor = backend, agents, reactor
+        self.task_id = task_id
+        task = self.task
+        agent = None if task is None else reactor.state.agents.get(task.agent_name)
+        #: That of the task's agent; None: the scheduler does not know the agent.
+        self._incarnation = None if agent is None else agent.incarnation
+
+    @property
+    def task(self) -> RunningTask | None:
+        """The task; None: it has ended."""
+        return self._reactor.state.running.by_id.get(self.task_id)
+
+    @property
+    def processes(self) -> tuple[str, ...]:
+        """The agent's processes: itself, or the members of a gang in the order of ranks. Of an agent that the
+        scheduler does not know its name; none where the task or this incarnation of the agent has ended.
+        """
+        task, agent = self.task, self._agent
+        if task is None or (agent is None and self._incarnation is not None):
+            return ()
+        return (task.agent_name,) if agent is None else agent.spec.process_names
+
+    @property
+    def _agent(self) -> Agent | None:
+        """The task's agent in this incarnation; None: it has ended, or the scheduler does not know it."""
+        task = self.task
+        agent = None if task is None else self._reactor.state.agents.get(task.agent_name)
+        return agent if agent is not None and agent.incarnation == self._incarnation else None
+
+    @property
+    def _is_gang(self) -> bool:
+        agent = self._agent
+        return agent is not None and agent.spec.gang is not None
+
+    @property
+    def _policy(self) -> PreemptionPolicy:
+        return self._reactor.state.policy
 
     async def notice(self, grace_s: float) -> None:
         """Notify the agent that it will be evicted in so many seconds, and wait for as long; of a job until
         its driver has ended.
         """
-        patience_s = min(self.policy.cancel_timeout, 1.0)
+        patience_s = min(self._policy.cancel_timeout, 1.0)
         until = time.monotonic() + patience_s + grace_s
-        if self.job:
+        agent = self._agent
+        if agent is not None and agent.spec.job is not None:
             # Its runner answers when the driver has ended, or the time is over.
             within_s = patience_s + grace_s
-            await self._order(self.processes[0], "notice", within_s, until=until, seconds=grace_s)
+            await self._order(agent.spec.name, "notice", within_s, until=until, seconds=grace_s)
             return
         # A process that stands still for longer than that is told as long as there is any grace left.
         within_s = max(patience_s, grace_s)
@@ -92,57 +123,70 @@ class Eviction(msgspec.Struct, kw_only=True):
         if grace_s > 0:
             await asyncio.sleep(min(grace_s, until - time.monotonic()))
 
-    async def save(self) -> SavedState:
-        """Save the task's state from the best source that works, and make it durable."""
+    async def save(self) -> None:
+        """Save the task's state from the best source that works, and make it durable. Where that fails,
+        nothing is written: what was saved before stays what the task is restored from.
+        """
+        task = self.task
+        if task is None:
+            return
         try:
-            saved, _ = await self._saved()
-            await self._keep(saved)
+            saved = await self._saved(task)
+            if isinstance(saved, SavedState):
+                await self._keep(saved, self._reactor.report)
+                return
         except Exception as error:
             await self._not_saved(f"the state was not saved: {error}")
             raise
-        if not saved.current:
-            await self._not_saved(saved.warning)
-        return saved
+        await self._not_saved(saved.error)
 
-    async def checkpoint(self) -> SavedState | Refused:
-        """As ``save``, if the state can be saved now. If not, the state that was saved before is kept:
-        nobody may take that for what was asked for.
+    async def checkpoint(self) -> SavedState | Refused | None:
+        """As ``save``, while the task goes on; None: it has ended. A state that was saved before is never
+        taken for what was asked for.
         """
-        saved, too_large = await self._saved()
-        if saved.current:
+        task = self.task
+        if task is None:
+            return None
+        saved = await self._saved(task)
+        if isinstance(saved, SavedState):
             try:
-                await self._keep(saved)
+                # The caller can retry, so it does not wait for a journal that cannot be written.
+                await self._keep(saved, self._reactor.step)
             except StateTooLargeError as large:
-                return Refused(
-                    reason=Reason.STATE_TOO_LARGE,
-                    error=f"task {saved.task.task_id!r}: {large}",
-                )
+                error = f"task {self.task_id!r}: {large}"
+                return Refused(reason=Reason.STATE_TOO_LARGE, error=error)
             return saved
-        error = f"task {saved.task.task_id!r} was not saved: {saved.warning}"
-        if too_large:
-            return Refused(reason=Reason.STATE_TOO_LARGE, error=error)
-        return Refused(reason=Reason.SAVE_FAILED, error=error)
+        reason = Reason.STATE_TOO_LARGE if saved.too_large else Reason.SAVE_FAILED
+        return Refused(reason=reason, error=f"task {self.task_id!r} was not saved: {saved.error}")
 
-    async def _keep(self, saved: SavedState) -> None:
+    async def _keep(self, saved: SavedState, feed: Feed) -> None:
         if saved.warning:
-            logger.warning("saving task %s: %s", saved.task.task_id, saved.warning)
+            logger.warning("saving task %s: %s", self.task_id, saved.warning)
         key, data = await _stored_form(saved)
-        if len(data) > self.limit_bytes:
+        limit_bytes = self._reactor.saved_state_bytes
+        if len(data) > limit_bytes:
             raise StateTooLargeError(
                 f"it has {len(data)} bytes with all that is stored with it; more than saved_state_bytes, "
-                f"{self.limit_bytes}, are not kept"
+                f"{limit_bytes}, are not kept"
             )
+        stored = StateStored(
+            task_id=self.task_id,
+            state_key=key,
+            saved_at=saved.saved_at,
+            restorable=saved.restorable,
+        )
         try:
-            await self.feed(StateStored(task_id=saved.task.task_id, state_key=key), {key: data})
+            await feed(stored, {key: data})
         except NotStorableError as error:
             raise StateTooLargeError(str(error)) from error
 
     async def _not_saved(self, error: str) -> None:
-        await self.feed(StateNotSaved(task_id=self.task.spec.task_id, error=error), {})
+        logger.warning("task %s was not saved: %s", self.task_id, error)
+        await self._reactor.report(StateNotSaved(task_id=self.task_id, error=error), {})
 
     async def resume(self) -> None:
         """Let a task that waits at a safe point continue."""
-        within_s = self.policy.cancel_timeout
+        within_s = self._policy.cancel_timeout
         await asyncio.gather(*(self._order(p, "resume", within_s) for p in self.processes))
 
     @property
@@ -154,16 +198,18 @@ class Eviction(msgspec.Struct, kw_only=True):
         """Have the agent, or all members of a gang, cancel the task, within ``cancel_timeout``; returns the
         result, of a gang the first that is no success.
         """
-        if self.incarnation is None:
-            return self._answered(False, f"agent {self.task.agent_name!r} cannot be reached")
+        if self._incarnation is None or not self.processes:
+            task = self.task
+            name = "" if task is None else f" {task.agent_name!r}"
+            return self._answered(False, f"agent{name} cannot be reached")
         answers = await asyncio.gather(*map(self._cancel, self._able("cancel") or self.processes))
         return next((answer for answer in answers if not answer.cancel_success), answers[0])
 
     async def _cancel(self, process: str) -> CancelAnswered:
-        within_s, task_id = self.policy.cancel_timeout, self.task.spec.task_id
-        result = await self._order(process, "cancel", within_s, task_id=task_id)
+        within_s = self._policy.cancel_timeout
+        result = await self._order(process, "cancel", within_s, task_id=self.task_id)
         if result is None:
-            late = f"cancel() did not return within {self.policy.cancel_timeout:g} s"
+            late = f"cancel() did not return within {within_s:g} s"
             return self._answered(False, late, timed_out=True)
         if not result.able:
             error = "the agent's class has no cancel(), so nothing was cancelled"
@@ -173,92 +219,100 @@ class Eviction(msgspec.Struct, kw_only=True):
             return self._answered(False, error, runs_on=True)
         return self._answered(result.success, "", runs_on=not result.success)
 
-    async def _saved(self) -> tuple[SavedState, bool]:
-        """The state from the best source that works, and whether a better source gave too large a state."""
-        warning, too_large = "", False
-        if self.preserver is not None:
-            within_s = self.policy.save_timeout - await self._newest_metrics()
-            base = self._base()
-            handled = await self._preserve(self.preserver, base, within_s)
+    async def _saved(self, task: RunningTask) -> SavedState | NotSaved:
+        """The state from the best source that works: the pool's preserver, the agent's ``save_state``, and
+        the payload where it has neither.
+        """
+        base, processes = (
+            await without_state(self._reactor, task.spec, task.agent_name),
+            self.processes,
+        )
+        failed: NotSaved | None = None
+        if (preserver := await self._preserver(task)) is not None:
+            within_s = self._policy.save_timeout - await self._newest_metrics(processes)
+            base = self._with_metrics(base, processes)
+            handled = await self._preserve(preserver, task, base, within_s)
             if not handled.error:
-                return msgspec.structs.replace(base, source="preserver", state=handled.data), False
+                return msgspec.structs.replace(base, source="preserver", state=handled.data)
             error = self._line("the pool's preserver", handled.error)
-            warning, too_large = f"the pool's preserver failed: {error}", handled.too_large
+            failed = NotSaved(
+                error=f"the pool's preserver failed: {error}", too_large=handled.too_large
+            )
         if able := self._able("save_state"):
-            found = dict(zip(able, await asyncio.gather(*map(self._save_state, able)), strict=True))
-            failed = next((r for r in found.values() if r.error or r.data is None), None)
-            if failed is None:
-                return self._whole(found, warning), False
-            error = self._line("save_state", failed.error)
-            warning = f"{warning} save_state failed: {error}".strip()
-            too_large = too_large or any(r.too_large for r in found.values())
-        elif self.preserver is None:
-            await self._newest_metrics()
-        base = msgspec.structs.replace(self._base(), warning=warning, current=not warning)
-        return self._saved_before(warning) or base, too_large
+            size = len(pack(base))
+            given = await asyncio.gather(*(self._save_state(p, size) for p in able))
+            if all(r.data is not None and not r.error for r in given):
+                base = self._with_metrics(base, processes)
+                results = dict(zip(able, given, strict=True))
+                return self._together(base, processes, results, failed)
+            return self._failed(given, failed)
+        if failed is not None:
+            return failed
+        await self._newest_metrics(processes)
+        return self._with_metrics(base, processes)
 
-    def _whole(self, found: Mapping[str, Result], warning: str) -> SavedState:
-        """The states that all processes saved, as one."""
-        states = tuple(r.data if (r := found.get(p)) is not None else None for p in self.processes)
+    def _failed(self, results: Sequence[Result], before: NotSaved | None) -> NotSaved:
+        """Why ``save_state`` did not save; ``before``: why a better source did not, either."""
+        failed = next(r for r in results if r.error or r.data is None)
+        error = f"save_state failed: {self._line('save_state', failed.error)}"
+        too_large = any(r.too_large for r in results)
+        if before is None:
+            return NotSaved(error=error, too_large=too_large)
+        return NotSaved(error=f"{before.error} {error}", too_large=too_large or before.too_large)
+
+    def _together(
+        self,
+        base: SavedState,
+        processes: Sequence[str],
+        results: Mapping[str, Result],
+        failed: NotSaved | None,
+    ) -> SavedState:
+        """The states that all processes saved, as one; ``failed``: a better source that did not work."""
+        states = tuple(r.data if (r := results.get(p)) is not None else None for p in processes)
+        is_gang = self._is_gang
         return msgspec.structs.replace(
-            self._base(),
+            base,
             source="save_state",
-            state=None if self.gang else states[0],
-            members=states if self.gang else (),
-            consistent=all(result.consistent for result in found.values()),
-            warning=warning,
+            state=None if is_gang else states[0],
+            members=states if is_gang else (),
+            consistent=all(result.consistent for result in results.values()),
+            warning="" if failed is None else failed.error,
         )
 
-    async def _newest_metrics(self) -> float:
+    async def _newest_metrics(self, processes: Sequence[str]) -> float:
         """Have the agent send the metrics that it has buffered; an agent that reports none is not asked. Of a
         gang the first member reports.
 
         Returns the seconds that it took, at most half of those for saving: an agent on a busy machine may
         take long to answer, and one that hangs must leave time for the preserver.
         """
-        if not self.agents.metrics.may_have_newer(self.processes[0]):
+        if not processes or not self._agents.metrics.may_have_newer(processes[0]):
             return 0.0
         began = time.monotonic()
-        await self._order(self.processes[0], "ping", self.policy.save_timeout / 2)
+        await self._order(processes[0], "ping", self._policy.save_timeout / 2)
         return time.monotonic() - began
 
-    def _saved_before(self, warning: str) -> SavedState | None:
-        """The last state that could be saved, which is better than none: an agent may die while it is
-        evicted.
-        """
-        if self.earlier is None:
-            return None
-        earlier = msgspec.msgpack.decode(self.earlier, type=SavedState)
-        if earlier.state is None and not earlier.members:
-            return None
-        return msgspec.structs.replace(
-            earlier,
-            warning=f"{warning} This is the state that was saved before.".strip(),
-            current=False,
-        )
-
-    async def _preserve(self, preserver: bytes, base: SavedState, within_s: float) -> Handled:
+    async def _preserve(
+        self, preserver: bytes, task: RunningTask, base: SavedState, within_s: float
+    ) -> Handled:
         try:
-            answer = await self.backend.preserve_state(
-                preserver,
-                pack(base),
-                self.task.started_at,
-                self._state_bytes(),
-                within_s,
+            answer = await self._backend.preserve_state(
+                preserver, pack(base), task.started_at, self._state_bytes(len(pack(base))), within_s
             )
             return unpack(answer, Handled)
         except (BackendError, MessageError) as error:
             return Handled(error=str(error))
 
-    async def _save_state(self, process: str) -> Result:
+    async def _save_state(self, process: str, size: int) -> Result:
+        """The state of one process; ``size``: the bytes of what is stored with it."""
         # Half of the time is for waiting for a safe point, the other half for saving.
-        wait_s = self.policy.save_timeout / 2
-        within_s, limit_bytes = self.policy.save_timeout, self._state_bytes()
+        within_s = self._policy.save_timeout
+        limit_bytes = self._state_bytes(size)
         result = await self._order(
-            process, "save", within_s, seconds=wait_s, limit_bytes=limit_bytes
+            process, "save", within_s, seconds=within_s / 2, limit_bytes=limit_bytes
         )
         result = result or Result(error=f"no answer within {within_s:g} s, or the agent died")
-        if result.error and self.gang:
+        if result.error and self._is_gang:
             return msgspec.structs.replace(result, error=f"member {process!r}: {result.error}")
         return result
 
@@ -266,29 +320,30 @@ class Eviction(msgspec.Struct, kw_only=True):
         """The error of user code as one line; its traceback, if it has one, is logged."""
         line, traceback = line_and_traceback(error)
         if traceback:
-            logger.warning("task %s: %s raised:\n%s", self.task.spec.task_id, what, traceback)
+            logger.warning("task %s: %s raised:\n%s", self.task_id, what, traceback)
         return line
 
-    def _state_bytes(self) -> int:
+    def _state_bytes(self, size: int) -> int:
         """Bytes that the state itself may have: all that is stored with it counts, too."""
-        return max(0, self.limit_bytes - len(pack(self._base())) - _ENVELOPE_BYTES)
+        return max(0, self._reactor.saved_state_bytes - size - _ENVELOPE_BYTES)
 
-    def _base(self) -> SavedState:
-        return SavedState(
-            task=self.task.spec,
-            agent_name=self.task.agent_name,
-            source="payload",
-            saved_at=self.now,
-            last_metrics=self.agents.metrics.of(self.processes[0]),
-            payload=self.payload,
-        )
+    def _with_metrics(self, saved: SavedState, processes: Sequence[str]) -> SavedState:
+        """A state that is taken now, with the newest metrics."""
+        metrics = self._agents.metrics.of(processes[0]) if processes else {}
+        now = self._reactor.now()
+        return msgspec.structs.replace(saved, saved_at=now, last_metrics=metrics)
+
+    async def _preserver(self, task: RunningTask) -> bytes | None:
+        """The preserver of the task's pool; None: there is none."""
+        handlers = self._reactor.state.handlers.get(task.spec.pool_name)
+        return None if handlers is None else await _stored(self._reactor, handlers.preserver_key)
 
     def _able(self, method: str) -> tuple[str, ...]:
         """The processes whose classes have this control method."""
-        if self.incarnation is None:
+        incarnation = self._incarnation
+        if incarnation is None:
             return ()
-        incarnation = self.incarnation
-        return tuple(p for p in self.processes if self.agents.can(p, incarnation, method))
+        return tuple(p for p in self.processes if self._agents.can(p, incarnation, method))
 
     async def _order(
         self,
@@ -299,10 +354,10 @@ class Eviction(msgspec.Struct, kw_only=True):
         until: float | None = None,
         **fields: Unpack[CommandFields],
     ) -> Result | None:
-        if self.incarnation is None:
+        if self._incarnation is None:
             return None
-        return await self.agents.commands.execute(
-            process, self.incarnation, kind, timeout_s, until=until, **fields
+        return await self._agents.commands.execute(
+            process, self._incarnation, kind, timeout_s, until=until, **fields
         )
 
     def _answered(
@@ -310,14 +365,34 @@ class Eviction(msgspec.Struct, kw_only=True):
     ) -> CancelAnswered:
         if not success:
             why = error or "its cancel() answered that it failed"
-            logger.warning("task %s was not cancelled: %s", self.task.spec.task_id, why)
+            logger.warning("task %s was not cancelled: %s", self.task_id, why)
         return CancelAnswered(
-            task_id=self.task.spec.task_id,
+            task_id=self.task_id,
             cancel_success=success,
             runs_on=runs_on,
             timed_out=timed_out,
             error=error,
         )
+
+
+async def without_state(reactor: Reactor, task: TaskSpec, agent_name: str) -> SavedState:
+    """What is stored of a task beside its state, and what is known of one whose state was not saved."""
+    return SavedState(
+        task=task,
+        agent_name=agent_name,
+        source="payload",
+        saved_at=reactor.now(),
+        payload=await _stored(reactor, task.payload_key),
+    )
+
+
+async def _stored(reactor: Reactor, key: str | None) -> bytes | None:
+    """Stored bytes, without which an eviction can continue; None: none, or not readable."""
+    try:
+        return await reactor.fetch(key)
+    except JournalError as error:
+        logger.error("an eviction goes on without what is stored: %s", error)  # noqa: TRY400
+        return None
 
 
 def _going_on(result: Result) -> str:

@@ -26,7 +26,6 @@ from schedulemesh.engine.messages.instructions import (
     StartAgent,
     StopAgent,
 )
-from schedulemesh.engine.state.tasks import RunningTask
 from schedulemesh.engine.transaction import Step
 from schedulemesh.errors import JournalError
 from schedulemesh.protocol.agents import AgentInit, JobStart, MessageError
@@ -364,7 +363,7 @@ class Executor:
         task = state.running.by_id[tasks[0]]
         return JobStart(
             task_id=task.spec.task_id,
-            attempt=1 + task.attempts.preemptions + task.attempts.failures,
+            attempt=task.attempts.number,
             scheduler=self._scheduler,
             namespace=self._agents.namespace,
             owner=owner_of(*address),
@@ -412,11 +411,7 @@ class Executor:
 
     async def _save_and_cancel(self, order: EvictAgent) -> None:
         """Notify the agent of its eviction, save the states of its tasks, and cancel them."""
-        evictions = [
-            eviction
-            for task_id in order.task_ids
-            if (eviction := await self.eviction(task_id)) is not None
-        ]
+        evictions = [self.eviction(task_id) for task_id in order.task_ids]
         await self._all(eviction.notice(order.grace_s) for eviction in evictions)
         await self._all(eviction.save() for eviction in evictions)
         await self._all(eviction.cancel() for eviction in evictions if eviction.can_cancel)
@@ -428,44 +423,17 @@ class Executor:
                 logger.error("a step of an eviction failed", exc_info=result)
 
     async def _evict_task(self, order: EvictTask) -> None:
-        eviction = await self.eviction(order.task_id)
-        if eviction is None:
+        eviction = self.eviction(order.task_id)
+        task = eviction.task
+        if task is None:
             return
-        if not eviction.processes:
+        agent = self.reactor.state.agents.get(task.agent_name)
+        if agent is not None and agent.spec.lease is not None:
             await self.reactor.report(not_without_agent(order.task_id))
             return
         await self._all([eviction.save()])
         await self.reactor.report(await eviction.cancel())
 
-    async def eviction(self, task_id: str) -> Eviction | None:
-        """What is needed to save and cancel a task; None: there is no such task."""
-        state = self.reactor.state
-        task: RunningTask | None = state.running.by_id.get(task_id)
-        if task is None:
-            return None
-        agent = state.agents.get(task.agent_name)
-        handlers = state.handlers.get(task.spec.pool_name)
-        return Eviction(
-            backend=self._backend,
-            agents=self._agents,
-            policy=state.policy,
-            feed=self.reactor.report,
-            task=task,
-            processes=(task.agent_name,) if agent is None else agent.spec.process_names,
-            incarnation=None if agent is None else agent.incarnation,
-            preserver=None if handlers is None else await self._known(handlers.preserver_key),
-            payload=await self._known(task.spec.payload_key),
-            earlier=await self._known(task.state_key),
-            now=self.reactor.now(),
-            limit_bytes=self.reactor.saved_state_bytes,
-            gang=agent is not None and agent.spec.gang is not None,
-            job=agent is not None and agent.spec.job is not None,
-        )
-
-    async def _known(self, key: str | None) -> bytes | None:
-        """Stored bytes, without which an eviction can continue; None: none, or not readable."""
-        try:
-            return await self.reactor.fetch(key)
-        except JournalError as error:
-            logger.error("an eviction goes on without what is stored: %s", error)  # noqa: TRY400
-            return None
+    def eviction(self, task_id: str) -> Eviction:
+        """The steps by which a task is saved and cancelled."""
+        return Eviction(self._backend, self._agents, self.reactor, task_id)

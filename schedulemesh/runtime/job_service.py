@@ -141,7 +141,7 @@ def job_rows(state: MeshState) -> list[dict[str, object]]:
 
 def ended_attempt(attempts: Attempts, *, failed: bool) -> int:
     """The number of the last attempt of a task that has ended."""
-    return max(1, attempts.preemptions + attempts.failures + (0 if failed else 1))
+    return max(1, attempts.number - failed)
 
 
 def runner_of(state: MeshState, task_id: str) -> str | None:
@@ -166,11 +166,10 @@ def _row(
     claim: dict[str, object] = {} if agent is None else {"resources": agent.resources.public()}
     if agent is not None and agent.job is not None and agent.job.adopts:
         claim["ray_job_id"] = agent.job.adopts
-    attempt = 1 + attempts.preemptions + attempts.failures
     return {
         **task_row(task),
         **claim,
-        "attempt": attempt,
+        "attempt": attempts.number,
         **more,
         **task_status(state, task.task_id),
     }

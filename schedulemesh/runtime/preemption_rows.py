@@ -24,7 +24,7 @@ def preemption_row(record: EvictionRecord) -> dict[str, object]:
         "agent_name": record.agent_name,
         "reason": record.reason,
         "preempt_score": record.preempt_score,
-        "state_saved": record.state_key is not None and not record.save_error,
+        "state_saved": record.state_saved,
         "saved_at": record.saved_at,
         "evictor": None if record.evictor is None else _evictor(record.evictor),
         "requested_by": record.client or None,

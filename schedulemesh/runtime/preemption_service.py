@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from schedulemesh.domain.reasons import PreemptionReason
+from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import AgentEvicted, Done, Evicted, Pending
 from schedulemesh.engine.messages.query import PreemptionQuery
 from schedulemesh.protocol import requests as r
-from schedulemesh.protocol.answers import Evaluated, Response
+from schedulemesh.protocol.agents import SavedState, pack, unpack
+from schedulemesh.protocol.answers import Evaluated, EvictedState, Response
+from schedulemesh.runtime.eviction import without_state
+from schedulemesh.runtime.queries import past_of
 from schedulemesh.runtime.running import Running, Service
 
 #: Tasks whose last evaluation is remembered.
@@ -77,18 +83,59 @@ class PreemptionService(Service):
         if isinstance(outcome, Pending):
             outcome = await self._answers.outcome(request_id)
         if isinstance(outcome, AgentEvicted):
-            return Response(outcome=outcome, evicted=await self._past(outcome.task_ids))
-        key = outcome.state_key if isinstance(outcome, Evicted) else None
-        return Response(outcome=outcome, saved=await self._reactor.fetch(key))
+            return Response(outcome=outcome, evicted=await self._evicted(outcome.task_ids))
+        if not isinstance(outcome, Evicted):
+            return Response(outcome=outcome)
+        task = self._task(outcome.task_id)
+        key = outcome.state_key
+        if task is None:
+            return Response(outcome=outcome, saved=await self._reactor.fetch(key))
+        saved = await self._kept(task, outcome.agent_name, key, outcome.save_error)
+        return Response(outcome=outcome, saved=saved)
 
-    async def _past(
-        self, task_ids: Sequence[str]
-    ) -> tuple[tuple[str, PreemptionReason, bytes | None], ...]:
-        """Of tasks that were evicted together: id, reason and saved state."""
-        found = []
+    def _task(self, task_id: str) -> TaskSpec | None:
+        """A task that was evicted or runs on; None: it is not on record any more."""
+        running = self._reactor.state.running.by_id.get(task_id)
+        if running is not None:
+            return running.spec
+        past = past_of(self._reactor.state, task_id)
+        return None if past is None else past[0]
+
+    async def _evicted(self, task_ids: Sequence[str]) -> tuple[EvictedState, ...]:
+        """Of tasks that were evicted together: what was saved and what is kept."""
+        state, found = self._reactor.state, []
         for task_id in task_ids:
-            past = self._reactor.state.preempted.get(task_id)
-            if past is not None:
-                saved = await self._reactor.fetch(past.state_key)
-                found.append((task_id, past.fact.reason, saved))
+            past, record = state.preempted.get(task_id), state.evictions.of_task(task_id)
+            if past is None:
+                continue
+            fact = past.fact
+            saved = await self._kept(fact.task, fact.agent_name, past.state_key, fact.save_error)
+            found.append(
+                EvictedState(
+                    task_id=task_id,
+                    reason=fact.reason,
+                    saved=saved,
+                    state_saved=record is not None and record.state_saved,
+                    save_error=fact.save_error,
+                )
+            )
         return tuple(found)
+
+    async def _kept(
+        self, task: TaskSpec, agent_name: str, state_key: str | None, save_error: str
+    ) -> bytes:
+        """The packed state of an evicted task, or what is known of it without one. A state that was saved
+        before the eviction says so.
+        """
+        stored = await self._reactor.fetch(state_key)
+        if stored is not None and not save_error:
+            return stored
+        if stored is not None:
+            warning = f"{save_error} This is the state that was saved before."
+            earlier = unpack(stored, SavedState)
+            return pack(msgspec.structs.replace(earlier, warning=warning, current=False))
+        known = await without_state(self._reactor, task, agent_name)
+        metrics = self._agents.metrics.of(agent_name)
+        return pack(
+            msgspec.structs.replace(known, last_metrics=metrics, warning=save_error, current=False)
+        )

@@ -76,7 +76,9 @@ def _attempts(attempts: Attempts) -> dict[str, object]:
 
 
 def saved_key(state: MeshState, task_id: str) -> str | None:
-    """The key of the last saved state of a running, lost or preempted task; None: none was saved."""
+    """The key of the last saved state of a task that runs, was lost or preempted, or could not be started
+    from it; None: none was saved.
+    """
     task = state.running.by_id.get(task_id)
     if task is not None and task.state_key is not None:
         return task.state_key
@@ -84,8 +86,14 @@ def saved_key(state: MeshState, task_id: str) -> str | None:
         for spec, key in lost.tasks:
             if spec.task_id == task_id and key is not None:
                 return key
-    past = state.preempted.get(task_id)
-    return None if past is None or past.ran_again else past.state_key
+    past, ended = state.preempted.get(task_id), state.ended.get(task_id)
+    if past is not None and not past.ran_again and past.state_key is not None:
+        return past.state_key
+    if ended is not None and ended.state_key is not None:
+        return ended.state_key
+    waiting = state.queue.by_id.get(task_id)
+    attempts = task.attempts if task is not None else None if waiting is None else waiting.attempts
+    return None if attempts is None else attempts.previous_state
 
 
 class View:
@@ -263,6 +271,8 @@ class View:
         saved += [(t, "lost", key is not None) for a in state.lost.values() for t, key in a.tasks]
         preempted = (p for p in state.preempted.values() if p.state_key and not p.ran_again)
         saved += [(past.fact.task, "preempted", True) for past in preempted]
+        unused = (ended for ended in state.ended.values() if ended.state_key)
+        saved += [(ended.spec, ended.state.value, True) for ended in unused]
         running = (task for task in state.running.by_id.values() if task.state_key)
         saved += [(task.spec, "running", True) for task in running]
         # The last entry of a task counts.

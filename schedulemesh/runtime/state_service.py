@@ -83,16 +83,15 @@ class StateService(Service):
 
     async def checkpoint(self, task_id: str) -> SavedBytes | Refusal:
         """Save a running task's state, and let it go on; nothing where it is not running."""
-        eviction = await self._executor.eviction(task_id)
-        if eviction is None or eviction.task.phase is not TaskPhase.RUNNING:
+        eviction = self._executor.eviction(task_id)
+        task = eviction.task
+        if task is None or task.phase is not TaskPhase.RUNNING:
             return SavedBytes()
-        # The caller can retry, so it does not wait for a journal that cannot be written.
-        eviction.feed = self._reactor.step
         try:
             saved = await eviction.checkpoint()
             if isinstance(saved, Refused):
                 return Refusal(refused=saved)
-            return SavedBytes(state=pack(saved))
+            return SavedBytes(state=None if saved is None else pack(saved))
         finally:
             await eviction.resume()
 

@@ -77,8 +77,8 @@ def _response(answer: Response) -> dict[str, Any]:
     outcome = answer.outcome
     if isinstance(outcome, AgentEvicted):
         evicted = [
-            {"task_id": task_id, "reason": reason.value, "state_saved": saved is not None}
-            for task_id, reason, saved in answer.evicted
+            {"task_id": e.task_id, "reason": e.reason.value, "state_saved": e.state_saved}
+            for e in answer.evicted
         ]
         return {"success": True, "agent_name": outcome.agent_name, "preempted": evicted}
     if isinstance(outcome, Evicted):

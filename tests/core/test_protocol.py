@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from ray import cloudpickle
 
-from schedulemesh.core.agent.host import public_state, restorable
+from schedulemesh.core.agent.host import public_state
 from schedulemesh.core.client.states import given_state
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.protocol.agents import (
@@ -114,14 +114,7 @@ def test_a_preservers_dict_is_shown_alone():
     kept = {"checkpoint_path": "/ckpt"}
     saved = msgspec.structs.replace(SAVED, source="preserver", state=cloudpickle.dumps(kept))
     assert public_state(saved) == {"task_id": "t", "checkpoint_path": "/ckpt"}
-    assert restorable(saved) == kept
-
-
-def test_what_an_object_is_restored_from():
-    assert restorable(SAVED) == {"step": 3}
-    bare = msgspec.structs.replace(SAVED, source="payload", state=None)
-    assert restorable(bare) == public_state(bare)
-    assert restorable(bare)["payload"] == [1, 2]
+    assert cloudpickle.loads(saved.state) == kept
 
 
 def test_a_state_passed_by_a_caller_round_trips():
@@ -130,8 +123,17 @@ def test_a_state_passed_by_a_caller_round_trips():
     assert (saved.source, saved.saved_at) == ("given", 1.0)
     assert public_state(saved) == given
     saved = given_state(public_state(SAVED), now=1.0)
-    assert restorable(saved) == {"step": 3}
+    assert cloudpickle.loads(saved.state) == {"step": 3}
     assert (saved.task.pool_name, saved.task.priority, saved.agent_name) == ("p", 5.0, "a")
+
+
+def test_what_is_known_of_a_task_without_a_state_is_none_when_it_is_given_back():
+    bare = msgspec.structs.replace(SAVED, source="payload", state=None)
+    shown = public_state(bare)
+    again = given_state(shown, now=1.0)
+    assert not again.restorable
+    assert public_state(again) == shown, "a restorer gets it"
+    assert given_state({**shown, "checkpoint": "/x"}, now=1.0).restorable
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from schedulemesh.errors import InvalidRequestError
 from schedulemesh.protocol import requests as r
 from schedulemesh.protocol.agents import SavedState, key_of
 from schedulemesh.protocol.answers import (
+    EvictedState,
     Listed,
     Malformed,
     Refusal,
@@ -197,7 +198,8 @@ def test_blobs_have_the_hash_that_they_are_kept_under():
 
 def test_an_answer_comes_back_as_it_was_sent():
     answer = Response(
-        outcome=Done(change=Change.CREATED), evicted=(("t", PreemptionReason.MANUAL, b"state"),)
+        outcome=Done(change=Change.CREATED),
+        evicted=(EvictedState(task_id="t", reason=PreemptionReason.MANUAL, saved=b"state"),),
     )
     assert decode_answer(encode_answer(answer), Response) == answer
     listed = Listed(rows=[{"name": "p", "free": {"cpu": 1.5}}])

@@ -21,7 +21,7 @@ from schedulemesh.engine.messages.outcomes import (
     Refused,
 )
 from schedulemesh.protocol.agents import SavedState, pack
-from schedulemesh.protocol.answers import Response
+from schedulemesh.protocol.answers import EvictedState, Response
 
 CPU = parse_resources({"cpu": 1})
 VICTIM = Candidate(
@@ -161,7 +161,11 @@ def test_a_preemption():
         )
     )
     evicted = Evicted(
-        task_id="v", agent_name="a", reason=PreemptionReason.MANUAL, cancel_success=True
+        task_id="v",
+        agent_name="a",
+        reason=PreemptionReason.MANUAL,
+        cancel_success=True,
+        state_saved=True,
     )
     assert results.preempted(evicted, saved) == {
         "success": True,
@@ -210,19 +214,17 @@ def test_a_success_may_have_warnings():
 
 
 def test_a_manually_evicted_task_has_the_result_of_saving():
-    assert results.evicted_task("t", PreemptionReason.MANUAL, None) == {
-        "task_id": "t",
-        "reason": "manual",
-        "saved_state": None,
-        "state_saved": False,
-        "save_error": "the state was not saved",
-    }
     task = TaskSpec(task_id="t", pool_name="p", priority=1.0)
-    saved = SavedState(task=task, agent_name="a", source="payload", saved_at=0.0)
-    assert results.evicted_task("t", PreemptionReason.MANUAL, pack(saved))["state_saved"]
-    earlier = msgspec.structs.replace(saved, warning="too large", current=False)
-    answer = results.evicted_task("t", PreemptionReason.MANUAL, pack(earlier))
+    known = SavedState(task=task, agent_name="a", source="payload", saved_at=0.0)
+    evicted = EvictedState(task_id="t", reason=PreemptionReason.MANUAL, saved=pack(known))
+    answer = results.evicted_task(evicted)
+    assert (answer["state_saved"], answer["saved_state"]["source"]) == (False, "payload")
+    assert "save_error" not in answer
+    failed = msgspec.structs.replace(evicted, save_error="too large")
+    answer = results.evicted_task(failed)
     assert (answer["state_saved"], answer["save_error"]) == (False, "too large")
+    saved = msgspec.structs.replace(evicted, state_saved=True)
+    assert results.evicted_task(saved)["state_saved"]
 
 
 def test_an_outcome_that_cannot_be_is_an_error():
@@ -230,6 +232,14 @@ def test_an_outcome_that_cannot_be_is_an_error():
         results.submitted(Response(outcome=Pending(agent_name="a")), [], dry_run=False)
     with pytest.raises(TypeError, match="Done"):
         results.preempted(Done(), None)
+
+
+#: A task that was evicted by request.
+EVICTED = EvictedState(
+    task_id="t",
+    reason=PreemptionReason.MANUAL,
+    saved=pack(SavedState(task=TaskSpec(task_id="t"), agent_name="a", source="x", saved_at=0.0)),
+)
 
 
 def test_codes_are_plain_strings_for_users():
@@ -244,7 +254,7 @@ def test_codes_are_plain_strings_for_users():
         results.not_evaluated(refusal)["reason"],
         results.evaluated(evaluation)["reason"],
         results.candidate(VICTIM)["reason"],
-        results.evicted_task("t", PreemptionReason.MANUAL, None)["reason"],
+        results.evicted_task(EVICTED)["reason"],
         results.done(Done(change=Change.UNCHANGED))["detail"],
         results.standing_scheduler("head")["reason"],
     ]

@@ -232,6 +232,7 @@ class Mesh:
         job: JobSpec | None = None,
         lease: LeaseSpec | None = None,
         on_preempted: str = "",
+        on_restore_failure: str = "",
         parent: str = "",
         owner: str = "",
         more: dict[str, Any] | None = None,
@@ -259,6 +260,7 @@ class Mesh:
                     labels=labels or {},
                     estimated_duration=duration,
                     on_preempted=on_preempted,
+                    on_restore_failure=on_restore_failure,
                     run=run,
                     max_retries=retries,
                     parent=parent,
@@ -384,7 +386,9 @@ class Mesh:
         self.makes.pop(group_id, None)
         return self.handle(s.GroupGone(group_id=group_id))
 
-    def fail(self, name: str, reason: str = "agent_start_failed") -> Any:
+    def fail(
+        self, name: str, reason: str = "agent_start_failed", *, restore_failed: bool = False
+    ) -> Any:
         """The agent could not be made."""
         order = self.starts.pop(name)
         return self.handle(
@@ -393,6 +397,7 @@ class Mesh:
                 incarnation=order.incarnation,
                 reason=reason,
                 error="the class raised",
+                restore_failed=restore_failed,
             )
         ).outcome
 

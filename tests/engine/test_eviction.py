@@ -74,6 +74,7 @@ def test_a_task_preempted_alone_leaves_its_agent_behind():
         agent_name="t",
         reason=PreemptionReason.SAME_POOL,
         state_key="state-t",
+        state_saved=True,
         cancel_success=True,
     )
     assert mesh.state.answers["r"].outcome == outcome

@@ -434,22 +434,23 @@ def test_a_task_from_the_queue_whose_process_dies_while_it_starts_is_tried_again
     assert (mesh.state.queue.by_id, mesh.state.agents) == ({}, {})
 
 
-def test_so_is_one_of_which_the_starter_reports_that_its_process_died():
+@pytest.mark.parametrize("reason", [Reason.AGENT_START_FAILED, Reason.AGENT_START_TIMEOUT])
+def test_so_is_one_whose_object_cannot_be_built(reason):
     mesh = Mesh(pool("p", cpu=2), nodes=[node("a", cpu=2)])
     mesh.handle(s.ClassProbed(class_key="c"))
     mesh.queue("t", cpu=2, class_key="c", run="train", retries=1)
-    for died in (True, False):
-        report = s.AgentStartFailed(
-            agent_name="t",
-            incarnation=mesh.state.agents["t"].incarnation,
-            reason=Reason.AGENT_START_FAILED,
-            error="not started",
-            died=died,
-        )
-        mesh.handle(report)
-        if died:
-            assert mesh.state.queue.by_id["t"].attempts.failures == 1
-            mesh.tick(1.0)
+    mesh.fail("t", reason)
+    assert mesh.state.queue.by_id["t"].attempts.failures == 1
+    mesh.tick(1.0)
+    mesh.fail("t", reason)
+    assert ended(mesh)[0] is EndState.FAILED
+    assert not mesh.state.queue.by_id
+
+
+def test_a_submission_whose_caller_is_told_that_it_did_not_start_is_not_tried_again():
+    mesh = Mesh(pool("p", cpu=2), nodes=[node("a", cpu=2)])
+    mesh.submit("t", cpu=2, class_key="c", run="train", retries=1)
+    mesh.fail("t")
     assert ended(mesh)[0] is EndState.FAILED
     assert not mesh.state.queue.by_id
 

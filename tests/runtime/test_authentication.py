@@ -428,7 +428,7 @@ def test_a_submitter_restores_what_is_its_own_whatever_the_request_says(mesh, ro
     ada, _bob = room
     submit(mesh, "t", owner=owner, pool=pool)
     evicted = ask(mesh, r.PreemptTask(task_id="t", request_id="evict"))
-    assert [task_id for task_id, *_ in evicted.evicted] == ["t"]
+    assert [task.task_id for task in evicted.evicted] == ["t"]
     forged = SavedState(
         task=TaskSpec(task_id="t", owner="ada"), agent_name="", source="given", saved_at=0.0
     )

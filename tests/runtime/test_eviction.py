@@ -7,12 +7,15 @@ import threading
 
 import pytest
 
-from schedulemesh.config.policy import PreemptionPolicy
+from schedulemesh.domain.agent import AgentSpec, JobSpec
+from schedulemesh.domain.placement import Unplaced
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.stimuli import StateNotSaved, StateStored
+from schedulemesh.engine.state.agents import Agent, Running
+from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.tasks import RunningTask
-from schedulemesh.protocol.agents import Result, SavedState, StateTooLargeError, pack
+from schedulemesh.protocol.agents import Result, SavedState, StateTooLargeError, key_of, unpack
 from schedulemesh.runtime import eviction as eviction_module
 from schedulemesh.runtime.eviction import Eviction
 from schedulemesh.runtime.reported_metrics import ReportedMetrics
@@ -48,100 +51,136 @@ class Answering(DeadAgents):
         return self.results.get(kind, Result(able=False))
 
 
-def eviction_after(earlier, stored, agents=None, **more):
+class Books:
+    """The reactor of a scheduler with one task ``t`` on an agent ``a``; it notes what is reported."""
+
+    def __init__(self, fed, limit_bytes, job):
+        self.fed, self.saved_state_bytes, self.clock = fed, limit_bytes, 2.0
+        self.state = MeshState()
+        payload = key_of(b"payload")
+        task = TaskSpec(task_id="t", pool_name="p", priority=1.0, payload_key=payload)
+        self.state.running.add(
+            RunningTask(spec=task, agent_name="a", started_at=0.0, resources=NOTHING)
+        )
+        spec = AgentSpec(name="a", pool_name="p", resources=NOTHING, job=JobSpec() if job else None)
+        self.state.agents["a"] = Agent(
+            spec=spec,
+            incarnation=1,
+            phase=Running(started_at=0.0),
+            place=Unplaced(),
+            admitted_at=0.0,
+        )
+        self.blobs = {payload: b"payload"}
+
+    def now(self):
+        return self.clock
+
+    async def fetch(self, key):
+        return self.blobs.get(key)
+
+    async def report(self, stimulus, blobs):
+        self.fed.append((stimulus, blobs))
+
+    step = report
+
+
+def eviction_after(fed, agents=None, *, limit_bytes=100_000, job=False):
     """The eviction of a task whose agent does not answer, or as it is told."""
-
-    async def feed(stimulus, blobs):
-        stored.append((stimulus, blobs))
-
-    task = RunningTask(
-        spec=TaskSpec(task_id="t", pool_name="p", priority=1.0),
-        agent_name="a",
-        started_at=0.0,
-        resources=NOTHING,
-    )
-    return Eviction(
-        backend=None,
-        agents=agents or DeadAgents(),
-        policy=PreemptionPolicy(),
-        feed=feed,
-        task=task,
-        processes=("a",),
-        incarnation=1,
-        preserver=None,
-        payload=b"payload",
-        earlier=earlier,
-        now=2.0,
-        **{"limit_bytes": 100_000, **more},
-    )
+    return Eviction(None, agents or DeadAgents(), Books(fed, limit_bytes, job), "t")
 
 
-def saved_after(earlier):
+def saved_by(agents, **more):
+    """What one save reports."""
     fed = []
-    saved = asyncio.run(eviction_after(earlier, fed).save())
-    (stored, blobs), (failed, _) = fed
-    assert blobs == {stored.state_key: pack(saved)}
-    assert not saved.current
-    assert failed == StateNotSaved(task_id="t", error=saved.warning)
-    return saved
+    asyncio.run(eviction_after(fed, agents, **more).save())
+    ((stimulus, blobs),) = fed
+    return stimulus, blobs
 
 
-def state(**more):
-    task = TaskSpec(task_id="t", pool_name="p", priority=1.0)
-    return SavedState(task=task, agent_name="a", saved_at=1.0, **more)
+def test_where_a_save_fails_nothing_is_written():
+    stimulus, blobs = saved_by(DeadAgents())
+    assert blobs == {}
+    assert stimulus.task_id == "t"
+    assert stimulus.error.startswith("save_state failed: no answer within 30 s")
 
 
-def test_a_save_that_fails_keeps_the_state_that_was_saved_before():
-    saved = saved_after(pack(state(source="save_state", state=b"state", consistent=False)))
-    assert (saved.source, saved.state, saved.saved_at) == ("save_state", b"state", 1.0)
-    assert not saved.consistent
-    assert "save_state failed" in saved.warning
-    assert "saved before" in saved.warning
+def test_a_save_that_fails_is_no_checkpoint():
+    fed = []
+    told = asyncio.run(eviction_after(fed).checkpoint())
+    assert told.reason == "save_failed"
+    assert "save_state failed" in told.error
+    assert fed == []
 
 
-def test_what_was_saved_before_is_no_checkpoint():
-    for earlier in (None, pack(state(source="save_state", state=b"state"))):
-        stored = []
-        told = asyncio.run(eviction_after(earlier, stored).checkpoint())
-        assert told.reason == "save_failed"
-        assert "save_state failed" in told.error
-        assert stored == []
+def test_a_class_without_save_state_keeps_its_payload_which_is_no_saved_work():
+    stimulus, blobs = saved_by(Answering())
+    saved = unpack(blobs[stimulus.state_key], SavedState)
+    assert (saved.source, saved.state, saved.payload) == ("payload", None, b"payload")
+    assert not stimulus.restorable
 
 
-def test_without_an_earlier_state_the_payload_is_what_is_left():
-    for earlier in (None, pack(state(source="payload", payload=b"old"))):
-        saved = saved_after(earlier)
-        assert (saved.source, saved.state, saved.payload) == ("payload", None, b"payload")
-        assert saved.saved_at == 2.0
+def test_a_state_is_as_old_as_its_saving_and_not_as_the_notice():
+    class Slow(Answering):
+        async def execute(self, name, incarnation, kind, timeout_s, until=None, **fields):
+            books.clock = 40.0 if kind == "save" else 30.0
+            return await super().execute(name, incarnation, kind, timeout_s, until, **fields)
+
+    fed = []
+    eviction = eviction_after(fed, Slow(on=Result(), notice=Result(), save=Result(data=b"state")))
+    books = eviction._reactor
+
+    async def story():
+        await eviction.notice(0.0)
+        await eviction.save()
+
+    asyncio.run(story())
+    ((stored, blobs),) = fed
+    assert stored.saved_at == unpack(blobs[stored.state_key], SavedState).saved_at == 40.0
+
+
+def test_a_task_that_has_ended_meanwhile_is_not_saved():
+    fed = []
+    eviction = eviction_after(fed, Answering(save=Result(data=b"state")))
+    eviction._reactor.state.running.remove("t")
+    asyncio.run(eviction.save())
+    assert asyncio.run(eviction.checkpoint()) is None
+    assert fed == []
+
+
+def test_another_incarnation_of_the_agent_gets_no_orders():
+    agents = Answering(cancel=Result(), save=Result(data=b"state"))
+    eviction = eviction_after([], agents)
+    eviction._reactor.state.agents["a"].incarnation = 2
+    answered = asyncio.run(eviction.cancel())
+    assert (answered.cancel_success, agents.orders) == (False, [])
 
 
 def test_the_agent_gets_the_limit_of_its_state():
     agents = Answering(save=Result(data=b"state"))
     fed = []
-    saved = asyncio.run(eviction_after(None, fed, agents).save())
+    asyncio.run(eviction_after(fed, agents).save())
     ((kind, fields),) = agents.orders
     assert kind == "save"
-    rest = len(pack(saved)) - len(b"state")
+    ((stored, blobs),) = fed
+    rest = len(blobs[stored.state_key]) - len(b"state")
     assert 100_000 - rest - 1000 < fields["limit_bytes"] < 100_000 - rest
-    assert saved.current
-    assert [type(stimulus) for stimulus, _ in fed] == [StateStored]
+    assert isinstance(stored, StateStored)
+    assert stored.restorable
 
 
-def test_a_state_that_is_too_large_is_reported_and_the_previous_one_kept():
+def test_a_state_that_is_too_large_is_reported_and_nothing_is_written():
     agents = Answering(save=Result(error="too large", success=False, too_large=True))
-    told = asyncio.run(eviction_after(None, [], agents).checkpoint())
+    told = asyncio.run(eviction_after([], agents).checkpoint())
     assert told.reason == "state_too_large"
-    fed = []
-    before = pack(state(source="save_state", state=b"before"))
-    saved = asyncio.run(eviction_after(before, fed, agents).save())
-    assert (saved.state, saved.current) == (b"before", False)
-    assert "too large" in fed[-1][0].error
+    stimulus, blobs = saved_by(agents)
+    assert "too large" in stimulus.error
+    assert blobs == {}
 
 
 def test_what_does_not_fit_with_all_that_is_stored_with_it_is_not_kept():
     agents = Answering(save=Result(data=b"x" * 1000))
     fed = []
-    eviction = eviction_after(None, fed, agents, limit_bytes=1000)
+    eviction = eviction_after(fed, agents, limit_bytes=1000)
     with pytest.raises(StateTooLargeError):
         asyncio.run(eviction.save())
     ((stimulus, _),) = fed
@@ -155,7 +194,13 @@ def test_the_states_of_a_gang_are_packed_outside_the_loop(monkeypatch):
     monkeypatch.setattr(
         eviction_module, "pack", lambda saved: (packed_in.append(threading.get_ident()), b"")[1]
     )
-    gang = state(source="save_state", members=(b"x" * 600_000, None, b"x" * 600_000))
+    gang = SavedState(
+        task=TaskSpec(task_id="t"),
+        agent_name="a",
+        source="save_state",
+        saved_at=1.0,
+        members=(b"x" * 600_000, None, b"x" * 600_000),
+    )
     asyncio.run(eviction_module._stored_form(gang))
     assert packed_in != [threading.get_ident()]
 
@@ -175,25 +220,25 @@ def test_the_states_of_a_gang_are_packed_outside_the_loop(monkeypatch):
     ],
 )
 def test_a_cancel_without_effect_reports_that_the_method_continues(result, error):
-    answered = asyncio.run(eviction_after(None, [], Answering(cancel=result)).cancel())
+    answered = asyncio.run(eviction_after([], Answering(cancel=result)).cancel())
     assert (answered.cancel_success, answered.error) == (False, error)
 
 
 def test_a_cancel_that_did_not_return_has_timed_out():
-    answered = asyncio.run(eviction_after(None, [], DeadAgents()).cancel())
+    answered = asyncio.run(eviction_after([], DeadAgents()).cancel())
     assert (answered.cancel_success, answered.runs_on, answered.timed_out) == (False, False, True)
     assert answered.error.startswith("cancel() did not return within")
 
 
 def test_a_successful_cancel_reports_success():
     agents = Answering(cancel=Result(running=1))
-    answered = asyncio.run(eviction_after(None, [], agents).cancel())
+    answered = asyncio.run(eviction_after([], agents).cancel())
     assert (answered.cancel_success, answered.error) == (True, "")
 
 
 def test_the_notice_to_a_job_waits_for_its_driver_instead_of_for_the_grace():
     agents = Answering(on=Result(), notice=Result())
-    eviction = eviction_after(None, [], agents, job=True)
+    eviction = eviction_after([], agents, job=True)
     # As long as the grace, this would run into the limit of the test.
     asyncio.run(asyncio.wait_for(eviction.notice(3600.0), 5.0))
     assert agents.orders == [("notice", {"seconds": 3600.0})]
@@ -230,7 +275,7 @@ def test_an_agent_that_stands_still_is_told_as_long_as_there_is_grace(
     agents = Late(after_s, on=Result(), notice=Result())
 
     async def story():
-        await eviction_after(None, [], agents).notice(grace_s)
+        await eviction_after([], agents).notice(grace_s)
         return asyncio.get_running_loop().time()
 
     assert virtual_time.run(story()) == pytest.approx(lasts_s)

@@ -65,6 +65,8 @@ class AgentHost:
     #: Why it could not be built.
     _sm_error = ""
     _sm_restored: bool | None = None
+    #: Whether the object was built, and its saved state could not be restored.
+    _sm_restore_failed = False
     #: The accelerators that it may use; None: those that Ray gave to this actor.
     _sm_gpu_ids: tuple[str, ...] | None = None
 
@@ -144,7 +146,9 @@ class AgentHost:
             kwargs = {**kwargs, "job": init.job}
         built = cls(init.agent_name, init.labels, *args, **kwargs)
         if init.saved is not None:
+            self._sm_restore_failed = True
             self._sm_restored = _restore(built, init.saved)
+            self._sm_restore_failed = False
         return built
 
     def _sm_report(self) -> bytes:
@@ -164,6 +168,7 @@ class AgentHost:
             capabilities=self._sm_channel.capabilities(),
             state_restored=self._sm_restored,
             error=self._sm_error,
+            restore_failed=self._sm_restore_failed,
         )
 
 
@@ -216,11 +221,14 @@ def _resolved(refs: Sequence[ObjectRef]) -> Sequence[UserValue]:
 
 
 def _restore(built: UserObject, saved: bytes) -> bool:
-    """Call the object's ``restore_state`` with the saved state; False: its class has no such method."""
+    """Call the object's ``restore_state`` with the saved state; False: its class has no such method, or no
+    state was saved.
+    """
     take = getattr(built, "restore_state", None)
-    if take is None:
+    stored = msgspec.msgpack.decode(saved, type=SavedState)
+    if take is None or stored.state is None or not stored.restorable:
         return False
-    result = take(restorable(msgspec.msgpack.decode(saved, type=SavedState)))
+    result = take(cloudpickle.loads(stored.state))
     if inspect.iscoroutine(result):
         _beside_the_loop(asyncio.run, result)
     return True
@@ -232,17 +240,12 @@ def _beside_the_loop(call: UserFunction, *args: UserValue) -> UserValue:
         return beside.submit(call, *args).result()
 
 
-def restorable(saved: SavedState) -> UserValue:
-    """The argument of ``restore_state``: what ``save_state`` or the preserver returned, else all of it."""
-    return public_state(saved) if saved.state is None else cloudpickle.loads(saved.state)
-
-
 def public_state(saved: SavedState) -> dict[str, UserValue]:
     """The saved state as callers see it: the preserver's own dict, or everything that is known."""
     state = None if saved.state is None else cloudpickle.loads(saved.state)
     if saved.members:
         state = [None if own is None else cloudpickle.loads(own) for own in saved.members]
-    if saved.source in ("preserver", "given") and isinstance(state, dict):
+    if saved.source != "save_state" and isinstance(state, dict):
         return {"task_id": saved.task.task_id, **state}
     shown = {
         **task_row(saved.task),

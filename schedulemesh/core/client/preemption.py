@@ -86,7 +86,7 @@ def preempt_task(
     response = respond(connection, request)
     if not isinstance(response.outcome, AgentEvicted):
         return results.preempted(response.outcome, response.saved)
-    evicted = [results.evicted_task(*task) for task in response.evicted]
+    evicted = [results.evicted_task(task) for task in response.evicted]
     return {"success": True, "preempted": evicted}
 
 

@@ -9,7 +9,7 @@ import msgspec
 from ray.actor import ActorHandle
 
 from schedulemesh.core.agent.host import public_state
-from schedulemesh.domain.reasons import Change, PreemptionReason, Reason
+from schedulemesh.domain.reasons import Change, Reason
 from schedulemesh.domain.resources import Amounts
 from schedulemesh.domain.user_data import UserValue
 from schedulemesh.engine.messages.outcomes import (
@@ -24,7 +24,7 @@ from schedulemesh.engine.messages.outcomes import (
 )
 from schedulemesh.protocol import public
 from schedulemesh.protocol.agents import SavedState
-from schedulemesh.protocol.answers import MemberPlace, Response
+from schedulemesh.protocol.answers import EvictedState, MemberPlace, Response
 from schedulemesh.protocol.cluster_rows import MeasuredUsage
 from schedulemesh.protocol.task_rows import TaskInfo
 
@@ -77,8 +77,8 @@ class AgentInfo(TypedDict, total=False):
 
 
 class CandidateInfo(TaskInfo, total=False):
-    """A task that may be, or was, evicted. Where its state was not saved then, ``state_saved`` is False and
-    ``save_error`` says why.
+    """A task that may be, or was, evicted. One that was says in ``state_saved`` whether something of its
+    attempt was saved, and in ``save_error`` why its state could not be saved for the eviction.
     """
 
     agent_name: str
@@ -201,7 +201,7 @@ class PreemptionResult(Result, total=False):
     agent_name: str
     saved_state: dict[str, UserValue] | None
     cancel_success: bool
-    #: Whether the state of that moment was saved; a task that has none beside its payload counts as saved.
+    #: Whether something that the task can be restored from was saved since its attempt began.
     state_saved: bool
     save_error: str
     preempted: list[EvictedTask]
@@ -366,7 +366,7 @@ def preempted(outcome: RequestOutcome, saved: bytes | None) -> PreemptionResult:
         "agent_name": outcome.agent_name,
         "saved_state": None if saved is None else saved_state(saved),
         "cancel_success": outcome.cancel_success,
-        "state_saved": saved is not None and not outcome.save_error,
+        "state_saved": outcome.state_saved,
         "reason": outcome.reason.value,
     }
     if outcome.save_error:
@@ -375,7 +375,7 @@ def preempted(outcome: RequestOutcome, saved: bytes | None) -> PreemptionResult:
         answer["error"] = outcome.error
     if not outcome.runs_on:
         return answer
-    saved_or_not = "was not saved" if outcome.save_error else "was saved"
+    saved_or_not = "was saved" if outcome.state_saved else "was not saved"
     message = (
         f"task {outcome.task_id!r} was not cancelled and runs on: {outcome.error or 'cancel() failed'}; its "
         f"state {saved_or_not}. preempt_task ends it with its agent"
@@ -383,17 +383,16 @@ def preempted(outcome: RequestOutcome, saved: bytes | None) -> PreemptionResult:
     return {**answer, "success": False, "reason": Reason.NOT_CANCELLED.value, "error": message}
 
 
-def evicted_task(task_id: str, reason: PreemptionReason, saved: bytes | None) -> EvictedTask:
+def evicted_task(evicted: EvictedState) -> EvictedTask:
     """A manually evicted task with its saved state."""
-    state = None if saved is None else msgspec.msgpack.decode(saved, type=SavedState)
     answer: EvictedTask = {
-        "task_id": task_id,
-        "reason": reason.value,
-        "saved_state": None if saved is None else saved_state(saved),
-        "state_saved": state is not None and state.current,
+        "task_id": evicted.task_id,
+        "reason": evicted.reason.value,
+        "saved_state": saved_state(evicted.saved),
+        "state_saved": evicted.state_saved,
     }
-    if state is None or not state.current:
-        answer["save_error"] = "the state was not saved" if state is None else state.warning
+    if evicted.save_error:
+        answer["save_error"] = evicted.save_error
     return answer
 
 

@@ -18,7 +18,7 @@ from schedulemesh.domain.containers import as_elements, as_items
 from schedulemesh.domain.names import as_text, parse_name
 from schedulemesh.domain.numbers import parse_priority
 from schedulemesh.domain.reasons import Reason
-from schedulemesh.domain.task import TaskSpec, TaskState
+from schedulemesh.domain.task import TaskSpec, TaskState, task_row
 from schedulemesh.domain.user_data import UserValue
 from schedulemesh.engine.messages.outcomes import Done, Refused
 from schedulemesh.errors import InvalidRequestError, shown
@@ -30,6 +30,22 @@ from schedulemesh.protocol.requests import (
     RegisterStateHandlers,
 )
 from schedulemesh.protocol.state_requests import GetSavedState, RestoreTask, SaveTaskState
+
+#: The keys of what is shown of a task without a state.
+_KNOWN = frozenset(
+    {
+        *task_row(TaskSpec(task_id="t")),
+        "agent_name",
+        "source",
+        "saved_at",
+        "consistent",
+        "warning",
+        "last_metrics",
+        "progress",
+        "payload",
+        "state",
+    }
+)
 
 #: Returns the state of a task that is about to be evicted.
 Preserver = Callable[[TaskState], dict[str, UserValue]]
@@ -103,7 +119,10 @@ def given_state(given: object, now: float) -> SavedState:
     fields = {as_text(key): value for key, value in items}
     if "task_id" not in fields:
         raise InvalidRequestError(f"a saved state must be {expected}, not {shown(given)}")
-    own = as_text(fields.get("source")) == "save_state" and "state" in fields
+    source = as_text(fields.get("source"))
+    # What is known of a task without a state is no state, unless its holder has added something.
+    bare = source == "payload" and fields.get("state") is None and fields.keys() <= _KNOWN
+    own = source == "save_state" and "state" in fields
     gang = own and "world_size" in fields
     priority = fields.get("priority")
     return SavedState(
@@ -115,7 +134,7 @@ def given_state(given: object, now: float) -> SavedState:
             ),
         ),
         agent_name=_optional_name(fields, "agent_name"),
-        source="save_state" if own else "given",
+        source="save_state" if own else "payload" if bare else "given",
         saved_at=now,
         state=None if gang else ship_state(fields["state"] if own else dict(items)),
         members=_members(fields["state"]) if gang else (),

@@ -43,8 +43,11 @@ class RunFields(TypedDict, total=False):
     #: The arguments of that method, or of the function that is submitted in place of a class.
     run_args: Sequence[UserValue] | None
     run_kwargs: Mapping[str, UserValue] | None
-    #: How often it is started again after its run raised or its agent was lost.
+    #: How often it is started again after its run raised, it could not be started, or its agent was lost.
     max_retries: int
+    #: What becomes of it, after its retries, when its saved state cannot be restored: "fail", "previous" (it
+    #: is started from the state before) or "restart" (it is started anew); None: "fail".
+    on_restore_failure: str | None
 
 
 class ConstructionFields(TypedDict, total=False):

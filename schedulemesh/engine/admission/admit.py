@@ -182,6 +182,7 @@ def admit(tx: Transaction, request: Request, plan: Plan | None) -> Pending:
         request_id=stimulus.request_id,
         state_key=stimulus.state_key,
         choose_node=stimulus.choose_node,
+        attempts=stimulus.attempts,
     )
     assignment = _assignment(request, plan)
     if assignment is not None:

@@ -13,7 +13,7 @@ import msgspec
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import Resources
-from schedulemesh.domain.task import TaskSpec
+from schedulemesh.domain.task import FIRST_ATTEMPT, Attempts, TaskSpec
 from schedulemesh.engine import explain
 from schedulemesh.engine.admission.admit import Request, admit, would_run
 from schedulemesh.engine.admission.evictions import (
@@ -385,10 +385,16 @@ def submit_again(
     task: TaskSpec | None,
     state_key: str | None,
     request_id: str | None = None,
+    attempts: Attempts = FIRST_ATTEMPT,
 ) -> RequestOutcome:
     """Admit an agent that ran before, built from a saved state, where it fits without evicting anyone."""
     submission = TaskSubmitted(
-        agent=agent, task=task, may_preempt=False, state_key=state_key, request_id=request_id
+        agent=agent,
+        task=task,
+        may_preempt=False,
+        state_key=state_key,
+        request_id=request_id,
+        attempts=attempts,
     )
     return submit(tx, submission)
 
@@ -407,7 +413,7 @@ def readmit(tx: Transaction, past: Preempted, made: set[str]) -> bool:
         return False
     if fact.agent.name in made:
         return register(tx, fact.task, fact.agent.name) is None
-    outcome = submit_again(tx, fact.agent, fact.task, past.state_key)
+    outcome = submit_again(tx, fact.agent, fact.task, past.state_key, attempts=fact.attempts)
     if isinstance(outcome, Pending):
         made.add(fact.agent.name)
         return True

@@ -16,11 +16,11 @@ from schedulemesh.engine.admission.decide import readmit, requeue_victim
 from schedulemesh.engine.admission.requeue import (
     ROOM_TAKEN,
     answer_not_run,
-    is_drained,
     requeue,
     requeue_failed,
+    requeue_not_started,
     requeue_without_room,
-    task_that_died,
+    task_not_started,
     task_to_retry,
     task_without_room,
     victims_to_requeue,
@@ -79,11 +79,11 @@ def undo(
     error: str,
     *,
     detail: str = "",
-    died: bool = False,
+    restore_failed: bool = False,
 ) -> RequestOutcome | None:
     """Remove an incoming agent, and restart its victims where that is possible. Where external work may have
-    got the room that they left, they join the queue, because a start could find none. ``died``: its process
-    died while it started, which counts as a failure of a task from the queue.
+    got the room that they left, they join the queue, because a start could find none. ``restore_failed``:
+    the state that its object was to be built from could not be restored.
 
     A group that is not kept is removed only after them, because it may be the one that they ran in.
     """
@@ -91,7 +91,7 @@ def undo(
     if submission is None:
         raise ValueError(f"agent {agent.spec.name!r} has run, and its start cannot be undone")
     waits_again = task_without_room(tx.state, agent, reason)
-    failed = task_that_died(tx.state, agent) if died else None
+    failed = task_not_started(tx.state, agent, reason, restore_failed=restore_failed)
     taken = bool(submission.evicting) and reason in ROOM_TAKEN
     if taken and submission.task_id is not None:
         node_ids = _nodes_of(tx.state, agent)
@@ -109,7 +109,7 @@ def undo(
     if waits_again is not None:
         requeue_without_room(tx, waits_again, agent)
     if failed is not None:
-        requeue_failed(tx, failed, agent)
+        requeue_not_started(tx, failed, agent, restore_failed=restore_failed)
     refused = Refused(
         reason=reason,
         error=error,
@@ -176,7 +176,7 @@ def _terminate(
         )
     )
     for task in returning:
-        requeue(tx, task, agent, evicted=not is_drained(task))
+        requeue(tx, task, agent, evicted=True)
     if failed is not None:
         requeue_failed(tx, failed, agent)
     return evicted

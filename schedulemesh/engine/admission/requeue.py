@@ -4,15 +4,16 @@ room for them.
 
 from __future__ import annotations
 
-from schedulemesh.domain.reasons import PreemptionReason, Reason
-from schedulemesh.domain.resources import UNIT
-from schedulemesh.domain.task import Attempts
+import msgspec
+
+from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages.outcomes import Queued, Refused, RequestOutcome
 from schedulemesh.engine.messages.queue_facts import TaskQueued
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.state.agents import Agent, Ending, Submission
 from schedulemesh.engine.state.gangs import core_runs
 from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.past import attempts_of
 from schedulemesh.engine.state.task_phases import Preempting
 from schedulemesh.engine.state.tasks import RunningTask
 from schedulemesh.engine.transaction import Transaction
@@ -28,6 +29,9 @@ _NO_ROOM = frozenset(
     (Reason.PREEMPTION_FAILED, Reason.CLUSTER_OUT_OF_RESOURCES, Reason.GROUP_UNPLACEABLE)
 )
 
+#: Refusals of starts that count as failures of the task.
+_FAILED_STARTS = frozenset((Reason.AGENT_START_FAILED, Reason.AGENT_START_TIMEOUT))
+
 #: Those by which external work may have got the room that an eviction freed.
 ROOM_TAKEN = frozenset((Reason.CLUSTER_OUT_OF_RESOURCES, Reason.GROUP_UNPLACEABLE))
 
@@ -37,7 +41,7 @@ def returns_when_evicted(state: MeshState, task: RunningTask, agent: Agent) -> b
     spec = agent.spec
     if not task.number or not spec.class_key or not spec.restartable:
         return False
-    if is_drained(task):
+    if task.is_drained:
         return task.spec.on_preempted != "drop"
     pool = state.ledger.accounts.get(spec.pool_name)
     default = "drop" if pool is None else pool.spec.on_preempted
@@ -68,24 +72,44 @@ def task_to_retry(state: MeshState, agent: Agent) -> RunningTask | None:
     return None
 
 
-def task_that_died(state: MeshState, agent: Agent) -> RunningTask | None:
-    """The task of an agent that came from the queue and died while it started, if it has retries left."""
+def task_not_started(
+    state: MeshState, agent: Agent, reason: Reason, *, restore_failed: bool
+) -> RunningTask | None:
+    """The task of an agent that did not start, which is tried again as one whose run has failed: it came from
+    the queue or had run before. It has retries left, or, where its state could not be restored, may be
+    started from another state or anew. None: there is none.
+    """
     submission = agent.submission
-    if submission is None or not submission.queued:
+    if submission is None or reason not in _FAILED_STARTS:
         return None
     task = state.running.by_id.get(submission.task_id or "")
-    return task if task is not None and may_retry(state, task, agent) else None
+    if task is None or not (submission.queued or task.attempts.number > 1):
+        return None
+    if may_retry(state, task, agent):
+        return task
+    if not restore_failed or task.attempts.fell_back or not agent.spec.restartable:
+        return None
+    how = task.spec.on_restore_failure
+    has_other = how == "previous" and task.attempts.previous_state is not None
+    return task if has_other or how == "restart" else None
+
+
+def requeue_not_started(
+    tx: Transaction, task: RunningTask, agent: Agent, *, restore_failed: bool
+) -> None:
+    """Have a task of ``task_not_started`` join the queue again."""
+    if not restore_failed or task.attempts.failures < task.spec.max_retries:
+        requeue_failed(tx, task, agent)
+        return
+    other = task.attempts.previous_state if task.spec.on_restore_failure == "previous" else None
+    attempts = msgspec.structs.replace(task.attempts, previous_state=task.state_key, fell_back=True)
+    requeue_failed(tx, msgspec.structs.replace(task, state_key=other, attempts=attempts), agent)
 
 
 def requeue_failed(tx: Transaction, task: RunningTask, agent: Agent) -> None:
     """Have a task that failed join the queue again; it waits twice as long each time."""
     wait_s = min(_RETRY_MAX_S, _RETRY_S * 2.0**task.attempts.failures)
     requeue(tx, task, agent, failed=True, not_before=tx.now + wait_s)
-
-
-def is_drained(task: RunningTask) -> bool:
-    """Whether a task is evicted because its node or pool is drained, which counts as no preemption of it."""
-    return isinstance(task.phase, Preempting) and task.phase.reason is PreemptionReason.DRAINED
 
 
 def _is_deleted(agent: Agent) -> bool:
@@ -146,28 +170,6 @@ def requeue(
             attempts=attempts_of(task, agent, tx.now, evicted=evicted, failed=failed),
             not_before=not_before,
         )
-    )
-
-
-def attempts_of(
-    task: RunningTask,
-    agent: Agent | None,
-    now: float,
-    *,
-    evicted: bool = False,
-    failed: bool = False,
-) -> Attempts:
-    """What a task has behind it that ends now; ``agent`` None: it was created elsewhere."""
-    before = task.attempts
-    if agent is None:
-        return before
-    ran_s = max(0.0, now - task.started_at) if agent.committed else 0.0
-    return Attempts(
-        arrived_at=agent.admitted_at if before.arrived_at is None else before.arrived_at,
-        preemptions=before.preemptions + evicted,
-        failures=before.failures + failed,
-        ran_s=before.ran_s + ran_s,
-        gpu_s=before.gpu_s + ran_s * agent.spec.resources.gpu / UNIT,
     )
 
 

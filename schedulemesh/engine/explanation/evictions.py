@@ -23,7 +23,7 @@ def last_eviction(state: MeshState, task_id: str) -> Eviction | None:
         by_pool="" if by is None else by.pool_name,
         by_owner="" if by_task is None else by_task.owner,
         by_client=record.client,
-        state_saved=record.state_key is not None and not record.save_error,
+        state_saved=record.state_saved,
         saved_at=record.saved_at,
         save_error=record.save_error,
         lost_s=record.lost_s,

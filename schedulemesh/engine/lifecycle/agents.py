@@ -152,6 +152,9 @@ def agent_reported(tx: Transaction, stimulus: s.AgentReported) -> RequestOutcome
     if agent is None or not isinstance(agent.phase, Starting):
         return None
     submission = agent.phase.submission
+    restored = stimulus.state_restored
+    if restored is None and _has_run_before(tx.state, agent):
+        restored = False  # nothing of its earlier attempts was saved
     if agent.group_id is not None and not is_placed(tx.state, agent.group_id):
         return None  # its group was lost while it started, and it is being stopped
     tx.emit(
@@ -165,7 +168,7 @@ def agent_reported(tx: Transaction, stimulus: s.AgentReported) -> RequestOutcome
             capabilities=stimulus.capabilities,
             actor_name=stimulus.actor_name,
             actor_namespace=stimulus.actor_namespace,
-            state_restored=stimulus.state_restored,
+            state_restored=restored,
             members=stimulus.members,
             room=stimulus.room,
         )
@@ -182,12 +185,20 @@ def agent_reported(tx: Transaction, stimulus: s.AgentReported) -> RequestOutcome
         preempted=tuple(_as_evicted(tx, victim) for victim in submission.evicting),
         node_id=agent.node_id,
         restartable=agent.spec.restartable,
-        state_restored=stimulus.state_restored,
+        state_restored=restored,
         group_id=agent.group_id,
         group_path=agent.place.path if isinstance(agent.place, InGroup) else "",
         whole_pool=agent.spec.resources == quota,
     )
     return tx.answer(submission.request_id, accepted)
+
+
+def _has_run_before(state: MeshState, agent: Agent) -> bool:
+    """Whether the task that an agent is started for has had an attempt before."""
+    return any(
+        state.running.by_id[task_id].attempts.number > 1
+        for task_id in state.running.on_agent(agent.spec.name)
+    )
 
 
 def order_runs(tx: Transaction, agent: Agent) -> None:
@@ -211,10 +222,12 @@ def order_runs(tx: Transaction, agent: Agent) -> None:
 
 def _as_evicted(tx: Transaction, victim: Candidate) -> Candidate:
     """A victim, and whether its state was saved."""
-    past = tx.state.preempted.get(victim.task_id)
-    if past is None or not past.fact.save_error:
+    record = tx.state.evictions.of_task(victim.task_id)
+    if record is None or record.evicted_at is None:
         return victim
-    return msgspec.structs.replace(victim, save_error=past.fact.save_error)
+    return msgspec.structs.replace(
+        victim, state_saved=record.state_saved, save_error=record.save_error
+    )
 
 
 def start_failed(tx: Transaction, stimulus: s.AgentStartFailed) -> RequestOutcome | None:
@@ -224,8 +237,14 @@ def start_failed(tx: Transaction, stimulus: s.AgentStartFailed) -> RequestOutcom
         return None
     if isinstance(agent.phase, (Running, Ending)):
         return process_gone(tx, agent)
-    error, detail = stimulus.error, stimulus.detail
-    return undo(tx, agent, stimulus.reason, error, detail=detail, died=stimulus.died)
+    return undo(
+        tx,
+        agent,
+        stimulus.reason,
+        stimulus.error,
+        detail=stimulus.detail,
+        restore_failed=stimulus.restore_failed,
+    )
 
 
 def agent_gone(tx: Transaction, stimulus: s.AgentGone) -> RequestOutcome | None:
@@ -245,7 +264,7 @@ def process_gone(tx: Transaction, agent: Agent) -> RequestOutcome | None:
         return _answer_deleted(tx, phase.submission, "the agent was deleted before it started")
     if isinstance(phase, Starting):
         error = "the agent's process died"
-        return undo(tx, agent, Reason.AGENT_START_FAILED, error, died=True)
+        return undo(tx, agent, Reason.AGENT_START_FAILED, error)
     if isinstance(phase, Running):
         ended(tx, agent, EndReason.LOST)
         return Done()

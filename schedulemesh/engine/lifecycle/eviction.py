@@ -8,7 +8,6 @@ from schedulemesh.domain.end_reasons import EndReason
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.admission.admit import evict_instruction
-from schedulemesh.engine.admission.requeue import attempts_of
 from schedulemesh.engine.explain import pool_not_found
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.facts import (
@@ -26,8 +25,10 @@ from schedulemesh.engine.messages.outcomes import (
     Refused,
     RequestOutcome,
 )
+from schedulemesh.engine.preemption.savable import saves_states
 from schedulemesh.engine.state.agents import Agent, Running
 from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.past import attempts_of
 from schedulemesh.engine.state.task_phases import Preempting
 from schedulemesh.engine.state.tasks import RunningTask
 from schedulemesh.engine.transaction import Transaction
@@ -129,15 +130,21 @@ def _evict_agent(tx: Transaction, stimulus: s.PreemptionRequested, agent: Agent)
 
 
 def state_stored(tx: Transaction, stimulus: s.StateStored) -> None:
-    """A task's state is kept; a task that ended meanwhile needs none."""
-    if stimulus.task_id in tx.state.running.by_id:
-        tx.emit(
-            StateSaved(
-                task_id=stimulus.task_id,
-                state_key=stimulus.state_key,
-                at=tx.now,
-            )
+    """A task's state is kept; a task that ended meanwhile needs none. What cannot be restored never replaces
+    a state that is kept already.
+    """
+    task = tx.state.running.by_id.get(stimulus.task_id)
+    if task is None or (task.state_key is not None and not stimulus.restorable):
+        return
+    tx.emit(
+        StateSaved(
+            task_id=stimulus.task_id,
+            state_key=stimulus.state_key,
+            at=tx.now,
+            saved_at=stimulus.saved_at,
+            restorable=stimulus.restorable,
         )
+    )
 
 
 def state_not_saved(tx: Transaction, stimulus: s.StateNotSaved) -> None:
@@ -161,6 +168,7 @@ def task_cancelled(tx: Transaction, stimulus: s.CancelAnswered) -> RequestOutcom
         agent_name=task.agent_name,
         reason=preempting.reason,
         state_key=task.state_key,
+        state_saved=task.saved_at is not None,
         cancel_success=stimulus.cancel_success,
         runs_on=runs_on,
         save_error=preempting.save_error,
@@ -183,6 +191,10 @@ def all_preempted(tx: Transaction, agent: Agent) -> tuple[str, ...]:
         if not isinstance(preempting, Preempting):
             continue
         evicted.append(task_id)
+        if _died_unsaved(state, task, agent, preempting):
+            error = "its process died before its state was saved"
+            tx.emit(SavingFailed(task_id=task_id, at=tx.now, error=error))
+            preempting = msgspec.structs.replace(preempting, save_error=error)
         tx.emit(_preempted(tx, task, agent, preempting))
         if preempting.request_id is not None:
             gone = Evicted(
@@ -190,11 +202,22 @@ def all_preempted(tx: Transaction, agent: Agent) -> tuple[str, ...]:
                 agent_name=task.agent_name,
                 reason=preempting.reason,
                 state_key=task.state_key,
+                state_saved=task.saved_at is not None,
                 save_error=preempting.save_error,
                 error="the agent's process died before cancel() answered",
             )
             tx.answer(preempting.request_id, gone)
     return tuple(evicted)
+
+
+def _died_unsaved(
+    state: MeshState, task: RunningTask, agent: Agent, preempting: Preempting
+) -> bool:
+    """Whether an agent that saves states is gone, and it is not known that it saved for the eviction."""
+    record = state.evictions.of_task(task.spec.task_id)
+    if preempting.save_error or record is None or not saves_states(state, agent):
+        return False
+    return record.saved_at is None or record.saved_at < record.decided_at
 
 
 def _preempted(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.task import FIRST_ATTEMPT
 from schedulemesh.engine.admission.decide import submit_again
 from schedulemesh.engine.lifecycle.agents import current, order_runs
 from schedulemesh.engine.lifecycle.registration import duplicate_task, register, without_parent
@@ -56,7 +57,8 @@ def _with_tasks(tx: Transaction, lost: LostAgent, request_id: str | None) -> Req
     """
     left = [t for t in lost.tasks if duplicate_task(tx.state, t[0].task_id) is None]
     first, state_key = next(iter(left or lost.tasks), (None, None))
-    outcome = submit_again(tx, lost.spec, first, state_key, request_id)
+    attempts = FIRST_ATTEMPT if first is None else lost.attempts.get(first.task_id, FIRST_ATTEMPT)
+    outcome = submit_again(tx, lost.spec, first, state_key, request_id, attempts)
     if isinstance(outcome, Pending):
         for task, _ in left[1:]:
             if without_parent(tx.state, task) is None:

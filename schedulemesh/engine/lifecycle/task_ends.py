@@ -129,6 +129,7 @@ def _answer_eviction(tx: Transaction, task: RunningTask, preempting: Preempting,
         agent_name=task.agent_name,
         reason=preempting.reason,
         state_key=task.state_key,
+        state_saved=task.saved_at is not None,
         save_error=preempting.save_error,
         error=f"the task {how} before it was preempted",
     )

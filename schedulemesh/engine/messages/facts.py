@@ -134,6 +134,8 @@ class AgentAdmitted(Fact, tag="agent_admitted", frozen=True, kw_only=True):
     waits_for_groups: tuple[str, ...] = ()
     #: False: the user's Ray options place it, and its node is known once it reports.
     choose_node: bool = True
+    #: What happened to the task before, where it has run and did not wait in the queue.
+    attempts: Attempts = FIRST_ATTEMPT
 
 
 class ClaimGrew(Fact, tag="claim_grew", frozen=True, kw_only=True):
@@ -334,6 +336,17 @@ class StateSaved(Fact, tag="state_saved", frozen=True, kw_only=True):
     task_id: str
     state_key: str
     at: float
+    #: When the state was taken; None: ``at``.
+    saved_at: float | None = None
+    #: False: it is the payload and the last metrics, from which no work can be restored.
+    restorable: bool = True
+
+    @property
+    def work_saved_at(self) -> float | None:
+        """Until when the work of the task can be restored; None: nothing of it can."""
+        if not self.restorable:
+            return None
+        return self.at if self.saved_at is None else min(self.saved_at, self.at)
 
 
 class SavingFailed(Fact, tag="saving_failed", frozen=True, kw_only=True):

@@ -33,7 +33,9 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     reason: PreemptionReason
     #: Seconds since its start or its last saved state: the most work that its eviction can lose.
     lost_work: float = 0.0
-    #: Why its state was not saved when it was evicted; empty: it was, it has none, or it was not evicted.
+    #: Whether something of its present work was saved when it had been evicted; None: it was not evicted.
+    state_saved: bool | None = None
+    #: Why its state could not be saved for the eviction; empty: it was, it has none, or it was not evicted.
     save_error: str = ""
 
     @property
@@ -152,12 +154,14 @@ class Evicted(Outcome, tag="evicted", frozen=True, kw_only=True):
     task_id: str
     agent_name: str
     reason: PreemptionReason
-    #: The key of its saved state; None: nothing was saved.
+    #: The key of its last stored state, which may be an earlier one; None: there is none.
     state_key: str | None = None
+    #: Whether something that it can be restored from was saved since its attempt began.
+    state_saved: bool = False
     cancel_success: bool = False
     #: Whether its method runs on because it could not be cancelled; then it is not preempted.
     runs_on: bool = False
-    #: Why its state was not saved at that time; empty: it was saved, or it has none.
+    #: Why its state could not be saved for the eviction; empty: it was, or it has none.
     save_error: str = ""
     #: What went wrong while saving or cancelling; empty: nothing.
     error: str = ""

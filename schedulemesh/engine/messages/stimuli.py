@@ -17,7 +17,7 @@ from schedulemesh.domain.labels import Selector
 from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.reasons import PreemptionReason, Reason
-from schedulemesh.domain.task import TaskSpec
+from schedulemesh.domain.task import FIRST_ATTEMPT, Attempts, TaskSpec
 from schedulemesh.domain.tokens import Role, TokenSpec
 from schedulemesh.engine.messages.audit_facts import ChangeAnswered
 from schedulemesh.engine.messages.job_stimuli import JobBeyondClaim, JobWorkObserved
@@ -102,6 +102,9 @@ class TaskSubmitted(Request, frozen=True, kw_only=True):
     client: str | None = None
     #: The key of the saved state that its object is built from; clients cannot set it.
     state_key: str | None = None
+    #: What happened to the task before, where it has run and does not wait in the queue; clients cannot set
+    #: it.
+    attempts: Attempts = FIRST_ATTEMPT
     #: Whether the task waits in the queue if it does not fit now.
     queue: bool = False
     #: Seconds after which a task that waits in the queue is cancelled; None: it waits without limit.
@@ -216,8 +219,8 @@ class AgentStartFailed(Stimulus, frozen=True, kw_only=True):
     error: str
     #: The traceback of what its class raised; empty: it raised nothing.
     detail: str = ""
-    #: Whether its process was there and died: that is a failure, after which a task may be tried again.
-    died: bool = False
+    #: Whether the state that its object was to be built from could not be restored.
+    restore_failed: bool = False
 
 
 class AgentGone(Stimulus, frozen=True, kw_only=True):
@@ -268,10 +271,14 @@ class StateStored(Stimulus, frozen=True, kw_only=True):
 
     task_id: str
     state_key: str
+    #: When the state was taken; None: now.
+    saved_at: float | None = None
+    #: False: it is the payload and the last metrics, from which no work can be restored.
+    restorable: bool = True
 
 
 class StateNotSaved(Stimulus, frozen=True, kw_only=True):
-    """The current state of a task that is being evicted could not be saved; an earlier one may be stored."""
+    """The current state of a task that is being evicted could not be saved; an earlier one stays stored."""
 
     task_id: str
     error: str

@@ -40,12 +40,22 @@ from schedulemesh.engine.state.tasks import RunningTask, TaskClass
 
 
 def can_be_saved(state: MeshState, agent: Agent) -> bool:
-    """Whether an eviction keeps the work of an agent: it runs, and itself or its pool saves states, or it is
-    a job, whose driver keeps its work in a folder.
+    """Whether an eviction keeps the work of an agent: it runs, and itself or its pool saves states; or it is
+    a job or a lease that has saved something in any of its attempts.
     """
     if not isinstance(agent.phase, Running):
         return False
-    if agent.spec.job is not None or "save_state" in agent.phase.capabilities:
+    if agent.spec.job is None and agent.spec.lease is None:
+        return saves_states(state, agent)
+    tasks = map(state.running.by_id.__getitem__, state.running.on_agent(agent.spec.name))
+    return any(task.saved_at is not None or task.attempts.has_saved for task in tasks)
+
+
+def saves_states(state: MeshState, agent: Agent) -> bool:
+    """Whether an agent that has run saves its state when it is asked to, or its pool does."""
+    if agent.process is None:
+        return False
+    if "save_state" in agent.process.capabilities:
         return True
     handlers = state.handlers.get(agent.spec.pool_name)
     return handlers is not None and handlers.preserver_key is not None

@@ -20,7 +20,7 @@ from schedulemesh.domain.agent import AgentSpec, MemberProcess
 from schedulemesh.domain.end_reasons import EndReason
 from schedulemesh.domain.placement import OnNode, Place
 from schedulemesh.domain.resources import NOTHING, Resources
-from schedulemesh.domain.task import TaskSpec
+from schedulemesh.domain.task import Attempts, TaskSpec
 from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.messages.facts import merged
 from schedulemesh.engine.messages.outcomes import Candidate, RequestOutcome
@@ -284,6 +284,8 @@ class LostAgent(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     #: Each of its tasks with the key of its last saved state, if any.
     tasks: tuple[tuple[TaskSpec, str | None], ...] = ()
+    #: What is behind each of them, its loss included, by task.
+    attempts: dict[str, Attempts] = {}
     #: Whether it was reported that it cannot be rebuilt.
     reported: bool = False
 

@@ -48,10 +48,12 @@ class EvictionFacts:
         self._touch(task.agent_name)
 
     def state_saved(self, fact: f.StateSaved) -> None:
-        """The work of the task up to now would not be lost."""
-        self._running.save(fact.task_id, fact.at, fact.state_key)
+        """The work of the task until the state was taken would not be lost, if it can be restored."""
+        saved_at = fact.work_saved_at
+        self._running.save(fact.task_id, saved_at, fact.state_key)
         self._orphan_children(fact.task_id)
-        self._evictions.note_saved(fact.task_id, fact.at, fact.state_key)
+        if saved_at is not None:
+            self._evictions.note_saved(fact.task_id, saved_at, fact.state_key)
         self._touch(self._running.by_id[fact.task_id].agent_name)
 
     def saving_failed(self, fact: f.SavingFailed) -> None:

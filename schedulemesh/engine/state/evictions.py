@@ -51,7 +51,9 @@ class EvictionRecord(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False)
     client: str = ""
     #: The key of the state that it can be restored from; None: there is none, or it is no longer kept.
     state_key: str | None = None
+    #: When that was last written, in the attempt that was evicted; None: nothing of it was saved.
     saved_at: float | None = None
+    #: Why it could not be saved for the eviction; empty: it was, or it saves nothing.
     save_error: str = ""
     #: When the task had been evicted; None: it is being evicted.
     evicted_at: float | None = None
@@ -69,6 +71,11 @@ class EvictionRecord(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False)
     ran_again_at: float | None = None
     #: Since when the GPUs of its agent were idle; None: they were not.
     idle_since: float | None = None
+
+    @property
+    def state_saved(self) -> bool:
+        """Whether something that it can be restored from was saved since the attempt began."""
+        return self.saved_at is not None
 
     @property
     def lost_s(self) -> float:

@@ -44,7 +44,7 @@ from schedulemesh.engine.state.group_updates import GroupFacts
 from schedulemesh.engine.state.groups import GroupTable
 from schedulemesh.engine.state.job_updates import JobFacts
 from schedulemesh.engine.state.measurement_updates import MeasurementFacts
-from schedulemesh.engine.state.past import Past
+from schedulemesh.engine.state.past import Past, attempts_of
 from schedulemesh.engine.state.queue import Queue
 from schedulemesh.engine.state.queue_updates import QueueFacts, release_children
 from schedulemesh.engine.state.quota import Ledger
@@ -267,6 +267,7 @@ class MeshState:
                     queued.attempts, arrived_at=queued.arrived_at
                 )
             else:
+                running.attempts = fact.attempts
                 running.number = self.queue.next_number
                 self.queue.next_number += 1
 
@@ -383,6 +384,10 @@ class MeshState:
                     spec=agent.spec,
                     at=fact.at,
                     tasks=tuple((task.spec, task.state_key) for task in tasks),
+                    attempts={
+                        task.spec.task_id: attempts_of(task, agent, fact.at, failed=True)
+                        for task in tasks
+                    },
                 )
             )
         self.past.note_former(fact.agent_name)

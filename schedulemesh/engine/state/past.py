@@ -10,11 +10,12 @@ import msgspec
 
 from schedulemesh.domain.end_reasons import EndReason, TaskEndReason
 from schedulemesh.domain.reasons import PreemptionReason, Reason
+from schedulemesh.domain.resources import UNIT
 from schedulemesh.domain.task import FIRST_ATTEMPT, Attempts, EndState, TaskPhase, TaskSpec
 from schedulemesh.domain.task_kinds import TaskKind
 from schedulemesh.engine.messages.facts import AgentEnded, TaskEnded, TaskPreempted
 from schedulemesh.engine.messages.queue_facts import TaskCancelled
-from schedulemesh.engine.state.agents import LostAgent, Preempted
+from schedulemesh.engine.state.agents import Agent, LostAgent, Preempted
 from schedulemesh.engine.state.estimates import Estimates
 from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.engine.state.tasks import RunningTask
@@ -61,6 +62,8 @@ class EndedTask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     error: str = ""
     #: The key of the stored result or exception; None: there is none.
     result_key: str | None = None
+    #: The key of its saved state where it could not be started from it; None: there is none.
+    state_key: str | None = None
     #: Whether there was a result that is no longer kept.
     expired: bool = False
     #: How often it was evicted and failed, its end included.
@@ -77,6 +80,31 @@ def _counted(attempts: Attempts, reason: TaskEndReason | None) -> Attempts:
         attempts,
         preemptions=attempts.preemptions + (reason is TaskEndReason.PREEMPTED),
         failures=attempts.failures + (reason in _FAILURES),
+    )
+
+
+def attempts_of(
+    task: RunningTask,
+    agent: Agent | None,
+    now: float,
+    *,
+    evicted: bool = False,
+    failed: bool = False,
+) -> Attempts:
+    """What a task has behind it that ends now; ``agent`` None: it was created elsewhere."""
+    before = task.attempts
+    if agent is None:
+        return before
+    ran_s = max(0.0, now - task.started_at) if agent.committed else 0.0
+    return msgspec.structs.replace(
+        before,
+        arrived_at=agent.admitted_at if before.arrived_at is None else before.arrived_at,
+        preemptions=before.preemptions + (evicted and not task.is_drained),
+        failures=before.failures + failed,
+        drains=before.drains + (evicted and task.is_drained),
+        ran_s=before.ran_s + ran_s,
+        gpu_s=before.gpu_s + ran_s * agent.spec.resources.gpu / UNIT,
+        has_saved=before.has_saved or task.saved_at is not None,
     )
 
 
@@ -182,6 +210,7 @@ class Past:
                 at=fact.at,
                 reason=_code(reason),
                 error=fact.error,
+                state_key=task.state_key if fact.reason is EndReason.START_FAILED else None,
                 attempts=_counted(task.attempts, reason),
             )
         )
@@ -247,6 +276,8 @@ class Past:
         for task_id, ended in self.ended.items():
             if ended.result_key in state_keys:
                 self.ended[task_id] = msgspec.structs.replace(ended, result_key=None, expired=True)
+            elif ended.state_key in state_keys:
+                self.ended[task_id] = msgspec.structs.replace(ended, state_key=None)
 
     def _forget_lost(self, agent_name: str) -> None:
         lost = self.lost.pop(agent_name, None)

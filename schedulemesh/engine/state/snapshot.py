@@ -196,21 +196,23 @@ def referenced(state: MeshState) -> frozenset[str]:
     specs = [agent.spec for agent in state.agents.values()]
     tasks = [task.spec for task in state.running.by_id.values()]
     keys.update(a.submission.state_key for a in state.agents.values() if a.submission is not None)
-    keys.update(task.state_key for task in state.running.by_id.values())
+    for running in state.running.by_id.values():
+        keys |= {running.state_key, running.attempts.previous_state}
     for waiting in state.queue.by_id.values():
-        keys.add(waiting.submission.state_key)
+        keys |= {waiting.submission.state_key, waiting.attempts.previous_state}
         specs.append(waiting.submission.agent)
         tasks.append(waiting.spec)
     for past in state.preempted.values():
         if past.ran_again:
             continue
-        keys.add(past.state_key)
+        keys |= {past.state_key, past.fact.attempts.previous_state}
         specs += [] if past.fact.agent is None else [past.fact.agent]
         tasks.append(past.fact.task)
     for lost in state.lost.values():
         specs.append(lost.spec)
         tasks += [task for task, _ in lost.tasks]
         keys.update(state_key for _, state_key in lost.tasks)
+        keys.update(attempts.previous_state for attempts in lost.attempts.values())
     for handlers in state.handlers.values():
         keys |= {handlers.preserver_key, handlers.restorer_key}
     keys.update(key for spec in specs for key in (spec.class_key, spec.arguments_key))
@@ -225,7 +227,8 @@ def referenced(state: MeshState) -> frozenset[str]:
     for account in state.ledger.accounts.values():
         if account.spec.groups is not None and account.spec.groups.warm is not None:
             keys.add(account.spec.groups.warm.class_key)
-    keys.update(ended.result_key for ended in state.ended.values())
+    for ended in state.ended.values():
+        keys |= {ended.result_key, ended.state_key}
     for task in tasks:
         keys |= {task.payload_key, task.run_key}
     return frozenset(key for key in keys if key)
@@ -241,7 +244,8 @@ def past_states(state: MeshState) -> dict[str, float]:
         if not past.ran_again and task_id not in state.queue.by_id
     ]
     found += [(lost.at, key) for lost in state.lost.values() for _, key in lost.tasks]
-    found += [(ended.at, ended.result_key) for ended in state.ended.values()]
+    for ended in state.ended.values():
+        found += [(ended.at, ended.result_key), (ended.at, ended.state_key)]
     return {key: at for at, key in sorted((at, key) for at, key in found if key)}
 
 

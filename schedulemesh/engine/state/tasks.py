@@ -19,6 +19,7 @@ import msgspec
 from sortedcontainers import SortedList
 
 from schedulemesh.domain.labels import Labels
+from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.resources import UNIT, Resources
 from schedulemesh.domain.task import FIRST_ATTEMPT, Attempts, TaskPhase, TaskSpec
 from schedulemesh.engine.state.children import Children
@@ -50,9 +51,9 @@ class RunningTask(msgspec.Struct, kw_only=True, gc=False):
     resources: Resources
     #: See ``Agent.payers``.
     payers: tuple[str, ...] = ()
-    #: When its state was last saved.
+    #: When something was last saved, in this attempt, that it can be restored from; None: nothing was.
     saved_at: float | None = None
-    #: The key of its last saved state.
+    #: The key of its last stored state, which may be of an earlier attempt.
     state_key: str | None = None
     #: The position of its first submission among all submissions; 0: it was only registered.
     number: int = 0
@@ -101,6 +102,11 @@ class RunningTask(msgspec.Struct, kw_only=True, gc=False):
         """The GPU-seconds that it has used, in all attempts."""
         ran_s = now - self.started_at if self.phase is TaskPhase.RUNNING else 0.0
         return self.attempts.gpu_s + ran_s * self.resources.gpu / UNIT
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether it is evicted because its node or pool is drained, which counts as no preemption."""
+        return isinstance(self.phase, Preempting) and self.phase.reason is PreemptionReason.DRAINED
 
     @property
     def unsaved_since(self) -> float:
@@ -373,11 +379,21 @@ class RunningTasks:
         task.enter(phase)
         self._classify(task)
 
-    def save(self, task_id: str, at: float, state_key: str) -> None:
-        """Record that the task's state is stored; work up to now would not be lost."""
+    def save(self, task_id: str, saved_at: float | None, state_key: str) -> None:
+        """Record that the task's state is stored. Work up to ``saved_at`` would not be lost; None: none of it
+        can be restored.
+        """
         task = self.by_id[task_id]
         self._declassify(task)
-        task.saved_at, task.state_key = at, state_key
+        if saved_at is not None:
+            task.saved_at = saved_at
+            keeps_two = task.spec.on_restore_failure == "previous"
+            if task.attempts.fell_back or keeps_two:
+                previous = task.state_key if keeps_two else None
+                task.attempts = msgspec.structs.replace(
+                    task.attempts, previous_state=previous, fell_back=False
+                )
+        task.state_key = state_key
         if isinstance(task.phase, Preempting):
             task.note_saving("")
         self._classify(task)

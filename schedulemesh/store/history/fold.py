@@ -196,10 +196,9 @@ class Fold:
 
     def _task_queued(self, fact: q.TaskQueued) -> None:
         given, attempts = fact.submission, fact.attempts
-        again = attempts.preemptions + attempts.failures
         arrived = attempts.arrived_at
         attempt = self.begin(
-            number=1 + again,
+            number=attempts.number,
             client=given.client or "",
             submitted_at=fact.at if arrived is None else arrived,
             queued_at=fact.at,
@@ -248,7 +247,12 @@ class Fold:
         attempt = None if task is None else self.tasks.get(task.task_id)
         waited = attempt is not None
         if attempt is None:
-            attempt = self.begin(submitted_at=fact.at, queued_at=fact.at)
+            arrived_at = fact.attempts.arrived_at
+            attempt = self.begin(
+                number=fact.attempts.number,
+                submitted_at=fact.at if arrived_at is None else arrived_at,
+                queued_at=fact.at,
+            )
             if task is not None:
                 self.tasks[task.task_id] = attempt
         attempt.describe(task, spec)
@@ -366,10 +370,10 @@ class Fold:
         )
 
     def _state_saved(self, fact: f.StateSaved) -> None:
-        attempt = self.tasks.get(fact.task_id)
-        if attempt is None:
+        attempt, saved_at = self.tasks.get(fact.task_id), fact.work_saved_at
+        if attempt is None or saved_at is None:
             return
-        attempt.saved_at = fact.at
+        attempt.saved_at = saved_at
         self.touch(attempt)
         if attempt.state == PREEMPTING:
             self.event("saved", attempt)

@@ -81,7 +81,7 @@ def _begin_task(fold: Fold, task: RunningTask, agent: Agent | None, admitted_at:
     runs = task.phase is not TaskPhase.STARTING
     spec = None if agent is None else agent.spec
     attempt = _begun(fold, task.spec, spec, admitted_at, task.started_at if runs else None)
-    attempt.number = 1 + task.attempts.preemptions + task.attempts.failures
+    attempt.number = task.attempts.number
     attempt.submitted_at = task.attempts.arrived_at or attempt.submitted_at
     attempt.saved_at = task.saved_at
     if isinstance(task.phase, Preempting):
@@ -113,7 +113,7 @@ def _begun(
 def _begin_queued(fold: Fold, queued: QueuedTask) -> None:
     attempts = queued.attempts
     attempt = fold.begin(
-        number=1 + attempts.preemptions + attempts.failures,
+        number=attempts.number,
         client=queued.submission.client or "",
         submitted_at=queued.arrived_at,
         queued_at=queued.queued_at,
