@@ -56,6 +56,10 @@ from schedulemesh.runtime.warm_pool import WarmPool
 
 logger = logging.getLogger(__name__)
 
+#: Seconds for an agent to report that a run has ended, before an eviction is continued that a previous
+#: supervisor began.
+_ENDED_RUN_S = 5.0
+
 
 class Executor:
     """Starts, stops and evicts agents, each in a task of its own on the supervisor's event loop.
@@ -147,12 +151,17 @@ class Executor:
 
     def spawn(self, work: Coroutine[object, object, None]) -> None:
         """Run a coroutine in the background; an exception is logged."""
+        self._spawned(work)
+
+    def _spawned(self, work: Coroutine[object, object, None]) -> asyncio.Task[None] | None:
+        """As ``spawn``; None: nothing is run any more."""
         if self._stopped:
             work.close()
-            return
+            return None
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._finished)
+        return task
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -401,7 +410,14 @@ class Executor:
             await end_jobs(self._backend, ray_job_id)
         await self.reactor.report(s.AgentGone(agent_name=agent_name, incarnation=incarnation))
 
+    async def _take_ended(self, runs: Iterable[RunTask]) -> None:
+        """Have the runs reported that ended while there was no supervisor, and await those that go on."""
+        waiting = [task for run in runs if (task := self._spawned(self._runs.run(run)))]
+        if waiting:
+            await asyncio.wait(waiting, timeout=_ENDED_RUN_S)
+
     async def _evict_agent(self, order: EvictAgent) -> None:
+        await self._take_ended(order.runs)
         agent = current(self.reactor.state, order.agent_name, order.incarnation)
         if agent is not None and agent.spec.lease is not None:
             await self.leases.notify(order)
@@ -423,6 +439,7 @@ class Executor:
                 logger.error("a step of an eviction failed", exc_info=result)
 
     async def _evict_task(self, order: EvictTask) -> None:
+        await self._take_ended(order.runs)
         eviction = self.eviction(order.task_id)
         task = eviction.task
         if task is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import msgspec
+import pytest
 
 from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.pool import PoolSpec
@@ -128,6 +129,60 @@ def test_a_task_whose_node_came_meanwhile_starts_once(tmp_path):
         service = after_a_crash(backend, tmp_path / "mesh.sqlite")
         assert await ended(service) == "completed"
         assert len(backend.starts) == 2, "the first run raises"
+        await killed(service)
+
+    virtual_time.run(story())
+
+
+class Running(FakeBackend):
+    """Runs last until ``returns`` is called; everything else is answered at once."""
+
+    def __init__(self):
+        super().__init__()
+        self.runs = []
+        self.over = None
+
+    async def run_task(self, handle, order):
+        self.runs.append(handle)
+        await self.over.wait()
+        return await super().run_task(handle, order)
+
+
+@pytest.mark.parametrize(
+    ("returned", "state", "processes"), [(True, "completed", 1), (False, "running", 2)]
+)
+def test_a_run_that_ended_while_there_was_no_supervisor_is_not_evicted(
+    tmp_path, returned, state, processes
+):
+    backend = Running()
+
+    async def story():
+        backend.over = asyncio.Event()
+        service = supervisor(backend, tmp_path / "mesh.sqlite", clock=virtual_time.clock())
+        await asked(service, r.CreatePool(spec=PoolSpec(name="p", resources=ONE)))
+        policy = {"preemption_grace_s": 100.0}
+        await asked(service, r.ChangePolicy(changes=policy, client="me"))
+        key = r.key_of(CLASS)
+        how = {"cpu": 1, "class_key": key, "run": "train", "on_preempted": "requeue"}
+        given = Mesh().submission("t", **how)
+        submission = msgspec.structs.replace(given, request_id="submit", queue=True)
+        await asked(service, r.SubmitTask(submission=submission, blobs={key: CLASS}))
+        await asyncio.sleep(1.0)  # virtual
+        preempt = r.PreemptTask(task_id="t", client="me", request_id="preempt")
+        evicting = asyncio.ensure_future(asked(service, preempt))
+        await asyncio.sleep(1.0)  # virtual: within its grace
+        assert not evicting.done()
+        evicting.cancel()
+        await killed(service)
+        if returned:
+            backend.over.set()
+        service = after_a_crash(backend, tmp_path / "mesh.sqlite")
+        await service.ready()
+        await asyncio.sleep(300.0)  # virtual
+        request = WaitTasks(task_ids=("t",), until=WaitUntil.ENDED, enough=1, wait_s=0.0)
+        (row,) = decode_answer(await asked(service, request), Listed).rows
+        assert row["state"] == state
+        assert len(set(map(id, backend.runs))) == processes
         await killed(service)
 
     virtual_time.run(story())

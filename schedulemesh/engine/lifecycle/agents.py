@@ -44,6 +44,7 @@ from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.past import FORMER
 from schedulemesh.engine.state.quota import Payment
 from schedulemesh.engine.state.task_phases import Preempting
+from schedulemesh.engine.state.tasks import RunningTask
 from schedulemesh.engine.transaction import Transaction
 
 
@@ -205,19 +206,26 @@ def order_runs(tx: Transaction, agent: Agent) -> None:
     """Have an agent run those of its tasks that run by themselves. It runs each once, however often this is
     ordered, so it is ordered again whenever the order may have been lost.
     """
-    name = agent.spec.name
-    for task_id in tx.state.running.on_agent(name):
-        task = tx.state.running.by_id[task_id]
-        if task.spec.run and task.phase is TaskPhase.RUNNING:
-            tx.instruct(
-                RunTask(
-                    task_id=task_id,
-                    agent_name=name,
-                    incarnation=agent.incarnation,
-                    method=task.spec.run,
-                    arguments_key=task.spec.run_key,
-                )
-            )
+    running = tx.state.running
+    for task_id in running.on_agent(agent.spec.name):
+        if running.by_id[task_id].phase is TaskPhase.RUNNING:
+            for order in runs_of(agent, running.by_id[task_id]):
+                tx.instruct(order)
+
+
+def runs_of(agent: Agent, *tasks: RunningTask) -> tuple[RunTask, ...]:
+    """The orders to run those of these tasks of an agent that run by themselves."""
+    return tuple(
+        RunTask(
+            task_id=task.spec.task_id,
+            agent_name=agent.spec.name,
+            incarnation=agent.incarnation,
+            method=task.spec.run,
+            arguments_key=task.spec.run_key,
+        )
+        for task in tasks
+        if task.spec.run
+    )
 
 
 def _as_evicted(tx: Transaction, victim: Candidate) -> Candidate:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from schedulemesh.engine.admission.admit import evict_instruction, start_instruction
-from schedulemesh.engine.lifecycle.agents import current, order_runs, process_gone
+from schedulemesh.engine.lifecycle.agents import current, order_runs, process_gone, runs_of
 from schedulemesh.engine.lifecycle.group_reports import reconcile_groups
 from schedulemesh.engine.lifecycle.groups import is_placed
 from schedulemesh.engine.messages.instructions import EvictTask, StopAgent
@@ -40,7 +42,8 @@ def reconcile(tx: Transaction, stimulus: RecoveryObserved) -> None:
         agent_of = tx.state.agents.get(task.agent_name)
         alone = agent_of is None or not isinstance(agent_of.phase, Ending)
         if alone and isinstance(task.phase, Preempting):
-            tx.instruct(EvictTask(task_id=task_id))
+            runs = () if agent_of is None else runs_of(agent_of, task)
+            tx.instruct(EvictTask(task_id=task_id, runs=runs))
 
 
 def _start_on(tx: Transaction, agent: Agent, *, alive: bool) -> None:
@@ -54,7 +57,9 @@ def _start_on(tx: Transaction, agent: Agent, *, alive: bool) -> None:
 
 
 def _end_on(tx: Transaction, agent: Agent, *, alive: bool) -> None:
-    """Continue an eviction or a stop; an agent that is dead already is removed."""
+    """Continue an eviction or a stop; an agent that is dead already is removed. A run that has ended while
+    there was no supervisor is not evicted.
+    """
     name = agent.spec.name
     tasks = [tx.state.running.by_id[t] for t in tx.state.running.on_agent(name)]
     evicted = [task for task in tasks if isinstance(task.phase, Preempting)]
@@ -64,6 +69,8 @@ def _end_on(tx: Transaction, agent: Agent, *, alive: bool) -> None:
         process_gone(tx, agent)
         return
     if evicted:
-        tx.instruct(evict_instruction(tx.state, name))
+        runs = runs_of(agent, *evicted) if alive else ()
+        order = evict_instruction(tx.state, name)
+        tx.instruct(msgspec.structs.replace(order, runs=runs))
     else:
         tx.instruct(StopAgent(agent_name=name, incarnation=agent.incarnation))

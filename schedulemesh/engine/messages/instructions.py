@@ -56,12 +56,17 @@ class EvictAgent(Instruction, frozen=True, kw_only=True):
     task_ids: tuple[str, ...]
     #: Seconds from notice to eviction.
     grace_s: float
+    #: Of an eviction that a previous supervisor began: the runs of the tasks. One that has ended meanwhile is
+    #: reported before anything else is done, and its task is not evicted.
+    runs: tuple[RunTask, ...] = ()
 
 
 class EvictTask(Instruction, frozen=True, kw_only=True):
     """Save and cancel one task; the agent is kept. The results are StateStored, then CancelAnswered."""
 
     task_id: str
+    #: As of EvictAgent.
+    runs: tuple[RunTask, ...] = ()
 
 
 class StopAgent(Instruction, frozen=True, kw_only=True):
