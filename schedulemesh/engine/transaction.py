@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from schedulemesh.engine.messages.facts import AnyFact, RequestAnswered, Share
+from schedulemesh.engine.messages.facts import AnyFact, RequestAnswered
 from schedulemesh.engine.messages.instructions import AnswerRequest, AnyInstruction
 from schedulemesh.engine.messages.outcomes import RequestOutcome
 from schedulemesh.engine.messages.stimuli import AnyStimulus
@@ -51,9 +51,9 @@ class Transaction:
         self.estimated_ends: dict[str, float | None] = {}
         self.facts: list[AnyFact] = []
         self.instructions: list[AnyInstruction] = []
-        #: Waiting agents that may be able to continue, with the quota that was freed for each (None: nothing
-        #: was). They are served after the handler: see ``lifecycle.capacity``.
-        self.woken: dict[str, tuple[Share, ...] | None] = {}
+        #: Waiting agents that may be able to continue. They are served after the handler: see
+        #: ``lifecycle.capacity``.
+        self.woken: dict[str, None] = {}
 
     def emit(self, fact: AnyFact) -> None:
         """Make a fact true."""
@@ -65,14 +65,12 @@ class Transaction:
         """Ask the executor for something."""
         self.instructions.append(instruction)
 
-    def wake(self, agent_name: str | None, freed: tuple[Share, ...] | None = None) -> None:
-        """Have a waiting agent served after the handler. ``freed``: something has become free for it, with
-        this quota. An agent that does not wait then is passed over, and so is None.
+    def wake(self, agent_name: str | None) -> None:
+        """Have a waiting agent served after the handler. An agent that does not wait then is passed over, and
+        so is None.
         """
-        if agent_name is None:
-            return
-        before = self.woken.get(agent_name)
-        self.woken[agent_name] = before if freed is None else (*(before or ()), *freed)
+        if agent_name is not None:
+            self.woken[agent_name] = None
 
     def answer(self, request_id: str | None, outcome: RequestOutcome) -> RequestOutcome:
         """Remember the final outcome of a request, and report it to whoever waits; returns the outcome."""

@@ -152,10 +152,19 @@ class Rooms:
         started = [order for order in step.instructions if isinstance(order, StartAgent)]
         for order in started:
             self._hand_over(order)
-        wait = self._reactor.state.agents.keys() - {order.agent.name for order in started}
-        for room in [room for room, incoming in self._vacant.items() if incoming not in wait]:
+        begun = {order.agent.name for order in started}
+        for room in [
+            room for room, name in self._vacant.items() if not self._is_for(room, name, begun)
+        ]:
             del self._vacant[room]
             self._drop(room)
+
+    def _is_for(self, room: str, agent_name: str, begun: set[str]) -> bool:
+        """Whether a vacant room is kept for an agent that has not begun to start and will take it."""
+        agent = self._reactor.state.agents.get(agent_name)
+        if agent is None or agent_name in begun:
+            return False
+        return self._places[room] == (agent.node_id or "", agent.spec.resources)
 
     def _hand_over(self, order: StartAgent) -> None:
         """Give an agent a vacant room of its shape, if there is one."""

@@ -18,20 +18,22 @@ from schedulemesh.domain.lease import LeaseSpec
 from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.placement import GroupShape, GroupsSpec
 from schedulemesh.domain.pool import PoolSpec
-from schedulemesh.domain.resources import NOTHING, UNIT, Resources, parse_resources
+from schedulemesh.domain.resources import NOTHING, UNIT, Resources, parse_resources, sum_of
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.codec import decode_chunk, decode_facts, encode_chunk, encode_facts
 from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.messages import instructions as i
 from schedulemesh.engine.messages import stimuli as s
-from schedulemesh.engine.messages.facts import AnyFact, Devices
+from schedulemesh.engine.messages.facts import AnyFact, Devices, merged
 from schedulemesh.engine.messages.job_stimuli import JobWorkObserved
 from schedulemesh.engine.messages.outcomes import Evaluation
 from schedulemesh.engine.messages.query import PreemptionQuery
+from schedulemesh.engine.placement.leaving import all_leaving
 from schedulemesh.engine.placement.strategies import Strategies
 from schedulemesh.engine.state.agents import Agent, Waiting
 from schedulemesh.engine.state.invariants import check
 from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.nodes import held_by
 from schedulemesh.engine.state.queue import Reservation
 from schedulemesh.engine.state.snapshot import parts, restored, take_snapshot
 from schedulemesh.engine.state.spared_work import SparedWork
@@ -156,6 +158,7 @@ class Mesh:
         step = self.engine.handle(stimulus, self.now)
         self.facts += step.facts
         check(self.state)
+        check_claims(self.state)
         if not isinstance(stimulus, s.AgentReported | s.AgentRestarted | s.ClusterObserved):
             assert _overfull(self.state) <= over, "the engine gave away more than there is"
         for order in step.instructions:
@@ -626,6 +629,24 @@ def shuffled(items: Iterable[Any], seed: int) -> list[Any]:
     found = list(items)
     random.Random(seed).shuffle(found)
     return found
+
+
+def check_claims(state: MeshState) -> None:
+    """Claims on what is leaving never exceed what it frees, of no pool's quota and on no node."""
+    for item in all_leaving(state):
+        names = [leaver.name for leaver in item.leavers]
+        waiting = {name for leaver in item.leavers for name in leaver.waiters}
+        promised = [share for name in sorted(waiting) for share in state.agents[name].promised]
+        shares = [share for agent in item.agents for share in agent.shares]
+        for share in merged(promised):
+            freed = {other.pool_name: other.amount for other in merged(shares)}
+            assert share.amount.fits(freed.get(share.pool_name, NOTHING)), (names, promised)
+        for node_id in {node_id for node_id, _ in item.claimed} & state.cluster.nodes.keys():
+            there = state.cluster.nodes[node_id].allocations
+            keys = [key for at, key in item.allocations if at == node_id and key in there]
+            freed_there = sum_of(held_by(there[key]) for key in keys)
+            claimed = sum_of(amount for at, amount in item.claimed if at == node_id)
+            assert claimed.fits(freed_there), (names, claimed, freed_there)
 
 
 def leaving_for(agent: Agent) -> list[str]:

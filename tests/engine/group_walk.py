@@ -23,7 +23,15 @@ from schedulemesh.engine.state.devices import devices_for
 from schedulemesh.engine.state.groups import Group, GroupPhase
 from schedulemesh.engine.state.mesh_state import MeshState
 from tests.engine.builders import Mesh
-from tests.engine.walk import GroupRequest, Leaver, Seats, leavers
+from tests.engine.walk import (
+    NOTHING_LEAVES,
+    GroupRequest,
+    InFlight,
+    Leaver,
+    Seats,
+    in_flight,
+    leavers,
+)
 
 #: Refusals for lack of room, quota or a group.
 REFUSALS = (
@@ -66,8 +74,11 @@ def decision_is_right(mesh: Mesh, asked: TaskSubmitted, decided: object) -> None
         asked.agent.gang,
         asked.agent.job is not None,
     )
-    seats = GroupSeats(mesh.state, new)
     group_request = GroupRequest(new.priority, new.pool_name, new.labels)
+    leaving = NOTHING_LEAVES
+    if asked.may_preempt:
+        leaving = in_flight(mesh.state, group_request, quota=not asked.for_group)
+    seats = GroupSeats(mesh.state, new, leaving)
     found = leavers(mesh.state, group_request, mesh.now)
     extras = [one for one in found if _is_extra(mesh.state, one.name)]
     if extras and asked.may_preempt and seats.starts([one.name for one in extras]):
@@ -130,15 +141,19 @@ def _nobody_would_have_helped(
 class GroupSeats:
     """Whether one incoming agent would start."""
 
-    def __init__(self, state: MeshState, incoming: IncomingAgent) -> None:
+    def __init__(
+        self, state: MeshState, incoming: IncomingAgent, leaving: InFlight = NOTHING_LEAVES
+    ) -> None:
+        #: ``leaving``: what counts as gone anyway.
         self.state = state
+        self.leaving = leaving
         self.incoming = incoming
         self.spec: GroupsSpec | None = state.ledger.accounts[incoming.pool_name].spec.groups
         if self.spec is None and incoming.gang is not None:
             self.spec = GroupsSpec(max_dynamic=1_000, strategy="PACK")
         if incoming.is_job and (self.spec is not None or len(incoming.bundles) > 1):
             self.spec = GroupsSpec(max_dynamic=1_000, strategy="PACK")
-        self.seats = Seats(state, incoming.pool_name, incoming.need, anywhere=True)
+        self.seats = Seats(state, incoming.pool_name, incoming.need, anywhere=True, leaving=leaving)
 
     def starts(self, gone: Collection[str]) -> bool:
         """Whether quota and a place to run are there once these agents are gone."""
@@ -163,8 +178,9 @@ class GroupSeats:
             return False
         if group.phase not in (GroupPhase.READY, GroupPhase.CREATING):
             return False
+        ending = group.agent in self.state.leaving and bool(self.leaving.keys)
         if group.agent is not None and (
-            group.agent not in gone or group.phase is GroupPhase.CREATING
+            not (group.agent in gone or ending) or group.phase is GroupPhase.CREATING
         ):
             return False
         nodes = self.state.cluster.nodes
@@ -224,6 +240,11 @@ class GroupSeats:
         leaving = {
             group.group_id for group in self._leaving(gone) if idle or group.agent is not None
         }
+        leaving |= {
+            group.group_id
+            for group in self.state.groups.by_id.values()
+            if (group.node_ids[0], group.key(0)) in self.leaving.keys
+        }
         return sum(
             group.pool_name == self.incoming.pool_name
             and not group.reserved
@@ -281,8 +302,9 @@ class GroupSeats:
     ) -> bool:
         """Whether no agent that has not told its devices can be in the way."""
         node = self.state.cluster.nodes[node_id]
+        keys = keys | self.leaving.keys
         left = [key for key in node.allocations if key in gone or (node_id, key) in keys]
-        waits = bool(gone or keys or self.seats.short)
+        waits = bool(gone or keys or self.seats.waits)
         return is_sure(node, [bundle.gpu for bundle in bundles], left, waits=waits)
 
     def _keys(self, gone: Collection[str], idle: int) -> set[tuple[str, str]]:
@@ -305,8 +327,9 @@ class GroupSeats:
             if node.cordoned:
                 continue
             free, devices = node.free, list(node.devices)
+            free = free - self.leaving.claimed.get(node_id, Resources())
             for key, allocations in node.allocations.items():
-                if key in gone or (node_id, key) in keys:
+                if key in gone or (node_id, key) in keys | self.leaving.keys:
                     gpu = sum(units for _, units in allocations.devices.units)
                     free = free + allocations.held + Resources(gpu=gpu)
                     for i, units in allocations.devices.units:

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from schedulemesh.domain.resources import UNIT
 from schedulemesh.engine.state.device_guarantees import MOST_WAITING, has_room, is_sure, surely_fits
-from tests.engine.builders import Mesh, amount, node, on, pool
+from tests.engine.builders import Mesh, amount, leaving_for, node, on, pool
 
 TENTH = UNIT // 10
 tenths = st.integers(1, 10).map(lambda n: n * TENTH)
@@ -90,20 +90,24 @@ def test_a_share_that_leaves_enough_wherever_it_goes_is_admitted_beside_a_promis
     assert mesh.dry("later", priority=0.0, gpu=0.2).reason == "preemption_failed"
 
 
-def test_nobody_counts_on_what_the_victims_of_another_leave_over():
-    """All three would fit in the end, but not if the one that frees more than it takes starts last."""
+def test_who_counts_on_what_the_victims_of_another_leave_over_waits_for_them():
+    """All three fit in the end, but not if the one that frees more than it takes starts last."""
     mesh = meshed(gpus=1)
     for name, priority, gpu in (("large", 0.0, 0.3), ("middle", 5.0, 0.25), ("small", 1.0, 0.2)):
         mesh.run(name, priority=priority, gpu=gpu)
     mesh.run("done soon", priority=9.0, gpu=0.25)
     mesh.submit("frees more", priority=4.0, gpu=0.2)
     mesh.complete("done soon")
-    assert victims_of(mesh, "takes more", 0.5) == ["middle"]
-    assert mesh.dry("last", priority=9.0, gpu=0.3).reason == "preemption_failed"
-    mesh.slot("frees more")
-    assert victims_of(mesh, "last", 0.3) == ["small"]
-    mesh.slot("takes more")
-    mesh.slot("last")
+    assert victims_of(mesh, "takes more", 0.5) == ["small"]
+    assert victims_of(mesh, "last", 0.3) == ["middle"]
+    assert leaving_for(mesh.state.agents["takes more"]) == ["large", "small"]
+    mesh.leave("small")
+    assert not mesh.starts
+    mesh.leave("middle")
+    mesh.report("last")
+    mesh.leave("large")
+    mesh.report("frees more")
+    mesh.report("takes more")
 
 
 def test_few_shares_wait_on_one_node_at_a_time():

@@ -326,7 +326,8 @@ class LendingMachine(RuleBasedStateMachine):
                 assert not (near and loans.is_enough(borrowers))
             return
         assert isinstance(outcome, Accepted)
-        assert bool(outcome.preempted) is not loans.fits()
+        assert not outcome.preempted or not loans.fits()
+        assert outcome.preempted or loans.fits() or self.state.leaving, "it waits for nothing"
         chosen = {victim.agent_name for victim in outcome.preempted}
         if {victim.reason for victim in outcome.preempted} == {PreemptionReason.RECLAIM}:
             if not (chosen <= set(borrowers) and loans.is_enough(chosen)):

@@ -17,7 +17,7 @@ from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.facts import Devices
 from schedulemesh.engine.messages.instructions import EvictAgent
 from schedulemesh.engine.messages.outcomes import Accepted, Pending, ProbeNeeded, Refused
-from schedulemesh.engine.state.agents import Starting, Waiting
+from schedulemesh.engine.state.agents import Waiting
 from tests.engine import walk
 from tests.engine.builders import Mesh, amount, differences, leaving_for, node, pool
 
@@ -247,7 +247,9 @@ class MeshMachine(RuleBasedStateMachine):
             assert isinstance(dry, Accepted)
             agent = self.state.agents[name]
             assert (agent.submission.evicting, agent.node_id) == (dry.preempted, dry.node_id)
-            assert isinstance(agent.phase, Waiting if dry.preempted else Starting)
+            assert isinstance(agent.phase, Waiting) or not dry.preempted
+            if isinstance(agent.phase, Waiting) and not dry.preempted:
+                assert all(n in self.mesh.ends for n in agent.phase.for_agents)
         if asks:
             assert self.mesh.handle(stimulus).outcome == outcome
 
@@ -309,6 +311,16 @@ class MeshMachine(RuleBasedStateMachine):
                 return lambda outcome: _refused(outcome, "held_for_queue")
             return _nobody_leaves
         found = walk.leavers(state, group_request, now) if stimulus.may_preempt else []
+        if stimulus.may_preempt:
+            leaving = walk.in_flight(state, group_request)
+            with_leaving = walk.Seats(state, pool_name, need, anywhere=anywhere, leaving=leaving)
+            if with_leaving.enough(()):
+                entry = state.queue.entry_now(stimulus, now)
+                waits = entry is not None and state.queue.any_before(entry)
+                if waits and not seats.enough([one.name for one in found]):
+                    return lambda outcome: _refused(outcome, "preemption_failed")
+                return _nobody_leaves
+            seats = with_leaving
         if not seats.enough([one.name for one in found]):
             short = bool(seats.short) and not stimulus.may_preempt
             reason = "insufficient_quota" if short else "preemption_failed"

@@ -62,7 +62,7 @@ def test_an_empty_state_comes_back():
 
 def test_every_field_of_the_state_is_in_the_snapshot_or_derived():
     derived = {"_apply", "ledger", "cluster", "running", "preemption", "agents_of", "_group_facts"}
-    derived |= {"past", "elastic", "external_demands", "spared"}
+    derived |= {"past", "elastic", "external_demands", "leaving", "spared"}
     books = {"accounts", "holds", "nodes", "tasks", "idle", "workload"}
     books |= {
         "cohorts",

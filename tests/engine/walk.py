@@ -12,12 +12,14 @@ from schedulemesh.domain.resources import NOTHING, UNIT, Resources
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.admission.delays import Delays
 from schedulemesh.engine.admission.reservations import is_reserved_for, start_of
+from schedulemesh.engine.placement.leaving import all_leaving
 from schedulemesh.engine.placement.strategies import Strategies
-from schedulemesh.engine.state.agents import Ending, Running
+from schedulemesh.engine.state.agents import Agent, Ending, Running
 from schedulemesh.engine.state.device_guarantees import is_sure
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
 from schedulemesh.engine.state.queue import QueuedTask
+from schedulemesh.engine.state.task_phases import Preempting
 from schedulemesh.engine.state.tasks import RunningTask
 from schedulemesh.engine.transaction import Transaction
 
@@ -201,13 +203,74 @@ def leavers(state: MeshState, group_request: GroupRequest, now: float) -> list[L
     return sorted(found, key=lambda one: one.order)
 
 
+class InFlight(NamedTuple):
+    """What is leaving anyway, as far as an incoming agent may claim it."""
+
+    #: Node and name of each allocation.
+    keys: frozenset[tuple[str, str]]
+    #: By node: what others that wait still get there.
+    claimed: Mapping[str, Resources]
+    quota: Resources
+
+
+NOTHING_LEAVES = InFlight(frozenset(), {}, NOTHING)
+
+
+def in_flight(state: MeshState, group_request: GroupRequest, *, quota: bool = True) -> InFlight:
+    """What an incoming agent may claim of all that is leaving."""
+    keys: set[tuple[str, str]] = set()
+    claimed: dict[str, Resources] = {}
+    total = NOTHING
+    for item in all_leaving(state):
+        keys.update(item.allocations)
+        for node_id, amount in item.claimed:
+            claimed[node_id] = claimed.get(node_id, NOTHING) + amount
+        may: dict[str, Resources] = {}
+        for agent in item.agents:
+            for share in agent.shares:
+                if quota and _may_have(state, group_request, agent, share.pool_name):
+                    may[share.pool_name] = may.get(share.pool_name, NOTHING) + share.amount
+        for share in item.unclaimed:
+            total = total + may.get(share.pool_name, NOTHING).within(share.amount)
+    return InFlight(frozenset(keys), claimed, total)
+
+
+def _may_have(state: MeshState, group_request: GroupRequest, agent: Agent, pool_name: str) -> bool:
+    ending = agent.phase
+    assert isinstance(ending, Ending)
+    if ending.hold_for is not None or ending.hold_for_client is not None:
+        return ending.hold_for == group_request.pool_name
+    if pool_name == group_request.pool_name:
+        return True
+    tasks = [t for t in state.running.by_id.values() if t.agent_name == agent.spec.name]
+    return bool(tasks) and all(
+        isinstance(task.phase, Preempting)
+        and rule(
+            state.policy,
+            group_request,
+            task.spec.pool_name,
+            task.spec.priority,
+            task.spec.labels,
+        )[0]
+        for task in tasks
+    )
+
+
 class Seats:
     """Whether an incoming agent fits once some agents are gone."""
 
     def __init__(
-        self, state: MeshState, pool_name: str, need: Resources, *, anywhere: bool
+        self,
+        state: MeshState,
+        pool_name: str,
+        need: Resources,
+        *,
+        anywhere: bool,
+        leaving: InFlight = NOTHING_LEAVES,
     ) -> None:
+        #: ``leaving``: what counts as gone anyway.
         self.state = state
+        self.leaving = leaving
         self.need = dict(need.items())
         #: Whether no room on a node is asked for.
         self.anywhere = anywhere
@@ -220,6 +283,11 @@ class Seats:
                     for kind, units in share.amount.items():
                         own[kind] = own.get(kind, 0) + units
         self.short = {k: n - own.get(k, 0) for k, n in self.need.items() if n > own.get(k, 0)}
+        self.waits = bool(self.short)
+        flight = dict(leaving.quota.items())
+        self.short = {
+            k: n - flight.get(k, 0) for k, n in self.short.items() if n > flight.get(k, 0)
+        }
 
     def open_nodes(self) -> list[str]:
         """The ids of the nodes that take agents."""
@@ -242,6 +310,10 @@ class Seats:
         found = self.state.cluster.nodes[node_id]
         free = dict(found.free.items())
         devices = dict(enumerate(found.devices))
+        leaving = [key for at, key in self.leaving.keys if at == node_id]
+        for kind, units in self.leaving.claimed.get(node_id, NOTHING).items():
+            free[kind] = free.get(kind, 0) - units
+        gone = [*gone, *leaving]
         for name in gone:
             stands = found.allocations.get(name)
             if stands is None:
@@ -257,7 +329,7 @@ class Seats:
         else:
             fits = sum(units == UNIT for units in devices.values()) * UNIT >= self.gpu
         here = [name for name in gone if name in found.allocations]
-        waits = bool(gone or self.short)
+        waits = bool(gone or self.waits or self.leaving.keys)
         return lack, fits and is_sure(found, (self.gpu,), here, waits=waits)
 
     def room(self, node_id: str, gone: Collection[str]) -> bool:

@@ -33,7 +33,7 @@ from schedulemesh.engine.preemption.victims import VictimAgent, evicted_tasks
 from schedulemesh.engine.state.agents import Agent, Starting
 from schedulemesh.engine.state.devices import devices_for
 from schedulemesh.engine.state.gangs import members_running
-from schedulemesh.engine.state.groups import Group
+from schedulemesh.engine.state.groups import Group, GroupPhase
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
 from schedulemesh.engine.state.quota import Payment
@@ -57,6 +57,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     assignment: Assignment | NoAssignment | None = None
     #: Whether others may be evicted though external work would get their room: to say what keeps it waiting.
     may_lose_room: bool = False
+    #: Whether what is leaving anyway counts as gone: not to find out whether others would be evicted.
+    counts_leaving: bool = True
 
     @property
     def unassigned(self) -> bool:
@@ -178,6 +180,7 @@ def admit(tx: Transaction, request: Request, plan: Plan | None) -> Pending:
         task=task,
         shares=payment.shares,
         evicting=() if plan is None else evicted_tasks(plan.victims),
+        waits_for_agents=() if plan is None else plan.waits_for,
         promised=() if plan is None else plan.promised,
         request_id=stimulus.request_id,
         state_key=stimulus.state_key,
@@ -186,7 +189,7 @@ def admit(tx: Transaction, request: Request, plan: Plan | None) -> Pending:
     )
     assignment = _assignment(request, plan)
     if assignment is not None:
-        _move_in(tx, request, admitted, assignment)
+        _move_in(tx, request, admitted, assignment, plan)
     else:
         _allocate_on_node(tx, request, admitted, plan)
     if plan is not None and plan.victims:
@@ -204,7 +207,7 @@ def _allocate_on_node(
     if plan is not None and plan.placement is not None:
         node = tx.state.cluster.nodes.get(plan.placement.node_ids[0])
     held, devices = _room_now(request.need, node, waits=plan is not None)
-    leaving = () if plan is None else plan.removed
+    leaving = () if plan is None else (*plan.removed, *_groups_of(plan))
     tx.emit(
         msgspec.structs.replace(
             admitted,
@@ -217,20 +220,30 @@ def _allocate_on_node(
     _clear(tx, leaving, admitted.agent.name)
 
 
+def _groups_of(plan: Plan | None) -> tuple[Group, ...]:
+    """The groups among what is leaving anyway and makes room."""
+    return () if plan is None else tuple(g for item in plan.leaving for g in item.groups)
+
+
 def _clear(tx: Transaction, leaving: Iterable[Group], agent_name: str) -> None:
     """These groups go for the agent: at once, or when those who live in them have left."""
     for group in leaving:
-        if group.agent is None:
+        if group.agent is None and group.phase is not GroupPhase.ENDING:
             end_group(tx, group, for_agent=agent_name)
         else:
             tx.emit(GroupClaimed(group_id=group.group_id, for_agent=agent_name))
 
 
 def _move_in(
-    tx: Transaction, request: Request, admitted: AgentAdmitted, assignment: Assignment
+    tx: Transaction,
+    request: Request,
+    admitted: AgentAdmitted,
+    assignment: Assignment,
+    plan: Plan | None,
 ) -> None:
     """Its claim is a placement group: one that is there, or one that is made for it now."""
     name, group = admitted.agent.name, assignment.group
+    leaving_groups = (*assignment.leaving, *_groups_of(plan))
     if group is None and assignment.placement is not None and request.group_request is not None:
         group = plan_group(
             tx,
@@ -238,11 +251,11 @@ def _move_in(
             request.group_request.shape,
             assignment.placement,
             agent_name=name,
-            waits=bool(assignment.leaving or admitted.evicting),
+            waits=bool(leaving_groups or admitted.evicting or admitted.waits_for_agents),
         )
     if group is None:
         return
-    waits_for = [leaving.group_id for leaving in assignment.leaving]
+    waits_for = [leaving.group_id for leaving in leaving_groups]
     if assignment.group is None or assignment.waits:
         waits_for.append(group.group_id)
     tx.emit(
@@ -252,7 +265,7 @@ def _move_in(
             waits_for_groups=tuple(waits_for),
         )
     )
-    _clear(tx, assignment.leaving, name)
+    _clear(tx, leaving_groups, name)
     if assignment.group is None:
         tx.wake(name)
 

@@ -1,10 +1,11 @@
 """What is to end so that a request that does not fit now can be admitted: idle groups, borrowers, or victims.
 
-The means are tried in this order: placement groups that nobody uses are removed; smaller tasks are moved to
-other nodes; quota that the request's pool has lent is reclaimed, if need be with exchanged loans; tasks are
-evicted by the rules of preemption; both together; those are evicted that the order of the queue puts behind
-the request: tasks that have attained much service for one that has attained little, or tasks that have more
-left to run.
+The means are tried in this order: placement groups that nobody uses are removed; what is leaving anyway and
+nobody has claimed is claimed (``in_flight``), and counts as gone for all that follows; smaller tasks are
+moved to other nodes; quota that the request's pool has lent is reclaimed, if need be with exchanged loans;
+tasks are evicted by the rules of preemption; both together; those are evicted that the order of the queue
+puts behind the request: tasks that have attained much service for one that has attained little, or tasks that
+have more left to run.
 """
 
 from __future__ import annotations
@@ -13,9 +14,18 @@ import msgspec
 
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.reasons import PreemptionReason
-from schedulemesh.domain.resources import Resources
+from schedulemesh.domain.resources import Resources, sum_of
 from schedulemesh.engine.admission.admit import Request
-from schedulemesh.engine.placement.group_choice import NoAssignment, excess, idle_for_node
+from schedulemesh.engine.admission.in_flight import InFlight, in_flight
+from schedulemesh.engine.messages.facts import merged
+from schedulemesh.engine.placement.bundles import Room
+from schedulemesh.engine.placement.group_choice import (
+    NoAssignment,
+    excess,
+    idle_for_node,
+    suits,
+)
+from schedulemesh.engine.placement.leaving import Leaving, groups_that_stay, names_of
 from schedulemesh.engine.placement.scenario import Demand
 from schedulemesh.engine.preemption.candidates import Candidates
 from schedulemesh.engine.preemption.combined import BorrowersAndOthers
@@ -29,7 +39,7 @@ from schedulemesh.engine.preemption.limits import Limits
 from schedulemesh.engine.preemption.moves import SmallerTasks, fit_elsewhere
 from schedulemesh.engine.preemption.reclaim import Borrowers
 from schedulemesh.engine.preemption.savable import SavableTasks
-from schedulemesh.engine.preemption.search import Plan, search
+from schedulemesh.engine.preemption.search import Plan, place_without, search
 from schedulemesh.engine.preemption.service import LaterLevels, level_that_evicts
 from schedulemesh.engine.preemption.shortest import LongerTasks, left_of_incoming
 from schedulemesh.engine.preemption.sites import KnownNodes
@@ -54,15 +64,90 @@ def plan_for(
     known = known or KnownNodes()
     known.until = limits.until
     plan = room_of_idle(tx, request)
-    if plan is None and request.stimulus.may_preempt:
-        plan = (
-            make_room_by_moves(tx, request, veto, limits, known)
-            or reclaim(tx, request, veto, known)
-            or reclaim_by_exchange(tx, request, veto, known)
-            or evict(tx, request, veto, limits, known)
-            or evict_by_order(tx, request, veto, limits, known)
-        )
-    return plan
+    if plan is not None or not request.stimulus.may_preempt:
+        return plan
+    claim = claim_leaving(tx, request)
+    if claim is None:
+        return _end_others(tx, request, veto, limits, known)
+    return claim if _may_claim(tx, request, veto) else None
+
+
+def _end_others(
+    tx: Transaction,
+    request: Request,
+    veto: PluginVeto | None,
+    limits: Limits,
+    known: KnownNodes,
+) -> Plan | None:
+    """Who is moved, reclaimed from or evicted for a request."""
+    return (
+        make_room_by_moves(tx, request, veto, limits, known)
+        or reclaim(tx, request, veto, known)
+        or reclaim_by_exchange(tx, request, veto, known)
+        or evict(tx, request, veto, limits, known)
+        or evict_by_order(tx, request, veto, limits, known)
+    )
+
+
+def claim_leaving(tx: Transaction, request: Request) -> Plan | None:
+    """How a request gets by with what is leaving anyway, so that nobody is evicted; None: it does not."""
+    state, demand = tx.state, _demand(tx.state, request)
+    flight = in_flight(state, request, loans=True)
+    if demand is None or not flight.items:
+        return None
+    demand = msgspec.structs.replace(
+        demand, caps=caps_of(state.ledger, request.pool_name, request.payment)
+    )
+    if flight.reduce(demand).short_quota:
+        return None
+    plan = _place_of_leaving(state, request, demand, flight.items)
+    if plan is None or contest_of(state, request, plan):
+        return None
+    claimed, paying = flight.cover(demand.short_quota, demand.caps, plan.leaving)
+    return msgspec.structs.replace(
+        plan,
+        payment=request.payment,
+        promised=claimed,
+        claimed=claimed,
+        paying=(*plan.paying, *paying),
+    )
+
+
+def _place_of_leaving(
+    state: MeshState, request: Request, demand: Demand, items: tuple[Leaving, ...]
+) -> Plan | None:
+    """Where a request has room once others are gone that are leaving anyway; None: nowhere."""
+    if not demand.needs_place:
+        return Plan(victims=())
+    asked = request.group_request
+    groups = () if asked is None else groups_that_stay(state, items)
+    for agent_name, group in groups:
+        if asked is not None and suits(state, asked, group):
+            leaving = tuple(i for i in items if agent_name in names_of((i,)))
+            return Plan(victims=(), preempted_group=group, paying=leaving)
+    room = Room(state.cluster, waits=True)
+    found = place_without(state, demand, room, items, demand.too_many_groups)
+    if found is None:
+        return None
+    placement, removed, leaving = found
+    return Plan(victims=(), placement=placement, removed=removed, leaving=leaving)
+
+
+def _may_claim(tx: Transaction, request: Request, veto: PluginVeto | None) -> bool:
+    """Whether a request may claim what is leaving: nobody who waits in the queue comes before it, or others
+    would be evicted for it otherwise.
+
+    A task of the queue that may evict nobody claims nothing: it gets what is left when that has become free,
+    and those that come before it until then are not kept from it.
+    """
+    state, task = tx.state, request.stimulus.task
+    if task is None or task.task_id not in state.queue.by_id:
+        entry = state.queue.entry_now(request.stimulus, tx.now)
+        if entry is None or not state.queue.any_before(entry):
+            return True
+    alone = msgspec.structs.replace(request, counts_leaving=False)
+    limits = Limits(state, request.pool_name, tx.now)
+    return _end_others(tx, alone, veto, limits, KnownNodes()) is not None
 
 
 def make_room_by_moves(
@@ -217,14 +302,14 @@ def reclaim_by_exchange(
     plan = _searched(tx, own, others, others.caps(), known)
     if plan is None:
         return None
-    short = own.payment.short
+    short = own.payment.short - sum_of(share.amount for share in plan.claimed)
     claims = exchanged(state, request.pool_name, plan.victims, short)
     if claims is None:
         known.until = tx.now
         return None
     shares = dict(claims)
     freed = ((victim.pool_name, shares.get(victim.name, victim.shares)) for victim in plan.victims)
-    promised = promise(freed, request.pool_name, short, None)
+    promised = merged((*plan.claimed, *promise(freed, request.pool_name, short, None)))
     return msgspec.structs.replace(plan, promised=promised, exchanged=claims)
 
 
@@ -312,21 +397,44 @@ def _searched(
     if candidates.may_grow:
         known.until = tx.now
     demand = msgspec.structs.replace(demand, caps=caps)
+    flight = InFlight(pool_name=request.pool_name)
+    if request.counts_leaving:
+        flight = in_flight(tx.state, request, loans=candidates.lends)
+    reduced = flight.reduce(demand)
     asked = request.group_request if demand.needs_place else None
     agents = VictimAgents(tx.state, candidates, asked, caps)
-    plan = search(tx.state, demand, agents, tx.now, known)
+    plan = search(tx.state, reduced, agents, tx.now, known, flight.items)
     if plan is not None and not request.may_lose_room and contest_of(tx.state, request, plan):
         keep = uncontested(tx.state, request)
         agents = VictimAgents(tx.state, candidates, asked, caps, keep)
-        plan = search(tx.state, demand, agents, tx.now)
+        plan = search(tx.state, reduced, agents, tx.now, None, flight.items)
         known.until = tx.now
         if plan is not None and contest_of(tx.state, request, plan):
             return None
-    if plan is None:
-        return None
-    freed = ((victim.pool_name, victim.shares) for victim in plan.victims)
-    promised = promise(freed, request.pool_name, request.payment.short, caps)
-    return msgspec.structs.replace(plan, payment=request.payment, promised=promised)
+    return None if plan is None else _paid(request, plan, demand, reduced, flight)
+
+
+def _paid(request: Request, plan: Plan, demand: Demand, reduced: Demand, flight: InFlight) -> Plan:
+    """The plan with the quota that the request gets: of its victims, and what they do not cover of what is
+    leaving anyway.
+    """
+    freed = [(victim.pool_name, victim.shares) for victim in plan.victims]
+    promised = promise(freed, request.pool_name, demand.short_quota, demand.caps)
+    rest = demand.short_quota - sum_of(share.amount for share in promised)
+    if not rest:
+        return msgspec.structs.replace(plan, payment=request.payment, promised=promised)
+    caps = None if demand.caps is None else demand.caps.after(promised)
+    claimed, paying = flight.cover(rest, caps, plan.leaving)
+    if rest != sum_of(share.amount for share in claimed):
+        claimed, paying = flight.cover(demand.short_quota, demand.caps, plan.leaving)
+        promised = promise(freed, request.pool_name, reduced.short_quota, reduced.caps)
+    return msgspec.structs.replace(
+        plan,
+        payment=request.payment,
+        promised=merged((*promised, *claimed)),
+        claimed=claimed,
+        paying=paying,
+    )
 
 
 def candidates_for(

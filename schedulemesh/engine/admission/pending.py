@@ -1,4 +1,9 @@
-"""Incoming agents that wait for victims to end: they get what is freed, and start when it is complete."""
+"""Incoming agents that wait for others to end: they get what is freed, and start when it is complete.
+
+Several may wait for the same end. They are served in the order in which they claimed what it frees, each
+with no more than it lacks, and before anything else ends or anybody else is served. So each has all that it
+counted on when the last one that it waits for has ended.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +33,14 @@ from schedulemesh.engine.admission.requeue import (
 from schedulemesh.engine.lifecycle.eviction import all_preempted
 from schedulemesh.engine.lifecycle.groups import grow, leave, make, whole
 from schedulemesh.engine.messages.demand_facts import RoomLost
-from schedulemesh.engine.messages.facts import AgentEnded, AgentReady, ClaimGrew, Devices, Share
+from schedulemesh.engine.messages.facts import (
+    AgentEnded,
+    AgentReady,
+    ClaimGrew,
+    Devices,
+    Share,
+    merged,
+)
 from schedulemesh.engine.messages.outcomes import Refused, RequestOutcome
 from schedulemesh.engine.state.agents import Agent, Waiting
 from schedulemesh.engine.state.groups import GroupPhase
@@ -41,15 +53,22 @@ from schedulemesh.engine.transaction import Transaction
 _FAILURES = (EndReason.RUN_FAILED, EndReason.LOST)
 
 
-def grow_claims(tx: Transaction) -> None:
-    """Let each agent that was woken take what it lacks of what is free now, before anybody else can."""
-    for name, freed in tx.woken.items():
-        if freed is None:
-            continue
-        tx.woken[name] = None
+def hand_on(
+    tx: Transaction, agent_names: Iterable[str], freed: tuple[Share, ...] = ()
+) -> tuple[Share, ...]:
+    """Let these waiting agents take what they lack of what has just become free, the first one first; what
+    they leave of the quota.
+    """
+    for name in agent_names:
         agent = tx.state.agents.get(name)
-        if agent is not None and isinstance(agent.phase, Waiting):
-            _grow(tx, agent, agent.phase, freed)
+        if agent is None or not isinstance(agent.phase, Waiting):
+            continue
+        paid = pass_on(freed, agent.phase.promised)
+        _grow(tx, agent, agent.phase, paid)
+        less = (Share(pool_name=s.pool_name, amount=NOTHING - s.amount) for s in paid)
+        freed = merged((*freed, *less))
+        tx.wake(name)
+    return freed
 
 
 def continue_start(tx: Transaction, agent: Agent) -> None:
@@ -100,7 +119,6 @@ def undo(
     group = tx.state.groups.by_id.get(agent.group_id or "")
     if group is not None and group.phase is GroupPhase.PLANNED:
         leave(tx, agent)
-    grow_claims(tx)
     victims = tuple(candidate.task_id for candidate in submission.evicting)
     made: set[str] = set()
     lost = tuple(t for t in victims if not _runs_again(tx, t, made, taken=taken))
@@ -187,10 +205,9 @@ def _waits_for_itself_alone(agent: Agent, waiting: Waiting) -> bool:
     return not waiting.for_agents and waiting.for_groups <= {agent.group_id}
 
 
-def _grow(tx: Transaction, agent: Agent, waiting: Waiting, shares: Iterable[Share]) -> None:
-    """Take what is free now of what the agent, or the group that is created for it, lacks."""
+def _grow(tx: Transaction, agent: Agent, waiting: Waiting, paid: tuple[Share, ...]) -> None:
+    """Take this quota, and what is free now of what the agent, or the group that is created for it, lacks."""
     name, place, need = agent.spec.name, agent.place, agent.spec.resources
-    paid = pass_on(shares, waiting.promised)
     held, devices = NOTHING, Devices()
     node = tx.state.cluster.nodes.get(place.node_id) if isinstance(place, OnNode) else None
     if node is not None:

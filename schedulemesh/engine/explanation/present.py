@@ -94,13 +94,14 @@ def _starting(
         if explained.since is not None:
             detail += f", since {_seconds(now - explained.since)}"
         return msgspec.structs.replace(explained, detail=detail)
-    victims = [
-        task_id for name in sorted(agent.phase.for_agents) for task_id in _tasks_on(state, name)
-    ]
+    own, others = _awaited(state, agent.spec.name, sorted(agent.phase.for_agents))
+    victims = (*own, *(task_id for task_id, _ in others))
     groups = sorted(agent.phase.for_groups)
     waits = []
-    if victims:
-        waits.append(f"{_named('task', victims)} to be evicted")
+    if own:
+        waits.append(f"{_named('task', own)} to be evicted")
+    if others:
+        waits.append(_named("task", [f"{task_id}, {why}" for task_id, why in others], "; "))
     if groups:
         waits.append(f"{_named('placement group', groups)} to be created or removed")
     return msgspec.structs.replace(
@@ -111,8 +112,30 @@ def _starting(
     )
 
 
-def _tasks_on(state: MeshState, agent_name: str) -> tuple[str, ...]:
-    return state.running.on_agent(agent_name) or (agent_name,)
+def _awaited(
+    state: MeshState, incoming: str, names: Iterable[str]
+) -> tuple[list[str], list[tuple[str, str]]]:
+    """Of these agents the tasks that are evicted for an incoming agent, and those that end anyway, each with
+    why. An agent without tasks stands for itself.
+    """
+    victims: list[str] = []
+    others: list[tuple[str, str]] = []
+    for name in names:
+        ending = state.agents[name].phase
+        tasks = state.running.on_agent(name) or (name,)
+        if isinstance(ending, Ending) and ending.leaves_for == incoming:
+            victims += tasks
+        else:
+            others += [(task_id, _why_it_leaves(state, task_id)) for task_id in tasks]
+    return victims, others
+
+
+def _why_it_leaves(state: MeshState, task_id: str) -> str:
+    """Why a task ends for which nobody has to be evicted any more, as the end of a sentence."""
+    task = state.running.by_id.get(task_id)
+    if task is None or not isinstance(task.phase, Preempting):
+        return "which is being stopped"
+    return f"which is being evicted{_for(last_eviction(state, task_id))}"
 
 
 def _preempting(
@@ -155,10 +178,10 @@ def _node_ids(state: MeshState, agent: Agent | None) -> tuple[str, ...]:
     return () if agent.node_id is None else (agent.node_id,)
 
 
-def _named(kind: str, names: Iterable[str]) -> str:
+def _named(kind: str, names: Iterable[str], separator: str = ", ") -> str:
     """The first of these names with their kind: ``tasks a, b and 3 more``."""
     listed = list(names)
-    shown = ", ".join(listed[:_NAMED])
+    shown = separator.join(listed[:_NAMED])
     more = f" and {len(listed) - _NAMED} more" if len(listed) > _NAMED else ""
     return f"{kind}{'s' if len(listed) > 1 else ''} {shown}{more}"
 

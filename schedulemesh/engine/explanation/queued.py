@@ -282,6 +282,8 @@ def _reserved_for_others(tx: Transaction, task: QueuedTask, request: Request) ->
 
 def _evicting(plan: Plan) -> str:
     count = len(evicted_tasks(plan.victims))
+    if not count and plan.waits_for:
+        return f"the end of agent {plan.waits_for[0]!r}, which is under way,"
     return f"the eviction of {count} task{'' if count == 1 else 's'}"
 
 

@@ -9,8 +9,9 @@ from schedulemesh.config.settings import CLIENT_HOLD_S, POOL_HOLD_S
 from schedulemesh.domain.end_reasons import EndReason
 from schedulemesh.domain.placement import InGroup
 from schedulemesh.domain.reasons import Change, Reason
+from schedulemesh.domain.resources import sum_of
 from schedulemesh.domain.task import TaskPhase
-from schedulemesh.engine.admission.pending import ended, undo
+from schedulemesh.engine.admission.pending import ended, hand_on, undo
 from schedulemesh.engine.admission.requeue import (
     answer_not_run,
     requeue_without_room,
@@ -281,21 +282,25 @@ def process_gone(tx: Transaction, agent: Agent) -> RequestOutcome | None:
     assert_never(phase)
 
 
-def _shares_held(state: MeshState, agent: Agent, ending: Ending) -> tuple[Share, ...]:
-    """What of its quota is held once it is gone: for a pool no more than that may borrow and others lend."""
+def _shares_held(
+    state: MeshState, agent: Agent, ending: Ending, rest: tuple[Share, ...]
+) -> tuple[Share, ...]:
+    """What of its quota is held once it is gone, of what those leave that waited for it: for a pool no more
+    than that may borrow and others lend.
+    """
     if ending.hold_for is None:
-        return agent.shares if ending.hold_for_client else ()
-    freed, pool_name = [(agent.spec.pool_name, agent.shares)], ending.hold_for
+        return rest if ending.hold_for_client else ()
+    freed, pool_name = [(agent.spec.pool_name, rest)], ending.hold_for
     caps = caps_of(state.ledger, pool_name, Payment(shares=()))
-    return promise(freed, pool_name, agent.paid, caps)
+    return promise(freed, pool_name, sum_of(share.amount for share in rest), caps)
 
 
 def _has_ended(tx: Transaction, agent: Agent, ending: Ending) -> RequestOutcome:
     """Release the claim, to whoever the agent was evicted for, and answer who asked for its end."""
     name = agent.spec.name
     evicted = ended(tx, agent, ending.reason, destroy_group=ending.destroy_group)
-    tx.wake(ending.leaves_for, agent.shares)
-    held = _shares_held(tx.state, agent, ending)
+    rest = hand_on(tx, ending.waiters, agent.shares)
+    held = _shares_held(tx.state, agent, ending, rest)
     if held:
         tx.emit(
             QuotaHeld(

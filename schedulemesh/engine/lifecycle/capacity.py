@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from schedulemesh.engine.admission.pending import continue_start, grow_claims
+from schedulemesh.engine.admission.pending import continue_start
 from schedulemesh.engine.admission.queue_pass import serve_queue
 from schedulemesh.engine.lifecycle.children import end_orphans
 from schedulemesh.engine.lifecycle.elastic import follow_cores
@@ -22,8 +22,8 @@ def serve_freed_capacity(tx: Transaction, stimulus: AnyStimulus) -> None:
     for it: first to agents, in the order in which they
     were woken, then to the tasks in the queue, then to the groups that pools lack.
 
-    All claims grow before the first agent continues, because one that is refused has its victims run again
-    with what is free.
+    What an agent frees is part of the claims of those that wait for it since its end was handled
+    (``admission.pending``), because one that is refused has its victims run again with what is free.
     """
     if tx.state.running.children.orphans:
         end_orphans(tx)
@@ -42,9 +42,8 @@ def serve_freed_capacity(tx: Transaction, stimulus: AnyStimulus) -> None:
 
 
 def _serve_woken(tx: Transaction) -> None:
-    """Let the claims of woken agents grow, and those continue that wait for nobody any more."""
+    """Let those agents continue that wait for nobody any more."""
     while tx.woken:
-        grow_claims(tx)
         woken, tx.woken = tx.woken, {}
         for name in woken:
             agent = tx.state.agents.get(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from schedulemesh.domain.end_reasons import EndReason
 from schedulemesh.domain.reasons import Reason
-from schedulemesh.engine.admission.pending import undo
+from schedulemesh.engine.admission.pending import hand_on, undo
 from schedulemesh.engine.lifecycle.groups import create_instruction, drop_if_unwanted
 from schedulemesh.engine.messages.facts import AgentEnding, GroupEnded, GroupEnding, GroupReady
 from schedulemesh.engine.messages.instructions import RemoveGroup, StopAgent
@@ -68,7 +68,7 @@ def _gone(tx: Transaction, group_id: str, error: str) -> None:
     if group is None:
         return
     tx.emit(GroupEnded(group_id=group_id, at=tx.now, error=error))
-    tx.wake(group.leaves_for, ())
+    hand_on(tx, group.waiters)
     if group.phase is not GroupPhase.ENDING:
         # Its room is free by now, so that victims who run again may have it.
         _turn_out(tx, group, error or "its placement group is gone from Ray")

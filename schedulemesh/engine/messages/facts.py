@@ -125,7 +125,9 @@ class AgentAdmitted(Fact, tag="agent_admitted", frozen=True, kw_only=True):
     devices: Devices = Devices()
     #: The tasks that are evicted for it, highest score first; it starts when their agents have ended.
     evicting: tuple[Candidate, ...] = ()
-    #: The quota that its victims hold and it gets from them, by the pool that it belongs to.
+    #: Agents that were leaving already and whose capacity it has claimed, beside its victims.
+    waits_for_agents: tuple[str, ...] = ()
+    #: The quota that these and its victims hold and it gets from them, by the pool that it belongs to.
     promised: tuple[Share, ...] = ()
     request_id: str | None = None
     #: The key of the saved state that its object is built from; None: it starts from the beginning.
@@ -268,7 +270,9 @@ class GroupReady(Fact, tag="group_ready", frozen=True, kw_only=True):
 
 
 class GroupClaimed(Fact, tag="group_claimed", frozen=True, kw_only=True):
-    """The group will be removed for this agent, which takes its resources, once no agent runs in it."""
+    """The group will be removed for this agent, which takes its resources, once no agent runs in it. Where it
+    goes for others already, the agent takes what they leave.
+    """
 
     group_id: str
     for_agent: str

@@ -48,6 +48,16 @@ class Room:
         else:
             free.removed.discard(key)
 
+    def claim(self, node_id: str, amount: Resources, sign: int = 1) -> None:
+        """Count so much, without GPUs, as taken by somebody who waits (``sign`` -1: as not taken)."""
+        node = self._cluster.nodes.get(node_id)
+        if node is None:
+            return
+        free = self._changed.get(node_id)
+        if free is None:
+            free = self._changed[node_id] = FreeNode(node, total=self._total, waits=self._waits)
+        free.amounts = free.amounts - amount if sign > 0 else free.amounts + amount
+
     def free_on(self, node_id: str) -> Resources:
         """What is free on the node."""
         changed = self._changed.get(node_id)

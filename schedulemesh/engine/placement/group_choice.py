@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -25,7 +26,12 @@ from schedulemesh.domain.resources import Resources
 from schedulemesh.engine.placement.bundles import Room
 from schedulemesh.engine.placement.minimise import minimise, release_until
 from schedulemesh.engine.placement.placers import BundlePlacement, NoPlacement
-from schedulemesh.engine.placement.scenario import Demand, Scenario, bundle_allocations
+from schedulemesh.engine.placement.scenario import (
+    Demand,
+    Removal,
+    Scenario,
+    bundle_allocations,
+)
 from schedulemesh.engine.state.agents import Waiting
 from schedulemesh.engine.state.groups import Group, GroupPhase, dynamic_shape
 from schedulemesh.engine.state.mesh_state import MeshState
@@ -33,6 +39,8 @@ from schedulemesh.engine.state.mesh_state import MeshState
 #: How groups are kept for the gangs and leases of a pool that keeps none: each is created for one of them and
 #: removed with it, and quota alone limits their number. So are the claims of jobs in every pool.
 FOR_GANGS = GroupsSpec(max_dynamic=sys.maxsize, reuse=False, strategy="PACK")
+
+ItemT = TypeVar("ItemT", bound=Group | Removal)
 
 #: How many shapes are kept of which is known whether empty nodes could hold them.
 _SHAPES = 1_000
@@ -246,13 +254,13 @@ def idle_for_node(
 def without_idle(
     room: Room,
     shape: GroupShape,
-    idle: Sequence[Group],
+    idle: Sequence[ItemT],
     own: str = "",
     too_many: int = 0,
-) -> tuple[BundlePlacement, tuple[Group, ...]] | None:
+) -> tuple[BundlePlacement, tuple[ItemT, ...]] | None:
     """The placement of a group of this shape once some of ``idle``, the first ones first and no more than
     necessary, are removed; and these. None: not even all are enough. At least ``too_many`` of them are of the
-    pool ``own``.
+    pool ``own``. ``idle``: groups that nobody uses, and what is leaving anyway.
     """
     demand = Demand(shape=shape, pool_name=own, too_many_groups=too_many)
     scenario = Scenario(room, demand)

@@ -18,7 +18,7 @@ from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.engine.placement.bundles import Room
 from schedulemesh.engine.placement.placers import BundlePlacement, on_one_node
-from schedulemesh.engine.state.groups import Group
+from schedulemesh.engine.state.groups import Group, GroupPhase
 from schedulemesh.engine.state.lending import LoanCaps
 
 #: Allocations as (node id, the name under which they are held there).
@@ -54,6 +54,10 @@ class Removal(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     group: Group | None = None
     #: The group that the incoming task gets from it; that one stays.
     preempted_group: Group | None = None
+    #: Further groups that are removed with it.
+    groups: tuple[Group, ...] = ()
+    #: What others that wait get of what becomes free on each node.
+    claimed: tuple[tuple[str, Resources], ...] = ()
 
 
 class Scenario:
@@ -140,14 +144,13 @@ class Scenario:
         return self._placement
 
     def _move(self, removal: Removal, sign: int) -> None:
-        quota, group = removal.quota, removal.group
+        quota = removal.quota
         if self._demand.short_quota:
             self._freed = self._freed + quota if sign > 0 else self._freed - quota
             for lender, amount in removal.limited:
                 before = self._limited.get(lender, NOTHING)
                 self._limited[lender] = before + amount if sign > 0 else before - amount
-        if group is not None and group.dynamic and group.pool_name == self._demand.pool_name:
-            self.too_many_groups -= sign
+        self.too_many_groups -= sign * own_groups(removal, self._demand.pool_name)
         if removal.preempted_group is not None:
             (self._with_groups.add if sign > 0 else self._with_groups.discard)(removal.name)
         if self._demand.shape is None:
@@ -155,6 +158,17 @@ class Scenario:
         for node_id, key in removal.allocations:
             self._room.release(node_id, key, sign)
             self._changed[node_id] += sign
+        for node_id, amount in removal.claimed:
+            self._room.claim(node_id, amount, sign)
+
+
+def own_groups(removal: Removal, pool_name: str) -> int:
+    """How many of the dynamic groups that count for a pool are removed with it."""
+    removed = removal.groups if removal.group is None else (removal.group, *removal.groups)
+    return sum(
+        group.dynamic and group.pool_name == pool_name and group.phase is not GroupPhase.ENDING
+        for group in removed
+    )
 
 
 def _removal(item: Removal | Group) -> Removal:

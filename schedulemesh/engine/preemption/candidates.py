@@ -61,6 +61,8 @@ class Candidates:
 
     #: Whether of several nodes the one is taken whose victims have the lowest priority.
     by_priority = True
+    #: Whether what they free of the quota of other pools is lent to the incoming task.
+    lends = True
 
     def __init__(
         self,

@@ -30,6 +30,7 @@ class BorrowersAndOthers(Candidates):
     """The tasks that may be evicted by a reclaim, and those that may be by the rules."""
 
     by_priority = False
+    lends = False
 
     def __init__(self, borrowers: Borrowers, others: Candidates) -> None:
         self._borrowers = borrowers

@@ -16,10 +16,11 @@ import msgspec
 from schedulemesh.domain.demand import ExternalDemand
 from schedulemesh.domain.resources import NOTHING, Resources, sum_of
 from schedulemesh.engine.admission.admit import Request
+from schedulemesh.engine.placement.scenario import Removal
 from schedulemesh.engine.preemption.search import Plan
-from schedulemesh.engine.preemption.victims import VictimAgent
 from schedulemesh.engine.state.agents import Agent, Running
 from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.nodes import held_by
 
 
 class Contest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -33,7 +34,7 @@ class Contest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 def contest_of(state: MeshState, request: Request, plan: Plan) -> Contest | None:
     """Who would get the room that these evictions free; None: the incoming task."""
     demands, placement = state.external_demands, plan.placement
-    if not demands or placement is None or not plan.victims:
+    if not demands or placement is None or not (plan.victims or plan.leaving):
         return None
     task = request.stimulus.task
     needs = _needs(request, placement.node_ids)
@@ -88,16 +89,14 @@ def _needs(request: Request, node_ids: tuple[str, ...]) -> dict[str, Resources]:
 
 def _freed(state: MeshState, plan: Plan, node_id: str) -> Resources:
     """What becomes free on a node."""
-    freed: list[VictimAgent] = list(plan.victims)
+    freed: list[Removal] = [*plan.victims, *plan.leaving]
     node = state.cluster.nodes[node_id]
     keys = {key for victim in freed for at, key in victim.allocations if at == node_id}
     for group in plan.removed:
         keys |= {group.key(i) for i, at in enumerate(group.node_ids) if at == node_id}
     held = (node.allocations[key] for key in sorted(keys & node.allocations.keys()))
-    return sum_of(
-        msgspec.structs.replace(mine.held, gpu=sum(units for _, units in mine.devices.units))
-        for mine in held
-    )
+    claimed = (amount for item in plan.leaving for at, amount in item.claimed if at == node_id)
+    return sum_of(map(held_by, held)) - sum_of(claimed)
 
 
 def _rivals(

@@ -50,6 +50,8 @@ RESTART_S = 30.0
 class Borrowers(RankedCandidates):
     """The tasks that may be evicted so that a pool gets its own quota back."""
 
+    lends = False
+
     def __init__(
         self, state: MeshState, incoming: Incoming, now: float, veto: PluginVeto | None = None
     ) -> None:

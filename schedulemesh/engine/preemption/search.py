@@ -18,14 +18,15 @@ group, or the group of a victim, which stays as it is. The search is the same fo
    pools with the highest shares), then the fewest victims, then the least lost work, then the first node id.
    Sites are visited by a lower bound of this, so that those which cannot win any more are not worked out.
 3. Groups that nobody uses cost nobody's work: they count as removed while victims are sought. Of them only
-   those that are needed are removed in the end, the longest idle first.
+   those that are needed are removed in the end, the longest idle first. So does what is leaving anyway and
+   nobody has claimed (``placement.leaving``).
 
 So no single victim can be left out, and nobody is evicted where the task could not start even so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 import msgspec
@@ -35,9 +36,10 @@ from schedulemesh.domain.resources import NOTHING, Resources, least, sum_of
 from schedulemesh.engine.messages.facts import Share
 from schedulemesh.engine.placement.bundles import Room
 from schedulemesh.engine.placement.group_choice import without_idle
+from schedulemesh.engine.placement.leaving import Leaving, names_of
 from schedulemesh.engine.placement.minimise import minimise, release_until
 from schedulemesh.engine.placement.placers import BundlePlacement, on_one_node
-from schedulemesh.engine.placement.scenario import Demand
+from schedulemesh.engine.placement.scenario import Demand, own_groups
 from schedulemesh.engine.preemption.node_summary import (
     Place,
     place_of,
@@ -65,10 +67,20 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     removed: tuple[Group, ...] = ()
     #: How the incoming task is paid then; None: as it would be without an eviction.
     payment: Payment | None = None
-    #: The quota that it gets from its victims, by the pool that it belongs to.
+    #: The quota that it gets from its victims and what is leaving, by the pool that it belongs to.
     promised: tuple[Share, ...] = ()
+    #: What is leaving anyway and makes room for it, and what of that gives it quota.
+    leaving: tuple[Leaving, ...] = ()
+    paying: tuple[Leaving, ...] = ()
+    #: The part of ``promised`` that these give.
+    claimed: tuple[Share, ...] = ()
     #: The shares that claims hold from now on, where victims take over loans of others; see ``exchange``.
     exchanged: tuple[tuple[str, tuple[Share, ...]], ...] = ()
+
+    @property
+    def waits_for(self) -> tuple[str, ...]:
+        """The agents that are leaving anyway and that it waits for."""
+        return tuple(dict.fromkeys((*names_of(self.leaving), *names_of(self.paying))))
 
 
 def search(
@@ -77,11 +89,39 @@ def search(
     agents: VictimAgents,
     now: float,
     known: KnownNodes | None = None,
+    leaving: tuple[Leaving, ...] = (),
 ) -> Plan | None:
     """The plan by which the demand is met; None: no eviction that is allowed would meet it. ``known``: what
-    searches for the same task with other priorities have found out.
+    searches for the same task with other priorities have found out. ``leaving``: what is leaving anyway; what
+    the demand is short of is without what it gets of that, apart from its place.
     """
-    return _Search(state, demand, agents, now, known).plan()
+    return _Search(state, demand, agents, now, known, leaving).plan()
+
+
+def place_without(
+    state: MeshState,
+    demand: Demand,
+    room: Room,
+    leaving: Iterable[Leaving],
+    too_many: int,
+) -> tuple[BundlePlacement, tuple[Group, ...], tuple[Leaving, ...]] | None:
+    """The place of what is demanded once no more than necessary of what is leaving and of the groups that
+    nobody uses is gone, these groups, and what of the leaving it needs; None: there is none.
+    """
+    if demand.shape is None:
+        return None
+    idle, items = state.groups.idle(), [item for item in leaving if item.allocations]
+    pool_name = demand.pool_name
+    if not items:
+        found = without_idle(room, demand.shape, idle, pool_name, too_many)
+        return None if found is None else (*found, ())
+    gone: Sequence[Leaving | Group] = [*items, *idle]
+    placed = without_idle(room, demand.shape, gone, pool_name, too_many)
+    if placed is None:
+        return None
+    placement, gone = placed
+    groups = tuple(item for item in gone if isinstance(item, Group))
+    return placement, groups, tuple(item for item in gone if isinstance(item, Leaving))
 
 
 class _Search:
@@ -94,13 +134,15 @@ class _Search:
         agents: VictimAgents,
         now: float,
         known: KnownNodes | None,
+        leaving: tuple[Leaving, ...] = (),
     ) -> None:
         self._state = state
+        self._leaving = leaving
         self._demand = demand
         self._shape = demand.shape
         self._one_node = demand.shape is not None and on_one_node(demand.shape)
         self._agents = agents
-        self._sites = Sites(state, demand, agents, now, known)
+        self._sites = Sites(state, demand, agents, now, known, leaving)
         self._any_site = known is not None and known.any_site
         #: Single victims that were looked at.
         self._tried = 0
@@ -328,15 +370,16 @@ class _Search:
         pool_name = self._demand.pool_name
         own = sum(group.dynamic and group.pool_name == pool_name for group in removed)
         too_many = self._demand.too_many_groups - own
+        too_many += sum(own_groups(item, pool_name) for item in self._leaving)
         on_node = room.placement(self._shape, [node_id]) if node_id and too_many <= 0 else None
         if on_node is not None:
             return Plan(victims=victims, placement=on_node, removed=tuple(removed))
-        idle = self._state.groups.idle()
-        found = without_idle(room, self._shape, idle, pool_name, too_many)
+        found = place_without(self._state, self._demand, room, self._leaving, too_many)
         if found is None:
             return None
-        placement, unused = found
-        return Plan(victims=victims, placement=placement, removed=(*removed, *unused))
+        placement, unused, leaving = found
+        removed += unused
+        return Plan(victims=victims, placement=placement, removed=tuple(removed), leaving=leaving)
 
 
 def _bound_of(site: Site) -> Place:

@@ -15,6 +15,7 @@ from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import NOTHING, Resources, least
 from schedulemesh.engine.placement.bundles import Room, has_labels
 from schedulemesh.engine.placement.group_choice import release
+from schedulemesh.engine.placement.leaving import Leaving
 from schedulemesh.engine.placement.placers import on_one_node
 from schedulemesh.engine.placement.scenario import Demand, Scenario
 from schedulemesh.engine.preemption.node_summary import (
@@ -80,8 +81,10 @@ class Sites:
         agents: VictimAgents,
         now: float,
         known: KnownNodes | None = None,
+        leaving: tuple[Leaving, ...] = (),
     ) -> None:
         self._state = state
+        self._leaving = leaving
         self._demand = demand
         self._shape = demand.shape
         self._one_node = demand.shape is not None and on_one_node(demand.shape)
@@ -91,11 +94,16 @@ class Sites:
 
     @cached_property
     def room(self) -> Room:
-        """The nodes with all idle groups removed. Victims leave before anything is put there."""
+        """The nodes without idle groups and what is leaving. Victims leave before anything is put there."""
         room = Room(self._state.cluster, waits=True)
         if self._shape is not None:
             for group in self._state.groups.idle():
                 release(room, group)
+            for leaving in self._leaving:
+                for node_id, key in leaving.allocations:
+                    room.release(node_id, key)
+                for node_id, amount in leaving.claimed:
+                    room.claim(node_id, amount)
         return room
 
     @cached_property

@@ -55,11 +55,11 @@ class Waiting(
 
     value: ClassVar[str] = "waiting"
     submission: Submission
-    #: Victims that have not ended yet.
+    #: Agents that have not ended yet: its victims, and those that were leaving already.
     for_agents: frozenset[str] = _NOBODY
     #: Groups that have not been removed, or not been created, yet.
     for_groups: frozenset[str] = _NOBODY
-    #: The quota that it still gets from victims, by the pool that it belongs to.
+    #: The quota that it still gets from them, by the pool that it belongs to.
     promised: tuple[f.Share, ...] = ()
 
 
@@ -100,6 +100,8 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=
     reason: EndReason
     #: The incoming agent that gets its resources, if it is a victim of a submission.
     leaves_for: str | None = None
+    #: Those that have claimed what it frees beyond that, the first one first.
+    also_for: tuple[str, ...] = ()
     #: The pool, or the client, for which its quota is held once it is gone.
     hold_for: str | None = None
     hold_for_client: str | None = None
@@ -109,6 +111,17 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag=
     destroy_group: bool | None = None
     #: Whether its deletion was requested meanwhile, so that its tasks do not join the queue again.
     deleted: bool = False
+
+    @property
+    def waiters(self) -> tuple[str, ...]:
+        """The incoming agents that get what it frees, each after those before it."""
+        return self.also_for if self.leaves_for is None else (self.leaves_for, *self.also_for)
+
+    def without(self, agent_name: str) -> Ending:
+        """The same where an incoming agent does not wait for it any more."""
+        first = None if self.leaves_for == agent_name else self.leaves_for
+        others = tuple(name for name in self.also_for if name != agent_name)
+        return msgspec.structs.replace(self, leaves_for=first, also_for=others)
 
 
 AgentPhase = Union[Waiting, Starting, Running, Ending]
@@ -180,9 +193,21 @@ class Agent(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
 
     def amend_end(self, **changes: str | bool | None) -> None:
         """Change data of an agent that is being terminated."""
+        self.phase = msgspec.structs.replace(self._ending(), **changes)
+
+    def leave_also_for(self, agent_name: str) -> None:
+        """Another incoming agent has claimed what it frees beyond what others get of it."""
+        ending = self._ending()
+        self.phase = msgspec.structs.replace(ending, also_for=(*ending.also_for, agent_name))
+
+    def leave_no_more_for(self, agent_name: str) -> None:
+        """An incoming agent that waited for its end is gone."""
+        self.phase = self._ending().without(agent_name)
+
+    def _ending(self) -> Ending:
         if not isinstance(self.phase, Ending):
             self._forbid(Ending.value)
-        self.phase = msgspec.structs.replace(self.phase, **changes)
+        return self.phase
 
     def stop_waiting_for(self, *, agent: str | None = None, group: str | None = None) -> None:
         """Note that a victim has ended, or that a group was removed or created."""

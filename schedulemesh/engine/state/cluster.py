@@ -132,11 +132,28 @@ class Cluster:
         self._touch(node)
 
     def release_for(self, node_id: str, key: str, agent_name: str) -> None:
-        """Mark an allocation as a victim's: this incoming agent gets its resources when it ends."""
+        """Mark an allocation as leaving: this incoming agent gets its resources when it ends, or what others
+        leave of them that were before it.
+        """
         node = self.nodes.get(node_id)
-        if node is not None and key in node.allocations:
-            node.allocations[key].leaves_for = agent_name
-            self._touch(node)
+        leaving = None if node is None else node.allocations.get(key)
+        if node is None or leaving is None or agent_name in leaving.waiters:
+            return
+        if leaving.waiters:
+            leaving.also_for = (*leaving.also_for, agent_name)
+        else:
+            leaving.leaves_for = agent_name
+        self._touch(node)
+
+    def release_no_more_for(self, node_id: str, key: str, agent_name: str) -> None:
+        """Undo ``release_for``: the incoming agent is gone."""
+        node = self.nodes.get(node_id)
+        leaving = None if node is None else node.allocations.get(key)
+        if node is None or leaving is None:
+            return
+        first, *others = [name for name in leaving.waiters if name != agent_name] or [""]
+        leaving.leaves_for, leaving.also_for = first, tuple(others)
+        self._touch(node)
 
     def fulfil(self, node_id: str, key: str) -> None:
         """Turn a promised allocation into an ordinary one."""

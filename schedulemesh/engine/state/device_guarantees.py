@@ -19,8 +19,9 @@ from schedulemesh.domain.resources import UNIT, Resources
 from schedulemesh.engine.state.devices import devices_for, gpu_of
 from schedulemesh.engine.state.nodes import Node
 
-#: The maximum number of incoming agents that wait on one node; the number of cases doubles with each.
-#: Those that take whole devices from victims which held exactly as many are not counted.
+#: The maximum number of sets of incoming agents that wait on one node, those that wait there for the same
+#: agents together; the number of cases doubles with each. Sets that take whole devices from agents which held
+#: exactly as many are not counted, nor are those that wait for nobody there.
 MOST_WAITING = 6
 
 
@@ -90,9 +91,13 @@ class _Cases:
         self._unreported: list[int] = []
         #: The promised GPU amounts, by incoming agent.
         self._promises: dict[str, list[int]] = {}
+        #: What leaves there for each of these.
+        self._leaving: dict[str, set[str]] = {}
         #: The incoming agents that are starting already and may be on any device, too.
         self._starting: set[str] = set()
         for key, mine in node.allocations.items():
+            for name in mine.waiters:
+                self._leaving.setdefault(name, set()).add(key)
             if mine.promised_to and key not in gone:
                 self._add(self._free, key)
                 self._promises.setdefault(mine.promised_to, []).append(mine.wants)
@@ -116,15 +121,13 @@ class _Cases:
         """Whether these amounts, and those of all waiting agents, fit once ``gone`` have ended."""
         for names in self._who_may_start():
             free = self._freed_for(names)
-            self._add_gone(free)
             if not self._all_fit(free, [*self._wanted_by(names), *new], self._unreported):
                 return False
         return True
 
     def too_many_wait(self) -> bool:
         """Whether the number of waiting agents makes the cases too many to check."""
-        optional = self._promises.keys() - self._starting
-        return sum(not self._takes_what_it_frees(name) for name in optional) >= MOST_WAITING
+        return len(self._may_wait_longer()) >= MOST_WAITING
 
     def _who_may_start(self) -> Iterator[set[str]]:
         """Every set of incoming agents that may have been started while the others still wait.
@@ -132,25 +135,33 @@ class _Cases:
         All of them together are not the worst case: one whose victims free more than it takes may be the last
         to start, and until then the others cannot use what it leaves over.
         """
-        always = self._starting | {
-            name for name in self._promises if self._takes_what_it_frees(name)
-        }
-        optional = sorted(self._promises.keys() - always)
+        optional = self._may_wait_longer()
+        always = self._promises.keys() - {name for names in optional for name in names}
         for count in range(len(optional) + 1):
             for chosen in combinations(optional, count):
-                yield always.union(chosen)
+                yield always.union(*chosen)
 
-    def _takes_what_it_frees(self, name: str) -> bool:
-        """Whether its victims held exactly as many whole devices as it takes, so that nothing changes for the
-        others.
+    def _may_wait_longer(self) -> list[list[str]]:
+        """The sets of agents that may wait while others are started, and to which it matters. Those of a set
+        wait for the same agents on this node, so the worst is that all of them are started.
         """
-        wanted = self._promises[name]
-        freed = [
-            units
-            for mine in self._node.allocations.values()
-            if mine.leaves_for == name and mine.reported
-            for _, units in mine.devices.units
+        sets: dict[frozenset[str], list[str]] = {}
+        for name in sorted(self._promises.keys() - self._starting):
+            sets.setdefault(frozenset(self._leaving.get(name, ())), []).append(name)
+        return [
+            names for keys, names in sets.items() if keys and not self._take_all_of(keys, names)
         ]
+
+    def _take_all_of(self, keys: frozenset[str], names: Collection[str]) -> bool:
+        """Whether these agents take exactly as many whole devices as these allocations held, so that nothing
+        changes for the others.
+        """
+        wanted = self._wanted_by(names)
+        leaving = [self._node.allocations[key] for key in keys]
+        waiting = {name for mine in leaving for name in mine.waiters}
+        if not (waiting & self._promises.keys()) <= set(names):
+            return False
+        freed = [units for mine in leaving if mine.reported for _, units in mine.devices.units]
         whole = all(units == UNIT for units in freed) and all(gpu % UNIT == 0 for gpu in wanted)
         return whole and sum(freed) == sum(wanted)
 
@@ -167,17 +178,13 @@ class _Cases:
         )
 
     def _freed_for(self, agent_names: Collection[str]) -> list[int]:
-        """Free units once the victims of these incoming agents have ended."""
+        """Free units once those have ended that these incoming agents wait for, and ``gone``."""
         free = list(self._free)
         for key, mine in self._node.allocations.items():
-            if mine.leaves_for in agent_names and mine.leaves_for and mine.reported:
+            leaves = mine.reported and not set(agent_names).isdisjoint(mine.waiters)
+            if leaves or key in self._gone:
                 self._add(free, key)
         return free
-
-    def _add_gone(self, free: list[int]) -> None:
-        for key in self._gone:
-            if key in self._node.allocations:
-                self._add(free, key)
 
     def _add(self, free: list[int], key: str) -> None:
         for i, units in self._node.allocations[key].devices.units:

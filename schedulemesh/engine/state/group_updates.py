@@ -67,9 +67,12 @@ class GroupFacts:
         return group.agent
 
     def claimed(self, fact: f.GroupClaimed) -> None:
-        """Its room is for somebody else."""
+        """Its room is for somebody else, after those that have claimed it before."""
         group = self._groups.by_id[fact.group_id]
-        group.leaves_for = fact.for_agent
+        if group.leaves_for is None:
+            group.leaves_for = fact.for_agent
+        else:
+            group.also_for = (*group.also_for, fact.for_agent)
         self._leaves(group)
         self._groups.sort(group)
 
@@ -83,9 +86,9 @@ class GroupFacts:
             self._groups.drop(group.pool_name, group.shape)
 
     def _leaves(self, group: Group) -> None:
-        if group.leaves_for is not None:
+        for name in group.waiters:
             for i, node_id in enumerate(group.node_ids):
-                self._cluster.release_for(node_id, group.key(i), group.leaves_for)
+                self._cluster.release_for(node_id, group.key(i), name)
 
     def ended(self, fact: f.GroupEnded) -> Group:
         """It is gone, and so is what it held."""
@@ -146,9 +149,13 @@ class GroupFacts:
     def unclaimed(self, agent_name: str, group_ids: Iterable[str]) -> None:
         """The agent has ended, and groups that were to be removed for it need not be."""
         for group in map(self._groups.by_id.get, group_ids):
-            if group is not None and group.leaves_for == agent_name:
-                group.leaves_for = None
-                self._groups.sort(group)
+            if group is None or agent_name not in group.waiters:
+                continue
+            others = tuple(name for name in group.waiters if name != agent_name)
+            group.leaves_for, group.also_for = (others[0] if others else None), others[1:]
+            self._groups.sort(group)
+            for i, node_id in enumerate(group.node_ids):
+                self._cluster.release_no_more_for(node_id, group.key(i), agent_name)
 
     def left(self, agent: Agent, place: InGroup, at: float) -> None:
         """The agent has ended."""

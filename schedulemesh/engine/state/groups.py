@@ -55,6 +55,8 @@ class Group(msgspec.Struct, kw_only=True, gc=False):
     promised_to: str | None = None
     #: The agent that gets its resources: the group is removed when its current agent has ended.
     leaves_for: str | None = None
+    #: Those that have claimed what that one leaves, the first one first.
+    also_for: tuple[str, ...] = ()
     #: Since when it is unused, in seconds since 1970.
     idle_since: float = 0.0
     #: The number of agents that have used it.
@@ -66,6 +68,11 @@ class Group(msgspec.Struct, kw_only=True, gc=False):
     def dynamic(self) -> bool:
         """Whether it counts among the dynamic groups of its pool. A virtual group is none of the pool's."""
         return not self.reserved and not self.shape.virtual
+
+    @property
+    def waiters(self) -> tuple[str, ...]:
+        """The incoming agents that get its resources, each after those before it."""
+        return () if self.leaves_for is None else (self.leaves_for, *self.also_for)
 
     @property
     def free(self) -> bool:

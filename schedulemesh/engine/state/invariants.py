@@ -178,12 +178,10 @@ def _check_groups(state: MeshState) -> None:
     for group_id, group in state.groups.by_id.items():
         if group.phase in (GroupPhase.CREATING, GroupPhase.READY):
             _expect(_has_room(state, group), f"group {group_id} has not all its room")
-        claimer = state.agents.get(group.leaves_for or "")
-        _expect(
-            group.leaves_for is None
-            or (claimer is not None and group_id in _groups_awaited_by(claimer)),
-            f"group {group_id} leaves for {group.leaves_for}, which does not wait for it",
-        )
+        for waiter in group.waiters:
+            claimer = state.agents.get(waiter)
+            waits = claimer is not None and group_id in _groups_awaited_by(claimer)
+            _expect(waits, f"group {group_id} leaves for {waiter}, which does not wait for it")
         for name in (group.agent, group.promised_to):
             agent = state.agents.get(name or "")
             _expect(
@@ -206,8 +204,8 @@ def _check_groups(state: MeshState) -> None:
         missing = awaited - set(state.groups.by_id)
         _expect(not missing, f"{name} waits for groups that are gone: {sorted(missing)}")
         for group_id in awaited - missing - {agent.group_id}:
-            leaves_for = state.groups.by_id[group_id].leaves_for
-            _expect(leaves_for == name, f"{group_id} leaves for {leaves_for}, not for {name}")
+            waiters = state.groups.by_id[group_id].waiters
+            _expect(name in waiters, f"{group_id} leaves for {waiters}, not for {name}")
 
 
 def _check_job_claim(state: MeshState, name: str, agent: Agent) -> None:
@@ -279,7 +277,7 @@ def _check_agents(state: MeshState) -> None:
 
 
 def _check_waiting(state: MeshState, name: str, waiting: Waiting) -> None:
-    """Whatever it waits for is being evicted for it."""
+    """Whatever it waits for leaves for it."""
     _expect(bool(waiting.for_agents or waiting.for_groups), f"{name} waits for nobody")
     incoming = state.agents[name]
     promised = sum_of(share.amount for share in waiting.promised)
@@ -294,6 +292,6 @@ def _check_waiting(state: MeshState, name: str, waiting: Waiting) -> None:
         agent = state.agents.get(victim)
         leaving = None if agent is None else agent.phase
         _expect(
-            isinstance(leaving, Ending) and leaving.leaves_for == name,
+            isinstance(leaving, Ending) and name in leaving.waiters,
             f"{name} waits for {victim}, which does not leave for it",
         )

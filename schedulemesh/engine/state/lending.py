@@ -180,6 +180,17 @@ class LoanCaps(msgspec.Struct, frozen=True, kw_only=True, gc=False):
                 )
         return own, tuple(loans)
 
+    def after(self, shares: Iterable[Share]) -> LoanCaps:
+        """What is left of them once the claim has borrowed these, too."""
+        loans = [share for share in shares if share.pool_name != self.pool_name]
+        lending = dict(self.lending)
+        for loan in loans:
+            if loan.pool_name in lending:
+                limit, used = lending[loan.pool_name]
+                lending[loan.pool_name] = (limit, used + loan.amount)
+        borrowed = self.borrowed + sum_of(loan.amount for loan in loans)
+        return msgspec.structs.replace(self, borrowed=borrowed, lending=lending)
+
     def usable(self, short: Resources, freed: Mapping[str, Resources]) -> Resources:
         """How much of what is short these loans cover."""
         allowed = NOTHING

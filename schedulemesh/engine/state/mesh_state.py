@@ -74,6 +74,8 @@ class MeshState:
         self.agents_of: dict[str, set[str]] = {}
         #: Names of the cores of elastic gangs.
         self.elastic: set[str] = set()
+        #: Names of the agents that are being terminated.
+        self.leaving: set[str] = set()
         self.policy = PreemptionPolicy()
         self.ledger.half_life_s = self.policy.usage_half_life_s
         self.preemption = PreemptionRules(self.policy)
@@ -223,10 +225,11 @@ class MeshState:
             expires_at=None if queued is None else queued.expires_at,
         )
         phase: AgentPhase = Starting(submission=submission)
-        if fact.evicting or fact.waits_for_groups:
+        if fact.evicting or fact.waits_for_agents or fact.waits_for_groups:
+            victims = (candidate.agent_name for candidate in fact.evicting)
             phase = Waiting(
                 submission=submission,
-                for_agents=frozenset(c.agent_name for c in fact.evicting),
+                for_agents=frozenset((*victims, *fact.waits_for_agents)),
                 for_groups=frozenset(fact.waits_for_groups),
                 promised=fact.promised,
             )
@@ -247,6 +250,8 @@ class MeshState:
         self.ledger.reserve(spec.pool_name, fact.shares)
         self.ledger.note_promise(agent.spec.name, agent.spec.pool_name, agent.promised)
         self.cluster.workload.note(spec.resources)
+        for name in fact.waits_for_agents:
+            self._leaves_also_for(self.agents[name], spec.name)
         if isinstance(place, InGroup):
             self._group_facts.admitted(agent, place)
         elif isinstance(place, OnNode):
@@ -270,6 +275,11 @@ class MeshState:
                 running.attempts = fact.attempts
                 running.number = self.queue.next_number
                 self.queue.next_number += 1
+
+    def _leaves_also_for(self, leaving: Agent, incoming: str) -> None:
+        leaving.leave_also_for(incoming)
+        if isinstance(leaving.place, OnNode):
+            self.cluster.release_for(leaving.place.node_id, leaving.spec.name, incoming)
 
     def _claim_grew(self, fact: f.ClaimGrew) -> None:
         agent = self.agents[fact.agent_name]
@@ -356,6 +366,7 @@ class MeshState:
     def _agent_ending(self, fact: f.AgentEnding) -> None:
         agent = self.agents[fact.agent_name]
         agent.end(fact)
+        self.leaving.add(fact.agent_name)
         if fact.request_id is not None:
             self.requests[fact.request_id] = fact.agent_name
         if fact.leaves_for is not None and isinstance(agent.place, OnNode):
@@ -375,6 +386,7 @@ class MeshState:
     def _agent_ended(self, fact: f.AgentEnded) -> None:
         tasks = self.running.remove_agent(fact.agent_name)
         agent = self.agents.pop(fact.agent_name)
+        self.leaving.discard(fact.agent_name)
         for task in tasks:
             self.past.note_ended_with_agent(task, fact, agent.spec.kind)
         phase, place = agent.phase, agent.place
@@ -406,15 +418,18 @@ class MeshState:
         submission = agent.submission
         if submission is not None and submission.request_id is not None:
             self.requests.pop(submission.request_id, None)
-        if isinstance(phase, Ending) and phase.leaves_for is not None:
-            self.agents[phase.leaves_for].stop_waiting_for(agent=fact.agent_name)
+        for name in phase.waiters if isinstance(phase, Ending) else ():
+            self.agents[name].stop_waiting_for(agent=fact.agent_name)
         if isinstance(phase, Waiting):
             self._stop_leaving_for(fact.agent_name, phase)
 
     def _stop_leaving_for(self, agent_name: str, waiting: Waiting) -> None:
-        """The incoming agent has ended: what its victims and groups free is no longer meant for it."""
-        for victim in waiting.for_agents:
-            self.agents[victim].amend_end(leaves_for=None)
+        """The incoming agent has ended: what it waited for is no longer meant for it."""
+        for name in sorted(waiting.for_agents):
+            leaving = self.agents[name]
+            leaving.leave_no_more_for(agent_name)
+            if isinstance(leaving.place, OnNode):
+                self.cluster.release_no_more_for(leaving.place.node_id, name, agent_name)
         self._group_facts.unclaimed(agent_name, waiting.for_groups)
 
     def _group_ready(self, fact: f.GroupReady) -> None:
@@ -424,8 +439,8 @@ class MeshState:
 
     def _group_ended(self, fact: f.GroupEnded) -> None:
         group = self._group_facts.ended(fact)
-        if group.leaves_for is not None:
-            self.agents[group.leaves_for].stop_waiting_for(group=fact.group_id)
+        for name in group.waiters:
+            self.agents[name].stop_waiting_for(group=fact.group_id)
 
     def _task_registered(self, fact: f.TaskRegistered) -> None:
         agent = self.agents.get(fact.agent_name)

@@ -26,6 +26,13 @@ class Allocation(msgspec.Struct, kw_only=True, gc=False):
     wants: int = 0
     #: The incoming agent that gets these resources when this allocation ends.
     leaves_for: str = ""
+    #: Further incoming agents, which get what is left of them then.
+    also_for: tuple[str, ...] = ()
+
+    @property
+    def waiters(self) -> tuple[str, ...]:
+        """The incoming agents that get these resources."""
+        return (self.leaves_for, *self.also_for) if self.leaves_for else self.also_for
 
 
 class Node(msgspec.Struct, kw_only=True):

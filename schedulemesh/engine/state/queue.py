@@ -352,6 +352,10 @@ class Queue:
             return None
         return self.entry(QueuedTask(submission=submission, queued_at=now, number=self.next_number))
 
+    def any_before(self, entry: Entry) -> bool:
+        """Whether any task that waits, in whatever pool, comes before this place."""
+        return any(pool.firsts and pool.firsts[0] < entry for pool in self.pools.values())
+
     def _note_kind(self, task: QueuedTask) -> None:
         """Give a task that is in no class the estimate of its kind."""
         task.estimate_s = self.kinds.add(task.submission, task.task_id, task.estimate_s)

@@ -25,7 +25,7 @@ from schedulemesh.domain.tokens import TokenSpec
 from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.messages.drain_facts import DrainStarted
 from schedulemesh.engine.preemption.rules import PreemptionRules
-from schedulemesh.engine.state.agents import Agent, Answer, LostAgent, Preempted, Waiting
+from schedulemesh.engine.state.agents import Agent, Answer, Ending, LostAgent, Preempted, Waiting
 from schedulemesh.engine.state.class_order import ClassOrder
 from schedulemesh.engine.state.estimates import RunKey
 from schedulemesh.engine.state.evictions import EvictionRecord
@@ -324,6 +324,8 @@ def _put_lives(state: MeshState, part: Snapshot) -> None:
         state.agents_of[agent.spec.pool_name].add(agent.spec.name)
         if agent.spec.extra_names:
             state.elastic.add(agent.spec.name)
+        if isinstance(agent.phase, Ending):
+            state.leaving.add(agent.spec.name)
     for task in part.tasks:
         state.running.add(task)
     for waiting in part.queue:

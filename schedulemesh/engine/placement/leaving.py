@@ -1,0 +1,170 @@
+"""What is leaving, and what of it nobody has claimed yet: capacity that an incoming task may wait for.
+
+An agent that is being terminated frees its quota and its room when its process is gone, and a group when Ray
+has removed it. Incoming agents that wait for such ends have claimed a part of what they free (``Waiting``);
+the rest is unclaimed. It costs nobody's work, so an incoming task waits for it rather than have anybody else
+evicted.
+
+What leaves is told apart by who waits for it: leavers that share a waiting agent are one ``Leaving``, because
+it cannot be said which of them that agent takes its part from. Who claims the rest of it waits for all of
+them. So the claims on a ``Leaving`` never exceed what it frees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from schedulemesh.domain.placement import OnNode
+from schedulemesh.domain.resources import NOTHING, Resources
+from schedulemesh.engine.messages.facts import Share, merged
+from schedulemesh.engine.placement.group_choice import is_held_only_by
+from schedulemesh.engine.placement.scenario import Allocations, Removal, bundle_allocations
+from schedulemesh.engine.state.agents import Agent, Ending, Waiting
+from schedulemesh.engine.state.cluster import Cluster
+from schedulemesh.engine.state.groups import Group, GroupPhase
+from schedulemesh.engine.state.mesh_state import MeshState
+
+
+class Leaver(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """An agent that is being terminated, or a group that is being removed."""
+
+    name: str
+    #: The incoming agents that have claimed a part of what it frees.
+    waiters: tuple[str, ...] = ()
+    #: None: it is a group that nobody uses any more.
+    agent: Agent | None = None
+    #: The group that is removed with it, or that it is.
+    group: Group | None = None
+    allocations: Allocations = ()
+
+
+class Leaving(Removal, frozen=True, kw_only=True, gc=False):
+    """Leavers that share waiting agents, and what of their capacity is unclaimed."""
+
+    leavers: tuple[Leaver, ...]
+    #: The unclaimed quota, by the pool that it belongs to.
+    unclaimed: tuple[Share, ...] = ()
+
+    @property
+    def agents(self) -> tuple[Agent, ...]:
+        """The agents among them."""
+        return tuple(leaver.agent for leaver in self.leavers if leaver.agent is not None)
+
+
+def all_leaving(state: MeshState) -> tuple[Leaving, ...]:
+    """Everything that is leaving, in an order that depends on the state alone."""
+    if not state.leaving and not state.groups.ending:
+        return ()
+    sets: dict[str, list[Leaver]] = {}
+    by_waiter: dict[str, str] = {}
+    for leaver in _leavers(state):
+        joined = {by_waiter[name]: None for name in leaver.waiters if name in by_waiter}
+        members = [member for key in joined for member in sets.pop(key)]
+        members.append(leaver)
+        sets[leaver.name] = members
+        for member in members if joined else (leaver,):
+            by_waiter.update(dict.fromkeys(member.waiters, leaver.name))
+    return tuple(_leaving(state, members) for members in sets.values())
+
+
+def _leavers(state: MeshState) -> Iterator[Leaver]:
+    agents = [state.agents[name] for name in state.leaving]
+    for agent in sorted(agents, key=lambda agent: agent.incarnation):
+        yield _agent_leaver(state, agent)
+    for group_id in sorted(state.groups.ending):
+        group = state.groups.by_id[group_id]
+        yield Leaver(
+            name=group_id,
+            waiters=group.waiters,
+            group=group,
+            allocations=bundle_allocations(group),
+        )
+
+
+def _agent_leaver(state: MeshState, agent: Agent) -> Leaver:
+    name, place = agent.spec.name, agent.place
+    waiters = agent.phase.waiters if isinstance(agent.phase, Ending) else ()
+    group = state.groups.by_id.get(agent.group_id or "")
+    if group is not None and _goes_with(group, name):
+        waiters = tuple(dict.fromkeys((*waiters, *group.waiters)))
+        allocations = bundle_allocations(group)
+        return Leaver(name=name, waiters=waiters, agent=agent, group=group, allocations=allocations)
+    on_node = ((place.node_id, name),) if isinstance(place, OnNode) else ()
+    return Leaver(name=name, waiters=waiters, agent=agent, allocations=on_node)
+
+
+def _goes_with(group: Group, agent_name: str) -> bool:
+    """Whether a group is removed with its agent if somebody needs its room."""
+    return (
+        group.phase is GroupPhase.READY
+        and not group.reserved
+        and group.agent == agent_name
+        and group.promised_to is None
+    )
+
+
+def _leaving(state: MeshState, leavers: list[Leaver]) -> Leaving:
+    names = sorted({name for leaver in leavers for name in leaver.waiters})
+    waiting = [agent for name in names if (agent := state.agents.get(name)) is not None]
+    shares = [
+        share for leaver in leavers if leaver.agent is not None for share in leaver.agent.shares
+    ]
+    promised = [
+        Share(pool_name=share.pool_name, amount=NOTHING - share.amount)
+        for agent in waiting
+        for share in agent.promised
+    ]
+    allocations = tuple(entry for leaver in leavers for entry in leaver.allocations)
+    node_ids = {node_id for node_id, _ in allocations}
+    lacks = (lack for agent in waiting for lack in lacks_of(state, agent) if lack[0] in node_ids)
+    return Leaving(
+        name=leavers[-1].name,
+        leavers=tuple(leavers),
+        unclaimed=tuple(s for s in merged((*shares, *promised)) if s.amount.within(s.amount)),
+        allocations=allocations,
+        claimed=tuple(lacks),
+        groups=tuple(leaver.group for leaver in leavers if leaver.group is not None),
+    )
+
+
+def lacks_of(state: MeshState, agent: Agent) -> Iterator[tuple[str, Resources]]:
+    """What a waiting agent, or the group that is created for it, does not hold yet on each of its nodes,
+    without GPUs: it holds none until it waits for nobody, and ``device_guarantees`` says what is left.
+    """
+    if not isinstance(agent.phase, Waiting):
+        return
+    place, name = agent.place, agent.spec.name
+    if isinstance(place, OnNode):
+        yield place.node_id, _lack(state.cluster, place.node_id, name, agent.spec.resources)
+    group = state.groups.by_id.get(agent.group_id or "")
+    if group is None or group.agent != name or group.phase is not GroupPhase.PLANNED:
+        return
+    for i, (node_id, bundle) in enumerate(zip(group.node_ids, group.shape.bundles, strict=True)):
+        yield node_id, _lack(state.cluster, node_id, group.key(i), bundle)
+
+
+def _lack(cluster: Cluster, node_id: str, key: str, need: Resources) -> Resources:
+    node = cluster.nodes.get(node_id)
+    allocation = None if node is None else node.allocations.get(key)
+    without_gpu = msgspec.structs.replace(need, gpu=0)
+    return without_gpu if allocation is None else without_gpu - allocation.held
+
+
+def names_of(chosen: Iterable[Leaving]) -> tuple[str, ...]:
+    """The agents among these leavers."""
+    return tuple(agent.spec.name for leaving in chosen for agent in leaving.agents)
+
+
+def groups_that_stay(state: MeshState, leaving: Iterable[Leaving]) -> Iterator[tuple[str, Group]]:
+    """The groups whose agents are leaving, and that another agent may take as they are: nobody has claimed
+    them or their room, and nobody has asked for their removal.
+    """
+    for item in leaving:
+        for agent in item.agents:
+            name, ending = agent.spec.name, agent.phase
+            group = state.groups.by_id.get(agent.group_id or "")
+            destroyed = isinstance(ending, Ending) and ending.destroy_group
+            if group is not None and not destroyed and is_held_only_by(group, name):
+                yield name, group

@@ -1,0 +1,273 @@
+"""What is leaving and unclaimed is used before anybody else is evicted."""
+
+from __future__ import annotations
+
+import pytest
+
+from schedulemesh.domain.agent import GangSpec
+from schedulemesh.domain.placement import GroupsSpec
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.outcomes import Pending, Refused
+from schedulemesh.engine.state.agents import Starting, Waiting
+from tests.engine.builders import Mesh, leaving_for, node, pool
+
+
+def evicted(mesh):
+    """The tasks that are being evicted, or were."""
+    running = mesh.state.running.by_id.values()
+    going = {task.spec.task_id for task in running if task.phase.value == "preempting"}
+    return sorted(going | set(mesh.state.preempted))
+
+
+def gpu_nodes(count, pools=(("p", 64, 64),)):
+    """Nodes of 8 GPUs, each with a training of 8 GPUs in the first pool."""
+    mesh = Mesh(
+        *(pool(name, cpu=cpu, gpu=gpu) for name, cpu, gpu in pools),
+        nodes=[node(f"n{i}", cpu=64, gpu=8) for i in range(count)],
+    )
+    for i in range(count):
+        mesh.run(f"training{i}", pools[0][0], 1.0, cpu=8, gpu=8, class_key="c")
+        mesh.now += 1.0
+    return mesh
+
+
+def complete(mesh, task_id):
+    """The task is done, and its agent is being stopped."""
+    mesh.handle(s.TaskFinished(task_id=task_id, end_agent=True))
+
+
+def restart(mesh):
+    """The supervisor comes back from its snapshot."""
+    mesh.engine.state = mesh.rewritten()
+
+
+def all_leave(mesh):
+    for name in sorted(mesh.ends):
+        mesh.leave(name, saved=True)
+    mesh.make_all()
+    for name in sorted(mesh.starts):
+        mesh.report(name)
+
+
+@pytest.mark.parametrize("how", ["submit", "queue"])
+def test_a_burst_of_urgent_tasks_evicts_as_many_as_it_needs(how):
+    mesh = gpu_nodes(8)
+    for i in range(8):
+        getattr(mesh, how)(f"urgent{i}", priority=9.0, cpu=1, gpu=1, class_key="c")
+        mesh.tick(1.0)
+    assert len(evicted(mesh)) == 1
+    all_leave(mesh)
+    assert len({mesh.state.agents[f"urgent{i}"].node_id for i in range(8)}) == 1
+    assert {mesh.state.running.by_id[f"urgent{i}"].phase.value for i in range(8)} == {"running"}
+
+
+def test_the_ninth_evicts_another():
+    mesh = gpu_nodes(8)
+    for i in range(9):
+        mesh.submit(f"urgent{i}", priority=9.0, cpu=1, gpu=1, class_key="c")
+    assert len(evicted(mesh)) == 2
+    all_leave(mesh)
+    assert all(mesh.state.agents[f"urgent{i}"].node_id for i in range(9))
+
+
+def test_four_tasks_of_one_cpu_evict_two_of_two():
+    mesh = Mesh(pool("p", cpu=8), nodes=[node("a", cpu=8)])
+    for i in range(4):
+        mesh.run(f"low{i}", priority=1.0, cpu=2, class_key="c")
+    for i in range(4):
+        mesh.submit(f"high{i}", priority=9.0, cpu=1, class_key="c")
+    assert len(evicted(mesh)) == 2
+    all_leave(mesh)
+    assert all(isinstance(mesh.state.agents[f"high{i}"].phase, object) for i in range(4))
+    assert not mesh.state.ledger.promises
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_what_is_claimed_is_not_given_twice(parts):
+    """Two victims free three CPUs each for a task of four; the task of two takes the rest of both."""
+    mesh = Mesh(pool("p", cpu=6), nodes=[node("a", cpu=6)])
+    for name in ("v1", "v2"):
+        mesh.run(name, priority=1.0, cpu=3, class_key="c")
+    mesh.submit("four", priority=9.0, cpu=4, class_key="c")
+    mesh.submit("two", priority=5.0, cpu=2, class_key="c")
+    assert mesh.submit("more", priority=9.0, cpu=1, class_key="c").reason == "preemption_failed"
+    assert leaving_for(mesh.state.agents["two"]) == ["v1", "v2"]
+    order = ["v1", "v2"] if parts == 1 else ["v2", "v1"]
+    mesh.leave(order[0], saved=True)
+    assert not mesh.starts
+    mesh.leave(order[1], saved=True)
+    assert sorted(mesh.starts) == ["four", "two"]
+
+
+def test_an_agent_that_is_just_stopping_makes_an_eviction_unnecessary():
+    mesh = Mesh(pool("p", cpu=4), nodes=[node("a", cpu=4)])
+    mesh.run("done", priority=9.0, cpu=2, class_key="c")
+    mesh.run("low", priority=1.0, cpu=2, class_key="c")
+    complete(mesh, "done")
+    mesh.submit("high", priority=9.0, cpu=2, class_key="c")
+    assert evicted(mesh) == []
+    assert leaving_for(mesh.state.agents["high"]) == ["done"]
+    mesh.leave("done")
+    assert isinstance(mesh.state.agents["high"].phase, Starting)
+
+
+def test_the_victims_of_a_cancelled_task_are_for_the_next_one():
+    mesh = gpu_nodes(2, (("p", 64, 16),))
+    mesh.submit("gone", priority=9.0, cpu=1, gpu=8, class_key="c")
+    (victim,) = evicted(mesh)
+    mesh.delete("gone")
+    mesh.submit("next", priority=9.0, cpu=1, gpu=8, class_key="c")
+    assert evicted(mesh) == [victim]
+    mesh.leave(victim, saved=True)
+    assert mesh.starts["next"].node_id == mesh.state.agents["next"].node_id
+
+
+def test_nobody_overtakes_a_claim_on_what_is_leaving():
+    mesh = Mesh(pool("p", cpu=4), nodes=[node("a", cpu=4)])
+    mesh.run("low", priority=1.0, cpu=4, class_key="c")
+    mesh.submit("first", priority=5.0, cpu=2, class_key="c")
+    mesh.submit("second", priority=5.0, cpu=2, class_key="c")
+    refused = mesh.submit("third", priority=9.0, cpu=2, class_key="c")
+    assert isinstance(refused, Refused)
+    mesh.leave("low", saved=True)
+    assert sorted(mesh.starts) == ["first", "second"]
+
+
+def test_what_is_leaving_may_complete_what_one_more_eviction_frees():
+    mesh = Mesh(pool("p", cpu=6), nodes=[node("a", cpu=6)])
+    for name in ("v1", "v2", "v3"):
+        mesh.run(name, priority=1.0, cpu=2, class_key="c")
+        mesh.now += 1.0
+    mesh.delete("v1")
+    mesh.submit("high", priority=9.0, cpu=4, class_key="c")
+    assert evicted(mesh) == ["v3"]
+    assert leaving_for(mesh.state.agents["high"]) == ["v1", "v3"]
+    mesh.leave("v1")
+    mesh.leave("v3", saved=True)
+    assert list(mesh.starts) == ["high"]
+
+
+def test_a_task_that_may_evict_nobody_gets_what_is_leaving_if_nobody_waits_for_it():
+    mesh = Mesh(pool("p", cpu=4), nodes=[node("a", cpu=4)])
+    mesh.run("done", priority=5.0, cpu=4, class_key="c")
+    complete(mesh, "done")
+    assert isinstance(mesh.submit("next", priority=0.0, cpu=2, class_key="c"), Pending)
+    mesh.queue("waits", priority=2.0, cpu=4, class_key="c")
+    assert isinstance(mesh.submit("later", priority=0.0, cpu=2, class_key="c"), Refused)
+
+
+def test_a_gang_takes_what_is_leaving_on_several_nodes():
+    mesh = gpu_nodes(3, (("p", 64, 24),))
+    mesh.delete("training0")
+    mesh.delete("training1")
+    bundles = [{"cpu": 1, "gpu": 8}, {"cpu": 1, "gpu": 8}]
+    mesh.submit("gang", priority=9.0, bundles=bundles, gang=GangSpec(), class_key="c")
+    assert evicted(mesh) == []
+    mesh.leave("training0")
+    assert not mesh.makes
+    mesh.leave("training1")
+    assert len(mesh.makes) == 1
+
+
+def test_a_task_uses_the_rest_of_a_gang_that_leaves():
+    """Its group is removed for the first one; the second one waits for the same group."""
+    mesh = Mesh(pool("p", cpu=64, gpu=16), nodes=[node(f"n{i}", cpu=64, gpu=8) for i in (1, 2)])
+    bundles = [{"cpu": 1, "gpu": 8}, {"cpu": 1, "gpu": 8}]
+    mesh.submit("gang", priority=1.0, bundles=bundles, gang=GangSpec(), class_key="c")
+    mesh.make_all()
+    mesh.report("gang")
+    for name in ("a", "b", "c"):
+        mesh.submit(name, priority=9.0, cpu=1, gpu=4, class_key="c")
+    assert evicted(mesh) == ["gang"]
+    mesh.delete("a")
+    mesh.submit("d", priority=9.0, cpu=1, gpu=4, class_key="c")
+    mesh.leave("gang", saved=True)
+    for group_id in sorted(mesh.removes):
+        mesh.remove(group_id)
+    assert sorted(mesh.starts) == ["b", "c", "d"]
+
+
+def test_a_group_that_leaves_is_taken_as_it_is():
+    mesh = Mesh(pool("p", cpu=4, groups=GroupsSpec(max_dynamic=1)), nodes=[node("a", cpu=4)])
+    mesh.submit("low", priority=1.0, cpu=4, class_key="c")
+    mesh.make_all()
+    mesh.report("low")
+    mesh.delete("low")
+    mesh.submit("next", priority=9.0, cpu=4, class_key="c")
+    mesh.leave("low")
+    assert mesh.starts["next"].group_id == "p-pg-1"
+    assert not mesh.makes
+
+
+def test_quota_of_another_pool_is_lent_where_the_rules_allow_the_eviction():
+    mesh = Mesh(
+        pool("q", cpu=64, gpu=16),
+        pool("p", cpu=64, gpu=8),
+        nodes=[node(f"n{i}", cpu=64, gpu=8) for i in range(3)],
+    )
+    for name, of in (("q1", "q"), ("q2", "q"), ("own", "p")):
+        mesh.run(name, of, 1.0 if of == "q" else 9.0, cpu=8, gpu=8, class_key="c")
+    for i in range(3):
+        mesh.submit(f"urgent{i}", "p", 9.0, cpu=1, gpu=2, class_key="c")
+    assert len(evicted(mesh)) == 1
+    assert isinstance(mesh.submit("later", "p", 2.0, cpu=1, gpu=2, class_key="c"), Refused)
+    all_leave(mesh)
+    assert mesh.state.ledger.accounts["p"].borrowed.gpu == 60_000
+    assert mesh.state.ledger.accounts["q"].free.gpu == 20_000
+
+
+def test_an_owner_takes_what_a_reclaim_frees_beyond_what_it_needed():
+    mesh = Mesh(
+        pool("own", cpu=8, gpu=8, lending={"cohort": "c"}),
+        pool("other", cpu=8, gpu=8, lending={"cohort": "c"}),
+        nodes=[node(f"n{i}", cpu=8, gpu=8) for i in (1, 2)],
+    )
+    for i in range(4):
+        mesh.run(f"b{i}", "other", 50.0, cpu=1, gpu=4, class_key="c")
+    for i in range(4):
+        mesh.submit(f"o{i}", "own", 1.0, cpu=1, gpu=1, class_key="c")
+    assert len(evicted(mesh)) == 1
+
+
+def test_quota_that_is_held_for_somebody_else_is_not_claimed():
+    mesh = Mesh(pool("p", cpu=4), pool("q", cpu=4), nodes=[node("a", cpu=8)])
+    mesh.run("v", priority=1.0, cpu=4, class_key="c")
+    mesh.preempt(agent_name="v", end_agent=True, for_pool="q")
+    assert isinstance(mesh.submit("x", priority=9.0, cpu=4, class_key="c"), Refused)
+    mesh.submit("y", "q", priority=9.0, cpu=4, class_key="c")
+    mesh.submit("z", "q", priority=9.0, cpu=4, class_key="c")
+    assert leaving_for(mesh.state.agents["z"]) == ["v"]
+    mesh.leave("v", saved=True)
+    assert sorted(mesh.starts) == ["y", "z"]
+    assert not mesh.state.ledger.holds
+
+
+def test_claims_on_what_is_leaving_survive_a_restart():
+    mesh = gpu_nodes(2, (("p", 64, 16),))
+    for i in range(3):
+        mesh.submit(f"urgent{i}", priority=9.0, cpu=1, gpu=2, class_key="c")
+    restart(mesh)
+    mesh.submit("urgent3", priority=9.0, cpu=1, gpu=2, class_key="c")
+    assert len(evicted(mesh)) == 1
+    mesh.submit("urgent4", priority=9.0, cpu=1, gpu=2, class_key="c")
+    assert len(evicted(mesh)) == 2
+
+
+def test_a_drained_nodes_quota_is_used_before_an_eviction():
+    mesh = Mesh(pool("p", cpu=4), nodes=[node("a", cpu=2), node("b", cpu=2), node("c", cpu=2)])
+    mesh.run("x", priority=1.0, cpu=2, class_key="c")
+    mesh.run("y", priority=1.0, cpu=2, class_key="c")
+    mesh.handle(s.DrainRequested(node_id=mesh.state.agents["x"].node_id, drained=True))
+    mesh.submit("high", priority=9.0, cpu=2, class_key="c")
+    assert evicted(mesh) == ["x"]
+    assert isinstance(mesh.state.agents["high"].phase, Waiting)
+
+
+def test_explain_says_for_whom_the_room_is_being_made():
+    mesh = gpu_nodes(2, (("p", 64, 16),))
+    mesh.submit("first", priority=9.0, cpu=1, gpu=1, class_key="c")
+    mesh.submit("second", priority=9.0, cpu=1, gpu=1, class_key="c")
+    (victim,) = evicted(mesh)
+    explained = mesh.engine.explain("second", mesh.now)
+    assert f"task {victim}, which is being evicted for task 'first'" in explained.detail
+    assert explained.waits_for == (victim,)
