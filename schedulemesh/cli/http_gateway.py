@@ -6,7 +6,7 @@ import http.client
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import NamedTuple
 from urllib.parse import urlencode, urlsplit
 
@@ -41,6 +41,8 @@ _STREAM = "/api/v1/events/stream"
 _PROOF = "/proof"
 #: Bytes of a proof that are read of whoever answers.
 _MOST_OF_PROOF = 10_000
+#: Where Ray's dashboard listens by default; one with tokens does not say what it is.
+_DASHBOARD_PORT = 8265
 _UNAVAILABLE = (502, 503, 504)
 
 
@@ -80,7 +82,7 @@ class HttpGateway:
                 f"the HTTP API at {self._connection.host}:{self._connection.port} does not answer: {error}"
             ) from None
         if response.status != http.client.OK:
-            raise _error(response.status, body)
+            raise self._error(response.status, body)
         return accepted(decode_answer(body, expected))
 
     def close(self) -> None:
@@ -116,21 +118,35 @@ class HttpGateway:
             connection.request("GET", path, headers={"authorization": f"Bearer {served.token}"})
             response = connection.getresponse()
             if response.status != http.client.OK:
-                raise _error(response.status, response.read())
+                raise self._error(response.status, response.read())
             yield response
 
+    def _error(self, status: int, body: bytes) -> ScheduleMeshError:
+        """The error that an answer with this status stands for."""
+        try:
+            message = str(json.loads(body)["error"])
+        except (ValueError, KeyError, TypeError):
+            served = self._locate()
+            if _is_dashboard(served.url):
+                return InvalidRequestError(
+                    f"{served.url} is Ray's dashboard, not the HTTP API of a scheduler; unset RAY_ADDRESS, "
+                    "or give the address of the cluster as host:6379"
+                )
+            message = f"the HTTP API answered with status {status}"
+        if status in (http.client.UNAUTHORIZED, http.client.FORBIDDEN):
+            return NotAllowedError(message)
+        if status in _UNAVAILABLE:
+            return SchedulerUnavailableError(message)
+        return InvalidRequestError(message) if status < 500 else ScheduleMeshError(message)
 
-def _error(status: int, body: bytes) -> ScheduleMeshError:
-    """The error that an answer with this status stands for."""
-    try:
-        message = str(json.loads(body)["error"])
-    except (ValueError, KeyError, TypeError):
-        message = f"the HTTP API answered with status {status}"
-    if status in (http.client.UNAUTHORIZED, http.client.FORBIDDEN):
-        return NotAllowedError(message)
-    if status in _UNAVAILABLE:
-        return SchedulerUnavailableError(message)
-    return InvalidRequestError(message) if status < 500 else ScheduleMeshError(message)
+
+def _is_dashboard(url: str) -> bool:
+    """Whether a URL is that of Ray's dashboard, which says its version to everybody."""
+    with suppress(OSError, http.client.HTTPException), closing(_connected(Served(url, ""))) as api:
+        api.request("GET", "/api/version")
+        answer = api.getresponse().read(_MOST_OF_PROOF)
+        return b"ray_version" in answer or urlsplit(url).port == _DASHBOARD_PORT
+    return False
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import uuid
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -64,7 +65,10 @@ def submit(
         typer.Option(metavar="NAME=VALUE", help="A variable of its environment. Repeatable."),
     ] = None,
     runtime_env: Annotated[
-        str | None, typer.Option(metavar="YAML", help="Ray's runtime environment of its workers.")
+        str | None,
+        typer.Option(
+            metavar="FILE|YAML", help="Ray's runtime environment: a YAML or JSON file, or its text."
+        ),
     ] = None,
     checkpoint_dir: Annotated[
         str | None, typer.Option(help="A folder on all nodes that every attempt finds again.")
@@ -116,7 +120,7 @@ def submit(
         "priority": priority,
         "working_dir": working_dir,
         "env": _variables(env or ()),
-        "runtime_env": _yaml(runtime_env),
+        "runtime_env": None if runtime_env is None else _runtime_env(runtime_env),
         "checkpoint_dir": checkpoint_dir,
         "grace_s": grace,
         "over_claim": over_claim,
@@ -304,13 +308,21 @@ def _variables(words: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _yaml(given: str | None) -> object:
-    """A value as YAML. Raises InvalidRequestError."""
+def _runtime_env(given: str) -> object:
+    """A runtime environment as the text of a file, or as text. Raises InvalidRequestError."""
     import yaml
 
-    from schedulemesh.errors import InvalidRequestError
+    from schedulemesh.errors import InvalidRequestError, shown
 
+    is_file = given.endswith((".yaml", ".yml", ".json")) or (":" not in given and "{" not in given)
     try:
-        return None if given is None else yaml.safe_load(given)
-    except yaml.YAMLError as error:
-        raise InvalidRequestError(f"--runtime-env is no YAML: {error}") from None
+        found = yaml.safe_load(Path(given).read_text("utf-8") if is_file else given)
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        what = "which cannot be read" if is_file else "which is no YAML"
+        raise InvalidRequestError(f"--runtime-env is {shown(given)}, {what}: {error}") from None
+    if not isinstance(found, dict):
+        raise InvalidRequestError(
+            f"--runtime-env is {shown(given)}; it must be a YAML or JSON file with names and values, or such "
+            "a text, as {env_vars: {A: b}}"
+        )
+    return found

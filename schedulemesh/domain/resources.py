@@ -13,7 +13,7 @@ import msgspec
 
 from schedulemesh.domain.containers import as_items
 from schedulemesh.domain.names import MAX_CHARS, as_text, is_name
-from schedulemesh.domain.numbers import parse_number
+from schedulemesh.domain.numbers import as_number, parse_number
 from schedulemesh.errors import InvalidRequestError, shown
 
 #: Units per CPU, MB, GPU or unit of a custom resource.
@@ -35,6 +35,8 @@ _MEANT = {
     "resource": "custom",
     "custom": "custom",
 }
+#: MB of memory that no machine has: an amount of bytes.
+_LIKE_BYTES = 10**8
 _MOST_UNITS = int(MAX_AMOUNT) * UNIT
 #: Kinds of custom resources of one amount.
 _MAX_CUSTOM = 1_000
@@ -221,12 +223,21 @@ def parse_resources(given: object, what: str = "resources") -> Resources:
     items = as_items(given, what, "a dict such as {'cpu': 1.0}")
     named = {_kind(key, what): value for key, value in items}
     custom = _parse_custom(named.pop("custom", None), what)
-    amounts = {k: _units(v, f"{what}[{k!r}]") for k, v in named.items() if v is not None}
+    amounts = {k: _amount(k, v, what) for k, v in named.items() if v is not None}
     if amounts.get("gpu", 0) > UNIT and amounts["gpu"] % UNIT:
         raise InvalidRequestError(
             f"{what}['gpu'] is {shown(named['gpu'])}; above 1 it must be a whole number of devices"
         )
     return Resources(**amounts, custom=custom)
+
+
+def bytes_hint(resources: Resources) -> str:
+    """What is said of a memory that is probably given in bytes; empty: it is not."""
+    return "" if resources.memory < _LIKE_BYTES * UNIT else _hint(resources.memory / UNIT)
+
+
+def _hint(memory: float) -> str:
+    return f"Memory is given in MB; {memory:.12g} bytes are {memory / 2**20:.6g} MB"
 
 
 def check_resources(resources: Resources, what: str = "resources") -> None:
@@ -274,6 +285,16 @@ def _parse_custom(given: object, what: str) -> tuple[tuple[str, int], ...]:
 
 def _is_custom(name: str) -> bool:
     return is_name(name) and name.lower() not in _KINDS
+
+
+def _amount(kind: str, amount: object, what: str) -> int:
+    """The units of an amount of one kind. Raises InvalidRequestError."""
+    number = as_number(amount)
+    if kind == "memory" and number is not None and MAX_AMOUNT < number < float("inf"):
+        raise InvalidRequestError(
+            f"{what}['memory'] is {shown(amount)}; it must be at most {MAX_AMOUNT:g}. {_hint(number)}"
+        )
+    return _units(amount, f"{what}[{kind!r}]")
 
 
 def _units(amount: object, what: str) -> int:

@@ -11,7 +11,7 @@ import msgspec
 
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.reasons import Reason
-from schedulemesh.domain.resources import NOTHING, Resources
+from schedulemesh.domain.resources import NOTHING, Resources, bytes_hint
 from schedulemesh.engine.explanation.holders import (
     NAMED,
     agents_of_pool,
@@ -88,6 +88,7 @@ def exceeds_pool_capacity(state: MeshState, pool_name: str, need: Resources) -> 
         error=f"the task asks for {need}, but pool {pool_name!r} has {total} in total{loans}; "
         "ask for less or resize the pool",
         short_quota=need.beyond(total + borrowed),
+        hint=bytes_hint(need),
     )
 
 
@@ -100,6 +101,7 @@ def cluster_out_of_resources(state: MeshState, need: Resources) -> Refused:
         error=f"no node of the cluster could ever hold {need}; the closest of {len(state.cluster.nodes)} "
         f"lacks {short}",
         short_node=short,
+        hint=bytes_hint(need),
     )
 
 
@@ -274,6 +276,7 @@ def group_out_of_resources(state: MeshState, shape: GroupShape) -> Refused:
         error=f"the cluster could never hold the placement group {shape}: "
         + _why(shape, placement),
         short_node=short,
+        hint=bytes_hint(max(shape.bundles, key=lambda bundle: bundle.memory)),
     )
 
 

@@ -6,7 +6,8 @@ requested bundle is held by the bundle of the same index; bundles are never reor
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 #: Ray counts resources in ten-thousandths.
@@ -67,9 +68,9 @@ def _bundle_mismatch(request: RequestedGroup, group: LeasedGroup, larger: bool) 
     if asked > held or (asked < held and not larger):
         return f"it has {held} bundles, {asked} are requested"
     for index, (wanted, bundle) in enumerate(zip(request.bundles, group.bundles, strict=False)):
-        want, have = _units(wanted), _units(bundle)
+        want, have = _units(wanted, math.ceil), _units(bundle, math.floor)
         lacks = any(amount > have.get(name, 0) for name, amount in want.items())
-        if lacks or (have != want and not larger):
+        if lacks or (not larger and _differ(want, have)):
             return f"its bundle {index} is {_shown(bundle)}, requested is {_shown(wanted)}"
     return None
 
@@ -86,13 +87,22 @@ def _strategy_mismatch(request: RequestedGroup, group: LeasedGroup) -> str | Non
 
 def _unused(request: RequestedGroup, group: LeasedGroup) -> tuple[int, int]:
     """Bundles, then resources, that the request leaves unused."""
-    total = sum(sum(_units(bundle).values()) for bundle in group.bundles)
-    used = sum(sum(_units(bundle).values()) for bundle in request.bundles)
+    total = sum(sum(_units(bundle, math.floor).values()) for bundle in group.bundles)
+    used = sum(sum(_units(bundle, math.ceil).values()) for bundle in request.bundles)
     return len(group.bundles) - len(request.bundles), total - used
 
 
-def _units(bundle: Bundle) -> dict[str, int]:
-    amounts = {name: round(amount * _UNIT) for name, amount in bundle.items()}
+def _differ(want: Mapping[str, int], have: Mapping[str, int]) -> bool:
+    """Whether amounts differ by more than what a lease holds beyond a request that is no whole unit."""
+    return any(abs(have.get(name, 0) - want.get(name, 0)) > 1 for name in {*want, *have})
+
+
+def _units(bundle: Bundle, rounded: Callable[[float], int]) -> dict[str, int]:
+    """Amounts in Ray's units; memory in those of leases, which hold a little more than was requested."""
+    amounts = {
+        name: rounded(amount * _UNIT / 2**20) if name == "memory" else round(amount * _UNIT)
+        for name, amount in bundle.items()
+    }
     return {name: units for name, units in amounts.items() if units}
 
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from ray.util.placement_group import PlacementGroup
 
-from schedulemesh.core.backend.ray_resources import resources_of
+from schedulemesh.core.backend.ray_resources import requested_resources
 from schedulemesh.core.client.lease_request import LeaseFields
 from schedulemesh.core.client.scheduler import RayScheduler
 from schedulemesh.errors import InvalidRequestError, nearest
@@ -75,7 +75,7 @@ class LeaseTerms:
         Raises LeaseRefusedError where the scheduler refuses it.
         """
         mesh: Any = RayScheduler.attach(self.scheduler, namespace=self.namespace, token=self.token)
-        group = [resources_of(bundle).public() for bundle in bundles]
+        group = [requested_resources(bundle).public() for bundle in bundles]
         lease: Lease = mesh.lease(
             task_id,
             self.pool,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,8 @@ from ray.tune.execution import tune_controller
 
 from schedulemesh.errors import ScheduleMeshError
 from schedulemesh.integrations.lease_terms import Lease, LeaseTerms
+
+logger = logging.getLogger(__name__)
 
 #: Seconds that Tune's loop pauses where trials wait and none is ready.
 _PAUSE_S = 0.05
@@ -29,6 +32,7 @@ def leased_trials(
     **fields: Any,
 ) -> Iterator[None]:
     """Run the trials of experiments that start in the block as tasks ``{task_id}-1``, ``{task_id}-2``, ...
+    None of their leases outlives the block.
 
     An evicted trial fails; with ``FailureConfig(max_failures=...)`` Tune restores it from its last checkpoint
     when the queue grants it a new lease, under the next id. ``fields`` are those of ``RayScheduler.lease``.
@@ -38,11 +42,20 @@ def leased_trials(
     )
     names = (f"{task_id}-{number}" for number in itertools.count(1))
     of_ray = tune_controller.PlacementGroupResourceManager
-    tune_controller.PlacementGroupResourceManager = lambda: LeaseResourceManager(terms, names)
+    made: list[LeaseResourceManager] = []
+
+    def manager() -> LeaseResourceManager:
+        made.append(LeaseResourceManager(terms, names))
+        return made[-1]
+
+    tune_controller.PlacementGroupResourceManager = manager
     try:
         yield
     finally:
         tune_controller.PlacementGroupResourceManager = of_ray
+        # Tune releases them where an experiment ends as it should.
+        for each in made:
+            each.clear()
 
 
 class LeaseResourceManager(ResourceManager):  # type: ignore[misc]
@@ -95,7 +108,9 @@ class LeaseResourceManager(ResourceManager):  # type: ignore[misc]
 
     def free_resources(self, acquired_resource: Any) -> None:
         """Release the lease of a trial that has ended, paused or failed."""
-        self._acquired.pop(acquired_resource.placement_group).release()
+        lease = self._acquired.pop(acquired_resource.placement_group, None)
+        if lease is not None:  # else the block has been left
+            lease.release()
 
     def get_resource_futures(self) -> list[Any]:
         """None: leases are no objects of Ray. Pauses where Tune would otherwise ask again without end."""
@@ -108,10 +123,14 @@ class LeaseResourceManager(ResourceManager):  # type: ignore[misc]
     def clear(self) -> None:
         """Release every lease."""
         requested = itertools.chain.from_iterable(self._requested.values())
-        for lease in [*requested, *self._acquired.values()]:
-            lease.release()
+        leases = [*requested, *self._acquired.values()]
         self._requested.clear()
         self._acquired.clear()
+        for lease in leases:
+            try:
+                lease.release()
+            except ScheduleMeshError as error:
+                logger.warning("%r is not released: %s", lease, error)
 
 
 def _is_granted(lease: Lease) -> bool:

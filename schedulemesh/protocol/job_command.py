@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +14,28 @@ from urllib.parse import urlsplit
 from schedulemesh.domain.containers import as_elements, as_items, plain_data
 from schedulemesh.domain.names import as_text
 from schedulemesh.errors import InvalidRequestError, shown
+
+#: Words of a command that a shell would obey; a program that gets them can do nothing with them.
+_OF_SHELLS = frozenset(
+    (
+        "&&",
+        "||",
+        "|",
+        "|&",
+        ";",
+        "&",
+        ">",
+        ">>",
+        "<",
+        "<<",
+        "2>",
+        "2>>",
+        "2>&1",
+        "&>",
+        ">&2",
+        "1>&2",
+    )
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,14 +140,40 @@ def _words(given: object) -> str | tuple[str, ...]:
         if not text.strip():
             raise InvalidRequestError("entrypoint is empty; give the command of the driver")
         return text
-    words = tuple(as_elements(given, "entrypoint", "a command: a string, or a list of strings"))
+    words = as_elements(given, "entrypoint", "a command: a string, or a list of strings")
     found = tuple(word for word in map(as_text, words) if word is not None)
     if not found or len(found) != len(words):
         raise InvalidRequestError(
             f"entrypoint is {shown(given)}; it must be a command: a string for the shell, or a list of "
             "strings"
         )
+    _check_words(found)
     return found
+
+
+def _check_words(words: tuple[str, ...]) -> None:
+    """Raise InvalidRequestError for words that only a shell would understand. Directly after an option, such
+    as ``--separator '|'``, they are its value.
+    """
+    operators = [
+        word
+        for before, word in itertools.pairwise(words)
+        if word in _OF_SHELLS and not before.startswith("-")
+    ]
+    if operators:
+        line = " ".join(word if word in operators else shlex.quote(word) for word in words)
+        raise InvalidRequestError(
+            f"the command has the word {operators[0]!r}, which only a shell understands; {_use_shell(line)}"
+        )
+    if len(words) == 1 and len(words[0].split()) > 1:
+        raise InvalidRequestError(
+            f"the command is one word with spaces, {shown(words[0])}, and no program has that name; give "
+            f"each word by itself, or {_use_shell(words[0])}"
+        )
+
+
+def _use_shell(line: str) -> str:
+    return f"use sh -c {shlex.quote(line)}; in Python and over HTTP, give the command as one string"
 
 
 def _variables(given: object, what: str) -> dict[str, str]:

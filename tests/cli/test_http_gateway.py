@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import fcntl
+import http.server
 import json
 import os
 import pty
@@ -18,6 +19,7 @@ import threading
 import msgspec
 import pytest
 
+from schedulemesh.cli import http_gateway
 from schedulemesh.cli.command import Target
 from schedulemesh.cli.exits import ExitCode
 from schedulemesh.cli.http_gateway import discovered
@@ -111,6 +113,35 @@ def test_a_url_is_an_address(api, run, monkeypatch):
     done = run("tasks", "--address", "http://127.0.0.1:1")
     assert done.exit_code == ExitCode.UNREACHABLE
     assert "nothing answers at http://127.0.0.1:1" in done.stderr
+
+
+@pytest.mark.parametrize("version", [b'{"version": "4", "ray_version": "2.60.0"}', None])
+def test_the_address_of_rays_dashboard_is_named(run, monkeypatch, version):
+    class Dashboard(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200 if version and self.path == "/api/version" else 404)
+            self.end_headers()
+            self.wfile.write(version or b"<html>")
+
+        def do_POST(self):
+            self.send_response(403)
+            self.end_headers()
+            self.wfile.write(b"Browser requests not allowed")
+
+        def log_message(self, *_args):
+            """It says nothing."""
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Dashboard) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        if version is None:
+            monkeypatch.setattr(http_gateway, "_DASHBOARD_PORT", server.server_port)
+        monkeypatch.setenv("RAY_ADDRESS", url)
+        done = run("tasks")
+        server.shutdown()
+    assert done.exit_code == ExitCode.USAGE
+    assert f"{url} is Ray's dashboard" in done.stderr
+    assert "unset RAY_ADDRESS, or give the address of the cluster as host:6379" in done.stderr
 
 
 def test_a_scheduler_that_does_not_answer_is_unreachable(api, run):

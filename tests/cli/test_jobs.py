@@ -6,7 +6,8 @@ import contextlib
 
 import pytest
 
-from schedulemesh.cli import gateway, job_ends, ray_gateway
+from schedulemesh.cli import gateway, job_ends, jobs, ray_gateway
+from schedulemesh.cli.exits import ExitCode
 from schedulemesh.cli.jobs import parse_bundle_words
 from schedulemesh.errors import InvalidRequestError, SchedulerUnavailableError
 from schedulemesh.protocol import patience
@@ -29,6 +30,24 @@ def test_without_bundles_there_are_none():
 def test_what_is_no_bundle_is_refused(word):
     with pytest.raises(InvalidRequestError):
         parse_bundle_words([word])
+
+
+@pytest.mark.parametrize("name", ["env.yaml", "env.json", "env"])
+def test_a_runtime_environment_is_a_file_or_a_text(busy, run, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).write_text('{"env_vars": {"A": "b"}}')
+    seen = []
+    monkeypatch.setattr(jobs, "_submit", lambda _gateway, _target, given: seen.append(given))
+    for given in (name, "{env_vars: {A: b}}", "env_vars:\n  A: b"):
+        assert run(*SUBMIT, "--runtime-env", given, "--", "true").exit_code == 0
+    assert [given["runtime_env"] for given in seen] == [{"env_vars": {"A": "b"}}] * 3
+    for wrong, said in (
+        ("none.yaml", "cannot be read"),
+        ("- a: b", "names and values"),
+        ("{", "no YAML"),
+    ):
+        done = run(*SUBMIT, "--runtime-env", wrong, "--", "true")
+        assert (done.exit_code, said in done.stderr) == (ExitCode.USAGE, True), done.stderr
 
 
 #: A job that waits, because another task has a part of the pool.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shlex
 import subprocess
 import tarfile
 import zipfile
@@ -204,6 +205,37 @@ def test_what_is_no_folder_is_refused(given, within):
 def test_a_command_with_a_zero_byte_is_refused(entrypoint):
     with pytest.raises(InvalidRequestError, match="zero byte"):
         command_of(entrypoint=entrypoint)
+
+
+@pytest.mark.parametrize(
+    ("entrypoint", "said"),
+    [
+        (["python train.py --lr 1"], "one word with spaces.*use sh -c 'python train.py --lr 1';"),
+        (["python", "a.py", "&&", "echo", "it's"], r"sh -c 'python a.py && echo '"),
+        (["python", "a.py", ">", "out file"], r"the word '>'.*sh -c 'python a.py > '"),
+        (["cat", "x", "|", "wc"], r"use sh -c 'cat x \| wc'; in Python"),
+        (["python", "a.py", "2>&1"], "which only a shell understands"),
+    ],
+)
+def test_what_only_a_shell_understands_is_refused_with_the_command_to_use(entrypoint, said):
+    with pytest.raises(InvalidRequestError, match=said) as refused:
+        command_of(entrypoint=entrypoint)
+    # What is advised works, and is what was meant.
+    advised = str(refused.value).partition("use ")[2].rpartition("; in Python")[0]
+    shell, option, line = shlex.split(advised)
+    assert (shell, option) == ("sh", "-c")
+    words = [
+        word for one in entrypoint for word in (one.split() if len(entrypoint) == 1 else [one])
+    ]
+    assert shlex.split(line) == words
+    assert command_of(entrypoint=[shell, option, line])[0].entrypoint == (shell, option, line)
+
+
+@pytest.mark.parametrize(
+    "entrypoint", [["sort", "-t", "|"], ["sh", "-c", "a && b"], ["x", "a|b"], "a | b"]
+)
+def test_words_that_a_program_can_have_are_its_arguments(entrypoint):
+    assert command_of(entrypoint=entrypoint)
 
 
 # Root reads every file whatever its mode; what not even root reads is there on Linux only.

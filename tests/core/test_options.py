@@ -5,9 +5,16 @@ from __future__ import annotations
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from schedulemesh.core.backend.ray_options import parse_options
-from schedulemesh.core.backend.ray_resources import bundle_amounts, ray_amounts, resources_of
+from schedulemesh.core.backend.ray_resources import (
+    bundle_amounts,
+    ray_amounts,
+    requested_resources,
+    resources_of,
+)
 from schedulemesh.domain.resources import Resources, parse_resources
 from schedulemesh.errors import InvalidRequestError
 
@@ -71,6 +78,37 @@ def test_another_amount_contradicts_the_ledger(amounts):
     for how in ({"given": amounts}, {"beneath": amounts}):
         with pytest.raises(InvalidRequestError, match=rf"ray_options\['{name}'\]"):
             options(**how)
+
+
+AMOUNTS = st.floats(1e-4, 64, allow_subnormal=False)
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "CPU": AMOUNTS | st.fractions(0, 4, max_denominator=16).map(float),
+            "GPU": st.fractions(0, 1, max_denominator=16).map(float) | st.floats(1e-4, 1),
+            "memory": st.integers(1, 2**45) | st.floats(1, 2**40),
+            "accelerator": AMOUNTS,
+        },
+    )
+)
+def test_a_bundle_holds_no_less_than_was_requested(asked):
+    needed = requested_resources(asked)
+    bundle = bundle_amounts(needed)
+    for name, amount in asked.items():
+        unit = 2**20 / 10_000 + 2 if name == "memory" else 2 / 10_000
+        assert amount <= bundle.get(name, 0.0) <= amount + unit
+    # What Ray says is held is what was claimed.
+    assert resources_of(bundle) == needed
+    assert parse_resources(needed.public()) == needed or needed.gpu > 10_000
+
+
+@pytest.mark.parametrize("parts", range(1, 17))
+def test_a_device_has_as_many_equal_shares_as_ray_gives_it(parts):
+    units = requested_resources({"GPU": 1 / parts}).gpu
+    assert units == round(10_000 / parts)
 
 
 def test_amounts_without_resources_belong_into_resources():

@@ -13,7 +13,8 @@ import pytest
 
 from schedulemesh.core.client import ray_cluster
 from schedulemesh.core.client.scheduler_list import list_schedulers
-from schedulemesh.errors import InvalidRequestError
+from schedulemesh.errors import InvalidRequestError, SchedulerNotFoundError
+from schedulemesh.simple import SimpleScheduler
 
 
 @pytest.fixture
@@ -66,6 +67,32 @@ def test_what_failed_and_what_was_joined_is_logged(monkeypatch, attempts, caplog
         ("WARNING", "RAY_ADDRESS=10.0.0.9:6379 is not joined: it is dead"),
         ("INFO", "joined the Ray cluster at 10.0.0.1:6379 (the cluster on this machine)"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("http://127.0.0.1:8265", "a web server, as that of Ray's dashboard is"),
+        ("https://ray.example.com", "a web server"),
+        ("ray://head:10001", "Ray Client, which is not supported"),
+        ("redis://head:6379", "no address of a Ray cluster"),
+    ],
+)
+def test_what_is_no_address_of_a_cluster_is_refused_at_once(monkeypatch, address, said):
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    for joins in (
+        lambda: ray_cluster.join_or_start({}),
+        ray_cluster.join_running,
+        lambda: ray_cluster.join(address),
+        SimpleScheduler,
+        SimpleScheduler.attach,
+    ):
+        with pytest.raises(
+            InvalidRequestError, match=rf"{said}.*unset RAY_ADDRESS, or give.*host:6379"
+        ):
+            joins()
+    with pytest.raises(SchedulerNotFoundError, match=said):
+        list_schedulers(address)
 
 
 def test_a_machine_without_ray_is_not_a_failure(monkeypatch, caplog):

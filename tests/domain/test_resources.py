@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schedulemesh.domain.resources import NOTHING, UNIT, Resources, parse_resources
+from schedulemesh.domain.resources import NOTHING, UNIT, Resources, bytes_hint, parse_resources
 from schedulemesh.errors import InvalidRequestError, ScheduleMeshError
 
 units = st.integers(0, 50_000)
@@ -21,6 +21,19 @@ amounts = st.builds(
         lambda found: tuple(sorted(found.items()))
     ),
 )
+
+
+@pytest.mark.parametrize("memory", [64 * 2**30, 1e8, 16 * 2**50])
+def test_memory_that_looks_like_bytes_is_said_to_be(memory):
+    if memory > 1e12:
+        with pytest.raises(InvalidRequestError, match=r"Memory is given in MB; .* bytes are .* MB"):
+            parse_resources({"memory": memory})
+    else:
+        assert f"{memory:.12g} bytes are" in bytes_hint(parse_resources({"memory": memory}))
+
+
+def test_memory_of_a_large_machine_is_no_bytes():
+    assert bytes_hint(parse_resources({"memory": 24 * 2**20})) == ""
 
 
 def test_every_key_is_optional():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from schedulemesh.core.backend.ray_resources import bundle_amounts, requested_resources
 from schedulemesh.integrations.group_matching import (
     LeasedGroup,
     RequestedGroup,
@@ -33,6 +34,15 @@ def test_a_group_with_the_same_bundles_serves():
 
 def test_resources_of_zero_and_rounding_make_no_difference():
     assert match(asks({"CPU": 0.1 + 0.2, "GPU": 0}), group({"CPU": 0.3})) == 0
+
+
+@pytest.mark.parametrize(
+    "asked", [{"GPU": 1 / 3}, {"GPU": 0.33334}, {"memory": 10**9}, {"CPU": 1 / 7}]
+)
+def test_what_a_lease_holds_beyond_a_request_that_is_no_whole_unit_makes_no_difference(asked):
+    leased = bundle_amounts(requested_resources(asked))
+    assert match(asks(asked), group(leased)) == 0
+    assert match(asks(asked), group({name: 2 * n for name, n in leased.items()})) is None
 
 
 def test_bundles_are_compared_by_index_because_libraries_address_them_so():

@@ -311,6 +311,11 @@ def require_ray() -> None:
         raise InvalidRequestError(
             "Ray is not running in this process; call ray.init() first, or use SimpleScheduler, which does"
         )
+    if ray.util.client.ray.is_connected():
+        raise InvalidRequestError(
+            "this process is connected through Ray Client (ray://), which is not supported; call "
+            "ray.shutdown(), and ray.init() on a node of the cluster, or use the HTTP API of the scheduler"
+        )
 
 
 def _greet(handle: ActorHandle, settings: SchedulerSettings, credential: bytes = b"") -> Hello:

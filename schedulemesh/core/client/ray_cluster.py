@@ -26,6 +26,7 @@ from schedulemesh.core.backend.ray_capabilities import (
     use_token_if_available,
 )
 from schedulemesh.core.client.console import show_log
+from schedulemesh.errors import InvalidRequestError
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +44,10 @@ class NoRayHereError(ConnectionError):
     """No Ray runs on this machine."""
 
 
+class NoClusterAddressError(ConnectionError, InvalidRequestError):
+    """An address is none of a Ray cluster, whatever runs."""
+
+
 def join_or_start(local_options: Mapping[str, object]) -> bool:
     """Connect this process to a Ray, and log to which; returns whether a new one had to be started.
 
@@ -58,6 +63,7 @@ def join_running(otherwise: str = "") -> bool:
     """Connect this process to the Ray at ``RAY_ADDRESS`` or, failing that, on this machine.
 
     Returns whether one was joined. What failed is logged; ``otherwise`` ends the message that no Ray runs.
+    Raises NoClusterAddressError for a ``RAY_ADDRESS`` that can be none of a cluster.
     """
     show_log()
     named = os.environ.get(_ADDRESS, "")
@@ -69,6 +75,8 @@ def join_running(otherwise: str = "") -> bool:
             joined = join(address, namespace=_own_namespace())
         except NoRayHereError:
             logger.info("no Ray runs on this machine yet%s", otherwise)
+        except NoClusterAddressError:
+            raise
         except ConnectionError as error:
             logger.warning("%s is not joined: %s", what, error)
         else:
@@ -89,18 +97,33 @@ def join(address: str, **options: object) -> str:
 
     Raises ConnectionError, in one sentence and within seconds, where that cannot be.
     """
-    if "://" in address:
-        found = address
-    else:
-        with _without_address():
-            found = _resolved(address)
-        _look(found)
+    check_address(address)
+    with _without_address():
+        found = _resolved(address)
+    _look(found)
     try:
         with _quiet(), _without_address():
             ray.init(address=found, logging_level=logging.ERROR, **options)
     except (ConnectionError, RuntimeError, RayError, ValueError) as error:
         raise ConnectionError(_one_line(error)) from error
     return found
+
+
+def check_address(address: str) -> None:
+    """Raise NoClusterAddressError for the address of something else than a cluster."""
+    scheme, is_url, _ = address.partition("://")
+    if not is_url:
+        return
+    if scheme in ("http", "https"):
+        what = f"{address} is the address of a web server, as that of Ray's dashboard is"
+    elif scheme == "ray":
+        what = f"{address} is an address of Ray Client, which is not supported"
+    else:
+        what = f"{address} is no address of a Ray cluster"
+    raise NoClusterAddressError(
+        f"{what}; unset {_ADDRESS}, or give the cluster's own as host:6379, on a machine that is one of its "
+        "nodes. From other machines use the HTTP API of the scheduler"
+    )
 
 
 def _start(options: Mapping[str, object]) -> None:

@@ -102,3 +102,48 @@ def test_two_evicted_trials_resume_from_their_checkpoints(scheduler, namespace, 
     assert {x: metrics["score"] for x, metrics in by_x.items()} == {1: 10, 2: 20, 3: 30}
     assert {x: metrics["begin"] > 0 for x, metrics in by_x.items()} == {1: True, 2: True, 3: False}
     assert scheduler.list_tasks()["tasks"] == []
+
+
+def test_trials_of_thirds_of_a_device_share_it_and_nothing_outlives_the_block(
+    scheduler, namespace, tmp_path
+):
+    from ray import tune
+
+    from schedulemesh.integrations.tune import leased_trials
+
+    scheduler.create_pool("search", resources={"cpu": 3, "gpu": 1, "memory": 4000})
+
+    def score(config):
+        tune.report({"score": config["x"]})
+
+    shares = {"CPU": 0.5, "GPU": 1 / 3, "memory": 10**9}
+    config = tune.RunConfig(storage_path=str(tmp_path), verbose=0)
+    with leased_trials("thirds", "search", scheduler="mesh", namespace=namespace):
+        trials = tune.with_resources(score, shares)
+        found = tune.Tuner(
+            trials, param_space={"x": tune.grid_search([1, 2, 3])}, run_config=config
+        ).fit()
+        assert sorted(result.metrics["score"] for result in found) == [1, 2, 3]
+        assert not found.errors
+    until(lambda: scheduler.list_tasks()["tasks"] == [], "a lease has outlived the block")
+
+
+def test_a_block_that_is_left_by_an_error_releases_its_leases(scheduler, namespace):
+    from ray.air.execution import ResourceRequest
+    from ray.tune.execution import tune_controller
+
+    from schedulemesh.integrations.tune import leased_trials
+
+    scheduler.create_pool("search", resources={"cpu": 1})
+
+    def work():
+        manager = tune_controller.PlacementGroupResourceManager()
+        for _ in range(3):  # one is granted, the others wait
+            manager.request_resources(ResourceRequest([{"CPU": 1}]))
+        until(lambda: manager.acquire_resources(ResourceRequest([{"CPU": 1}])), "none was granted")
+        raise KeyboardInterrupt
+
+    terms = {"scheduler": "mesh", "namespace": namespace}
+    with pytest.raises(KeyboardInterrupt), leased_trials("left", "search", **terms):
+        work()
+    assert scheduler.list_tasks()["tasks"] == []
