@@ -204,7 +204,7 @@ def test_the_first_task_of_a_pool_that_is_drained_holds_back_nobody():
 
 def test_a_task_that_waits_for_one_whose_start_is_not_known_holds_back_nobody():
     mesh = Mesh(
-        *(pool(name, gpu=8, cpu=100) for name in ("h", "p", "q")),
+        *(pool(name, gpu=16, cpu=100) for name in ("h", "p", "q")),
         nodes=[node("n1", gpu=8, cpu=24)],
     )
     mesh.order_by(order="fifo", passing_limit_s=0.0)

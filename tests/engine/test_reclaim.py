@@ -414,3 +414,41 @@ class Keeper(SchedulingStrategyPlugin):
 
     def preemption_policy(self, high_priority_task, low_priority_task):
         return False if low_priority_task.task_id == "b1" else None
+
+
+def test_only_the_kinds_that_are_reclaimed_have_to_be_within_the_own_quota():
+    """p owns GPUs and takes its CPUs from the cohort, which has enough of them idle."""
+    mesh = Mesh(
+        pool("p", gpu=8, lending=COHORT),
+        pool("q", cpu=48, lending=COHORT),
+        nodes=[node("n1", cpu=48, gpu=8)],
+    )
+    mesh.run("b0", "q", 20.0, cpu=4, gpu=4)
+    mesh.run("b1", "q", 20.0, cpu=4, gpu=4)
+    mesh.submit("own", "p", 0.0, cpu=8, gpu=4)
+    mesh.slot("own")
+    shares = {s.pool_name: s.amount for s in mesh.state.agents["own"].shares}
+    assert shares == {"p": amount(gpu=4), "q": amount(cpu=8)}
+    assert mesh.state.past.preemption_counts == {"reclaim": 1}
+
+
+def test_what_was_reclaimed_beside_loans_is_not_reclaimed_back():
+    mesh = Mesh(
+        pool("p", gpu=8, lending=COHORT),
+        pool("q", cpu=48, lending=COHORT),
+        nodes=[node("n1", cpu=48, gpu=8)],
+    )
+    mesh.run("b", "q", 20.0, cpu=4, gpu=8, class_key="c", on_preempted="requeue")
+    mesh.queue("own", "p", 0.0, cpu=8, gpu=8)
+    mesh.probes.clear()
+    mesh.slot("own")
+    for _ in range(5):
+        mesh.tick(60)
+    assert mesh.waiting("q") == ["b"]
+    assert mesh.state.past.preemption_counts == {"reclaim": 1}
+
+
+def test_nobody_is_evicted_where_the_cohort_lacks_what_the_pool_does_not_own():
+    mesh = Mesh(pool("p", gpu=8, lending=COHORT), pool("q", cpu=8, lending=COHORT))
+    mesh.run("b", "q", 20.0, cpu=6, gpu=8)
+    assert mesh.submit("own", "p", 0.0, cpu=4, gpu=8).reason == "preemption_failed"

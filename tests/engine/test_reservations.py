@@ -138,6 +138,7 @@ def test_a_gang_that_runs_ends_as_one():
 
 
 def test_without_estimates_others_pass_a_gang_for_a_while_only(three):
+    three.resize(pool("p", cpu=10))
     for n in NODES:
         three.complete(f"on-{n}")
         small(three, f"again-{n}", n, None)
@@ -193,12 +194,12 @@ def test_a_start_that_is_due_is_not_reserved_anew_on_each_tick(three, monkeypatc
 def test_a_task_that_would_delay_one_before_it_has_no_start_before_that():
     """The first task of one pool has to leave a node to that of another; the rest is free for the next."""
     mesh = Mesh(
-        pool("p", cpu=4),
+        pool("p", cpu=6),
         pool("q", cpu=4, gpu=2),
         nodes=[node("n1", cpu=2), node("n2", cpu=4, gpu=2), node("n3", cpu=2)],
     )
     mesh.order_by(passing_limit_s=0.0)
-    mesh.run("running", "p", cpu=2, priority=9, node_id="n1")
+    mesh.run("running", "p", cpu=1, priority=9, node_id="n2")
     mesh.queue("large", "p", cpu=4, priority=8)
     mesh.tick(1)
     mesh.queue("first", "q", cpu=1, gpu=2, priority=5)
@@ -208,7 +209,7 @@ def test_a_task_that_would_delay_one_before_it_has_no_start_before_that():
     assert mesh.state.queue.by_id["first"].reservation is None
     outcome = mesh.submit("next", "q", cpu=2, priority=5)
     assert isinstance(outcome, Pending), outcome
-    assert mesh.starts["next"].node_id == "n3"
+    assert mesh.starts["next"].node_id in ("n1", "n3")
 
 
 # placement groups
@@ -499,3 +500,80 @@ def test_with_a_passing_limit_of_0_nothing_passes_a_new_first_task():
     mesh.run("a", cpu=4)
     mesh.queue("b", cpu=7)
     assert mesh.queue("c", cpu=2, duration=1.0).position == 2
+
+
+# quota that nobody knows when it comes
+
+
+def blocked_for_quota(**running):
+    """x is full with a task, and another one waits in it; p may use the two nodes that are left."""
+    nodes = [node(f"n{i}", gpu=8) for i in range(1, 4)]
+    mesh = Mesh(pool("x", gpu=8), pool("p", gpu=16), nodes=nodes)
+    mesh.run("service", "x", 9.0, gpu=8, **running)
+    mesh.queue("next", "x", 9.0, gpu=8)
+    return mesh
+
+
+def test_no_node_is_kept_for_a_task_while_nobody_knows_when_its_pool_has_the_quota():
+    mesh = blocked_for_quota()
+    for name in ("a", "b"):
+        mesh.tick(7200)
+        assert mesh.queue(name, gpu=8).position == 0
+        mesh.report(name)
+    assert {mesh.state.agents[name].node_id for name in ("a", "b")} == {"n2", "n3"}
+
+
+def test_a_node_is_kept_only_for_the_last_hour_before_the_quota_comes():
+    mesh = blocked_for_quota(duration=10_000.0)
+    mesh.tick()
+    assert reserved(mesh, "next") == (11_000.0, (), None)
+    assert mesh.queue("a", gpu=8).position == 0
+    mesh.report("a")
+    mesh.tick(7000)
+    assert len(reserved(mesh, "next")[1]) == 1
+    assert mesh.queue("b", gpu=8).position == 1
+    assert mesh.queue("short", gpu=8, duration=2000.0).position == 0
+
+
+def test_no_node_is_kept_for_a_task_that_would_have_to_borrow_what_nobody_has_idle():
+    mesh = Mesh(
+        pool("x", gpu=4, lending={"cohort": "c"}),
+        pool("y", gpu=8, lending={"cohort": "c"}),
+        pool("p", gpu=8),
+        nodes=[node("n1", gpu=8), node("n2", gpu=8)],
+    )
+    mesh.run("service", "y", 9.0, gpu=8, node_id="n1")
+    mesh.queue("large", "x", 9.0, gpu=8)
+    mesh.tick(7200)
+    mesh.tick(1)
+    assert mesh.queue("a", gpu=8).position == 0
+
+
+def test_a_node_is_kept_for_a_task_that_may_borrow_what_is_idle_now():
+    mesh = Mesh(
+        pool("x", gpu=4, lending={"cohort": "c"}),
+        pool("y", gpu=8, lending={"cohort": "c"}),
+        pool("p", gpu=8),
+        nodes=[node("n1", gpu=8)],
+    )
+    mesh.run("small", "p", 9.0, gpu=1)
+    mesh.queue("large", "x", 9.0, gpu=8)
+    mesh.tick(7200)
+    mesh.tick(1)
+    assert mesh.queue("a", gpu=1).position == 1
+
+
+def test_no_node_is_kept_for_a_task_that_lacks_a_group_of_its_pool():
+    groups = GroupsSpec(dynamic=True, max_dynamic=1)
+    mesh = Mesh(
+        pool("x", gpu=16, groups=groups),
+        pool("p", gpu=8),
+        nodes=[node("n1", gpu=4), node("n2", gpu=4)],
+    )
+    mesh.submit("service", "x", 9.0, gpu=4)
+    mesh.make_all()
+    mesh.report("service")
+    mesh.queue("next", "x", 9.0, gpu=4)
+    mesh.tick(7200)
+    mesh.tick(1)
+    assert mesh.queue("a", gpu=4).position == 0

@@ -23,7 +23,7 @@ from schedulemesh.engine.admission.evictions import (
     plan_for,
     unprobed,
 )
-from schedulemesh.engine.admission.needs import could_ever_pay, groups_asked
+from schedulemesh.engine.admission.needs import claim_payment, could_ever_pay, groups_asked
 from schedulemesh.engine.admission.passing import Passing
 from schedulemesh.engine.lifecycle.registration import duplicate_task, register, without_parent
 from schedulemesh.engine.messages.outcomes import (
@@ -49,10 +49,9 @@ from schedulemesh.engine.preemption.veto import PluginVeto, plugin_veto
 from schedulemesh.engine.preemption.victims import evicted_tasks
 from schedulemesh.engine.state.agents import Preempted
 from schedulemesh.engine.state.gangs import core_runs
-from schedulemesh.engine.state.lending import is_surely_short, pay_with_loans
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.queue_classes import Entry
-from schedulemesh.engine.state.quota import Account, Payment, can_pay
+from schedulemesh.engine.state.quota import Account
 from schedulemesh.engine.transaction import Transaction
 from schedulemesh.plugins.scheduling import TaskView
 
@@ -140,22 +139,6 @@ def understand(tx: Transaction, stimulus: TaskSubmitted) -> Request | Refused:
         node=node,
         by_node=by_node and node is None,
     )
-
-
-def claim_payment(state: MeshState, pool_name: str, need: Resources, client: str | None) -> Payment:
-    """How a claim is paid with what is free in its pool and idle in its cohort."""
-    protected = state.policy.protected_pools
-    return pay_with_loans(state.ledger, pool_name, need, client, protected=protected)
-
-
-def can_be_paid(state: MeshState, pool_name: str, need: Resources, client: str | None) -> bool:
-    """Whether ``claim_payment`` would leave nothing short."""
-    if can_pay(state.ledger, pool_name, need, client):
-        return True
-    account = state.ledger.accounts[pool_name]
-    if account.spec.cohort is None or is_surely_short(state.ledger, pool_name, need):
-        return False
-    return not claim_payment(state, pool_name, need, client).short
 
 
 def _contradiction(stimulus: TaskSubmitted, account: Account) -> Refused | None:

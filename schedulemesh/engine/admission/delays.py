@@ -16,7 +16,7 @@ from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.domain.task_kinds import TaskKind
 from schedulemesh.engine.admission.ends import Ends
-from schedulemesh.engine.admission.needs import bundles_of, need_of
+from schedulemesh.engine.admission.needs import bundles_of, can_be_paid, need_of
 from schedulemesh.engine.admission.projection import Projection, classes_by_pool, quota_free_at
 from schedulemesh.engine.placement.group_choice import GroupRequest
 from schedulemesh.engine.state.groups import Group
@@ -141,6 +141,8 @@ class Delays:
             return False
         self._refresh()
         state = self._tx.state
+        if can_be_paid(state, pool_name, need_of(state, head) + taken, head.submission.client):
+            return False
         need = need_of(state, head).of_kinds(taken)
         if self._classes is None:
             self._classes = classes_by_pool(state)

@@ -17,7 +17,7 @@ from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.resources import Resources, sum_of
 from schedulemesh.engine.admission.admit import Request
 from schedulemesh.engine.admission.in_flight import InFlight, in_flight
-from schedulemesh.engine.messages.facts import merged
+from schedulemesh.engine.messages.facts import Share, merged
 from schedulemesh.engine.placement.bundles import Room
 from schedulemesh.engine.placement.group_choice import (
     NoAssignment,
@@ -47,7 +47,7 @@ from schedulemesh.engine.preemption.veto import PluginVeto
 from schedulemesh.engine.preemption.victims import VictimAgents, evicted_tasks
 from schedulemesh.engine.state.lending import LoanCaps, caps_of, promise
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.quota import pay
+from schedulemesh.engine.state.quota import Payment, pay
 from schedulemesh.engine.transaction import Transaction
 
 
@@ -83,6 +83,7 @@ def _end_others(
     return (
         make_room_by_moves(tx, request, veto, limits, known)
         or reclaim(tx, request, veto, known)
+        or reclaim_beside_loans(tx, request, veto, known)
         or reclaim_by_exchange(tx, request, veto, known)
         or evict(tx, request, veto, limits, known)
         or evict_by_order(tx, request, veto, limits, known)
@@ -286,6 +287,42 @@ def reclaim(
     return None if borrowers is None else _searched(tx, own, borrowers, None, known)
 
 
+def reclaim_beside_loans(
+    tx: Transaction, request: Request, veto: PluginVeto | None, known: KnownNodes
+) -> Plan | None:
+    """Which borrowers of its pool's quota are evicted for a request that borrows what is idle of other kinds;
+    None: of some kind neither is enough, or no eviction of these borrowers would make room.
+
+    It holds a loan then, so it evicts only those that hold what its pool has lent of the kinds that it gets
+    back. Of these it holds no loan, so they cannot evict it in turn.
+    """
+    ledger, short = tx.state.ledger, request.payment.short
+    if not request.payment.loans or not short:
+        return None
+    own = _paid_by_itself(tx.state, request).payment
+    idle = sum_of(loan.amount for loan in request.payment.loans)
+    covered = own.short.of_kinds(idle) - own.short.of_kinds(short).of_kinds(idle)
+    back = own.short - covered
+    if not back.fits(ledger.accounts[request.pool_name].lent):
+        return None
+    borrowers = _borrowers(tx, request, veto, of_kinds=back)
+    if borrowers is None:
+        return None
+    loans = tuple(
+        Share(pool_name=loan.pool_name, amount=part)
+        for loan in request.payment.loans
+        if (part := loan.amount.of_kinds(covered))
+    )
+    payment = Payment(
+        shares=merged((*own.shares, *loans)),
+        holds_left=own.holds_left,
+        loans=loans,
+        short=back,
+    )
+    beside = msgspec.structs.replace(request, payment=payment)
+    return _searched(tx, beside, borrowers, None, known)
+
+
 def reclaim_by_exchange(
     tx: Transaction, request: Request, veto: PluginVeto | None, known: KnownNodes
 ) -> Plan | None:
@@ -341,12 +378,19 @@ def reclaim_and_evict(
         others = candidates_for(tx, request, veto, limits)
 
 
-def _borrowers(tx: Transaction, request: Request, veto: PluginVeto | None) -> Borrowers | None:
-    """The borrowers that may be evicted for a request; None: there are none."""
+def _borrowers(
+    tx: Transaction,
+    request: Request,
+    veto: PluginVeto | None,
+    of_kinds: Resources | None = None,
+) -> Borrowers | None:
+    """The borrowers that may be evicted for a request; None: there are none. ``of_kinds``: only those that
+    hold quota of its pool of these kinds.
+    """
     state = tx.state
     if request.stimulus.for_group or not state.ledger.cohorts.neighbours(request.pool_name).names:
         return None
-    borrowers = Borrowers(state, request.incoming(state), tx.now, veto)
+    borrowers = Borrowers(state, request.incoming(state), tx.now, veto, of_kinds)
     return borrowers if borrowers.allowed else None
 
 

@@ -1,4 +1,4 @@
-"""What a submission asks for: resources, and what of its pool's placement groups."""
+"""What a submission asks for: resources, how they are paid, and what of its pool's placement groups."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from schedulemesh.domain.task import DEFAULT_PRIORITY
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.placement.group_choice import FOR_GANGS, GroupRequest, group_request_of
 from schedulemesh.engine.state.cluster import Cluster
-from schedulemesh.engine.state.lending import could_ever_borrow
+from schedulemesh.engine.state.lending import could_ever_borrow, is_surely_short, pay_with_loans
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.queue import QueuedTask
+from schedulemesh.engine.state.quota import Payment, can_pay
 
 
 def need_of(state: MeshState, task: QueuedTask) -> Resources:
@@ -30,6 +31,22 @@ def could_ever_pay(state: MeshState, pool_name: str, need: Resources) -> bool:
     if spec.cohort is None or pool_name in state.policy.protected_pools:
         return False
     return need.beyond(spec.resources).fits(could_ever_borrow(state.ledger, pool_name))
+
+
+def claim_payment(state: MeshState, pool_name: str, need: Resources, client: str | None) -> Payment:
+    """How a claim is paid with what is free in its pool and idle in its cohort."""
+    protected = state.policy.protected_pools
+    return pay_with_loans(state.ledger, pool_name, need, client, protected=protected)
+
+
+def can_be_paid(state: MeshState, pool_name: str, need: Resources, client: str | None) -> bool:
+    """Whether ``claim_payment`` would leave nothing short."""
+    if can_pay(state.ledger, pool_name, need, client):
+        return True
+    account = state.ledger.accounts[pool_name]
+    if account.spec.cohort is None or is_surely_short(state.ledger, pool_name, need):
+        return False
+    return not claim_payment(state, pool_name, need, client).short
 
 
 def groups_asked(

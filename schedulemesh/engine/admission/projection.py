@@ -125,7 +125,7 @@ class Projection:
                 return Reservation(at=self._now, node_ids=found.placement.node_ids)
         nodes = list(self._nodes_for(asked.shape))
         start = self._in_group(asked, nodes)
-        if start is None and asked.spec.dynamic:
+        if start is None and asked.spec.dynamic and excess(self._state, asked) <= 0:
             start = self._on_emptiest(asked.shape, nodes, prefer)
         return start or Reservation()
 

@@ -20,10 +20,10 @@ from heapq import heapify, heappop, heappush
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.admission.admit import Request, admit
-from schedulemesh.engine.admission.decide import can_be_paid, understand, veto_for
+from schedulemesh.engine.admission.decide import understand, veto_for
 from schedulemesh.engine.admission.delays import RunTimes, run_times
 from schedulemesh.engine.admission.evictions import plan_for, unprobed
-from schedulemesh.engine.admission.needs import groups_asked, need_of
+from schedulemesh.engine.admission.needs import can_be_paid, groups_asked, need_of
 from schedulemesh.engine.admission.passing import Passing, Refusal
 from schedulemesh.engine.admission.queue_estimates import estimate_all, estimate_new
 from schedulemesh.engine.admission.reservations import is_reserved_for, reserve_starts

@@ -7,6 +7,10 @@ scheduler of Lifka, 1995) if it ends before that time, or if what is left then i
 nothing is known about the time, later tasks may pass it for ``QueuePolicy.passing_limit_s``; after that, what
 the first task needs is kept free until it fits.
 
+Nodes are kept free for a task only if its quota comes: not while nobody knows when its pool has enough of it,
+nor before the last ``QueuePolicy.passing_limit_s`` until then, if it waits for quota longer than for room.
+Until then its reservation holds the quota of its own pool alone.
+
 With ``QueuePolicy.estimates``, earlier runs say how long a task runs that declares no duration: the median
 of those that took longer than it has run yet says when a running task ends, the upper quartile whether a
 later one is over in time. Such ends may slip, and then the reserved start does, too, as with declared
@@ -28,6 +32,7 @@ import msgspec
 from schedulemesh.engine.admission.delays import Delays, Projections, sums_on
 from schedulemesh.engine.admission.needs import (
     bundles_of,
+    can_be_paid,
     could_ever_pay,
     groups_asked,
     need_of,
@@ -139,13 +144,29 @@ def _start(
     state: MeshState, projection: Projection, task: QueuedTask, classes: list[TaskClass]
 ) -> Reservation:
     need, known = need_of(state, task), task.reservation
-    quota_at = quota_free_at(state, task.pool_name, need, classes, projection.ends)
-    if not task.submission.choose_node or not state.nodes_known:
+    quota_at = _quota_at(state, projection, task, classes)
+    if quota_at is None or not task.submission.choose_node or not state.nodes_known:
         return Reservation(at=quota_at)
     asked = groups_asked(state, task.submission, task.pool_name, need)
     place = projection.place(need, asked, () if known is None else known.node_ids)
-    at = None if quota_at is None or place.at is None else max(quota_at, place.at)
-    return msgspec.structs.replace(place, at=at)
+    if place.at is None or place.at < quota_at:
+        at = None if place.at is None else quota_at
+        if quota_at > projection.ends.now + state.queue.policy.passing_limit_s:
+            return Reservation(at=at)
+        return msgspec.structs.replace(place, at=at)
+    return place
+
+
+def _quota_at(
+    state: MeshState, projection: Projection, task: QueuedTask, classes: list[TaskClass]
+) -> float | None:
+    """When the task has its quota, of its pool alone or with what is idle in the cohort now; None: nobody
+    knows.
+    """
+    need = need_of(state, task)
+    if can_be_paid(state, task.pool_name, need, task.submission.client):
+        return projection.ends.now
+    return quota_free_at(state, task.pool_name, need, classes, projection.ends)
 
 
 def _after_others(

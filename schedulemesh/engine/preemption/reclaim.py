@@ -53,13 +53,24 @@ class Borrowers(RankedCandidates):
     lends = False
 
     def __init__(
-        self, state: MeshState, incoming: Incoming, now: float, veto: PluginVeto | None = None
+        self,
+        state: MeshState,
+        incoming: Incoming,
+        now: float,
+        veto: PluginVeto | None = None,
+        of_kinds: Resources | None = None,
     ) -> None:
         super().__init__(state.preemption, state.running, incoming, now, veto)
         self._state = state
+        #: Only those are evicted that hold quota of the incoming task's pool of these kinds; None: all are.
+        self._of_kinds = of_kinds
 
     def of(self, task: RunningTask) -> Candidate | None:
         """See ``Candidates.of``."""
+        if self._of_kinds is not None:
+            borrower = self._state.agents.get(task.agent_name)
+            if borrower is None or not self.quota_of(borrower).helps(self._of_kinds):
+                return None
         if not self._policy.reclaim_unsavable:
             agent = self._state.agents.get(task.agent_name)
             if agent is None or not can_be_saved(self._state, agent):
