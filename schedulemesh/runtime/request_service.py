@@ -40,6 +40,7 @@ from schedulemesh.runtime.alert_service import AlertService
 from schedulemesh.runtime.answers import OpenRequests
 from schedulemesh.runtime.audit import AUDITED, Audit
 from schedulemesh.runtime.backend import Refs
+from schedulemesh.runtime.decision_log import log_unchanged_policy
 from schedulemesh.runtime.external_usage import ExternalUsageService
 from schedulemesh.runtime.health import HealthCheck
 from schedulemesh.runtime.history_service import HistoryService
@@ -290,6 +291,8 @@ class RequestService(Service):
                 )
             )
             outcome = step.outcome
+            if not step.facts:
+                log_unchanged_policy(policy, request.changes, request.level)
         facts: dict[str, object] = {"policy": self._reactor.state.policy.public()}
         if isinstance(outcome, Done) and outcome.warnings:
             facts["warnings"] = list(outcome.warnings)
