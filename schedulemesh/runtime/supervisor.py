@@ -43,7 +43,7 @@ from schedulemesh.runtime.job_cleanup import jobs_folder
 from schedulemesh.runtime.journal_opening import OpenJournal, cannot_begin, mark_path, opened
 from schedulemesh.runtime.journal_recovery import EarlierLives
 from schedulemesh.runtime.measurements import Measurements
-from schedulemesh.runtime.metrics_export import export_for_ever
+from schedulemesh.runtime.metrics_export import MetricsExport
 from schedulemesh.runtime.orphans import Orphans
 from schedulemesh.runtime.periodic import check_health_for_ever, observe_for_ever
 from schedulemesh.runtime.pg_manager import Groups
@@ -433,7 +433,7 @@ class SupervisorService:
         executor = requests.running.executor
         self._http.start()
         executor.spawn(observe_for_ever(requests.running))
-        executor.spawn(export_for_ever(requests.running))
+        executor.spawn(MetricsExport(requests.running, requests.metric_families).run_for_ever())
         executor.spawn(requests.alerts.evaluate_for_ever())
         executor.spawn(requests.leases.check_for_ever())
         executor.spawn(Measurements(executor.reactor, self._agents).run_for_ever())
