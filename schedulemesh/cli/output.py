@@ -188,7 +188,9 @@ def _csv_cell(value: object) -> object:
     """A cell of CSV; what has parts is written as JSON."""
     if isinstance(value, (Mapping, list, tuple)):
         return json.dumps(plain(value), ensure_ascii=False)
-    return "" if value is None else plain(value)
+    from schedulemesh.store.history.export import csv_cell
+
+    return "" if value is None else csv_cell(plain(value))
 
 
 def _print_tables(found: Found, output: Output) -> None:

@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from schedulemesh.config.private_files import make_private_folder
 from schedulemesh.errors import NotAllowedError
 
 #: The longest part of a path that is made of a name; of a longer one the hash is taken.
@@ -94,7 +95,7 @@ def write_private(folder: Path, name: str, suffix: str, content: bytes) -> Path:
     it, and a reader sees the former content or the new one. Raises OSError.
     """
     path = folder / f"{_quoted(name)}{suffix}"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private_folder(folder)
     # The file is created with mode 0600.
     descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=".new-")
     try:

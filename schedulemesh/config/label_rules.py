@@ -32,23 +32,32 @@ _Pairs = tuple[tuple[str, tuple[str, ...]], ...]
 def parse_label_rules(given: object) -> LabelRules:
     """The rules in their stored form; anything else raises InvalidRequestError, cycles too."""
     rules: LabelRules = {}
-    for key, of_key in as_items(given, "label_preemption_rules", "a dict"):
+    by_key = as_items(given, "label_preemption_rules", "a dict")
+    _check_number(len(by_key))
+    for key, of_key in by_key:
         name = parse_name(key, "each key of label_preemption_rules")
         what = f"label_preemption_rules[{name!r}]"
+        by_high = as_items(of_key, what, "a dict {high: [low, ...]}")
+        _check_number(len(by_high))
         rules[name] = {
             parse_name(high, f"each label value of {what}"): _parse_lows(
                 lows, f"{what}[{shown(high)}]"
             )
-            for high, lows in as_items(of_key, what, "a dict {high: [low, ...]}")
+            for high, lows in by_high
         }
-    if sum(len(lows) for of_key in rules.values() for lows in of_key.values()) > MAX_RULES:
-        raise InvalidRequestError(f"label_preemption_rules has more than {MAX_RULES} pairs")
+        # A value without pairs counts as one, too.
+        _check_number(sum(len(lows) or 1 for found in rules.values() for lows in found.values()))
     for name, of_name in rules.items():
         try:
             ranks_of(of_name)
         except CycleError as error:
             raise InvalidRequestError(f"label_preemption_rules[{name!r}] has a {error}") from None
     return rules
+
+
+def _check_number(count: int) -> None:
+    if count > MAX_RULES:
+        raise InvalidRequestError(f"label_preemption_rules has more than {MAX_RULES} pairs")
 
 
 def ranks_of(rules: Mapping[str, tuple[str, ...]]) -> Ranks:
@@ -62,6 +71,7 @@ class CycleError(ValueError):
 
 def _parse_lows(given: object, what: str) -> tuple[str, ...]:
     lows = as_elements(given, what, "a list of label values", sets=True)
+    _check_number(len(lows))
     texts = [parse_name(low, f"each label value of {what}") for low in lows]
     return tuple(sorted(texts) if isinstance(given, set | frozenset) else texts)
 

@@ -288,6 +288,15 @@ class Reason(Code):
         ),
     )
 
+    TOO_MANY_TOKENS = (
+        "too_many_tokens",
+        "There are as many tokens as a scheduler may have. Revoke those that are not used.",
+    )
+    REQUEST_ID_REUSED = (
+        "request_id_reused",
+        "The same `Idempotency-Key` came with another request before; nothing was done. Give another key.",
+    )
+
     # A state cannot be saved, or a task not be run again.
     SAVE_FAILED = (
         "save_failed",

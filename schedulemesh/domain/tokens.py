@@ -20,6 +20,9 @@ from schedulemesh.errors import InvalidRequestError, shown
 #: The name of the token that a scheduler's HTTP API makes for its own machine.
 LOCAL = "local"
 
+#: The most tokens that a scheduler has, those that have expired included, and the most pools that one names.
+MAX_TOKENS, MAX_POOLS_OF_TOKEN = 1_000, 1_000
+
 
 class Role(str, Enum):
     """What the holder of a token may do. Each role may do what those before it may."""
@@ -97,7 +100,12 @@ def check_limits(
     pools: Iterable[object], max_priority: object, owner: object, expires_at: object
 ) -> None:
     """Raise InvalidRequestError for a malformed limit; an owner may be empty, and the numbers None."""
-    for pool in pools:
+    names = tuple(pools)
+    if len(names) > MAX_POOLS_OF_TOKEN:
+        raise InvalidRequestError(
+            f"a token names up to {MAX_POOLS_OF_TOKEN:,} pools, not {len(names):,}"
+        )
+    for pool in names:
         parse_name(pool, "the pool's name")
     if max_priority is not None:
         parse_priority(max_priority, "max_priority")

@@ -10,6 +10,7 @@ import msgspec
 from schedulemesh.config.settings import ANSWER_MEMORY_S
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.reasons import Change, Reason
+from schedulemesh.domain.request_ids import key_of_content
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.engine.admission import queue
 from schedulemesh.engine.admission.decide import submit
@@ -182,7 +183,9 @@ class Engine:
         if request_id in state.answers:
             return state.answers[request_id].outcome
         agent_name = state.requests.get(request_id)
-        return None if agent_name is None else Pending(agent_name=agent_name)
+        if agent_name is not None:
+            return Pending(agent_name=agent_name)
+        return _other_content(state, request_id)
 
     def evaluate(self, query: PreemptionQuery, now: float) -> Evaluation:
         """Whether and whom an incoming task may evict ``now``; changes nothing."""
@@ -194,6 +197,20 @@ class Engine:
 
     def _on(self, kind: type[StimulusT], handler: Handler[StimulusT]) -> None:
         self._handlers[kind] = handler  # type: ignore[assignment]  # each kind meets its own handler
+
+
+def _other_content(state: MeshState, request_id: str) -> Refused | None:
+    """The refusal where another request was made with the same key."""
+    key = key_of_content(request_id)
+    if not key:
+        return None
+    if key in state.answers.by_key or any(other.startswith(key) for other in state.requests):
+        return Refused(
+            reason=Reason.REQUEST_ID_REUSED,
+            error="another request was made with this key: a key is for one request and its repetitions; "
+            "give another key, or what was given with this one",
+        )
+    return None
 
 
 def _submit(tx: Transaction, stimulus: s.TaskSubmitted) -> RequestOutcome:
@@ -259,18 +276,17 @@ def _reshape_groups(tx: Transaction, spec: PoolSpec) -> None:
 
 
 def _change_policy(tx: Transaction, stimulus: s.PolicyChangeRequested) -> RequestOutcome:
-    if stimulus.policy != tx.state.policy:
-        tx.emit(
-            PolicyChanged(
-                policy=stimulus.policy,
-                at=tx.now,
-                client=stimulus.client,
-                changes=stimulus.changes,
-                level=stimulus.level,
-            )
+    tx.emit(
+        PolicyChanged(
+            policy=stimulus.policy,
+            at=tx.now,
+            client=stimulus.client,
+            changes=stimulus.changes,
+            level=stimulus.level,
         )
-        forget_measurements(tx)
-        tx.state.queue.reopen_all()  # a pool that is protected no longer may borrow
+    )
+    forget_measurements(tx)
+    tx.state.queue.reopen_all()  # a pool that is protected no longer may borrow
     unknown = [p for p in stimulus.policy.protected_pools if p not in tx.state.ledger.accounts]
     if "protected_pools" not in stimulus.changes or not unknown:
         return Done()

@@ -8,6 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from schedulemesh.domain.names import MAX_CHARS
+from schedulemesh.domain.request_ids import bound_id
 from schedulemesh.domain.tokens import Role, TokenSpec
 
 
@@ -43,7 +44,7 @@ def bound(made: Made, caller: Caller) -> Made:
     if isinstance(client, str) and client != caller.client:
         changes["client"] = _client(caller.token.name, client)
     if isinstance(request_id, str):
-        changes["request_id"] = _hashed(caller.token.name, request_id)
+        changes["request_id"] = bound_id(caller.token.name, request_id)
     if isinstance(submission := getattr(made, "submission", None), msgspec.Struct):
         changes["submission"] = bound(submission, caller)
     if submissions := getattr(made, "submissions", None):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_timeout
 from schedulemesh.errors import InvalidRequestError
-from schedulemesh.protocol.request_base import Request
+from schedulemesh.protocol.request_base import Change, Request
 
 
-class Drain(Request, tag="drain", frozen=True, kw_only=True):
+class Drain(Change, tag="drain", frozen=True, kw_only=True):
     """Drain a node or a pool, or end its drain."""
 
     #: One of the two is given.

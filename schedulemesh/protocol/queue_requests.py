@@ -10,7 +10,13 @@ from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import MAX_COUNT, parse_count, parse_priority
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.errors import InvalidRequestError
-from schedulemesh.protocol.request_base import Names, Request, RequestWithBlobs, check_number
+from schedulemesh.protocol.request_base import (
+    Change,
+    Names,
+    Request,
+    RequestWithBlobs,
+    check_number,
+)
 from schedulemesh.protocol.submission_checks import check_submission
 
 #: The most tasks that one request submits: the supervisor decides them without serving others meanwhile.
@@ -56,7 +62,7 @@ class ChangeQueuedTask(Request, tag="change_queued_task", frozen=True, kw_only=T
             parse_priority(self.priority)
 
 
-class CancelTasks(Request, tag="cancel_tasks", frozen=True, kw_only=True):
+class CancelTasks(Change, tag="cancel_tasks", frozen=True, kw_only=True):
     """Cancel these tasks."""
 
     task_ids: Names
@@ -84,7 +90,7 @@ class ListQueue(Request, tag="list_queue", frozen=True, kw_only=True):
         parse_count(self.after, "after", 0, MAX_COUNT)
 
 
-class ChangeQueuePolicy(Request, tag="change_queue_policy", frozen=True, kw_only=True):
+class ChangeQueuePolicy(Change, tag="change_queue_policy", frozen=True, kw_only=True):
     """Change these fields of the queue's policy."""
 
     changes: dict[str, Any]

@@ -8,6 +8,7 @@ from typing import Annotated
 import msgspec
 
 from schedulemesh.domain.names import parse_name
+from schedulemesh.domain.request_ids import new_request_id
 from schedulemesh.errors import InvalidRequestError
 
 #: The most names that one request lists. Clients split what is longer; the supervisor serves others between
@@ -37,11 +38,25 @@ class Request(
     """Base of all requests. Creating one raises InvalidRequestError if a value is out of range."""
 
 
+class Change(Request, frozen=True, kw_only=True):
+    """Base of requests that change something: a repetition with the same id, as after a lost answer, changes
+    nothing more.
+    """
+
+    request_id: str = msgspec.field(default_factory=new_request_id)
+
+
 class RequestWithBlobs(Request, frozen=True, kw_only=True):
     """Base of requests with bytes to store."""
 
     #: By their SHA-256.
     blobs: dict[str, bytes] = {}
+
+
+class ChangeWithBlobs(RequestWithBlobs, frozen=True, kw_only=True):
+    """Base of those of them that change something."""
+
+    request_id: str = msgspec.field(default_factory=new_request_id)
 
 
 class OfTask(Request, frozen=True, kw_only=True):

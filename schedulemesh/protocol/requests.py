@@ -15,13 +15,12 @@ from typing_extensions import TypeIs
 
 from schedulemesh.config.pools import (
     Lending,
-    changed,
     check_lending,
     check_pool,
     parse_queueing,
     parse_target,
 )
-from schedulemesh.domain.cohort import CohortSpec, parse_weight
+from schedulemesh.domain.cohort import parse_weight
 from schedulemesh.domain.labels import Labels, parse_labels
 from schedulemesh.domain.names import parse_key, parse_name
 from schedulemesh.domain.numbers import (
@@ -53,6 +52,8 @@ from schedulemesh.protocol.queue_requests import (
     SubmitMany,
 )
 from schedulemesh.protocol.request_base import (
+    Change,
+    ChangeWithBlobs,
     Names,
     OfTask,
     Request,
@@ -71,7 +72,7 @@ MAX_CANDIDATES, MAX_PREEMPTIONS = 10_000, 10_000
 MAX_BYTES = 1024 * 1024
 
 
-class CreatePool(RequestWithBlobs, tag="create_pool", frozen=True, kw_only=True):
+class CreatePool(ChangeWithBlobs, tag="create_pool", frozen=True, kw_only=True):
     """Create a pool; refused if a different pool of this name exists."""
 
     spec: PoolSpec
@@ -80,7 +81,7 @@ class CreatePool(RequestWithBlobs, tag="create_pool", frozen=True, kw_only=True)
         check_pool(self.spec)
 
 
-class PoolChanges(RequestWithBlobs, frozen=True, kw_only=True):
+class PoolChanges(ChangeWithBlobs, frozen=True, kw_only=True):
     """Base of requests that change the given fields of a pool."""
 
     name: str
@@ -116,20 +117,6 @@ class PoolChanges(RequestWithBlobs, frozen=True, kw_only=True):
             return self.pg_pool_config
         return {**self.pg_pool_config, "warm": self.warm}
 
-    def applied_to(self, spec: PoolSpec) -> PoolSpec:
-        """The pool with these changes. Raises InvalidRequestError."""
-        return changed(
-            spec,
-            labels=self.labels,
-            resources=self.resources,
-            target_agents=self.target_agents,
-            placement_strategy=self.placement_strategy,
-            pg_pool_config=self.config,
-            on_preempted=self.on_preempted,
-            queueing=self.queueing,
-            **self.lending,
-        )
-
 
 class EnsurePool(PoolChanges, tag="ensure_pool", frozen=True, kw_only=True):
     """Create a pool, or change the given fields."""
@@ -139,7 +126,7 @@ class ResizePool(PoolChanges, tag="resize_pool", frozen=True, kw_only=True):
     """Change the given fields of a pool."""
 
 
-class EnsureCohort(Request, tag="ensure_cohort", frozen=True, kw_only=True):
+class EnsureCohort(Change, tag="ensure_cohort", frozen=True, kw_only=True):
     """Create a cohort, or change the given fields."""
 
     name: str
@@ -153,15 +140,8 @@ class EnsureCohort(Request, tag="ensure_cohort", frozen=True, kw_only=True):
         if self.weight is not UNSET:
             parse_weight(self.weight)
 
-    def applied_to(self, spec: CohortSpec) -> CohortSpec:
-        """The cohort with these changes."""
-        given = {"parent": self.parent, "weight": self.weight}
-        return msgspec.structs.replace(
-            spec, **{name: value for name, value in given.items() if value is not UNSET}
-        )
 
-
-class ChangePolicy(Request, tag="change_policy", frozen=True, kw_only=True):
+class ChangePolicy(Change, tag="change_policy", frozen=True, kw_only=True):
     """Change these fields of the policy."""
 
     changes: dict[str, Any]
@@ -176,7 +156,7 @@ class ChangePolicy(Request, tag="change_policy", frozen=True, kw_only=True):
 
 
 class RegisterStateHandlers(
-    RequestWithBlobs, tag="register_state_handlers", frozen=True, kw_only=True
+    ChangeWithBlobs, tag="register_state_handlers", frozen=True, kw_only=True
 ):
     """Save and restore the states of a pool's tasks with these functions."""
 
@@ -191,7 +171,7 @@ class RegisterStateHandlers(
                 parse_key(key, f"the {what}'s key")
 
 
-class CordonNode(Request, tag="cordon_node", frozen=True, kw_only=True):
+class CordonNode(Change, tag="cordon_node", frozen=True, kw_only=True):
     """Close a node to new agents, or open it again."""
 
     node_id: str
@@ -211,7 +191,7 @@ class SubmitTask(RequestWithBlobs, tag="submit_task", frozen=True, kw_only=True)
         check_submission(self.submission)
 
 
-class RegisterTask(RequestWithBlobs, tag="register_task", frozen=True, kw_only=True):
+class RegisterTask(ChangeWithBlobs, tag="register_task", frozen=True, kw_only=True):
     """Register a task that runs on an agent."""
 
     task: TaskSpec
@@ -236,7 +216,7 @@ class CompleteTask(Request, tag="complete_task", frozen=True, kw_only=True):
         parse_name(self.request_id, "request_id")
 
 
-class DeleteAgent(Request, tag="delete_agent", frozen=True, kw_only=True):
+class DeleteAgent(Change, tag="delete_agent", frozen=True, kw_only=True):
     """Terminate an agent."""
 
     agent_name: str
@@ -280,7 +260,7 @@ class PreemptTask(Request, tag="preempt_task", frozen=True, kw_only=True):
         parse_name(self.request_id, "request_id")
 
 
-class EndOrphans(Request, tag="end_orphans", frozen=True, kw_only=True):
+class EndOrphans(Change, tag="end_orphans", frozen=True, kw_only=True):
     """Terminate actors of this scheduler that its journal does not know."""
 
     #: Their names in Ray; None: all.
@@ -291,7 +271,7 @@ class EndOrphans(Request, tag="end_orphans", frozen=True, kw_only=True):
             check_number(self.names, "names")
 
 
-class EnsureAgentHealth(Request, tag="ensure_agent_health", frozen=True, kw_only=True):
+class EnsureAgentHealth(Change, tag="ensure_agent_health", frozen=True, kw_only=True):
     """Check every agent, and rebuild dead and unresponsive ones where possible."""
 
     timeout_s: float
@@ -549,6 +529,8 @@ def decode_request(data: object) -> AnyRequest:
         request: AnyRequest = _decoder.decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise InvalidRequestError(str(error)) from error
+    if isinstance(request, (Change, ChangeWithBlobs, SaveTaskState)):
+        parse_name(request.request_id, "request_id")
     if isinstance(request, RequestWithBlobs):
         for key, blob in request.blobs.items():
             if key_of(blob) != key:

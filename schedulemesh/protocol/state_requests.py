@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from schedulemesh.domain.names import parse_name
+from schedulemesh.domain.request_ids import new_request_id
 from schedulemesh.domain.task import check_task
 from schedulemesh.protocol.agents import SavedState
 from schedulemesh.protocol.request_base import OfTask, Request
@@ -10,6 +13,8 @@ from schedulemesh.protocol.request_base import OfTask, Request
 
 class SaveTaskState(OfTask, tag="save_task_state", frozen=True, kw_only=True):
     """Save the state of a running task, which continues."""
+
+    request_id: str = msgspec.field(default_factory=new_request_id)
 
 
 class RestoreTask(Request, tag="restore_task", frozen=True, kw_only=True):

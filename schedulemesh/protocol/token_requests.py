@@ -8,7 +8,7 @@ from msgspec import UNSET, UnsetType
 
 from schedulemesh.domain.names import parse_key, parse_name
 from schedulemesh.domain.tokens import Role, TokenSpec, check_limits, check_token, parse_lifetime
-from schedulemesh.protocol.request_base import Names, Request
+from schedulemesh.protocol.request_base import Change, Names, Request
 
 
 class CreateToken(Request, tag="create_token", frozen=True, kw_only=True):
@@ -46,7 +46,7 @@ class RotateToken(Request, tag="rotate_token", frozen=True, kw_only=True):
         parse_name(self.request_id, "request_id")
 
 
-class ChangeToken(Request, tag="change_token", frozen=True, kw_only=True):
+class ChangeToken(Change, tag="change_token", frozen=True, kw_only=True):
     """Change the role, the limits or the expiry of a token, whose secret stays; what is not given stays."""
 
     name: str
@@ -69,7 +69,7 @@ class ChangeToken(Request, tag="change_token", frozen=True, kw_only=True):
         )
 
 
-class RevokeToken(Request, tag="revoke_token", frozen=True, kw_only=True):
+class RevokeToken(Change, tag="revoke_token", frozen=True, kw_only=True):
     """Accept a token no more."""
 
     name: str

@@ -8,8 +8,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
-from schedulemesh.engine.messages.facts import AgentEnded
-from schedulemesh.engine.messages.instructions import AnswerRequest
+from schedulemesh.engine.messages.facts import AgentEnded, RequestAnswered
 from schedulemesh.engine.messages.outcomes import RequestOutcome
 from schedulemesh.engine.state.agents import Ending, Running
 from schedulemesh.engine.transaction import Step
@@ -72,10 +71,8 @@ class Answers:
         for fact in step.facts:
             if isinstance(fact, AgentEnded):
                 _resolve(self._ends.pop(fact.agent_name, []), None)
-        for instruction in step.instructions:
-            if isinstance(instruction, AnswerRequest):
-                known = self._reactor.state.answers[instruction.request_id]
-                _resolve(self._requests.pop(instruction.request_id, []), known.outcome)
+            elif isinstance(fact, RequestAnswered):
+                _resolve(self._requests.pop(fact.request_id, []), fact.outcome)
 
 
 class OpenRequests:

@@ -12,6 +12,8 @@ import mmap
 import os
 from pathlib import Path
 
+from schedulemesh.config.private_files import make_private_folder
+
 logger = logging.getLogger(__name__)
 
 _SIZE = 4096
@@ -27,7 +29,7 @@ class CallMark:
         self._texts: dict[tuple[str, str], bytes] = {}
         self._map: mmap.mmap | None = None
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private_folder(path.parent)
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             try:
                 os.ftruncate(file, _SIZE)

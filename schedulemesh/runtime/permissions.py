@@ -204,12 +204,19 @@ def token_change(request: AnyTokenChange) -> s.AnyStimulus:
     match request:
         case CreateToken():
             return s.TokenRequested(
-                spec=request.spec, lifetime_s=request.lifetime_s, client=request.client
+                spec=request.spec,
+                lifetime_s=request.lifetime_s,
+                client=request.client,
+                request_id=request.request_id,
             )
         case RotateToken():
             spec = TokenSpec(name=request.name, role=Role.VIEWER, secret_hash=request.secret_hash)
             return s.TokenRequested(
-                spec=spec, rotate=True, lifetime_s=request.lifetime_s, client=request.client
+                spec=spec,
+                rotate=True,
+                lifetime_s=request.lifetime_s,
+                client=request.client,
+                request_id=request.request_id,
             )
         case ChangeToken():
             return s.TokenChangeRequested(
@@ -220,8 +227,11 @@ def token_change(request: AnyTokenChange) -> s.AnyStimulus:
                 owner=request.owner,
                 expires_at=request.expires_at,
                 client=request.client,
+                request_id=request.request_id,
             )
         case RevokeToken():
-            return s.TokenRevocationRequested(name=request.name, client=request.client)
+            return s.TokenRevocationRequested(
+                name=request.name, client=request.client, request_id=request.request_id
+            )
         case _:
             assert_never(request)

@@ -5,6 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
+import msgspec
+from msgspec import UNSET
+
+from schedulemesh.config.pools import changed
 from schedulemesh.domain.cohort import CohortSpec
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.engine.explain import pool_not_found
@@ -25,7 +29,9 @@ class PoolService(Service):
 
     async def create_pool(self, request: CreatePool) -> PoolResponse:
         """Create a pool that must be new."""
-        stimulus = s.PoolRequested(spec=request.spec, must_be_new=True)
+        stimulus = s.PoolRequested(
+            spec=request.spec, must_be_new=True, request_id=request.request_id
+        )
         return await self._define_pool(stimulus, request.blobs)
 
     async def ensure_pool(self, request: EnsurePool) -> PoolResponse:
@@ -48,14 +54,29 @@ class PoolService(Service):
         await self._reactor.whole()
         before = self._reactor.state.ledger.cohorts.specs.get(request.name)
         base = before or CohortSpec(name=request.name)
-        step = await self._reactor.step(s.CohortRequested(spec=request.applied_to(base)))
+        given = {"parent": request.parent, "weight": request.weight}
+        spec = msgspec.structs.replace(
+            base, **{name: value for name, value in given.items() if value is not UNSET}
+        )
+        step = await self._reactor.step(s.CohortRequested(spec=spec, request_id=request.request_id))
         return Response(outcome=step.outcome or Done())
 
     async def _change(self, base: PoolSpec, request: EnsurePool | ResizePool) -> PoolResponse:
         """Change the definition ``base``, which the caller read from a whole state and has not awaited since:
         the step then decides on the same state, and no change in between is overwritten.
         """
-        stimulus = s.PoolRequested(spec=request.applied_to(base))
+        spec = changed(
+            base,
+            labels=request.labels,
+            resources=request.resources,
+            target_agents=request.target_agents,
+            placement_strategy=request.placement_strategy,
+            pg_pool_config=request.config,
+            on_preempted=request.on_preempted,
+            queueing=request.queueing,
+            **request.lending,
+        )
+        stimulus = s.PoolRequested(spec=spec, request_id=request.request_id)
         return await self._define_pool(stimulus, request.blobs)
 
     async def group_stats(self, pool_name: str | None = None) -> Details | Refusal:
@@ -67,11 +88,18 @@ class PoolService(Service):
     async def _define_pool(
         self, stimulus: s.PoolRequested, blobs: Mapping[str, bytes]
     ) -> PoolResponse:
-        """Define a pool; returns when its reserved groups are ready or have failed."""
+        """Define a pool; returns when its reserved groups are ready or have failed. A repeated request is
+        told of the pool as it is now.
+        """
+        repeated = stimulus.request_id in self._reactor.state.answers
         step = await self._reactor.step(stimulus, blobs)
         outcome, name = step.outcome or Done(), stimulus.spec.name
         if isinstance(outcome, Refused):
             return PoolResponse(outcome=outcome)
+        if repeated:
+            return PoolResponse(
+                outcome=outcome, spec=self._reactor.state.ledger.accounts[name].spec
+            )
         if stimulus.spec.groups is None:
             return PoolResponse(outcome=outcome, spec=stimulus.spec)
         self._executor.ready.forgive(name)

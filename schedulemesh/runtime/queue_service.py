@@ -6,6 +6,7 @@ import asyncio
 
 from schedulemesh.config.queueing import changed_queue_policy
 from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.request_ids import portion_id
 from schedulemesh.engine.explain import pool_not_found
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Done, Refused, TasksCancelled
@@ -42,7 +43,9 @@ class QueueService(Service):
         ending: list[str] = []
         for first in range(0, len(request.task_ids), _PORTION):
             portion = request.task_ids[first : first + _PORTION]
-            stimulus = s.TasksCancellationRequested(task_ids=portion)
+            portion_of = portion_id(request.request_id, first // _PORTION)
+            repeated = portion_of in self._reactor.state.answers
+            stimulus = s.TasksCancellationRequested(task_ids=portion, request_id=portion_of)
             try:
                 outcome = (await self._reactor.step(stimulus)).outcome
             except JournalError as error:
@@ -53,7 +56,8 @@ class QueueService(Service):
                 break
             if isinstance(outcome, TasksCancelled):
                 refused |= outcome.refused
-                ending += outcome.ending
+                # Others may have the names of agents that ended after an earlier request.
+                ending += () if repeated else outcome.ending
             # Others are served between two portions, also where nothing had to be written.
             await asyncio.sleep(0)
         await asyncio.gather(*(self._answers.end_of(name) for name in ending))
@@ -79,14 +83,19 @@ class QueueService(Service):
 
         return await self._reactor.read(look)
 
-    async def change_policy(self, request: q.ChangeQueuePolicy) -> Details:
+    async def change_policy(self, request: q.ChangeQueuePolicy) -> Details | Refusal:
         """Change these fields of the queue's policy; returns the complete policy."""
         await self._reactor.whole()
         policy = changed_queue_policy(self._reactor.state.queue.policy, request.changes)
         if request.changes:
-            await self._reactor.step(
+            step = await self._reactor.step(
                 s.QueuePolicyChangeRequested(
-                    policy=policy, client=request.client, changes=tuple(request.changes)
+                    policy=policy,
+                    client=request.client,
+                    changes=tuple(request.changes),
+                    request_id=request.request_id,
                 )
             )
-        return Details(facts={"policy": policy.public()})
+            if isinstance(step.outcome, Refused):
+                return Refusal(refused=step.outcome)
+        return Details(facts={"policy": self._reactor.state.queue.policy.public()})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
@@ -14,7 +14,6 @@ from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Done, Pending, Refused, RequestOutcome
 from schedulemesh.errors import InvalidRequestError, JournalError, shown
-from schedulemesh.metrics.values import Family
 from schedulemesh.protocol import history_requests as h
 from schedulemesh.protocol import queue_requests as q
 from schedulemesh.protocol import requests as r
@@ -41,7 +40,6 @@ from schedulemesh.runtime.alert_service import AlertService
 from schedulemesh.runtime.answers import OpenRequests
 from schedulemesh.runtime.audit import AUDITED, Audit
 from schedulemesh.runtime.backend import Refs
-from schedulemesh.runtime.decision_log import log_unchanged_policy
 from schedulemesh.runtime.external_usage import ExternalUsageService
 from schedulemesh.runtime.health import HealthCheck
 from schedulemesh.runtime.history_service import HistoryService
@@ -89,10 +87,6 @@ class RequestService(Service):
         self._open = OpenRequests(running.reactor)
         self.states = StateService(running, self._submissions)
         self._began_at = running.reactor.now()
-
-    def metric_families(self) -> Iterator[Family]:
-        """All metrics of the present state."""
-        return self._metrics.families(self._reactor.state)
 
     async def answer(
         self,
@@ -175,12 +169,20 @@ class RequestService(Service):
             case r.RegisterStateHandlers():
                 return await self._decided(_handlers(request), request.blobs)
             case r.CordonNode():
-                stimulus = s.CordonRequested(node_id=request.node_id, cordoned=request.cordoned)
+                stimulus = s.CordonRequested(
+                    node_id=request.node_id,
+                    cordoned=request.cordoned,
+                    request_id=request.request_id,
+                )
                 return await self._decided(stimulus)
             case Drain():
                 return await self._decided(_drain(request))
             case r.RegisterTask():
-                announced = s.TaskAnnounced(task=request.task, agent_name=request.agent_name)
+                announced = s.TaskAnnounced(
+                    task=request.task,
+                    agent_name=request.agent_name,
+                    request_id=request.request_id,
+                )
                 return await self._decided(announced, request.blobs)
             case r.CompleteTask():
                 return await self._complete_task(request)
@@ -226,7 +228,8 @@ class RequestService(Service):
             case tokens.ListTokens():
                 return Listed(rows=await self._reactor.read(self._public_tokens))
             case tokens.GetTokenHashes():
-                return Details(facts={"tokens": await self._reactor.read(self._valid_tokens)})
+                tokens_now = await self._reactor.read(self._valid_tokens)
+                return Details(facts={"tokens": tokens_now, "time": self._reactor.now()})
             case h.QueryHistory():
                 return await self._history.attempts(request)
             case h.QueryUsage():
@@ -282,7 +285,7 @@ class RequestService(Service):
         step = await self._reactor.step(stimulus, blobs)
         return Response(outcome=step.outcome or Done())
 
-    async def _change_policy(self, request: r.ChangePolicy) -> Details:
+    async def _change_policy(self, request: r.ChangePolicy) -> Details | Refusal:
         """Change these fields of the policy; returns the complete policy."""
         policy = changed_policy(self._reactor.state.policy, request.changes)
         outcome: RequestOutcome | None = None
@@ -293,11 +296,12 @@ class RequestService(Service):
                     client=request.client,
                     changes=tuple(request.changes),
                     level=request.level,
+                    request_id=request.request_id,
                 )
             )
             outcome = step.outcome
-            if not step.facts:
-                log_unchanged_policy(policy, request.changes, request.level)
+            if isinstance(outcome, Refused):
+                return Refusal(refused=outcome)
         facts: dict[str, object] = {"policy": self._reactor.state.policy.public()}
         if isinstance(outcome, Done) and outcome.warnings:
             facts["warnings"] = list(outcome.warnings)
@@ -315,7 +319,9 @@ class RequestService(Service):
         name, destroy = request.agent_name, request.destroy_group
         agent = self._reactor.state.agents.get(name)
         group_id = agent.group_id if agent is not None and destroy else None
-        stimulus = s.AgentDeletionRequested(agent_name=name, destroy_group=destroy)
+        stimulus = s.AgentDeletionRequested(
+            agent_name=name, destroy_group=destroy, request_id=request.request_id
+        )
         reply = await self._ended(stimulus)
         until = time.monotonic() + _GROUP_GOES_S
         while group_id in self._reactor.state.groups.by_id and time.monotonic() < until:
@@ -388,6 +394,7 @@ def _drain(request: Drain) -> s.DrainRequested:
         drained=request.drained,
         deadline_s=request.deadline_s,
         client=request.client,
+        request_id=request.request_id,
     )
 
 
@@ -396,4 +403,5 @@ def _handlers(request: r.RegisterStateHandlers) -> s.StateHandlersGiven:
         pool_name=request.pool_name,
         preserver_key=request.preserver_key,
         restorer_key=request.restorer_key,
+        request_id=request.request_id,
     )

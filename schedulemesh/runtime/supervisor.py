@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import platform
 import time
@@ -43,7 +44,7 @@ from schedulemesh.runtime.job_cleanup import jobs_folder
 from schedulemesh.runtime.journal_opening import OpenJournal, cannot_begin, mark_path, opened
 from schedulemesh.runtime.journal_recovery import EarlierLives
 from schedulemesh.runtime.measurements import Measurements
-from schedulemesh.runtime.metrics_export import MetricsExport
+from schedulemesh.runtime.metrics_export import export_for_ever
 from schedulemesh.runtime.orphans import Orphans
 from schedulemesh.runtime.periodic import check_health_for_ever, observe_for_ever
 from schedulemesh.runtime.pg_manager import Groups
@@ -53,11 +54,14 @@ from schedulemesh.runtime.references import NO_REFS
 from schedulemesh.runtime.reported_metrics import is_process
 from schedulemesh.runtime.request_service import RequestService
 from schedulemesh.runtime.running import Running
+from schedulemesh.runtime.threads import in_thread
 from schedulemesh.runtime.witness import Seen, Witness
 from schedulemesh.store.journal import Journal
 
 logger = logging.getLogger(__name__)
 
+#: Bytes of a request above which it is checked beside the loop.
+_LARGE = 64 * 1024
 #: For so many seconds a restarted supervisor tries to use its journal before callers get an error, and so
 #: long it pauses between two attempts.
 _PATIENCE_S, _PAUSE_S = 5.0, 0.2
@@ -145,7 +149,10 @@ class SupervisorService:
         self, data: bytes, refs: Refs, caller: Caller | None, address: str
     ) -> bytes | tuple[bytes, list[Handle]]:
         try:
-            request = decode_request(data)
+            # Hashing what is stored takes its time, during which others are served.
+            large = type(data) is bytes and len(data) > _LARGE
+            work = functools.partial(decode_request, data)
+            request = await in_thread(work) if large else work()
         except InvalidRequestError as error:
             return encode_answer(Malformed(error=str(error)))
         answer = await (await self.ready()).answer(request, refs, caller, address)
@@ -433,7 +440,7 @@ class SupervisorService:
         executor = requests.running.executor
         self._http.start()
         executor.spawn(observe_for_ever(requests.running))
-        executor.spawn(MetricsExport(requests.running, requests.metric_families).run_for_ever())
+        executor.spawn(export_for_ever(requests.running))
         executor.spawn(requests.alerts.evaluate_for_ever())
         executor.spawn(requests.leases.check_for_ever())
         executor.spawn(Measurements(executor.reactor, self._agents).run_for_ever())

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from hashlib import sha256
 from typing import Any, get_args
 
 import msgspec
@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from schedulemesh.config.http import HttpSettings
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.request_ids import keyed, new_request_id
 from schedulemesh.errors import InvalidRequestError, SchedulerUnavailableError
 from schedulemesh.metrics.exposition import CONTENT_TYPE
 from schedulemesh.protocol.answers import encode_answer
@@ -33,7 +34,7 @@ from schedulemesh.protocol.requests import AnyRequest, ChangePolicy, decode_requ
 from schedulemesh.protocol.roles import LEAST_ROLE, allows
 from schedulemesh.protocol.token_requests import AnyTokenChange
 from schedulemesh.server.answers import plain, rows_of
-from schedulemesh.server.change import Change, Given, new_request_id
+from schedulemesh.server.change import Change, Given
 from schedulemesh.server.changes import CHANGES
 from schedulemesh.server.connections import Connections
 from schedulemesh.server.event_feed import EventFeed
@@ -64,6 +65,8 @@ from schedulemesh.server.task_reads import TASK_READS, TaskRead
 API = "/api/v1"
 #: The type of requests and answers in the form in which the supervisor takes and gives them.
 MSGPACK = "application/msgpack"
+#: Bytes of a body above which it is checked beside the loop.
+_LARGE = 64 * 1024
 #: The type of a stream of events.
 EVENTS = "text/event-stream"
 #: Requests after which tokens are read again.
@@ -163,7 +166,10 @@ class _Calls:
         """Any request in its packed form, answered in packed form."""
         if request.headers.get("content-type") != MSGPACK:
             raise Problem(415, "media_type_not_supported", f"this call takes {MSGPACK}")
-        decoded = decode_request(await request.body())
+        data = await request.body()
+        # Hashing what is stored takes its time, during which others are served.
+        large = len(data) > _LARGE
+        decoded = await asyncio.to_thread(decode_request, data) if large else decode_request(data)
         kind = type(decoded)
         if kind not in RECORDED:
             _allowed(request, kind)
@@ -273,7 +279,8 @@ class _Calls:
             caller: Caller = request.state.caller
             secret = new_secret()
             try:
-                asked = change.request(await self._given(request, change, secret))
+                given = await self._given(request, change, secret)
+                asked = _with_id(change.request(given), given.request_id)
             except (Problem, InvalidRequestError):
                 _allowed(request, change.asks)
                 raise
@@ -301,14 +308,15 @@ class _Calls:
     async def _given(self, request: Request, change: Change, secret: str) -> Given:
         """What the caller of a change gave. Raises Problem and InvalidRequestError."""
         caller: Caller = request.state.caller
+        body = _body(await request.body(), change.body)
         return Given(
             path=request.path_params,
-            body=_body(await request.body(), change.body),
+            body=body,
             client=caller.client,
             owner=caller.token.owner,
             packed_runner=self._gateway.packed_runner,
             secret_hash=hash_of(secret),
-            request_id=new_request_id() if change.reveals else _request_id(request),
+            request_id=new_request_id() if change.reveals else _request_id(request, body),
         )
 
 
@@ -340,17 +348,23 @@ def _body(data: bytes, kind: Any) -> Any:
         raise Problem(400, "invalid_request", f"the body is not valid: {error}") from error
 
 
-def _request_id(request: Request) -> str:
+def _with_id(asked: AnyRequest, request_id: str) -> AnyRequest:
+    """A change with the id by which its repetition is recognised; a submission has it already."""
+    if not hasattr(asked, "request_id"):
+        return asked
+    return msgspec.structs.replace(asked, request_id=request_id)
+
+
+def _request_id(request: Request, body: object) -> str:
     """The id of a change. A key is one of this token for this call: others who use the same key, and other
-    changes, are no repetitions.
+    changes, are no repetitions; the same key with another body is refused.
     """
     given = request.headers.get("idempotency-key")
     if given is None:
         return new_request_id()
     key = parse_name(given, "Idempotency-Key")
-    caller: Caller = request.state.caller
-    parts = (caller.token.name, request.method, request.url.path, key)
-    return sha256(msgspec.json.encode(parts)).hexdigest()
+    content = msgspec.json.encode(body, order="deterministic")
+    return keyed((request.method, request.url.path, key), content)
 
 
 def _unavailable(request: Request, error: Exception) -> Response:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -51,8 +50,3 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     #: Whether the answer has the secret of the token that it issues, as ``token``.
     reveals: bool = False
     request: Callable[[Given], r.AnyRequest]
-
-
-def new_request_id() -> str:
-    """An id for a request of a caller who gave none."""
-    return uuid.uuid4().hex

@@ -196,7 +196,18 @@ def _host_name(host: str) -> str:
         _ = parts.port  # it has to be a number
     except ValueError:
         return ""
-    return "" if parts.netloc != host or "@" in host else (parts.hostname or "")
+    name = parts.hostname or ""
+    # Of an address in brackets, urlsplit leaves out what comes between the bracket and the port.
+    whole = f"[{name}]" if ":" in name else name
+    rest = host.lower().removeprefix(whole)
+    port = rest.removeprefix(":")
+    if (
+        parts.netloc != host
+        or rest == host.lower()
+        or (rest and not (rest != port and port.isdigit()))
+    ):
+        return ""
+    return name
 
 
 def _check_origin(headers: Headers) -> None:

@@ -43,6 +43,8 @@ class TokenTable:
         #: None: they have never been read.
         self._by_hash: Mapping[str, TokenSpec] | None = None
         self._read_at = float("-inf")
+        #: The scheduler's time when the tokens were read, and this process's.
+        self._told = (time.time(), time.monotonic())
         self._reading: asyncio.Task[None] | None = None
 
     async def caller(self, token: str, address: str) -> Caller | None:
@@ -59,9 +61,14 @@ class TokenTable:
                 "the scheduler cannot be reached, so it is not known which tokens it accepts"
             )
         found = self._by_hash.get(hashed)
-        if found is None or not found.valid(time.time()):
+        if found is None or not found.valid(self._now()):
             return None
         return Caller(token=found, address=address)
+
+    def _now(self) -> float:
+        """The scheduler's time, by which tokens expire."""
+        told, at = self._told
+        return float(told) + time.monotonic() - at
 
     def outdated(self) -> None:
         """The tokens have changed."""
@@ -86,6 +93,7 @@ class TokenTable:
             if isinstance(answer, Details):
                 tokens = msgspec.convert(answer.facts["tokens"], list[TokenSpec])
                 self._by_hash = {token.secret_hash: token for token in tokens}
+                self._told = (answer.facts["time"], time.monotonic())
         self._read_at = time.monotonic()
 
     async def local_secret(self, earlier: str | None) -> str:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from schedulemesh.config.private_files import make_private_folder
 from schedulemesh.errors import JournalError
 
 logger = logging.getLogger(__name__)
@@ -88,7 +89,7 @@ def probe(folder: Path, mounts: Path = _MOUNTS) -> None:
     file = folder / f".probe-{os.getpid()}-{os.urandom(4).hex()}"
     try:
         with journal_errors(f"no journal can be kept in {folder}" + (f" ({kind})" if kind else "")):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private_folder(folder)
             file.touch(mode=0o600)  # its error says more than that of SQLite
             _write_and_read(file)
     finally:

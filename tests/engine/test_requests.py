@@ -2,8 +2,25 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
+import msgspec
 import pytest
 
+from schedulemesh.config.policy import PreemptionPolicy
+from schedulemesh.config.queueing import QueuePolicy
+from schedulemesh.domain.cohort import CohortSpec
+from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.request_ids import (
+    bound_id,
+    key_of_content,
+    keyed,
+    owner_of,
+    portion_id,
+)
+from schedulemesh.domain.resources import NOTHING
+from schedulemesh.domain.task import TaskSpec
+from schedulemesh.domain.tokens import Role, TokenSpec
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import (
     Accepted,
@@ -14,8 +31,11 @@ from schedulemesh.engine.messages.outcomes import (
     ProbeNeeded,
     Queued,
     Refused,
+    TasksCancelled,
 )
 from schedulemesh.engine.messages.stimulus import Request
+from schedulemesh.engine.state import request_updates
+from schedulemesh.engine.state.request_updates import Answers
 from tests.engine.builders import Mesh, node, pool
 
 
@@ -81,6 +101,19 @@ def cancel(mesh):
     mesh.handle(s.CancelAnswered(task_id=task_id, cancel_success=True))
 
 
+TOKEN = TokenSpec(name="k", role=Role.VIEWER, secret_hash="a" * 64)
+
+
+def policy_change(request_id="r", **changes):
+    changes = changes or {"min_runtime": 60.0}
+    return s.PolicyChangeRequested(
+        policy=PreemptionPolicy(**changes),
+        client="c",
+        changes=tuple(changes),
+        request_id=request_id,
+    )
+
+
 #: Every kind of request, once with each way in which it is answered: immediately, or after it was pending.
 IMMEDIATE = [
     (mesh_of, submission(cpu=9), Refused),
@@ -98,12 +131,40 @@ IMMEDIATE = [
     (mesh_of, s.QueuedTaskChanged(task_id="w", held=True, request_id="r"), Refused),
     (with_a_waiting_task, s.TaskCancellationRequested(task_id="w", request_id="r"), Done),
     (mesh_of, s.TaskCancellationRequested(task_id="w", request_id="r"), Refused),
+    (mesh_of, s.TasksCancellationRequested(task_ids=("t", "w"), request_id="r"), TasksCancelled),
+    (mesh_of, s.AgentDeletionRequested(agent_name="unknown", request_id="r"), Refused),
+    (mesh_of, s.PoolRequested(spec=pool("new", cpu=1), request_id="r"), Done),
+    (mesh_of, s.CohortRequested(spec=CohortSpec(name="c"), request_id="r"), Done),
+    (mesh_of, policy_change(), Done),
+    (
+        mesh_of,
+        s.QueuePolicyChangeRequested(
+            policy=QueuePolicy(ageing_per_hour=2.0),
+            client="c",
+            changes=("ageing_per_hour",),
+            request_id="r",
+        ),
+        Done,
+    ),
+    (
+        mesh_of,
+        s.StateHandlersGiven(pool_name="p", preserver_key="k", restorer_key=None, request_id="r"),
+        Done,
+    ),
+    (mesh_of, s.CordonRequested(node_id="a", cordoned=True, request_id="r"), Done),
+    (mesh_of, s.DrainRequested(node_id="a", drained=True, client="c", request_id="r"), Done),
+    (mesh_of, s.DrainRequested(node_id="unknown", client="c", request_id="r"), Refused),
+    (mesh_of, s.TaskAnnounced(task=TaskSpec(task_id="v"), agent_name="t", request_id="r"), Done),
+    (mesh_of, s.TokenRequested(spec=TOKEN, client="c", request_id="r"), Done),
+    (mesh_of, s.TokenChangeRequested(name="unknown", client="c", request_id="r"), Refused),
+    (mesh_of, s.TokenRevocationRequested(name="unknown", client="c", request_id="r"), Refused),
 ]
 LATER = [
     (mesh_of, submission(cpu=1), start, Accepted),
     (mesh_of, submission(cpu=1), lambda mesh: mesh.fail("new"), Refused),
     (mesh_of, submission(cpu=1), lambda mesh: (mesh.delete("new"), end(mesh)), Refused),
     (mesh_of, finished("t", end_agent=True), end, Done),
+    (mesh_of, s.AgentDeletionRequested(agent_name="t", request_id="r"), end, Done),
     (mesh_of, preempted(task_id="t"), cancel, Evicted),
     (mesh_of, preempted(agent_name="t", end_agent=True), end, AgentEvicted),
     (with_a_lost_agent, rebuilt("x"), start, Accepted),
@@ -168,3 +229,135 @@ def repeated(mesh, request_):
     assert step.facts == ()
     assert step.instructions == ()
     return step.outcome
+
+
+def test_a_repeated_deletion_does_not_end_another_agent_of_the_name():
+    mesh = mesh_of()
+    first = s.AgentDeletionRequested(agent_name="t", request_id="first")
+    late = s.AgentDeletionRequested(agent_name="t", request_id="late")
+    mesh.handle(first)
+    # While the agent ends, another client deletes it, too.
+    assert mesh.handle(late).outcome == Pending(agent_name="t")
+    end(mesh)
+    mesh.run("t", cpu=1)
+    for deletion in (first, late):
+        assert repeated(mesh, deletion) == Done()
+    assert "t" in mesh.state.agents
+
+
+def test_a_repeated_change_does_not_undo_a_later_one():
+    mesh = mesh_of()
+    first, second = policy_change(min_runtime=1.0), policy_change("s", min_runtime=2.0)
+    mesh.handle(first)
+    mesh.handle(second)
+    repeated(mesh, first)
+    assert mesh.state.policy.min_runtime == 2.0
+    mesh.handle(s.TokenRequested(spec=TOKEN, client="c", request_id="made"))
+    revocation = s.TokenRevocationRequested(name="k", client="c", request_id="revoked")
+    mesh.handle(revocation)
+    mesh.handle(s.TokenRequested(spec=TOKEN, client="c", request_id="again"))
+    repeated(mesh, revocation)
+    assert "k" in mesh.state.tokens
+
+
+def test_a_key_with_another_content_is_refused_and_stays_with_its_first_request():
+    mesh = mesh_of()
+
+    def id_of(content, token="ada"):
+        return bound_id(token, keyed(("POST", "/x", "key"), content))
+
+    first = finished("t")
+    first = msgspec.structs.replace(first, request_id=id_of(b"t"))
+    other = s.TaskFinished(task_id="u", request_id=id_of(b"u"))
+    done = mesh.handle(first).outcome
+    for _ in range(2):
+        assert repeated(mesh, other).reason == "request_id_reused"
+    assert repeated(mesh, first) == done
+    # Another token has keys of its own.
+    mesh.handle(s.TaskFinished(task_id="u", request_id=id_of(b"u", "bob")))
+    assert not mesh.state.running.by_id
+    # One that is not decided yet has its key, too.
+    pending = Mesh().submission(
+        "new", cpu=1, more={"request_id": bound_id("a", keyed(("k",), b"1"))}
+    )
+    assert isinstance(mesh.handle(pending).outcome, Pending)
+    clash = Mesh().submission("x", cpu=1, more={"request_id": bound_id("a", keyed(("k",), b"2"))})
+    assert repeated(mesh, clash).reason == "request_id_reused"
+
+
+def test_ids_of_requests_with_a_token():
+    given = keyed(("a", "b"), b"body")
+    bound = bound_id("ada", given)
+    assert (
+        owner_of(bound) == owner_of(bound_id("ada", "anything")) != owner_of(bound_id("bob", given))
+    )
+    assert key_of_content(bound) == key_of_content(bound_id("ada", keyed(("a", "b"), b"other")))
+    assert bound.startswith(key_of_content(bound))
+    assert (owner_of("anything"), key_of_content("anything")) == ("", "")
+    assert key_of_content(bound_id("ada", "anything")) == ""
+    portions = [portion_id(bound, number) for number in range(3)]
+    assert len(set(portions)) == 3
+    assert portions[0] == bound
+    assert {owner_of(portion) for portion in portions} == {owner_of(bound)}
+    assert portion_id("plain", 0) == "plain" != portion_id("plain", 1)
+
+
+class TestBounds:
+    """How many outcomes are remembered."""
+
+    def remember(self, answers, token, number, error=""):
+        answers.note(
+            bound_id(token, str(number)),
+            float(number),
+            Refused(reason=Reason.POOL_IN_USE, error=error),
+        )
+
+    def numbers(self, answers):
+        return [int(answer.at) for answer in answers.values()]
+
+    @pytest.mark.parametrize("limit", ["KEPT_OF_TOKEN", "BYTES_OF_TOKEN"])
+    def test_one_token_pushes_out_its_own_oldest_only(self, monkeypatch, limit):
+        answers = Answers()
+        self.remember(answers, "other", 0)
+        size = len(answers[next(iter(answers))].packed)
+        monkeypatch.setattr(request_updates, limit, 3 if limit == "KEPT_OF_TOKEN" else 3 * size)
+        for number in range(1, 10):
+            self.remember(answers, "storm", number)
+        assert self.numbers(answers) == [0, 7, 8, 9]
+
+    @pytest.mark.parametrize("limit", ["KEPT", "KEPT_BYTES"])
+    def test_of_all_tokens_the_one_with_most_gives_way(self, monkeypatch, limit):
+        answers = Answers()
+        self.remember(answers, "other", 0)
+        size = len(answers[next(iter(answers))].packed)
+        monkeypatch.setattr(request_updates, limit, 3 if limit == "KEPT" else 3 * size)
+        for number in range(1, 10):
+            self.remember(answers, "storm", number)
+        assert self.numbers(answers) == [0, 8, 9]
+        for request_id in list(answers):
+            answers.forget(request_id)
+        assert vars(answers) == vars(Answers())
+
+    def test_a_large_outcome_leaves_room_for_itself(self, monkeypatch):
+        monkeypatch.setattr(request_updates, "BYTES_OF_TOKEN", 100)
+        answers = Answers()
+        self.remember(answers, "t", 1)
+        self.remember(answers, "t", 2, "x" * 1_000)
+        assert self.numbers(answers) == [2]
+
+    def test_a_remembered_outcome_takes_little_memory(self):
+        answers = Answers()
+        outcome = Accepted(
+            task_id="task",
+            agent_name="agent",
+            pool_name="p",
+            incarnation=1,
+            node_id="n" * 56,
+            resources=NOTHING,
+        )
+        tracemalloc.start()
+        for number in range(10_000):
+            answers.note(bound_id("t", str(number)), float(number), outcome)
+        size, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert size / 10_000 < 1_000

@@ -163,6 +163,33 @@ def test_a_key_is_for_one_change_of_one_token(busy):
     assert [answer.status_code for answer in (first, again, of_other)] == [200, 200, 404]
 
 
+def test_a_key_with_another_body_is_a_conflict(busy):
+    def drain(body, key="k"):
+        return busy.client.put(
+            "/api/v1/pools/p/drain", content=body, headers={"idempotency-key": key}
+        )
+
+    first = drain(b'{"deadline": 60}')
+    assert first.status_code == 200, first.text
+    for _ in range(2):
+        other = drain(b'{"deadline": 61}')
+        assert (other.status_code, other.json()["reason"]) == (409, "request_id_reused")
+    assert drain(b'{ "deadline": 60.0 }').json() == first.json()
+    assert drain(b'{"deadline": 61}', "l").status_code == 200
+
+
+def test_every_change_is_repeated_by_its_key(busy):
+    """Whatever a change is, the supervisor gets an id that is the same for a repetition only."""
+    ids = []
+    for name in ("x", "x", "y"):
+        busy.gateway.asked.clear()
+        busy.client.request(
+            "DELETE", "/api/v1/agents/none", json={}, headers={"idempotency-key": name}
+        )
+        ids.append(busy.gateway.asked[-1].request_id)
+    assert ids[0] == ids[1] != ids[2]
+
+
 def test_leases_are_listed_renewed_and_released(busy, mesh):
     for task_id in ("first", "second", "waits-1", "waits-2"):
         busy.send("POST", f"/tasks/{task_id}/cancel")

@@ -46,6 +46,11 @@ def test_whether_the_server_runs_is_answered_without_a_token(api):
         ("user@localhost", 421),
         ("localhost:port", 421),
         ("localhost/..", 421),
+        ("[::1].evil.example", 421),
+        ("[::1]x:8090", 421),
+        ("[::1]", 200),
+        ("localhost:", 421),
+        ("localhost:8x", 421),
         ("", 421),
     ],
 )

@@ -18,6 +18,7 @@ from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
+from schedulemesh.config.private_files import open_private
 from schedulemesh.protocol.job_logs import JobKey, LogPiece
 
 #: Bytes of a segment, and how many segments of an attempt are kept: the first is removed for one more.
@@ -121,7 +122,7 @@ class LogWriter:
 
     def _opened(self) -> FileIO:
         path = self._folder / f"{self._attempt}.{self._position}.log"
-        return path.open("ab", buffering=0)
+        return open(path, "ab", buffering=0, opener=open_private)
 
 
 def _printable(char: str) -> str:
@@ -164,7 +165,9 @@ def occupy(folder: Path) -> FileIO:
     """Keep a folder from being removed, whatever the clock says, until the file is closed or this process
     ends.
     """
-    file = (folder / _LOCK).open("ab", buffering=0)
+    file = open(  # noqa: SIM115  # the caller closes it
+        folder / _LOCK, "ab", buffering=0, opener=open_private
+    )
     with suppress(OSError):  # a file system without locks, or another process of the same attempt
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return file
@@ -187,7 +190,7 @@ def prune(folder: Path, now: float | None = None) -> None:
 
 def _is_occupied(folder: Path) -> bool:
     try:
-        with (folder / _LOCK).open("ab") as file:
+        with open(folder / _LOCK, "ab", opener=open_private) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

@@ -17,6 +17,7 @@ from typing import IO, Any
 
 import ray
 
+from schedulemesh.config.private_files import make_private_folder, open_private
 from schedulemesh.core.agent.control_channel import current
 from schedulemesh.core.agent.job_folders import LogWriter, job_folder, occupy, prune, task_folder
 from schedulemesh.errors import JobFailedError, shown
@@ -135,7 +136,7 @@ class JobRunner:
         for file in ("notice", "seen"):
             (self._attempt_folder / file).unlink(missing_ok=True)
         for folder in (self._attempt_folder / "signals", self._checkpoints):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private_folder(folder)
         if self._deadline is not None:
             self._give_notice(self._deadline)
 
@@ -182,7 +183,7 @@ class JobRunner:
         alive = self._attempt_folder / "alive"
         while True:
             with contextlib.suppress(OSError):
-                alive.touch()
+                alive.touch(mode=0o600)
             if self._ended.wait(_ALIVE_S):
                 return
 
@@ -350,7 +351,8 @@ def _failure(code: int, last_line: str) -> str:
 def _write(path: Path, text: str) -> None:
     """Write a file that others see whole or not at all."""
     part = path.with_name(f"{path.name}.part")
-    part.write_text(text, encoding="utf-8")
+    with open(part, "w", encoding="utf-8", opener=open_private) as file:
+        file.write(text)
     part.replace(path)
 
 

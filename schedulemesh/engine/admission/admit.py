@@ -59,8 +59,6 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     may_lose_room: bool = False
     #: Whether what is leaving anyway counts as gone: not to find out whether others would be evicted.
     counts_leaving: bool = True
-    #: Whether only extra members of elastic gangs may be evicted.
-    only_extras: bool = False
 
     @property
     def unassigned(self) -> bool:

@@ -79,14 +79,7 @@ def _end_others(
     limits: Limits,
     known: KnownNodes,
 ) -> Plan | None:
-    """Who is moved, reclaimed from or evicted for a request: extra members of elastic gangs, where they are
-    enough by any of these means, before anybody else.
-    """
-    if tx.state.elastic and not request.only_extras:
-        few = msgspec.structs.replace(request, only_extras=True)
-        plan = _end_others(tx, few, veto, Limits(tx.state, request.pool_name, tx.now), known)
-        if plan is not None:
-            return plan
+    """Who is moved, reclaimed from or evicted for a request."""
     return (
         make_room_by_moves(tx, request, veto, limits, known)
         or reclaim(tx, request, veto, known)
@@ -417,13 +410,18 @@ def find_victims(
     """Who is evicted for a request by the rules, and where it runs then; None: no eviction would make room
     for it.
 
-    Where the victims together lose more work than a pool's budget leaves, others are sought, with narrower
-    limits.
+    Extra members of elastic gangs are given up before anything else, where they are enough. Where the
+    victims together lose more work than a pool's budget leaves, others are sought, with narrower limits.
     """
     caps = caps_of(tx.state.ledger, request.pool_name, request.payment)
     while True:
         candidates = candidates_for(tx, request, veto, limits)
-        plan = _searched(tx, request, candidates, caps, known)
+        plan = None
+        if any(task_class.extra for task_class in candidates.allowed):
+            extras = candidates_for(tx, request, veto, limits, only_extras=True)
+            plan = _searched(tx, request, extras, caps, known)
+        if plan is None:
+            plan = _searched(tx, request, candidates, caps, known)
         if plan is None or not limits.narrow(evicted_tasks(plan.victims)):
             return plan
 
@@ -437,8 +435,6 @@ def _searched(
 ) -> Plan | None:
     """The search among these candidates, and what the request gets of the quota that they free."""
     demand = _demand(tx.state, request)
-    if request.only_extras:
-        candidates = candidates.extras()
     if demand is None or not candidates.allowed:
         return None
     known = known or KnownNodes()
@@ -490,6 +486,8 @@ def candidates_for(
     request: Request,
     veto: PluginVeto | None,
     limits: Limits,
+    *,
+    only_extras: bool = False,
 ) -> Candidates:
     """The tasks that may be evicted for a request by the rules."""
     state = tx.state
@@ -500,6 +498,7 @@ def candidates_for(
         tx.now,
         veto,
         limits,
+        only_extras=only_extras,
     )
 
 

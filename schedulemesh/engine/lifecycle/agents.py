@@ -84,8 +84,16 @@ def delete_agent(tx: Transaction, stimulus: s.AgentDeletionRequested) -> Request
         name, destroy = stimulus.agent_name, stimulus.destroy_group
         if destroy is not None or not agent.phase.deleted:
             tx.emit(EndingAgentDeleted(agent_name=name, destroy_group=destroy))
+        # A repetition must not end another agent that has the name by then.
+        tx.answer(stimulus.request_id, Done())
         return Pending(agent_name=stimulus.agent_name)
-    return end_agent(tx, agent, EndReason.DELETED, destroy_group=stimulus.destroy_group)
+    return end_agent(
+        tx,
+        agent,
+        EndReason.DELETED,
+        destroy_group=stimulus.destroy_group,
+        request_id=stimulus.request_id,
+    )
 
 
 def _forget(tx: Transaction, agent_name: str) -> RequestOutcome:
@@ -312,10 +320,10 @@ def _has_ended(tx: Transaction, agent: Agent, ending: Ending) -> RequestOutcome:
                 until=tx.now + (CLIENT_HOLD_S if ending.hold_for is None else POOL_HOLD_S),
             )
         )
-    completed = ending.reason is EndReason.COMPLETED
+    was_evicted = ending.reason not in (EndReason.COMPLETED, EndReason.DELETED)
     tx.answer(
         ending.request_id,
-        Done() if completed else AgentEvicted(agent_name=name, task_ids=evicted),
+        AgentEvicted(agent_name=name, task_ids=evicted) if was_evicted else Done(),
     )
     if agent.submission is not None:
         _answer_deleted(tx, agent.submission, "the agent was deleted before it started")

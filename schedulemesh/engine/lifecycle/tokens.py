@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from schedulemesh.domain.reasons import Change, Reason
-from schedulemesh.domain.tokens import Role, TokenSpec, contradiction
+from schedulemesh.domain.tokens import MAX_TOKENS, Role, TokenSpec, contradiction
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Done, Refused, RequestOutcome
 from schedulemesh.engine.messages.token_facts import (
@@ -38,6 +38,12 @@ def issue_token(tx: Transaction, stimulus: s.TokenRequested) -> RequestOutcome:
         return Refused(
             reason=Reason.TOKEN_EXISTS,
             error=f"token {same.name!r} has this secret; every token has one of its own",
+        )
+    if known is None and len(tx.state.tokens) >= MAX_TOKENS:
+        return Refused(
+            reason=Reason.TOO_MANY_TOKENS,
+            error=f"there are {MAX_TOKENS:,} tokens, which is the most; revoke those that are not used, also "
+            "those that have expired",
         )
     tx.emit(TokenIssued(spec=_issued(tx, stimulus, known if stimulus.rotate else None)))
     return Done(change=Change.CHANGED if stimulus.rotate else Change.CREATED)

@@ -24,7 +24,7 @@ from schedulemesh.engine.messages.job_stimuli import JobBeyondClaim, JobWorkObse
 from schedulemesh.engine.messages.stimulus import Request, Stimulus
 
 
-class PoolRequested(Stimulus, frozen=True, kw_only=True):
+class PoolRequested(Request, frozen=True, kw_only=True):
     """A client requested a pool with this definition."""
 
     spec: PoolSpec
@@ -32,13 +32,13 @@ class PoolRequested(Stimulus, frozen=True, kw_only=True):
     must_be_new: bool = False
 
 
-class CohortRequested(Stimulus, frozen=True, kw_only=True):
+class CohortRequested(Request, frozen=True, kw_only=True):
     """A client requested a cohort with this definition."""
 
     spec: CohortSpec
 
 
-class PolicyChangeRequested(Stimulus, frozen=True, kw_only=True):
+class PolicyChangeRequested(Request, frozen=True, kw_only=True):
     """A client changed the policy; ``changes`` names the fields that it gave."""
 
     policy: PreemptionPolicy
@@ -47,7 +47,7 @@ class PolicyChangeRequested(Stimulus, frozen=True, kw_only=True):
     level: str | None = None
 
 
-class QueuePolicyChangeRequested(Stimulus, frozen=True, kw_only=True):
+class QueuePolicyChangeRequested(Request, frozen=True, kw_only=True):
     """A client changed the policy of the queue; ``changes`` names the fields that it gave."""
 
     policy: QueuePolicy
@@ -55,7 +55,7 @@ class QueuePolicyChangeRequested(Stimulus, frozen=True, kw_only=True):
     changes: tuple[str, ...]
 
 
-class StateHandlersGiven(Stimulus, frozen=True, kw_only=True):
+class StateHandlersGiven(Request, frozen=True, kw_only=True):
     """A client registered functions that save and restore the states of a pool's tasks."""
 
     pool_name: str
@@ -63,14 +63,14 @@ class StateHandlersGiven(Stimulus, frozen=True, kw_only=True):
     restorer_key: str | None
 
 
-class CordonRequested(Stimulus, frozen=True, kw_only=True):
+class CordonRequested(Request, frozen=True, kw_only=True):
     """A client closed a node to new agents, or opened it again."""
 
     node_id: str
     cordoned: bool
 
 
-class DrainRequested(Stimulus, frozen=True, kw_only=True):
+class DrainRequested(Request, frozen=True, kw_only=True):
     """A client drains a node or a pool, or ends its drain."""
 
     #: One of the two is given.
@@ -132,13 +132,13 @@ class TaskCancellationRequested(Request, frozen=True, kw_only=True):
     error: str = ""
 
 
-class TasksCancellationRequested(Stimulus, frozen=True, kw_only=True):
+class TasksCancellationRequested(Request, frozen=True, kw_only=True):
     """A client cancelled several tasks."""
 
     task_ids: tuple[str, ...]
 
 
-class TaskAnnounced(Stimulus, frozen=True, kw_only=True):
+class TaskAnnounced(Request, frozen=True, kw_only=True):
     """A client registered a task that runs on an agent."""
 
     task: TaskSpec
@@ -168,7 +168,7 @@ class RunEnded(Stimulus, frozen=True, kw_only=True):
     cancelled: bool = False
 
 
-class AgentDeletionRequested(Stimulus, frozen=True, kw_only=True):
+class AgentDeletionRequested(Request, frozen=True, kw_only=True):
     """A client requested the termination of an agent."""
 
     agent_name: str
@@ -336,7 +336,7 @@ class RecoveryObserved(Stimulus, frozen=True, kw_only=True):
     groups: frozenset[str] = frozenset()
 
 
-class TokenRequested(Stimulus, frozen=True, kw_only=True):
+class TokenRequested(Request, frozen=True, kw_only=True):
     """A client requested a token, or another secret for one."""
 
     #: Of a rotation only the name and the hash count.
@@ -347,7 +347,7 @@ class TokenRequested(Stimulus, frozen=True, kw_only=True):
     client: str
 
 
-class TokenChangeRequested(Stimulus, frozen=True, kw_only=True):
+class TokenChangeRequested(Request, frozen=True, kw_only=True):
     """A client requested another role, other limits or another expiry of a token; what is unset stays."""
 
     name: str
@@ -360,7 +360,7 @@ class TokenChangeRequested(Stimulus, frozen=True, kw_only=True):
     client: str
 
 
-class TokenRevocationRequested(Stimulus, frozen=True, kw_only=True):
+class TokenRevocationRequested(Request, frozen=True, kw_only=True):
     """A client requested that a token is accepted no more."""
 
     name: str
@@ -457,4 +457,17 @@ AnyRequest = Union[
     TaskFinished,
     PreemptionRequested,
     RebuildRequested,
+    PoolRequested,
+    CohortRequested,
+    PolicyChangeRequested,
+    QueuePolicyChangeRequested,
+    StateHandlersGiven,
+    CordonRequested,
+    DrainRequested,
+    TaskAnnounced,
+    AgentDeletionRequested,
+    TasksCancellationRequested,
+    TokenChangeRequested,
+    TokenRequested,
+    TokenRevocationRequested,
 ]

@@ -102,5 +102,4 @@ class RankedCandidates(Candidates):
 
     @cached_property
     def _judged(self) -> list[tuple[TaskClass, Verdict]]:
-        found = self._judge_all()
-        return [entry for entry in found if entry[0].extra] if self.only_extras else found
+        return self._judge_all()

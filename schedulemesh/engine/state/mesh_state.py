@@ -23,7 +23,6 @@ from schedulemesh.engine.preemption.rules import PreemptionRules
 from schedulemesh.engine.state.agents import (
     Agent,
     AgentPhase,
-    Answer,
     Ending,
     LostAgent,
     Running,
@@ -48,7 +47,7 @@ from schedulemesh.engine.state.past import Past, attempts_of
 from schedulemesh.engine.state.queue import Queue
 from schedulemesh.engine.state.queue_updates import QueueFacts, release_children
 from schedulemesh.engine.state.quota import Ledger
-from schedulemesh.engine.state.request_updates import RequestFacts
+from schedulemesh.engine.state.request_updates import Answers, RequestFacts
 from schedulemesh.engine.state.spared_work import SparedWork
 from schedulemesh.engine.state.task_phases import Preempting
 from schedulemesh.engine.state.tasks import RunningTask, RunningTasks
@@ -93,7 +92,7 @@ class MeshState:
         self.preempted, self.lost = self.past.preempted, self.past.lost
         self.former, self.ended = self.past.former, self.past.ended
         #: By request id, the first given first.
-        self.answers: dict[str, Answer] = {}
+        self.answers = Answers()
         #: Which agent's start will answer a request.
         self.requests: dict[str, str] = {}
         #: The incarnation that the next agent gets; never given twice.

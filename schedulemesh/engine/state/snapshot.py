@@ -160,7 +160,7 @@ def take_snapshot(state: MeshState) -> Snapshot:
         durations=list(state.past.estimates.items()),
         ended=list(state.ended.values()),
         requests=list(state.requests.items()),
-        answers=list(state.answers.items()),
+        answers=state.answers.stored(),
         external_demand=list(state.external_demands.waiting),
         rooms_lost=[
             (n, task) for n, tasks in state.external_demands.lost.items() for task in tasks
@@ -349,7 +349,7 @@ def _put_lives(state: MeshState, part: Snapshot) -> None:
     state.former.update(dict.fromkeys(part.former))
     state.past.estimates.restore(part.durations)
     state.requests.update(part.requests)
-    state.answers.update(part.answers)
+    state.answers.restore(part.answers)
     state.tokens.restore(part.tokens)
     state.tokens.required |= part.authentication
     state.audit.restore(part.audit, max(part.next_change, state.audit.next_number))

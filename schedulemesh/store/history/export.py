@@ -149,6 +149,9 @@ def job_of(attempt: AttemptInfo, begin: float) -> dict[str, Any]:
     }
 
 
+#: How formulas begin in spreadsheets.
+FORMULAS = ("=", "+", "-", "@", "\t", "\r")
+
 Rows = Iterable[dict[str, Any]]
 
 
@@ -157,7 +160,12 @@ def write_csv(path: Path, rows: Rows) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(COLUMNS))
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows({key: csv_cell(value) for key, value in row.items()} for row in rows)
+
+
+def csv_cell(value: object) -> object:
+    """A cell of CSV: of a text that a spreadsheet would run as a formula, with an apostrophe before it."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULAS) else value
 
 
 def write_jsonl(path: Path, rows: Rows) -> None:
