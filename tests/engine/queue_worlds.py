@@ -377,15 +377,18 @@ class World:
                 self._violated("capacity", f"of pool {owner} {used} are held of {total}")
 
     def _check_evictions(self, leaving: Leaving, facts: Iterable[Any]) -> None:
-        for fact in facts:
-            if isinstance(fact, f.EvictionStarted):
-                self.evictions.append(self.now)
-            if isinstance(fact, f.AgentAdmitted) and fact.evicting:
-                where = leaving.place_for(fact.agent.pool_name, fact.agent)
-                if where is not None:
-                    victims = ", ".join(victim.task_id for victim in fact.evicting)
-                    text = f"{fact.agent.name} evicts {victims}; what leaves {where} is enough"
-                    self._violated("in_vain", text)
+        facts = list(facts)
+        evicted = [fact for fact in facts if isinstance(fact, f.EvictionStarted)]
+        self.evictions += [self.now] * len(evicted)
+        # Who is admitted after another one in the same step finds less.
+        first = next((fact for fact in facts if isinstance(fact, f.AgentAdmitted)), None)
+        where = None
+        if first is not None and first.evicting:
+            where = leaving.place_for(first.agent.pool_name, first.agent)
+        if first is not None and where is not None:
+            victims = ", ".join(victim.task_id for victim in first.evicting)
+            text = f"{first.agent.name} evicts {victims}; what leaves {where} is enough"
+            self._violated("in_vain", text)
 
     def _check_waiting(self) -> None:
         state = self.mesh.state
@@ -425,11 +428,18 @@ class World:
             and next(iter(state.queue.of_pool(pool_name))) is not task
         ):
             return False
+        if account.spec.cohort is None:
+            return False
+        own = [agent for agent in state.agents.values() if agent.spec.pool_name == pool_name]
+        if not (need + sum_of(agent.spec.resources for agent in own)).fits(account.spec.resources):
+            return False
+        # Loans between pools that share nothing come from evictions across pools, and last.
         borrowers = [
             agent
             for agent in state.agents.values()
-            if agent.spec.pool_name != pool_name
+            if agent not in own
             and isinstance(agent.phase, Running)
+            and state.ledger.accounts[agent.spec.pool_name].spec.cohort is not None
             and any(share.pool_name == pool_name for share in agent.shares)
         ]
         lent = sum_of(
@@ -438,7 +448,7 @@ class World:
         if need.fits(account.free) or not need.fits(account.free + lent):
             return False
         return any(
-            need.fits(state.cluster.nodes[n].free + sum_of(_on(self, borrowers, n)))
+            need.fits(self._unpromised_on(n) + sum_of(_on(self, borrowers, n)))
             for n in self._open_nodes()
         )
 
@@ -447,7 +457,7 @@ class World:
         state, need = self.mesh.state, task.submission.agent.resources
         if not need.fits(state.ledger.accounts[task.pool_name].free):
             return False
-        if not any(need.fits(state.cluster.nodes[n].free) for n in self._open_nodes()):
+        if not any(need.fits(self._unpromised_on(n)) for n in self._open_nodes()):
             return False
         return all(
             other is task or self._waits_for_unknown_quota(other, task)
@@ -463,6 +473,15 @@ class World:
         need = other.submission.agent.resources
         return account.spec.cohort is None and not need.fits(account.free)
 
+    def _unpromised_on(self, node_id: str) -> Resources:
+        """What of a node is free and not promised to an agent that waits for the rest of its claim."""
+        known = self.mesh.state.cluster.nodes[node_id]
+        room = known.free
+        for agent in self.mesh.state.agents.values():
+            if isinstance(agent.phase, Waiting):
+                room = room - sum_of(_missing(self, agent, known))
+        return room
+
     def _open_nodes(self) -> Iterator[str]:
         state = self.mesh.state
         for node_id, known in state.cluster.nodes.items():
@@ -477,29 +496,21 @@ class Leaving:
         state = world.mesh.state
         self._rooms: dict[str, Resources] = {}
         ending = [a for a in state.agents.values() if isinstance(a.phase, Ending)]
-        waiting = [a for a in state.agents.values() if isinstance(a.phase, Waiting)]
         for node_id in world._open_nodes():
-            known = state.cluster.nodes[node_id]
-            room = known.free + sum_of(_on(world, ending, node_id))
-            for agent in waiting:
-                for where, need in _places(world, agent):
-                    if where == node_id:
-                        kept = known.allocations.get(agent.spec.name)
-                        has = NOTHING if kept is None else _amount_of(kept)
-                        room = room - need.beyond(has)
-            self._rooms[node_id] = room
+            self._rooms[node_id] = world._unpromised_on(node_id) + sum_of(
+                _on(world, ending, node_id)
+            )
         self._quota: dict[str, Resources] = {}
         for name, account in state.ledger.accounts.items():
             shares = (share for a in ending for share in a.shares if share.pool_name == name)
             comes = sum_of(share.amount for share in shares)
             self._quota[name] = account.free + comes - state.ledger.promised_by(name)
-        self._group_pending = any(a.group_id is not None for a in waiting)
 
     def place_for(self, pool_name: str, agent: Any) -> str | None:
         """The node on which an agent of one process would fit without any further eviction; None: nowhere,
         or it cannot be said.
         """
-        if agent.bundles or agent.gang is not None or self._group_pending:
+        if agent.bundles or agent.gang is not None:
             return None
         need = agent.resources
         if not need.fits(self._quota.get(pool_name, NOTHING)):
@@ -519,6 +530,18 @@ def _places(world: World, agent: Agent) -> Iterator[tuple[str, Resources]]:
         yield from zip(group.node_ids, group.shape.bundles, strict=True)
     elif agent.node_id is not None:
         yield agent.node_id, agent.spec.resources
+
+
+def _missing(world: World, agent: Agent, known: Any) -> Iterator[Resources]:
+    """What the processes of a waiting agent still lack on a node."""
+    group = world.mesh.state.groups.by_id.get(agent.group_id or "")
+    keys = (
+        [agent.spec.name] if group is None else [group.key(n) for n in range(len(group.node_ids))]
+    )
+    for key, (where, need) in zip(keys, _places(world, agent), strict=False):
+        if where == known.node_id:
+            allocation = known.allocations.get(key)
+            yield need if allocation is None else need.beyond(_amount_of(allocation))
 
 
 def _on(world: World, agents: Iterable[Agent], node_id: str) -> Iterator[Resources]:
