@@ -1,0 +1,45 @@
+"""Random worlds of the queue, a few here and many in ``make explore``; see ``queue_worlds``."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from schedulemesh.engine.messages import stimuli as s
+from tests.engine.builders import Mesh, node, pool
+from tests.engine.queue_worlds import Leaving, Violation, World, violations_of
+
+SEED = os.environ.get("SCHEDULEMESH_SEED", "3")
+WORLDS = int(os.environ.get("HYPOTHESIS_EXAMPLES", "10"))
+
+
+@pytest.mark.parametrize("number", range(WORLDS))
+def test_every_promise_is_kept_in_a_random_world(number):
+    print(f"python -m tests.engine.queue_worlds --seed {SEED} # world {number}")
+    assert violations_of(f"{SEED}-{number}") == []
+
+
+def test_what_lasts_longer_than_it_may_is_a_violation():
+    world = World("any")
+    world._lasts("own_quota", "t", True, "waits")
+    world.mesh.now += 2.0
+    world._lasts("own_quota", "t", True, "waits")
+    assert world.violations == []
+    world.mesh.now += 1.0
+    world._lasts("own_quota", "t", True, "waits")
+    assert world.violations == [Violation("own_quota", world.now, "t: waits")]
+
+
+def test_an_eviction_beside_leaving_capacity_would_be_noticed():
+    world = World("any")
+    world.mesh = Mesh(pool("p", cpu=4), nodes=[node("a", cpu=4)])
+    world.nodes = {"a": node("a", cpu=4)}
+    for name in ("t1", "t2"):
+        world.mesh.run(name, cpu=2, priority=1.0)
+    world.mesh.handle(s.AgentDeletionRequested(agent_name="t1"))
+    leaving = Leaving(world)
+    incoming = world.mesh.submission("new", cpu=2).agent
+    assert leaving.place_for("p", incoming) == "a"
+    larger = world.mesh.submission("new", cpu=3).agent
+    assert leaving.place_for("p", larger) is None
