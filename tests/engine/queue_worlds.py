@@ -36,7 +36,6 @@ from schedulemesh.engine.messages import instructions as i
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.state.agents import Agent, Ending, Running, Waiting
 from schedulemesh.engine.state.queue import QueuedTask
-from schedulemesh.engine.transaction import Step
 from tests.engine.builders import Mesh, node, pool
 
 #: Seconds for which what must not be may last: the queue is served once a second.
@@ -453,7 +452,7 @@ class World:
         )
 
     def _should_start(self, task: QueuedTask) -> bool:
-        """Whether it fits, and each task that waits before it lacks quota of which nobody knows when it comes."""
+        """Whether it fits, and every other task waits for quota that comes nobody knows when."""
         state, need = self.mesh.state, task.submission.agent.resources
         if not need.fits(state.ledger.accounts[task.pool_name].free):
             return False
