@@ -20,6 +20,7 @@ __all__ = [
     "checkpoint_dir",
     "on_preemption",
     "preempted",
+    "saved",
     "seconds_left",
     "task_id",
 ]
@@ -68,6 +69,18 @@ def seconds_left() -> float | None:
     except FileNotFoundError:
         return None
     return None if deadline is None else max(0.0, deadline - time.time())
+
+
+def saved() -> None:
+    """Say that the job can be restored from what it has saved by now.
+
+    Files that are written in ``checkpoint_dir`` are seen without it; call it where the job saves elsewhere,
+    once the checkpoint is complete. Only the work since the last save counts as lost in an eviction, and a
+    job that has never saved counts as one that cannot be saved.
+    """
+    folder = _attempt_folder()
+    if folder is not None:
+        _note(folder / "saved")
 
 
 def on_preemption(callback: Callable[[float], object]) -> None:

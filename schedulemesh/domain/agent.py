@@ -79,7 +79,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     runs is in the arguments of the agent.
     """
 
-    #: Seconds from the notice of an eviction to its end; None: as the policy says.
+    #: Seconds from the notice of an eviction to its end; None: as the policy says, at least 30.
     grace_s: float | None = None
     #: One of Ray's placement strategies for the bundles of its claim; empty: PACK, and no bundles unless they
     #: are given or no node is large enough.

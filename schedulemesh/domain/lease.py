@@ -29,7 +29,7 @@ class LeaseSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     #: The Ray job of its holder, with which it ends; empty: it does not end with a job.
     holder_job: str = ""
     #: Seconds from the notice of an eviction to its end, unless it is released before; None: as the policy
-    #: says.
+    #: says, at least 30.
     grace_s: float | None = None
     #: Seconds after which it ends unless it is renewed; None: it need not be.
     ttl_s: float | None = None

@@ -115,6 +115,7 @@ class Engine:
         self._on(s.TaskAnnounced, lifecycle.register_task)
         self._on(s.PreemptionRequested, eviction.preempt)
         self._on(s.StateStored, eviction.state_stored)
+        self._on(s.WorkReported, eviction.work_reported)
         self._on(s.StateNotSaved, eviction.state_not_saved)
         self._on(s.CancelAnswered, lifecycle.cancel_answered)
         self._on(s.PoolRequested, _ensure_pool)

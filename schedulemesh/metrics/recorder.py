@@ -105,6 +105,7 @@ class Recorder:
             f.EvictionStarted: self._evictions.started,
             f.EvictionFailed: self._evictions.failed,
             f.StateSaved: self._state_saved,
+            f.WorkSaved: self._state_saved,
             f.TaskPreempted: self._task_preempted,
         }
         self._begin(state)
@@ -267,7 +268,7 @@ class Recorder:
         reason = "" if fact.reason is None else fact.reason._value_
         self._note_end(task.pool, fact.state._value_, reason, fact.at)
 
-    def _state_saved(self, fact: f.StateSaved) -> None:
+    def _state_saved(self, fact: f.StateSaved | f.WorkSaved) -> None:
         if fact.work_saved_at is not None:
             self._tasks[fact.task_id].saved_at = fact.work_saved_at
 

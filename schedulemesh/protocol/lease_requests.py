@@ -41,6 +41,19 @@ class RenewLease(Request, tag="renew_lease", frozen=True, kw_only=True):
         parse_name(self.task_id, "task_id")
 
 
+class SaveLease(Request, tag="save_lease", frozen=True, kw_only=True):
+    """Note that the work that is done in a lease can be restored from what its holder has saved by now."""
+
+    task_id: str
+    #: See ``RenewLease``.
+    agent_name: str = ""
+    request_id: str
+
+    def __post_init__(self) -> None:
+        parse_name(self.task_id, "task_id")
+        parse_name(self.request_id, "request_id")
+
+
 class ReleaseLease(Request, tag="release_lease", frozen=True, kw_only=True):
     """End a lease whose holder uses its groups no more, or cancel it while it waits in the queue."""
 

@@ -41,7 +41,7 @@ from schedulemesh.protocol.audit_requests import QueryAudit
 from schedulemesh.protocol.drain_requests import Drain, GetDrainStatus
 from schedulemesh.protocol.history_requests import QueryEvents, QueryHistory, QueryUsage
 from schedulemesh.protocol.job_logs import ListJobs, ReadJobLog
-from schedulemesh.protocol.lease_requests import ReleaseLease, RenewLease, WatchLease
+from schedulemesh.protocol.lease_requests import ReleaseLease, RenewLease, SaveLease, WatchLease
 from schedulemesh.protocol.metric_requests import GetMetrics, GetReportedMetrics
 from schedulemesh.protocol.queue_requests import (
     CancelTasks,
@@ -416,6 +416,7 @@ AnyChange = Union[
     RegisterTask,
     CompleteTask,
     CancelTask,
+    SaveLease,
     ReleaseLease,
     DeleteAgent,
     ExecutePreemption,

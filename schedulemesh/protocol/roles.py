@@ -12,7 +12,7 @@ from schedulemesh.protocol import state_requests
 from schedulemesh.protocol import task_requests as t
 from schedulemesh.protocol.audit_requests import QueryAudit
 from schedulemesh.protocol.job_logs import ReadJobLog
-from schedulemesh.protocol.lease_requests import ReleaseLease, RenewLease, WatchLease
+from schedulemesh.protocol.lease_requests import ReleaseLease, RenewLease, SaveLease, WatchLease
 from schedulemesh.protocol.token_requests import (
     GetTokenHashes,
     ListTokens,
@@ -31,6 +31,7 @@ _OWN_TASKS = (
     ReadJobLog,
     WatchLease,
     RenewLease,
+    SaveLease,
     ReleaseLease,
     r.RegisterTask,
     r.CompleteTask,

@@ -78,9 +78,7 @@ def job_request(given: Mapping[str, object], by: Submitter, code: RunnerCode) ->
     )
 
 
-def lease_request(
-    given: Mapping[str, object], by: Submitter, holder_job: str, grace_s: float | None = None
-) -> SubmitTask:
+def lease_request(given: Mapping[str, object], by: Submitter, holder_job: str) -> SubmitTask:
     """The submission of a lease from the arguments of ``lease``, by name. ``holder_job``: the Ray job with
     which it ends; empty: none. ``grace_s``: where none is given; None: as the policy says. Raises
     InvalidRequestError.
@@ -94,7 +92,7 @@ def lease_request(
         same_label="" if label is None else parse_name(label, "same_label"),
         parts=len(groups),
         holder_job=holder_job,
-        grace_s=grace_s if grace is None else parse_duration(grace, "grace_s"),
+        grace_s=None if grace is None else parse_duration(grace, "grace_s"),
         ttl_s=None if ttl_s is None else parse_duration(ttl_s, "ttl_s"),
     )
     agent = AgentSpec(

@@ -140,6 +140,21 @@ class Eviction:
             raise
         await self._not_saved(saved.error)
 
+    async def note_unsaved(self) -> None:
+        """Report of a job or a lease that nothing of its attempt was saved. What it has saved was reported by
+        itself; it may do that as long as it runs.
+        """
+        task, agent = self.task, self._agent
+        if task is None or agent is None or task.saved_at is not None:
+            return
+        if agent.spec.job is not None:
+            await self._not_saved(
+                "the job has written nothing to its checkpoint folder since the attempt began, and has not "
+                "called schedulemesh.job.saved()"
+            )
+        elif agent.spec.lease is not None:
+            await self._not_saved("the holder of the lease has not called saved()")
+
     async def checkpoint(self) -> SavedState | Refused | None:
         """As ``save``, while the task goes on; None: it has ended. A state that was saved before is never
         taken for what was asked for.

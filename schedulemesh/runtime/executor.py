@@ -421,6 +421,7 @@ class Executor:
         agent = current(self.reactor.state, order.agent_name, order.incarnation)
         if agent is not None and agent.spec.lease is not None:
             await self.leases.notify(order)
+            await self._all(self.eviction(task_id).note_unsaved() for task_id in order.task_ids)
         else:
             await self._save_and_cancel(order)
         await self.end(order.agent_name, order.incarnation)
@@ -431,6 +432,7 @@ class Executor:
         await self._all(eviction.notice(order.grace_s) for eviction in evictions)
         await self._all(eviction.save() for eviction in evictions)
         await self._all(eviction.cancel() for eviction in evictions if eviction.can_cancel)
+        await self._all(eviction.note_unsaved() for eviction in evictions)
 
     async def _all(self, steps: Iterable[Coroutine[object, object, object]]) -> None:
         """Run all steps; a failed one is logged, and the eviction continues without it."""
@@ -449,7 +451,9 @@ class Executor:
             await self.reactor.report(not_without_agent(order.task_id))
             return
         await self._all([eviction.save()])
-        await self.reactor.report(await eviction.cancel())
+        answered = await eviction.cancel()
+        await self._all([eviction.note_unsaved()])
+        await self.reactor.report(answered)
 
     def eviction(self, task_id: str) -> Eviction:
         """The steps by which a task is saved and cancelled."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from schedulemesh.domain.end_reasons import EndReason
-from schedulemesh.engine.admission.admit import grace_of
 from schedulemesh.engine.state.agents import Agent, Ending
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.runtime.agent_registry import Agents
@@ -16,13 +15,15 @@ _ENDS_ADOPTED = (*_NOTICED, EndReason.PREEMPTED)
 
 
 async def end_driver(agents: Agents, state: MeshState, agent: Agent) -> None:
-    """Have the driver of a job end by itself, unless it has ended already: after a notice and its grace where
-    somebody has asked for its end.
+    """Have the driver of a job end by itself, unless it has ended already: where somebody has asked for its
+    end, after a notice and the grace that it was submitted with.
     """
     name, incarnation = agent.spec.name, agent.incarnation
     execute, within_s = agents.commands.execute, state.policy.cancel_timeout
     if _reason(agent) in _NOTICED:
-        grace_s = grace_of(state, agent.spec)
+        # Nothing of it is needed any more, so it has grace only where that was asked for.
+        own = None if agent.spec.job is None else agent.spec.job.grace_s
+        grace_s = state.policy.preemption_grace_s if own is None else own
         # Its runner answers when the driver has ended, or the time is over.
         limit_s = min(within_s, 1.0) + grace_s
         await execute(name, incarnation, "notice", limit_s, seconds=grace_s)

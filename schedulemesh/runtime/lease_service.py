@@ -18,7 +18,7 @@ from schedulemesh.engine.state.task_phases import Preempting
 from schedulemesh.engine.transaction import Step
 from schedulemesh.errors import JournalError
 from schedulemesh.protocol.answers import LeaseView, Refusal, Response
-from schedulemesh.protocol.lease_requests import ReleaseLease, RenewLease, WatchLease
+from schedulemesh.protocol.lease_requests import ReleaseLease, RenewLease, SaveLease, WatchLease
 from schedulemesh.runtime.backend import BackendError
 from schedulemesh.runtime.queries import task_status
 from schedulemesh.runtime.running import Running, Service
@@ -63,15 +63,34 @@ class LeaseService(Service):
 
     async def renew(self, request: RenewLease) -> Response:
         """Have the time to live of a lease begin again."""
+        agent = await self._living(request)
+        if isinstance(agent, Refused):
+            return Response(outcome=agent)
+        if agent.lease is not None:
+            self._begin_again(request.task_id, agent.lease)
+        return Response(outcome=Done())
+
+    async def save(self, request: SaveLease) -> Response:
+        """Note that the work that is done in a lease can be restored from what its holder has saved."""
+        agent = await self._living(request)
+        if isinstance(agent, Refused):
+            return Response(outcome=agent)
+        saved = s.WorkReported(
+            task_id=request.task_id, agent_name=agent.name, saved_at=self._reactor.now()
+        )
+        await self._reactor.step(saved)
+        return Response(outcome=Done())
+
+    async def _living(self, request: RenewLease | SaveLease) -> AgentSpec | Refused:
+        """The agent of the lease that is meant."""
         view = await self._reactor.read(lambda: self._view_of(request))
         if isinstance(view, Refusal):
-            return Response(outcome=view.refused)
+            return view.refused
         agent = _agent_of(self._reactor.state, request.task_id)
         if agent is None or agent.lease is None or self._is_another(request):
             error = f"lease {request.task_id!r} has ended ({view.reason or view.state})"
-            return Response(outcome=Refused(reason=Reason.LEASE_ENDED, error=error))
-        self._begin_again(request.task_id, agent.lease)
-        return Response(outcome=Done())
+            return Refused(reason=Reason.LEASE_ENDED, error=error)
+        return agent
 
     async def release(self, request: ReleaseLease) -> Response:
         """End a lease; answered when what ran in its groups has ended. One that is being evicted ends now."""
@@ -156,12 +175,14 @@ class LeaseService(Service):
         stimulus = s.TaskCancellationRequested(task_id=task_id, reason=reason, error=error)
         await self._reactor.step(stimulus)
 
-    def _is_another(self, request: WatchLease | RenewLease | ReleaseLease) -> bool:
+    def _is_another(self, request: WatchLease | RenewLease | SaveLease | ReleaseLease) -> bool:
         """Whether the lease that is meant has ended, and its id is that of another task by now."""
         agent = _agent_of(self._reactor.state, request.task_id)
         return bool(request.agent_name) and agent is not None and agent.name != request.agent_name
 
-    def _view_of(self, request: WatchLease | RenewLease | ReleaseLease) -> LeaseView | Refusal:
+    def _view_of(
+        self, request: WatchLease | RenewLease | SaveLease | ReleaseLease
+    ) -> LeaseView | Refusal:
         """How the lease that is meant stands."""
         if self._is_another(request):
             return LeaseView(

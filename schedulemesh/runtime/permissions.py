@@ -19,7 +19,7 @@ from schedulemesh.protocol import state_requests
 from schedulemesh.protocol import task_requests as t
 from schedulemesh.protocol.callers import Caller
 from schedulemesh.protocol.job_logs import ReadJobLog
-from schedulemesh.protocol.lease_requests import ReleaseLease, RenewLease, WatchLease
+from schedulemesh.protocol.lease_requests import ReleaseLease, RenewLease, SaveLease, WatchLease
 from schedulemesh.protocol.roles import LEAST_ROLE, allows
 from schedulemesh.protocol.token_requests import (
     AnyTokenChange,
@@ -70,6 +70,7 @@ def _beyond(state: MeshState, token: TokenSpec, request: r.AnyRequest) -> str | 
             | r.CompleteTask()
             | state_requests.SaveTaskState()
             | RenewLease()
+            | SaveLease()
             | ReleaseLease()
         ):
             return _changeable(state, token, request.task_id)

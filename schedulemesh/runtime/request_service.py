@@ -34,7 +34,7 @@ from schedulemesh.protocol.audit_requests import QueryAudit
 from schedulemesh.protocol.callers import Caller, bound
 from schedulemesh.protocol.drain_requests import Drain
 from schedulemesh.protocol.job_logs import ListJobs, ReadJobLog
-from schedulemesh.protocol.lease_requests import ReleaseLease, RenewLease, WatchLease
+from schedulemesh.protocol.lease_requests import ReleaseLease, RenewLease, SaveLease, WatchLease
 from schedulemesh.protocol.metric_requests import GetMetrics, GetReportedMetrics
 from schedulemesh.runtime.alert_service import AlertService
 from schedulemesh.runtime.answers import OpenRequests
@@ -188,6 +188,8 @@ class RequestService(Service):
                 return await self._complete_task(request)
             case task_requests.CancelTask():
                 return await self._tasks.cancel(request)
+            case SaveLease():
+                return await self.leases.save(request)
             case ReleaseLease():
                 return await self.leases.release(request)
             case r.DeleteAgent():

@@ -13,6 +13,7 @@ import msgspec
 from schedulemesh.config.auth import AuthSettings
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.config.settings import PROTOCOL_VERSION, SchedulerSettings
+from schedulemesh.domain.numbers import MAX_DURATION_S
 from schedulemesh.engine.lifecycle.agents import current
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Refused
@@ -264,6 +265,19 @@ class SupervisorService:
         reactor = (await self.ready()).running.reactor
         self._authentication.check_agent(reactor, agent_name, incarnation, key)
         self._take_usage(reactor, agent_name, incarnation, message)
+
+    async def work_saved(self, agent_name: str, incarnation: int, key: bytes, ago_s: float) -> None:
+        """The runner of a job reports that the job has saved its work so many seconds ago."""
+        reactor = (await self.ready()).running.reactor
+        self._authentication.check_agent(reactor, agent_name, incarnation, key)
+        if type(ago_s) is not float or not 0.0 <= ago_s <= MAX_DURATION_S:
+            return
+        if current(reactor.state, agent_name, incarnation) is None:
+            return
+        saved_at = reactor.now() - ago_s
+        for task_id in reactor.state.running.on_agent(agent_name):
+            report = s.WorkReported(task_id=task_id, agent_name=agent_name, saved_at=saved_at)
+            await reactor.step(report)
 
     def _take_usage(
         self, reactor: Reactor, agent_name: str, incarnation: int, message: bytes

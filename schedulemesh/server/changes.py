@@ -20,7 +20,7 @@ from schedulemesh.domain.tokens import TokenSpec, parse_lifetime, parse_role
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.protocol import requests as r
 from schedulemesh.protocol.drain_requests import Drain
-from schedulemesh.protocol.lease_requests import ReleaseLease, RenewLease
+from schedulemesh.protocol.lease_requests import ReleaseLease, RenewLease, SaveLease
 from schedulemesh.protocol.queue_requests import CancelTasks, ChangeQueuedTask, ChangeQueuePolicy
 from schedulemesh.protocol.state_requests import SaveTaskState
 from schedulemesh.protocol.task_requests import CancelTask
@@ -355,6 +355,13 @@ CHANGES = (
         summary="Have the time to live of a lease begin again",
         asks=RenewLease,
         request=lambda given: RenewLease(task_id=given.name("task_id")),
+    ),
+    Change(
+        method="POST",
+        path="/leases/{task_id:path}/saved",
+        summary="Say that the work done in a lease can be restored from what is saved now",
+        asks=SaveLease,
+        request=lambda given: SaveLease(task_id=given.name("task_id"), request_id=given.request_id),
     ),
     Change(
         method="POST",

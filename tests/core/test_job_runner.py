@@ -28,6 +28,12 @@ class Channel:
 
     def __init__(self):
         self.cancelled = []
+        #: Seconds since each save that was reported; and whether the supervisor takes reports.
+        self.saved, self.takes = [], True
+
+    def work_saved(self, ago_s):
+        self.saved.append(ago_s)
+        return self.takes
 
     def note_cancelled(self, task_id):
         self.cancelled.append(task_id)
@@ -397,3 +403,78 @@ def _runs(pid):
     except (FileNotFoundError, ProcessLookupError):
         return False
     return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+WRITES = """
+import os, sys, time, pathlib
+from schedulemesh import job
+folder = job.checkpoint_dir()
+print("ready", flush=True)
+while not job.preempted():
+    time.sleep(0.01)
+SAVE
+"""
+
+
+@pytest.mark.parametrize(
+    ("save", "reports"),
+    [
+        ("(folder / 'model.pt').write_text('1')", 1),
+        ("job.saved()", 1),
+        ("(folder / 'rank-0').mkdir()", 0),
+        ("(folder / 'old').unlink()", 0),
+        ("pass", 0),
+    ],
+)
+def test_what_a_driver_saves_upon_the_notice_is_reported(make, log, channel, save, reports):
+    runner = make(WRITES.replace("SAVE", save))
+    old = runner._checkpoints / "old"
+    old.parent.mkdir(parents=True)
+    old.write_text("of an earlier attempt")
+    os.utime(old, (1.0, 1.0))
+    run = Run(runner)
+    until(lambda: "ready" in log())
+    runner.on_preemption_notice(30.0)
+    run.ended()
+    assert len(channel.saved) == reports
+    assert all(0.0 <= ago_s < 30.0 for ago_s in channel.saved)
+    runner.cancel("t")
+    assert len(channel.saved) == reports, "it is reported once"
+
+
+def test_what_a_driver_saves_upon_sigterm_is_reported(make, log, channel):
+    runner = make("""
+        import signal, sys, time
+        from schedulemesh import job
+
+        def save(*_):
+            (job.checkpoint_dir() / "model.pt").write_text("1")
+            sys.exit(1)
+
+        signal.signal(signal.SIGTERM, save)
+        print("ready", flush=True)
+        time.sleep(60)
+        """)
+    run = Run(runner)
+    until(lambda: "ready" in log())
+    runner.on_preemption_notice(0.0)
+    assert channel.saved == []
+    runner.cancel("t")
+    run.ended()
+    assert len(channel.saved) == 1
+
+
+def test_a_save_is_reported_while_the_driver_runs_until_the_supervisor_has_taken_it(
+    make, log, channel, monkeypatch
+):
+    monkeypatch.setattr(job_runner, "_SAVED_S", 0.01)
+    channel.takes = False
+    runner = make(WRITES.replace('print("ready"', 'job.saved(); print("ready"'))
+    run = Run(runner)
+    until(lambda: len(channel.saved) > 1)
+    channel.takes = True
+    taken = len(channel.saved) + 1
+    until(lambda: len(channel.saved) >= taken)
+    runner.cancel("t")
+    run.ended()
+    assert len(channel.saved) <= taken + 1

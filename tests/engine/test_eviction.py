@@ -11,9 +11,10 @@ from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.facts import AgentEnding
 from schedulemesh.engine.messages.instructions import EvictAgent, StopAgent
 from schedulemesh.engine.messages.outcomes import Evicted, Pending
+from schedulemesh.engine.preemption.savable import can_be_saved
 from schedulemesh.engine.state.agents import Ending, Running, Waiting
 from schedulemesh.engine.state.snapshot import referenced
-from tests.engine.builders import Mesh, amount, node, pool
+from tests.engine.builders import Mesh, amount, differences, node, pool
 
 
 def evicted_pair(**policy):
@@ -39,9 +40,12 @@ def test_evicting_saves_and_counts_once_under_its_reason():
     assert past.fact.agent is not None
 
 
-@pytest.mark.parametrize(("own", "expected"), [(None, 3.0), (0.0, 0.0), (60.0, 60.0)])
-def test_a_job_may_have_a_grace_of_its_own(own, expected):
-    mesh = Mesh(pool("p", cpu=2), nodes=[node("a", cpu=2)], preemption_grace_s=3.0)
+@pytest.mark.parametrize(
+    ("own", "policy", "expected"),
+    [(None, 3.0, 30.0), (None, 40.0, 40.0), (0.0, 3.0, 0.0), (60.0, 3.0, 60.0)],
+)
+def test_a_job_may_have_a_grace_of_its_own(own, policy, expected):
+    mesh = Mesh(pool("p", cpu=2), nodes=[node("a", cpu=2)], preemption_grace_s=policy)
     mesh.run("job", priority=0.0, cpu=2, class_key="c", job=JobSpec(grace_s=own))
     mesh.submit("high", priority=9.0, cpu=2)
     order = mesh.ends["job"]
@@ -340,3 +344,66 @@ def test_a_state_saved_later_makes_up_for_one_that_was_not():
     mesh.save("t")
     assert cancel(mesh, "t").save_error == ""
     assert mesh.handle(s.StateNotSaved(task_id="gone", error="no")).facts == ()
+
+
+def job_of(**how):
+    """A job that has run for 100 s on a GPU, and returns when it is evicted."""
+    mesh = Mesh(pool("p", cpu=2, gpu=1), nodes=[node("a", cpu=2, gpu=1)])
+    given = {"cpu": 2, "gpu": 1, "class_key": "c", "job": JobSpec(), "on_preempted": "requeue"}
+    mesh.run("j", priority=0.0, **{**given, **how})
+    mesh.tick(100.0)
+    return mesh
+
+
+def writes(mesh, ago_s=0.0):
+    return mesh.handle(s.WorkReported(task_id="j", agent_name="j", saved_at=mesh.now - ago_s)).facts
+
+
+def test_a_job_has_saved_what_it_wrote_and_nothing_else():
+    mesh = job_of()
+    agent = mesh.state.agents["j"]
+    assert not can_be_saved(mesh.state, agent)
+    assert writes(mesh, 30.0)
+    assert can_be_saved(mesh.state, agent)
+    mesh.submit("high", priority=9.0, cpu=2, gpu=1)
+    record = mesh.state.evictions.of_task("j")
+    assert (record.state_saved, record.lost_s, record.lost_gpu_s) == (True, 30.0, 30.0)
+    mesh.tick(5.0)
+    writes(mesh)
+    assert (record.lost_s, record.saved_at, record.state_key) == (0.0, mesh.now, None)
+    assert mesh.state.evictions.lost_work_in("p", mesh.now) == 0.0
+    assert differences(mesh.state, mesh.refolded()) == []
+    assert differences(mesh.state, mesh.rewritten()) == []
+
+
+def test_what_was_written_before_the_attempt_or_is_known_already_is_no_news():
+    mesh = job_of()
+    assert writes(mesh, 100.0) == ()
+    assert writes(mesh, 20.0)
+    assert writes(mesh, 20.0) == ()
+    assert writes(mesh, 50.0) == ()
+    other = s.WorkReported(task_id="j", agent_name="another", saved_at=mesh.now)
+    assert mesh.handle(other).facts == ()
+
+
+def test_a_job_that_has_saved_in_an_earlier_attempt_can_be_saved():
+    mesh = job_of()
+    writes(mesh)
+    mesh.submit("high", priority=9.0, cpu=2, gpu=1)
+    mesh.leave("j")
+    mesh.report("high")
+    mesh.complete("high")
+    mesh.report("j")
+    task = mesh.state.running.by_id["j"]
+    assert (task.saved_at, task.lost_work(mesh.now + 7.0)) == (None, 7.0)
+    assert can_be_saved(mesh.state, mesh.state.agents["j"])
+
+
+def test_a_job_that_wrote_nothing_has_lost_all():
+    mesh = job_of()
+    mesh.submit("high", priority=9.0, cpu=2, gpu=1)
+    mesh.handle(s.StateNotSaved(task_id="j", error="it wrote nothing"))
+    mesh.leave("j")
+    record = mesh.state.evictions.of_task("j")
+    assert (record.state_saved, record.lost_gpu_s) == (False, 100.0)
+    assert record.save_error == "it wrote nothing"

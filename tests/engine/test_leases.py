@@ -67,9 +67,9 @@ def test_a_released_lease_frees_its_quota_once_it_has_ended(mesh):
 
 def test_an_evicted_lease_is_not_submitted_again(mesh):
     granted(mesh, priority=1.0, bundles=[{"cpu": 3}, {"cpu": 3}])
-    mesh.policy(preemption_grace_s=7.0)
+    mesh.policy(preemption_grace_s=47.0)
     assert isinstance(mesh.submit("urgent", priority=9.0, cpu=4), Pending)
-    assert mesh.ends["l"].grace_s == 7.0
+    assert mesh.ends["l"].grace_s == 47.0
     mesh.handle(s.AgentGone(agent_name="l", incarnation=mesh.ends["l"].incarnation))
     assert mesh.state.ended["l"].reason == "preempted"
     assert not mesh.waiting()

@@ -235,3 +235,22 @@ def test_jobs_are_listed_while_ray_does_not_say_what_they_hold(service, calls, m
     monkeypatch.setattr(service.backend, "usage", refused)
     (row,) = calls.jobs()["jobs"]
     assert (row["state"], "used" in row) == ("running", False)
+
+
+@pytest.mark.parametrize("writes", [True, False])
+def test_every_record_says_whether_a_job_has_saved(calls, service, writes):
+    submit(calls, grace_s=0.0)
+    name = runner_of(service.running.reactor.state, "j")
+    incarnation = service.running.reactor.state.agents[name].incarnation
+    if writes:
+        service.do(service.service.work_saved(name, incarnation, b"", 0.0))
+    for wrong in (-1.0, float("nan"), "0", None):
+        service.do(service.service.work_saved(name, incarnation, b"", wrong))
+    (evicted,) = calls.preempt_task("j")["preempted"]
+    (row,) = calls.list_preemptions()["preemptions"]
+    explained = calls.explain("j")["eviction"]
+    (saved,) = {evicted["state_saved"], row["state_saved"], explained["state_saved"]}
+    assert saved is writes
+    assert all(("save_error" in found) is not writes for found in (evicted, row))
+    assert "checkpoint folder" in evicted.get("save_error", "checkpoint folder")
+    assert (row["saved_at"] is not None) is writes

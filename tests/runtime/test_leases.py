@@ -16,7 +16,7 @@ from schedulemesh.domain.resources import parse_resources
 from schedulemesh.engine.messages.outcomes import Accepted, Done, Refused
 from schedulemesh.protocol import requests as r
 from schedulemesh.protocol.answers import LeaseView, Response, decode_answer
-from schedulemesh.protocol.lease_requests import ReleaseLease, RenewLease, WatchLease
+from schedulemesh.protocol.lease_requests import ReleaseLease, RenewLease, SaveLease, WatchLease
 from schedulemesh.runtime.backend import GroupMember, NodeView
 from schedulemesh.runtime.lease_service import LeaseService
 from tests.engine.builders import Mesh
@@ -279,6 +279,29 @@ def test_the_holder_has_its_time_after_the_notice(tmp_path):
         assert isinstance(await scene.release(), Done)
         assert (await urgent).group.ray_id == first, "released and unused, it is handed on"
         assert (await scene.view()).reason == "preempted"
+
+    Scene(tmp_path).play(story)
+
+
+@pytest.mark.parametrize("saves", [True, False])
+def test_a_lease_has_saved_what_its_holder_says(tmp_path, saves):
+    async def story(scene):
+        await scene.pool()
+        await scene.lease(priority=1.0)
+        await asyncio.sleep(50.0)  # virtual
+        if saves:
+            answer = await scene.ask(SaveLease(task_id="l", request_id="saved"))
+            assert isinstance(decode_answer(answer, Response).outcome, Done)
+        await asyncio.sleep(10.0)  # virtual
+        began = asyncio.get_running_loop().time()
+        await scene.lease("urgent", priority=9.0)
+        assert asyncio.get_running_loop().time() - began >= 30.0, "its holder has 30 s by default"
+        record = scene.state.evictions.of_task("l")
+        assert record.state_saved is saves
+        assert record.lost_s == pytest.approx(10.0 if saves else 60.0, abs=1.0)
+        assert bool(record.save_error) is not saves
+        answer = await scene.ask(SaveLease(task_id="l", request_id="late"))
+        assert decode_answer(answer, Response).outcome.reason == "lease_ended"
 
     Scene(tmp_path).play(story)
 

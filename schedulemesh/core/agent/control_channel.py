@@ -55,6 +55,8 @@ CONTROL_METHODS = (
 
 #: Seconds before the first commands are requested, so that the agent's first reply is sent before.
 _BEGIN_S = 0.05
+#: Seconds for the supervisor to take a report that its caller waits for.
+_REPORT_S = 5.0
 #: Seconds between two attempts to reach a supervisor that does not answer.
 _RETRY_S = 1.0
 
@@ -234,6 +236,17 @@ class ControlChannel:
 
     def _send_usage(self, usage: Usage) -> None:
         self._supervisor.report_usage.remote(*self._own, pack(usage))
+
+    def work_saved(self, ago_s: float) -> bool:
+        """Report that the job whose runner this is has saved its work so many seconds ago; False: the
+        supervisor did not take it.
+        """
+        ref = self._supervisor.work_saved.remote(*self._own, ago_s)
+        try:
+            ref.future().result(_REPORT_S)
+        except (RayError, TimeoutError, FutureTimeoutError):
+            return False
+        return True
 
     def _send_metrics(self, message: bytes) -> ObjectRef:
         return self._supervisor.report_metrics.remote(message, self._key)

@@ -199,6 +199,16 @@ def _is_occupied(folder: Path) -> bool:
     return False
 
 
+def last_written(folder: Path) -> float:
+    """When a file below a folder was last written, in seconds since 1970; 0: there is none."""
+    newest = 0.0
+    for at, _, files in os.walk(folder):
+        for name in files:
+            with suppress(OSError):
+                newest = max(newest, (Path(at) / name).stat().st_mtime)
+    return newest
+
+
 def _newest(folder: Path) -> float:
     """When something was last written below a folder."""
     times = [0.0]

@@ -19,7 +19,14 @@ import ray
 
 from schedulemesh.config.private_files import make_private_folder, open_private
 from schedulemesh.core.agent.control_channel import current
-from schedulemesh.core.agent.job_folders import LogWriter, job_folder, occupy, prune, task_folder
+from schedulemesh.core.agent.job_folders import (
+    LogWriter,
+    job_folder,
+    last_written,
+    occupy,
+    prune,
+    task_folder,
+)
 from schedulemesh.errors import JobFailedError, shown
 from schedulemesh.protocol.agents import JobStart
 from schedulemesh.protocol.job_command import JobCommand
@@ -30,6 +37,9 @@ from schedulemesh.protocol.job_logs import JobKey
 _OUTPUT_S, _OUTPUT_LOOKS = 2.0, 15
 #: Seconds between two signs that the folder of a job is in use.
 _ALIVE_S = 3600.0
+#: Seconds between two looks for what the driver has saved, and by how many times the duration of a look they
+#: are longer: the folder may be large, or far away.
+_SAVED_S, _SAVED_FACTOR = 10.0, 20.0
 #: What a shell exits with where there is no such command, and where it cannot be run.
 _NOT_FOUND, _NOT_RUNNABLE = 127, 126
 #: Bytes that are read from the driver at once.
@@ -76,6 +86,7 @@ class JobRunner:
             else task_folder(key) / "checkpoint"
         )
         self._attempt_folder = self._folder / f"attempt-{job.attempt}"
+        self._saved = _SavedWork(self._checkpoints, self._attempt_folder / "saved")
         self._lock = threading.Lock()
         self._driver: subprocess.Popen[bytes] | None = None
         self._ended = threading.Event()
@@ -96,7 +107,8 @@ class JobRunner:
         # Another runner may remove the same folders.
         with contextlib.suppress(OSError):
             prune(self._folder)
-        threading.Thread(target=self._stay_new, name="schedulemesh-job", daemon=True).start()
+        for work in (self._stay_new, lambda: self._saved.follow(self._ended)):
+            threading.Thread(target=work, name="schedulemesh-job", daemon=True).start()
         log = LogWriter(self._folder, self._job.attempt)
         try:
             code = self._run(log)
@@ -115,6 +127,7 @@ class JobRunner:
                 self._give_notice(self._deadline)
                 self._signal_those_who_asked()
         self._ended.wait(max(0.0, self._deadline - time.time()))
+        self._saved.report()
 
     def cancel(self, task_id: str) -> dict[str, Any]:  # noqa: ARG002  # it runs one task
         """Send SIGTERM to the driver's processes, and return when it has ended."""
@@ -127,13 +140,14 @@ class JobRunner:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(driver.pid, signal.SIGTERM)
             self._ended.wait()
+            self._saved.report()
         return {"success": True}
 
     def _make_folders(self) -> None:
         """Make the folders of the attempt. Nothing in them is of an eviction, except for the notice that may
         have come before the driver is started.
         """
-        for file in ("notice", "seen"):
+        for file in ("notice", "seen", "saved"):
             (self._attempt_folder / file).unlink(missing_ok=True)
         for folder in (self._attempt_folder / "signals", self._checkpoints):
             make_private_folder(folder)
@@ -289,6 +303,45 @@ def node_environment() -> dict[str, str]:
         return {}
     pairs = (os.fsdecode(entry).partition("=") for entry in entries if entry)
     return {name: value for name, _, value in pairs}
+
+
+class _SavedWork:
+    """What a job has saved since its attempt began: the newest file in its checkpoint folder, or what it has
+    said. The supervisor is told whenever there is something newer.
+    """
+
+    def __init__(self, checkpoints: Path, mark: Path) -> None:
+        #: ``mark``: the file that the driver touches when it says so.
+        self._checkpoints, self._mark = checkpoints, mark
+        self._began = time.time()
+        self._reported = 0.0
+        self._lock = threading.Lock()
+
+    def follow(self, ended: threading.Event) -> None:
+        """Report what is saved until the driver has ended."""
+        wait_s = _SAVED_S
+        while not ended.wait(wait_s):
+            before = time.monotonic()
+            self.report()
+            wait_s = max(_SAVED_S, _SAVED_FACTOR * (time.monotonic() - before))
+
+    def report(self) -> None:
+        """Tell the supervisor when something was saved, if that is not known to it."""
+        channel = current()
+        with self._lock:
+            newest = max(last_written(self._checkpoints), _written(self._mark))
+            if channel is None or newest < self._began or newest <= self._reported:
+                return
+            if channel.work_saved(max(0.0, time.time() - newest)):
+                self._reported = newest
+
+
+def _written(file: Path) -> float:
+    """When a file was written, in seconds since 1970; 0: there is none."""
+    try:
+        return file.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 class _Output(threading.Thread):

@@ -29,6 +29,7 @@ CALLS = (
     "result_part",
     "shutdown",
     "withdraw",
+    "work_saved",
 )
 
 

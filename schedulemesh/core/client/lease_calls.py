@@ -46,8 +46,8 @@ class LeaseCalls(SchedulerObject):
         ``groups`` is a list of placement groups, each a list of bundles; all have as many. ``strategy`` is
         one of Ray's and applies to each group (None: that of the pool). Others are evicted for it as for any
         task, and it is evicted as any task: ``on_preempt`` is then called with the lease, in a thread of
-        this process, and after ``grace_s`` seconds (None: 30 with ``on_preempt``, else the policy's
-        ``preemption_grace_s``), or when it is released, everything that runs in the groups is ended.
+        this process, and after ``grace_s`` seconds (None: the policy's ``preemption_grace_s``, at least 30),
+        or when it is released, everything that runs in the groups is ended.
 
         It ends with the Ray job of this process unless it is ``detached``, and where ``ttl_s`` is given when
         it was not renewed for so many seconds. With ``queue`` it waits where it does not fit, and the call
@@ -65,7 +65,6 @@ class LeaseCalls(SchedulerObject):
             self._connection.caller,
             name,
             {**own, **how, **fields},
-            called_back=on_preempt is not None,
         )
         try:
             response = submissions.responded(self._connection, request)

@@ -11,9 +11,6 @@ from schedulemesh.core.client.task_request import Caller, Submission, submitter
 from schedulemesh.domain.numbers import parse_flag
 from schedulemesh.protocol.submissions import lease_request
 
-#: Seconds that a holder has after a notice by default, if it is called back.
-_GRACE_S = 30.0
-
 
 class LeaseFields(TypedDict, total=False):
     """What ``lease`` takes by keyword only, beside what it names itself."""
@@ -34,17 +31,12 @@ class LeaseFields(TypedDict, total=False):
     request_id: str | None
 
 
-def lease_submission(
-    caller: Caller, task_id: str, given: Mapping[str, object], *, called_back: bool
-) -> Submission:
-    """The submission of a lease from the arguments of the call, by name. ``called_back``: whether the holder
-    has a function that is called at the notice of an eviction. Raises InvalidRequestError.
-    """
+def lease_submission(caller: Caller, task_id: str, given: Mapping[str, object]) -> Submission:
+    """The submission of a lease from the arguments of the call, by name. Raises InvalidRequestError."""
     detached = parse_flag(given.get("detached", False), "detached")
     request = lease_request(
         {**given, "task_id": task_id},
         submitter(caller, caller.task_id),
         holder_job="" if detached else ray.get_runtime_context().get_job_id(),
-        grace_s=_GRACE_S if called_back else None,
     )
     return Submission(request=request, refs=([], []))

@@ -33,7 +33,7 @@ from schedulemesh.errors import (
     ScheduleMeshError,
 )
 from schedulemesh.protocol.answers import LeaseView, decode_answer
-from schedulemesh.protocol.lease_requests import ReleaseLease, RenewLease, WatchLease
+from schedulemesh.protocol.lease_requests import ReleaseLease, RenewLease, SaveLease, WatchLease
 from schedulemesh.protocol.requests import encode_request
 from schedulemesh.protocol.task_requests import LONGEST_WAIT_S
 from schedulemesh.runtime.references import NO_REFS
@@ -158,6 +158,15 @@ class Lease:
     def renew(self) -> results.Result:
         """Have its time to live begin again. Refused with ``lease_ended`` or ``task_not_found``."""
         request = RenewLease(task_id=self.task_id, agent_name=self._agent_name)
+        return results.done(respond(self._connection, request).outcome)
+
+    def saved(self) -> results.Result:
+        """Say that the work that was done in it can be restored from what is saved by now. Refused with
+        ``lease_ended`` or ``task_not_found``.
+        """
+        request = SaveLease(
+            task_id=self.task_id, agent_name=self._agent_name, request_id=uuid.uuid4().hex
+        )
         return results.done(respond(self._connection, request).outcome)
 
     def release(self) -> results.Result:

@@ -139,7 +139,7 @@ class JobFields(TypedDict, total=False):
     runtime_env: Mapping[str, object] | None
     #: The folder that every attempt finds again; None: one on the node.
     checkpoint_dir: str | os.PathLike[str] | None
-    #: Seconds from the notice of an eviction to the end of the driver; None: as the policy says.
+    #: Seconds from the notice of an eviction to the end of the driver; None: as the policy says, at least 30.
     grace_s: float | None
     #: "warn" or "end": what happens where it holds more in Ray than it claims; None: as the policy says.
     over_claim: str | None
@@ -158,7 +158,8 @@ class AdoptionFields(TypedDict, total=False):
     #: Evictions after which it cannot be evicted any more; None: as the policy says.
     max_preemptions: int | None
     request_id: str | None
-    #: Seconds from SIGTERM to its end when it is evicted or cancelled; None: as the policy says.
+    #: Seconds from SIGTERM to its end when it is evicted or cancelled; None: as the policy says, when it is
+    #: evicted at least 30.
     grace_s: float | None
     #: "warn" or "end": what happens where it holds more in Ray than it claims; None: as the policy says.
     over_claim: str | None

@@ -39,6 +39,9 @@ from schedulemesh.engine.state.nodes import Node
 from schedulemesh.engine.state.quota import Payment
 from schedulemesh.engine.transaction import Transaction
 
+#: The least seconds of grace of jobs and leases that name none.
+DEFAULT_GRACE_S = 30.0
+
 _NO_DEVICES = Devices()
 
 
@@ -343,8 +346,12 @@ def evict_instruction(state: MeshState, agent_name: str) -> EvictAgent:
 
 
 def grace_of(state: MeshState, agent: AgentSpec) -> float:
-    """Seconds from the notice of an eviction of this agent to its end."""
+    """Seconds from the notice of an eviction of this agent to its end. A job, and the holder of a lease, need
+    some to save their work, since nobody else can save it.
+    """
     own = agent.lease if agent.job is None else agent.job
-    if own is None or own.grace_s is None:
+    if own is None:
         return state.policy.preemption_grace_s
+    if own.grace_s is None:
+        return max(DEFAULT_GRACE_S, state.policy.preemption_grace_s)
     return own.grace_s

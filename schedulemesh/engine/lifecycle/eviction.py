@@ -17,6 +17,7 @@ from schedulemesh.engine.messages.facts import (
     SavingFailed,
     StateSaved,
     TaskPreempted,
+    WorkSaved,
 )
 from schedulemesh.engine.messages.instructions import EvictTask
 from schedulemesh.engine.messages.outcomes import (
@@ -145,6 +146,18 @@ def state_stored(tx: Transaction, stimulus: s.StateStored) -> None:
             restorable=stimulus.restorable,
         )
     )
+
+
+def work_reported(tx: Transaction, stimulus: s.WorkReported) -> None:
+    """The work of a job or a lease until then is not lost; what is known already, or was saved before its
+    attempt began, changes nothing.
+    """
+    task = tx.state.running.by_id.get(stimulus.task_id)
+    if task is None or task.agent_name != stimulus.agent_name:
+        return
+    saved_at = min(stimulus.saved_at, tx.now)
+    if task.phase is not TaskPhase.STARTING and saved_at > (task.saved_at or task.started_at):
+        tx.emit(WorkSaved(task_id=stimulus.task_id, saved_at=saved_at, at=tx.now))
 
 
 def state_not_saved(tx: Transaction, stimulus: s.StateNotSaved) -> None:

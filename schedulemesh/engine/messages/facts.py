@@ -353,6 +353,19 @@ class StateSaved(Fact, tag="state_saved", frozen=True, kw_only=True):
         return self.at if self.saved_at is None else min(self.saved_at, self.at)
 
 
+class WorkSaved(Fact, tag="work_saved", frozen=True, kw_only=True):
+    """A job or a lease has written by itself what its work until then can be restored from."""
+
+    task_id: str
+    saved_at: float
+    at: float
+
+    @property
+    def work_saved_at(self) -> float:
+        """Until when the work of the task can be restored."""
+        return min(self.saved_at, self.at)
+
+
 class SavingFailed(Fact, tag="saving_failed", frozen=True, kw_only=True):
     """The state of a task that is being evicted could not be saved; a state that was saved before is kept."""
 
@@ -469,6 +482,7 @@ AnyFact = Union[
     TaskEnded,
     EvictionStarted,
     StateSaved,
+    WorkSaved,
     SavingFailed,
     TaskPreempted,
     EvictionFailed,

@@ -277,6 +277,15 @@ class StateStored(Stimulus, frozen=True, kw_only=True):
     restorable: bool = True
 
 
+class WorkReported(Stimulus, frozen=True, kw_only=True):
+    """A job or the holder of a lease reports that it has saved its work by itself."""
+
+    task_id: str
+    agent_name: str
+    #: When it was saved, in seconds since 1970.
+    saved_at: float
+
+
 class StateNotSaved(Stimulus, frozen=True, kw_only=True):
     """The current state of a task that is being evicted could not be saved; an earlier one stays stored."""
 
@@ -429,6 +438,7 @@ AnyStimulus = Union[
     AgentRestarted,
     RebuildRequested,
     StateStored,
+    WorkReported,
     StateNotSaved,
     CancelAnswered,
     ClassProbed,

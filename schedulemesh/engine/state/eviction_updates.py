@@ -56,6 +56,12 @@ class EvictionFacts:
             self._evictions.note_saved(fact.task_id, saved_at, fact.state_key)
         self._touch(self._running.by_id[fact.task_id].agent_name)
 
+    def work_saved(self, fact: f.WorkSaved) -> None:
+        """The work of the task until then would not be lost."""
+        self._running.save(fact.task_id, fact.work_saved_at)
+        self._evictions.note_saved(fact.task_id, fact.work_saved_at)
+        self._touch(self._running.by_id[fact.task_id].agent_name)
+
     def saving_failed(self, fact: f.SavingFailed) -> None:
         """The task is evicted without its present state."""
         self._running.by_id[fact.task_id].note_saving(fact.error)

@@ -155,14 +155,17 @@ class Evictions:
         if record.evictor is not None and record.used is None:
             self._unused.setdefault(record.evictor.agent_name, []).append(number)
 
-    def note_saved(self, task_id: str, at: float, state_key: str) -> None:
-        """The state of a task that is being evicted was saved: what it did until then is not lost."""
+    def note_saved(self, task_id: str, at: float, state_key: str | None = None) -> None:
+        """The work of a task that is being evicted was saved: what it did until then is not lost. Where the
+        task keeps it by itself, there is no key.
+        """
         record = self._open(task_id)
         if record is None:
             return
         charged = record.lost_gpu_s
         record.unsaved_since = max(record.unsaved_since, at)
-        record.saved_at, record.state_key, record.save_error = at, state_key, ""
+        record.saved_at, record.state_key = at, state_key or record.state_key
+        record.save_error = ""
         self._charge(record, record.lost_gpu_s - charged)
 
     def note_not_saved(self, task_id: str, error: str) -> None:

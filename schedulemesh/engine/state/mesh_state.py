@@ -142,6 +142,7 @@ class MeshState:
             f.TaskEnded: self._task_ended,
             f.EvictionStarted: evictions.started,
             f.StateSaved: evictions.state_saved,
+            f.WorkSaved: evictions.work_saved,
             f.SavingFailed: evictions.saving_failed,
             f.TaskPreempted: evictions.task_preempted,
             f.EvictionFailed: evictions.failed,

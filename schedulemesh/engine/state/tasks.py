@@ -80,6 +80,17 @@ class RunningTask(msgspec.Struct, kw_only=True, gc=False):
             raise ForbiddenTransitionError(who, self.phase.value, needed)
         self.phase = msgspec.structs.replace(self.phase, save_error=error)
 
+    def replace_state(self) -> None:
+        """Note that another state takes the place of its last one, which is kept where it may be started from
+        it.
+        """
+        keeps_two = self.spec.on_restore_failure == "previous"
+        if keeps_two or self.attempts.fell_back:
+            previous = self.state_key if keeps_two else None
+            self.attempts = msgspec.structs.replace(
+                self.attempts, previous_state=previous, fell_back=False
+            )
+
     @property
     def ends_at(self) -> float | None:
         """When it ends by its progress, else by its estimated duration; None: unknown."""
@@ -379,21 +390,18 @@ class RunningTasks:
         task.enter(phase)
         self._classify(task)
 
-    def save(self, task_id: str, saved_at: float | None, state_key: str) -> None:
-        """Record that the task's state is stored. Work up to ``saved_at`` would not be lost; None: none of it
-        can be restored.
+    def save(self, task_id: str, saved_at: float | None, state_key: str | None = None) -> None:
+        """Record that the task's state is stored; ``state_key`` None: the task keeps it by itself. Work up to
+        ``saved_at`` would not be lost; None: none of it can be restored.
         """
         task = self.by_id[task_id]
         self._declassify(task)
         if saved_at is not None:
             task.saved_at = saved_at
-            keeps_two = task.spec.on_restore_failure == "previous"
-            if task.attempts.fell_back or keeps_two:
-                previous = task.state_key if keeps_two else None
-                task.attempts = msgspec.structs.replace(
-                    task.attempts, previous_state=previous, fell_back=False
-                )
-        task.state_key = state_key
+        if state_key is not None:
+            if saved_at is not None:
+                task.replace_state()
+            task.state_key = state_key
         if isinstance(task.phase, Preempting):
             task.note_saving("")
         self._classify(task)

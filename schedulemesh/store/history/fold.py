@@ -80,6 +80,7 @@ class Fold:
             f.TaskEnded: self._task_ended,
             f.EvictionStarted: self._eviction_started,
             f.StateSaved: self._state_saved,
+            f.WorkSaved: self._state_saved,
             f.SavingFailed: self._saving_failed,
             f.TaskPreempted: self._task_preempted,
             f.EvictionFailed: self._eviction_failed,
@@ -369,13 +370,13 @@ class Fold:
             score=fact.preempt_score,
         )
 
-    def _state_saved(self, fact: f.StateSaved) -> None:
+    def _state_saved(self, fact: f.StateSaved | f.WorkSaved) -> None:
         attempt, saved_at = self.tasks.get(fact.task_id), fact.work_saved_at
         if attempt is None or saved_at is None:
             return
         attempt.saved_at = saved_at
         self.touch(attempt)
-        if attempt.state == PREEMPTING:
+        if attempt.state == PREEMPTING and saved_at >= (attempt.evicted_at or 0.0):
             self.event("saved", attempt)
 
     def _saving_failed(self, fact: f.SavingFailed) -> None:
