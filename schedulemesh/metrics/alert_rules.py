@@ -200,6 +200,18 @@ _rule(
     "disk or the database of the journal.",
 )
 _rule(
+    "loop_overdue",
+    "schedulemesh_loop_overdue_seconds",
+    Comparison.ABOVE,
+    60.0,
+    0.0,
+    Severity.CRITICAL,
+    "The loop {loop} of the supervisor fails or hangs.",
+    "What it watches is not noticed meanwhile: `cluster_monitor` finds dead agents and lost nodes, `health` "
+    "rebuilds agents, `leases` ends those that nobody holds. The log of the supervisor's actor has the "
+    "errors; if it hangs, end the process of that actor: Ray starts it again, and nothing is lost.",
+)
+_rule(
     "idle_gpus",
     "schedulemesh_gpus_idle",
     Comparison.ABOVE,

@@ -352,6 +352,18 @@ STARTED_AT = _gauge(
     "",
     "When the supervisor's process took over.",
 )
+LOOP_FAILURES = _counter(
+    "loop_failures_total",
+    "rounds",
+    "loop",
+    "Rounds of a loop of the supervisor that failed, such as looks of the cluster monitor or health checks.",
+)
+LOOP_OVERDUE = _gauge(
+    "loop_overdue_seconds",
+    "seconds",
+    "loop",
+    "For how long a loop of the supervisor has completed no round that was due; 0 while it works.",
+)
 RESTART_AGE = _gauge(
     "supervisor_restart_age_seconds",
     "seconds",

@@ -22,15 +22,9 @@ class AlertService(Service):
         #: One evaluation at a time: one with older values would undo a newer one.
         self._evaluating = asyncio.Lock()
 
-    async def evaluate_for_ever(self) -> None:
-        """Evaluate the rules once per interval."""
+    def start(self) -> None:
+        """Begin to send alerts; the rules are evaluated by ``evaluate``."""
         self._alerts.start()
-        while True:
-            try:
-                await self.evaluate()
-            except Exception:  # logged; what fails in one evaluation must not end the others
-                logger.exception("the alert rules were not evaluated")
-            await asyncio.sleep(self._settings.alerts.interval_s)
 
     async def evaluate(self) -> None:
         """Evaluate the rules now, after an evaluation that is under way; decisions are made meanwhile."""

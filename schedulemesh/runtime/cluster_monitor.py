@@ -5,8 +5,10 @@ lost.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
 
 import msgspec
 
@@ -24,7 +26,7 @@ from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.autoscaler import AutoscalerRequest
-from schedulemesh.runtime.backend import Backend, NodeView
+from schedulemesh.runtime.backend import Backend, GroupView, NodeView
 from schedulemesh.runtime.claim_following import ClaimFollower
 from schedulemesh.runtime.executor import Executor
 from schedulemesh.runtime.gangs import (
@@ -55,6 +57,10 @@ QUIET_S = 1.0
 _LATE_S = 30.0
 #: Seconds that a recovery waits for the processes of dead agents to end.
 _ENDS_S = 5.0
+#: Seconds that a look waits for what is left of lost placement groups to be removed.
+_REMOVED_S = 2.0
+
+Value = TypeVar("Value")
 
 
 class _Quiet(msgspec.Struct, frozen=True):
@@ -73,25 +79,30 @@ class NodeWatch:
         state: MeshState,
         views: list[NodeView],
         now: float,
-        unused: Mapping[str, Resources],
+        unused: Mapping[str, Resources] | None,
     ) -> tuple[NodeReport, ...]:
         """One report per living node; external_usage is None where our own claims changed recently.
-        ``unused``: what of our claims on each node is free in Ray.
+        ``unused``: what of our claims on each node is free in Ray; None: that is not known now.
         """
         living = {view.node_id for view in views}
         self._quiet = {node_id: q for node_id, q in self._quiet.items() if node_id in living}
         return tuple(
-            self._report(state.cluster.nodes.get(v.node_id), v, now, unused.get(v.node_id, NOTHING))
+            self._report(
+                state.cluster.nodes.get(v.node_id),
+                v,
+                now,
+                None if unused is None else unused.get(v.node_id, NOTHING),
+            )
             for v in views
         )
 
     def _report(
-        self, node: Node | None, view: NodeView, now: float, unused: Resources
+        self, node: Node | None, view: NodeView, now: float, unused: Resources | None
     ) -> NodeReport:
         others: Resources | None = None
         if node is None:
             others = (view.total - view.free).beyond(NOTHING)
-        elif self._is_quiet(node, now):
+        elif self._is_quiet(node, now) and unused is not None:
             others = external_use(node, view, unused)
         return NodeReport(
             node_id=view.node_id,
@@ -108,6 +119,28 @@ class NodeWatch:
             self._quiet[node.node_id] = _Quiet(node.version, now)
             return False
         return now - known.since >= QUIET_S
+
+
+class Attempts:
+    """Attempts of which each is made whatever became of those before."""
+
+    def __init__(self) -> None:
+        self._errors: list[Exception] = []
+
+    async def make(self, attempt: Callable[[], Awaitable[Value]]) -> Value | None:
+        """The result of an attempt; None: it failed."""
+        try:
+            return await attempt()
+        except Exception as error:  # noqa: BLE001  # raised by raise_first, or logged
+            if self._errors:
+                logger.warning("cluster monitor: %r", error)
+            self._errors.append(error)
+            return None
+
+    def raise_first(self) -> None:
+        """Raise the first error that there was; the others are in the log."""
+        if self._errors:
+            raise self._errors[0]
 
 
 class ClusterMonitor:
@@ -141,36 +174,60 @@ class ClusterMonitor:
         self._look_at = 0.0
 
     async def observe(self) -> None:
-        """Report what changed: nodes, external usage, agents that died, and the time."""
-        state = self._reactor.state
+        """Report what changed: nodes, external usage, agents that died, and the time.
+
+        What cannot be found out, or not be done, keeps nothing else from being done. Raises its first error
+        afterwards.
+        """
+        state, attempts = self._reactor.state, Attempts()
         before = agents_with_process(state)
         running = every_process(state, [state.agents[name] for name, _ in before])
-        await self._agents.end_leftovers(running)
+        await attempts.make(lambda: self._agents.end_leftovers(running))
         placed, were_ready = ready_groups(state.groups), self._ready.names()
-        views = await self._backend.nodes()
-        living = await self._backend.living_actors()
-        groups = await self._groups.living() if placed else {}
+        views = await attempts.make(self._backend.nodes)
+        living = await attempts.make(self._backend.living_actors)
+        groups = await attempts.make(self._groups.living) if placed else {}
         now = self._reactor.now()
-        claims, unused = await self._claims_of_jobs(views)
-        self._executor.unused_claims = unused
+        if views is not None:
+            await attempts.make(lambda: self._report_nodes(views, attempts, now))
+        if groups is not None:
+            await attempts.make(lambda: self._remove_lost_groups(placed, groups))
+        if living is not None:
+            await attempts.make(lambda: self._compare_actors(before, were_ready, living))
+        await attempts.make(lambda: self._reactor.step(ClockTicked()))
+        await attempts.make(self._meet_demand)
+        if self._recovered:
+            await attempts.make(lambda: self._witness.note(self._reactor.height()))
+            if now >= self._look_at:
+                self._look_at = now + _LATE_S
+                await attempts.make(lambda: self._groups.remove_late(self._reactor.state.groups))
+        attempts.raise_first()
+
+    async def _report_nodes(self, views: list[NodeView], attempts: Attempts, now: float) -> None:
+        """Report the nodes, and what others use of them and wait for; then look after the claims of jobs."""
+        claims, unused = await attempts.make(lambda: self._claims_of_jobs(views)) or (None, None)
+        self._executor.unused_claims = unused or {}
         nodes = self._watch.reports(self._reactor.state, views, now, unused)
-        demand = await self._demand.look(self._reactor.state)
+        demand = await attempts.make(lambda: self._demand.look(self._reactor.state))
         await self._reactor.step(ClusterObserved(nodes=nodes, external_demand=demand))
-        await self._check_claims(claims, now)
-        for group_id, why in groups_gone(self._reactor.state.groups, placed, groups):
-            await self._remove_lost_group(group_id, why)
+        if claims is not None:
+            await self._check_claims(claims, now)
+
+    async def _compare_actors(
+        self, before: set[tuple[str, int]], were_ready: set[str], living: set[tuple[str, str]]
+    ) -> None:
+        """Begin to end what is left of agents and warm hosts that were there before and do not live any more,
+        and actors that nobody claims.
+        """
         self._end_gone(before, living)
         self._end_unclaimed(living)
         self._orphans.forget_dead(living)
-        await self._reactor.step(ClockTicked())
         self._ready.mark_dead(were_ready - {name for _, name in living})
+
+    async def _meet_demand(self) -> None:
+        """Make and end warm hosts, and ask the autoscaler for what is missing."""
         self._ready.reconcile(self._reactor.state)
         await self._autoscaler.notify(self._reactor.state)
-        if self._recovered:
-            await self._witness.note(self._reactor.height())
-            if now >= self._look_at:
-                self._look_at = now + _LATE_S
-                await self._groups.remove_late(self._reactor.state.groups)
 
     def _end_gone(self, before: set[tuple[str, int]], living: set[tuple[str, str]]) -> None:
         """Begin to end what is left of agents that have died, of each once."""
@@ -229,12 +286,23 @@ class ClusterMonitor:
             if agent is not None and is_over(state, agent, over.since, now):
                 await self._reactor.step(over)
 
-    async def _remove_lost_group(self, group_id: str, why: str) -> None:
-        """Report a lost placement group, and remove what is left of it."""
-        logger.warning("placement group %s is gone: %s", group_id, why)
+    async def _remove_lost_groups(self, placed: list[str], living: dict[str, GroupView]) -> None:
+        """Report lost placement groups, and remove what is left of them. One that cannot be removed is waited
+        for in the background.
+        """
+        endings, begun = self._executor.endings, []
+        for group_id, why in groups_gone(self._reactor.state.groups, placed, living):
+            if (group_id, "group") not in endings:
+                logger.warning("placement group %s is gone: %s", group_id, why)
+                remove = functools.partial(self._remove_lost, group_id)
+                begun.append(endings.begin((group_id, "group"), remove))
+        if begun:
+            await asyncio.wait(begun, timeout=_REMOVED_S)
+
+    async def _remove_lost(self, group_id: str) -> None:
         await self._ready.leave(group_id)
         await self._groups.remove(group_id)
-        await self._reactor.step(GroupGone(group_id=group_id))
+        await self._reactor.report(GroupGone(group_id=group_id))
         self._groups.notify()
 
     async def withdraw(self) -> None:

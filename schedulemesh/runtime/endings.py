@@ -8,7 +8,8 @@ from collections.abc import Callable, Coroutine, Iterator
 
 logger = logging.getLogger(__name__)
 
-#: What is ended: an agent or one of its processes by name and incarnation, an actor by namespace and name.
+#: What is ended: an agent or one of its processes by name and incarnation, an actor by namespace and name, a
+#: placement group by its id and ``"group"``.
 Key = tuple[str, int | str]
 
 #: Seconds between two attempts to end what does not end: doubled from the first to the last.

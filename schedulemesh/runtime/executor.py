@@ -89,7 +89,8 @@ class Executor:
         self.job_folder = job_folder
         self.references = References()
         self._tasks: set[asyncio.Task[None]] = set()
-        #: The agents that are being ended, whoever asked for it: the engine, the cluster monitor, a caller.
+        #: The agents that are being ended, whoever asked for it: the engine, the cluster monitor, a caller;
+        #: and lost placement groups that are being removed.
         self.endings = Endings()
         self._stopped = False
         #: Keys of classes that are being probed.

@@ -59,7 +59,11 @@ class HealthCheck:
         found = {agent.spec.name: problem for agent, problem in sick}
         await self._groups.removed_from(state.groups, _REMOVED_S)
         lost = [name for name, agent in state.lost.items() if not agent.reported]
-        details = [await self._rebuild(name, found.get(name, "dead")) for name in lost]
+        details = [
+            detail
+            for name in lost
+            if (detail := await self._rebuild(name, found.get(name, "dead"))) is not None
+        ]
         return {
             "checked": len({agent.spec.name for agent in running}.union(lost)),
             "healthy": len(running) - len(sick),
@@ -101,9 +105,11 @@ class HealthCheck:
         logger.warning("agent %s is %s; it is removed", agent.spec.name, problem)
         await self._end(agent.spec.name, agent.incarnation)
 
-    async def _rebuild(self, name: str, problem: str) -> dict[str, object]:
-        """What was done for one lost agent."""
-        lost = self._reactor.state.lost[name]
+    async def _rebuild(self, name: str, problem: str) -> dict[str, object] | None:
+        """What was done for one lost agent; None: it was submitted again meanwhile."""
+        lost = self._reactor.state.lost.get(name)
+        if lost is None:
+            return None
         request_id = uuid.uuid4().hex
         step = await self._reactor.step(RebuildRequested(agent_name=name, request_id=request_id))
         outcome = step.outcome

@@ -14,6 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from schedulemesh.config.settings import HistorySettings
 from schedulemesh.errors import JournalError
+from schedulemesh.runtime.periodic import Loops
 from schedulemesh.runtime.reactor import Reactor
 from schedulemesh.runtime.threads import in_thread
 from schedulemesh.runtime.wait_reasons import WaitReasons
@@ -43,16 +44,11 @@ class HistoryRecorder:
         self._asking: asyncio.Task[None] | None = None
         recorder.listen(self._pulse_soon)
 
-    def start(self) -> None:
+    def start(self, loops: Loops) -> None:
         """Begin to write, first what earlier processes did not write."""
         self._recorder.start()
-        self._asking = asyncio.ensure_future(self._ask_for_reasons())
-
-    async def _ask_for_reasons(self) -> None:
         reasons = WaitReasons(self._reactor, self._recorder.note_wait)
-        while True:
-            await asyncio.sleep(_REASONS_S)
-            await reasons.round()
+        self._asking = asyncio.ensure_future(loops.run("wait_reasons", _REASONS_S, reasons.round))
 
     def keep_after(self) -> int | None:
         """See CommitFollower."""

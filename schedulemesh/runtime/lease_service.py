@@ -16,7 +16,6 @@ from schedulemesh.engine.messages.queue_facts import TaskQueued
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.task_phases import Preempting
 from schedulemesh.engine.transaction import Step
-from schedulemesh.errors import JournalError
 from schedulemesh.protocol.answers import LeaseView, Refusal, Response
 from schedulemesh.protocol.lease_requests import ReleaseLease, RenewLease, SaveLease, WatchLease
 from schedulemesh.runtime.backend import BackendError
@@ -128,18 +127,12 @@ class LeaseService(Service):
         )
         return Response(outcome=(await self._reactor.step(stimulus)).outcome or Done())
 
-    async def check_for_ever(self) -> None:
-        """End the leases that nobody holds any more, every ``monitor_interval_s`` seconds."""
-        while True:
-            await asyncio.sleep(self._settings.monitor_interval_s)
-            try:
-                await self.check()
-            except (JournalError, BackendError) as error:
-                logger.warning("leases: %s", error)
-
     async def check(self) -> None:
-        """End the leases whose holder's job has ended, and those that were not renewed in time."""
+        """End the leases whose holder's job has ended, and those that were not renewed in time. Raises
+        BackendError where it is not known of a job whether it runs, after all others.
+        """
         state, over = self._reactor.state, dict[str, bool]()
+        unknown: BackendError | None = None
         for task_id in sorted(self._tasks):
             agent = _agent_of(state, task_id)
             if agent is None or agent.lease is None:
@@ -148,15 +141,20 @@ class LeaseService(Service):
                 continue
             job_id = agent.lease.holder_job
             if job_id and job_id not in over:
-                over[job_id] = not await self._backend.job_runs(job_id)
+                try:
+                    over[job_id] = not await self._backend.job_runs(job_id)
+                except BackendError as error:
+                    over[job_id], unknown = False, error
             if job_id and over[job_id]:
-                error = f"job {job_id} of its holder has ended"
+                reason = f"job {job_id} of its holder has ended"
                 # What the job ran has ended with it.
                 self._leases.release(agent.name)
-                await self._end(task_id, TaskEndReason.HOLDER_ENDED, error)
+                await self._end(task_id, TaskEndReason.HOLDER_ENDED, reason)
             elif self._is_expired(task_id, agent.lease):
-                error = f"it was not renewed within {agent.lease.ttl_s:g} s"
-                await self._end(task_id, TaskEndReason.EXPIRED, error)
+                reason = f"it was not renewed within {agent.lease.ttl_s:g} s"
+                await self._end(task_id, TaskEndReason.EXPIRED, reason)
+        if unknown is not None:
+            raise unknown
 
     def _is_expired(self, task_id: str, lease: LeaseSpec) -> bool:
         """Whether the time to live of a lease is over, which begins when its groups are there."""

@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator, Iterator
 from schedulemesh.engine.lifecycle.measurements import changes
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.state.agents import Agent, Running
-from schedulemesh.errors import JournalError
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.agent_usage import STALE_S
 from schedulemesh.runtime.progress import number
@@ -37,15 +36,6 @@ class Measurements:
         self._started_at = reactor.now()
         #: Processes whose GPUs were used too little at each look, and since when; by name and incarnation.
         self._below: dict[tuple[str, int], float] = {}
-
-    async def run_for_ever(self) -> None:
-        """Look every ``EVERY_S``."""
-        while True:
-            await asyncio.sleep(EVERY_S)
-            try:
-                await self.look()
-            except JournalError as error:
-                logger.warning("measurements are not recorded: %s", error)
 
     async def look(self) -> None:
         """Look once, and tell the engine where that changes anything."""

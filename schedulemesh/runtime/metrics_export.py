@@ -10,7 +10,7 @@ from schedulemesh.metrics import catalogue as c
 from schedulemesh.metrics import gauges
 from schedulemesh.metrics.catalogue import Kind
 from schedulemesh.metrics.values import Distribution, Family
-from schedulemesh.runtime.backend import Backend, BackendError
+from schedulemesh.runtime.backend import Backend
 from schedulemesh.runtime.running import Running
 
 logger = logging.getLogger(__name__)
@@ -35,19 +35,10 @@ EVERY_S = 5.0
 _AT_ONCE = 50
 
 
-async def export_for_ever(running: Running) -> None:
-    """Export every ``EVERY_S``; ends where the cluster takes no metrics."""
-    while True:
-        try:
-            await export(running)
-        except BackendError as error:
-            logger.warning("the cluster's exporter takes no metrics: %s", error)
-            return
-        await asyncio.sleep(EVERY_S)
-
-
 async def export(running: Running) -> None:
-    """Export the present values, and what was observed since the last export."""
+    """Export the present values, and what was observed since the last export. Raises BackendError where the
+    cluster takes no metrics.
+    """
     backend, recorder = running.backend, running.recorder
     running.reactor.observers.catch_up()
     for metric, labels, value in recorder.observed():

@@ -27,6 +27,7 @@ class MetricsService(Service):
         super().__init__(running)
         self._recorder, self._alerts = running.recorder, running.alerts
         self._authentication, self._monitor = running.authentication, running.monitor
+        self._loops = running.loops
         self._started_at = self._reactor.now()
 
     async def exposition(self, *, per_agent: bool) -> Details:
@@ -79,6 +80,7 @@ class MetricsService(Service):
         yield c.ORPHANS, [Sample((kind,), len(found)) for kind, found in orphans]
         yield from self._plugin_families()
         yield from self._alerts.families()
+        yield from self._loops.families()
         failures = self._authentication.failures.items()
         yield c.AUTHENTICATION_FAILURES, [Sample((way,), count) for way, count in failures]
         yield c.STARTED_AT, [Sample((), self._started_at)]

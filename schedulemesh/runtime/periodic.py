@@ -1,35 +1,88 @@
-"""What a supervisor does again and again while it runs: observe the cluster, and check its agents."""
+"""What a supervisor does again and again while it runs: failures are logged and counted, and none ends it."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable, Iterator
+
+import msgspec
 
 from schedulemesh.errors import JournalError
+from schedulemesh.metrics import catalogue as c
+from schedulemesh.metrics.values import Family, Sample
 from schedulemesh.runtime.backend import BackendError
-from schedulemesh.runtime.command_queue import POLL_S
-from schedulemesh.runtime.request_service import RequestService
-from schedulemesh.runtime.running import Running
 
 logger = logging.getLogger(__name__)
 
-
-async def observe_for_ever(running: Running) -> None:
-    """Compare the state with the cluster every ``monitor_interval_s`` seconds."""
-    while True:
-        await asyncio.sleep(running.settings.monitor_interval_s)
-        try:
-            await running.monitor.observe()
-            running.executor.references.release_unused(running.reactor.state)
-        except (JournalError, BackendError) as error:
-            logger.warning("cluster monitor: %s", error)
+#: Failures that are expected while the cluster or the journal is in trouble; others are logged with a
+#: traceback.
+_EXPECTED = (JournalError, BackendError)
 
 
-async def check_health_for_ever(requests: RequestService, every_s: float) -> None:
-    """Check the health of all agents every so many seconds."""
-    while True:
-        await asyncio.sleep(every_s)
-        try:
-            await requests.ensure_health(2 * POLL_S)
-        except (JournalError, BackendError) as error:
-            logger.warning("health: %s", error)
+class _Loop(msgspec.Struct, kw_only=True):
+    every_s: float
+    #: When the last round was completed, or the loop began, by the clock of the event loop.
+    completed_at: float
+    failures: int = 0
+    #: The last failure, until a round is completed.
+    failure: str = ""
+
+
+class Loops:
+    """The loops of one supervisor by name. A metric says which are overdue, and an alert fires for them."""
+
+    def __init__(self) -> None:
+        self._loops: dict[str, _Loop] = {}
+
+    async def run(
+        self,
+        name: str,
+        every_s: float,
+        work: Callable[[], Awaitable[object]],
+        *,
+        at_once: bool = False,
+        ended_by: type[Exception] | tuple[()] = (),
+    ) -> None:
+        """Do some work every so many seconds, for the first time ``at_once`` or after the first of them.
+        Returns only after a failure of the kind ``ended_by``.
+        """
+        loop = self._loops[name] = _Loop(every_s=every_s, completed_at=_now())
+        if not at_once:
+            await asyncio.sleep(every_s)
+        while True:
+            try:
+                await work()
+            except ended_by as error:
+                logger.warning("%s: %s; it is not tried again", name, error)
+                del self._loops[name]
+                return
+            except Exception as error:  # noqa: BLE001  # counted; none may end the loop
+                _failed(name, loop, error)
+            else:
+                loop.completed_at, loop.failure = _now(), ""
+            await asyncio.sleep(every_s)
+
+    def families(self) -> Iterator[Family]:
+        """How often rounds have failed, and for how long none was completed that was due."""
+        loops = list(self._loops.items())
+        yield c.LOOP_FAILURES, [Sample((name,), loop.failures) for name, loop in loops]
+        yield c.LOOP_OVERDUE, [Sample((name,), _overdue_s(loop)) for name, loop in loops]
+
+
+def _failed(name: str, loop: _Loop, error: Exception) -> None:
+    loop.failures += 1
+    known = isinstance(error, _EXPECTED) or loop.failure == repr(error)
+    loop.failure = repr(error)
+    logger.warning(
+        "%s: %s", name, error if known else repr(error), exc_info=None if known else error
+    )
+
+
+def _overdue_s(loop: _Loop) -> float:
+    return round(max(0.0, _now() - loop.completed_at - loop.every_s), 3)
+
+
+def _now() -> float:
+    """The time of the event loop in seconds."""
+    return asyncio.get_running_loop().time()

@@ -16,6 +16,7 @@ from schedulemesh.runtime.executor import Executor
 from schedulemesh.runtime.history_recorder import HistoryRecorder
 from schedulemesh.runtime.http_process import HttpProcess
 from schedulemesh.runtime.orphans import Orphans
+from schedulemesh.runtime.periodic import Loops
 from schedulemesh.runtime.pg_manager import Groups
 from schedulemesh.runtime.plugin_watchdog import PluginWatchdog
 from schedulemesh.runtime.reactor import Reactor
@@ -37,6 +38,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     http: HttpProcess
     recorder: Recorder
     alerts: AlertMonitor
+    loops: Loops
     authentication: Authentication
     #: None: no history is written.
     history: HistoryRecorder | None

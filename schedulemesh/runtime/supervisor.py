@@ -36,6 +36,7 @@ from schedulemesh.runtime.authentication import Authentication
 from schedulemesh.runtime.backend import Backend, BackendError, Handle, Refs
 from schedulemesh.runtime.clock import SteadyClock
 from schedulemesh.runtime.cluster_monitor import ClusterMonitor
+from schedulemesh.runtime.command_queue import POLL_S
 from schedulemesh.runtime.decision_log import log_step
 from schedulemesh.runtime.executor import Executor
 from schedulemesh.runtime.gangs import every_process
@@ -44,10 +45,12 @@ from schedulemesh.runtime.http_process import HttpProcess
 from schedulemesh.runtime.job_cleanup import jobs_folder
 from schedulemesh.runtime.journal_opening import OpenJournal, cannot_begin, mark_path, opened
 from schedulemesh.runtime.journal_recovery import EarlierLives
+from schedulemesh.runtime.measurements import EVERY_S as MEASURED_EVERY_S
 from schedulemesh.runtime.measurements import Measurements
-from schedulemesh.runtime.metrics_export import export_for_ever
+from schedulemesh.runtime.metrics_export import EVERY_S as EXPORTED_EVERY_S
+from schedulemesh.runtime.metrics_export import export
 from schedulemesh.runtime.orphans import Orphans
-from schedulemesh.runtime.periodic import check_health_for_ever, observe_for_ever
+from schedulemesh.runtime.periodic import Loops
 from schedulemesh.runtime.pg_manager import Groups
 from schedulemesh.runtime.plugin_watchdog import LoadStrategy, PluginWatchdog
 from schedulemesh.runtime.reactor import Reactor
@@ -106,6 +109,7 @@ class SupervisorService:
         #: The recovery in progress, or the last that failed.
         self._recovery: asyncio.Task[RequestService] | None = None
         self._watching: asyncio.Task[None] | None = None
+        self._loops = Loops()
 
     async def ready(self) -> RequestService:
         """Recover, unless that is done or in progress: read the journal, reconcile, watch the cluster.
@@ -115,7 +119,8 @@ class SupervisorService:
         if self._requests is not None:
             return self._requests
         if self._watching is None and not self._settings.detached:
-            self._watching = asyncio.ensure_future(self._end_with_job())
+            watching = self._loops.run("job", self._settings.monitor_interval_s, self._end_with_job)
+            self._watching = asyncio.ensure_future(watching)
         if self._recovery is None or self._recovery.done():
             self._recovery = asyncio.ensure_future(self._recover_patiently())
         try:
@@ -417,7 +422,7 @@ class SupervisorService:
         await monitor.observe()
         await monitor.recover()
         if history is not None:
-            history.start()
+            history.start(self._loops)
         return RequestService(
             Running(
                 settings=settings,
@@ -433,6 +438,7 @@ class SupervisorService:
                 http=self._http,
                 recorder=recorder,
                 alerts=alerts_of(settings, journal),
+                loops=self._loops,
                 authentication=self._authentication,
                 history=history,
             )
@@ -451,30 +457,30 @@ class SupervisorService:
 
     def _watch(self, requests: RequestService) -> None:
         """Begin to watch the cluster, and if the settings say so, to serve HTTP and to check agents."""
-        executor = requests.running.executor
+        running, settings = requests.running, self._settings
+        spawn, loop = running.executor.spawn, running.loops.run
         self._http.start()
-        executor.spawn(observe_for_ever(requests.running))
-        executor.spawn(export_for_ever(requests.running))
-        executor.spawn(requests.alerts.evaluate_for_ever())
-        executor.spawn(requests.leases.check_for_ever())
-        executor.spawn(Measurements(executor.reactor, self._agents).run_for_ever())
-        if self._settings.health_interval_s is not None:
-            executor.spawn(check_health_for_ever(requests, self._settings.health_interval_s))
+        requests.alerts.start()
+        spawn(loop("cluster_monitor", settings.monitor_interval_s, running.monitor.observe))
+        spawn(loop("leases", settings.monitor_interval_s, requests.leases.check))
+        measurements = Measurements(running.reactor, self._agents)
+        spawn(loop("measurements", MEASURED_EVERY_S, measurements.look))
+        spawn(loop("alerts", settings.alerts.interval_s, requests.alerts.evaluate, at_once=True))
+        exporting = functools.partial(export, running)
+        spawn(loop("metrics_export", EXPORTED_EVERY_S, exporting, ended_by=BackendError))
+        if settings.health_interval_s is not None:
+            check = functools.partial(requests.ensure_health, 2 * POLL_S)
+            spawn(loop("health", settings.health_interval_s, check))
 
     async def _end_with_job(self) -> None:
-        """Leave nothing behind when the job has ended, also where this supervisor cannot recover."""
-        while True:
-            await asyncio.sleep(self._settings.monitor_interval_s)
-            try:
-                if await self._backend.job_runs(self._job_id):
-                    continue
-                logger.info("job %s has ended; everything made for it ends too", self._job_id)
-                # What a former scheduler of this name left behind is not this job's.
-                ended = self._requests is not None or self._again
-                await (self._end() if ended else self.withdraw())
-                self._backend.end_supervisor()
-            except (JournalError, BackendError) as error:
-                logger.warning("leaving: %s", error)
+        """Leave nothing behind once the job has ended, also where this supervisor cannot recover."""
+        if await self._backend.job_runs(self._job_id):
+            return
+        logger.info("job %s has ended; everything made for it ends too", self._job_id)
+        # What a former scheduler of this name left behind is not this job's.
+        ended = self._requests is not None or self._again
+        await (self._end() if ended else self.withdraw())
+        self._backend.end_supervisor()
 
     async def _end_marked(self) -> None:
         """End every agent that carries this scheduler's mark, and its groups."""

@@ -38,6 +38,7 @@ def test_the_default_rules():
         "journal_errors",
         "idle_gpus",
         "job_over_claim",
+        "loop_overdue",
     }
 
 

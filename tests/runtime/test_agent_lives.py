@@ -3,104 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 
 import pytest
 
-from schedulemesh.domain.agent import AgentSpec
-from schedulemesh.domain.pool import PoolSpec
-from schedulemesh.domain.resources import parse_resources
-from schedulemesh.engine.messages.stimuli import AgentGone, TaskSubmitted
+from schedulemesh.engine.messages.stimuli import AgentGone
 from schedulemesh.protocol import requests as r
-from schedulemesh.protocol.agents import Command, Result, key_of, pack, unpack
-from schedulemesh.runtime.backend import NodeView
-from tests.runtime import virtual_time
-from tests.runtime.composition import supervisor
-from tests.runtime.fake_backend import FakeBackend, HeldCalls
-from tests.runtime.test_machine import CALLS, _all_calls
-
-NODE = parse_resources({"cpu": 4, "gpu": 2})
-CLASS = b"a class"
-#: Virtual seconds in which what is in progress comes to an end.
-SOON_S = 5.0
-
-
-class Life:
-    """A supervisor on a cluster with one node whose calls are held as the test says."""
-
-    def __init__(self, journal_file):
-        self.held = HeldCalls(*_all_calls())
-        self.backend = FakeBackend(self.held)
-        self.backend.free = [NodeView(node_id="n", total=NODE, free=NODE, labels={})]
-        self.journal_file = journal_file
-        self.requests = set()
-        self.begin()
-
-    def begin(self):
-        self.service = supervisor(
-            self.backend, self.journal_file, clock=virtual_time.clock(), monitor_interval_s=1.0
-        )
-
-    @property
-    def running(self):
-        return self.service._requests.running
-
-    def ask(self, request):
-        asked = asyncio.ensure_future(self.service.ask(r.encode_request(request)))
-        self.requests.add(asked)
-        return asked
-
-    def submit(self, name, **resources):
-        agent = AgentSpec(
-            name=name,
-            pool_name="p",
-            resources=parse_resources(resources),
-            class_key=key_of(CLASS),
-        )
-        stimulus = TaskSubmitted(agent=agent, task=None, request_id=f"r-{name}", choose_node=True)
-        return self.ask(r.SubmitTask(submission=stimulus, blobs={key_of(CLASS): CLASS}))
-
-    async def crash(self):
-        running = self.running
-        running.executor.stop_all()
-        for task in self.requests:
-            task.cancel()
-        await asyncio.gather(*self.requests, return_exceptions=True)
-        self.requests.clear()
-        await running.reactor.close(destroy=False)
-        self.backend.restarted = True
-        self.begin()
-        await self.service.ready()
-
-    async def end(self):
-        self.held.through |= CALLS
-        for call in list(self.held.pending):
-            call.let()
-        await asyncio.sleep(SOON_S)  # virtual time
-        self.running.executor.stop_all()
-        for task in self.requests:
-            task.cancel()
-        await asyncio.gather(*self.requests, return_exceptions=True)
-        await self.running.reactor.close(destroy=False)
-
-    def hold(self, *calls):
-        self.held.through -= set(calls)
-
-    def incarnation(self, name):
-        return self.running.reactor.state.agents[name].incarnation
+from schedulemesh.protocol.agents import Command, Result, pack, unpack
+from tests.runtime import life as lives
+from tests.runtime.life import SOON_S
+from tests.runtime.test_machine import CALLS
 
 
 @pytest.fixture
 def lived(tmp_path):
-    def run(story):
-        async def whole():
-            life = Life(tmp_path / "mesh.sqlite")
-            await life.ask(r.CreatePool(spec=PoolSpec(name="p", resources=NODE)))
-            await story(life)
-            await life.end()
-
-        virtual_time.run(whole())
-
-    return run
+    return functools.partial(lives.run, tmp_path / "mesh.sqlite")
 
 
 def test_an_agent_that_is_deleted_while_its_start_asks_for_room_leaves_no_process(lived):
@@ -207,5 +124,32 @@ def test_an_agent_whose_start_is_taken_over_hears_commands_at_once(lived):
         (command,) = unpack(poll.result(), list[Command])
         commands.done(command.command_id, pack(Result()))
         assert (await pinged) is not None
+
+    lived(story)
+
+
+def test_an_agent_that_is_submitted_again_while_others_are_rebuilt_is_left_alone(lived):
+    async def story(life):
+        for name in "ab":
+            await life.submit(name, cpu=1)
+        life.hold("agent_report", "living_actors")
+        for actor in life.backend.actors:
+            actor.alive = False
+        checked = life.ask(r.EnsureAgentHealth(timeout_s=1.0))
+        while not [call for call in life.held.pending if call.call == "agent_report"]:
+            await asyncio.sleep(0.1)  # virtual time
+            for call in list(life.held.pending):
+                if call.call == "living_actors":
+                    call.let()
+        again = life.submit("b", request="again", cpu=1)
+        await asyncio.sleep(0.1)  # virtual time
+        life.held.through |= CALLS
+        for call in list(life.held.pending):
+            call.let()
+        await again
+        answer = await checked
+        assert b"internal_error" not in answer
+        assert b"rebuilt" in answer
+        assert len(life.backend.living()) == 2
 
     lived(story)
