@@ -20,7 +20,7 @@ from schedulemesh.plugins.discovery import (
 _ORDERS = {
     "score": "Highest score first; the default.",
     "priority_first": "Lowest priority first, whatever time remains.",
-    "least_lost_work": "Fewest seconds since start or saved state first.",
+    "least_lost_work": "Least GPU-seconds since start or saved state first.",
 }
 
 

@@ -119,8 +119,8 @@ class PreemptionPolicy(msgspec.Struct, frozen=True, kw_only=True):
     #: κ: what a second of remaining time adds to the score.
     remaining_time_weight: float = 0.1
     #: Which candidates are evicted first. "score": highest score. "priority_first": lowest priority, then
-    #: highest score, so that remaining time never outweighs priority. "least_lost_work": fewest seconds since
-    #: start or last saved state.
+    #: highest score, so that remaining time never outweighs priority. "least_lost_work": fewest GPU-seconds
+    #: since start or last saved state.
     victim_order: str = "score"
     #: Minimum score of a victim.
     min_preempt_score: float = 0.5

@@ -60,6 +60,10 @@ def amounts_text(given: Mapping[str, Any]) -> str:
     return ", ".join(f"{kind} {n:.12g}" for kind, n in shown_amounts if n is not None) or "-"
 
 
+#: CPUs that count as much as a GPU where work is compared: about what a node has of them per GPU.
+_CPUS_PER_GPU = 8
+
+
 class Resources(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """An amount of each kind of resource, in units of 1/10,000; hashable, compared by value."""
 
@@ -146,6 +150,18 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
         if (short.cpu and self.cpu) or (short.memory and self.memory) or (short.gpu and self.gpu):
             return True
         return bool(short.custom) and any(name in dict(short.custom) for name, _ in self.custom)
+
+    @property
+    def gpu_equivalents(self) -> float:
+        """How much this is, in GPUs, to compare what tasks lose or leave idle: the GPUs, or where there are
+        none an eighth of the CPUs.
+        """
+        return (self.gpu or self.cpu / _CPUS_PER_GPU) / UNIT
+
+    @property
+    def work_rate(self) -> float:
+        """GPU-seconds of work per second of a task that holds this; 1 where that is neither GPUs nor CPUs."""
+        return self.gpu_equivalents or 1.0
 
     def negative(self) -> bool:
         """Whether any kind is below zero."""

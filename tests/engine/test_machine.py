@@ -320,6 +320,8 @@ class MeshMachine(RuleBasedStateMachine):
                 if waits and not seats.enough([one.name for one in found]):
                     return lambda outcome: _refused(outcome, "preemption_failed")
                 return _nobody_leaves
+            nodes = seats.open_nodes()
+            with_leaving.by_node = not anywhere and not any(seats.room(n, ()) for n in nodes)
             seats = with_leaving
         if not seats.enough([one.name for one in found]):
             short = bool(seats.short) and not stimulus.may_preempt
@@ -367,9 +369,9 @@ class MeshMachine(RuleBasedStateMachine):
             if singles:
                 assert len(chosen) == 1
                 (single,) = chosen
-                assert by_name[single].score == singles[0].score
-                if simple:
-                    assert single == singles[0].name
+                need = walk.as_resources(seats.need if seats.by_node else seats.short)
+                first = walk.least_idle(self.state, singles, need)[0]
+                assert not simple or single == first.name
             else:
                 assert len(chosen) > 1
                 if simple:
@@ -377,7 +379,7 @@ class MeshMachine(RuleBasedStateMachine):
                     assert chosen == best[0]
                     assert not full or outcome.node_id == best[1]
             if not seats.anywhere and not full:
-                assert free[outcome.node_id]
+                assert free[outcome.node_id] or seats.room(outcome.node_id, chosen)
             for out in chosen:
                 rest = frozenset(chosen - {out})
                 assert not enough.get(rest, False)

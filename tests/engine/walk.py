@@ -185,6 +185,16 @@ class Leaver(NamedTuple):
         """It counts with the lowest of its scores."""
         return min(task.score for task in self.tasks)
 
+    def rate(self, state: MeshState) -> float:
+        """What it holds in GPUs; an eighth of its CPUs where it holds none."""
+        held = state.agents[self.name].spec.resources
+        return (held.gpu or held.cpu / 8) / UNIT or 1.0
+
+    @property
+    def delta(self) -> float:
+        """The effective difference of priority of the task by whose score it counts."""
+        return min(self.tasks, key=lambda task: task.score).effective_delta
+
     @property
     def order(self) -> tuple[float, float, str]:
         """Ascending is best first."""
@@ -201,6 +211,27 @@ def leavers(state: MeshState, group_request: GroupRequest, now: float) -> list[L
         if isinstance(agent.phase, Running) and mine and all(t in by_id for t in mine):
             found.append(Leaver(name, tuple(by_id[t] for t in mine)))
     return sorted(found, key=lambda one: one.order)
+
+
+def as_resources(amounts: Amounts) -> Resources:
+    """These units as resources."""
+    kinds = {kind: amounts.get(kind, 0) for kind in ("cpu", "memory", "gpu")}
+    custom = tuple(sorted((k, n) for k, n in amounts.items() if k not in kinds))
+    return Resources(**kinds, custom=custom)
+
+
+def least_idle(state: MeshState, singles: list[Leaver], need: Resources) -> list[Leaver]:
+    """Of these, each of which is enough by itself and the best first, those of the same effective difference
+    as the first one that leave least idle. Agents without GPUs count an eighth of their CPUs.
+    """
+
+    def idle(one: Leaver) -> float:
+        rest = state.agents[one.name].spec.resources.beyond(need)
+        return rest.gpu or rest.cpu / 8
+
+    alike = [one for one in singles if one.delta == singles[0].delta]
+    least = min(map(idle, alike))
+    return [one for one in alike if idle(one) == least]
 
 
 class InFlight(NamedTuple):
@@ -284,6 +315,8 @@ class Seats:
                         own[kind] = own.get(kind, 0) + units
         self.short = {k: n - own.get(k, 0) for k, n in self.need.items() if n > own.get(k, 0)}
         self.waits = bool(self.short)
+        #: Whether no node has room as things are.
+        self.by_node = False
         flight = dict(leaving.quota.items())
         self.short = {
             k: n - flight.get(k, 0) for k, n in self.short.items() if n > flight.get(k, 0)
@@ -490,7 +523,7 @@ def best_set(seats: Seats, found: list[Leaver]) -> tuple[set[str], str | None] |
         place = (
             max(task.priority for task in tasks),
             len(needed),
-            sum(task.lost_work for task in tasks),
+            sum(task.lost_work * one.rate(seats.state) for one in needed for task in one.tasks),
             node_id,
         )
         plans.append((place, {one.name for one in needed}, node_id))

@@ -10,7 +10,7 @@ With ``priority_first`` the lower priority of the running task comes before all 
 time outweighs a priority: Borg and Kubernetes choose victims like this (Verma et al., EuroSys 2015). With
 ``least_lost_work`` the order is:
 
-1. the fewest seconds of work lost, that is since the start or the last saved state;
+1. the least work lost, that is since the start or the last saved state, in GPU-seconds;
 2. the higher effective difference of priority;
 3. then the lower task id.
 
@@ -18,6 +18,9 @@ Losing the least work is the aim of Tiresias (NSDI 2019), too, and of Kueue's pr
 
 Where the policy asks for it, agents whose GPUs are idle come first in each of these orders, with
 ``priority_first`` among those of the same priority: their eviction costs the cluster least.
+
+The order does not count the size of a task. Where a single victim is enough, of those with the same effective
+difference of priority the one is taken that leaves least idle (``alike``, ``search``).
 
 Every order is total. An agent is evicted with all its tasks and is ranked where the last of them is
 (``victims``). How many victims are taken from the order, and which, is decided in ``search``.
@@ -139,7 +142,8 @@ class Candidates:
         if order == "priority_first":
             first = max(task.priority for task in tasks)
         elif order == "least_lost_work":
-            lost = max(task.lost_work for task in tasks)
+            rate = by_id[tasks[0].task_id].resources.work_rate
+            lost = max(task.lost_work for task in tasks) * rate
         best = tasks[0]
         if len(tasks) > 1:
             best = min(tasks, key=lambda task: (-task.preempt_score, task.task_id))
@@ -147,6 +151,24 @@ class Candidates:
         busy = tasks[0].agent_name not in self._running.idle
         score = min(task.preempt_score for task in tasks)
         return (first, busy, lost, -score, -newest, best.task_id)
+
+    def alike(self, candidate: Candidate) -> list[TaskClass]:
+        """The classes whose tasks have the same effective difference of priority as this candidate, and which
+        the policy puts on a par with it otherwise; none where the order counts what is lost.
+        """
+        if not self.by_priority or not self._by_score:
+            return []
+        own = self._running.by_id[candidate.task_id].task_class
+        if own is None:
+            return []
+        by_priority = self._policy.victim_order == "priority_first"
+        return [
+            task_class
+            for task_class, verdict in self.allowed.items()
+            if verdict.delta == candidate.effective_delta
+            and task_class.idle == own.idle
+            and (not by_priority or task_class.priority == own.priority)
+        ]
 
     def tier_of(self, tasks: Sequence[Candidate]) -> float:
         """What sites are compared by first, ascending: the highest priority of these tasks of an agent."""
@@ -288,7 +310,8 @@ class Candidates:
         heads = []
         for task_class, verdict in likely:
             rest = self._ties_by_start(verdict, task_class.ordered(now))
-            heads.append((*self._rank(verdict, next(rest)), task_class, verdict, rest))
+            rank = self._rank(task_class, verdict, next(rest))
+            heads.append((*rank, task_class, verdict, rest))
         return heads
 
     def _merged(self, heap: list[_Head], keep: Callable[[TaskClass], bool]) -> Iterator[Candidate]:
@@ -309,7 +332,7 @@ class Candidates:
             if following is None:
                 heapq.heappop(heap)
             else:
-                rank = self._rank(verdict, following)
+                rank = self._rank(task_class, verdict, following)
                 heapq.heapreplace(heap, (*rank, task_class, verdict, rest))
 
     def _ties_by_start(self, verdict: Verdict, entries: Iterator[_Entry]) -> Iterator[_Entry]:
@@ -333,14 +356,17 @@ class Candidates:
     def _score(self, verdict: Verdict, entry: _Entry) -> float:
         return verdict.delta + self._policy.remaining_time_weight * entry[0]
 
-    def _rank(self, verdict: Verdict, entry: _Entry) -> tuple[float, float, str]:
+    def _rank(
+        self, task_class: TaskClass, verdict: Verdict, entry: _Entry
+    ) -> tuple[float, float, str]:
         """The place of a task among the others of its group, ascending: the numbered list above.
 
         With ``least_lost_work`` the second element of an entry is minus the time from which work is lost.
         """
         _, start, task_id = entry
         if not self._by_score:
-            return (start, -verdict.delta, task_id)
+            lost = max(0.0, self._now + start) * task_class.resources.work_rate
+            return (lost, -verdict.delta, task_id)
         return (-self._score(verdict, entry), start, task_id)
 
     def _below_score(self, task_class: TaskClass, verdict: Verdict) -> int:

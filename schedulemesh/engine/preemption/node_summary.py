@@ -18,10 +18,12 @@ from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
 from schedulemesh.engine.state.tasks import RunningTask, TaskClass
 
+#: GPU-seconds by which a sum over tasks may differ from the sum over times.
+_ROUNDING = 1.0
 #: For how many lacks a node's bound is kept.
 _LACKS = 16
 
-#: Highest tier of a victim, number of victims, lost work, node id: ascending is better.
+#: Highest tier of a victim, number of victims, lost work in GPU-seconds, node id: ascending is better.
 Place = tuple[float, int, float, str]
 
 
@@ -48,9 +50,10 @@ class NodeSummary(msgspec.Struct, frozen=True, kw_only=True):
     #: (priority, what agents of at most that priority free together), ascending.
     levels: tuple[tuple[float, Resources], ...]
     count: int
-    #: Sum over tasks of the time from which work would be lost.
+    #: Sum over tasks of the time from which work would be lost, times what each holds in GPUs.
     since: float
-    tasks: int
+    #: What they hold in GPUs, each task for itself.
+    gpus: float
     #: What was found out for some lacks: see ``_least_of``.
     least: dict[Resources, tuple[float, int] | None] = {}
 
@@ -74,7 +77,7 @@ class NodeSummary(msgspec.Struct, frozen=True, kw_only=True):
             return None
         top, fewest = least
         if not fewest:
-            return (top, self.count, self.tasks * now - self.since, node_id)
+            return (top, self.count, self.gpus * now - self.since - _ROUNDING, node_id)
         return (top, fewest, 0.0, "")
 
     def _least_of(self, lack: Resources) -> tuple[float, int] | None:
@@ -134,7 +137,7 @@ def _summarise(state: MeshState, node: Node) -> NodeSummary:
     by_classes: dict[frozenset[TaskClass], Resources] = {}
     by_priority: dict[float, Resources] = {}
     each: list[Resources] = []
-    since, tasks = 0.0, 0
+    since = gpus = 0.0
     for name, amount in frees.items():
         found = _tasks_of(state, name)
         if not found:
@@ -144,8 +147,9 @@ def _summarise(state: MeshState, node: Node) -> NodeSummary:
         by_classes[classes] = by_classes.get(classes, NOTHING) + amount
         top = max(task.spec.priority for task in found)
         by_priority[top] = by_priority.get(top, NOTHING) + amount
-        since += sum(max(task.started_at, task.saved_at or 0.0) for task in found)
-        tasks += len(found)
+        held = state.agents[name].spec.resources.work_rate
+        since += sum(max(task.started_at, task.saved_at or 0.0) for task in found) * held
+        gpus += len(found) * held
     levels, freed = [], NOTHING
     for priority in sorted(by_priority):
         freed = freed + by_priority[priority]
@@ -159,7 +163,7 @@ def _summarise(state: MeshState, node: Node) -> NodeSummary:
         levels=tuple(levels),
         count=len(each),
         since=since,
-        tasks=tasks,
+        gpus=gpus,
     )
 
 

@@ -16,8 +16,8 @@ Borrowers stand in this order:
 
 1. those of the pool with the highest share first (``shares``);
 2. then those whose GPUs are idle;
-3. then the lowest price: the seconds of work lost and those that a restart costs, times one more than the
-   number of evictions that the task has suffered;
+3. then the lowest price: the seconds of work lost and those that a restart costs, times what the task holds
+   in GPUs, times one more than the number of evictions that it has suffered;
 4. then the newest start;
 5. then the lower task id.
 
@@ -92,7 +92,8 @@ class Borrowers(RankedCandidates):
         return sum_of(share.amount for share in agent.shares if share.pool_name == mine)
 
     def _place(self, task: RunningTask) -> Order:
-        price = (task.lost_work(self._now) + RESTART_S) * (1 + task.attempts.preemptions)
+        seconds = (task.lost_work(self._now) + RESTART_S) * (1 + task.attempts.preemptions)
+        price = seconds * task.resources.work_rate
         busy = task.agent_name not in self._running.idle
         rank = self._ranks[task.spec.pool_name]
         return (rank, busy, 0.0, price, -task.started_at, task.spec.task_id)

@@ -4,7 +4,9 @@ An incoming task may lack quota, and a place to run: room on one node, room for 
 group, or the group of a victim, which stays as it is. The search is the same for all of them:
 
 1. One victim that is enough by itself, the first in the order of victims (``candidates``). Where the order
-   does not tell two apart, one whose group is taken, because then no group has to be created.
+   does not tell two apart, one whose group is taken, because then no group has to be created. Where this one
+   frees more than the task needs, others with the same effective difference of priority come before it that
+   leave less idle: for one GPU a task of one GPU goes, and not a gang of 16.
 2. If there is none, several. They are sought site by site. A site is where a place is to be made: one node;
    all nodes together, for bundles that may be spread; the group of a victim; or no node at all,
    where only quota, or the pool's number of groups, is short. At each site
@@ -26,8 +28,8 @@ So no single victim can be left out, and nobody is evicted where the task could 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import cached_property
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import cached_property, partial
 
 import msgspec
 
@@ -45,7 +47,12 @@ from schedulemesh.engine.preemption.node_summary import (
     place_of,
 )
 from schedulemesh.engine.preemption.sites import KnownNodes, Site, Sites
-from schedulemesh.engine.preemption.victims import VictimAgent, VictimAgents, order_of
+from schedulemesh.engine.preemption.victims import (
+    VictimAgent,
+    VictimAgents,
+    idle_beyond,
+    order_of,
+)
 from schedulemesh.engine.state.groups import Group
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.quota import Payment
@@ -53,6 +60,8 @@ from schedulemesh.engine.state.tasks import TaskClass
 
 #: So many single victims are looked at before the nodes are.
 _FIRST_FEW = 4
+#: Among victims of so many sizes one is sought that leaves less idle than the first one, the smallest first.
+_SIZES = 8
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -151,7 +160,7 @@ class _Search:
 
     def plan(self) -> Plan | None:
         """See ``search``."""
-        single = self._single()
+        single = self._least_idle(self._single(self._class_may_suffice))
         if single is not None:
             return self._plan_of((single,), "")
         several = self._several()
@@ -159,10 +168,31 @@ class _Search:
 
     # one victim
 
-    def _single(self) -> VictimAgent | None:
-        """The first victim that is enough; of equal ones one whose group can be taken."""
+    def _least_idle(self, first: VictimAgent | None) -> VictimAgent | None:
+        """Of the single victims that are enough and have the same effective difference of priority as the
+        first one, the first of those that leave least idle.
+        """
+        if first is None:
+            return None
+        need = self._demand.short_quota if self._shape is None else self._shape.total
+        idle = first.idle_beyond(need)
+        if not idle:
+            return first
+        by_idle: dict[float, set[TaskClass]] = {}
+        for task_class in self._agents.alike(first):
+            less = idle_beyond(task_class.resources, need)
+            if less < idle:
+                by_idle.setdefault(less, set()).add(task_class)
+        for less in sorted(by_idle)[:_SIZES]:
+            victim = self._single(partial(self._may_suffice_of, by_idle[less]))
+            if victim is not None and victim.idle_beyond(need) < idle:
+                return victim
+        return first
+
+    def _single(self, keep: Callable[[TaskClass], bool]) -> VictimAgent | None:
+        """The first victim that is enough of these classes; of equal ones one whose group can be taken."""
         first: VictimAgent | None = None
-        for victim in self._agents.in_order(self._class_may_suffice):
+        for victim in self._agents.in_order(keep):
             self._tried += 1
             if first is not None and victim.order[:4] != first.order[:4]:
                 break
@@ -175,6 +205,9 @@ class _Search:
                     return victim
                 first = victim
         return first
+
+    def _may_suffice_of(self, classes: Collection[TaskClass], task_class: TaskClass) -> bool:
+        return task_class in classes and self._class_may_suffice(task_class)
 
     def _frees_quota(self, victim: VictimAgent) -> bool:
         """Whether this victim alone frees all the quota that is short."""

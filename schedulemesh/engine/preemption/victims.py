@@ -42,8 +42,12 @@ class VictimAgent(Removal, frozen=True, kw_only=True, gc=False):
 
     @property
     def lost_work(self) -> float:
-        """Seconds of work lost with it."""
-        return sum(task.lost_work for task in self.tasks)
+        """The work lost with it, in GPU-seconds."""
+        return sum(task.lost_work for task in self.tasks) * self.resources.work_rate
+
+    def idle_beyond(self, need: Resources) -> float:
+        """What it frees beyond a need, in GPUs."""
+        return idle_beyond(self.resources, need)
 
     @property
     def room(self) -> Resources:
@@ -51,6 +55,11 @@ class VictimAgent(Removal, frozen=True, kw_only=True, gc=False):
         if self.group is not None:
             return self.group.shape.total
         return self.resources if self.allocations else NOTHING
+
+
+def idle_beyond(freed: Resources, need: Resources) -> float:
+    """What becomes idle where so much is freed and no more than the need is used, in GPUs."""
+    return freed.beyond(need).gpu_equivalents
 
 
 def order_of(victim: VictimAgent) -> Order:
@@ -104,6 +113,10 @@ class VictimAgents:
     def may_preempt_groups(self) -> bool:
         """Whether the incoming task may get the group of a victim."""
         return self._group_request is not None
+
+    def alike(self, victim: VictimAgent) -> Collection[TaskClass]:
+        """The classes of which the task goes that leaves least idle, where the order takes this one."""
+        return self._candidates.alike(min(victim.tasks, key=lambda task: task.preempt_score))
 
     def in_order(self, keep: Callable[[TaskClass], bool]) -> Iterator[VictimAgent]:
         """Those with tasks of classes that ``keep`` accepts, in the order of victims, found lazily; ``keep``
