@@ -25,6 +25,7 @@ from schedulemesh.engine.placement.bundles import Room
 from schedulemesh.engine.placement.group_choice import GroupRequest, NoAssignment, no_placement
 from schedulemesh.engine.placement.placers import BundlePlacement, NoPlacement
 from schedulemesh.engine.preemption.contest import Contest
+from schedulemesh.engine.state.agents import Agent
 from schedulemesh.engine.state.lending import could_ever_borrow, idle_in_cohort
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
@@ -98,8 +99,8 @@ def cluster_out_of_resources(state: MeshState, need: Resources) -> Refused:
     short = need.beyond(biggest)
     return Refused(
         reason=Reason.CLUSTER_OUT_OF_RESOURCES,
-        error=f"no node of the cluster could ever hold {need}; the closest of {len(state.cluster.nodes)} "
-        f"lacks {short}",
+        error=f"no node of the cluster as it is now could hold {need}, even empty; the closest of "
+        f"{len(state.cluster.nodes)} lacks {short}",
         short_node=short,
         hint=bytes_hint(need),
     )
@@ -273,7 +274,7 @@ def group_out_of_resources(state: MeshState, shape: GroupShape) -> Refused:
     short = NOTHING if isinstance(placement, BundlePlacement) else placement.short
     return Refused(
         reason=Reason.CLUSTER_OUT_OF_RESOURCES,
-        error=f"the cluster could never hold the placement group {shape}: "
+        error=f"the cluster as it is now could not hold the placement group {shape}, even empty: "
         + _why(shape, placement),
         short_node=short,
         hint=bytes_hint(max(shape.bundles, key=lambda bundle: bundle.memory)),
@@ -386,3 +387,30 @@ def _why(shape: GroupShape, placement: BundlePlacement | NoPlacement) -> str:
     if not placement.short:
         lack = f"the closest node, {placement.node_id}, has no whole GPU left for it"
     return f"{which}: {lack}" + (f"; {placement.reason}" if placement.reason else "")
+
+
+def loss_of(state: MeshState, agent: Agent) -> str:
+    """How an agent was lost that nobody has ended, as far as the nodes tell it, as a sentence."""
+    group = state.groups.by_id.get(agent.group_id or "")
+    members = () if agent.process is None else agent.process.members
+    node_ids = [agent.node_id, *(member.node_id for member in members)]
+    if group is not None:
+        node_ids += group.node_ids
+    known = state.cluster.nodes if state.nodes_known else node_ids
+    gone = sorted({node_id for node_id in node_ids if node_id and node_id not in known})
+    if gone:
+        nodes = f"node {gone[0]} was" if len(gone) == 1 else f"nodes {', '.join(gone)} were"
+        return f"{nodes} lost, on which {_what_ran(agent)}"
+    if agent.spec.lease is not None:
+        return f"the placement groups of lease {agent.spec.name!r} are gone from Ray"
+    if agent.spec.gang is not None:
+        return f"a process of gang {agent.spec.name!r} died although nobody ended it"
+    return f"the process of agent {agent.spec.name!r} died although nobody ended it"
+
+
+def _what_ran(agent: Agent) -> str:
+    """What of an agent is on its nodes, as a clause."""
+    if agent.spec.lease is not None:
+        return f"lease {agent.spec.name!r} had placement groups"
+    kind = "gang" if agent.spec.gang is not None else "agent"
+    return f"{kind} {agent.spec.name!r} ran"

@@ -146,6 +146,15 @@ class Agents:
         places = (record.place for record in self._records.values())
         return {(place.namespace, place.actor_name) for place in places if place is not None}
 
+    async def all_live(self, processes: Iterable[Agent]) -> bool:
+        """Whether Ray knows none of these processes to be dead; True where it cannot be asked."""
+        try:
+            living = await self._backend.living_actors()
+        except BackendError as error:
+            logger.debug("cannot ask which actors live: %s", error)
+            return True
+        return all(self.where(process) in living for process in processes)
+
     async def adopt(self, agent: Agent) -> None:
         """Take over an agent that a former supervisor started."""
         place = self.know(agent)

@@ -22,6 +22,7 @@ from schedulemesh.protocol.agents import (
     unpack,
 )
 from schedulemesh.runtime.agent_registry import Agents
+from schedulemesh.runtime.gangs import processes_of
 from schedulemesh.runtime.reactor import Reactor
 from schedulemesh.runtime.user_code import UserCode
 
@@ -65,6 +66,7 @@ class TaskRuns:
         agent = self._reactor.state.agents.get(order.agent_name)
         if agent is None:
             return None
+        processes = processes_of(self._reactor.state, agent)
         names = agent.spec.process_names
         to_host = RunOrder(
             task_id=order.task_id,
@@ -74,7 +76,11 @@ class TaskRuns:
         )
         if agent.spec.gang is None:
             return await self._agents.run(order.agent_name, order.incarnation, to_host)
-        return await self._of_gang(names, order.incarnation, to_host)
+        report = await self._of_gang(names, order.incarnation, to_host)
+        if report is not None and report.reason is not None:
+            # The others fail when one of them dies with its node: the gang is lost, which is found out soon.
+            return report if await self._agents.all_live(processes) else None
+        return report
 
     async def _of_gang(
         self, names: Sequence[str], incarnation: int, order: RunOrder

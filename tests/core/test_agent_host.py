@@ -26,6 +26,8 @@ from schedulemesh.protocol.agents import (
     Handled,
     Report,
     Result,
+    RunOrder,
+    RunReport,
     SavedState,
     ShippedClass,
     pack,
@@ -146,6 +148,44 @@ def test_a_constructor_that_raises_anything_is_reported_as_text(cls, fault):
 def test_a_restore_that_raises_anything_is_reported_as_text(cls, fault):
     report = report_of(host_of(cls, "restore_state", fault, saved=SAVED))
     assert type(fault).__name__ in report.error
+    assert report.restore_failed
+    assert not report_of(host_of(cls, "init", fault, saved=SAVED)).restore_failed
+
+
+class Counting:
+    """As the documents show it: it takes what it has saved."""
+
+    def __init__(self, name, labels):
+        self.count = 0
+
+    def restore_state(self, saved):
+        self.count = saved["count"]
+
+    def run(self, fault):
+        raise fault
+
+
+def test_where_nothing_was_saved_an_object_starts_anew():
+    payload = msgspec.structs.replace(SAVED, source="payload", state=None)
+    report = report_of(host_of(Counting, saved=payload))
+    assert (report.error, report.state_restored) == ("", False)
+    count = msgspec.structs.replace(SAVED, state=cloudpickle.dumps({"count": 7}))
+    assert report_of(host_of(Counting, saved=count)).state_restored is True
+
+
+def ended_by(fault):
+    """The report of a run that raises this."""
+    arguments = ship_arguments((fault,), {}).data
+    order = RunOrder(task_id="t", method="run", arguments=arguments, limit_bytes=10_000)
+    return unpack(host_of(Counting).schedulemesh_run(pack(order)), RunReport)
+
+
+def test_a_run_that_exits_has_failed_and_one_whose_process_is_terminated_has_not_ended():
+    assert ended_by(SystemExit(3)).reason == "run_raised"
+    ended = SystemExit(1)
+    ended.ray_terminate_msg = "The process receives a SIGTERM."
+    with pytest.raises(SystemExit):
+        ended_by(ended)
 
 
 @faults

@@ -53,7 +53,7 @@ def test_the_closest_node_is_named_for_what_no_node_could_ever_have():
     mesh = Mesh(pool("p", cpu=99, gpu=9), nodes=[node("a", cpu=8), node("b", cpu=4, gpu=1)])
     refused = mesh.submit("t", cpu=9, gpu=1)
     assert refused.short_node == amount(cpu=5)
-    assert "could ever hold cpu 9, gpu 1" in refused.error
+    assert "could hold cpu 9, gpu 1, even empty" in refused.error
 
 
 def test_without_any_pool_the_refusals_say_so():

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+from schedulemesh.domain.agent import GangSpec
+from schedulemesh.domain.lease import LeaseSpec
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Pending, Refused
 from tests.engine.builders import Mesh, amount, node, on, pool
@@ -131,3 +135,44 @@ def test_a_process_that_ray_restarted_is_a_new_life():
     assert (agent.phase.pid, agent.restarts) == (77, 1)
     late = s.AgentRestarted(agent_name="a", incarnation=incarnation - 1, pid=1)
     assert mesh.handle(late).facts == ()
+
+
+def lost_on(nodes, mesh):
+    """What is said of task ``t`` once only these nodes are left and its processes are gone."""
+    mesh.observe(*nodes)
+    mesh.die("t")
+    return mesh.engine.explain("t", mesh.now)
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"cpu": 1}, "node a was lost, on which agent 't' ran; no state of it is stored"),
+        (
+            {"bundles": [{"cpu": 1}] * 2, "gang": GangSpec(strategy="STRICT_SPREAD")},
+            "node a was lost, on which gang 't' ran; no state of it is stored",
+        ),
+        (
+            {"bundles": [{"cpu": 1}] * 2, "lease": LeaseSpec(strategy="STRICT_SPREAD")},
+            "node a was lost, on which lease 't' had placement groups",
+        ),
+    ],
+)
+def test_a_loss_names_the_node(how, said):
+    mesh = Mesh(pool("p", cpu=4), nodes=[node("a", cpu=2), node("b", cpu=2)])
+    given = {"class_key": "c"} if "lease" not in how else {}
+    mesh.submit("t", **given, **how)
+    mesh.make_all()
+    mesh.report("t", **({"node_id": "a"} if "cpu" in how else {}))
+    found = lost_on([node("b", cpu=2)], mesh)
+    assert (found.state, found.error) == ("lost", said)
+    assert ("lease()" in found.hint) is ("lease" in how)
+
+
+def test_a_process_that_dies_on_a_living_node_is_called_that():
+    mesh = Mesh(pool("p", cpu=4), nodes=[node("a", cpu=2)])
+    mesh.run("t", cpu=1, class_key="c")
+    mesh.save("t")
+    found = lost_on([node("a", cpu=2)], mesh)
+    died = "the process of agent 't' died although nobody ended it"
+    assert found.error == f"{died}; its last saved state is stored"

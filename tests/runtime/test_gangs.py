@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
 from schedulemesh.domain.agent import AgentSpec, GangSpec, MemberProcess, MemberSpec
+from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.instructions import StartAgent
 from schedulemesh.engine.messages.stimuli import AgentReported, AgentStartFailed
-from schedulemesh.protocol.agents import AgentInit, SavedState, pack, unpack
+from schedulemesh.protocol.agents import AgentInit, RunReport, SavedState, pack, unpack
 from schedulemesh.runtime.agent_start import AgentStart
 from schedulemesh.runtime.gangs import (
     member_orders,
@@ -21,6 +23,7 @@ from schedulemesh.runtime.gangs import (
     start_together,
     states_of,
 )
+from schedulemesh.runtime.task_runs import TaskRuns
 from tests.engine.builders import Mesh, node, pool
 
 ONE, TWO = (parse_resources({"cpu": amount}) for amount in (1, 2))
@@ -175,3 +178,37 @@ def test_a_member_that_fails_ends_all_and_gives_the_reason():
     assert result.reason == Reason.AGENT_START_TIMEOUT
     assert "'g-1': broken" in result.error
     assert set(agents.ended) == {"g-0", "g-1"}
+
+
+class Ranks:
+    """The runs of a gang's members: rank 1 fails; whether all processes live."""
+
+    def __init__(self, live):
+        self.live = live
+
+    async def run(self, name, incarnation, order):
+        if name == "g-1":
+            return RunReport(kept=b"", reason=TaskEndReason.RUN_RAISED, error="connection reset")
+        return await asyncio.Event().wait()
+
+    async def all_live(self, processes):
+        assert [process.spec.name for process in processes] == ["g-0", "g-1"]
+        return self.live
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_a_member_that_fails_because_another_is_dead_ends_no_run(live):
+    mesh = Mesh(pool("p", cpu=4), nodes=[node("n1", cpu=4)])
+    mesh.submit("g", bundles=[{"cpu": 1}] * 2, gang=GangSpec(), run="train", class_key="c")
+    mesh.make_all()
+    mesh.report("g")
+    (order,) = mesh.runs["g"]
+    reported = []
+
+    async def report(stimulus, blobs):
+        reported.append(stimulus)
+
+    reactor = SimpleNamespace(state=mesh.state, result_bytes=1000, report=report)
+    code = SimpleNamespace(argument_bytes=lambda key: asyncio.sleep(0))
+    asyncio.run(TaskRuns(Ranks(live), reactor, code).run(order))
+    assert [one.error for one in reported] == ["rank 1: connection reset"] * live

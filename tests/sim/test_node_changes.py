@@ -148,7 +148,7 @@ def test_a_simulation_that_cannot_go_on_says_what_waits_and_why():
         run(jobs, change(100, "1-node", "lost"))
     for part in (
         "2 jobs have not ended, and nothing happens after",
-        "Job 'other' needs gpu 16 and waits: the cluster could never hold",
+        "Job 'other' needs gpu 16 and waits: the cluster as it is now could not hold",
         "Leave such jobs out of the trace, or simulate nodes",
     ):
         assert part in str(said.value)

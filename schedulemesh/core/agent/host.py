@@ -103,7 +103,9 @@ class AgentHost:
     def _sm_run_end(self, run: RunOrder) -> bytes:
         try:
             value = self._sm_runs.call_of(run, self._sm_object)()
-        except BaseException as error:  # noqa: BLE001  # user code raises anything
+        except BaseException as error:  # user code raises anything
+            if _is_terminated(error):
+                raise  # the process ends, which is no failure of the run
             return self._sm_runs.raised(run, error)
         return self._sm_runs.returned(run, value)
 
@@ -211,6 +213,13 @@ def host_class(
     """
     body = {method.name: _forward(method) for method in shipped.methods}
     return type(shipped.name, (bases[shipped.is_async],), body)
+
+
+def _is_terminated(error: BaseException) -> bool:
+    """Whether this is what Ray raises where SIGTERM ends the process, as it does when the placement group of
+    an actor is removed or its node is shut down.
+    """
+    return isinstance(error, SystemExit) and "SIGTERM" in getattr(error, "ray_terminate_msg", "")
 
 
 def _resolved(refs: Sequence[ObjectRef]) -> Sequence[UserValue]:

@@ -30,6 +30,7 @@ from schedulemesh.engine.admission.requeue import (
     task_without_room,
     victims_to_requeue,
 )
+from schedulemesh.engine.explain import loss_of
 from schedulemesh.engine.lifecycle.eviction import all_preempted
 from schedulemesh.engine.lifecycle.groups import grow, leave, make, whole
 from schedulemesh.engine.messages.demand_facts import RoomLost
@@ -183,6 +184,8 @@ def _terminate(
     """Answer the clients that asked for the eviction of one of its tasks, before the task is removed."""
     returning = victims_to_requeue(tx, agent) if reason is EndReason.PREEMPTED else []
     failed = task_to_retry(tx.state, agent) if reason in _FAILURES else None
+    if reason is EndReason.LOST and agent.committed:
+        error = error or loss_of(tx.state, agent)
     evicted = all_preempted(tx, agent)
     tx.emit(
         AgentEnded(

@@ -48,7 +48,8 @@ def _why(state: MeshState, ended: EndedTask) -> tuple[str, str]:
     if ended.reason == TaskEndReason.PREEMPTED and eviction is not None:
         return _evicted(eviction) + "; it does not wait in the queue", _RESUBMIT
     if ended.reason == TaskEndReason.LOST:
-        return _lost(state, ended), _REBUILD
+        again = "request another one with lease()" if ended.kind == "lease" else _REBUILD
+        return _lost(state, ended), again
     error = ended.error or _MEANINGS.get(ended.reason, "")
     if ended.result_key is not None:
         return (
@@ -76,7 +77,9 @@ def _lost(state: MeshState, ended: EndedTask) -> str:
     keys = {} if lost is None else {spec.task_id: key for spec, key in lost.tasks}
     stored = keys.get(ended.spec.task_id) is not None
     saved = "its last saved state is stored" if stored else "no state of it is stored"
-    return f"the process of its agent {ended.agent_name!r} died, or its node was lost; {saved}"
+    if ended.kind == "lease":
+        return ended.error or f"lease {ended.agent_name!r} was lost"
+    return f"{ended.error or f'its agent {ended.agent_name!r} was lost'}; {saved}"
 
 
 def _result(ended: EndedTask) -> str:

@@ -229,7 +229,7 @@ class AgentEnded(Fact, tag="agent_ended", frozen=True, kw_only=True):
     incarnation: int
     at: float
     reason: EndReason
-    #: Why it could not be started; empty: it ran, or nobody knows.
+    #: Why it could not be started, or how it was lost; empty: neither, or nobody knows.
     error: str = ""
 
 
