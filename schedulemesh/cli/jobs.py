@@ -73,6 +73,16 @@ def submit(
     checkpoint_dir: Annotated[
         str | None, typer.Option(help="A folder on all nodes that every attempt finds again.")
     ] = None,
+    driver_cpus: Annotated[
+        float | None, typer.Option(min=0, help="CPUs of its claim that the driver itself holds.")
+    ] = None,
+    driver_gpus: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="GPUs of its claim that the driver itself holds; else all, until it connects to Ray.",
+        ),
+    ] = None,
     grace: Annotated[
         float | None, typer.Option(min=0, help="Seconds from the notice of an eviction to its end.")
     ] = None,
@@ -122,6 +132,8 @@ def submit(
         "env": _variables(env or ()),
         "runtime_env": None if runtime_env is None else _runtime_env(runtime_env),
         "checkpoint_dir": checkpoint_dir,
+        "driver_cpus": driver_cpus,
+        "driver_gpus": driver_gpus,
         "grace_s": grace,
         "over_claim": over_claim,
         "owner": owner,

@@ -110,6 +110,10 @@ class SavedState(msgspec.Struct, frozen=True, kw_only=True):
         return self.state is not None or any(state is not None for state in self.members)
 
 
+#: The Ray namespace of the actors that hold devices for drivers; each is named after the owner of its job.
+DEVICES_NAMESPACE = "schedulemesh_devices"
+
+
 class JobStart(msgspec.Struct, frozen=True, kw_only=True):
     """Which attempt of which job a runner runs."""
 
@@ -125,6 +129,8 @@ class JobStart(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     #: Where Ray fetches the working directory from that was sent with the job; empty: none was.
     working_dir: str = ""
+    #: CPUs and GPUs of its claim by node.
+    claimed: dict[str, tuple[float, float]] = {}
 
 
 class AgentInit(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,6 +13,8 @@ from urllib.parse import urlsplit
 
 from schedulemesh.domain.containers import as_elements, as_items, plain_data
 from schedulemesh.domain.names import as_text
+from schedulemesh.domain.numbers import parse_number
+from schedulemesh.domain.resources import MAX_AMOUNT, parse_resources, sum_of
 from schedulemesh.errors import InvalidRequestError, shown
 
 #: Words of a command that a shell would obey; a program that gets them can do nothing with them.
@@ -63,6 +65,10 @@ class JobCommand:
     runtime_env: Mapping[str, Any] = field(default_factory=dict)
     #: The folder that every attempt finds again; empty: one on the node.
     checkpoint_dir: str = ""
+    #: What of the claim the driver itself holds, beside what it starts in Ray; both None: its GPUs, until it
+    #: connects to Ray.
+    driver_cpus: float | None = None
+    driver_gpus: float | None = None
 
 
 def parse_command(
@@ -89,6 +95,7 @@ def parse_command(
         env=_variables(given.get("env"), "env"),
         runtime_env=runtime_env,
         checkpoint_dir="" if checkpoint_dir is None else _absolute(checkpoint_dir),
+        **_driver_part(given),
     )
     return command, archive
 
@@ -100,6 +107,29 @@ def is_uri(given: object) -> bool:
         return text is not None and bool(urlsplit(text).scheme)
     except ValueError:
         return False
+
+
+def _driver_part(given: Mapping[str, object]) -> dict[str, float | None]:
+    """What the driver itself holds of the claim. Raises InvalidRequestError for amounts that Ray cannot give,
+    and for more than is claimed where that is given.
+    """
+    part: dict[str, float | None] = {}
+    for kind in ("cpu", "gpu"):
+        name = f"driver_{kind}s"
+        amount = given.get(name)
+        part[name] = None if amount is None else parse_number(amount, name, 0.0, MAX_AMOUNT)
+    asked = parse_resources(
+        {kind: part[f"driver_{kind}s"] or None for kind in ("cpu", "gpu")}, "the driver's part"
+    )
+    claimed = [given.get("resources")] if given.get("bundles") is None else given["bundles"]
+    if isinstance(claimed, list | tuple) and None not in claimed:
+        total = sum_of(parse_resources(bundle) for bundle in claimed)
+        if asked.beyond(total):
+            raise InvalidRequestError(
+                f"driver_cpus and driver_gpus ask for {asked.beyond(total)} more than the job claims, which "
+                f"is {total}; they are a part of it"
+            )
+    return part
 
 
 def _check_no_files(runtime_env: Mapping[str, object]) -> None:

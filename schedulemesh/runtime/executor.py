@@ -11,7 +11,7 @@ import msgspec
 from typing_extensions import assert_never
 
 from schedulemesh.domain.agent import JobSpec
-from schedulemesh.domain.resources import Resources
+from schedulemesh.domain.resources import UNIT, Resources
 from schedulemesh.engine.lifecycle.agents import current
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.instructions import (
@@ -26,6 +26,7 @@ from schedulemesh.engine.messages.instructions import (
     StartAgent,
     StopAgent,
 )
+from schedulemesh.engine.state.job_updates import claimed_by_node
 from schedulemesh.engine.transaction import Step
 from schedulemesh.errors import JournalError
 from schedulemesh.protocol.agents import AgentInit, JobStart, MessageError
@@ -379,7 +380,15 @@ class Executor:
             owner=owner_of(*address),
             folder=self.job_folder,
             working_dir=await self._working_dir(order.agent.job),
+            claimed=self._claimed(order.agent.name),
         )
+
+    def _claimed(self, agent_name: str) -> dict[str, tuple[float, float]]:
+        """CPUs and GPUs of an agent's claim by node."""
+        state = self.reactor.state
+        agent = state.agents.get(agent_name)
+        by_node = {} if agent is None else claimed_by_node(state.groups, state.cluster, agent)
+        return {n: (claim.cpu / UNIT, claim.gpu / UNIT) for n, claim in by_node.items()}
 
     async def _working_dir(self, job: JobSpec) -> str:
         """Where Ray fetches the working directory from that was sent with a job; empty: none was."""

@@ -17,6 +17,7 @@ from schedulemesh.engine.messages.job_stimuli import JobBeyondClaim
 from schedulemesh.engine.state.agents import Agent
 from schedulemesh.engine.state.job_updates import claimed_by_node
 from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.protocol.agents import DEVICES_NAMESPACE
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.backend import NodeView
 from schedulemesh.runtime.cluster_usage import ClusterUsage
@@ -153,7 +154,8 @@ def _used_by_owner(usage: ClusterUsage) -> dict[str, dict[str, Resources]]:
     owners = {job_id: job.metadata.get(OWNER, job_id) for job_id, job in usage.jobs.items()}
     parts: dict[str, list[tuple[str, Resources]]] = {}
     for holder in usage.holders:
-        if owner := owners.get(holder.job_id, ""):
+        of_driver = holder.name if holder.namespace == DEVICES_NAMESPACE else ""
+        if owner := of_driver or owners.get(holder.job_id, ""):
             parts.setdefault(owner, []).extend(holder.held)
     return {owner: _by_node(found) for owner, found in parts.items()}
 

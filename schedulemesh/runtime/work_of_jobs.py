@@ -9,6 +9,7 @@ import msgspec
 from schedulemesh.domain.resources import NOTHING, Resources, sum_of
 from schedulemesh.engine.messages.explanation import ExternalJob
 from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.protocol.agents import DEVICES_NAMESPACE
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.cluster_usage import ClusterUsage, Holder, RayJob
 from schedulemesh.runtime.gangs import every_process
@@ -95,7 +96,8 @@ def external_holders(
             mine = holder.name.startswith(group_mark)
         else:
             marked = holder.namespace == agents.namespace and holder.name.startswith(own_actors)
-            mine = marked or (holder.namespace, holder.name) in ours
+            of_driver = holder.namespace == DEVICES_NAMESPACE and holder.name in owners
+            mine = marked or of_driver or (holder.namespace, holder.name) in ours
         if not mine and holder.job_id not in own_jobs:
             yield holder
 

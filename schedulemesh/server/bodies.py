@@ -188,6 +188,9 @@ class NewJob(_Submitted, frozen=True, kw_only=True):
     runtime_env: dict[str, Any] | None = None
     #: The folder on all nodes that every attempt finds again; null: one on the node.
     checkpoint_dir: str | None = None
+    #: What of its claim the driver itself holds; both null: its GPUs, until it connects to Ray.
+    driver_cpus: float | None = None
+    driver_gpus: float | None = None
     #: How often it is started again after its driver failed or was lost.
     max_retries: int = 0
     #: "requeue" or "drop" when it is evicted.

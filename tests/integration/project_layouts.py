@@ -107,7 +107,7 @@ LAYOUTS = {
             "say([os.environ.get(n) for n in ('A', 'B', 'C')], os.environ['PATH'].split(':')[-1])"
         },
         runtime_env={
-            "env_vars": {"A": "${HOME}/x", "B": "-${NOT_SET}-", "C": "$HOME", "PATH": "${PATH}:/mine"}
+            "env_vars": {"A": "${HOME}/x", "B": "-${NOT_SET}-", "C": "$HOME", "PATH": "${COMMANDS}:/mine"}
         },
     ),
     "what git ignores": Layout(

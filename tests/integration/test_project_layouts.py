@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import ray
@@ -25,6 +26,14 @@ def folders(tmp_path):
     return made
 
 
+def environment(layout):
+    """The runtime environment of a project, with the commands of this environment found first."""
+    commands = f"{Path(sys.executable).parent}:${{PATH}}"
+    given = {"PATH": commands, **layout.runtime_env.get("env_vars", {})}
+    given["PATH"] = given["PATH"].replace("${COMMANDS}", commands)
+    return {**layout.runtime_env, "env_vars": given}
+
+
 def printed(log):
     """What a driver says of what it has found."""
     return [line for line in log.splitlines() if line.startswith("> ")]
@@ -35,7 +44,7 @@ def under_ray(folders):
     given = {
         name: {
             "entrypoint": layout.entrypoint,
-            "runtime_env": {"working_dir": str(folders[name]), **layout.runtime_env},
+            "runtime_env": {"working_dir": str(folders[name]), **environment(layout)},
         }
         for name, layout in LAYOUTS.items()
     }
@@ -55,7 +64,7 @@ def under_ray(folders):
 def under_the_scheduler(mesh, folders):
     """The same of jobs of the scheduler."""
     for name, layout in LAYOUTS.items():
-        given = {"working_dir": folders[name], "runtime_env": layout.runtime_env, "queue": True}
+        given = {"working_dir": folders[name], "runtime_env": environment(layout), "queue": True}
         assert mesh.submit_job(name, layout.entrypoint, "p", {"cpu": 2}, **given)["success"]
     assert mesh.wait(list(LAYOUTS), timeout=240)["pending"] == []
     return {name: (code_of(mesh, name), printed("".join(mesh.job_logs(name)))) for name in LAYOUTS}

@@ -13,7 +13,7 @@ from schedulemesh.core.agent.agent_actor import AgentActor
 from schedulemesh.core.agent.job_folders import LogWriter, job_folder
 from schedulemesh.domain.resources import NOTHING, parse_resources
 from schedulemesh.errors import InvalidRequestError, TaskFailedError
-from schedulemesh.protocol.agents import AgentInit
+from schedulemesh.protocol.agents import DEVICES_NAMESPACE, AgentInit
 from schedulemesh.protocol.job_logs import JobKey
 from schedulemesh.runtime.backend import BackendError, NodeView
 from schedulemesh.runtime.cluster_usage import ClusterUsage, Holder, RayJob
@@ -81,6 +81,7 @@ def test_the_runner_takes_nothing_and_is_told_its_attempt(calls, service):
     job = msgspec.msgpack.decode(actor.request.init, type=AgentInit).job
     assert (job.task_id, job.attempt, job.scheduler, job.namespace) == ("j", 1, "mesh", "space")
     assert job.owner == f"space/{actor.request.name}"
+    assert job.claimed == {actor.node_id: (2.0, 0.0)}
     (listed,) = calls.jobs()["jobs"]
     assert (listed["task_id"], listed["state"], listed["attempt"]) == ("j", "running", 1)
     assert listed["resources"] == {"cpu": 2.0}
@@ -198,6 +199,23 @@ def test_the_folder_of_a_job_is_handed_to_ray_before_its_runner_starts(calls, se
     calls.cancel_task("j")
     submit(calls, "again", working_dir=tmp_path / "code")
     assert service.backend.folders == {uri: archive}
+
+
+def test_what_the_driver_itself_holds_is_used_of_its_claim_and_not_external(service, calls):
+    submit(calls)
+    (runner,) = service.backend.actors
+    holder = Holder(
+        ray_id="d",
+        is_group=False,
+        job_id="01000000",
+        name="/".join(runner.address),
+        namespace=DEVICES_NAMESPACE,
+        held=(("own", parse_resources({"cpu": 1})),),
+    )
+    service.backend.used = ClusterUsage(jobs={}, holders=(holder,))
+    (job,) = calls.jobs()["jobs"]
+    assert (job["used"], job["beyond_claim"]) == ({"cpu": 1.0}, {})
+    assert calls.external_usage()["jobs"] == []
 
 
 def test_a_running_job_is_listed_with_what_its_drivers_hold(service, calls):

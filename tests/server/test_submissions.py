@@ -56,6 +56,7 @@ def test_a_job_runs_with_what_its_body_says(api):
         "env": {"A": "1"},
         "runtime_env": {"working_dir": "s3://bucket/code.zip"},
         "checkpoint_dir": "/shared/train",
+        "driver_cpus": 0.5,
         "grace_s": 20,
         "max_retries": 2,
         "over_claim": "end",
@@ -79,6 +80,7 @@ def test_a_job_runs_with_what_its_body_says(api):
         env={"A": "1"},
         runtime_env={"working_dir": "s3://bucket/code.zip"},
         checkpoint_dir="/shared/train",
+        driver_cpus=0.5,
     )
     job, task = request.submission.agent.job, request.submission.task
     assert (job.grace_s, job.over_claim) == (20.0, "end")

@@ -19,6 +19,7 @@ import ray
 
 from schedulemesh.config.private_files import make_private_folder, open_private
 from schedulemesh.core.agent.control_channel import current
+from schedulemesh.core.agent.job_devices import JobDevices
 from schedulemesh.core.agent.job_folders import (
     LogWriter,
     job_folder,
@@ -94,6 +95,7 @@ class JobRunner:
         self._deadline: float | None = None
         #: Whether the driver was, or is to be, terminated.
         self._stopped = False
+        self._devices = JobDevices(job, command, node_id())
 
     def run_driver(self) -> dict[str, Any]:
         """Run the driver to its end: its exit code, the attempt, and the node. Raises JobFailedError for
@@ -111,9 +113,12 @@ class JobRunner:
             threading.Thread(target=work, name="schedulemesh-job", daemon=True).start()
         log = LogWriter(self._folder, self._job.attempt)
         try:
+            if said := self._devices.take():
+                log.write(f"[schedulemesh] {said}\n".encode())
             code = self._run(log)
         finally:
             self._ended.set()
+            self._devices.release()
             log.close()
         return self._result(code, log.last_line)
 
@@ -166,6 +171,12 @@ class JobRunner:
         assert driver.stdout is not None  # noqa: S101  # it was asked for
         output = _Output(driver.stdout, log)
         output.start()
+        threading.Thread(
+            target=self._devices.release_when_connected,
+            args=(driver.pid, self._ended),
+            name="schedulemesh-devices",
+            daemon=True,
+        ).start()
         code = driver.wait()
         output.wait()
         return code
@@ -212,7 +223,9 @@ class JobRunner:
         }
         chosen = dict(runtime_env.get("env_vars") or {})
         base = driver_environment(os.environ, node_environment(), chosen)
-        return {**base, **job_variables(self._job, runtime_env), **own, **self._command.env}
+        devices = self._devices.environment(base, chosen)
+        variables = job_variables(self._job, runtime_env)
+        return {**base, **devices, **variables, **own, **self._command.env}
 
     def _signal_those_who_asked(self) -> None:
         """Send SIGUSR1 to the processes of the driver's session that have installed a handler for it."""

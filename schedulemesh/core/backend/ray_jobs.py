@@ -19,6 +19,7 @@ from schedulemesh.core.backend.ray_internals import (
     group_entries,
     job_entries,
 )
+from schedulemesh.protocol.agents import DEVICES_NAMESPACE
 
 #: The key in the metadata of a Ray job that names its owner.
 OWNER = "schedulemesh_actor"
@@ -52,14 +53,24 @@ def end_jobs(owner: str) -> int:
     """See Backend.end_jobs."""
     jobs = [job for job in map(gcs_pb2.JobTableData.FromString, job_entries())
             if owner in (job.config.metadata.get(OWNER), job.job_id.hex())]  # fmt: skip
-    if not jobs:
+    held = _devices_of(owner)
+    if not jobs and not held:
         return 0
     job_ids = {job.job_id for job in jobs}
-    actors, groups = _living_actors(job_ids), _groups_of(job_ids)
+    actors, groups = _living_actors(job_ids) | held, _groups_of(job_ids)
     end_actors(actors)
     for group_id in groups:
         remove_settled(PlacementGroup(ray.PlacementGroupID(group_id)))
     return len(actors) + len(groups) + sum(not job.is_dead for job in jobs)
+
+
+def _devices_of(owner: str) -> set[str]:
+    """The actor that holds devices for the driver of a runner."""
+    try:
+        handle = ray.get_actor(owner, namespace=DEVICES_NAMESPACE)
+    except ValueError:
+        return set()
+    return {handle._actor_id.hex()}  # noqa: SLF001  # Ray has no public name for it
 
 
 def _living_actors(job_ids: set[bytes]) -> set[str]:

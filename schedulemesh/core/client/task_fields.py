@@ -139,6 +139,9 @@ class JobFields(TypedDict, total=False):
     runtime_env: Mapping[str, object] | None
     #: The folder that every attempt finds again; None: one on the node.
     checkpoint_dir: str | os.PathLike[str] | None
+    #: What of its claim the driver itself holds; both None: its GPUs, until it connects to Ray.
+    driver_cpus: float | None
+    driver_gpus: float | None
     #: Seconds from the notice of an eviction to the end of the driver; None: as the policy says, at least 30.
     grace_s: float | None
     #: "warn" or "end": what happens where it holds more in Ray than it claims; None: as the policy says.

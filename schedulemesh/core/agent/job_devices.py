@@ -1,0 +1,177 @@
+"""The part of a job's claim that its driver itself holds in Ray, and the devices that it sees.
+
+A claim is for what the driver starts in Ray, so Ray knows of no device that the driver could use by itself. A
+small actor beside the runner holds devices in its place, and Ray says to it which they are. Where no part is
+asked for, it holds all GPUs of the claim on this node until the driver connects to Ray, so that a script that
+never does is not given the same devices as another one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray._private import accelerators
+from ray.exceptions import GetTimeoutError, RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from schedulemesh.errors import JobFailedError
+from schedulemesh.protocol.agents import DEVICES_NAMESPACE, JobStart
+from schedulemesh.protocol.job_command import JobCommand
+
+#: Seconds that Ray may take to give the driver its part of the claim: one that was asked for, and another.
+_ASKED_FOR_S, _BY_DEFAULT_S = 60.0, 15.0
+#: Seconds between two looks at whether the driver has connected to Ray, by its files and by Ray's table.
+_LOOK_S, _TABLE_S = 0.25, 30.0
+#: How the log of a process that is connected to Ray begins; the process keeps it open.
+_LOG_OF_DRIVERS = "python-core-driver-"
+#: The key in the metadata of a Ray job that names its owner.
+_OWNER = "schedulemesh_actor"
+_THREADS = "OMP_NUM_THREADS"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriverPart:
+    """What the driver itself takes of its claim."""
+
+    cpus: float
+    gpus: float
+    #: Whether it was asked for; otherwise it is given up when the driver connects to Ray.
+    asked_for: bool
+
+
+class JobDevices:
+    """Holds the driver's part of a claim in Ray from ``take`` to ``release``."""
+
+    def __init__(self, job: JobStart, command: JobCommand, node_id: str) -> None:
+        self._job, self._node_id = job, node_id
+        cpus, gpus = job.claimed.get(node_id, (0.0, 0.0))
+        self.part = driver_part(command, cpus, gpus)
+        #: The threads of numerical libraries; 0: as many as the claim has CPUs on this node.
+        self._threads = int(cpus if command.driver_cpus is None else command.driver_cpus)
+        self._holder: Any = None
+        self._ids: str | None = None
+
+    def take(self) -> str:
+        """Hold the driver's part: a line for its log, or none. Raises JobFailedError where Ray does not give
+        what was asked for.
+        """
+        part = self.part
+        if not (part.gpus or (part.cpus and part.asked_for)):
+            return ""
+        limit_s = _ASKED_FOR_S if part.asked_for else _BY_DEFAULT_S
+        try:
+            self._holder = self._held()
+            self._ids = ray.get(self._holder.ids.remote(), timeout=limit_s)
+        except (RayError, ValueError) as error:
+            self.release()
+            why = f"within {limit_s:g} s" if isinstance(error, GetTimeoutError) else f"({error})"
+            amounts = f"{part.gpus:g} GPUs and {part.cpus:g} CPUs"
+            what = f"Ray has not given the driver {amounts} of its claim {why}"
+            if part.asked_for:
+                raise JobFailedError(what, self._job.task_id, exit_code=1) from error
+            return f"{what}; it sees no GPU"
+        if part.asked_for:
+            return f"the driver holds {part.cpus:g} CPUs and GPU {self._ids or '-'} of its claim"
+        return (
+            f"the driver sees GPU {self._ids}, all that it claims here; its actors and tasks get them as "
+            "soon as it connects to Ray, and --driver-gpus keeps a part for the driver"
+        )
+
+    def release(self) -> None:
+        """Give up what is held, at once."""
+        holder, self._holder = self._holder, None
+        if holder is not None:
+            with contextlib.suppress(RayError, ValueError):
+                ray.kill(holder, no_restart=True)
+
+    def release_when_connected(self, session: int, ended: threading.Event) -> None:
+        """Return when the processes of a session have ended, or one of them has connected to Ray, which then
+        has what was held by default.
+        """
+        if self._holder is None or self.part.asked_for:
+            return
+        waited = 0.0
+        while not ended.wait(_LOOK_S):
+            waited += _LOOK_S
+            asks = waited % _TABLE_S < _LOOK_S
+            if has_log_of_driver(session) or (asks and self._is_in_table()):
+                self.release()
+                return
+
+    def environment(self, base: Mapping[str, str], chosen: Collection[str]) -> dict[str, str]:
+        """The variables by which libraries find their devices and their number of threads, as Ray sets them.
+        Those of the runtime environment (``chosen``) and of the node are the user's.
+        """
+        manager = accelerators.get_accelerator_manager_for_resource("GPU")
+        name = manager.get_visible_accelerator_ids_env_var()
+        found = {}
+        if name not in chosen and not _is_on(base.get(f"RAY_EXPERIMENTAL_NOSET_{name}", "")):
+            found[name] = self._ids or ""
+        if _THREADS not in base:
+            found[_THREADS] = str(max(1, self._threads))
+        return found
+
+    def _held(self) -> Any:
+        pinned = NodeAffinitySchedulingStrategy(self._node_id, soft=False)
+        options = ray.remote(_Holder).options(
+            num_cpus=self.part.cpus if self.part.asked_for else 0,
+            num_gpus=self.part.gpus,
+            name=self._job.owner,
+            namespace=DEVICES_NAMESPACE,
+            scheduling_strategy=pinned,
+        )
+        return options.remote()
+
+    def _is_in_table(self) -> bool:
+        client = ray._private.worker.global_worker.gcs_client  # noqa: SLF001
+        with contextlib.suppress(RayError):
+            jobs = client.get_all_job_info(
+                skip_submission_job_info_field=True, skip_is_running_tasks_field=True
+            )
+            return any(job.config.metadata.get(_OWNER) == self._job.owner for job in jobs.values())
+        return False
+
+
+class _Holder:
+    """Holds devices, and says which they are."""
+
+    def ids(self) -> str:
+        """The GPUs that Ray has given to it, as libraries read them."""
+        return ",".join(map(str, ray.get_runtime_context().get_accelerator_ids().get("GPU", ())))
+
+
+def driver_part(command: JobCommand, cpus: float, gpus: float) -> DriverPart:
+    """What the driver takes of a claim of so many CPUs and GPUs on its node."""
+    if command.driver_cpus is None and command.driver_gpus is None:
+        return DriverPart(cpus=cpus, gpus=gpus, asked_for=False)
+    return DriverPart(
+        cpus=command.driver_cpus or 0.0, gpus=command.driver_gpus or 0.0, asked_for=True
+    )
+
+
+def has_log_of_driver(session: int) -> bool:
+    """Whether a process of a session is connected to Ray."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if os.getsid(int(process.name)) == session and any(map(_is_log, _files(process))):
+                return True
+    return False
+
+
+def _files(process: Path) -> list[str]:
+    return [file.readlink().name for file in (process / "fd").iterdir() if file.is_symlink()]
+
+
+def _is_log(name: str) -> bool:
+    return name.startswith(_LOG_OF_DRIVERS)
+
+
+def _is_on(flag: str) -> bool:
+    return flag.lower() in ("1", "true")
