@@ -43,6 +43,7 @@ from schedulemesh.protocol.history_requests import QueryEvents, QueryHistory, Qu
 from schedulemesh.protocol.job_logs import ListJobs, ReadJobLog
 from schedulemesh.protocol.lease_requests import ReleaseLease, RenewLease, SaveLease, WatchLease
 from schedulemesh.protocol.metric_requests import GetMetrics, GetReportedMetrics
+from schedulemesh.protocol.pages import ListPage
 from schedulemesh.protocol.queue_requests import (
     CancelTasks,
     ChangeQueuedTask,
@@ -388,7 +389,6 @@ AnyStateQuery = Union[
     ListAgents,
     ListPools,
     ListCohorts,
-    ListTasks,
     ListSavedStates,
     ListOrphans,
     GetPolicy,
@@ -442,6 +442,8 @@ AnyQuery = Union[
     GetSavedState,
     GetGroupStats,
     ListQueue,
+    ListTasks,
+    ListPage,
     GetQueuePolicy,
     ListNodes,
     ListExternalUsage,

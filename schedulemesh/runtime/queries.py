@@ -17,6 +17,7 @@ from schedulemesh.engine.lifecycle.drain import agents_of
 from schedulemesh.engine.state.agents import Agent, kind_of
 from schedulemesh.engine.state.lending import lendable
 from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.tasks import RunningTask
 from schedulemesh.protocol import requests
 from schedulemesh.protocol.answers import Details, Listed, QueueRow, Refusal, WithHandles
 from schedulemesh.protocol.credentials import without_token
@@ -26,7 +27,6 @@ from schedulemesh.runtime.agent_usage import public_usage
 from schedulemesh.runtime.gangs import every_process, processes_of
 from schedulemesh.runtime.pg_manager import Groups
 from schedulemesh.runtime.preemption_rows import preemption_row, selected
-from schedulemesh.runtime.queue_rows import queued
 
 #: The number of preemptions listed by get_preemption_stats.
 RECENT = 100
@@ -114,8 +114,6 @@ class View:
                 return Listed(rows=self.pools())
             case requests.ListCohorts():
                 return Listed(rows=self.cohorts())
-            case requests.ListTasks():
-                return Listed(rows=self.tasks())
             case requests.ListSavedStates():
                 return Listed(rows=self.saved_states())
             case requests.ListOrphans():
@@ -197,25 +195,17 @@ class View:
             rows.append(row)
         return rows
 
-    def tasks(self) -> list[dict[str, object]]:
-        """Each current task, then those that wait in the queue."""
-        names = sorted(self._state.queue.pools)
-        waiting = [row for name in names for row in queued(self._state, name, self._now)]
-        return [*self._running_tasks(), *map(_queued_task, waiting)]
-
-    def _running_tasks(self) -> list[dict[str, object]]:
-        return [
-            {
-                **task_row(task.spec),
-                "agent_name": task.agent_name,
-                "kind": kind_of(self._state.agents, task.agent_name),
-                "phase": task.phase.value,
-                "started_at": task.started_at,
-                "remaining_time": task.remaining(self._now),
-                "last_metrics": self._metrics_of(task.agent_name),
-            }
-            for task in self._state.running.by_id.values()
-        ]
+    def running_task(self, task: RunningTask) -> dict[str, object]:
+        """A task that holds resources or is registered."""
+        return {
+            **task_row(task.spec),
+            "agent_name": task.agent_name,
+            "kind": kind_of(self._state.agents, task.agent_name),
+            "phase": task.phase.value,
+            "started_at": task.started_at,
+            "remaining_time": task.remaining(self._now),
+            "last_metrics": self._metrics_of(task.agent_name),
+        }
 
     def nodes(self) -> list[dict[str, object]]:
         """Each alive node with its free resources according to the scheduler's node state."""
@@ -399,7 +389,7 @@ def _first_process(agent: Agent) -> str:
     return next(iter(agent.spec.process_names), agent.spec.name)
 
 
-def _queued_task(row: QueueRow) -> dict[str, object]:
+def queued_task(row: QueueRow) -> dict[str, object]:
     """A task that waits in the queue, among those that run."""
     return {
         **task_row(row.task),

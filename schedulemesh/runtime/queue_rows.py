@@ -18,22 +18,27 @@ def queued(
     """The tasks in a pool's queue, in their order: those after position ``first``, up to ``last``."""
     tasks = islice(state.queue.of_pool(pool_name), first, last)
     for position, task in enumerate(tasks, first + 1):
-        expected_s, runs = _expected(state, task)
-        yield QueueRow(
-            task=task.spec,
-            agent_name=task.submission.agent.name,
-            kind=task.submission.agent.kind,
-            position=position,
-            waiting_s=max(0.0, now - task.queued_at),
-            queued_at=task.queued_at,
-            arrived_at=task.arrived_at,
-            held=task.held,
-            not_before=task.not_before,
-            preemptions=task.attempts.preemptions,
-            reserved_start=None if task.reservation is None else task.reservation.at,
-            expected_s=expected_s,
-            estimated_from=runs,
-        )
+        yield queue_row(state, task, position, now)
+
+
+def queue_row(state: MeshState, task: QueuedTask, position: int, now: float) -> QueueRow:
+    """A task that waits at this position."""
+    expected_s, runs = _expected(state, task)
+    return QueueRow(
+        task=task.spec,
+        agent_name=task.submission.agent.name,
+        kind=task.submission.agent.kind,
+        position=position,
+        waiting_s=max(0.0, now - task.queued_at),
+        queued_at=task.queued_at,
+        arrived_at=task.arrived_at,
+        held=task.held,
+        not_before=task.not_before,
+        preemptions=task.attempts.preemptions,
+        reserved_start=None if task.reservation is None else task.reservation.at,
+        expected_s=expected_s,
+        estimated_from=runs,
+    )
 
 
 def _expected(state: MeshState, task: QueuedTask) -> tuple[float | None, int]:

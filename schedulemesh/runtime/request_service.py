@@ -36,6 +36,7 @@ from schedulemesh.protocol.drain_requests import Drain
 from schedulemesh.protocol.job_logs import ListJobs, ReadJobLog
 from schedulemesh.protocol.lease_requests import ReleaseLease, RenewLease, SaveLease, WatchLease
 from schedulemesh.protocol.metric_requests import GetMetrics, GetReportedMetrics
+from schedulemesh.protocol.pages import ListPage
 from schedulemesh.runtime.alert_service import AlertService
 from schedulemesh.runtime.answers import OpenRequests
 from schedulemesh.runtime.audit import AUDITED, Audit
@@ -55,6 +56,7 @@ from schedulemesh.runtime.queue_service import QueueService
 from schedulemesh.runtime.running import Running, Service
 from schedulemesh.runtime.state_service import StateService
 from schedulemesh.runtime.submission_service import SubmissionService
+from schedulemesh.runtime.task_pages import TaskPages
 from schedulemesh.runtime.task_service import TaskService
 from schedulemesh.version import VERSION
 
@@ -78,6 +80,7 @@ class RequestService(Service):
         self._tasks = TaskService(running)
         self._external = ExternalUsageService(running)
         self._queue = QueueService(running)
+        self._pages = TaskPages(running)
         self._jobs = JobService(running)
         self.leases = LeaseService(running)
         self._metrics = MetricsService(running)
@@ -213,6 +216,10 @@ class RequestService(Service):
         match request:
             case q.ListQueue():
                 return await self._queue.list(request)
+            case r.ListTasks():
+                return await self._pages.all()
+            case ListPage():
+                return await self._pages.page(request)
             case q.GetQueuePolicy():
                 return Details(facts=await self._reactor.read(self._queue_policy))
             case task_requests.WaitTasks():

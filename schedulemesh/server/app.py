@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, get_args
 
 import msgspec
 from starlette.applications import Starlette
+from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -23,11 +24,13 @@ from schedulemesh.domain.request_ids import keyed, new_request_id
 from schedulemesh.errors import InvalidRequestError, SchedulerUnavailableError
 from schedulemesh.metrics.exposition import CONTENT_TYPE
 from schedulemesh.protocol.answers import encode_answer
+from schedulemesh.protocol.audit_requests import MAX_LISTED, QueryAudit
 from schedulemesh.protocol.callers import Caller
 from schedulemesh.protocol.credentials import hash_of, is_nonce, new_secret
 from schedulemesh.protocol.drain_requests import Drain
 from schedulemesh.protocol.history_requests import QueryEvents
 from schedulemesh.protocol.metric_requests import GetMetrics
+from schedulemesh.protocol.pages import ListPage
 from schedulemesh.protocol.queue_requests import ChangeQueuePolicy
 from schedulemesh.protocol.requests import CHANGES as RECORDED
 from schedulemesh.protocol.requests import AnyRequest, ChangePolicy, decode_request
@@ -47,7 +50,7 @@ from schedulemesh.server.event_streams import (
 from schedulemesh.server.gateway import Gateway
 from schedulemesh.server.guard import Guard, Tokens, address_of, secret_in
 from schedulemesh.server.history import QUESTIONS, STREAM_PARAMETERS, STREAM_PATH, Question
-from schedulemesh.server.listings import page_of
+from schedulemesh.server.listings import Page, Row, page_answer, page_of, page_query
 from schedulemesh.server.openapi import document
 from schedulemesh.server.parameters import read_parameters
 from schedulemesh.server.problems import (
@@ -185,8 +188,7 @@ class _Calls:
 
         async def answer(request: Request) -> Response:
             _allowed(request, type(listing.request))
-            rows = rows_of(await self._reads.ask(listing.request))
-            page = page_of(rows, listing.row, listing.key, request.query_params)
+            page = await self._page(listing, request.query_params)
             return json_response(
                 {
                     "success": True,
@@ -197,6 +199,27 @@ class _Calls:
             )
 
         return answer
+
+    async def _page(self, listing: Listing, query: QueryParams) -> Page:
+        """The page of a listing that a query asks for."""
+        if listing.paged:
+            asked = page_query(listing.row, listing.key, query)
+            facts = plain(await self._reads.ask(ListPage(listing=listing.paged, page=asked)))
+            return page_answer(facts["items"], facts["total"], asked, more=facts["more"])
+        rows = await self._rows(listing.request)
+        return page_of(rows, listing.row, listing.key, query)
+
+    async def _rows(self, request: AnyRequest) -> Sequence[Row]:
+        """All rows of a listing; those of the audit come in several answers."""
+        if not isinstance(request, QueryAudit):
+            return rows_of(await self._reads.ask(request))
+        rows: list[Row] = []
+        while True:
+            page = rows_of(await self._reads.ask(request))
+            rows += page
+            if len(page) < request.limit or len(rows) >= MAX_LISTED:
+                return rows
+            request = msgspec.structs.replace(request, before=page[-1]["number"])
 
     def row(self, listing: Listing) -> Endpoint:
         """The endpoint of one row of a listing."""

@@ -15,9 +15,10 @@ from schedulemesh.protocol.history_requests import (
     QueryUsage,
 )
 from schedulemesh.protocol.history_rows import AttemptInfo, HistoryEvent, UsageInfo
+from schedulemesh.protocol.pages import MAX_LIMIT
 from schedulemesh.protocol.requests import AnyRequest
 from schedulemesh.server import parameters as p
-from schedulemesh.server.listings import DEFAULT_LIMIT, MAX_LIMIT, page_of
+from schedulemesh.server.listings import DEFAULT_LIMIT, page_of
 from schedulemesh.server.parameters import Parameter, read_parameters
 
 Json = dict[str, Any]

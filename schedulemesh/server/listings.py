@@ -1,26 +1,24 @@
-"""Filters, sorts and pages the rows of a listing.
-
-Pages are cut by the values of the last row, not by its number, so that rows that come and go between two
-requests make no other row appear twice or not at all.
-"""
+"""Filters, sorts and pages the rows of a listing: the parameters of a query, and cursors; see ``pages``."""
 
 from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from starlette.datastructures import QueryParams
 
-from schedulemesh.errors import nearest
+from schedulemesh.errors import InvalidRequestError, nearest
+from schedulemesh.protocol.pages import MAX_LIMIT, PageQuery, Scalar, Selection
+from schedulemesh.protocol.request_base import MAX_NAMES
 from schedulemesh.server.problems import Problem
 
 Row = Mapping[str, Any]
 
-DEFAULT_LIMIT, MAX_LIMIT = 100, 1_000
+DEFAULT_LIMIT = 100
 #: Parameters that are not fields.
 CONTROLS = ("limit", "cursor", "sort", "label")
 
@@ -61,16 +59,36 @@ def page_of(rows: Sequence[Row], row: type, key: Sequence[str], query: QueryPara
     """The page that a query asks for. ``key``: the fields that distinguish rows, by which they are sorted
     unless the query says otherwise. Raises Problem for a parameter that is not valid.
     """
+    asked = page_query(row, key, query)
+    selection = Selection[Row](asked, lambda found, field: found.get(field))
+    try:
+        selection.add(rows)
+    except InvalidRequestError as error:
+        raise _invalid(str(error)) from None
+    selected = selection.selected()
+    return page_answer(selected.items, selected.total, asked, more=selected.more)
+
+
+def page_query(row: type, key: Sequence[str], query: QueryParams) -> PageQuery:
+    """What a query asks for; see ``page_of``. Raises Problem."""
     fields = scalar_fields(row)
     limit = _limit(query)
-    tests = _filters(query, row, fields)
-    kept = [found for found in rows if all(test(found) for test in tests)]
+    named, labels = _filters(query, row, fields)
     order = _order(query.get("sort", ""), fields, key)
-    kept.sort(key=lambda found: _place(found, order))
-    first = 0 if "cursor" not in query else _after(kept, order, _read(query["cursor"], order))
-    items = kept[first : first + limit]
-    more = first + limit < len(kept)
-    return Page(items, len(kept), _cursor(items[-1], order) if more and items else None)
+    after = _read(query["cursor"], order) if "cursor" in query else None
+    return PageQuery(
+        fields=named,
+        labels=labels,
+        order=tuple((sorting.field, sorting.descending) for sorting in order),
+        after=None if after is None else tuple(after),
+        limit=limit,
+    )
+
+
+def page_answer(items: Sequence[Row], total: int, asked: PageQuery, *, more: bool) -> Page:
+    """The page with these rows."""
+    order = [Sorting(field, descending) for field, descending in asked.order]
+    return Page(list(items), total, _cursor(items[-1], order) if more and items else None)
 
 
 def _limit(query: QueryParams) -> int:
@@ -84,33 +102,36 @@ def _limit(query: QueryParams) -> int:
 
 def _filters(
     query: QueryParams, row: type, fields: Mapping[str, type]
-) -> list[Callable[[Row], bool]]:
+) -> tuple[tuple[tuple[str, tuple[Scalar, ...]], ...], tuple[tuple[str, str | None], ...]]:
     """What a row has to fulfil: one of the values given for each field, and each label."""
     controls = [name for name in CONTROLS if name not in fields]
     named = [name for name in dict.fromkeys(query.keys()) if name not in controls]
     labels = query.getlist("label") if "label" in controls else []
     if labels and "labels" not in get_type_hints(row):
         raise _invalid("these rows have no labels")
-    tests = [_one_of(name, query.getlist(name), fields) for name in named]
-    return tests + [_has_label(label) for label in labels]
+    if len(query.multi_items()) > MAX_NAMES:
+        raise _invalid(f"a query has up to {MAX_NAMES:,} parameters")
+    return (
+        tuple((name, _values(name, query.getlist(name), fields)) for name in named),
+        tuple(_label(label) for label in labels),
+    )
 
 
-def _one_of(name: str, given: Sequence[str], fields: Mapping[str, type]) -> Callable[[Row], bool]:
+def _values(name: str, given: Sequence[str], fields: Mapping[str, type]) -> tuple[Scalar, ...]:
     if name not in fields:
         known = ", ".join((*fields, *CONTROLS))
         raise _invalid(f"there is no parameter {name!r}{nearest(name, fields)}; there are {known}")
-    wanted = [_parsed(name, text, fields[name]) for text in given]
-    return lambda row: row.get(name) in wanted
+    return tuple(_parsed(name, text, fields[name]) for text in given)
 
 
-def _has_label(given: str) -> Callable[[Row], bool]:
+def _label(given: str) -> tuple[str, str | None]:
     key, equals, value = given.partition("=")
     if not key:
         raise _invalid(f"label must be KEY=VALUE or KEY, not {given!r}")
-    return lambda row: key in row["labels"] and (not equals or row["labels"][key] == value)
+    return key, value if equals else None
 
 
-def _parsed(name: str, text: str, kind: type) -> object:
+def _parsed(name: str, text: str, kind: type) -> Scalar:
     """The value of a field that a text stands for; empty: None, which also an empty text equals."""
     if kind is str:
         return text
@@ -119,7 +140,7 @@ def _parsed(name: str, text: str, kind: type) -> object:
             return None
         if kind is bool:
             return {"true": True, "false": False}[text.lower()]
-        number = kind(text)
+        number: Scalar = kind(text)
     except (KeyError, ValueError, OverflowError):
         raise _invalid(f"{name} is of type {kind.__name__}, which {text!r} is not") from None
     else:
@@ -137,54 +158,6 @@ def _order(given: str, fields: Mapping[str, type], key: Sequence[str]) -> list[S
         order.append(Sorting(field, part.startswith("-")))
     named = {sorting.field for sorting in order}
     return order + [Sorting(field, descending=False) for field in key if field not in named]
-
-
-class _Descending:
-    """A value that is sorted from the largest to the smallest."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __lt__(self, other: _Descending) -> bool:
-        return bool(other.value < self.value)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Descending) and bool(self.value == other.value)
-
-    __hash__ = None  # type: ignore[assignment]  # it is only compared
-
-
-def _place(row: Row, order: Sequence[Sorting]) -> list[tuple[bool, Any]]:
-    """Where a row comes; those without a value come last."""
-    return _compared([row.get(sorting.field) for sorting in order], order)
-
-
-def _compared(values: Sequence[Any], order: Sequence[Sorting]) -> list[tuple[bool, Any]]:
-    return [
-        (
-            value is None,
-            "" if value is None else _Descending(value) if sorting.descending else value,
-        )
-        for value, sorting in zip(values, order, strict=True)
-    ]
-
-
-def _after(rows: Sequence[Row], order: Sequence[Sorting], last: Sequence[Any]) -> int:
-    """How many of the sorted rows come no later than the last one of the page before."""
-    place = _compared(last, order)
-    low, high = 0, len(rows)
-    try:
-        while low < high:
-            middle = (low + high) // 2
-            if place < _place(rows[middle], order):
-                high = middle
-            else:
-                low = middle + 1
-    except TypeError:
-        raise _bad_cursor() from None
-    return low
 
 
 def _cursor(row: Row, order: Sequence[Sorting]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from schedulemesh.protocol.pages import MAX_LIMIT
 from schedulemesh.protocol.roles import LEAST_ROLE
 from schedulemesh.server import bodies, schemas
 from schedulemesh.server.change import Change
@@ -19,7 +20,7 @@ from schedulemesh.server.history import (
     STREAM_SUMMARY,
     Question,
 )
-from schedulemesh.server.listings import DEFAULT_LIMIT, MAX_LIMIT, scalar_fields
+from schedulemesh.server.listings import DEFAULT_LIMIT, scalar_fields
 from schedulemesh.server.parameters import Parameter
 from schedulemesh.server.reads import LISTINGS, SINGLES, Listing, Single
 from schedulemesh.server.task_reads import TASK_READS, TaskRead

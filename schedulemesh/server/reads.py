@@ -43,6 +43,8 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
     request: AnyRequest
     #: The code of the error where a row is asked for that does not exist; None: single rows are not offered.
     missing: Reason | None = None
+    #: The name under which the supervisor makes the rows of one page only; empty: it makes all rows.
+    paged: str = ""
 
 
 class Single(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,6 +88,7 @@ LISTINGS = (
         row=TaskListing,
         key=("task_id",),
         request=r.ListTasks(),
+        paged="tasks",
     ),
     Listing(
         path="/jobs",
@@ -101,6 +104,7 @@ LISTINGS = (
         row=QueueListing,
         key=("pool_name", "position", "task_id"),
         request=ListQueue(),
+        paged="queue",
     ),
     Listing(
         path="/nodes",

@@ -20,6 +20,8 @@ VALUES = {
     "request_id": "sample",
     "since": 0.0,
     "timeout_s": 1.0,
+    "listing": "tasks",
+    "limit": 1,
     "node_id": "none",
 }
 

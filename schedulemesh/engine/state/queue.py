@@ -9,6 +9,7 @@ the rate times the time of arrival.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator
 
 import msgspec
@@ -332,10 +333,10 @@ class Queue:
         pool = self.pools.get(pool_name)
         if pool is None:
             return
-        entries = [entry for c in pool.classes.values() for entry in c.entries]
-        for _, _, task_id in sorted(entries):
+        classes = [c.entries for c in pool.classes.values()]
+        for _, _, task_id in heapq.merge(*classes):
             yield self.by_id[task_id]
-        if len(entries) < pool.size:
+        if sum(map(len, classes)) < pool.size:
             for task in self.by_id.values():
                 if task.pool_name == pool_name and task.queue_class is None:
                     yield task

@@ -1,0 +1,144 @@
+"""Pages of listings: which rows, in which order, after which one; cut where the rows are made.
+
+Pages are cut by the values of the last row, not by its number, so that rows that come and go between two
+requests make no other row appear twice or not at all.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar
+
+import msgspec
+
+from schedulemesh.errors import InvalidRequestError
+from schedulemesh.protocol.request_base import MAX_NAMES, Request
+
+#: The most rows of a page.
+MAX_LIMIT = 1_000
+#: The listings of which the supervisor makes the rows of one page only.
+PAGED = ("tasks", "queue")
+
+Scalar = str | float | bool | None
+Item = TypeVar("Item")
+#: The value of a field of an item.
+Get = Callable[[Item, str], Any]
+
+_Few = msgspec.Meta(max_length=MAX_NAMES)
+
+
+class PageQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Which page of a listing."""
+
+    #: One of these values for each field.
+    fields: Annotated[tuple[tuple[str, Annotated[tuple[Scalar, ...], _Few]], ...], _Few] = ()
+    #: Each of these labels, with this value; None: with any.
+    labels: Annotated[tuple[tuple[str, str | None], ...], _Few] = ()
+    #: The fields to sort by, and whether from the largest to the smallest.
+    order: Annotated[tuple[tuple[str, bool], ...], _Few]
+    #: The values of ``order`` of the last row of the page before; None: it is the first page.
+    after: Annotated[tuple[Scalar, ...], _Few] | None = None
+    limit: int = 100
+
+
+class ListPage(Request, tag="list_page", frozen=True, kw_only=True):
+    """List one page of the tasks, or of those that wait in the queue."""
+
+    #: One of ``PAGED``.
+    listing: str
+    page: PageQuery
+
+    def __post_init__(self) -> None:
+        if self.listing not in PAGED:
+            raise InvalidRequestError(
+                f"listing is {self.listing!r}; allowed are {', '.join(PAGED)}"
+            )
+        if not 1 <= self.page.limit <= MAX_LIMIT:
+            raise InvalidRequestError(f"a page has 1 to {MAX_LIMIT:,} rows, not {self.page.limit}")
+        if self.page.after is not None and len(self.page.after) != len(self.page.order):
+            raise InvalidRequestError("the cursor is one of another sort")
+
+
+class Selected(NamedTuple):
+    """The items of a page."""
+
+    items: list[Any]
+    #: How many the filters let through.
+    total: int
+    #: Whether others follow.
+    more: bool
+
+
+class Selection(Generic[Item]):
+    """Chooses the items of a page from all, which come in portions.
+
+    Raises InvalidRequestError where the values of the cursor are of another kind than those of the items.
+    """
+
+    def __init__(self, query: PageQuery, get: Get[Item]) -> None:
+        self._query, self._get = query, get
+        self._after = None if query.after is None else _compared(query.after, query.order)
+        self._first: list[tuple[list[tuple[bool, Any]], int, Item]] = []
+        self._total = 0
+
+    def add(self, items: Iterable[Item]) -> None:
+        """Look at a portion."""
+        found = [item for item in items if self._passes(item)]
+        order, get = self._query.order, self._get
+        placed = [
+            (_compared([get(item, field) for field, _ in order], order), self._total + number, item)
+            for number, item in enumerate(found)
+        ]
+        self._total += len(found)
+        try:
+            if self._after is not None:
+                placed = [one for one in placed if self._after < one[0]]
+            self._first = heapq.nsmallest(self._query.limit + 1, [*self._first, *placed])
+        except TypeError:
+            raise InvalidRequestError(
+                "the cursor is not one that this listing returned as `next`"
+            ) from None
+
+    def selected(self) -> Selected:
+        """The items of the page, once all were looked at."""
+        items = [item for _, _, item in self._first]
+        limit = self._query.limit
+        return Selected(items[:limit], self._total, len(items) > limit)
+
+    def _passes(self, item: Item) -> bool:
+        get = self._get
+        for field, values in self._query.fields:
+            if get(item, field) not in values:
+                return False
+        if not self._query.labels:
+            return True
+        labels: Mapping[str, str] = get(item, "labels")
+        return all(
+            key in labels and value in (None, labels[key]) for key, value in self._query.labels
+        )
+
+
+class _Descending:
+    """A value that is sorted from the largest to the smallest."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __lt__(self, other: _Descending) -> bool:
+        return bool(other.value < self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Descending) and bool(self.value == other.value)
+
+    __hash__ = None  # type: ignore[assignment]  # it is only compared
+
+
+def _compared(values: Sequence[Any], order: Sequence[tuple[str, bool]]) -> list[tuple[bool, Any]]:
+    """Where a row comes; those without a value come last."""
+    return [
+        (value is None, "" if value is None else _Descending(value) if descending else value)
+        for value, (_, descending) in zip(values, order, strict=True)
+    ]

@@ -1,0 +1,197 @@
+"""Pages of the running and waiting tasks: only the rows of the page are made, and all tasks are looked at in
+portions between which others are served. So a dashboard costs others little, however many tasks wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+from schedulemesh.domain.task import INTERNAL, TaskSpec
+from schedulemesh.engine.state.agents import kind_of
+from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.queue import QueuedTask
+from schedulemesh.engine.state.tasks import RunningTask
+from schedulemesh.protocol.answers import Details, Listed
+from schedulemesh.protocol.pages import ListPage, PageQuery, Selected, Selection
+from schedulemesh.runtime.queries import View, queued_task
+from schedulemesh.runtime.queue_rows import queue_row
+from schedulemesh.runtime.running import Service
+
+#: Tasks that are looked at at once.
+_PORTION = 250
+#: The order of the queue, in which it needs not be sorted.
+_OF_QUEUE = (("pool_name", False), ("position", False), ("task_id", False))
+
+_OF_SPEC = frozenset(TaskSpec.__struct_fields__) - INTERNAL
+
+Task = RunningTask | QueuedTask
+
+
+class TaskPages(Service):
+    """Lists pages of tasks."""
+
+    async def page(self, request: ListPage) -> Details:
+        """The page; what it shows is durable. Raises InvalidRequestError for a cursor of another listing."""
+        reactor = self._reactor
+        while True:
+            await reactor.whole()
+            engine = reactor.engine
+            selected = await self._selected(request)
+            if reactor.engine is not engine:
+                continue
+            rows = list(self._rows(selected.items, of_queue=request.listing == "queue"))
+            await reactor.flushed()
+            if reactor.engine is engine:
+                return Details(
+                    facts={"items": rows, "total": selected.total, "more": selected.more}
+                )
+
+    async def all(self) -> Listed:
+        """Every task: those that run, then those that wait in the order of each queue."""
+        reactor = self._reactor
+        while True:
+            await reactor.whole()
+            engine, state = reactor.engine, reactor.state
+            waiting = [t for name in sorted(state.queue.pools) for t in state.queue.of_pool(name)]
+            tasks: list[Task] = [*state.running.by_id.values(), *waiting]
+            rows: list[dict[str, object]] = []
+            for first in range(0, len(tasks), _PORTION):
+                rows += self._rows(tasks[first : first + _PORTION], of_queue=False)
+                await asyncio.sleep(0)
+            await reactor.flushed()
+            if reactor.engine is engine:
+                return Listed(rows=rows)
+
+    async def _selected(self, request: ListPage) -> Selected:
+        """The tasks of the page."""
+        state, query = self._reactor.state, request.page
+        if request.listing == "queue" and _is_beginning(query):
+            return _beginning(state, query.limit)
+        tasks: list[Task] = list(state.queue.by_id.values())
+        if request.listing == "tasks":
+            tasks = [*state.running.by_id.values(), *tasks]
+        fields = _Fields(state, self._reactor.now())
+        selection = Selection[Task](query, fields.value)
+        for first in range(0, len(tasks), _PORTION):
+            # What has ended meanwhile is not listed.
+            selection.add(filter(fields.is_there, tasks[first : first + _PORTION]))
+            await asyncio.sleep(0)
+        return selection.selected()
+
+    def _rows(self, tasks: list[Task], *, of_queue: bool) -> Iterator[dict[str, object]]:
+        """The rows of tasks that are still there."""
+        state, now = self._reactor.state, self._reactor.now()
+        view, positions = self._view(state), _Positions(state)
+        for task in tasks:
+            if isinstance(task, RunningTask):
+                # It has ended, if it is not there; a page shows what was there when it was looked at.
+                yield view.running_task(task)
+            elif state.queue.by_id.get(task.task_id) is task:
+                row = queue_row(state, task, positions.of(task), now)
+                yield row.public() if of_queue else queued_task(row)
+
+    def _view(self, state: MeshState) -> View:
+        return View(state, self._agents, self._groups, self._reactor.now())
+
+
+class _Positions:
+    """The positions of waiting tasks as all rows have them: those that may not start follow one another."""
+
+    def __init__(self, state: MeshState) -> None:
+        self._queue = state.queue
+        self._may_not_start: dict[str, int] | None = None
+
+    def of(self, task: QueuedTask) -> int:
+        """The position of a task that waits."""
+        if task.queue_class is not None:
+            return self._queue.position(task)
+        if self._may_not_start is None:
+            self._may_not_start = self._counted()
+        return self._may_not_start.get(task.task_id, self._queue.size(task.pool_name))
+
+    def _counted(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        last = {
+            name: sum(len(c.entries) for c in pool.classes.values())
+            for name, pool in self._queue.pools.items()
+        }
+        for task_id, task in self._queue.by_id.items():
+            if task.queue_class is None:
+                last[task.pool_name] += 1
+                found[task_id] = last[task.pool_name]
+        return found
+
+
+class _Fields:
+    """The values of the fields of tasks, without making their rows where that is possible."""
+
+    def __init__(self, state: MeshState, now: float) -> None:
+        self._state, self._now = state, now
+        self._positions = _Positions(state)
+
+    def is_there(self, task: Task) -> bool:
+        """Whether a task still runs or waits."""
+        if isinstance(task, RunningTask):
+            return self._state.running.by_id.get(task.spec.task_id) is task
+        return self._state.queue.by_id.get(task.task_id) is task
+
+    def value(self, task: Task, field: str) -> object:
+        """The value of a field as a row has it; None where it has none."""
+        spec = task.spec
+        if field in _OF_SPEC:
+            return getattr(spec, field)
+        if isinstance(task, RunningTask):
+            return self._of_running(task, field)
+        if field in _OF_WAITING:
+            return _OF_WAITING[field](task)
+        if field == "position":
+            return self._positions.of(task)
+        if field == "waiting_time":
+            return max(0.0, self._now - task.queued_at)
+        row = queue_row(self._state, task, 0, self._now)
+        return {**row.public(), **queued_task(row)}.get(field)
+
+    def _of_running(self, task: RunningTask, field: str) -> object:
+        match field:
+            case "agent_name":
+                return task.agent_name
+            case "kind":
+                return kind_of(self._state.agents, task.agent_name)
+            case "phase":
+                return task.phase.value
+            case "started_at":
+                return task.started_at
+            case "remaining_time":
+                return task.remaining(self._now)
+            case _:
+                return None
+
+
+_OF_WAITING: dict[str, Callable[[QueuedTask], object]] = {
+    "agent_name": lambda task: task.submission.agent.name,
+    "kind": lambda task: task.submission.agent.kind,
+    "phase": lambda _: "queued",
+    "state": lambda _: "queued",
+    "started_at": lambda _: None,
+    "remaining_time": lambda task: task.spec.estimated_duration or 0.0,
+    "held": lambda task: task.held,
+    "queued_at": lambda task: task.queued_at,
+    "arrived_at": lambda task: task.arrived_at,
+    "not_before": lambda task: task.not_before or None,
+    "preemptions": lambda task: task.attempts.preemptions,
+}
+
+
+def _is_beginning(query: PageQuery) -> bool:
+    return query.order == _OF_QUEUE and query.after is None and not (query.fields or query.labels)
+
+
+def _beginning(state: MeshState, limit: int) -> Selected:
+    """The first tasks of the queue, in its own order."""
+    names = sorted(state.queue.pools)
+    total = sum(map(state.queue.size, names))
+    in_order = (task for name in names for task in state.queue.of_pool(name))
+    items = list(islice(in_order, limit))
+    return Selected(items, total, total > len(items))
