@@ -608,6 +608,7 @@ def pictures(state: MeshState) -> dict[str, object]:
         for task_id, task in state.queue.by_id.items()
     }
     shown["next task number"] = state.queue.next_number
+    shown["turns"] = state.queue.turns
     shown["queue policy"] = state.queue.policy
     shown["order in the queue"] = {
         name: [task.task_id for task in state.queue.of_pool(name)] for name in state.queue.pools

@@ -74,6 +74,7 @@ def test_every_field_of_the_state_is_in_the_snapshot_or_derived():
         "workload_renew_at",
         "queue_policy",
         "next_task_number",
+        "queue_turns",
         "authentication",
         "next_change",
         "external_demand",

@@ -60,6 +60,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     assignment: Assignment | NoAssignment | None = None
     #: Whether others may be evicted though external work would get their room: to say what keeps it waiting.
     may_lose_room: bool = False
+    #: Whether nobody is evicted for it but by reclaim.
+    only_reclaims: bool = False
     #: Whether what is leaving anyway counts as gone: not to find out whether others would be evicted.
     counts_leaving: bool = True
 

@@ -181,6 +181,12 @@ class Delays:
         self._places[head.task_id] = (head.reservation, needs)
         return needs
 
+    def outlasts(self, agent_name: str, head: QueuedTask) -> bool:
+        """Whether a running agent is expected to hold what it has until after a reserved start."""
+        self._refresh()
+        end = self._projections.of(head).ends.of_agent(agent_name)
+        return end is None or end > start_at(head, self._tx.now)
+
     def takes_group(self, asked: GroupRequest, group: Group | None, head: QueuedTask) -> bool:
         """Whether a task of the same pool would use the group that this task is to get, or the last one that
         the pool may have.

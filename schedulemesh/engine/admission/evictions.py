@@ -80,13 +80,24 @@ def _end_others(
     known: KnownNodes,
 ) -> Plan | None:
     """Who is moved, reclaimed from or evicted for a request."""
+    if request.only_reclaims:
+        return _reclaim_in_turn(tx, request, veto, known)
     return (
         make_room_by_moves(tx, request, veto, limits, known)
-        or reclaim(tx, request, veto, known)
-        or reclaim_beside_loans(tx, request, veto, known)
-        or reclaim_by_exchange(tx, request, veto, known)
+        or _reclaim_in_turn(tx, request, veto, known)
         or evict(tx, request, veto, limits, known)
         or evict_by_order(tx, request, veto, limits, known)
+    )
+
+
+def _reclaim_in_turn(
+    tx: Transaction, request: Request, veto: PluginVeto | None, known: KnownNodes
+) -> Plan | None:
+    """Who is reclaimed from for a request: the borrowers first, then others of their pools."""
+    return (
+        reclaim(tx, request, veto, known)
+        or reclaim_beside_loans(tx, request, veto, known)
+        or reclaim_by_exchange(tx, request, veto, known)
     )
 
 
@@ -438,6 +449,7 @@ def _searched(
     if demand is None or not candidates.allowed:
         return None
     known = known or KnownNodes()
+    known.searched = True
     if candidates.may_grow:
         known.until = tx.now
     demand = msgspec.structs.replace(demand, caps=caps)

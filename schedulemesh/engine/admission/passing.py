@@ -7,14 +7,17 @@ from itertools import islice
 
 import msgspec
 
-from schedulemesh.domain.resources import Resources
+from schedulemesh.domain.reasons import PreemptionReason
+from schedulemesh.domain.resources import Resources, sum_of
 from schedulemesh.engine.admission.admit import Request
 from schedulemesh.engine.admission.delays import Delays, RunTimes, run_times, sums_on
-from schedulemesh.engine.admission.needs import groups_asked, need_of
+from schedulemesh.engine.admission.needs import bundles_of, groups_asked, need_of
 from schedulemesh.engine.admission.reservations import is_reserved_for, reserve, start_of
 from schedulemesh.engine.placement.bundles import Room
 from schedulemesh.engine.placement.group_choice import Assignment, GroupRequest
-from schedulemesh.engine.state.nodes import Node
+from schedulemesh.engine.preemption.search import Plan
+from schedulemesh.engine.preemption.victims import evicted_tasks
+from schedulemesh.engine.state.nodes import Node, held_by
 from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.engine.state.queue_classes import Entry
 from schedulemesh.engine.transaction import Transaction
@@ -53,6 +56,33 @@ class Passing:
         """
         delayed = self._outlasted(request, entry)
         return self._elsewhere(request, delayed) if delayed else request
+
+    def permits(self, request: Request, plan: Plan, entry: Entry) -> bool:
+        """Whether a start with these evictions delays no reserved start of a task that comes before it. A
+        reclaim always may: an owner's quota comes back whoever stands before it.
+        """
+        victims = evicted_tasks(plan.victims)
+        if victims and all(victim.reason is PreemptionReason.RECLAIM for victim in victims):
+            return True
+        delayed = self._outlasted(request, entry)
+        own = sum_of(s.amount for s in request.payment.shares if s.pool_name == request.pool_name)
+        if any(self._delays.takes_quota(request.pool_name, own, head) for head in delayed):
+            return False
+        return not any(self._takes_room(request, plan, head) for head in delayed)
+
+    def _takes_room(self, request: Request, plan: Plan, head: QueuedTask) -> bool:
+        """Whether it takes more than its victims would hold of the room for a reserved start."""
+        if plan.placement is None:
+            return False
+        cluster = self._tx.state.cluster
+        bundles = bundles_of(cluster, request.stimulus.agent, request.need)
+        taken = sums_on(plan.placement.node_ids, bundles)
+        for victim in plan.victims:
+            for node_id, key in victim.allocations:
+                if node_id in taken and self._delays.outlasts(victim.name, head):
+                    held = held_by(cluster.nodes[node_id].allocations[key])
+                    taken[node_id] = taken[node_id].beyond(held)
+        return self._delays.takes_room(taken, [head])
 
     def permitted_or_noted(self, request: Request, task: QueuedTask) -> Request | Refusal:
         """The same for a task of the queue. What it may not is known of later ones, too."""

@@ -9,16 +9,26 @@ that does not fit.
 
 On each tick all classes are tried, and the first task of each pool that does not fit is also tried with
 evictions, and gets a reserved start (``reservations``): both change with every task that starts, and
-searching at each of these steps would cost more than it gains.
+searching at each of these steps would cost more than it gains. Where evictions do not help the first task,
+they are tried for the first of the next class, unless the pool is ``strict``; those may not delay a start
+that is reserved for a task before it. An owner is given back its quota, whatever is reserved.
+
+How often victims are searched on one tick is limited; searches for which there are no candidates do not
+count. With more pools than that they take turns, in the order of their names, and the next tick goes on where
+this one has stopped. A reclaim waits for no turn.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 from heapq import heapify, heappop, heappush
+
+import msgspec
 
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.resources import Resources
 from schedulemesh.engine.admission.admit import Request, admit
 from schedulemesh.engine.admission.decide import understand, veto_for
 from schedulemesh.engine.admission.delays import RunTimes, run_times
@@ -26,7 +36,7 @@ from schedulemesh.engine.admission.evictions import plan_for, unprobed
 from schedulemesh.engine.admission.needs import can_be_paid, groups_asked, need_of
 from schedulemesh.engine.admission.passing import Passing, Refusal
 from schedulemesh.engine.admission.queue_estimates import estimate_all, estimate_new
-from schedulemesh.engine.admission.reservations import is_reserved_for, reserve_starts
+from schedulemesh.engine.admission.reservations import in_turn, is_reserved_for, reserve_starts
 from schedulemesh.engine.messages.facts import AgentEnded, GroupEnded, GroupReady
 from schedulemesh.engine.messages.instructions import ProbeClass
 from schedulemesh.engine.messages.outcomes import Refused
@@ -34,6 +44,7 @@ from schedulemesh.engine.messages.queue_facts import (
     ClassLoaded,
     QueuePlaceChanged,
     TaskCancelled,
+    TurnsPassed,
 )
 from schedulemesh.engine.messages.stimuli import (
     AnyStimulus,
@@ -59,9 +70,11 @@ _GROUPS = frozenset((AgentEnded, GroupEnded, GroupReady))
 _LOOKED_AT = 2_000
 #: At so many of each class it looks in any case.
 _LOOKED_AT_LEAST = 20
-#: For how many pools evictions are searched on one tick, and starts are reserved.
-_EVICTION_TRIES = 50
-_RESERVATIONS = 50
+#: How often victims are searched on one tick, where there are candidates, and how often for one pool.
+SEARCHES = 50
+_SEARCHES_OF_POOL = 10
+#: For how many tasks of one pool evictions are considered at all on one tick.
+_TRIES_OF_POOL = 100
 
 
 def serve_queue(tx: Transaction, stimulus: AnyStimulus) -> None:
@@ -73,9 +86,11 @@ def serve_queue(tx: Transaction, stimulus: AnyStimulus) -> None:
         _cancel_expired(tx)
         _promote_overdue(tx)
         estimate_all(tx)
-        served = _complete_pass(tx)
+        heads, evictions = _complete_pass(tx)
         estimate_new(tx)
-        reserve_starts(tx, served.heads[:_RESERVATIONS])
+        starts = reserve_starts(tx, [head for head in heads if head.task_id in queue.by_id])
+        if (queue.turns.evictions, queue.turns.starts) != (evictions, starts):
+            tx.emit(TurnsPassed(at=tx.now, evictions=evictions, starts=starts))
         return
     estimate_new(tx)
     kinds = {type(fact) for fact in tx.facts}
@@ -101,20 +116,32 @@ def serve_before(tx: Transaction) -> None:
 def _serve_changed(tx: Transaction) -> None:
     while tx.state.queue.changed:
         # Once more where a task with a reserved start has started: it holds others back no longer.
-        _Pass(tx, evictions=0).run()
+        _Pass(tx).run()
 
 
-def _complete_pass(tx: Transaction) -> _Pass:
-    """Try every class, and the first task of each pool with evictions, too."""
+def _complete_pass(tx: Transaction) -> tuple[list[QueuedTask], str]:
+    """Try every class, and with evictions, too. The first tasks for which starts are reserved, and the pool
+    with which the searches of the next tick begin.
+    """
     queue = tx.state.queue
     queue.advance(tx.now)
     _note_freed(tx)
     queue.no_room.clear()
     queue.no_group.clear()
     queue.reopen_all()
-    served = _Pass(tx, evictions=_EVICTION_TRIES)
+    waiting = set(queue.pools)
+    turn, begin = in_turn(waiting, queue.turns.evictions, SEARCHES)
+    served = _Pass(tx, turn)
     served.run()
-    return served
+    searches, waiting = served.searches, waiting - turn
+    while waiting and searches < SEARCHES:
+        turn, begin = in_turn(waiting, begin, SEARCHES - searches)
+        for pool_name in sorted(turn):
+            queue.reopen(pool_name)
+        further = _Pass(tx, turn, only=turn)
+        further.run()
+        searches, waiting = searches + further.searches, waiting - turn
+    return served.heads, begin if waiting else queue.turns.evictions
 
 
 def _note_freed(tx: Transaction) -> None:
@@ -182,24 +209,44 @@ def start(tx: Transaction, task: QueuedTask, *, may_preempt: bool) -> bool:
         if allowed is not None:
             admit(tx, allowed, None)
         return allowed is not None
-    return may_preempt and _start_with_evictions(tx, task, request)
+    return may_preempt and start_with_evictions(tx, task, request) is Tried.STARTED
 
 
-def _start_with_evictions(tx: Transaction, task: QueuedTask, request: Request) -> bool:
+class Tried(Enum):
+    """What came of trying to start a task with evictions."""
+
+    STARTED = "started"
+    #: Nobody's eviction would make room for it; those behind it in its pool may be helped.
+    IN_VAIN = "in_vain"
+    #: The same, and there were candidates.
+    SEARCHED_IN_VAIN = "searched_in_vain"
+    #: Evictions would make room for it, and delay the reserved start of a task before it.
+    WOULD_DELAY = "would_delay"
+    #: Evictions would make room for it, and are made when its class has loaded.
+    LOADING = "loading"
+
+
+def start_with_evictions(
+    tx: Transaction, task: QueuedTask, request: Request, *, behind: bool = False
+) -> Tried:
+    """Start a task for which others are evicted. ``behind``: others of its pool come before it."""
     limits = Limits(tx.state, request.pool_name, tx.now)
     veto, known = veto_for(tx, request), KnownNodes()
     plan = plan_for(tx, request, veto, limits, known)
+    in_vain = Tried.SEARCHED_IN_VAIN if known.searched else Tried.IN_VAIN
     if plan is None:
-        if veto is None:
-            tx.state.spared.note_in_vain(task.task_id, tx.now, known.until)
-        return False
+        if veto is None and not request.only_reclaims:
+            tx.state.spared.note_in_vain(task.task_id, tx.now, known.until, searched=known.searched)
+        return in_vain
+    if behind and not Passing(tx, keep=True).permits(request, plan, tx.state.queue.entry(task)):
+        return Tried.WOULD_DELAY
     if (class_key := unprobed(tx.state, request, plan)) is not None:
         tx.instruct(
             ProbeClass(task_id=task.task_id, class_key=class_key, agent=task.submission.agent)
         )
-        return False
+        return Tried.LOADING
     admit(tx, request, plan)
-    return True
+    return Tried.STARTED
 
 
 class _Pass:
@@ -207,11 +254,27 @@ class _Pass:
     queue; then of those that would borrow, the pool with the lowest share of its cohort first.
     """
 
-    def __init__(self, tx: Transaction, *, evictions: int) -> None:
+    def __init__(
+        self,
+        tx: Transaction,
+        turn: frozenset[str] | None = None,
+        only: frozenset[str] | None = None,
+    ) -> None:
         self._tx = tx
-        #: How often evictions may still be searched, and whether they may be at all.
-        self._evictions = evictions
-        self._with_evictions = evictions > 0
+        #: The pools for whose tasks victims are searched by all rules, and not for a reclaim alone; None:
+        #: nobody is evicted in this pass.
+        self._turn = turn
+        #: The pools that are served; None: all.
+        self._only = only
+        #: How often victims were searched for pools whose turn it is, in all and by pool.
+        self.searches = 0
+        self._searches_of: dict[str, int] = {}
+        #: For how many tasks of each pool evictions were considered.
+        self._tries: dict[str, int] = {}
+        #: Pools in which nobody else may be helped by evictions.
+        self._settled: set[str] = set()
+        #: By pool and labels: priorities and needs of tasks for which evictions were in vain.
+        self._vain: dict[tuple[str, str], list[tuple[float, Resources]]] = {}
         #: At how many tasks behind the first of their class the pass may still look.
         self._looks = _LOOKED_AT
         self._passing = Passing(tx, keep=True)
@@ -238,7 +301,9 @@ class _Pass:
         queue = self._tx.state.queue
         queue.changed = False
         by_usage = queue.policy.order == "dominant_share"
-        self._serve_all(list(queue.open), self._usage if by_usage else None)
+        only = self._only
+        served = [c for c in queue.open if only is None or c.pool_name in only]
+        self._serve_all(served, self._usage if by_usage else None)
         borrowers, self._borrowers = self._borrowers or [], None
         borrowers += self._of_freed_trees()
         if borrowers:
@@ -336,22 +401,78 @@ class _Pass:
             self._borrowers.append(queue_class)
             self._borrowing_pools.add(pool_name)
             return False
-        in_vain = self._tx.state.spared.is_in_vain(task.task_id, self._tx.now)
+        spared = self._tx.state.spared
+        in_vain = spared.is_in_vain(task.task_id, self._tx.now)
         if not in_vain and self._may_fit(task, queue_class) and self._started(task, queue_class):
             return True
         if behind is not None:
             behind.append(queue_class)  # it is not the first of its pool that does not fit
             return False
-        if not passes and self._evictions > 0:
-            self._evictions -= 1
-            if not in_vain and start(self._tx, task, may_preempt=True):
-                self._passing.forget()
-                return True
+        if self._turn is not None and self._evicts(task, queue_class):
+            self._passing.forget()
+            return True
         if not queue_class.extra:
             self._blocked.add(pool_name)
-            if self._with_evictions and pool_name not in self._has_head:
+            if self._turn is not None and pool_name not in self._has_head:
                 self._note_head(pool_name, task)
         return False
+
+    def _evicts(self, task: QueuedTask, queue_class: QueueClass) -> bool:
+        """Start the first task of a class with evictions, if those before it in its pool cannot be helped."""
+        pool_name, behind = queue_class.pool_name, queue_class.pool_name in self._blocked
+        if pool_name in self._settled or self._is_in_vain(task):
+            return False
+        self._tries[pool_name] = tries = self._tries.get(pool_name, 0) + 1
+        if tries > _TRIES_OF_POOL:
+            return False
+        turn = self._turn or frozenset()
+        most = max(_SEARCHES_OF_POOL, SEARCHES // max(1, len(turn)))
+        full = pool_name in turn and self._searches_of.get(pool_name, 0) < most
+        tried = self._tried(task, full=full, behind=behind)
+        if tried is Tried.LOADING:
+            self._settled.add(pool_name)
+        if tried in (Tried.IN_VAIN, Tried.SEARCHED_IN_VAIN) and full:
+            self._note_in_vain(task)
+        if tried in (Tried.SEARCHED_IN_VAIN, Tried.WOULD_DELAY) and full:
+            self.searches += 1
+            self._searches_of[pool_name] = self._searches_of.get(pool_name, 0) + 1
+        return tried is Tried.STARTED
+
+    def _tried(self, task: QueuedTask, *, full: bool, behind: bool) -> Tried:
+        state, pool_name = self._tx.state, task.pool_name
+        spared = state.spared
+        if spared.is_in_vain(task.task_id, self._tx.now):
+            searched = spared.was_searched(task.task_id)
+            return Tried.SEARCHED_IN_VAIN if searched else Tried.IN_VAIN
+        if not full and not (state.ledger.loans and state.ledger.cohorts.path(pool_name)):
+            return Tried.IN_VAIN
+        request = understand(self._tx, task.submission)
+        if isinstance(request, Refused):
+            return Tried.IN_VAIN
+        if request.fits_now:
+            started = not behind and start(self._tx, task, may_preempt=False)
+            return Tried.STARTED if started else Tried.IN_VAIN
+        request = msgspec.structs.replace(request, only_reclaims=not full)
+        return start_with_evictions(self._tx, task, request, behind=behind)
+
+    def _is_in_vain(self, task: QueuedTask) -> bool:
+        """Whether evictions surely do not help a task, because they do not help another one of its pool with
+        the same labels, of no lower priority, that needs no more.
+        """
+        need, priority = need_of(self._tx.state, task), task.spec.priority
+        known = self._vain.get(_labels_of(task), ())
+        return any(priority <= most and least.fits(need) for most, least in known)
+
+    def _note_in_vain(self, task: QueuedTask) -> None:
+        """Note a task that evictions do not help, if that depends on nothing else of the task."""
+        tx, submission = self._tx, task.submission
+        policy, need = tx.state.queue.policy, need_of(tx.state, task)
+        if policy.las_preempts or policy.shortest_preempts or tx.strategies.plugins:
+            return
+        if task.spec.parent or not submission.choose_node or not submission.may_preempt:
+            return
+        if groups_asked(tx.state, submission, task.pool_name, need) is None:
+            self._vain.setdefault(_labels_of(task), []).append((task.spec.priority, need))
 
     def _note_head(self, pool_name: str, task: QueuedTask) -> None:
         """Note the first task of a pool for which a start is reserved on this tick."""
@@ -441,6 +562,11 @@ class _Pass:
             if run_times(tx, task.spec, need_of(tx.state, task)).within(limits):
                 self._later[queue_class] = later
                 return
+
+
+def _labels_of(task: QueuedTask) -> tuple[str, str]:
+    """The pool and the labels of a task."""
+    return (task.pool_name, repr(sorted(task.spec.labels.items())))
 
 
 def _kind_of(asked: GroupRequest) -> tuple[str, GroupShape, GroupShape | None]:

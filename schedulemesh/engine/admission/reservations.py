@@ -20,12 +20,14 @@ as if there were none.
 
 A task that becomes the first between two ticks gets its reservation when another would pass it. The
 reservations are made anew on each tick, those for placement groups a few at a time, because to search
-places for many bundles costs more; the others stay as they are as long as estimates hold.
+places for many bundles costs more; the others stay as they are as long as estimates hold. With more pools
+than a tick seeks starts for, they take turns in the order of their names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Collection, Iterable
 
 import msgspec
 
@@ -47,23 +49,30 @@ from schedulemesh.engine.transaction import Transaction
 
 #: Reservations of placement groups that are made anew on one tick.
 _GROUP_SEARCHES = 4
+#: Pools for whose first tasks starts are sought on one tick.
+_STARTS = 50
 
 
-def reserve_starts(tx: Transaction, heads: Iterable[QueuedTask]) -> None:
-    """Reserve a start for each of these tasks, and drop the reservations of all others."""
+def reserve_starts(tx: Transaction, heads: Iterable[QueuedTask]) -> str:
+    """Reserve a start for each of these tasks, and drop the reservations of all others. Starts are sought for
+    so many pools at most, in turn; those that others have stay as they are. The pool with which the next
+    tick begins.
+    """
     queue = tx.state.queue
     keep = {task.task_id: task for task in heads if is_reserved_for(tx.state, task)}
     for task_id in sorted(queue.reserved.keys() - keep.keys()):
         tx.emit(ReservationDropped(task_id=task_id))
+    names, next_name = in_turn({t.pool_name for t in keep.values()}, queue.turns.starts, _STARTS)
     spared, searched = tx.state.spared, _searched_groups(tx, keep.values())
     sought = [
         task
         for task_id, task in keep.items()
-        if not spared.is_start_of(task_id, task.reservation)
+        if task.pool_name in names
+        and not spared.is_start_of(task_id, task.reservation)
         and (task.reservation is None or not _in_group(tx.state, task) or task_id in searched)
     ]
     if not sought:
-        return
+        return next_name
     classes = classes_by_pool(tx.state)
     projections, delays = Projections(tx.state, tx.now, tx.estimated_ends), Delays(tx)
     for task in sought:
@@ -76,6 +85,19 @@ def reserve_starts(tx: Transaction, heads: Iterable[QueuedTask]) -> None:
             reserve(tx, task, start)
         elif found.at is None and projections.of(task).nothing_ends:
             spared.note_start(task.task_id, start)
+    return next_name
+
+
+def in_turn(pools: Collection[str], first: str, count: int) -> tuple[frozenset[str], str]:
+    """So many of these pools, in the order of their names and beginning where the last turn ended, and where
+    the next one begins.
+    """
+    if len(pools) <= count:
+        return frozenset(pools), first
+    names = sorted(pools)
+    begin = bisect_left(names, first)
+    names = names[begin:] + names[:begin]
+    return frozenset(names[:count]), names[count]
 
 
 def is_reserved_for(state: MeshState, task: QueuedTask) -> bool:

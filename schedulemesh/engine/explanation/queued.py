@@ -23,7 +23,7 @@ from itertools import islice
 
 import msgspec
 
-from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.reasons import PreemptionReason, Reason
 from schedulemesh.engine.admission.admit import Request
 from schedulemesh.engine.admission.decide import (
     sufficient_priority_for,
@@ -37,6 +37,7 @@ from schedulemesh.engine.admission.evictions import (
     unprobed,
 )
 from schedulemesh.engine.admission.passing import Passing
+from schedulemesh.engine.admission.queue_pass import SEARCHES
 from schedulemesh.engine.explain import CONTESTED_HINT, contested_room
 from schedulemesh.engine.explanation.estimate import Start, duration_of, earliest_start
 from schedulemesh.engine.explanation.evictions import last_eviction
@@ -237,8 +238,9 @@ def _order(tx: Transaction, task: QueuedTask, request: Request, plan: Plan | Non
         found.append(Finding(reason=Reason.BEHIND_QUEUE_HEAD, error=error, hint=to_the_front))
     elif plan is not None and waits:
         error = (
-            f"{_evicting(plan)} would make room for it, but that is only done for the first task of pool "
-            f"{task.pool_name!r}, and {before} come before it"
+            f"{_evicting(plan)} would make room for it; {before} of pool {task.pool_name!r} come before it, "
+            "and nobody is evicted for it while evictions would help one of these, or while it would delay "
+            "the start of one"
         )
         found.append(Finding(reason=Reason.BEHIND_QUEUE_HEAD, error=error, hint=to_the_front))
     if request.fits_now and Passing(tx).permitted(request, state.queue.entry(task)) is None:
@@ -247,8 +249,15 @@ def _order(tx: Transaction, task: QueuedTask, request: Request, plan: Plan | Non
         error = f"{_evicting(plan)} makes room for it, after its class has loaded in a worker once"
         found.append(Finding(reason=Reason.CLASS_NOT_LOADED, error=error))
     elif plan is not None and not waits and not task.held and task.queue_class is not None:
-        found.append(_next_pass(plan))
+        found.append(_next_pass(plan, _turns(tx, plan)))
     return found
+
+
+def _turns(tx: Transaction, plan: Plan) -> int:
+    """Within how many ticks it is the turn of a task for which others are evicted by these rules."""
+    if all(victim.reason is PreemptionReason.RECLAIM for victim in evicted_tasks(plan.victims)):
+        return 1
+    return -(-len(tx.state.queue.pools) // SEARCHES)
 
 
 def _contested(tx: Transaction, request: Request) -> list[Finding]:
@@ -287,12 +296,13 @@ def _evicting(plan: Plan) -> str:
     return f"the eviction of {count} task{'' if count == 1 else 's'}"
 
 
-def _next_pass(plan: Plan | None) -> Finding:
-    """Nothing keeps it from starting."""
+def _next_pass(plan: Plan | None, turns: int = 1) -> Finding:
+    """Nothing keeps it from starting, in its turn: within so many ticks of a second each."""
     how = "there is room for it" if plan is None else f"{_evicting(plan)} makes room for it"
+    seconds = "seconds" if turns <= 1 else f"about {turns} s: many pools wait, and they take turns"
     return Finding(
         reason=Reason.NEXT_SCHEDULING_PASS,
-        error=f"{how}; it starts when the queue is served next, within seconds",
+        error=f"{how}; it starts when the queue is served next, within {seconds}",
     )
 
 

@@ -82,6 +82,15 @@ class ReservationDropped(Fact, tag="reservation_dropped", frozen=True, kw_only=T
     task_id: str
 
 
+class TurnsPassed(Fact, tag="turns_passed", frozen=True, kw_only=True):
+    """More pools wait than one tick searches for: with which of them the next tick begins."""
+
+    at: float
+    #: The name of a pool, or where it would be in their order: for evictions, and for reserved starts.
+    evictions: str = ""
+    starts: str = ""
+
+
 class ClassLoaded(Fact, tag="class_loaded", frozen=True, kw_only=True):
     """The class with this key has loaded in a worker at least once: then evictions are sought."""
 
@@ -112,4 +121,5 @@ AnyQueueFact = Union[
     TaskCancelled,
     TaskQueued,
     Ticked,
+    TurnsPassed,
 ]

@@ -58,6 +58,8 @@ class KnownNodes:
         self.any_site = any_site
         #: How long searches surely find no more than these have while the state stays as it is.
         self.until = float("inf")
+        #: Whether anything was searched: there were candidates.
+        self.searched = False
         self.sites: dict[GroupShape, list[Site]] = {}
         #: What one victim must free at least; None: none is enough.
         self.least_lack: dict[GroupShape, Resources | None] = {}

@@ -102,6 +102,13 @@ class QueuedTask(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
         return None if wait_s is None else self.queued_at + wait_s
 
 
+class Turns(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """With which pool, in the order of their names, the next tick begins where it cannot search for all."""
+
+    evictions: str = ""
+    starts: str = ""
+
+
 class Queue:
     """All tasks that wait, by id, by pool and by class."""
 
@@ -132,6 +139,7 @@ class Queue:
         self.kinds = QueueKinds()
         #: The number of the next submission.
         self.next_number = 1
+        self.turns = Turns()
         #: The ``front`` of each task that has one.
         self._fronts: SortedList[int] = SortedList()
         #: (not_before, task id) of tasks that wait for a time.

@@ -10,7 +10,7 @@ from schedulemesh.engine.messages import queue_facts as f
 from schedulemesh.engine.messages.fact import Fact
 from schedulemesh.engine.state.evictions import Evictions
 from schedulemesh.engine.state.past import Past
-from schedulemesh.engine.state.queue import Queue, QueuedTask, Reservation
+from schedulemesh.engine.state.queue import Queue, QueuedTask, Reservation, Turns
 from schedulemesh.engine.state.tasks import RunningTask, RunningTasks
 
 
@@ -37,6 +37,7 @@ class QueueFacts:
             f.ReservationDropped: self._reservation_dropped,
             f.QueuedTasksEstimated: self._estimated,
             f.Ticked: lambda _: None,
+            f.TurnsPassed: self._turns_passed,
         }
 
     def _queued(self, fact: f.TaskQueued) -> None:
@@ -71,6 +72,9 @@ class QueueFacts:
     def _estimated(self, fact: f.QueuedTasksEstimated) -> None:
         """Tasks of a kind are expected to run for another time."""
         self._queue.expect(fact.kind, fact.seconds)
+
+    def _turns_passed(self, fact: f.TurnsPassed) -> None:
+        self._queue.turns = Turns(evictions=fact.evictions, starts=fact.starts)
 
     def _reservation_dropped(self, fact: f.ReservationDropped) -> None:
         self._queue.reserve(fact.task_id, None)

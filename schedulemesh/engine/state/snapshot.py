@@ -33,7 +33,7 @@ from schedulemesh.engine.state.groups import Group, PoolCounts
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
 from schedulemesh.engine.state.past import EndedTask
-from schedulemesh.engine.state.queue import QueuedTask
+from schedulemesh.engine.state.queue import QueuedTask, Turns
 from schedulemesh.engine.state.quota import Account, Hold
 from schedulemesh.engine.state.tasks import RunningTask
 
@@ -80,6 +80,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     queue_policy: QueuePolicy | None = None
     next_task_number: int | None = None
     queue: list[QueuedTask] = []
+    queue_turns: Turns | None = None
     preempted: list[Preempted] = []
     evictions: list[EvictionRecord] = []
     next_eviction: int | None = None
@@ -141,6 +142,7 @@ def take_snapshot(state: MeshState) -> Snapshot:
         ],
         queue_policy=state.queue.policy,
         next_task_number=state.queue.next_number,
+        queue_turns=state.queue.turns,
         queue=[
             msgspec.structs.replace(task, queue_class=None) for task in state.queue.by_id.values()
         ],
@@ -277,6 +279,8 @@ def _put_head(state: MeshState, part: Snapshot) -> None:
         state.queue.order_by(part.queue_policy)
     if part.next_task_number is not None:
         state.queue.next_number = part.next_task_number
+    if part.queue_turns is not None:
+        state.queue.turns = part.queue_turns
     for pool_name, reason, n in part.preemptions:
         state.past.preemptions[pool_name, reason] = n
     state.policy_changes += part.policy_changes

@@ -11,11 +11,12 @@ from schedulemesh.engine.messages.queue_facts import (
     StartReserved,
     TaskQueued,
     Ticked,
+    TurnsPassed,
 )
 from schedulemesh.engine.state.queue import Reservation
 
 #: Facts that change nothing but which tasks wait, and which of them have a reserved start.
-_OF_WAITING_TASKS = frozenset((ReservationDropped, StartReserved, TaskQueued, Ticked))
+_OF_WAITING_TASKS = frozenset((ReservationDropped, StartReserved, TaskQueued, Ticked, TurnsPassed))
 #: How many tasks are remembered.
 _TASKS = 10_000
 
@@ -25,8 +26,9 @@ class SparedWork:
 
     def __init__(self) -> None:
         self._revision = 0
-        #: By task: the revision in which nothing made room for it, and from when until when that holds.
-        self._in_vain: dict[str, tuple[int, float, float]] = {}
+        #: By task: the revision in which nothing made room for it, from when until when that holds, and
+        #: whether there were candidates for an eviction.
+        self._in_vain: dict[str, tuple[int, float, float, bool]] = {}
         #: By task: the revision in which a search for its start found this one again, whatever the time.
         self._starts: dict[str, tuple[int, Reservation]] = {}
 
@@ -35,16 +37,22 @@ class SparedWork:
         if type(fact) not in _OF_WAITING_TASKS:
             self._revision += 1
 
-    def note_in_vain(self, task_id: str, now: float, until: float) -> None:
-        """The task does not fit, and no eviction makes room for it, until this time at least."""
+    def note_in_vain(self, task_id: str, now: float, until: float, *, searched: bool) -> None:
+        """The task does not fit, and no eviction makes room for it, until this time at least. ``searched``:
+        whether there were candidates.
+        """
         if len(self._in_vain) >= _TASKS:
             self._in_vain.clear()
-        self._in_vain[task_id] = (self._revision, now, until)
+        self._in_vain[task_id] = (self._revision, now, until, searched)
 
     def is_in_vain(self, task_id: str, now: float) -> bool:
         """Whether surely neither free room nor an eviction lets the task start now."""
         known = self._in_vain.get(task_id)
         return known is not None and known[0] == self._revision and known[1] <= now < known[2]
+
+    def was_searched(self, task_id: str) -> bool:
+        """Of a task that is known to be in vain: whether there were candidates."""
+        return self._in_vain[task_id][3]
 
     def note_start(self, task_id: str, start: Reservation) -> None:
         """The reserved start of the task would be found again, at any time."""
