@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -101,9 +102,9 @@ class Agents:
 
     def address(self, spec: AgentSpec, incarnation: int) -> tuple[str, str]:
         """The agent's (namespace, name) in Ray: the user's own, or one that carries our mark."""
-        options = json.loads(spec.options)
-        if "name" in options:
-            return options.get("namespace", self.namespace), options["name"]
+        namespace, name = _own_address(spec.options)
+        if name:
+            return namespace or self.namespace, name
         return self.namespace, self.mark(f"{spec.name}#{incarnation}")
 
     def where(self, agent: Agent) -> tuple[str, str]:
@@ -428,6 +429,13 @@ class Agents:
         return await until_answered(
             f"asking for actor {name}", lambda: self._backend.find_actor(name, namespace)
         )
+
+
+@functools.lru_cache(maxsize=10_000)
+def _own_address(options: str) -> tuple[str, str]:
+    """The (namespace, name) in Ray options, each empty if it is not given."""
+    given = json.loads(options)
+    return given.get("namespace", ""), given.get("name", "")
 
 
 def _pid(agent: Agent) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 from collections.abc import Iterable, Sequence
 
@@ -35,9 +36,6 @@ def member_specs(spec: AgentSpec) -> tuple[AgentSpec, ...]:
 
 
 def _member(spec: AgentSpec, rank: int, name: str) -> AgentSpec:
-    options = json.loads(spec.options)
-    if "name" in options:
-        options["name"] = f"{options['name']}-{rank}"
     own = None if spec.gang is None or not spec.gang.members else spec.gang.members[rank]
     return msgspec.structs.replace(
         spec,
@@ -45,10 +43,19 @@ def _member(spec: AgentSpec, rank: int, name: str) -> AgentSpec:
         resources=spec.bundles[rank],
         class_key=spec.class_key if own is None else own.class_key,
         arguments_key=spec.arguments_key if own is None else own.arguments_key,
-        options=json.dumps(options, sort_keys=True),
+        options=_member_options(spec.options, rank),
         bundles=(),
         gang=None,
     )
+
+
+@functools.lru_cache(maxsize=10_000)
+def _member_options(options: str, rank: int) -> str:
+    """The Ray options of a member; kept, because each look of the cluster monitor needs those of all."""
+    given = json.loads(options)
+    if "name" in given:
+        given["name"] = f"{given['name']}-{rank}"
+    return json.dumps(given, sort_keys=True)
 
 
 def processes_of(state: MeshState, agent: Agent) -> tuple[Agent, ...]:

@@ -1,7 +1,8 @@
 """A whole supervisor on a backend that delays, reorders and fails calls, and crashes in between.
 
-Hypothesis chooses what clients, the cluster and the backend do. Time is virtual, so a story that failed is
-the same when it is told again. HYPOTHESIS_EXAMPLES sets how many stories are told.
+Hypothesis chooses what clients, agents, the cluster and the backend do. Callers are cancelled; processes save
+slowly, too much or not at all, or cannot be killed. Time is virtual, so a story that failed is the same when
+it is told again. HYPOTHESIS_EXAMPLES sets how many stories are told.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from schedulemesh.config.settings import JournalSettings
 from schedulemesh.domain.agent import AgentSpec, GangSpec
 from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.lease import LeaseSpec
@@ -26,17 +28,31 @@ from schedulemesh.domain.resources import NOTHING, parse_resources, sum_of
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.outcomes import Accepted, Queued, Refused
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
-from schedulemesh.engine.state.agents import Running
+from schedulemesh.engine.state.agents import Running, Starting
 from schedulemesh.engine.state.groups import GroupPhase
 from schedulemesh.engine.state.invariants import check
+from schedulemesh.metrics.catalogue import LOOP_OVERDUE
 from schedulemesh.protocol import queue_requests as q
 from schedulemesh.protocol import requests as r
-from schedulemesh.protocol.agents import KeptResult, RunReport, key_of, pack, unpack
-from schedulemesh.protocol.answers import Response, decode_answer
+from schedulemesh.protocol.agents import (
+    AgentInit,
+    Command,
+    KeptResult,
+    Report,
+    Result,
+    RunReport,
+    SavedState,
+    key_of,
+    pack,
+    unpack,
+)
+from schedulemesh.protocol.answers import Response, SavedBytes, decode_answer
 from schedulemesh.protocol.lease_requests import ReleaseLease
+from schedulemesh.protocol.state_requests import SaveTaskState
 from schedulemesh.protocol.task_requests import CancelTask
 from schedulemesh.runtime.backend import BackendError, GroupMember, NodeView
 from schedulemesh.runtime.gangs import every_process
+from schedulemesh.runtime.queries import saved_key
 from tests.engine.builders import differences
 from tests.runtime import virtual_time
 from tests.runtime.composition import supervisor
@@ -44,7 +60,7 @@ from tests.runtime.fake_backend import FakeBackend, HeldCalls, Verdict
 
 CLASS = b"a class"
 RAISED = RunReport(kept=b"", reason=TaskEndReason.RUN_RAISED, error="it raised")
-NODE = parse_resources({"cpu": 4})
+NODE = parse_resources({"cpu": 4, "gpu": 2})
 NODES = ("n1", "n2")
 POOLS = {"p": 4, "q": 3, "g": 4}
 NAMES = tuple(f"a{number}" for number in range(6))
@@ -60,8 +76,21 @@ HOLDS = (
     ("run_task",),
 )
 CALLS = {call for calls in HOLDS for call in calls}
+#: The calls that fail together for a while.
+LOOKS = (
+    ("nodes",),
+    ("living_actors",),
+    ("groups",),
+    ("usage", "demand"),
+    ("keep",),
+    ("left_behind",),
+)
 #: Virtual seconds in which all that was begun ends, once nothing is held.
 SETTLES_S = 120.0
+#: Bytes that a saved state may have.
+STATE_BYTES = 4000
+#: Virtual seconds that a process takes to save whose class comes to its safe points rarely.
+SLOW_S = 20.0
 
 #: What may happen: how often, and with which arguments.
 EVENTS = {
@@ -71,6 +100,7 @@ EVENTS = {
             "name": NAMES,
             "pool": sorted(POOLS),
             "cpu": (1, 2, 4),
+            "gpu": (0, 0, 0, 1),
             "priority": (1.0, 5.0, 9.0),
             "pinned": (True, True, False),
             "replicas": (None, None, 1, 2, 3),
@@ -96,6 +126,13 @@ EVENTS = {
     "holder_uses": (2, {"which": range(9)}),
     "complete": (3, {"name": NAMES, "end_agent": (True, True, False)}),
     "delete": (3, {"name": NAMES}),
+    "delete_while_it_starts": (3, {}),
+    "checkpoint": (8, {"which": range(6)}),
+    "cancel_caller": (3, {"which": range(9)}),
+    "saving": (3, {"how": ("quick", "quick", "slow", "fails", "too large", "never")}),
+    "look_fails": (3, {"calls": LOOKS, "times": (1, 3)}),
+    "not_killable": (2, {"node": NODES, "times": (1, 5)}),
+    "no_room": (2, {"node": NODES, "full": (True, False, False)}),
     "preempt": (3, {"name": NAMES, "whole": (True, False)}),
     "resize": (1, {"pool": sorted(POOLS), "cpu": (1, 2, 4, 6)}),
     "actor_dies": (2, {"which": range(9)}),
@@ -125,12 +162,27 @@ def view(name):
     return NodeView(node_id=name, total=NODE, free=NODE, labels={})
 
 
+class StoryCalls(HeldCalls):
+    """Also fails some calls of a name."""
+
+    def __init__(self, *through):
+        super().__init__(*through)
+        #: How many of the next calls fail.
+        self.failing = Counter()
+
+    async def turn(self, call, subject):
+        if self.failing[call]:
+            self.failing[call] -= 1
+            return Verdict.REFUSED
+        return await super().turn(call, subject)
+
+
 class Story:
-    """A supervisor, its clients, and the cluster."""
+    """A supervisor, its clients, the processes of agents, and the cluster."""
 
     def __init__(self, journal_file):
         self.journal_file = journal_file
-        self.held = HeldCalls(*_all_calls())
+        self.held = StoryCalls(*_all_calls())
         self.backend = FakeBackend(self.held)
         self.backend.free = [view(name) for name in NODES]
         self.backend.start = self.started
@@ -142,6 +194,15 @@ class Story:
         self.raising = False
         #: The tasks whose submission was accepted, or acknowledged as queued.
         self.acknowledged: set[str] = set()
+        #: How processes save from now on.
+        self.how = "quick"
+        #: How often any process has saved: a later state is a higher number.
+        self.saves = 0
+        #: By task, the newest state that was acknowledged as saved in its present life.
+        self.checkpoints: dict[str, int] = {}
+        #: The processes that poll for commands, and their open polls.
+        self.hosts: set[asyncio.Task] = set()
+        self.polls: set[asyncio.Task] = set()
         #: What must never happen and did.
         self.broken: list[str] = []
 
@@ -151,7 +212,7 @@ class Story:
         for name, cpu in POOLS.items():
             spec = PoolSpec(
                 name=name,
-                resources=parse_resources({"cpu": cpu}),
+                resources=parse_resources({"cpu": cpu, "gpu": 2}),
                 groups=groups if name == "g" else None,
             )
             self.ask(r.CreatePool(spec=spec))
@@ -159,7 +220,12 @@ class Story:
 
     def open_service(self):
         self.service = supervisor(
-            self.backend, self.journal_file, clock=virtual_time.clock(), monitor_interval_s=1.0
+            self.backend,
+            self.journal_file,
+            clock=virtual_time.clock(),
+            monitor_interval_s=1.0,
+            health_interval_s=15.0,
+            journal=JournalSettings(saved_state_bytes=STATE_BYTES),
         )
         self.ask(r.ListPools())
 
@@ -191,18 +257,28 @@ class Story:
         if isinstance(request, r.SubmitTask):
             outcome = decode_answer(encoded, Response)
             if not isinstance(outcome, Refused) and isinstance(outcome.outcome, Accepted | Queued):
-                self.acknowledged.add(request.submission.task.task_id)
+                task_id = request.submission.task.task_id
+                self.acknowledged.add(task_id)
+                self.checkpoints.pop(task_id, None)
+        elif isinstance(request, SaveTaskState):
+            answer = decode_answer(encoded, SavedBytes)
+            saved = None if isinstance(answer, Refused) else answer.state
+            if saved is not None and (number := number_of(unpack(saved, SavedState))) is not None:
+                newest = max(number, self.checkpoints.get(request.task_id, 0))
+                self.checkpoints[request.task_id] = newest
 
     def next(self):
         self.number += 1
         return f"r{self.number}"
 
-    async def submit(self, name, pool, cpu, priority, pinned, replicas, most, queue, run, **how):
+    async def submit(
+        self, name, pool, cpu, gpu, priority, pinned, replicas, most, queue, run, **how
+    ):
         """A single agent, a gang, elastic or not, or a lease; it may wait, and run by itself."""
         if how["parts"]:
             self.submit_lease(name, pool, priority, how["parts"], queue=queue)
             return
-        bundles = (parse_resources({"cpu": cpu}),) * (replicas or 1)
+        bundles = (parse_resources({"cpu": cpu, "gpu": gpu}),) * (replicas or 1)
         agent = AgentSpec(
             name=name,
             pool_name=pool,
@@ -262,6 +338,28 @@ class Story:
     async def delete(self, name):
         self.ask(r.DeleteAgent(agent_name=name))
 
+    async def delete_while_it_starts(self):
+        if self.service._requests is not None:
+            agents = self.service._requests.running.reactor.state.agents
+            for name in [name for name, a in agents.items() if isinstance(a.phase, Starting)][:1]:
+                await self.delete(name)
+
+    async def checkpoint(self, which):
+        """Have one of the tasks saved that run."""
+        if self.service._requests is not None:
+            running = self.service._requests.running.reactor.state.running.by_id
+            # Extra members of an elastic gang begin anew with its core.
+            tasks = sorted(running.keys() & {f"t-{name}" for name in NAMES})
+            if tasks:
+                self.ask(SaveTaskState(task_id=tasks[which % len(tasks)]))
+
+    async def cancel_caller(self, which):
+        """A client goes away, and does not repeat what it asked for."""
+        if self.open:
+            task = list(self.open)[which % len(self.open)]
+            del self.open[task]
+            task.cancel()
+
     async def preempt(self, name, whole):
         if whole:
             self.ask(r.PreemptTask(agent_name=name, request_id=self.next()))
@@ -282,11 +380,52 @@ class Story:
     async def resize(self, pool, cpu):
         self.ask(r.ResizePool(name=pool, resources=parse_resources({"cpu": cpu})))
 
+    # what processes do
+
+    async def saving(self, how):
+        self.how = how
+
+    def host(self, actor):
+        """A process that polls for commands until it is dead."""
+        report = Report(node_id=actor.node_id, pid=actor.pid, capabilities=("save_state", "cancel"))
+        actor.answers["agent_report"] = report
+        host = asyncio.ensure_future(self._serve(actor, unpack(actor.request.init, AgentInit)))
+        self.hosts.add(host)
+
+    async def _serve(self, actor, init):
+        while actor.alive:
+            service = self.service
+            poll = asyncio.ensure_future(service.poll(init.agent_name, init.incarnation, init.key))
+            self.polls.add(poll)
+            await asyncio.wait({poll})
+            self.polls.discard(poll)
+            if poll.cancelled() or poll.exception() is not None:
+                await asyncio.sleep(1.0)  # virtual time
+                continue
+            for command in unpack(poll.result(), list[Command]):
+                result = await self._carried_out(command)
+                if actor.alive and service is self.service:
+                    await service.command_done(command.command_id, pack(result))
+
+    async def _carried_out(self, command):
+        if command.kind != "save":
+            return Result()
+        if self.how == "never":
+            await asyncio.sleep(command.within_s)  # virtual time
+        if self.how == "slow":
+            await asyncio.sleep(SLOW_S)  # virtual time
+        if self.how == "fails":
+            return Result(error="it raised", success=False)
+        self.saves += 1
+        data = str(self.saves).encode()
+        return Result(data=data.zfill(2 * STATE_BYTES) if self.how == "too large" else data)
+
     # what the cluster does
 
     def started(self, actor):
         """An actor is created: nothing else of its agent is alive, and its node has room."""
         actor.answers["run_task"] = RAISED if self.raising else returned(actor.request.name)
+        self.host(actor)
         living = [other for other in self.backend.actors if other.alive]
         names = Counter(agent_of(other) for other in living)
         if names[agent_of(actor)] > 1:
@@ -324,6 +463,18 @@ class Story:
     async def node_returns(self, node):
         if all(one.node_id != node for one in self.backend.free):
             self.backend.free.append(view(node))
+
+    async def look_fails(self, calls, times):
+        self.held.failing.update(dict.fromkeys(calls, times))
+
+    async def not_killable(self, node, times):
+        """What agents on a node have started does not end for a while."""
+        for cleaner in self.backend.cleaners:
+            if cleaner.node_id == node:
+                cleaner.answers.extend([(77,)] * times)
+
+    async def no_room(self, node, full):
+        self.backend.full = self.backend.full | {node} if full else self.backend.full - {node}
 
     async def group_fails(self, which):
         groups = sorted(self.backend.by_id)
@@ -369,6 +520,9 @@ class Story:
         running.executor.stop_all()
         for task in requests:
             task.cancel()
+        running.agents.endings.cancel_all()
+        for poll in list(self.polls):
+            poll.cancel()
         await asyncio.gather(*requests, return_exceptions=True)
         await running.reactor.close(destroy=False)
         self.backend.restarted = True
@@ -388,8 +542,11 @@ class Story:
 
     async def settled(self):
         """Once nothing is held, all that was begun has ended, and the state is what exists."""
-        self.held.refused = set()
+        self.held.refused, self.backend.full = set(), set()
+        self.held.failing.clear()
         self.held.through |= CALLS
+        for cleaner in self.backend.cleaners:
+            cleaner.answers.clear()
         await self.let_all(Verdict.DONE)
         await asyncio.sleep(SETTLES_S)  # virtual time
         assert not self.broken
@@ -402,17 +559,45 @@ class Story:
         assert phases == dict.fromkeys(phases, Running)
         processes = every_process(state, state.agents.values())
         assert self.backend.living() == {running.agents.where(one) for one in processes}
+        groups = {*state.groups.by_id, *running.executor.rooms._of.values()}
         assert {view.name for view in self.backend.by_id.values()} == {
-            running.groups.name(group_id) for group_id in state.groups.by_id
+            running.groups.name(group_id) for group_id in groups
         }
+        self.nothing_is_left_of_what_was_begun(running, processes)
         assert all(g.phase is GroupPhase.READY for g in state.groups.by_id.values())
         await self.tasks_are_kept(running.reactor)
+        await self.checkpoints_are_the_newest(running.reactor)
         await running.reactor.flushed()
         refolded = running.reactor._journal.load().fold()
         refolded.queue.advance(running.reactor.now())
         assert differences(refolded, state) == []
         running.executor.stop_all()
+        for task in [*self.polls, *self.hosts]:
+            task.cancel()
         await running.reactor.close(destroy=False)
+
+    def nothing_is_left_of_what_was_begun(self, running, processes):
+        """Every loop works, nothing is still being ended, and no process that has ended is remembered."""
+        overdue = next(
+            shown for metric, shown in running.loops.families() if metric is LOOP_OVERDUE
+        )
+        assert {sample.labels[0] for sample in overdue} >= {"cluster_monitor", "health", "leases"}
+        assert not [sample for sample in overdue if sample.value]
+        assert not len(running.executor.endings)
+        assert not len(running.agents.endings)
+        keys = {(process.spec.name, process.incarnation) for process in processes}
+        assert running.agents._records.keys() == keys
+
+    async def checkpoints_are_the_newest(self, reactor):
+        """A task that goes on is restored from the state that was acknowledged last, or from a newer one."""
+        state = reactor.state
+        for task_id, number in self.checkpoints.items():
+            key = saved_key(state, task_id)
+            goes_on = task_id in state.running.by_id or task_id in state.queue.by_id
+            assert key is not None or not goes_on, f"the state of {task_id} is lost"
+            if key is not None:
+                saved = unpack(await reactor.blob(key), SavedState)
+                assert (number_of(saved) or 0) >= number, f"the state of {task_id} is an older one"
 
     async def tasks_are_kept(self, reactor):
         """No acknowledged task is unknown, no run was forgotten, each result is that of a run of its task."""
@@ -428,6 +613,13 @@ class Story:
                 agent = task_id.removeprefix("t-")
                 ranks = [f"{agent}-{rank}" for rank in range(len(names))]
                 assert names in ([agent], ranks), ended
+
+
+def number_of(saved):
+    """Which save of the story a state is, of a gang the first of it; None: it is none."""
+    states = saved.members or (saved.state,)
+    numbers = [int(state) for state in states if state is not None]
+    return min(numbers) if numbers else None
 
 
 def returned(actor_name):
