@@ -58,14 +58,6 @@ def start(folder, name, *arguments):
     )
 
 
-def run(folder, name, source):
-    """A run on a module of this source."""
-    (folder / f"test_{name}.py").write_text(source)
-    done = start(folder, name, f"test_{name}.py")
-    output, _ = done.communicate()
-    return output
-
-
 def summary(folder, *names):
     """The exit status, and what is printed."""
     reports = [f"{name}.jsonl" for name in names]
@@ -81,48 +73,58 @@ def summary(folder, *names):
     return done.returncode, done.stdout.splitlines()
 
 
-def test_the_last_lines_say_what_became_of_all_runs(folder):
-    run(folder, "first", PASSES)
-    run(folder, "second", MIXED)
-    run(folder, "third", SKIPPED_WHOLE)
-    status, lines = summary(folder, "first", "second", "third")
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory):
+    """A folder with the reports of runs that end in different ways."""
+    folder = tmp_path_factory.mktemp("reports")
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    sources = {
+        "passes": PASSES,
+        "mixed": MIXED,
+        "whole": SKIPPED_WHOLE,
+        "crash": CRASHES,
+        "broken": BROKEN,
+    }
+    for name, source in sources.items():
+        (folder / f"test_{name}.py").write_text(source)
+        start(folder, name, f"test_{name}.py").communicate()
+    start(folder, "usage", "test_that_is_not_there.py").communicate()
+    return folder
+
+
+def test_the_last_lines_say_what_became_of_all_runs(reports):
+    status, lines = summary(reports, "passes", "mixed", "whole")
     assert status == 1
     assert lines[lines.index("=== all runs ===") + 1 :] == [
         "SKIPPED [1] no server",
-        "    test_third.py [1]",
+        "    test_whole.py [1]",
         "SKIPPED [2] torch is not installed",
-        "    test_second.py [2]",
-        "FAILED test_second.py::test_fails - AssertionError: one is not two",
-        "FAILED test_second.py::test_whose_teardown_fails - RuntimeError: cannot be cleaned up",
+        "    test_mixed.py [2]",
+        "FAILED test_mixed.py::test_fails - AssertionError: one is not two",
+        "FAILED test_mixed.py::test_whose_teardown_fails - RuntimeError: cannot be cleaned up",
         "2 passed, 2 failed, 3 skipped",
     ]
 
 
-def test_skipped_tests_can_be_run_by_their_ids(folder):
-    run(folder, "second", MIXED)
-    run(folder, "third", SKIPPED_WHOLE)
-    summary(folder, "second", "third")
-    skipped = (folder / "skipped").read_text().splitlines()
-    assert skipped == [
-        "test_second.py::test_skipped[a b]",
-        "test_second.py::test_skipped[c]",
-        "test_third.py",
+def test_skipped_tests_can_be_run_by_their_ids(reports):
+    summary(reports, "mixed", "whole")
+    assert (reports / "skipped").read_text().splitlines() == [
+        "test_mixed.py::test_skipped[a b]",
+        "test_mixed.py::test_skipped[c]",
+        "test_whole.py",
     ]
-    start(folder, "again", "@skipped").communicate()
-    assert summary(folder, "again")[1][-1] == "0 passed, 0 failed, 3 skipped"
+    start(reports, "again", "@skipped").communicate()
+    assert summary(reports, "again")[1][-1] == "0 passed, 0 failed, 3 skipped"
 
 
-def test_runs_without_a_failure_succeed(folder):
-    run(folder, "first", PASSES)
-    status, lines = summary(folder, "first")
-    assert (status, lines[-1]) == (0, "1 passed, 0 failed, 0 skipped")
+def test_runs_without_a_failure_succeed(reports):
+    status, lines = summary(reports, "passes", "whole")
+    assert (status, lines[-1]) == (0, "1 passed, 0 failed, 1 skipped")
 
 
-def test_a_run_that_crashes_is_a_failure_that_names_the_test(folder):
+def test_a_run_that_crashes_is_a_failure_that_names_the_test(reports):
     """Even where its process exits with success."""
-    run(folder, "first", PASSES)
-    run(folder, "crash", CRASHES)
-    status, lines = summary(folder, "first", "crash")
+    status, lines = summary(reports, "passes", "crash")
     assert status == 1
     assert "NOT RUN test_crash.py::test_crashes" in lines
     assert "NOT RUN test_crash.py::test_after" in lines
@@ -132,36 +134,29 @@ def test_a_run_that_crashes_is_a_failure_that_names_the_test(folder):
     ]
 
 
-def test_a_run_that_never_began_is_a_failure(folder):
-    run(folder, "first", PASSES)
-    status, lines = summary(folder, "first", "second")
+def test_a_run_that_never_began_is_a_failure(reports):
+    status, lines = summary(reports, "passes", "never")
     assert status == 1
-    assert lines[-2:] == [
-        "FAILED run second did not end by itself",
-        "1 passed, 1 failed, 0 skipped",
-    ]
+    assert lines[-2:] == ["FAILED run never did not end by itself", "1 passed, 1 failed, 0 skipped"]
 
 
-def test_a_module_that_cannot_be_imported_is_a_failure(folder):
-    run(folder, "broken", BROKEN)
-    status, lines = summary(folder, "broken")
+def test_a_module_that_cannot_be_imported_is_a_failure(reports):
+    status, lines = summary(reports, "broken")
     assert status == 1
     assert lines[-2].startswith("FAILED test_broken.py - ")
     assert lines[-1] == "0 passed, 1 failed, 0 skipped"
 
 
-def test_an_exit_status_that_no_test_explains_is_a_failure(folder):
-    start(folder, "usage", "test_that_is_not_there.py").communicate()
-    status, lines = summary(folder, "usage")
+def test_an_exit_status_that_no_test_explains_is_a_failure(reports):
+    status, lines = summary(reports, "usage")
     assert status == 1
     assert lines[-1] == "0 passed, 1 failed, 0 skipped"
 
 
-def test_a_line_that_was_not_written_to_its_end_is_left_out(folder):
-    run(folder, "first", PASSES)
-    report = folder / "first.jsonl"
-    report.write_text(report.read_text().rpartition('{"exit"')[0] + '{"exi')
-    status, lines = summary(folder, "first")
+def test_a_line_that_was_not_written_to_its_end_is_left_out(reports):
+    complete, _, _ = (reports / "passes.jsonl").read_text().rpartition('{"exit"')
+    (reports / "cut.jsonl").write_text(complete + '{"exi')
+    status, lines = summary(reports, "cut")
     assert status == 1
     assert lines[-1] == "1 passed, 1 failed, 0 skipped"
 
