@@ -220,7 +220,8 @@ def test_extra_members_end_with_a_lost_core_that_is_started_again(mesh):
     grown(mesh, most=4, run="train", retries=1)
     assert mesh.waiting() == ["g-2", "g-3"]
     mesh.die("g")
-    assert (mesh.waiting(), mesh.starts) == (["g"], {})
+    assert (mesh.waiting(), mesh.starts, len(mesh.makes)) == ([], {}, 1)
+    assert list(mesh.state.running.by_id) == ["busy", "g"]
     check_stored(mesh)
 
 

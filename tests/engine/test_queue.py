@@ -374,7 +374,8 @@ def test_a_dry_run_starts_nobody():
     given.queue("a", cpu=4)
     given.fail("a", reason=Reason.CLUSTER_OUT_OF_RESOURCES)
     given.now += 10
-    assert isinstance(given.dry("b", cpu=4), Accepted)
+    assert given.dry("b", cpu=4).reason is Reason.HELD_FOR_QUEUE
+    assert isinstance(given.dry("b", priority=9.0, cpu=4), Accepted)
     assert given.waiting() == ["a"]
 
 

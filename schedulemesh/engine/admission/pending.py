@@ -199,7 +199,7 @@ def _terminate(
     for task in returning:
         requeue(tx, task, agent, evicted=True)
     if failed is not None:
-        requeue_failed(tx, failed, agent)
+        requeue_failed(tx, failed, agent, lost=reason is EndReason.LOST)
     return evicted
 
 

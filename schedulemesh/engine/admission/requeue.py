@@ -8,7 +8,7 @@ import msgspec
 
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages.outcomes import Queued, Refused, RequestOutcome
-from schedulemesh.engine.messages.queue_facts import TaskQueued
+from schedulemesh.engine.messages.queue_facts import StartReserved, TaskQueued
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.state.agents import Agent, Ending, Submission
 from schedulemesh.engine.state.gangs import core_runs
@@ -23,6 +23,8 @@ _ROOM_RETRY_S = 2.0
 
 #: Seconds that a task waits after its first failure: doubled with each further one, up to the second number.
 _RETRY_S, _RETRY_MAX_S = 1.0, 300.0
+#: Up to so many seconds of such a wait its place is kept for a task.
+_KEPT_S = 10.0
 
 #: Refusals after which a task that was in the queue waits there again: there was no room for it.
 _NO_ROOM = frozenset(
@@ -106,10 +108,15 @@ def requeue_not_started(
     requeue_failed(tx, msgspec.structs.replace(task, state_key=other, attempts=attempts), agent)
 
 
-def requeue_failed(tx: Transaction, task: RunningTask, agent: Agent) -> None:
-    """Have a task that failed join the queue again; it waits twice as long each time."""
-    wait_s = min(_RETRY_MAX_S, _RETRY_S * 2.0**task.attempts.failures)
-    requeue(tx, task, agent, failed=True, not_before=tx.now + wait_s)
+def requeue_failed(tx: Transaction, task: RunningTask, agent: Agent, *, lost: bool = False) -> None:
+    """Have a task that failed join the queue again; it waits twice as long each time. One that was ``lost``
+    does not wait the first time, nor if it had run for as long: the failure was hardly its own.
+    """
+    failures = task.attempts.failures
+    wait_s = min(_RETRY_MAX_S, _RETRY_S * 2.0**failures)
+    if lost and (not failures or tx.now >= task.started_at + wait_s):
+        wait_s = 0.0
+    requeue(tx, task, agent, failed=True, not_before=tx.now + wait_s if wait_s else 0.0)
 
 
 def _is_deleted(agent: Agent) -> bool:
@@ -171,6 +178,21 @@ def requeue(
             not_before=not_before,
         )
     )
+    if tx.now < not_before <= tx.now + _KEPT_S:
+        _keep_place(tx, task.spec.task_id, agent, not_before)
+
+
+def _keep_place(tx: Transaction, task_id: str, agent: Agent, not_before: float) -> None:
+    """Reserve its start where it was for a task that waits for a moment only: others that come after it would
+    have to leave again.
+    """
+    state = tx.state
+    group = state.groups.by_id.get(agent.group_id or "")
+    places = (agent.node_id,) if group is None else group.node_ids
+    node_ids = tuple(node_id for node_id in places if node_id in state.cluster.nodes)
+    if len(node_ids) != max(1, len(agent.spec.bundles)):
+        node_ids = ()
+    tx.emit(StartReserved(task_id=task_id, at=not_before, node_ids=node_ids))
 
 
 def _resubmission(task: RunningTask, agent: Agent, now: float) -> TaskSubmitted:

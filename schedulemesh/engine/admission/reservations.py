@@ -54,13 +54,15 @@ _STARTS = 50
 
 
 def reserve_starts(tx: Transaction, heads: Iterable[QueuedTask]) -> str:
-    """Reserve a start for each of these tasks, and drop the reservations of all others. Starts are sought for
-    so many pools at most, in turn; those that others have stay as they are. The pool with which the next
-    tick begins.
+    """Reserve a start for each of these tasks, and drop the reservations of all others, except of those that
+    wait for their next attempt (``requeue``). Starts are sought for so many pools at most, in turn; those of
+    others stay as they are. The pool with which the next tick begins.
     """
     queue = tx.state.queue
     keep = {task.task_id: task for task in heads if is_reserved_for(tx.state, task)}
     for task_id in sorted(queue.reserved.keys() - keep.keys()):
+        if queue.by_id[task_id].not_before > tx.now:
+            continue
         tx.emit(ReservationDropped(task_id=task_id))
     names, next_name = in_turn({t.pool_name for t in keep.values()}, queue.turns.starts, _STARTS)
     spared, searched = tx.state.spared, _searched_groups(tx, keep.values())
