@@ -19,7 +19,11 @@ from schedulemesh.engine.lifecycle import agents as lifecycle
 from schedulemesh.engine.lifecycle import eviction, task_ends
 from schedulemesh.engine.lifecycle.audit import change_answered, change_received
 from schedulemesh.engine.lifecycle.capacity import serve_freed_capacity
-from schedulemesh.engine.lifecycle.cohorts import ensure_cohort
+from schedulemesh.engine.lifecycle.cohorts import (
+    ensure_cohort,
+    loans_beyond_limits,
+    loans_outside,
+)
 from schedulemesh.engine.lifecycle.drain import advance_drains, change_drain, observe_drain
 from schedulemesh.engine.lifecycle.group_reports import (
     group_create_failed,
@@ -69,6 +73,7 @@ from schedulemesh.engine.messages.queue_facts import ClassLoaded, Ticked
 from schedulemesh.engine.messages.stimulus import Request, Stimulus
 from schedulemesh.engine.placement.strategies import Strategies
 from schedulemesh.engine.preemption.evaluate import evaluate
+from schedulemesh.engine.state.cohort_updates import loans_within_trees
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.snapshot import past_states
 from schedulemesh.engine.transaction import Step, Transaction
@@ -246,12 +251,30 @@ def _ensure_pool(tx: Transaction, stimulus: s.PoolRequested) -> RequestOutcome:
         return Refused(
             reason=Reason.POOL_IN_USE,
             error=f"pool {spec.name!r} cannot shrink to {spec.resources}: {held} is in use; "
-            "end some of its agents first",
+            f"{_who_holds(tx.state, spec.name)}",
             short_quota=held.beyond(spec.resources),
         )
+    loans = loans_within_trees(tx.state.ledger)
     tx.emit(PoolEnsured(spec=spec, at=tx.now))
     _reshape_groups(tx, spec)
-    return Done(change=Change.CHANGED, warnings=_too_big(tx.state, spec))
+    warnings = (
+        *_too_big(tx.state, spec),
+        *loans_outside(tx.state, loans),
+        *loans_beyond_limits(tx.state, spec.name),
+    )
+    return Done(change=Change.CHANGED, warnings=warnings)
+
+
+def _who_holds(state: MeshState, pool_name: str) -> str:
+    """What has to end before a pool may be made smaller: its own agents, and those of borrowers."""
+    ledger = state.ledger
+    lent = sorted(ledger.lent_by(pool_name).items())
+    if not lent:
+        return "end some of its agents first"
+    loans = [f"pool {borrower!r} has {amount} of it on loan" for borrower, amount in lent]
+    own = bool(state.agents_of[pool_name])
+    who = "agents of these pools, or of its own" if own else "agents of these pools"
+    return f"{', '.join(loans)}; end some {who} first"
 
 
 def _too_big(state: MeshState, spec: PoolSpec) -> tuple[str, ...]:

@@ -87,3 +87,59 @@ def test_cohorts_and_loans_come_back_from_facts_and_from_snapshots():
     assert mesh.state.ledger.loans
     assert differences(mesh.state, mesh.refolded()) == []
     assert differences(mesh.state, mesh.rewritten()) == []
+
+
+# loans that the tree does not allow any more
+
+
+def lent(*, moved=None):
+    """p has lent 4 CPUs to q."""
+    mesh = Mesh()
+    mesh.cohort("top")
+    mesh.cohort("c", "top")
+    for name, cpu, cohort in (("p", 4, "c"), ("q", 0, "top")):
+        mesh.resize(pool(name, cpu=cpu, lending={"cohort": cohort}))
+    mesh.run("b", "q", 20.0, cpu=4)
+    return mesh
+
+
+LEAVES = {
+    "the owner leaves": lambda m: m.resize(pool("p", cpu=4)),
+    "the owner moves": lambda m: m.resize(pool("p", cpu=4, lending={"cohort": "other"})),
+    "the borrower leaves": lambda m: m.resize(pool("q")),
+    "the tree is divided": lambda m: m.cohort("c", None),
+}
+
+
+@pytest.mark.parametrize("how", LEAVES)
+def test_an_owner_gets_back_what_it_lent_before_the_cohort_was_changed(how):
+    mesh = lent()
+    outcome = LEAVES[how](mesh)
+    assert ["pool 'p' has cpu 4 on loan to pool 'q'" in w for w in outcome.warnings] == [True]
+    assert differences(mesh.state, mesh.refolded()) == []
+    assert differences(mesh.state, mesh.rewritten()) == []
+    mesh.submit("own", "p", 0.0, cpu=4)
+    mesh.slot("own")
+    assert mesh.state.past.preemption_counts == {"reclaim": 1}
+
+
+def test_what_a_task_of_another_pool_got_by_preemption_is_not_reclaimed():
+    mesh = Mesh(pool("p", cpu=4), pool("q", cpu=4))
+    mesh.run("low", "p", 0.0, cpu=4)
+    mesh.run("own", "q", 20.0, cpu=4)
+    mesh.submit("high", "q", 20.0, cpu=4)
+    mesh.slot("high")
+    assert mesh.state.ledger.loans
+    refused = mesh.submit("again", "p", 0.0, cpu=4)
+    assert refused.reason == "preemption_failed"
+
+
+def test_a_limit_below_what_is_on_loan_is_warned_of():
+    mesh = lent()
+    outcome = mesh.resize(pool("p", cpu=4, lending={"cohort": "c", "lending_limit": 0}))
+    assert "lending_limit of pool 'p' is below the cpu 4 that it has lent" in outcome.warnings[0]
+
+
+def test_a_lender_that_cannot_shrink_is_told_who_has_borrowed():
+    refused = lent().resize(pool("p", cpu=1, lending={"cohort": "c"}))
+    assert "pool 'q' has cpu 4 of it on loan; end some agents of these pools first" in refused.error

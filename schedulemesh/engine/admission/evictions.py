@@ -399,7 +399,10 @@ def _borrowers(
     hold quota of its pool of these kinds.
     """
     state = tx.state
-    if request.stimulus.for_group or not state.ledger.cohorts.neighbours(request.pool_name).names:
+    ledger, pool_name = state.ledger, request.pool_name
+    if request.stimulus.for_group:
+        return None
+    if not ledger.cohorts.neighbours(pool_name).names and not ledger.accounts[pool_name].lent:
         return None
     borrowers = Borrowers(state, request.incoming(state), tx.now, veto, of_kinds)
     return borrowers if borrowers.allowed else None

@@ -439,12 +439,12 @@ class _Pass:
         return tried is Tried.STARTED
 
     def _tried(self, task: QueuedTask, *, full: bool, behind: bool) -> Tried:
-        state, pool_name = self._tx.state, task.pool_name
+        state = self._tx.state
         spared = state.spared
         if spared.is_in_vain(task.task_id, self._tx.now):
             searched = spared.was_searched(task.task_id)
             return Tried.SEARCHED_IN_VAIN if searched else Tried.IN_VAIN
-        if not full and not (state.ledger.loans and state.ledger.cohorts.path(pool_name)):
+        if not full and not state.ledger.loans:
             return Tried.IN_VAIN
         request = understand(self._tx, task.submission)
         if isinstance(request, Refused):

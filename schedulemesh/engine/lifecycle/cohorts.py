@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from schedulemesh.domain.reasons import Change, Reason
+from schedulemesh.domain.resources import NOTHING
 from schedulemesh.engine.messages.cohort_facts import CohortEnsured
 from schedulemesh.engine.messages.outcomes import Done, Refused, RequestOutcome
 from schedulemesh.engine.messages.stimuli import CohortRequested
+from schedulemesh.engine.state.cohort_updates import loans_within_trees
+from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.transaction import Transaction
 
 
 def ensure_cohort(tx: Transaction, stimulus: CohortRequested) -> RequestOutcome:
     """Create a cohort, or change its parent or weight; the same definition again changes nothing.
 
-    Loans that exist stay where a change of the tree separates owner and borrower.
+    Loans that exist stay where a change of the tree separates owner and borrower, and the owner may reclaim
+    them.
     """
     spec, cohorts = stimulus.spec, tx.state.ledger.cohorts
     before = cohorts.specs.get(spec.name)
@@ -32,5 +36,34 @@ def ensure_cohort(tx: Transaction, stimulus: CohortRequested) -> RequestOutcome:
             error=f"cohort {spec.name!r} cannot be in {spec.parent!r}, which is itself in it: {above}; "
             "choose another parent, or give one of these parent=None first",
         )
+    loans = loans_within_trees(tx.state.ledger)
     tx.emit(CohortEnsured(spec=spec, at=tx.now))
-    return Done(change=Change.CREATED if before is None else Change.CHANGED)
+    change = Change.CREATED if before is None else Change.CHANGED
+    return Done(change=change, warnings=loans_outside(tx.state, loans))
+
+
+def loans_outside(state: MeshState, before: set[tuple[str, str]]) -> tuple[str, ...]:
+    """The warnings of loans that the tree of cohorts does not allow any more; ``before``: those that it
+    allowed.
+    """
+    ledger = state.ledger
+    return tuple(
+        f"pool {owner!r} has {ledger.loans[owner, borrower]} on loan to pool {borrower!r}, with which it "
+        f"shares no cohort any more; the loan ends with its agents, or when {owner!r} reclaims it"
+        for owner, borrower in sorted(before - loans_within_trees(ledger))
+    )
+
+
+def loans_beyond_limits(state: MeshState, pool_name: str) -> tuple[str, ...]:
+    """The warnings of limits of a pool that are below what is on loan."""
+    account = state.ledger.accounts[pool_name]
+    limits = (
+        ("lending_limit", account.spec.lending_limit, account.lent, "has lent"),
+        ("borrowing_limit", account.spec.borrowing_limit, account.borrowed, "has borrowed"),
+    )
+    return tuple(
+        f"{name} of pool {pool_name!r} is below the {amount} that it {what}: no loan ends for that, and no "
+        "further one is made; owners may reclaim what they have lent"
+        for name, limit, amount, what in limits
+        if limit is not None and limit.room(amount, NOTHING) != amount
+    )

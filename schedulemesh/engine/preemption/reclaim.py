@@ -1,7 +1,8 @@
 """Reclaim: a pool gets back the quota that it has lent, by the eviction of borrowers.
 
 A task that its pool's own quota covers, counting what the pool has lent, may evict any task of another pool
-of its tree of cohorts that runs on borrowed quota, whatever the priorities, except
+of its tree of cohorts that runs on borrowed quota, whatever the priorities, and tasks that hold what the pool
+has lent them before one of the two left that tree, except
 
 1. tasks of a protected pool,
 2. tasks that dominate it by a label rule and are not dominated in turn,
@@ -71,6 +72,8 @@ class Borrowers(RankedCandidates):
             borrower = self._state.agents.get(task.agent_name)
             if borrower is None or not self.quota_of(borrower).helps(self._of_kinds):
                 return None
+        if task.spec.pool_name not in self._incoming.neighbours and not self._is_former(task):
+            return None
         if not self._policy.reclaim_unsavable:
             agent = self._state.agents.get(task.agent_name)
             if agent is None or not can_be_saved(self._state, agent):
@@ -110,8 +113,22 @@ class Borrowers(RankedCandidates):
         return [
             (task_class, self._judge(task_class))
             for task_class in self._running.occupied
-            if task_class.payers and task_class.pool_name in self._incoming.neighbours
+            if task_class.payers and self._comes_into_question(task_class)
         ]
+
+    def _comes_into_question(self, task_class: TaskClass) -> bool:
+        """Whether a class is of a pool of the tree of cohorts, or holds a loan from the time when it was."""
+        if task_class.pool_name in self._incoming.neighbours:
+            return True
+        if self._incoming.pool_name not in task_class.payers:
+            return False
+        by_id = self._running.by_id
+        return any(self._is_former(by_id[task_id]) for task_id in task_class.task_ids())
+
+    def _is_former(self, task: RunningTask) -> bool:
+        """Whether it holds quota that the incoming task's pool lent when they were in one tree of cohorts."""
+        agent = self._state.agents.get(task.agent_name)
+        return agent is not None and self._incoming.pool_name in agent.former_lenders
 
     def _judge(self, task_class: TaskClass) -> Verdict:
         policy, ranks, incoming = self._policy, self._rules.ranks, self._incoming

@@ -149,6 +149,9 @@ class Agent(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     shares: tuple[f.Share, ...] = ()
     #: How often Ray restarted its process by itself.
     restarts: int = 0
+    #: Pools whose quota it held when they and its own pool stopped sharing a tree of cohorts: they may
+    #: reclaim it all the same.
+    former_lenders: tuple[str, ...] = ()
 
     def enter(self, phase: AgentPhase) -> None:
         """Change the phase; raises ForbiddenTransitionError where ``TRANSITIONS`` does not allow it."""

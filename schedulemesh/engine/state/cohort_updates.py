@@ -13,6 +13,29 @@ from schedulemesh.engine.state.quota import Ledger
 from schedulemesh.engine.state.tasks import RunningTasks
 
 
+def loans_within_trees(ledger: Ledger) -> set[tuple[str, str]]:
+    """The pairs of owner and borrower with a loan that are in the same tree of cohorts."""
+    cohorts = ledger.cohorts
+    return {
+        (owner, borrower)
+        for owner, borrower in ledger.loans
+        if borrower in cohorts.neighbours(owner).names
+    }
+
+
+def note_separated(
+    ledger: Ledger, agents: Mapping[str, Agent], before: set[tuple[str, str]]
+) -> None:
+    """Note which agents hold loans of pools that have left their tree of cohorts; ``before``: the loans that
+    were within one.
+    """
+    separated = before - loans_within_trees(ledger)
+    for agent in agents.values() if separated else ():
+        pool_name = agent.spec.pool_name
+        lenders = {s.pool_name for s in agent.shares if (s.pool_name, pool_name) in separated}
+        agent.former_lenders = tuple(sorted(lenders.union(agent.former_lenders)))
+
+
 class CohortFacts:
     """Applies them."""
 
@@ -34,7 +57,9 @@ class CohortFacts:
         return {CohortEnsured: self._ensured, LoansExchanged: self._exchanged}
 
     def _ensured(self, fact: CohortEnsured) -> None:
+        before = loans_within_trees(self._ledger)
         self._ledger.ensure_cohort(fact.spec)
+        note_separated(self._ledger, self._agents, before)
 
     def _exchanged(self, fact: LoansExchanged) -> None:
         """No account changes: what one claim has less of a pool's quota, another has more."""

@@ -34,7 +34,11 @@ from schedulemesh.engine.state.agents import (
 from schedulemesh.engine.state.audit import AuditLog
 from schedulemesh.engine.state.class_order import ClassOrder
 from schedulemesh.engine.state.cluster import Cluster
-from schedulemesh.engine.state.cohort_updates import CohortFacts
+from schedulemesh.engine.state.cohort_updates import (
+    CohortFacts,
+    loans_within_trees,
+    note_separated,
+)
 from schedulemesh.engine.state.drains import Drains
 from schedulemesh.engine.state.eviction_updates import EvictionFacts
 from schedulemesh.engine.state.evictions import Evictions
@@ -181,7 +185,9 @@ class MeshState:
         return gang if found[1] < len(gang.spec.bundles) else None
 
     def _pool_ensured(self, fact: f.PoolEnsured) -> None:
+        before = loans_within_trees(self.ledger)
         self.ledger.ensure(fact.spec)
+        note_separated(self.ledger, self.agents, before)
         self.agents_of.setdefault(fact.spec.name, set())
         self._group_facts.ensured(fact.spec)
         # A pool gives its tasks a size where they ask for none.
