@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 #: Seconds before a run whose call failed is asked for again.
 _RUN_RETRY_S = 1.0
+#: How the names of warm hosts begin.
+READY = "ready:"
 #: Why an agent that was ended meanwhile has not started.
 _ENDED = "it was ended before its process was started"
 
@@ -63,7 +65,9 @@ class Agents:
         self._backend = backend
         #: The key of an agent's process, by name and incarnation; see authentication.py.
         self.key_of = key_of
-        self._mark = f"schedulemesh:{scheduler}:"
+        # Quoted, so that the mark of one scheduler is never the beginning of another's.
+        quoted = scheduler.replace("%", "%25").replace(":", "%3A")
+        self._mark = f"schedulemesh:{quoted}:"
         self.namespace = namespace
         self._records: dict[tuple[str, int], _Record] = {}
         #: The processes, and actors of ours that nobody claims, that are being ended.
@@ -129,8 +133,17 @@ class Agents:
         self, living: Iterable[tuple[str, str]], claimed: set[tuple[str, str]]
     ) -> list[tuple[str, str]]:
         """Living actors that carry this scheduler's mark and that nobody claims."""
-        marked = (a for a in living if a[0] == self.namespace and a[1].startswith(self._mark))
+        marked = (a for a in living if a[0] == self.namespace and self._is_marked(a[1]))
         return [address for address in marked if address not in claimed]
+
+    def _is_marked(self, actor_name: str) -> bool:
+        """Whether an actor is an agent's, which ends in its incarnation, or a warm host. The supervisor of a
+        scheduler whose name has a colon may begin with our mark, too.
+        """
+        if not actor_name.startswith(self._mark):
+            return False
+        own = actor_name.removeprefix(self._mark)
+        return own.startswith(READY) or own.rpartition("#")[2].isdecimal()
 
     def newest_incarnation(self, living: Iterable[tuple[str, str]]) -> int:
         """The highest incarnation in the names of living actors with this scheduler's mark."""

@@ -16,7 +16,7 @@ from schedulemesh.engine.messages.instructions import StartAgent
 from schedulemesh.engine.state.groups import Group, GroupPhase
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.protocol.agents import Accelerators, Handled, MessageError, unpack
-from schedulemesh.runtime.agent_registry import Agents
+from schedulemesh.runtime.agent_registry import READY, Agents
 from schedulemesh.runtime.agent_start import ReadyWarmHost, own_need
 from schedulemesh.runtime.backend import (
     Backend,
@@ -173,7 +173,7 @@ class WarmPool:
 
     def _begin(self, group: Group, warm: WarmSpec, state: MeshState) -> None:
         host = _Host(
-            name=self._agents.mark(f"ready:{group.group_id}:{secrets.token_hex(4)}"),
+            name=self._agents.mark(f"{READY}{group.group_id}:{secrets.token_hex(4)}"),
             group_id=group.group_id,
             class_key=warm.class_key,
             options=warm.options,

@@ -15,7 +15,7 @@ from schedulemesh.runtime.witness import Seen, Witness
 from schedulemesh.store.journal import MemoryJournal
 from tests.runtime.fake_backend import FakeBackend
 
-A, B, WARM = (("here", f"schedulemesh:mesh:{name}") for name in ("a#7", "b#12", "ready-x"))
+A, B, WARM = (("here", f"schedulemesh:mesh:{name}") for name in ("a#7", "b#12", "ready:g:x"))
 
 
 class Life:
@@ -113,3 +113,15 @@ def test_the_witness_knows_what_was_noted_until_it_forgets(backend):
         assert await witness.seen() is None
 
     run(story())
+
+
+def test_actors_of_other_schedulers_are_never_ours_whatever_their_names():
+    ours, other = (Agents(FakeBackend(), name, "here") for name in ("a", "a:b"))
+    mine = [("here", ours.mark("x#7")), ("here", ours.mark("ready:g:1"))]
+    foreign = [
+        ("here", other.mark("x#7")),
+        ("here", "schedulemesh:a:b"),  # the supervisor of the other one
+        ("here", "schedulemesh:a"),
+        ("elsewhere", ours.mark("x#7")),
+    ]
+    assert ours.unclaimed_actors([*mine, *foreign], set()) == mine
