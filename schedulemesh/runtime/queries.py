@@ -76,8 +76,8 @@ def _attempts(attempts: Attempts) -> dict[str, object]:
 
 
 def saved_key(state: MeshState, task_id: str) -> str | None:
-    """The key of the last saved state of a task that runs, was lost or preempted, or could not be started
-    from it; None: none was saved.
+    """The key of the last saved state of a task that runs, waits to run again, was lost or preempted, or
+    could not be started from it; None: none was saved.
     """
     task = state.running.by_id.get(task_id)
     if task is not None and task.state_key is not None:
@@ -86,12 +86,14 @@ def saved_key(state: MeshState, task_id: str) -> str | None:
         for spec, key in lost.tasks:
             if spec.task_id == task_id and key is not None:
                 return key
+    waiting = state.queue.by_id.get(task_id)
+    if waiting is not None and waiting.submission.state_key is not None:
+        return waiting.submission.state_key
     past, ended = state.preempted.get(task_id), state.ended.get(task_id)
     if past is not None and not past.ran_again and past.state_key is not None:
         return past.state_key
     if ended is not None and ended.state_key is not None:
         return ended.state_key
-    waiting = state.queue.by_id.get(task_id)
     attempts = task.attempts if task is not None else None if waiting is None else waiting.attempts
     return None if attempts is None else attempts.previous_state
 

@@ -128,7 +128,8 @@ EVENTS = {
     "delete": (3, {"name": NAMES}),
     "delete_while_it_starts": (3, {}),
     "checkpoint": (8, {"which": range(6)}),
-    "cancel_caller": (3, {"which": range(9)}),
+    "cancel_caller": (2, {"which": range(9)}),
+    "cancel_next_caller": (6, {"rounds": range(1, 9)}),
     "saving": (3, {"how": ("quick", "quick", "slow", "fails", "too large", "never")}),
     "look_fails": (3, {"calls": LOOKS, "times": (1, 3)}),
     "not_killable": (2, {"node": NODES, "times": (1, 5)}),
@@ -194,6 +195,10 @@ class Story:
         self.raising = False
         #: The tasks whose submission was accepted, or acknowledged as queued.
         self.acknowledged: set[str] = set()
+        #: After how many rounds of the loop the next client goes away; 0: it stays.
+        self.rounds = 0
+        #: The client that goes away.
+        self.leaving: asyncio.Task | None = None
         #: How processes save from now on.
         self.how = "quick"
         #: How often any process has saved: a later state is a higher number.
@@ -237,6 +242,9 @@ class Story:
     def _send(self, data):
         task = asyncio.ensure_future(self._answered(self.service, data))
         self.open[task] = data
+        rounds, self.rounds = self.rounds, 0
+        if rounds:
+            self.leaving = asyncio.ensure_future(self._go_away(task, rounds))
 
     async def _answered(self, service, data):
         """Ask until the supervisor can recover, as clients do."""
@@ -379,6 +387,16 @@ class Story:
 
     async def resize(self, pool, cpu):
         self.ask(r.ResizePool(name=pool, resources=parse_resources({"cpu": cpu})))
+
+    async def cancel_next_caller(self, rounds):
+        """The next client goes away after so many rounds of the loop, while its step is written."""
+        self.rounds = rounds
+
+    async def _go_away(self, task, rounds):
+        for _ in range(rounds):
+            await asyncio.sleep(0)
+        if self.open.pop(task, None) is not None:
+            task.cancel()
 
     # what processes do
 
