@@ -25,7 +25,7 @@ _LAST_BYTES = 1_000_000
 
 
 def _who(row: Row) -> str:
-    return str(row["token"] or "(no token)")
+    return str(row["who"] or "(no token)")
 
 
 def _about(row: Row) -> str:
@@ -65,7 +65,9 @@ def audit(
     view: View,
     select: Select,
     since: Since = None,
-    who: Annotated[str | None, typer.Option(help="Only those with this token.")] = None,
+    who: Annotated[
+        str | None, typer.Option(help="Only those with this token, or of this user@host.")
+    ] = None,
     call: Annotated[
         str | None, typer.Option(help="Only those of this name, such as change_policy.")
     ] = None,

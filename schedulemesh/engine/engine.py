@@ -300,17 +300,18 @@ def _reshape_groups(tx: Transaction, spec: PoolSpec) -> None:
 
 
 def _change_policy(tx: Transaction, stimulus: s.PolicyChangeRequested) -> RequestOutcome:
-    tx.emit(
-        PolicyChanged(
-            policy=stimulus.policy,
-            at=tx.now,
-            client=stimulus.client,
-            changes=stimulus.changes,
-            level=stimulus.level,
+    if stimulus.policy != tx.state.policy:
+        tx.emit(
+            PolicyChanged(
+                policy=stimulus.policy,
+                at=tx.now,
+                client=stimulus.client,
+                changes=stimulus.changes,
+                level=stimulus.level,
+            )
         )
-    )
-    forget_measurements(tx)
-    tx.state.queue.reopen_all()  # a pool that is protected no longer may borrow
+        forget_measurements(tx)
+        tx.state.queue.reopen_all()  # a pool that is protected no longer may borrow
     unknown = [p for p in stimulus.policy.protected_pools if p not in tx.state.ledger.accounts]
     if "protected_pools" not in stimulus.changes or not unknown:
         return Done()

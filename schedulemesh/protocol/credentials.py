@@ -20,6 +20,8 @@ ENVIRONMENT_VARIABLE = "SCHEDULEMESH_TOKEN"
 _LEAST, _MOST = 16, 512
 #: Characters of an id of Ray; those of nodes have 56.
 _MOST_OF_ID = 64
+#: Characters of a user and its host.
+_MOST_OF_USER = 128
 
 
 class Credential(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, array_like=True):
@@ -31,13 +33,17 @@ class Credential(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     job_id: str = ""
     node_id: str = ""
     pid: int = 0
+    #: Of the machine, as user@host.
+    user: str = ""
 
     @property
     def address(self) -> str:
         """Where the call comes from, as it is recorded."""
         if not self.pid:
             return ""
-        return f"ray job {_id(self.job_id)}, node {_id(self.node_id)}, pid {self.pid}"
+        process = f"ray job {_id(self.job_id)}, node {_id(self.node_id)}, pid {self.pid}"
+        user = _user(self.user)
+        return f"{user}, {process}" if user else process
 
     def __repr__(self) -> str:
         return f"Credential({self.address})"
@@ -59,6 +65,12 @@ def without_token(options: str) -> str:
 def _id(given: str) -> str:
     """An id as it is recorded: what is none neither fills the journal nor begins a line of the log."""
     return "".join(filter(str.isalnum, given[:_MOST_OF_ID]))
+
+
+def _user(given: str) -> str:
+    """A user as it is recorded: short, on one line, without what separates it from the rest."""
+    kept = (c for c in given[:_MOST_OF_USER] if c.isalnum() or c in "@._-+")
+    return "".join(kept)
 
 
 def new_secret() -> str:

@@ -15,12 +15,13 @@ from typing_extensions import TypeIs
 
 from schedulemesh.config.pools import (
     Lending,
+    changed,
     check_lending,
     check_pool,
     parse_queueing,
     parse_target,
 )
-from schedulemesh.domain.cohort import parse_weight
+from schedulemesh.domain.cohort import CohortSpec, parse_weight
 from schedulemesh.domain.labels import Labels, parse_labels
 from schedulemesh.domain.names import parse_key, parse_name
 from schedulemesh.domain.numbers import (
@@ -118,6 +119,20 @@ class PoolChanges(ChangeWithBlobs, frozen=True, kw_only=True):
             return self.pg_pool_config
         return {**self.pg_pool_config, "warm": self.warm}
 
+    def applied_to(self, spec: PoolSpec) -> PoolSpec:
+        """The pool with these changes. Raises InvalidRequestError."""
+        return changed(
+            spec,
+            labels=self.labels,
+            resources=self.resources,
+            target_agents=self.target_agents,
+            placement_strategy=self.placement_strategy,
+            pg_pool_config=self.config,
+            on_preempted=self.on_preempted,
+            queueing=self.queueing,
+            **self.lending,
+        )
+
 
 class EnsurePool(PoolChanges, tag="ensure_pool", frozen=True, kw_only=True):
     """Create a pool, or change the given fields."""
@@ -140,6 +155,13 @@ class EnsureCohort(Change, tag="ensure_cohort", frozen=True, kw_only=True):
             parse_name(self.parent, "parent")
         if self.weight is not UNSET:
             parse_weight(self.weight)
+
+    def applied_to(self, spec: CohortSpec) -> CohortSpec:
+        """The cohort with these changes."""
+        given = {"parent": self.parent, "weight": self.weight}
+        return msgspec.structs.replace(
+            spec, **{name: value for name, value in given.items() if value is not UNSET}
+        )
 
 
 class ChangePolicy(Change, tag="change_policy", frozen=True, kw_only=True):

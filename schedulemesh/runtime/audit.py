@@ -15,13 +15,17 @@ from weakref import WeakValueDictionary
 import msgspec
 from msgspec import json
 
+from schedulemesh.config.policy import changed_policy
+from schedulemesh.config.queueing import changed_queue_policy
 from schedulemesh.domain.audit import DONE, REFUSED, AuditRecord
+from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.resources import Resources
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.audit_facts import ChangeAnswered
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.errors import JournalError
+from schedulemesh.errors import InvalidRequestError, JournalError
 from schedulemesh.protocol import queue_requests as q
 from schedulemesh.protocol import requests as r
 from schedulemesh.protocol import state_requests
@@ -40,6 +44,7 @@ from schedulemesh.protocol.callers import Caller
 from schedulemesh.protocol.credentials import without_token
 from schedulemesh.protocol.drain_requests import Drain
 from schedulemesh.protocol.lease_requests import ReleaseLease
+from schedulemesh.protocol.public import pool_definition
 from schedulemesh.runtime.reactor import Reactor
 from schedulemesh.store.journal import InDoubtError
 
@@ -82,6 +87,7 @@ class Audit:
         and where the change cannot be recorded; then it is not executed.
 
         Changes of the same thing are executed one after the other, so that each has its own before and after.
+        A request for what is so already changes nothing and is not recorded.
         """
         subject = _changed_alone(request)
         if subject is None:
@@ -108,8 +114,14 @@ class Audit:
             request=_request(request),
             before=_subject(state, request),
         )
-        step = await self._reactor.step(s.ChangeWasReceived(record=record))
-        number = max(fact.record.number for fact in step.facts if hasattr(fact, "record"))
+        if is_so_already(state, request):
+            answer = await execute()
+            # Another change may have come first; a caller that may not ask for this is refused.
+            outcome = _outcome(answer)
+            if outcome[0] == REFUSED or _subject(state, request) != record.before:
+                await self._record_outcome(await self._received(record), request, outcome)
+            return answer
+        number = await self._received(record)
         try:
             answer = await execute()
         except JournalError as failed:
@@ -120,6 +132,11 @@ class Audit:
             raise
         await self._record_outcome(number, request, _outcome(answer))
         return answer
+
+    async def _received(self, record: AuditRecord) -> int:
+        """Record a change that was requested; returns its number."""
+        step = await self._reactor.step(s.ChangeWasReceived(record=record))
+        return max(fact.record.number for fact in step.facts if hasattr(fact, "record"))
 
     async def _record_outcome(
         self, number: int, request: r.AnyRequest, outcome: tuple[str, str, str]
@@ -142,7 +159,7 @@ class Audit:
         return Listed(rows=await self._reactor.read(lambda: self._rows(request)))
 
     def _rows(self, request: QueryAudit) -> list[dict[str, object]]:
-        wanted = {name: getattr(request, name) for name in ("token", "call", "outcome")}
+        wanted = {name: getattr(request, name) for name in ("call", "outcome")}
         rows: list[dict[str, object]] = []
         for record in reversed(self._reactor.state.audit.records.values()):
             if record.number <= request.after:
@@ -151,6 +168,8 @@ class Audit:
                 break
             if request.before is not None and record.number >= request.before:
                 continue
+            if request.token not in (None, record.token, _who(record)):
+                continue
             if all(v is None or getattr(record, name) == v for name, v in wanted.items()):
                 rows.append(_row(record))
                 if len(rows) == request.limit:
@@ -158,8 +177,15 @@ class Audit:
         return rows
 
 
+def _who(record: AuditRecord) -> str:
+    """The name of the token, or where a change came without one the user and host that its client names."""
+    user, separator, _ = record.address.partition(", ray job ")
+    return record.token or (user if separator else "")
+
+
 def _row(record: AuditRecord) -> dict[str, object]:
     row: dict[str, object] = {name: getattr(record, name) for name in record.__struct_fields__}
+    row["who"] = _who(record)
     for name in ("request", "before", "after"):
         row[name] = json.decode(row[name]) if row[name] else None  # type: ignore[call-overload]
     return row
@@ -176,8 +202,32 @@ def _outcome(answer: AnyAnswer | WithHandles) -> tuple[str, str, str]:
     return (DONE, "", "") if refused is None else (REFUSED, refused.reason.value, refused.error)
 
 
+def _fields(value: msgspec.Struct) -> dict[str, object]:
+    """The fields of a request or a definition that do not have their defaults, as plain data."""
+    return {
+        field.name: _plain(getattr(value, field.name))
+        for field in msgspec.structs.fields(type(value))
+        if getattr(value, field.name) not in (field.default, msgspec.UNSET)
+    }
+
+
+def _plain(value: object) -> object:
+    """A value of a field as plain data, with amounts as callers give them."""
+    match value:
+        case Resources():
+            return value.public()
+        case msgspec.Struct():
+            return _fields(value)
+        case dict():
+            return {str(key): _plain(found) for key, found in value.items()}
+        case tuple() | list() | frozenset() | set():
+            return [_plain(found) for found in value]
+        case _:
+            return msgspec.to_builtins(value)
+
+
 def _request(request: r.AnyRequest) -> str:
-    fields = msgspec.to_builtins(request)
+    fields = _fields(request)
     for name in _LEFT_OUT:
         fields.pop(name, None)
     if isinstance(spec := fields.get("spec"), dict):
@@ -214,10 +264,10 @@ def _subject(state: MeshState, request: r.AnyRequest) -> str:
         case r.CreatePool() | r.EnsurePool() | r.ResizePool():
             name = request.spec.name if isinstance(request, r.CreatePool) else request.name
             account = state.ledger.accounts.get(name)
-            return "" if account is None else _text(msgspec.to_builtins(account.spec))
+            return "" if account is None else _text(_pool(account.spec))
         case r.EnsureCohort():
             cohort = state.ledger.cohorts.specs.get(request.name)
-            return "" if cohort is None else _text(msgspec.to_builtins(cohort))
+            return "" if cohort is None else _text(_plain(cohort))
         case r.ChangePolicy():
             policy = state.policy.public()
             return _text({name: policy.get(name) for name in request.changes})
@@ -232,7 +282,7 @@ def _subject(state: MeshState, request: r.AnyRequest) -> str:
             found = drains.nodes.get(request.node_id or "") or drains.pools.get(
                 request.pool_name or ""
             )
-            return "" if found is None else _text(msgspec.to_builtins(found))
+            return "" if found is None else _text(_plain(found))
         case r.CordonNode():
             node = state.cluster.nodes.get(request.node_id)
             return "" if node is None else _text({"cordoned": node.cordoned})
@@ -243,6 +293,41 @@ def _subject(state: MeshState, request: r.AnyRequest) -> str:
             return _text({"priority": waiting.spec.priority, "held": waiting.held})
         case _:
             return ""
+
+
+def _pool(spec: PoolSpec) -> dict[str, object]:
+    """A pool's definition as listings show it."""
+    definition = pool_definition(spec)
+    if spec.groups is not None:
+        definition["pg_pool_config"] = _plain(spec.groups)
+    return definition
+
+
+def is_so_already(state: MeshState, request: r.AnyRequest) -> bool:
+    """Whether a request asks for what is so already, and would change nothing."""
+    try:
+        match request:
+            case r.CreatePool():
+                account = state.ledger.accounts.get(request.spec.name)
+                return account is not None and account.spec == request.spec
+            case r.EnsurePool() | r.ResizePool():
+                account = state.ledger.accounts.get(request.name)
+                return account is not None and request.applied_to(account.spec) == account.spec
+            case r.EnsureCohort():
+                cohort = state.ledger.cohorts.specs.get(request.name)
+                return cohort is not None and request.applied_to(cohort) == cohort
+            case r.ChangePolicy():
+                return changed_policy(state.policy, request.changes) == state.policy
+            case q.ChangeQueuePolicy():
+                policy = state.queue.policy
+                return changed_queue_policy(policy, request.changes) == policy
+            case r.CordonNode():
+                node = state.cluster.nodes.get(request.node_id)
+                return node is not None and node.cordoned == request.cordoned
+            case _:
+                return False
+    except InvalidRequestError:
+        return False
 
 
 def _token(state: MeshState, name: str) -> str:

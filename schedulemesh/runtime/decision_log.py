@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
+from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages.facts import (
     AgentAdmitted,
@@ -103,10 +104,22 @@ def _log_return(fact: TaskQueued) -> None:
     )
 
 
+def log_unchanged_policy(
+    policy: PreemptionPolicy, changes: Iterable[str], level: str | None
+) -> None:
+    """Log what a level was resolved to, where it was the policy in force already."""
+    if level is not None:
+        _log_fields(policy, changes, level)
+
+
 def _log_policy(fact: PolicyChanged) -> None:
-    shown = fact.policy.public()
     logger.info("preemption policy changed by %s", fact.client)
-    if fact.level is not None:
-        logger.info("policy: preemption_aggressiveness=%s", fact.level)
-    for name in fact.changes:
+    _log_fields(fact.policy, fact.changes, fact.level)
+
+
+def _log_fields(policy: PreemptionPolicy, changes: Iterable[str], level: str | None) -> None:
+    shown = policy.public()
+    if level is not None:
+        logger.info("policy: preemption_aggressiveness=%s", level)
+    for name in changes:
         logger.info("policy: %s=%s", name, shown[name])

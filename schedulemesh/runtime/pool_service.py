@@ -5,10 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-import msgspec
-from msgspec import UNSET
-
-from schedulemesh.config.pools import changed
 from schedulemesh.domain.cohort import CohortSpec
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.engine.explain import pool_not_found
@@ -54,10 +50,7 @@ class PoolService(Service):
         await self._reactor.whole()
         before = self._reactor.state.ledger.cohorts.specs.get(request.name)
         base = before or CohortSpec(name=request.name)
-        given = {"parent": request.parent, "weight": request.weight}
-        spec = msgspec.structs.replace(
-            base, **{name: value for name, value in given.items() if value is not UNSET}
-        )
+        spec = request.applied_to(base)
         step = await self._reactor.step(s.CohortRequested(spec=spec, request_id=request.request_id))
         return Response(outcome=step.outcome or Done())
 
@@ -65,18 +58,7 @@ class PoolService(Service):
         """Change the definition ``base``, which the caller read from a whole state and has not awaited since:
         the step then decides on the same state, and no change in between is overwritten.
         """
-        spec = changed(
-            base,
-            labels=request.labels,
-            resources=request.resources,
-            target_agents=request.target_agents,
-            placement_strategy=request.placement_strategy,
-            pg_pool_config=request.config,
-            on_preempted=request.on_preempted,
-            queueing=request.queueing,
-            **request.lending,
-        )
-        stimulus = s.PoolRequested(spec=spec, request_id=request.request_id)
+        stimulus = s.PoolRequested(spec=request.applied_to(base), request_id=request.request_id)
         return await self._define_pool(stimulus, request.blobs)
 
     async def group_stats(self, pool_name: str | None = None) -> Details | Refusal:

@@ -41,6 +41,7 @@ from schedulemesh.runtime.alert_service import AlertService
 from schedulemesh.runtime.answers import OpenRequests
 from schedulemesh.runtime.audit import AUDITED, Audit
 from schedulemesh.runtime.backend import Refs
+from schedulemesh.runtime.decision_log import log_unchanged_policy
 from schedulemesh.runtime.external_usage import ExternalUsageService
 from schedulemesh.runtime.health import HealthCheck
 from schedulemesh.runtime.history_service import HistoryService
@@ -296,7 +297,8 @@ class RequestService(Service):
 
     async def _change_policy(self, request: r.ChangePolicy) -> Details | Refusal:
         """Change these fields of the policy; returns the complete policy."""
-        policy = changed_policy(self._reactor.state.policy, request.changes)
+        before = self._reactor.state.policy
+        policy = changed_policy(before, request.changes)
         outcome: RequestOutcome | None = None
         if request.changes:
             step = await self._reactor.step(
@@ -311,6 +313,8 @@ class RequestService(Service):
             outcome = step.outcome
             if isinstance(outcome, Refused):
                 return Refusal(refused=outcome)
+            if policy == before:
+                log_unchanged_policy(policy, request.changes, request.level)
         facts: dict[str, object] = {"policy": self._reactor.state.policy.public()}
         if isinstance(outcome, Done) and outcome.warnings:
             facts["warnings"] = list(outcome.warnings)

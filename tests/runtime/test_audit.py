@@ -9,6 +9,7 @@ import pytest
 from msgspec import json
 
 from schedulemesh.domain.audit import LASTING_CALLS, OPEN, AuditRecord
+from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.domain.tokens import Role
 from schedulemesh.engine.messages.audit_facts import ChangeAnswered, ChangeReceived
@@ -21,10 +22,11 @@ from schedulemesh.protocol.agents import key_of
 from schedulemesh.protocol.answers import Listed
 from schedulemesh.protocol.audit_requests import QueryAudit
 from schedulemesh.protocol.credentials import Credential
-from schedulemesh.protocol.queue_requests import ChangeQueuedTask
+from schedulemesh.protocol.queue_requests import ChangeQueuedTask, ChangeQueuePolicy
 from schedulemesh.protocol.roles import LEAST_ROLE
 from schedulemesh.protocol.token_requests import RevokeToken
 from schedulemesh.runtime.audit import AUDITED
+from schedulemesh.runtime.audit import _row as audit_row
 from schedulemesh.runtime.backend import NodeView
 from schedulemesh.store.journal import InDoubtError
 from tests.runtime.test_authentication import FIRST, ask, issue, journal, mesh, start
@@ -68,6 +70,58 @@ def test_a_policy_change_has_the_fields_that_changed(mesh):
     (change,) = changes(mesh, call="change_policy")
     assert change["before"] == {"min_runtime": 0.0}
     assert change["after"] == {"min_runtime": 60.0}
+
+
+def test_what_is_so_already_is_neither_recorded_nor_a_fact(mesh):
+    asked = [
+        r.EnsureCohort(name="company", weight=2.0),
+        r.EnsurePool(name="p", resources=CPU, labels={"a": "b"}, lending={"cohort": "company"}),
+        r.ResizePool(name="p", resources=CPU),
+        r.ChangePolicy(changes={"min_runtime": 60.0}, client="c"),
+        ChangeQueuePolicy(changes={"order": "fifo"}, client="c"),
+    ]
+    for request in asked:
+        ask(mesh, request)
+    recorded = changes(mesh)
+    assert len(recorded) == len(asked) - 1, "the resize is none"
+    policy_changes = len(mesh.running.reactor.state.policy_changes)
+    for request in asked:
+        answer = ask(mesh, request)
+        assert not getattr(answer, "refused", None)
+    assert changes(mesh) == recorded
+    assert len(mesh.running.reactor.state.policy_changes) == policy_changes == 1
+
+
+def test_who_may_not_change_it_is_recorded_also_where_it_is_so_already(mesh):
+    ask(mesh, r.EnsurePool(name="p", resources=CPU, labels={}))
+    viewer = issue(mesh, "viewer", Role.VIEWER)
+    assert ask(mesh, r.EnsurePool(name="p", resources=CPU), viewer).refused.reason == "not_allowed"
+    (change,) = changes(mesh, outcome="refused")
+    assert (change["call"], change["token"]) == ("ensure_pool", "viewer")
+
+
+def test_amounts_are_recorded_as_callers_give_them(mesh):
+    two = parse_resources({"cpu": 2, "memory": 512, "gpu": 0.5, "custom": {"fpga": 1}})
+    ask(mesh, r.EnsurePool(name="p", resources=two, labels={}))
+    ask(mesh, r.CreatePool(spec=PoolSpec(name="q", resources=two)))
+    given = {"cpu": 2.0, "memory": 512.0, "gpu": 0.5, "custom": {"fpga": 1.0}}
+    created, ensured = changes(mesh)
+    assert created["request"]["spec"]["resources"] == created["after"]["resources"] == given
+    assert ensured["request"]["resources"] == ensured["after"]["resources"] == given
+
+
+def test_without_a_token_the_user_and_host_of_the_client_say_who_it_was(mesh):
+    credential = msgspec.msgpack.encode(
+        Credential(token=FIRST, job_id="01", node_id="ab", pid=7, user="ada\n, x@lab-1")
+    )
+    request = r.EnsurePool(name="p", resources=CPU, labels={})
+    mesh.do(mesh.service.ask(r.encode_request(request), ([], []), credential))
+    (change,) = changes(mesh)
+    assert change["address"] == "adax@lab-1, ray job 01, node ab, pid 7"
+    assert change["who"] == "first-operator"
+    record = AuditRecord(number=1, call="drain", address=change["address"])
+    assert audit_row(record)["who"] == "adax@lab-1"
+    assert audit_row(AuditRecord(number=1, call="drain", address="HTTP server"))["who"] == ""
 
 
 def test_changes_at_the_same_time_have_each_its_own_before_and_after(mesh):

@@ -228,8 +228,8 @@ def test_two_tokens_with_the_same_request_id_do_not_get_each_others_answers(mesh
 
 def test_a_client_is_one_of_its_token_whatever_it_says(mesh):
     ada = issue(mesh, "ada", Role.OPERATOR)
-    for client in ("host:1", "first-operator/host:1"):
-        ask(mesh, r.ChangePolicy(changes={"min_runtime": 5.0}, client=client), ada)
+    for seconds, client in ((4.0, "host:1"), (5.0, "first-operator/host:1")):
+        ask(mesh, r.ChangePolicy(changes={"min_runtime": seconds}, client=client), ada)
     ask(mesh, r.ChangePolicy(changes={"min_runtime": 6.0}, client="host:1"))
     changes = ask(mesh, r.GetPolicy()).facts["changes"]
     clients = [change["client"] for change in changes]

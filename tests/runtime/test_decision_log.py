@@ -6,10 +6,11 @@ import logging
 
 import pytest
 
+from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.config.queueing import QueuePolicy
 from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.engine.messages import stimuli as s
-from schedulemesh.runtime.decision_log import log_facts, log_refusal
+from schedulemesh.runtime.decision_log import log_facts, log_refusal, log_unchanged_policy
 from tests.engine.builders import Mesh, node, pool
 
 
@@ -83,22 +84,32 @@ def test_a_shortage_is_a_warning_unless_it_was_a_dry_run(told):
 
 def test_the_resolved_aggressiveness_is_logged(told):
     mesh = Mesh()
-    policy = mesh.state.policy
+    policy = PreemptionPolicy(label_priority_threshold=0.1, same_pool_priority_threshold=0.5)
     step = mesh.handle(
         s.PolicyChangeRequested(
             policy=policy,
             client="host:7",
             changes=("label_priority_threshold", "same_pool_priority_threshold"),
-            level="medium",
+            level="high",
         )
     )
     log_facts(step.facts)
     assert told() == [
         ("INFO", "preemption policy changed by host:7"),
+        ("INFO", "policy: preemption_aggressiveness=high"),
+        ("INFO", "policy: label_priority_threshold=0.1"),
+        ("INFO", "policy: same_pool_priority_threshold=0.5"),
+    ]
+
+
+def test_a_level_that_changes_nothing_is_logged_all_the_same(told):
+    log_unchanged_policy(PreemptionPolicy(), ["same_pool_priority_threshold"], "medium")
+    assert told() == [
         ("INFO", "policy: preemption_aggressiveness=medium"),
-        ("INFO", "policy: label_priority_threshold=0.5"),
         ("INFO", "policy: same_pool_priority_threshold=1.0"),
     ]
+    log_unchanged_policy(PreemptionPolicy(), ["same_pool_priority_threshold"], None)
+    assert told() == []
 
 
 def test_what_becomes_of_queued_tasks_is_logged_where_nobody_asked_for_it(told):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import getpass
 import logging
 import os
+import socket
 from collections.abc import Mapping
 
 import msgspec
@@ -52,9 +54,21 @@ def credential_of(token: str) -> bytes:
     """What this process sends with its calls."""
     context = ray.get_runtime_context()
     credential = Credential(
-        token=token, job_id=context.get_job_id(), node_id=context.get_node_id(), pid=os.getpid()
+        token=token,
+        job_id=context.get_job_id(),
+        node_id=context.get_node_id(),
+        pid=os.getpid(),
+        user=f"{_user_name()}@{socket.gethostname()}",
     )
     return msgspec.msgpack.encode(credential)
+
+
+def _user_name() -> str:
+    """The user that this process runs as; in a container it may have no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        return f"uid-{os.getuid()}"
 
 
 class NewToken:

@@ -98,6 +98,8 @@ def _may_be_short(tx: Transaction, task: QueuedTask) -> bool:
 
 def change_policy(tx: Transaction, stimulus: QueuePolicyChangeRequested) -> RequestOutcome:
     """Serve the queue by another policy from now on."""
+    if stimulus.policy == tx.state.queue.policy:
+        return Done(change=Change.UNCHANGED)
     tx.emit(
         QueuePolicyChanged(
             policy=stimulus.policy,
