@@ -20,6 +20,13 @@ LabelSet = tuple[tuple[str, str], ...]
 Samples = Mapping[str, Mapping[LabelSet, float]]
 
 
+def selector(metric: str, *matchers: str) -> str:
+    """The selector of a metric in PromQL, by both of its names: that of the scheduler's own endpoint, and the
+    one of Ray's exporter, which begins with ``ray_``.
+    """
+    return "{" + ",".join((f'__name__=~"(ray_)?{metric}"', *matchers)) + "}"
+
+
 class Comparison(str, Enum):
     """How a value is compared with the threshold, as PromQL spells it."""
 
@@ -57,8 +64,7 @@ class Value(msgspec.Struct, frozen=True, kw_only=True):
 
     def promql(self) -> str:
         """The expression."""
-        pairs = ",".join(f'{name}="{value}"' for name, value in self.labels)
-        return f"{self.metric}{{{pairs}}}" if pairs else self.metric
+        return selector(self.metric, *(f'{name}="{value}"' for name, value in self.labels))
 
 
 class Ratio(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,7 +95,7 @@ class Ratio(msgspec.Struct, frozen=True, kw_only=True):
 
     def promql(self) -> str:
         """The expression."""
-        return f"({' + '.join(self.parts)}) / {self.whole}"
+        return f"({' + '.join(map(selector, self.parts))}) / {selector(self.whole)}"
 
 
 Expression = Union[Value, Ratio]

@@ -8,13 +8,15 @@ from collections.abc import Sequence
 
 import msgspec
 
+from schedulemesh.metrics.alert_conditions import selector
+
 #: The variable that stands for the Prometheus data source.
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 #: The version of Grafana's model of dashboards (Grafana 10 and later read it).
 _SCHEMA_VERSION = 39
 #: A dashboard is 24 units wide; a panel takes a third of it.
 _WIDTH, _HEIGHT, _IN_A_ROW = 8, 8, 3
-_SELECTOR = re.compile(r"(schedulemesh_\w+)(\{)?")
+_SELECTOR = re.compile(r"(schedulemesh_\w+)(?:\{([^}]*)\})?")
 
 
 class Query(msgspec.Struct, frozen=True):
@@ -231,7 +233,7 @@ def _variables() -> list[dict[str, object]]:
             "label": "Scheduler",
             "type": "query",
             "datasource": _SOURCE,
-            "query": "label_values(schedulemesh_supervisor_epoch, instance)",
+            "query": f"label_values({selector('schedulemesh_supervisor_epoch')}, instance)",
             "refresh": 2,
             "includeAll": True,
             "multi": True,
@@ -285,8 +287,16 @@ def _target(query: Query, ref: str) -> dict[str, object]:
 
 
 def _of_instance(expression: str) -> str:
-    """The expression, of the chosen schedulers."""
+    """The expression, of the chosen schedulers, with both names of each metric."""
     chosen = 'instance=~"$instance"'
     return _SELECTOR.sub(
-        lambda match: f"{match[1]}{{{chosen}{',' if match[2] else '}'}", expression
+        lambda match: selector(match[1], chosen, *filter(None, [match[2]])), expression
+    )
+
+
+def metric_names() -> frozenset[str]:
+    """The metrics that panels ask for, as PromQL names them."""
+    queries = (query for _, panels in ROWS for panel in panels for query in panel.queries)
+    return frozenset(
+        match[1] for query in queries for match in _SELECTOR.finditer(query.expression)
     )

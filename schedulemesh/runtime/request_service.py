@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
@@ -14,6 +14,7 @@ from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Done, Pending, Refused, RequestOutcome
 from schedulemesh.errors import InvalidRequestError, JournalError, shown
+from schedulemesh.metrics.values import Family
 from schedulemesh.protocol import history_requests as h
 from schedulemesh.protocol import queue_requests as q
 from schedulemesh.protocol import requests as r
@@ -91,6 +92,10 @@ class RequestService(Service):
         self._open = OpenRequests(running.reactor)
         self.states = StateService(running, self._submissions)
         self._began_at = running.reactor.now()
+
+    def metric_families(self) -> Iterator[Family]:
+        """All metrics of the present state."""
+        return self._metrics.families(self._reactor.state)
 
     async def answer(
         self,

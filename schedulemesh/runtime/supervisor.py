@@ -48,7 +48,7 @@ from schedulemesh.runtime.journal_recovery import EarlierLives
 from schedulemesh.runtime.measurements import EVERY_S as MEASURED_EVERY_S
 from schedulemesh.runtime.measurements import Measurements
 from schedulemesh.runtime.metrics_export import EVERY_S as EXPORTED_EVERY_S
-from schedulemesh.runtime.metrics_export import export
+from schedulemesh.runtime.metrics_export import MetricsExport
 from schedulemesh.runtime.orphans import Orphans
 from schedulemesh.runtime.periodic import Loops
 from schedulemesh.runtime.pg_manager import Groups
@@ -466,7 +466,7 @@ class SupervisorService:
         measurements = Measurements(running.reactor, self._agents)
         spawn(loop("measurements", MEASURED_EVERY_S, measurements.look))
         spawn(loop("alerts", settings.alerts.interval_s, requests.alerts.evaluate, at_once=True))
-        exporting = functools.partial(export, running)
+        exporting = MetricsExport(running, requests.metric_families).export
         spawn(loop("metrics_export", EXPORTED_EVERY_S, exporting, ended_by=BackendError))
         if settings.health_interval_s is not None:
             check = functools.partial(requests.ensure_health, 2 * POLL_S)

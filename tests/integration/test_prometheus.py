@@ -14,11 +14,13 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+import ray
 import yaml
 from typer.testing import CliRunner
 
 from schedulemesh.cli.app import app
 from schedulemesh.metrics.alert_rules import RULES
+from schedulemesh.metrics.dashboard import dashboard
 from schedulemesh.metrics.exposition import CONTENT_TYPE
 from tests.integration.agents import Plain
 from tests.integration.polling import until
@@ -294,3 +296,46 @@ def test_a_supervisor_that_is_killed_does_not_raise_an_alert_again(make_schedule
     shown = {row["rule"]: row for row in scheduler.alerts()["alerts"]}
     assert shown["quota_nearly_full"]["id"] == fired["id"]
     assert shown["supervisor_restarted"]["state"] == "firing"
+
+
+#: Panels that have a value once a task runs on a cluster without placement groups and loans.
+NEVER_EMPTY = (
+    "Tasks by state",
+    "Queue depth",
+    "GPU quota in use",
+    "CPU quota in use",
+    "Decision and journal, p99",
+    "GPUs of the cluster",
+    "Nodes by state",
+    "Agents by state",
+)
+
+
+def test_rules_and_panels_work_with_rays_exporter_alone(make_scheduler, webhook, tmp_path):
+    settings = alert_settings(webhook, quota_nearly_full={"threshold": 0.5, "for_s": 0})
+    scheduler = make_scheduler(alerts=settings)
+    rules = exported(settings, tmp_path)
+    scheduler.create_pool("exported", resources={"cpu": 1.0, "gpu": 1.0})
+    resources = {"cpu": 1.0, "gpu": 1.0}
+    assert scheduler.submit_task_with_preemption("t", "exported", Plain, resources)["success"]
+    (node,) = [node for node in ray.nodes() if node["Alive"]]
+    prometheus = Prometheus(tmp_path, node["MetricsExportPort"], rules=[rules], scrape="2s")
+    try:
+        firing = 'ALERTS{alertname="quota_nearly_full",alertstate="firing",pool="exported"}'
+        until(lambda: prometheus.value(firing) == 1, lambda: f"{prometheus.ask('alerts')}", 90)
+        assert prometheus.value("schedulemesh_pool_quota") is None, "it has the other name only"
+
+        def values(panel):
+            asked = [each["expr"].replace("$instance", ".*") for each in panel["targets"]]
+            return [prometheus.value(expression) for expression in asked]
+
+        panels = [panel for panel in json.loads(dashboard())["panels"] if "targets" in panel]
+        assert {panel["title"] for panel in panels} >= set(NEVER_EMPTY)
+        for panel in panels:
+            values(panel)  # Prometheus takes the expression, whatever there is
+            if panel["title"] in NEVER_EMPTY:
+                until(lambda p=panel: None not in values(p), panel["title"], 60)
+        scheduler.complete_task("t", end_agent=True)
+        until(lambda: prometheus.value(firing) is None, lambda: f"{prometheus.ask('alerts')}", 90)
+    finally:
+        prometheus.close()

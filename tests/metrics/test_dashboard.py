@@ -12,6 +12,7 @@ from schedulemesh.metrics.dashboard import dashboard
 from tests.metrics.promtool import checked, needs_promtool
 
 PARTS = re.compile(r"schedulemesh_\w+")
+BOTH_NAMES = re.compile(r'__name__=~"\(ray_\)\?schedulemesh_\w+"')
 
 
 def panels():
@@ -47,7 +48,13 @@ def test_labels_of_expressions_and_legends_are_those_of_the_metrics():
             }
             assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= known, target
             for selector in re.findall(r"\{([^}]*)\}", target["expr"]):
-                assert set(re.findall(r"(\w+)=", selector)) <= known | {"instance"}, target
+                labels = set(re.findall(r"(\w+)=", selector))
+                assert labels <= known | {"instance", "__name__"}, target
+
+
+def test_both_names_of_each_metric_are_asked_for():
+    for expression in expressions():
+        assert len(BOTH_NAMES.findall(expression)) == len(PARTS.findall(expression)), expression
 
 
 def test_what_grafana_needs():
