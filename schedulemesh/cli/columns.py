@@ -118,11 +118,19 @@ QUEUE = (
     wide("labels", "labels", labels),
 )
 
+
+def _other_work(node: Row) -> str:
+    """What is used beside the claims of tasks, with the jobs that claim less than they hold."""
+    jobs = [job["task_id"] for job in node.get("external_jobs") or () if job["task_id"]]
+    used = amounts(node["external_usage"])
+    return f"{used} ({', '.join(jobs)} beyond its claim)" if jobs else used
+
+
 NODES = (
     Column(heading="node", key="node_id"),
     Column(heading="total", key="total", show=amounts),
     Column(heading="free", key="free", show=amounts),
-    Column(heading="other Ray work", key="external_usage", show=amounts),
+    Column(heading="other Ray work", key="", show=_other_work),
     Column(heading="cordoned", key="cordoned"),
     Column(heading="draining", key="draining"),
     Column(heading="agents", key="agents", show=_count, right=True),
@@ -130,8 +138,13 @@ NODES = (
 )
 
 
+def _external_job(job: Row) -> str:
+    """The id of a Ray job, or of a job of the scheduler's that holds more than it claims."""
+    return f"{job['task_id']}, beyond its claim" if job["task_id"] else str(job["job_id"])
+
+
 EXTERNAL = (
-    Column(heading="job", key="job_id"),
+    Column(heading="job", key="", show=_external_job),
     Column(heading="namespace", key="namespace"),
     Column(heading="holds", key="resources", show=amounts),
     Column(heading="waits for", key="waiting", show=amounts),

@@ -133,6 +133,8 @@ def _holder(holder: HolderInfo) -> str:
 
 
 def _job(job: ExternalJobInfo) -> str:
+    if job["task_id"]:
+        return f"{amounts(job['resources'])} by job {job['task_id']}, more than it claims"
     driver = f": {job['entrypoint']}" if job["entrypoint"] else ""
     return f"{amounts(job['resources'])} by job {job['job_id']} in {job['namespace']}{driver}"
 

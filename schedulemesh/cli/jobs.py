@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import uuid
 from collections.abc import Iterable
@@ -34,7 +35,10 @@ def submit(
     ],
     pool: Annotated[str, typer.Option(help="The pool that it runs in.")],
     task_id: Annotated[str | None, typer.Option("--id", help="Its id; else one is made.")] = None,
-    cpus: Annotated[float, typer.Option(min=0, help="CPUs for what it starts in Ray.")] = 0.0,
+    cpus: Annotated[
+        float | None,
+        typer.Option(min=0, help="CPUs for what it starts in Ray; else one for each of its GPUs."),
+    ] = None,
     gpus: Annotated[float, typer.Option(min=0, help="GPUs for what it starts in Ray.")] = 0.0,
     memory: Annotated[float, typer.Option(min=0, help="Memory for what it starts, in MB.")] = 0.0,
     resource: Annotated[
@@ -119,12 +123,11 @@ def submit(
 
     name = task_id or f"job-{uuid.uuid4().hex[:8]}"
     custom = assignments(resource or ())
-    amounts: dict[str, object] = {"cpu": cpus, "gpu": gpus, "memory": memory}
+    amounts: dict[str, object] = {"gpu": gpus, "memory": memory}
     given = {
         "task_id": name,
         "entrypoint": entrypoint,
         "pool_name": pool,
-        "resources": _resources({**amounts, "custom": custom}, bundle),
         "bundles": parse_bundle_words(bundle or ()),
         "strategy": strategy,
         "priority": priority,
@@ -143,6 +146,8 @@ def submit(
         "detached": detached,
     }
     with gateway_to(target) as gateway:
+        amounts["cpu"] = _cpus_for(gateway, pool, gpus) if cpus is None else cpus
+        given["resources"] = _resources({**amounts, "custom": custom}, bundle)
         _submit(gateway, target, given)
         if not (wait or follow):
             print(name)
@@ -284,6 +289,25 @@ def _awaited(gateway: Gateway, name: str, *, follow: bool) -> int:
             f"`schedulemesh cancel {name}` ends it"
         )
         raise
+
+
+def _cpus_for(gateway: Gateway, pool_name: str, gpus: float) -> float:
+    """The CPUs of a claim that names its GPUs alone: an actor with a GPU holds a CPU in Ray, too, unless it
+    says otherwise. Nothing in a pool whose quota has no CPUs.
+    """
+    from schedulemesh.protocol.answers import Listed
+    from schedulemesh.protocol.requests import ListPools
+
+    if not gpus:
+        return 0.0
+    pools = {row["name"]: row for row in gateway.ask(ListPools(), Listed).rows}
+    if pool_name in pools and not pools[pool_name]["resources"].get("cpu"):
+        note(
+            f"pool {pool_name!r} has no CPU quota, so the job claims no CPUs; its actors have to say "
+            "num_cpus=0"
+        )
+        return 0.0
+    return float(math.ceil(gpus))
 
 
 def _resources(amounts: dict[str, object], bundles: list[str] | None) -> dict[str, object] | None:

@@ -222,7 +222,7 @@ def no_node_has_room(node: Node | None, need: Resources, short: Resources) -> st
         return "no node takes new agents"
     lack = f"lacks {short}" if short else "has no GPU device with enough left"
     others = (
-        f"; work outside ScheduleMesh holds {node.external_usage} there"
+        f"; Ray work that no task claims holds {node.external_usage} there"
         if node.external_usage
         else ""
     )

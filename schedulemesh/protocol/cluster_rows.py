@@ -20,9 +20,13 @@ class MeasuredUsage(TypedDict):
 
 
 class ExternalJobInfo(TypedDict, total=False):
-    """What a Ray job that is not the scheduler's holds of a node."""
+    """What a Ray job that is not the scheduler's holds of a node, or a job of the scheduler's holds there
+    beyond its claim.
+    """
 
     job_id: str
+    #: Of the scheduler's job; empty: it is none.
+    task_id: str
     namespace: str
     #: The command of its driver.
     entrypoint: str
@@ -30,9 +34,14 @@ class ExternalJobInfo(TypedDict, total=False):
 
 
 class ExternalWork(TypedDict, total=False):
-    """What a Ray job holds and waits for in one namespace, beside what is the scheduler's."""
+    """What a Ray job holds and waits for in one namespace, beside what is the scheduler's; or what a job of
+    the scheduler's holds beyond its claim.
+    """
 
+    #: Empty: it is a job of the scheduler's.
     job_id: str
+    #: Of the scheduler's job; empty: it is none.
+    task_id: str
     #: Of its actors and placement groups.
     namespace: str
     #: The command of its driver; empty: Ray has forgotten it.

@@ -6,12 +6,19 @@ import logging
 
 import msgspec
 
-from schedulemesh.engine.messages.explanation import Explanation
+from schedulemesh.domain.reasons import Reason
+from schedulemesh.engine.messages.explanation import Explanation, ExternalJob
 from schedulemesh.protocol.answers import Listed
 from schedulemesh.runtime.backend import BackendError
 from schedulemesh.runtime.queries import View
 from schedulemesh.runtime.running import Service
-from schedulemesh.runtime.work_of_jobs import WorkOfJob, external_holders, jobs_on, work_of_jobs
+from schedulemesh.runtime.work_of_jobs import (
+    WorkOfJob,
+    beyond_claims,
+    external_holders,
+    jobs_on,
+    work_of_jobs,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -42,12 +49,13 @@ class ExternalUsageService(Service):
         if not found.external:
             return found
         work = await self._known_work()
-        return msgspec.structs.replace(
-            found,
-            external=tuple(
-                msgspec.structs.replace(usage, jobs=jobs_on(work, usage.node_id))
-                for usage in found.external
-            ),
+        external = tuple(
+            msgspec.structs.replace(usage, jobs=jobs_on(work, usage.node_id))
+            for usage in found.external
+        )
+        found = msgspec.structs.replace(found, external=external)
+        return _with_overclaims(
+            found, [job for usage in external for job in usage.jobs if job.task_id]
         )
 
     async def _known_work(self) -> list[WorkOfJob]:
@@ -65,4 +73,26 @@ class ExternalUsageService(Service):
             usage, jobs={**demand.jobs, **usage.jobs}, holders=(*usage.holders, *tasks)
         )
         state, mark = self._reactor.state, self._groups.name("")
-        return work_of_jobs(usage, external_holders(usage, state, self._agents, mark))
+        external = work_of_jobs(usage, external_holders(usage, state, self._agents, mark))
+        return [*external, *beyond_claims(usage, state, self._agents)]
+
+
+def _with_overclaims(found: Explanation, jobs: list[ExternalJob]) -> Explanation:
+    """The explanation that names these jobs where external work is a reason to wait."""
+    if not jobs:
+        return found
+    named = ", ".join(
+        f"job {job.task_id!r} holds {job.resources} more than it claims" for job in jobs
+    )
+    hint = f"submit {jobs[0].task_id!r} with a claim of all that it uses, or cancel it"
+    if found.reason == Reason.EXTERNAL_RAY_WORK:
+        found = msgspec.structs.replace(found, error=f"{found.error}: {named}", hint=hint)
+    others = (
+        (
+            msgspec.structs.replace(other, error=f"{other.error}: {named}", hint=hint)
+            if other.reason is Reason.EXTERNAL_RAY_WORK
+            else other
+        )
+        for other in found.others
+    )
+    return msgspec.structs.replace(found, others=tuple(others))

@@ -13,7 +13,7 @@ from schedulemesh.protocol.agents import DEVICES_NAMESPACE
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.cluster_usage import ClusterUsage, Holder, RayJob
 from schedulemesh.runtime.gangs import every_process
-from schedulemesh.runtime.job_claims import OWNER, jobs_of, owner_of_work
+from schedulemesh.runtime.job_claims import OWNER, claims_of, jobs_of, owner_of_work
 
 #: What is said of a job that the cluster has forgotten.
 _FORGOTTEN = RayJob(
@@ -34,6 +34,8 @@ class WorkOfJob(msgspec.Struct, frozen=True, kw_only=True):
     job: RayJob
     namespace: str
     holders: tuple[Holder, ...]
+    #: The job of this scheduler that holds it beyond its claim; empty: it is no job of the scheduler's.
+    task_id: str = ""
 
     def on_node(self, node_id: str) -> Resources:
         """What it holds on a node."""
@@ -49,6 +51,7 @@ class WorkOfJob(msgspec.Struct, frozen=True, kw_only=True):
         waiting = [amount for holder in self.holders for amount in holder.waiting]
         return {
             "job_id": self.job.job_id,
+            "task_id": self.task_id,
             "namespace": self.namespace,
             "entrypoint": self.job.entrypoint,
             "driver_node_id": self.job.driver_node_id or None,
@@ -59,7 +62,9 @@ class WorkOfJob(msgspec.Struct, frozen=True, kw_only=True):
             "resources": sum_of(amount for _, amount in self._held).public(),
             "nodes": {node_id: self.on_node(node_id).public() for node_id in node_ids},
             "waiting": sum_of(waiting).public(),
-            "actors": sum(not (each.is_group or each.are_tasks) for each in self.holders),
+            "actors": sum(
+                not (self.task_id or each.is_group or each.are_tasks) for each in self.holders
+            ),
             "placement_groups": sum(holder.is_group for holder in self.holders),
         }
 
@@ -77,6 +82,33 @@ def work_of_jobs(usage: ClusterUsage, holders: Iterable[Holder]) -> list[WorkOfJ
         )
         for job_id, namespace in sorted(found)
     ]
+
+
+def beyond_claims(usage: ClusterUsage, state: MeshState, agents: Agents) -> list[WorkOfJob]:
+    """What jobs of this scheduler hold beyond their claims, by node."""
+    found = []
+    for claim in claims_of(state, agents, jobs_of(state), usage):
+        left, held = claim.beyond, []
+        for node_id, used in sorted(claim.used.items()):
+            here = used.beyond(claim.claimed.get(node_id, NOTHING))
+            here = here.beyond(here.beyond(left))  # the smaller of both
+            left = left.beyond(here)
+            if here:
+                held.append((node_id, here))
+        if held:
+            found.append(_beyond(state, claim.agent_name, tuple(held)))
+    return found
+
+
+def _beyond(
+    state: MeshState, agent_name: str, held: tuple[tuple[str, Resources], ...]
+) -> WorkOfJob:
+    return WorkOfJob(
+        job=msgspec.structs.replace(_FORGOTTEN, ended=False),
+        namespace="",
+        holders=(Holder(ray_id="", is_group=False, job_id="", name="", namespace="", held=held),),
+        task_id=next(iter(state.running.on_agent(agent_name)), agent_name),
+    )
 
 
 def external_holders(
@@ -108,6 +140,7 @@ def jobs_on(work: Iterable[WorkOfJob], node_id: str) -> tuple[ExternalJob, ...]:
     return tuple(
         ExternalJob(
             job_id=found.job.job_id,
+            task_id=found.task_id,
             namespace=found.namespace,
             entrypoint=found.job.entrypoint,
             resources=amount,

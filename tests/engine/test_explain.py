@@ -120,7 +120,8 @@ def test_work_outside_of_the_scheduler_is_named_among_those_who_hold_the_node():
     mesh = Mesh(pool("p", cpu=4), nodes=[node("a", cpu=4, others=amount(cpu=3))])
     refused = mesh.submit("u", cpu=2)
     assert (
-        "the closest, a, lacks cpu 1; work outside ScheduleMesh holds cpu 3 there" in refused.error
+        "the closest, a, lacks cpu 1; Ray work that no task claims holds cpu 3 there"
+        in refused.error
     )
 
 

@@ -69,6 +69,7 @@ def test_jobs_are_listed_with_what_they_hold_and_wait_for(service):
     training, forgotten = client(service).external_usage()["jobs"]
     assert training == {
         "job_id": "03000000",
+        "task_id": "",
         "namespace": "team",
         "entrypoint": "python train.py",
         "driver_node_id": OWN_NODE,
@@ -123,6 +124,7 @@ def test_each_node_names_the_jobs_that_use_it(service):
     assert node["external_jobs"] == [
         {
             "job_id": "03000000",
+            "task_id": "",
             "namespace": "team",
             "entrypoint": "python train.py",
             "resources": {"cpu": 2.0},

@@ -15,9 +15,16 @@ from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources, parse_resources
 from schedulemesh.domain.task import EndState
+from schedulemesh.engine.messages.outcomes import Queued
 from schedulemesh.metrics import catalogue as c
 from schedulemesh.protocol import requests as r
-from schedulemesh.protocol.answers import Listed, PoolResponse, Response, decode_answer
+from schedulemesh.protocol.answers import (
+    Explained,
+    Listed,
+    PoolResponse,
+    Response,
+    decode_answer,
+)
 from schedulemesh.runtime.backend import NodeView
 from schedulemesh.runtime.cluster_monitor import QUIET_S
 from schedulemesh.runtime.cluster_usage import ClusterUsage, Holder, RayJob
@@ -227,6 +234,35 @@ def test_a_job_that_holds_too_much_for_too_long_is_ended_where_the_policy_says_s
         while stage.running.reactor.state.agents:  # noqa: ASYNC110  # no event tells it
             await asyncio.sleep(0)
         assert not stage.backend.actors[0].alive
+        await stage.end()
+
+    run(story())
+
+
+def test_a_job_that_holds_more_than_it_claims_is_named_wherever_its_room_is_missing(stage):
+    async def story():
+        await stage.begin()
+        node_id = (await stage.submit(cpu=2)).node_id
+        other_id = "n2" if node_id == "n1" else "n1"
+        stage.nodes(**{node_id: 8, other_id: 8})
+        used = (holder("ours", (node_id, cpus(8))), holder("theirs", (other_id, cpus(8))))
+        stage.uses(*used)
+        assert await stage.external() == {node_id: 6, other_id: 8}
+        theirs, ours = (await stage.ask(r.ListExternalUsage(), Listed)).rows
+        assert (theirs["job_id"], theirs["task_id"]) == ("theirs", "")
+        assert (ours["job_id"], ours["task_id"]) == ("", "j")
+        assert ours["nodes"] == {node_id: {"cpu": 6.0}}
+        rows = {row["node_id"]: row for row in (await stage.ask(r.ListNodes(), Listed)).rows}
+        assert [job["task_id"] for job in rows[node_id]["external_jobs"]] == ["j"]
+        assert [job["job_id"] for job in rows[other_id]["external_jobs"]] == ["theirs"]
+        more = {"queue": True, "request_id": "w"}
+        waiting = Mesh().submission("w", cpu=4, class_key=KEY, more=more)
+        request = r.SubmitTask(submission=waiting, blobs={KEY: b"class"})
+        assert isinstance((await stage.ask(request, Response)).outcome, Queued)
+        found = (await stage.ask(r.ExplainTask(task_id="w"), Explained)).explanation
+        reasons = [(found.reason, found.error), *((o.reason, o.error) for o in found.others)]
+        (said,) = [error for reason, error in reasons if reason == "external_ray_work"]
+        assert said.endswith(": job 'j' holds cpu 6 more than it claims")
         await stage.end()
 
     run(story())

@@ -163,7 +163,7 @@ def _nodes(
         found.append(
             Finding(
                 reason=Reason.EXTERNAL_RAY_WORK,
-                error=f"{most.node_id} would have room for {need} without the Ray work outside ScheduleMesh, "
+                error=f"{most.node_id} would have room for {need} without the Ray work that no task claims, "
                 f"which uses {most.resources} there",
                 hint="end that work, or run it through the scheduler",
             )

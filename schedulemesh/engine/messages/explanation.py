@@ -25,9 +25,13 @@ class Finding(_Part, frozen=True, kw_only=True):
 
 
 class ExternalJob(_Part, frozen=True, kw_only=True):
-    """What a Ray job that does not belong to the scheduler holds of a node."""
+    """What a Ray job that does not belong to the scheduler holds of a node, or a job of the scheduler's holds
+    beyond its claim.
+    """
 
     job_id: str
+    #: Of the scheduler's job; empty: it is none.
+    task_id: str = ""
     namespace: str
     #: The command of its driver; empty: not known.
     entrypoint: str
