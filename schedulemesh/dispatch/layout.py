@@ -13,8 +13,8 @@ import msgspec
 
 from schedulemesh.errors import InvalidRequestError
 
-#: Megatron's order; the leftmost axis varies fastest.
-DEFAULT_ORDER = "tp-cp-ep-dp-pp"
+#: Megatron's order, with sequence parallel beside tensor parallel; the leftmost axis varies fastest.
+DEFAULT_ORDER = "tp-sp-cp-ep-dp-pp"
 
 
 class ParallelLayout(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,7 +115,8 @@ class ParallelLayout(msgspec.Struct, frozen=True, kw_only=True):
         return next(group for group in self.groups(*axes) if self._same(at, group[0], axes))
 
     def experts(self, *, ep: int, tp: int = 1) -> ParallelLayout:
-        """The layout of a mixture's experts over the same ranks: ``cp`` is 1, ``dp`` what remains.
+        """The layout of a mixture's experts over the same ranks: ``sp`` and ``cp`` are 1, ``dp`` is what
+        remains.
 
         Megatron uses two such layouts: tp, cp and dp for attention, and separate tp, ep and dp for experts,
         with the same pipeline stages. Layouts in which the stages would differ are refused.

@@ -48,7 +48,7 @@ def test_megatrons_older_order_has_pipeline_before_data():
 def test_experts_share_ranks_and_stages():
     dense = ParallelLayout.of(tp=2, cp=2, dp=2, pp=2)
     experts = dense.experts(ep=4)
-    assert dict(experts.axes) == {"tp": 1, "cp": 1, "ep": 4, "dp": 2, "pp": 2}
+    assert dict(experts.axes) == {"tp": 1, "sp": 1, "cp": 1, "ep": 4, "dp": 2, "pp": 2}
     assert experts.groups("pp") == dense.groups("pp")
     assert experts.groups("ep")[0] == (0, 1, 2, 3)
     assert dict(dense.experts(ep=2, tp=2).axes)["dp"] == 2
@@ -91,14 +91,14 @@ def test_a_layout_survives_encoding(layout):
 @pytest.mark.parametrize(
     ("act", "words"),
     [
-        (lambda: ParallelLayout.of(sp=2), "not in the order"),
+        (lambda: ParallelLayout.of(xp=2), "not in the order"),
         (lambda: ParallelLayout.of(tp=0), "size 0"),
         (lambda: ParallelLayout.of(tp=1.5), "whole number"),
         (lambda: ParallelLayout.of("tp-tp", tp=2), "twice"),
         (lambda: MEGATRON.coordinates(16), "allowed are 0 to 15"),
         (lambda: MEGATRON.rank(tp=2), "allowed are 0 to 1"),
-        (lambda: MEGATRON.groups("sp"), "allowed are"),
-        (lambda: MEGATRON.size_of("sp"), "allowed are"),
+        (lambda: MEGATRON.groups("xp"), "allowed are"),
+        (lambda: MEGATRON.size_of("xp"), "allowed are"),
     ],
 )
 def test_invalid_input_is_reported(act, words):
@@ -109,3 +109,13 @@ def test_invalid_input_is_reported(act, words):
 def test_one_rank_is_a_layout_too():
     assert ParallelLayout.of().size == 1
     assert str(ParallelLayout.of()) == "one rank"
+
+
+def test_sequence_parallel_is_an_axis_beside_tensor_parallel():
+    layout = ParallelLayout.of(tp=2, sp=2, cp=2, dp=2)
+    assert layout.groups("tp")[0] == (0, 1)
+    assert layout.groups("sp")[:2] == ((0, 2), (1, 3))
+    assert layout.groups("cp")[0] == (0, 4)
+    assert ParallelLayout.of(tp=2).size_of("sp") == 1
+    experts = layout.experts(ep=4)
+    assert (experts.size_of("sp"), experts.size_of("dp")) == (1, 4)
