@@ -34,6 +34,9 @@ LOCAL_RAY = {"num_cpus": 8, "object_store_memory": 80_000_000, "include_dashboar
 #: Priority and estimated seconds. The reward model has the longest remaining time, so that it scores highest.
 ROLES = {"train": (9.0, 25.0), "reward": (7.0, 90.0), "rollout": (3.0, 12.0)}
 
+#: Seconds within which Ray forwards what workers print, so that an evicted one's line comes before the answer.
+FORWARDED_S = 1.0
+
 
 class RLHFWorker:
     """A worker of any role; ``run`` simulates its work."""
@@ -162,6 +165,7 @@ def start_train(mesh: SimpleScheduler, factor: float) -> None:
     print("  ⚠️ PG 路径失败，改用传统抢占 API 触发自动抢占。")
     show_scores(mesh, task)
     answer = mesh.submit_spec(SimpleTaskSpec(**task))
+    time.sleep(FORWARDED_S)
     report(answer, "传统抢占提交 train-00")
     assert [victim["task_id"] for victim in answer["preempted"]] == ["reward-00"], answer
     print("  ▶️ 触发 train-00 worker.run()（传统抢占成功）")
@@ -176,6 +180,7 @@ def grow_rollouts(mesh: SimpleScheduler, factor: float) -> None:
     task = spec("rollout", "rollout-extra-00", factor, priority=4.5)
     show_scores(mesh, task)
     answer = mesh.submit_spec(SimpleTaskSpec(**task))
+    time.sleep(FORWARDED_S)
     report(answer, "提交 rollout-extra-00 (传统抢占)")
     assert [victim["task_id"] for victim in answer["preempted"]] == ["rollout-01"], answer
     assert answer["placement_group"]["path"] == "preempted", answer

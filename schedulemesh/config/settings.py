@@ -11,6 +11,7 @@ import msgspec
 from schedulemesh.config.alerts import AlertSettings
 from schedulemesh.config.auth import AuthSettings
 from schedulemesh.config.http import HttpSettings
+from schedulemesh.config.language import Language
 from schedulemesh.domain.kinds import is_a
 from schedulemesh.domain.names import as_text
 from schedulemesh.domain.numbers import (
@@ -194,6 +195,8 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     http: HttpSettings | None = None
     alerts: AlertSettings = AlertSettings()
     auth: AuthSettings = AuthSettings()
+    #: Of the scheduler's own log: that of the process which creates it.
+    language: Language = "en"
 
     def public(self) -> SchedulerSettings:
         """The settings for clients: without secrets, and without the code and import paths of strategies."""

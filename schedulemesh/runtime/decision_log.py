@@ -1,6 +1,7 @@
 """Logs decisions: shortages as warnings; victims, preemptions and policy changes as information.
 
-Fields are written as ``name=value``, so that all messages about a task are found with one search.
+Fields are written as ``name=value``, so that all messages about a task are found with one search. Where the
+scheduler speaks Chinese the words are Chinese; the fields, which programs read, stay the same.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
+from schedulemesh.config.language import Language
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages.facts import (
@@ -35,6 +37,35 @@ SHORTAGES = frozenset(
 )
 
 
+#: The messages in English, and the words that they begin with in Chinese.
+_CHINESE = {
+    "short of resources:": "资源不足",
+    "victim chosen:": "找到抢占目标",
+    "preempting by request:": "按请求抢占",
+    "preempted:": "已抢占",
+    "refused:": "提交被拒绝",
+    "waits again:": "重新排队",
+    "cancelled:": "任务已取消",
+    "policy:": "抢占策略",
+    "preemption policy changed by": "抢占策略已更新",
+    "queue policy changed by": "排队策略已更新",
+}
+#: The language of the messages; ``speak`` sets it.
+_language: Language = "en"
+
+
+def speak(language: Language) -> None:
+    """Write all messages of this process in a language from now on."""
+    global _language  # noqa: PLW0603  # a process has one log
+    _language = language
+
+
+def _log(level: int, words: str, fields: str, *values: object) -> None:
+    """Log these words, translated, and the fields."""
+    begin = _CHINESE[words] if _language == "zh" else words
+    logger.log(level, f"{begin} {fields}", *values)  # noqa: G004  # the words are constants
+
+
 def log_step(step: Step) -> None:
     """Log what became durable; subscribes to the reactor."""
     log_facts(step.facts)
@@ -48,10 +79,12 @@ def log_facts(facts: Iterable[AnyFact]) -> None:
                 _log_victims(fact)
         elif isinstance(fact, EvictionStarted):
             if fact.for_agent is None:
-                logger.info("preempting by request: victim_task=%s", fact.task_id)
+                _log(logging.INFO, "preempting by request:", "victim_task=%s", fact.task_id)
         elif isinstance(fact, TaskPreempted):
-            logger.info(
-                "preempted: task_id=%s agent=%s reason=%s",
+            _log(
+                logging.INFO,
+                "preempted:",
+                "task_id=%s agent=%s reason=%s",
                 fact.task.task_id,
                 fact.agent_name,
                 fact.reason,
@@ -61,11 +94,11 @@ def log_facts(facts: Iterable[AnyFact]) -> None:
         elif isinstance(fact, TaskQueued):
             _log_return(fact)
         elif isinstance(fact, TaskCancelled) and fact.reason is not Reason.CANCELLED:
-            logger.info("cancelled: task_id=%s reason=%s", fact.task_id, fact.reason)
+            _log(logging.INFO, "cancelled:", "task_id=%s reason=%s", fact.task_id, fact.reason)
         elif isinstance(fact, QueuePolicyChanged):
             shown = fact.policy.public()
             changes = " ".join(f"{name}={shown[name]}" for name in fact.changes)
-            logger.info("queue policy changed by %s: %s", fact.client, changes)
+            _log(logging.INFO, "queue policy changed by", "%s: %s", fact.client, changes)
 
 
 def log_refusal(stimulus: TaskSubmitted, outcome: RequestOutcome) -> None:
@@ -74,15 +107,19 @@ def log_refusal(stimulus: TaskSubmitted, outcome: RequestOutcome) -> None:
         name = stimulus.agent.name if stimulus.task is None else stimulus.task.task_id
         short = outcome.short_quota or outcome.short_node
         lacks = f" lacks=({short})" if short else ""
-        logger.warning("refused: task_id=%s reason=%s%s", name, outcome.reason, lacks)
+        _log(logging.WARNING, "refused:", "task_id=%s reason=%s%s", name, outcome.reason, lacks)
 
 
 def _log_victims(fact: AgentAdmitted) -> None:
     name = fact.agent.name if fact.task is None else fact.task.task_id
-    logger.warning("short of resources: task_id=%s needs=(%s)", name, fact.agent.resources)
+    _log(
+        logging.WARNING, "short of resources:", "task_id=%s needs=(%s)", name, fact.agent.resources
+    )
     for victim in fact.evicting:
-        logger.info(
-            "victim chosen: victim_task=%s for=%s score=%.2f reason=%s",
+        _log(
+            logging.INFO,
+            "victim chosen:",
+            "victim_task=%s for=%s score=%.2f reason=%s",
             victim.task_id,
             name,
             victim.preempt_score,
@@ -95,8 +132,10 @@ def _log_return(fact: TaskQueued) -> None:
     task, attempts = fact.submission.task, fact.attempts
     if task is None or not (attempts.preemptions or attempts.failures):
         return
-    logger.info(
-        "waits again: task_id=%s pool=%s preemptions=%d failures=%d",
+    _log(
+        logging.INFO,
+        "waits again:",
+        "task_id=%s pool=%s preemptions=%d failures=%d",
         task.task_id,
         task.pool_name,
         attempts.preemptions,
@@ -113,13 +152,13 @@ def log_unchanged_policy(
 
 
 def _log_policy(fact: PolicyChanged) -> None:
-    logger.info("preemption policy changed by %s", fact.client)
+    _log(logging.INFO, "preemption policy changed by", "%s", fact.client)
     _log_fields(fact.policy, fact.changes, fact.level)
 
 
 def _log_fields(policy: PreemptionPolicy, changes: Iterable[str], level: str | None) -> None:
     shown = policy.public()
     if level is not None:
-        logger.info("policy: preemption_aggressiveness=%s", level)
+        _log(logging.INFO, "policy:", "preemption_aggressiveness=%s", level)
     for name in changes:
-        logger.info("policy: %s=%s", name, shown[name])
+        _log(logging.INFO, "policy:", "%s=%s", name, shown[name])

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import logging
+import re
+from pathlib import Path
 
 import pytest
 
+from schedulemesh.config.language import language_of
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.config.queueing import QueuePolicy
 from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.engine.messages import stimuli as s
-from schedulemesh.runtime.decision_log import log_facts, log_refusal, log_unchanged_policy
+from schedulemesh.runtime import decision_log
+from schedulemesh.runtime.decision_log import log_facts, log_refusal, log_unchanged_policy, speak
 from tests.engine.builders import Mesh, node, pool
 
 
@@ -45,6 +49,52 @@ def test_a_shortage_is_a_warning_and_its_victims_are_information(told):
     mesh.leave("low")
     log_facts(mesh.facts)
     assert told() == [("INFO", "preempted: task_id=low agent=low reason=same_pool_preemption")]
+
+
+@pytest.fixture
+def chinese():
+    speak("zh")
+    yield
+    speak("en")
+
+
+def test_in_chinese_the_words_are_those_of_the_documents_and_the_fields_stay(told, chinese):
+    mesh = Mesh(pool("p", cpu=1))
+    mesh.run("rollout-01", priority=1.0, cpu=1)
+    step = mesh.handle(mesh.submission("rollout-extra-00", priority=9.0, cpu=1))
+    log_facts(step.facts)
+    assert told() == [
+        ("WARNING", "资源不足 task_id=rollout-extra-00 needs=(cpu 1)"),
+        (
+            "INFO",
+            (
+                "找到抢占目标 victim_task=rollout-01 for=rollout-extra-00 score=8.00 "
+                "reason=same_pool_preemption"
+            ),
+        ),
+    ]
+
+
+def test_every_message_has_its_chinese_words():
+    source = Path(decision_log.__file__).read_text(encoding="utf-8")
+    called = re.findall(r'_log\(\s*logging\.\w+,\s*"([^"]+)"', source)
+    assert set(called) == set(decision_log._CHINESE)
+
+
+@pytest.mark.parametrize(
+    ("variables", "language"),
+    [
+        ({}, "en"),
+        ({"LANG": "zh_CN.UTF-8"}, "zh"),
+        ({"LANG": "zh_CN.UTF-8", "LC_ALL": "C.UTF-8"}, "en"),
+        ({"LANG": "de_DE.UTF-8", "LC_MESSAGES": "zh_TW"}, "zh"),
+        ({"LANG": "zh_CN.UTF-8", "SCHEDULEMESH_LANG": "en"}, "en"),
+        ({"LC_ALL": "C", "SCHEDULEMESH_LANG": " ZH "}, "zh"),
+        ({"SCHEDULEMESH_LANG": "", "LANG": "zh"}, "zh"),
+    ],
+)
+def test_the_language_is_that_of_the_locale_unless_a_variable_names_another(variables, language):
+    assert language_of(variables) == language
 
 
 def test_a_submission_that_fits_is_not_logged(told):

@@ -61,15 +61,18 @@ def _composed(settings: bytes, job_id: str) -> SupervisorService:
     from schedulemesh.core.backend.ray_internals import ignore_unread_errors
     from schedulemesh.core.transport.user_code import load_strategy
     from schedulemesh.runtime.clock import SteadyClock
+    from schedulemesh.runtime.decision_log import speak
     from schedulemesh.runtime.supervisor import SupervisorService
     from schedulemesh.store.sql import SqlJournal
 
     logging.basicConfig(level=logging.INFO, format="[%(levelname)s] %(message)s")
+    decoded = msgspec.msgpack.decode(settings, type=SchedulerSettings)
+    speak(decoded.language)
     ignore_unread_errors()
     _collect_garbage_rarely()
     return SupervisorService(
         backend=RayBackend(),
-        settings=msgspec.msgpack.decode(settings, type=SchedulerSettings),
+        settings=decoded,
         job_id=job_id,
         open_journal=SqlJournal,
         load_strategy=load_strategy,

@@ -6,6 +6,7 @@ import os
 
 from schedulemesh.config.auth import AuthSettings, parse_auth
 from schedulemesh.config.http import parse_http
+from schedulemesh.config.language import language_of
 from schedulemesh.config.settings import (
     DEFAULT_NAMESPACE,
     SchedulerSettings,
@@ -57,6 +58,7 @@ def parse_settings(
         journal=parse_journal_settings(journal),
         http=parse_http(http, os.environ),
         history=parse_history_settings(history),
+        language=language_of(os.environ),
         alerts=chosen_alerts(alerts),
         auth=AuthSettings(required=parse_auth(auth)),
     )
