@@ -7,7 +7,7 @@ import pytest
 
 from schedulemesh.domain.agent import GangSpec
 from schedulemesh.domain.end_reasons import TaskEndReason
-from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.reasons import PreemptionReason, Reason
 from schedulemesh.engine.messages.outcomes import Accepted, Pending, Refused
 from schedulemesh.engine.state.gangs import members_running
 from tests.engine.builders import Mesh, amount, differences, names, node, pool
@@ -84,6 +84,41 @@ def test_what_extra_members_cannot_free_is_taken_from_others(mesh):
     mesh.run("small", cpu=1, priority=3.0)
     outcome = mesh.dry("new", priority=9.0, cpu=2)
     assert names(outcome.preempted) == ["old"]
+
+
+def test_an_owner_reclaims_extra_members_before_the_core_that_holds_the_loans():
+    mesh = Mesh(
+        pool("own", cpu=2, lending={"cohort": "c"}),
+        pool("other", cpu=2, lending={"cohort": "c"}),
+        nodes=[node(f"n{i}", cpu=2) for i in (1, 2)],
+    )
+    mesh.run("before", "other", cpu=2, class_key="c")
+    grown(mesh, pool_name="other")
+    mesh.complete("before")
+    start_all(mesh)
+    assert running(mesh) == [0, 1, 2, 3]
+    assert [share.pool_name for share in mesh.state.agents["g"].shares] == ["own"]
+
+    mesh.submit("mine", "own", 1.0, cpu=2, class_key="c")
+
+    incoming = mesh.state.agents["mine"].submission
+    assert sorted(victim.task_id for victim in incoming.evicting) == ["g-2", "g-3"]
+    assert {victim.reason for victim in incoming.evicting} == {PreemptionReason.RECLAIM}
+    assert [share.pool_name for share in mesh.state.agents["g"].shares] == ["other"]
+
+
+def test_a_reclaim_takes_an_extra_member_where_the_order_of_borrowers_has_the_core_first():
+    mesh = Mesh(
+        pool("own", cpu=4, lending={"cohort": "c"}),
+        pool("other", cpu=0, lending={"cohort": "c"}),
+        nodes=[node("n", cpu=4)],
+    )
+    grown(mesh, pool_name="other", most=3)
+    mesh.now += 1000.0
+    mesh.save("g")
+    mesh.submit("mine", "own", 1.0, cpu=2, class_key="c")
+    incoming = mesh.state.agents["mine"].submission
+    assert [victim.task_id for victim in incoming.evicting] == ["g-2"]
 
 
 def test_an_extra_member_that_was_given_up_returns_with_its_state(mesh):

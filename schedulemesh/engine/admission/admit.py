@@ -64,6 +64,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     only_reclaims: bool = False
     #: Whether what is leaving anyway counts as gone: not to find out whether others would be evicted.
     counts_leaving: bool = True
+    #: Whether only extra members of elastic gangs may be evicted.
+    only_extras: bool = False
 
     @property
     def unassigned(self) -> bool:

@@ -79,7 +79,14 @@ def _end_others(
     limits: Limits,
     known: KnownNodes,
 ) -> Plan | None:
-    """Who is moved, reclaimed from or evicted for a request."""
+    """Who is moved, reclaimed from or evicted for a request: extra members of elastic gangs, where they are
+    enough by any of these means, before anybody else.
+    """
+    if tx.state.elastic and not request.only_extras:
+        few = msgspec.structs.replace(request, only_extras=True)
+        plan = _end_others(tx, few, veto, Limits(tx.state, request.pool_name, tx.now), known)
+        if plan is not None:
+            return plan
     if request.only_reclaims:
         return _reclaim_in_turn(tx, request, veto, known)
     return (
@@ -424,18 +431,13 @@ def find_victims(
     """Who is evicted for a request by the rules, and where it runs then; None: no eviction would make room
     for it.
 
-    Extra members of elastic gangs are given up before anything else, where they are enough. Where the
-    victims together lose more work than a pool's budget leaves, others are sought, with narrower limits.
+    Where the victims together lose more work than a pool's budget leaves, others are sought, with narrower
+    limits.
     """
     caps = caps_of(tx.state.ledger, request.pool_name, request.payment)
     while True:
         candidates = candidates_for(tx, request, veto, limits)
-        plan = None
-        if any(task_class.extra for task_class in candidates.allowed):
-            extras = candidates_for(tx, request, veto, limits, only_extras=True)
-            plan = _searched(tx, request, extras, caps, known)
-        if plan is None:
-            plan = _searched(tx, request, candidates, caps, known)
+        plan = _searched(tx, request, candidates, caps, known)
         if plan is None or not limits.narrow(evicted_tasks(plan.victims)):
             return plan
 
@@ -449,6 +451,8 @@ def _searched(
 ) -> Plan | None:
     """The search among these candidates, and what the request gets of the quota that they free."""
     demand = _demand(tx.state, request)
+    if request.only_extras:
+        candidates = candidates.extras()
     if demand is None or not candidates.allowed:
         return None
     known = known or KnownNodes()
@@ -501,8 +505,6 @@ def candidates_for(
     request: Request,
     veto: PluginVeto | None,
     limits: Limits,
-    *,
-    only_extras: bool = False,
 ) -> Candidates:
     """The tasks that may be evicted for a request by the rules."""
     state = tx.state
@@ -513,7 +515,6 @@ def candidates_for(
         tx.now,
         veto,
         limits,
-        only_extras=only_extras,
     )
 
 

@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from functools import cached_property
 from itertools import chain, groupby
 
@@ -75,23 +76,29 @@ class Candidates:
         now: float,
         veto: PluginVeto | None = None,
         limits: Limits | None = None,
-        *,
-        only_extras: bool = False,
     ) -> None:
-        #: ``only_extras``: whether only extra members of elastic gangs are. ``veto``: what strategies decide
-        #: about individual tasks; None: nothing. ``limits``: which tasks are spared whatever the rules say;
-        #: None: none are.
+        #: ``veto``: what strategies decide about individual tasks; None: nothing. ``limits``: which tasks are
+        #: spared whatever the rules say; None: none are.
         self._rules = rules
         self._policy = rules.policy
         self._running = running
         self._incoming = incoming
         self._now = now
-        self._only_extras = only_extras
+        #: Whether only extra members of elastic gangs are candidates.
+        self.only_extras = False
         self._veto = veto
         self._cooling = limits is not None and limits.cooling
         self._limits = limits if limits is not None and limits.any_per_task else None
         #: Whether the score decides among the tasks of a group.
         self._by_score = rules.policy.victim_order != "least_lost_work"
+
+    def extras(self) -> Candidates:
+        """Those of these candidates that are extra members of elastic gangs."""
+        found = copy(self)
+        found.only_extras = True
+        for name in ("allowed", "tiers", "_judged", "_ranks"):
+            vars(found).pop(name, None)  # what was found out for all
+        return found
 
     @property
     def may_grow(self) -> bool:
@@ -101,7 +108,7 @@ class Candidates:
     @cached_property
     def allowed(self) -> dict[TaskClass, Verdict]:
         """The classes whose tasks a rule allows to evict; some may have become empty."""
-        if self._only_extras or self._cooling:
+        if self.only_extras or self._cooling:
             return {task_class: verdict for task_class, verdict in self._verdicts() if verdict.rule}
         return self._rules.allowed(self._running, self._incoming, opened=self._veto is not None)
 
@@ -244,7 +251,7 @@ class Candidates:
 
     def _verdicts(self) -> _Judged:
         found = self._rules.verdicts(self._running, self._incoming, opened=self._veto is not None)
-        if self._only_extras:
+        if self.only_extras:
             found = [entry for entry in found if entry[0].extra]
         if not self._cooling:
             return found

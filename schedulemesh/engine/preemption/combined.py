@@ -36,6 +36,13 @@ class BorrowersAndOthers(Candidates):
         self._borrowers = borrowers
         self._others = others
 
+    def extras(self) -> BorrowersAndOthers:
+        """See ``Candidates.extras``."""
+        borrowers = self._borrowers.extras()
+        if not isinstance(borrowers, Borrowers):
+            raise TypeError("the extras of borrowers are borrowers")
+        return BorrowersAndOthers(borrowers, self._others.extras())
+
     @property
     def may_grow(self) -> bool:
         """See ``Candidates.may_grow``."""

@@ -11,7 +11,8 @@ The incoming task's pool must not use more than its quota with it, all its tasks
 reclaimed this way is not beyond its pool's quota, and nobody reclaims it in turn.
 
 Beside what spares borrowers, those are spared that hold quota of their own pool and would lose their work, or
-would not join the queue again. The order of victims is that of ``reclaim``.
+would not join the queue again; but no extra members of elastic gangs, which are given up before the core.
+The order of victims is that of ``reclaim``.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ class TasksOfBorrowers(Borrowers):
         excess = self._excess.get(agent.spec.pool_name, NOTHING)
         if not _fits(agent.spec.resources, excess):
             return None
+        if task.spec.extra_of:
+            return super().of(task)
         own = any(share.pool_name == agent.spec.pool_name for share in agent.shares)
         if own and not can_be_saved(self._state, agent):
             return None

@@ -102,4 +102,5 @@ class RankedCandidates(Candidates):
 
     @cached_property
     def _judged(self) -> list[tuple[TaskClass, Verdict]]:
-        return self._judge_all()
+        found = self._judge_all()
+        return [entry for entry in found if entry[0].extra] if self.only_extras else found
