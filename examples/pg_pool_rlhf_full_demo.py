@@ -33,8 +33,7 @@ QUOTA = {"cpu": 6.0, "memory": 8192.0}
 LOCAL_RAY = {"num_cpus": 8, "object_store_memory": 80_000_000, "include_dashboard": True}
 #: Priority and estimated seconds. The reward model has the longest remaining time, so that it scores highest.
 ROLES = {"train": (9.0, 25.0), "reward": (7.0, 90.0), "rollout": (3.0, 12.0)}
-
-#: Seconds within which Ray forwards what workers print, so that an evicted one's line comes before the answer.
+#: Seconds within which Ray forwards what workers print: an evicted one's line then comes before the answer.
 FORWARDED_S = 1.0
 
 
