@@ -21,7 +21,8 @@ _EXPECTED = (JournalError, BackendError)
 
 
 class _Loop(msgspec.Struct, kw_only=True):
-    every_s: float
+    #: Seconds from the completion of one round to that of the next at which it is not overdue yet.
+    due_s: float
     #: When the last round was completed, or the loop began, by the clock of the event loop.
     completed_at: float
     failures: int = 0
@@ -42,12 +43,13 @@ class Loops:
         work: Callable[[], Awaitable[object]],
         *,
         at_once: bool = False,
+        takes_s: float = 0.0,
         ended_by: type[Exception] | tuple[()] = (),
     ) -> None:
         """Do some work every so many seconds, for the first time ``at_once`` or after the first of them.
-        Returns only after a failure of the kind ``ended_by``.
+        ``takes_s``: how long a round may take. Returns only after a failure of the kind ``ended_by``.
         """
-        loop = self._loops[name] = _Loop(every_s=every_s, completed_at=_now())
+        loop = self._loops[name] = _Loop(due_s=every_s + takes_s, completed_at=_now())
         if not at_once:
             await asyncio.sleep(every_s)
         while True:
@@ -80,7 +82,7 @@ def _failed(name: str, loop: _Loop, error: Exception) -> None:
 
 
 def _overdue_s(loop: _Loop) -> float:
-    return round(max(0.0, _now() - loop.completed_at - loop.every_s), 3)
+    return round(max(0.0, _now() - loop.completed_at - loop.due_s), 3)
 
 
 def _now() -> float:

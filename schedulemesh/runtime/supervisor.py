@@ -71,6 +71,8 @@ _LARGE = 64 * 1024
 _PATIENCE_S, _PAUSE_S = 5.0, 0.2
 #: Seconds after which a supervisor that was shut down ends itself, if its caller died before it could.
 _LINGER_S = 1.0
+#: Seconds that a health check may take, which starts agents again.
+_HEALTH_S = 600.0
 #: Seconds that a shutdown waits for the processes of agents to end.
 _ENDS_S = 30.0
 
@@ -470,7 +472,7 @@ class SupervisorService:
         spawn(loop("metrics_export", EXPORTED_EVERY_S, exporting, ended_by=BackendError))
         if settings.health_interval_s is not None:
             check = functools.partial(requests.ensure_health, 2 * POLL_S)
-            spawn(loop("health", settings.health_interval_s, check))
+            spawn(loop("health", settings.health_interval_s, check, takes_s=_HEALTH_S))
 
     async def _end_with_job(self) -> None:
         """Leave nothing behind once the job has ended, also where this supervisor cannot recover."""

@@ -75,3 +75,15 @@ def test_a_loop_that_its_failure_may_end_is_not_overdue_afterwards():
         assert values(loops, c.LOOP_OVERDUE) == {}
 
     told(story)
+
+
+def test_a_round_that_may_take_long_is_overdue_later():
+    async def story(loops):
+        running = asyncio.ensure_future(loops.run("watch", 1.0, asyncio.Event().wait, takes_s=60.0))
+        await asyncio.sleep(61.0)  # virtual time
+        assert values(loops, c.LOOP_OVERDUE) == {"watch": 0.0}
+        await asyncio.sleep(1.0)  # virtual time
+        assert values(loops, c.LOOP_OVERDUE) == {"watch": 1.0}
+        assert not running.done()
+
+    told(story)
