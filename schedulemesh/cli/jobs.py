@@ -321,9 +321,14 @@ def parse_bundle_words(words: Iterable[str]) -> list[dict[str, object]] | None:
     custom resource. Raises InvalidRequestError.
     """
     from schedulemesh.cli.changes import assignments
+    from schedulemesh.errors import InvalidRequestError
 
     found: list[dict[str, object]] = []
     for word in words:
+        if not all(sign and name for name, sign, _ in (p.partition("=") for p in word.split(","))):
+            raise InvalidRequestError(
+                f"--bundle is {word!r}; a part of the claim is NAME=AMOUNT,…, such as cpu=8,gpu=4"
+            )
         amounts = assignments(word.split(","))
         own = {name: amount for name, amount in amounts.items() if name in _KINDS}
         custom = {name: amount for name, amount in amounts.items() if name not in _KINDS}

@@ -7,7 +7,7 @@ import msgspec
 from schedulemesh.domain.labels import Labels
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_count, parse_number
-from schedulemesh.errors import InvalidRequestError, shown
+from schedulemesh.errors import InvalidRequestError, nearest, shown
 from schedulemesh.protocol.request_base import Names, Request, check_number
 
 #: The most rows that one answer has; a further request continues after its ``cursor``.
@@ -19,6 +19,19 @@ _LATEST_S = 1e11
 MAX_WAIT_S = 30.0
 #: The most kinds of events that one request names.
 MAX_KINDS = 100
+#: The states of attempts: of those in progress, and how they end.
+STATES = (
+    "queued",
+    "starting",
+    "running",
+    "preempting",
+    "completed",
+    "failed",
+    "cancelled",
+    "lost",
+    "preempted",
+    "unknown",
+)
 #: By what the use of resources is summed up.
 GROUPINGS = ("pool", "owner", "label")
 
@@ -47,6 +60,10 @@ class QueryHistory(Request, tag="query_history", frozen=True, kw_only=True):
         for name in ("task_id", "pool_name", "owner", "agent_name", "state"):
             if (given := getattr(self, name)) is not None:
                 parse_name(given, name)
+        if self.state is not None and self.state not in STATES:
+            raise InvalidRequestError(
+                f"state is {self.state!r}{nearest(self.state, STATES)}; it may be {', '.join(STATES)}"
+            )
         _check_times(self.since, self.until)
         parse_count(self.limit, "limit", 1, MAX_ROWS)
         if self.before is not None:

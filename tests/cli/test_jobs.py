@@ -133,3 +133,9 @@ def test_a_command_that_waits_for_a_job_waits_for_a_scheduler_that_restarts(
     monkeypatch.setattr(ray_gateway.RayGateway, "ask", lambda *_asked: ended)
     assert job_ends.exit_code(restarting, "作业") == 0
     assert len(restarting.asked) == 2
+
+
+@pytest.mark.parametrize("word", ["gpu:4", "gpu", "=4", "cpu=1,,gpu=1", "cpu=1,gpu"])
+def test_a_bundle_in_another_form_is_told_how_it_is_written(word):
+    with pytest.raises(InvalidRequestError, match=r"--bundle is .*NAME=AMOUNT.*cpu=8,gpu=4"):
+        parse_bundle_words([word])

@@ -5,7 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from schedulemesh.errors import InvalidRequestError
+from schedulemesh.protocol.history_requests import STATES, QueryHistory
 from schedulemesh.server.history import QUESTIONS
+from schedulemesh.store.history.attempts import ENDS, PREEMPTING, QUEUED, RUNNING, STARTING
 from tests.server.work import filled
 
 
@@ -134,3 +137,9 @@ def test_equal_questions_and_roles(busy):
     with busy.client_with(secret) as viewer:
         for question in QUESTIONS:
             assert viewer.get(f"/api/v1{question.path}").status_code == 200
+
+
+def test_the_states_that_may_be_asked_for_are_those_of_attempts():
+    assert set(STATES) == {QUEUED, STARTING, RUNNING, PREEMPTING, *ENDS}
+    with pytest.raises(InvalidRequestError, match=r"'runing' \(did you mean 'running'\?\); it may"):
+        QueryHistory(state="runing")
