@@ -31,7 +31,7 @@ class Plain:
         return True
 
 def start():
-    kind = chance.choice(["actor", "group", "group", "group", "member"])
+    kind = chance.choices(["actor", "group", "member"], [1, 6, 1])[0]
     if kind == "actor":
         cpus = chance.choice([0, 0.25, 0.5])
         actor = Plain.options(num_cpus=cpus).remote()
