@@ -500,10 +500,12 @@ class Leaving:
                 _on(world, ending, node_id)
             )
         self._quota: dict[str, Resources] = {}
+        waiting = [share for agent in state.agents.values() for share in agent.promised]
         for name, account in state.ledger.accounts.items():
             shares = (share for a in ending for share in a.shares if share.pool_name == name)
             comes = sum_of(share.amount for share in shares)
-            self._quota[name] = account.free + comes - state.ledger.promised_by(name)
+            promised = sum_of(share.amount for share in waiting if share.pool_name == name)
+            self._quota[name] = account.free + comes - promised
 
     def place_for(self, pool_name: str, agent: Any) -> str | None:
         """The node on which an agent of one process would fit without any further eviction; None: nowhere,

@@ -19,6 +19,7 @@ import msgspec
 from schedulemesh.domain.placement import OnNode
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.engine.messages.facts import Share, merged
+from schedulemesh.engine.placement.bundles import Room
 from schedulemesh.engine.placement.group_choice import is_held_only_by
 from schedulemesh.engine.placement.scenario import Allocations, Removal, bundle_allocations
 from schedulemesh.engine.state.agents import Agent, Ending, Waiting
@@ -150,6 +151,15 @@ def _lack(cluster: Cluster, node_id: str, key: str, need: Resources) -> Resource
     allocation = None if node is None else node.allocations.get(key)
     without_gpu = msgspec.structs.replace(need, gpu=0)
     return without_gpu if allocation is None else without_gpu - allocation.held
+
+
+def move_all(room: Room, leaving: Iterable[Leaving], sign: int) -> None:
+    """Count all of this as gone, apart from what others have claimed of it (``sign`` -1: as there again)."""
+    for item in leaving:
+        for node_id, key in item.allocations:
+            room.release(node_id, key, sign)
+        for node_id, amount in item.claimed:
+            room.claim(node_id, amount, sign)
 
 
 def names_of(chosen: Iterable[Leaving]) -> tuple[str, ...]:

@@ -38,7 +38,7 @@ from schedulemesh.domain.resources import NOTHING, Resources, least, sum_of
 from schedulemesh.engine.messages.facts import Share
 from schedulemesh.engine.placement.bundles import Room
 from schedulemesh.engine.placement.group_choice import without_idle
-from schedulemesh.engine.placement.leaving import Leaving, names_of
+from schedulemesh.engine.placement.leaving import Leaving, move_all, names_of
 from schedulemesh.engine.placement.minimise import minimise, release_until
 from schedulemesh.engine.placement.placers import BundlePlacement, on_one_node
 from schedulemesh.engine.placement.scenario import Demand, own_groups
@@ -124,6 +124,8 @@ def place_without(
     if not items:
         found = without_idle(room, demand.shape, idle, pool_name, too_many)
         return None if found is None else (*found, ())
+    if too_many <= 0 and (node_ids := _nodes_without(room, demand.shape, items)):
+        items = [i for i in items if any(node_id in node_ids for node_id, _ in i.allocations)]
     gone: Sequence[Leaving | Group] = [*items, *idle]
     placed = without_idle(room, demand.shape, gone, pool_name, too_many)
     if placed is None:
@@ -131,6 +133,16 @@ def place_without(
     placement, gone = placed
     groups = tuple(item for item in gone if isinstance(item, Group))
     return placement, groups, tuple(item for item in gone if isinstance(item, Leaving))
+
+
+def _nodes_without(room: Room, shape: GroupShape, leaving: Sequence[Leaving]) -> tuple[str, ...]:
+    """The nodes of a placement once all of this is gone, so that the others need not be looked at one by one;
+    empty: there is none.
+    """
+    move_all(room, leaving, 1)
+    placement = room.placement(shape)
+    move_all(room, leaving, -1)
+    return () if placement is None else placement.node_ids
 
 
 class _Search:

@@ -15,7 +15,7 @@ from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import NOTHING, Resources, least
 from schedulemesh.engine.placement.bundles import Room, has_labels
 from schedulemesh.engine.placement.group_choice import release
-from schedulemesh.engine.placement.leaving import Leaving
+from schedulemesh.engine.placement.leaving import Leaving, move_all
 from schedulemesh.engine.placement.placers import on_one_node
 from schedulemesh.engine.placement.scenario import Demand, Scenario
 from schedulemesh.engine.preemption.node_summary import (
@@ -101,11 +101,7 @@ class Sites:
         if self._shape is not None:
             for group in self._state.groups.idle():
                 release(room, group)
-            for leaving in self._leaving:
-                for node_id, key in leaving.allocations:
-                    room.release(node_id, key)
-                for node_id, amount in leaving.claimed:
-                    room.claim(node_id, amount)
+            move_all(room, self._leaving, 1)
         return room
 
     @cached_property
