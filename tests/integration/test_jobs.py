@@ -233,6 +233,26 @@ def test_an_evicted_job_returns_by_itself_with_its_checkpoint(pool, submit):
     assert "attempt 2 from step 7" in log_of(pool, "low")
 
 
+SAVES_AND_WAITS = """
+import time
+from schedulemesh import job
+(job.checkpoint_dir() / "step").write_text("7")
+print("saved", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("saves", [True, False])
+def test_the_record_of_an_evicted_job_says_whether_it_has_saved(pool, submit, saves):
+    script = SAVES_AND_WAITS if saves else SAVES_AND_WAITS.replace("(job.", "0 and (job.")
+    submit("low", script, priority=1.0, grace_s=0.0, on_preempted="drop")
+    until_written(pool, "low", "saved")
+    (evicted,) = pool.preempt_task("low")["preempted"]
+    (row,) = pool.list_preemptions()["preemptions"]
+    assert {evicted["state_saved"], row["state_saved"]} == {saves}
+    assert ("checkpoint folder" in row.get("save_error", "")) is not saves
+
+
 class Quick:
     """Takes its pool for a moment."""
 

@@ -151,7 +151,7 @@ def test_a_holder_that_ignores_the_notice_loses_all_that_runs_in_its_groups(pool
 
 def test_the_handles_of_an_evicted_lease_reach_nothing_of_the_next(pool):
     whole = [[{"cpu": 8.0}]]
-    first = pool.lease("first", "pool", whole, priority=1.0)
+    first = pool.lease("first", "pool", whole, priority=1.0, grace_s=0.0)
     (old,) = first.placement_groups
     second = pool.lease("second", "pool", whole, priority=9.0)
     (new,) = second.placement_groups

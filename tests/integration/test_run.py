@@ -79,6 +79,35 @@ class DiesOnce(AgentActor):
         return "worked"
 
 
+class Fragile(AgentActor):
+    """As the documents show it, but what it saves fails; it returns once it has been started again."""
+
+    def __init__(self, name, labels, marker, how):
+        super().__init__(name, labels)
+        self.count, self.marker, self.how = 0, Path(marker), how
+        self._stop = threading.Event()
+
+    def train(self):
+        again, _ = self.marker.exists(), self.marker.touch()
+        while not again and not self._stop.wait(0.01):
+            self.count += 1
+        return self.count
+
+    def cancel(self, task_id):
+        self._stop.set()
+        return {"success": True}
+
+    def save_state(self):
+        if self.how == "dies":
+            os._exit(1)
+        if self.how == "is slow":
+            time.sleep(60)  # longer than save_timeout
+        raise OSError("no space left on device")
+
+    def restore_state(self, saved):
+        self.count = saved["count"]
+
+
 class AsyncSteps:
     """The same as a coroutine, with a sync method that answers meanwhile."""
 
@@ -219,6 +248,27 @@ def test_an_evicted_run_returns_by_itself_and_finishes_from_its_saved_step(simpl
     result = simple.result("low")["result"]
     assert result["restored"] >= 5
     assert result["step"] == result["restored"] + 20
+
+
+@pytest.mark.parametrize("how", ["raises", "is slow", "dies"])
+def test_a_task_whose_save_fails_returns_and_starts_anew(simple, tmp_path, how):
+    simple.configure_preemption(save_timeout=1.0, cancel_timeout=1.0)
+    marker = tmp_path / "ran"
+    given = {"run": "train", "priority": 1.0, "on_preempted": "requeue"}
+    simple.submit("low", "pool", Fragile, actor_args=[str(marker), how], **given)
+    until(marker.exists, "it does not run")
+    high = simple.submit("high", "pool", total, run_args=([1],), priority=9.0)
+    assert [victim["state_saved"] for victim in high["preempted"]] == [False]
+    (status,) = simple.wait("low", timeout=90)["tasks"]
+    assert (status["state"], status["preemptions"]) == ("completed", 1), status
+    assert simple.result("low")["result"] == 0, "it has started anew"
+    (row,) = simple.list_preemptions()["preemptions"]
+    assert (row["state_saved"], row["requeued"]) == (False, True)
+    assert row["save_error"]
+    assert row["lost_work"] > 0
+    again, first = simple.history("low")["attempts"]
+    assert (first["saved_at"], again["restored"]) == (None, False)
+    assert first["lost_s"] > 0
 
 
 @pytest.mark.smoke
