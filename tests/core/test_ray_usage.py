@@ -8,7 +8,8 @@ import pytest
 import ray
 from ray.core.generated import gcs_pb2
 
-from schedulemesh.core.backend import ray_tasks
+from schedulemesh.core.backend import ray_tasks, ray_usage
+from schedulemesh.core.backend.ray_internals import SUBMISSIONS
 from schedulemesh.core.backend.ray_usage import (
     DemandReader,
     UsageReader,
@@ -42,6 +43,44 @@ def group(*nodes, state=gcs_pb2.PlacementGroupTableData.CREATED):
         bundle = data.bundles.add(node_id=node)
         bundle.unit_resources["CPU"] = 1.0
     return data.SerializeToString()
+
+
+def submission(monkeypatch, *drivers, ended=False):
+    """The usage with a submission that holds two GPUs, and these drivers of it."""
+    data = gcs_pb2.ActorTableData.FromString(actor(needs={"GPU": 2.0}))
+    data.name, data.ray_namespace = "_ray_internal_job_actor_raysubmit_x", SUBMISSIONS
+    data.pid, data.start_time = 7, 5000
+    entries = [data.SerializeToString()]
+    jobs = []
+    for job_id in drivers:
+        job = gcs_pb2.JobTableData(job_id=bytes.fromhex(job_id), is_dead=ended)
+        job.config.metadata["job_submission_id"] = "raysubmit_x"
+        jobs.append(job.SerializeToString())
+    monkeypatch.setattr(ray_usage, "actor_entries", lambda _states: entries)
+    monkeypatch.setattr(ray_usage, "group_entries", list)
+    monkeypatch.setattr(ray_usage, "job_entries", lambda: jobs)
+    monkeypatch.setattr(ray_usage, "submission_command", lambda _id: "python train.py")
+    return UsageReader().read()
+
+
+def test_what_ray_job_submit_holds_for_a_command_belongs_to_the_submission(monkeypatch):
+    usage = submission(monkeypatch)
+    (holder,), (job,) = usage.holders, usage.jobs.values()
+    assert holder.job_id == job.job_id == "raysubmit_x"
+    assert holder.held == ((NODE.hex(), parse_resources({"gpu": 2})),)
+    assert (job.driver_pid, job.driver_node_id, job.started_at) == (7, NODE.hex(), 5.0)
+    assert (job.entrypoint, job.metadata) == (
+        "python train.py",
+        {"job_submission_id": "raysubmit_x"},
+    )
+
+
+def test_with_a_driver_it_belongs_to_the_first_that_lives(monkeypatch):
+    usage = submission(monkeypatch, "05000000", "03000000")
+    assert [holder.job_id for holder in usage.holders] == ["03000000"]
+    assert "raysubmit_x" not in usage.jobs
+    ended = submission(monkeypatch, "03000000", ended=True)
+    assert [holder.job_id for holder in ended.holders] == ["raysubmit_x"]
 
 
 CPU, CPUS = parse_resources({"cpu": 1}), parse_resources({"cpu": 2})

@@ -6,8 +6,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
 import sys
 import tempfile
+from contextlib import contextmanager
 
 import ray
 from ray._private.runtime_env.working_dir import upload_working_dir_if_needed
@@ -32,6 +35,30 @@ async def ran(manager, gate, given):
         return [info.driver_exit_code, manager.get_job_logs(job) or info.message]
 
 
+@contextmanager
+def submitted(given):
+    """The id of a submission with these arguments, while it runs."""
+    address = ray.get_runtime_context().gcs_address
+    with subprocess.Popen(
+        [sys.executable, __file__, json.dumps(given)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "RAY_ADDRESS": address},
+        text=True,
+    ) as process:
+        yield process.stdout.readline().strip()
+        process.stdin.close()
+
+
+async def submit(given):
+    """Submit a command, and stay until the input ends."""
+    node = ray._private.worker._global_node
+    client = ray._private.worker.global_worker.gcs_client
+    manager = JobManager(client, node.get_logs_dir_path())
+    print(await manager.submit_job(**given), flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+
+
 async def main(given):
     """Run all of these."""
     node = ray._private.worker._global_node
@@ -44,4 +71,7 @@ async def main(given):
 
 if __name__ == "__main__":
     ray.init("auto", log_to_driver=False, logging_level="ERROR")
-    print(json.dumps(asyncio.run(main(json.load(sys.stdin)))))
+    if sys.argv[1:]:
+        asyncio.run(submit(json.loads(sys.argv[1])))
+    else:
+        print(json.dumps(asyncio.run(main(json.load(sys.stdin)))))

@@ -11,6 +11,7 @@ from schedulemesh.errors import InvalidRequestError
 from tests.integration.agents import Plain
 from tests.integration.drivers import start_driver
 from tests.integration.polling import actors_in, groups_in, until
+from tests.integration.ray_job_submit import submitted
 
 #: A driver that holds 3 CPUs: with an actor, a detached one, and a detached placement group. It ends when it
 #: is told to.
@@ -136,6 +137,29 @@ def test_a_job_that_is_no_foreign_one_is_not_adopted(pool, foreign, adopted):
         assert (answer["success"], answer["reason"]) == (False, "duplicate_task"), answer
     assert "adopted already" in answer["error"]
     assert adopted in answer["error"]
+
+
+def test_gpus_of_a_submitted_command_belong_to_its_submission_which_can_be_adopted(pool):
+    pool.ensure_pool("gpus", resources={"gpu": 2})
+    # It does not use Ray itself.
+    command = {"entrypoint": "sleep 600", "entrypoint_num_gpus": 2}  # there to be ended
+    with submitted(command) as submission_id:
+
+        def found():
+            rows = pool.external_usage()["jobs"]
+            return [row for row in rows if row["job_id"] == submission_id and row["resources"]]
+
+        (row,) = until(found, lambda: str(pool.external_usage()), 60)
+        assert (row["entrypoint"], row["resources"]) == ("sleep 600", {"gpu": 2.0})
+        answer = pool.adopt_job(submission_id, "gpus")
+        assert answer["success"], answer
+        until(lambda: not pool.external_usage()["jobs"], lambda: str(pool.external_usage()), 60)
+        (job,) = pool.jobs()["jobs"]
+        assert (job["resources"], job["used"]) == ({"gpu": 2.0}, {"gpu": 2.0})
+
+        pool.cancel_task(answer["task_id"])
+
+        until(lambda: ray.available_resources().get("GPU") == 2, "the GPUs were not given back", 60)
 
 
 def test_a_job_for_which_its_pool_has_no_quota_is_not_adopted(pool, foreign):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import threading
 from typing import Any
 
@@ -16,6 +18,9 @@ from schedulemesh.protocol.agents import JobStart
 _LOOK_S = 0.2
 #: Seconds from SIGTERM to SIGKILL, where it was not given notice.
 _KILL_S = 3.0
+#: What Ray calls the process of an actor that runs a submitted command, and what is in the command of the
+#: shell beside it.
+_RAYS_ACTOR, _WATCHER = "JobSupervisor", "while kill -s 0"
 #: Seconds by which the clocks of processes and of Ray may differ.
 _CLOCKS_S = 2.0
 
@@ -39,7 +44,10 @@ class JobAdopter:
             raise ValueError(
                 "a Ray job is adopted with adopt_job, which says what its runner needs"
             )
-        self._driver, self._job = driver_process(driver_pid, started_at), job
+        process = driver_process(driver_pid, started_at)
+        self._driver, self._job = _command_of(process), job
+        #: The command is a shell, with a process group of its own.
+        self._is_command = self._driver != process
         self._ended = threading.Event()
         self._stopped = False
 
@@ -73,20 +81,21 @@ class JobAdopter:
     def _end(self, *, kill: bool) -> None:
         self._stopped = True
         # It may end at any moment.
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if kill:
-                self._driver.kill()
+        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+            sent = signal.SIGKILL if kill else signal.SIGTERM
+            if self._is_command and self._driver.is_running():
+                os.killpg(self._driver.pid, sent)
             else:
-                self._driver.terminate()
+                self._driver.send_signal(sent)
 
 
 def driver_process(pid: int, started_at: float) -> psutil.Process:
-    """The process of a driver on this node. ``started_at``: when its job began, in seconds since 1970. Raises
-    ValueError where it is none that this process may end.
+    """The process of a driver on this node. ``started_at``: when its job began, in seconds since 1970; 0: it
+    is just beginning. Raises ValueError where it is none that this process may end.
     """
     try:
         driver = psutil.Process(pid)
-        younger = driver.create_time() > started_at + _CLOCKS_S
+        younger = 0 < started_at < driver.create_time() - _CLOCKS_S
     except psutil.NoSuchProcess:
         younger = True
     if younger:
@@ -97,6 +106,21 @@ def driver_process(pid: int, started_at: float) -> psutil.Process:
     if driver.uids().real != psutil.Process().uids().real:
         raise ValueError(f"the driver of the Ray job, process {pid}, belongs to another user")
     return driver
+
+
+def _command_of(process: psutil.Process) -> psutil.Process:
+    """The process that runs the command of ``ray job submit``, where this is that of Ray's actor for it,
+    which ends by itself when the command has ended.
+    """
+    with contextlib.suppress(psutil.Error):
+        if _RAYS_ACTOR in process.name() or _RAYS_ACTOR in " ".join(process.cmdline()):
+            # Beside the command it has a shell that ends the command where the actor dies.
+            commands = [
+                child for child in process.children() if _WATCHER not in " ".join(child.cmdline())
+            ]
+            if commands:
+                return commands[0]
+    return process
 
 
 def _runs(process: psutil.Process) -> bool:

@@ -7,6 +7,7 @@ function may block for some milliseconds.
 from __future__ import annotations
 
 import functools
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -34,6 +35,11 @@ _NO_ACTOR = (b"", ActorID.nil().binary())
 #: The states of actors that are not dead, in the order in which an actor passes through them, so that none is
 #: missed between two answers; one that has lived may start again.
 LIVING_STATES = ("DEPENDENCIES_UNREADY", "PENDING_CREATION", "RESTARTING", "ALIVE", "RESTARTING")
+#: The key in the metadata of a Ray job that names the submission to which its driver belongs.
+SUBMISSION = "job_submission_id"
+#: The namespace of the actors that run the commands of ``ray job submit``, and how their names begin.
+SUBMISSIONS = "SUPERVISOR_ACTOR_RAY_NAMESPACE"
+_SUBMISSION_ACTOR = "_ray_internal_job_actor_"
 #: Seconds for a call of Ray's head process.
 _GCS_S = 10.0
 
@@ -215,6 +221,25 @@ def job_entries() -> list[bytes]:
     except TypeError:
         found = accessor.get_job_table()
     return found
+
+
+def submission_id_of(namespace: str, actor_name: str) -> str:
+    """The id of the submission whose command an actor runs for ``ray job submit``; empty: it runs none."""
+    is_one = namespace == SUBMISSIONS and actor_name.startswith(_SUBMISSION_ACTOR)
+    return actor_name.removeprefix(_SUBMISSION_ACTOR) if is_one else ""
+
+
+def submission_actor(submission_id: str) -> str:
+    """The name of the actor that runs the command of a submission."""
+    return f"{_SUBMISSION_ACTOR}{submission_id}"
+
+
+@functools.lru_cache(maxsize=1_000)
+def submission_command(submission_id: str) -> str:
+    """The command of a submission; empty: it is not known."""
+    key = f"_ray_internal_job_info_{submission_id}"
+    data = internal_kv._internal_kv_get(key.encode(), namespace=b"job")
+    return "" if data is None else str(json.loads(data).get("entrypoint", ""))
 
 
 def end_actors(actor_ids: Iterable[str]) -> None:

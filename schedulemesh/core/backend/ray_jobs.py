@@ -14,10 +14,13 @@ from ray.util.placement_group import PlacementGroup
 from schedulemesh.core.backend.ray_group_removal import remove_settled
 from schedulemesh.core.backend.ray_internals import (
     LIVING_STATES,
+    SUBMISSION,
+    SUBMISSIONS,
     actor_entries,
     end_actors,
     group_entries,
     job_entries,
+    submission_actor,
 )
 from schedulemesh.protocol.agents import DEVICES_NAMESPACE
 
@@ -53,7 +56,9 @@ def end_jobs(owner: str) -> int:
     """See Backend.end_jobs."""
     jobs = [job for job in map(gcs_pb2.JobTableData.FromString, job_entries())
             if owner in (job.config.metadata.get(OWNER), job.job_id.hex())]  # fmt: skip
-    held = _devices_of(owner)
+    held = _named(owner, DEVICES_NAMESPACE)
+    for submission_id in {owner, *(job.config.metadata.get(SUBMISSION, owner) for job in jobs)}:
+        held |= _named(submission_actor(submission_id), SUBMISSIONS)
     if not jobs and not held:
         return 0
     job_ids = {job.job_id for job in jobs}
@@ -64,10 +69,10 @@ def end_jobs(owner: str) -> int:
     return len(actors) + len(groups) + sum(not job.is_dead for job in jobs)
 
 
-def _devices_of(owner: str) -> set[str]:
-    """The actor that holds devices for the driver of a runner."""
+def _named(name: str, namespace: str) -> set[str]:
+    """The id of the actor with this name, if there is one."""
     try:
-        handle = ray.get_actor(owner, namespace=DEVICES_NAMESPACE)
+        handle = ray.get_actor(name, namespace=namespace)
     except ValueError:
         return set()
     return {handle._actor_id.hex()}  # noqa: SLF001  # Ray has no public name for it

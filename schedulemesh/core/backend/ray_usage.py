@@ -9,11 +9,14 @@ import msgspec
 from ray.core.generated import gcs_pb2
 
 from schedulemesh.core.backend.ray_internals import (
+    SUBMISSION,
     actor_entries,
     group_entries,
     job_entries,
     queued_requests,
     shape_of,
+    submission_command,
+    submission_id_of,
 )
 from schedulemesh.core.backend.ray_resources import resources_of
 from schedulemesh.core.backend.ray_tasks import waiting_tasks
@@ -41,16 +44,20 @@ class UsageReader:
         self._actors: dict[bytes, Holder | None] = {}
         self._groups: dict[bytes, Holder | None] = {}
         self._jobs: dict[bytes, RayJob] = {}
+        self._submissions: dict[bytes, RayJob | None] = {}
         self._last = ClusterUsage(jobs={}, holders=())
 
     def read(self) -> ClusterUsage:
         """The present usage; the same object as before where nothing has changed. Blocks for milliseconds."""
-        self._actors = _decoded(self._actors, actor_entries(_STATES), actor_holder)
+        actors = actor_entries(_STATES)
+        self._actors = _decoded(self._actors, actors, actor_holder)
+        self._submissions = _decoded(self._submissions, self._actors, submission_of)
         self._groups = _decoded(self._groups, group_entries(), group_holder)
         self._jobs = _decoded(self._jobs, job_entries(), job_of)
-        usage = ClusterUsage(
-            jobs={job.job_id: job for job in self._jobs.values()},
-            holders=tuple(_newest([*self._actors.values(), *self._groups.values()])),
+        usage = with_submissions(
+            {job.job_id: job for job in self._jobs.values()},
+            [job for job in self._submissions.values() if job is not None],
+            _newest([*self._actors.values(), *self._groups.values()]),
         )
         if usage != self._last:
             self._last = usage
@@ -117,6 +124,51 @@ def _actor_holder(data: Any) -> Holder | None:
         held=((data.address.node_id.hex(), need),) if has_worker else (),
         waiting=() if has_worker else (need,),
     )
+
+
+def submission_of(entry: bytes) -> RayJob | None:
+    """What ``ray job submit`` has started, if an entry of the actor table is the actor that runs its command:
+    with the process of that actor as the driver; None: it is another actor.
+    """
+    data = gcs_pb2.ActorTableData.FromString(entry)
+    submission_id = submission_id_of(data.ray_namespace, data.name)
+    if not submission_id or not data.address.node_id:
+        return None
+    return RayJob(
+        job_id=submission_id,
+        namespace=data.ray_namespace,
+        metadata={SUBMISSION: submission_id},
+        driver_node_id=data.address.node_id.hex(),
+        driver_pid=data.pid,
+        entrypoint=submission_command(submission_id),
+        started_at=data.start_time / 1000,
+        ended=False,
+    )
+
+
+def with_submissions(
+    jobs: dict[str, RayJob], submissions: Iterable[RayJob], holders: Iterable[Holder]
+) -> ClusterUsage:
+    """The usage, with what the command of a submission holds as its own: that of the driver that it has
+    started, or of the submission where none has connected to Ray. In Ray's tables it is the dashboard's.
+    """
+    drivers: dict[str, str] = {}
+    for job in sorted(jobs.values(), key=lambda job: job.job_id):
+        if not job.ended and (submission_id := job.metadata.get(SUBMISSION)):
+            drivers.setdefault(submission_id, job.job_id)
+    alone = {job.job_id: job for job in submissions if job.job_id not in drivers}
+    return ClusterUsage(
+        jobs={**jobs, **alone},
+        holders=tuple(_of_its_submission(holder, drivers) for holder in holders),
+    )
+
+
+def _of_its_submission(holder: Holder, drivers: Mapping[str, str]) -> Holder:
+    submission_id = submission_id_of(holder.namespace, holder.name)
+    if not submission_id:
+        return holder
+    job_id = drivers.get(submission_id, submission_id)
+    return msgspec.structs.replace(holder, job_id=job_id)
 
 
 def group_holder(entry: bytes) -> Holder | None:
