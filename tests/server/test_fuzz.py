@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, settings
@@ -23,6 +25,8 @@ CHECKS = (
     content_type_conformance,
     response_schema_conformance,
 )
+#: Calls for each operation of the API, of which there are many; `make explore` makes six times as many.
+EXAMPLES = int(os.environ.get("HYPOTHESIS_EXAMPLES", "160")) // 20
 #: Without the stream of events, whose answer does not end: test_streams.py has its parameters.
 SCHEMA = schemathesis.openapi.from_dict(document("/api/v1")).exclude(path="/events/stream")
 
@@ -41,7 +45,7 @@ def served(tmp_path_factory):
 
 
 @SCHEMA.parametrize()
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 def test_every_call_answers_as_documented(served, case):
     answer = case.call(
         base_url=f"{served.url}/api/v1", headers={"Authorization": f"Bearer {served.token}"}
