@@ -21,9 +21,11 @@ from schedulemesh.cli.gateway import Gateway
 from schedulemesh.config.discovery import found as found_file
 from schedulemesh.config.discovery import write_private
 from schedulemesh.config.http import home_folder
+from schedulemesh.domain.containers import as_elements, as_items
 from schedulemesh.domain.names import parse_name
-from schedulemesh.domain.numbers import LATEST_S, parse_number, parse_priority
+from schedulemesh.domain.numbers import LATEST_S, parse_count, parse_number, parse_priority
 from schedulemesh.domain.tokens import LOCAL, TokenSpec, parse_role
+from schedulemesh.engine.lifecycle.tokens import LIMITS
 from schedulemesh.errors import InvalidRequestError, NotAllowedError, shown
 from schedulemesh.protocol.answers import Details, Listed, Response
 from schedulemesh.protocol.credentials import ENVIRONMENT_VARIABLE, hash_of, new_secret
@@ -36,7 +38,7 @@ from schedulemesh.protocol.token_requests import (
 )
 
 #: The fields of a token beside its name.
-FIELDS = ("role", "pools", "max_priority", "owner", "expires_at")
+FIELDS = ("role", *LIMITS, "expires_at")
 
 Fields = Mapping[str, Any]
 
@@ -161,6 +163,10 @@ def _typed(fields: Fields) -> dict[str, Any]:
         typed["role"] = parse_role(typed["role"])
     if "pools" in typed:
         typed["pools"] = tuple(typed["pools"])
+    if typed.get("evict_pools") is not None:
+        typed["evict_pools"] = tuple(typed["evict_pools"])
+    if "label_values" in typed:
+        typed["label_values"] = {k: tuple(v) for k, v in typed["label_values"].items()}
     if "expires_at" in typed:
         typed["expires_at"] = _expiry(typed["expires_at"])
     return typed
@@ -172,6 +178,18 @@ def _pools(given: object) -> list[str]:
     if not isinstance(given, list):
         raise InvalidRequestError(f"pools must be a list of names, not {shown(given)}")
     return [parse_name(name, "the pool's name") for name in given]
+
+
+def _label_values(given: object) -> dict[str, list[str]]:
+    expected = "a mapping of keys to lists of values"
+    found: dict[str, list[str]] = {}
+    for key, values in as_items({} if given is None else given, "label_values", expected):
+        name = parse_name(key, "each key of label_values")
+        what = f"label_values[{name!r}]"
+        found[name] = [
+            parse_name(value, f"each of {what}") for value in as_elements(values, what, "a list")
+        ]
+    return found
 
 
 def _expiry(given: object) -> float | None:
@@ -206,6 +224,11 @@ _PARSERS: Mapping[str, Callable[[object], object]] = {
     "pools": _pools,
     "max_priority": lambda given: (
         None if given is None else parse_priority(given, "max_priority")
+    ),
+    "evict_pools": lambda given: None if given is None else _pools(given),
+    "label_values": _label_values,
+    "least_max_preemptions": lambda given: (
+        None if given is None else parse_count(given, "least_max_preemptions")
     ),
     "owner": lambda given: "" if given in (None, "") else parse_name(given, "owner"),
     "expires_at": lambda given: _text(_expiry(given)),

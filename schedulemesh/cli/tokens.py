@@ -10,7 +10,7 @@ import typer
 from schedulemesh.cli.command import Output, Select, Target, View, command, note
 from schedulemesh.cli.output import emit, show
 from schedulemesh.cli.rows import Column, Listing, Record
-from schedulemesh.cli.texts import local_time, names, number, seconds
+from schedulemesh.cli.texts import data, local_time, names, number, seconds
 
 if TYPE_CHECKING:
     from schedulemesh.cli.gateway import Gateway
@@ -32,6 +32,9 @@ _TOKENS = (
     Column(heading="owner", key="owner"),
     Column(heading="pools", key="pools", show=names),
     Column(heading="max priority", key="max_priority", show=number, right=True),
+    Column(heading="evicts in", key="evict_pools", show=names, wide=True),
+    Column(heading="label values", key="label_values", show=data, wide=True),
+    Column(heading="least max preemptions", key="least_max_preemptions", show=number, wide=True),
     Column(heading="expires", key="expires_at", show=local_time),
     Column(heading="created", key="created_at", show=local_time, wide=True),
     Column(heading="by", key="created_by", wide=True),
@@ -64,6 +67,26 @@ def create(
     max_priority: Annotated[
         float | None, typer.Option(help="Of a submitter: the highest priority of its tasks.")
     ] = None,
+    evict_pool: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Of a submitter: a pool whose tasks its tasks may evict; default: as the policy says."
+        ),
+    ] = None,
+    no_evictions: Annotated[
+        bool, typer.Option("--no-evictions", help="Of a submitter: its tasks evict nobody.")
+    ] = False,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="Of a submitter: a value that this label of its tasks may have; default: any.",
+        ),
+    ] = None,
+    least_max_preemptions: Annotated[
+        int | None,
+        typer.Option(min=0, help="Of a submitter: its tasks ask for no lower max_preemptions."),
+    ] = None,
     expires: Expires = None,
 ) -> None:
     """Issue a token, and print its secret, which is not shown again."""
@@ -80,6 +103,9 @@ def create(
         secret_hash=hash_of(secret),
         pools=tuple(pool or ()),
         max_priority=max_priority,
+        evict_pools=() if no_evictions else tuple(evict_pool) if evict_pool else None,
+        label_values=_label_values(label or []),
+        least_max_preemptions=least_max_preemptions,
         owner=owner,
     )
     request = CreateToken(
@@ -151,6 +177,19 @@ def _change(gateway: Gateway, request: AnyRequest) -> None:
 def _print(output: Output, facts: dict[str, Any]) -> None:
     """Print what was issued: of a table the secret alone, so that scripts can read it."""
     emit(Record(facts=facts, name="token", text=facts["token"]), output)
+
+
+def _label_values(given: list[str]) -> dict[str, tuple[str, ...]]:
+    """The values of each key. Raises InvalidRequestError."""
+    from schedulemesh.errors import InvalidRequestError
+
+    found: dict[str, tuple[str, ...]] = {}
+    for one in given:
+        key, equals, value = one.partition("=")
+        if not equals:
+            raise InvalidRequestError(f"--label must be KEY=VALUE, not {one!r}")
+        found[key] = (*found.get(key, ()), value)
+    return found
 
 
 def _lifetime(expires: str | None) -> float | None:

@@ -7,6 +7,7 @@ from schedulemesh.domain.reasons import Reason
 #: Given as ``reason`` of ``evaluate_preemption``; all but the last two are keys of ``turned_away``.
 EVALUATION_REASONS = (
     Reason.PROTECTED_POOL,
+    Reason.BEYOND_TOKEN,
     Reason.DOMINATES_BY_LABEL,
     Reason.BELOW_SAME_POOL_THRESHOLD,
     Reason.CROSS_POOL_DISABLED,

@@ -288,6 +288,10 @@ class Reason(Code):
         ),
     )
 
+    BEYOND_TOKEN = (
+        "beyond_token",
+        "The token of the incoming task's submitter allows no evictions in this pool (`evict_pools`).",
+    )
     TOO_MANY_TOKENS = (
         "too_many_tokens",
         "There are as many tokens as a scheduler may have. Revoke those that are not used.",

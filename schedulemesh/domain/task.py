@@ -90,6 +90,8 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     parent: str = ""
     #: What becomes of it when its state cannot be restored: one of ``ON_RESTORE_FAILURE``; empty: "fail".
     on_restore_failure: str = ""
+    #: The pools whose tasks it may evict, by the token that it was submitted with; None: any.
+    evict_pools: tuple[str, ...] | None = None
 
     def as_asked(self) -> TaskSpec:
         """The task as it was submitted."""
@@ -158,6 +160,7 @@ INTERNAL = frozenset(
         "max_retries",
         "asked_priority",
         "extra_of",
+        "evict_pools",
         "on_restore_failure",
     }
 )
@@ -206,6 +209,11 @@ def check_task(spec: TaskSpec) -> None:
     for name, default in _DEFAULTS:
         value = getattr(spec, name)
         if value == default:
+            continue
+        if name == "evict_pools":
+            # Set by a token; a client that sends one itself limits itself.
+            for pool_name in value:
+                parse_name(pool_name, "each of evict_pools")
             continue
         if name not in PARSERS:
             raise InvalidRequestError(f"{name} is set by the scheduler, not by its callers")

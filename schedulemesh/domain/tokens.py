@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 
 import msgspec
@@ -11,6 +11,7 @@ from schedulemesh.domain.names import as_text, parse_key, parse_name
 from schedulemesh.domain.numbers import (
     LATEST_S,
     MAX_DURATION_S,
+    parse_count,
     parse_number,
     parse_positive,
     parse_priority,
@@ -22,6 +23,8 @@ LOCAL = "local"
 
 #: The most tokens that a scheduler has, those that have expired included, and the most pools that one names.
 MAX_TOKENS, MAX_POOLS_OF_TOKEN = 1_000, 1_000
+#: The most keys and values of its labels.
+MAX_LABEL_VALUES = 1_000
 
 
 class Role(str, Enum):
@@ -46,6 +49,13 @@ class TokenSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pools: tuple[str, ...] = ()
     #: Of a submitter: the highest priority of its tasks; None: any.
     max_priority: float | None = None
+    #: Of a submitter: the pools whose tasks its tasks may evict; None: any, as the policy says.
+    evict_pools: tuple[str, ...] | None = None
+    #: Of a submitter: the values that labels of its tasks may have, by key, so that they neither evict others
+    #: nor are protected by a label that is not theirs; other keys may have any value.
+    label_values: dict[str, tuple[str, ...]] = {}
+    #: Of a submitter: its tasks ask for no lower ``max_preemptions``, which would protect them; None: any.
+    least_max_preemptions: int | None = None
     #: Of a submitter: the owner of its tasks.
     owner: str = ""
     #: In seconds since 1970, and by whom.
@@ -70,6 +80,9 @@ class TokenSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             "role": self.role.value,
             "pools": list(self.pools),
             "max_priority": self.max_priority,
+            "evict_pools": None if self.evict_pools is None else list(self.evict_pools),
+            "label_values": {key: list(values) for key, values in self.label_values.items()},
+            "least_max_preemptions": self.least_max_preemptions,
             "owner": self.owner,
             "created_at": self.created_at,
             "created_by": self.created_by,
@@ -91,6 +104,7 @@ def check_token(spec: TokenSpec) -> None:
     parse_name(spec.name, "the token's name")
     parse_key(spec.secret_hash, "the hash of the token's secret")
     check_limits(spec.pools, spec.max_priority, spec.owner, spec.expires_at)
+    check_eviction_limits(spec.evict_pools, spec.label_values, spec.least_max_preemptions)
     error = contradiction(spec)
     if error is not None:
         raise InvalidRequestError(error)
@@ -115,13 +129,38 @@ def check_limits(
         parse_number(expires_at, "expires_at", 0.0, LATEST_S)
 
 
+def check_eviction_limits(
+    evict_pools: Iterable[object] | None,
+    label_values: Mapping[str, Sequence[object]],
+    least_max_preemptions: object,
+) -> None:
+    """Raise InvalidRequestError for a malformed limit of what its tasks may evict, and of how they are
+    protected.
+    """
+    check_limits(() if evict_pools is None else evict_pools, None, "", None)
+    if len(label_values) + sum(map(len, label_values.values())) > MAX_LABEL_VALUES:
+        raise InvalidRequestError(
+            f"label_values has more than {MAX_LABEL_VALUES:,} keys and values"
+        )
+    for key, values in label_values.items():
+        parse_name(key, "each key of label_values")
+        for value in values:
+            parse_name(value, f"each value of label_values[{key!r}]")
+    if least_max_preemptions is not None:
+        parse_count(least_max_preemptions, "least_max_preemptions")
+
+
 def contradiction(spec: TokenSpec) -> str | None:
     """How the limits of a token contradict its role; None: they do not."""
-    limited = spec.pools or spec.owner or spec.max_priority is not None
+    limits = (spec.max_priority, spec.evict_pools, spec.least_max_preemptions)
+    limited = spec.pools or spec.owner or spec.label_values or limits != (None, None, None)
     if spec.role is Role.SUBMITTER and not spec.owner:
         return "a submitter's token needs the owner of its tasks"
     if spec.role is not Role.SUBMITTER and limited:
-        return f"pools, max_priority and owner limit submitters, not the role {spec.role.value}"
+        return (
+            "owner, pools, max_priority, evict_pools, label_values and least_max_preemptions limit "
+            f"submitters, not the role {spec.role.value}"
+        )
     return None
 
 

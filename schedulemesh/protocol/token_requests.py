@@ -7,7 +7,14 @@ from typing import Union
 from msgspec import UNSET, UnsetType
 
 from schedulemesh.domain.names import parse_key, parse_name
-from schedulemesh.domain.tokens import Role, TokenSpec, check_limits, check_token, parse_lifetime
+from schedulemesh.domain.tokens import (
+    Role,
+    TokenSpec,
+    check_eviction_limits,
+    check_limits,
+    check_token,
+    parse_lifetime,
+)
 from schedulemesh.protocol.request_base import Change, Names, Request
 
 
@@ -53,6 +60,9 @@ class ChangeToken(Change, tag="change_token", frozen=True, kw_only=True):
     role: Role | UnsetType = UNSET
     pools: Names | UnsetType = UNSET
     max_priority: float | UnsetType | None = UNSET
+    evict_pools: Names | UnsetType | None = UNSET
+    label_values: dict[str, tuple[str, ...]] | UnsetType = UNSET
+    least_max_preemptions: int | UnsetType | None = UNSET
     owner: str | UnsetType = UNSET
     #: In seconds since 1970; None: never.
     expires_at: float | UnsetType | None = UNSET
@@ -66,6 +76,11 @@ class ChangeToken(Change, tag="change_token", frozen=True, kw_only=True):
             None if self.max_priority is UNSET else self.max_priority,
             "" if self.owner is UNSET else self.owner,
             None if self.expires_at is UNSET else self.expires_at,
+        )
+        check_eviction_limits(
+            None if self.evict_pools is UNSET else self.evict_pools,
+            {} if self.label_values is UNSET else self.label_values,
+            None if self.least_max_preemptions is UNSET else self.least_max_preemptions,
         )
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+import msgspec
 from typing_extensions import assert_never
 
 from schedulemesh.domain.reasons import Reason
-from schedulemesh.domain.task import TaskSpec
+from schedulemesh.domain.task import DEFAULT_PRIORITY, TaskSpec
 from schedulemesh.domain.tokens import Role, TokenSpec
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Refused
@@ -45,6 +46,42 @@ def refusal(state: MeshState, caller: Caller, request: r.AnyRequest, now: float)
         return None
     error = _beyond(state, known, request)
     return None if error is None else _refused(error)
+
+
+def limited(request: r.AnyRequest, token: TokenSpec) -> r.AnyRequest:
+    """A request whose tasks have the limits of a submitter's token: they evict in its pools only, and one of
+    the default priority has at most the token's highest.
+    """
+    if token.role is not Role.SUBMITTER:
+        return request
+    match request:
+        case r.SubmitTask():
+            submission = _limited_submission(request.submission, token)
+            return msgspec.structs.replace(request, submission=submission)
+        case q.SubmitMany():
+            given = tuple(_limited_submission(one, token) for one in request.submissions)
+            return msgspec.structs.replace(request, submissions=given)
+        case r.RegisterTask():
+            return msgspec.structs.replace(request, task=_limited_task(request.task, token))
+        case state_requests.RestoreTask():
+            task = _limited_task(request.saved.task, token)
+            saved = msgspec.structs.replace(request.saved, task=task)
+            return msgspec.structs.replace(request, saved=saved)
+        case _:
+            return request
+
+
+def _limited_submission(submission: TaskSubmitted, token: TokenSpec) -> TaskSubmitted:
+    if submission.task is None:
+        return submission
+    return msgspec.structs.replace(submission, task=_limited_task(submission.task, token))
+
+
+def _limited_task(task: TaskSpec, token: TokenSpec) -> TaskSpec:
+    priority = task.priority
+    if priority == DEFAULT_PRIORITY and token.max_priority is not None:
+        priority = min(priority, token.max_priority)
+    return msgspec.structs.replace(task, priority=priority, evict_pools=token.evict_pools)
 
 
 def _beyond(state: MeshState, token: TokenSpec, request: r.AnyRequest) -> str | None:
@@ -131,7 +168,30 @@ def _restoration(state: MeshState, token: TokenSpec, given: TaskSpec) -> str | N
 def _task(token: TokenSpec, task: TaskSpec) -> str | None:
     if task.owner != token.owner:
         return f"token {token.name!r} is for tasks of {token.owner!r}, not of {task.owner!r}"
-    return _pool(token, task.pool_name) or _priority(token, task.priority)
+    return (
+        _pool(token, task.pool_name)
+        or _priority(token, task.priority)
+        or _labels(token, task)
+        or _max_preemptions(token, task.max_preemptions)
+    )
+
+
+def _labels(token: TokenSpec, task: TaskSpec) -> str | None:
+    for key, values in token.label_values.items():
+        if key in task.labels and task.labels[key] not in values:
+            allowed = ", ".join(values) or "none"
+            return (
+                f"the values of label {key!r} for token {token.name!r} are {allowed}, not "
+                f"{task.labels[key]!r}"
+            )
+    return None
+
+
+def _max_preemptions(token: TokenSpec, asked: int | None) -> str | None:
+    least = token.least_max_preemptions
+    if asked is None or least is None or asked >= least:
+        return None
+    return f"token {token.name!r} asks for max_preemptions of at least {least}, not {asked}"
 
 
 def _pool(token: TokenSpec, pool_name: str) -> str | None:
@@ -225,6 +285,9 @@ def token_change(request: AnyTokenChange) -> s.AnyStimulus:
                 role=request.role,
                 pools=request.pools,
                 max_priority=request.max_priority,
+                evict_pools=request.evict_pools,
+                label_values=request.label_values,
+                least_max_preemptions=request.least_max_preemptions,
                 owner=request.owner,
                 expires_at=request.expires_at,
                 client=request.client,

@@ -50,7 +50,7 @@ from schedulemesh.runtime.job_service import JobService
 from schedulemesh.runtime.journal_opening import journal_address
 from schedulemesh.runtime.lease_service import LeaseService
 from schedulemesh.runtime.metrics_service import MetricsService
-from schedulemesh.runtime.permissions import refusal, token_change
+from schedulemesh.runtime.permissions import limited, refusal, token_change
 from schedulemesh.runtime.pool_service import PoolService
 from schedulemesh.runtime.preemption_service import PreemptionService
 from schedulemesh.runtime.queries import View
@@ -111,7 +111,7 @@ class RequestService(Service):
         ``address``: where it comes from, for the record.
         """
         if caller is not None:
-            request = bound(request, caller)
+            request = await self._limited(bound(request, caller), caller)
         refused = None if caller is None else await self._not_allowed(request, caller)
         kind = type(request)
         with self._open.answering(request) as earlier:
@@ -139,6 +139,12 @@ class RequestService(Service):
             return Malformed(error=str(error))
         except Exception as error:  # noqa: BLE001  # a broken promise; it is logged and answered
             return _failed(request, error)
+
+    async def _limited(self, request: r.AnyRequest, caller: Caller) -> r.AnyRequest:
+        """The request with the limits of its token, as the token is now."""
+        await self._reactor.whole()
+        known = self._reactor.state.tokens.get(caller.token.name)
+        return request if known is None else limited(request, known)
 
     async def _not_allowed(self, request: r.AnyRequest, caller: Caller) -> Refused | None:
         """Why a caller may not make a request. What this depends on need not be durable yet: nobody else

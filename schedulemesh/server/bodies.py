@@ -120,6 +120,12 @@ class NewToken(Body, frozen=True, kw_only=True):
     pools: list[str] = []
     #: Of a submitter: the highest priority of its tasks; null: any.
     max_priority: float | None = None
+    #: Of a submitter: the pools whose tasks its tasks may evict; null: any, as the policy says.
+    evict_pools: list[str] | None = None
+    #: Of a submitter: the values that labels of its tasks may have, by key.
+    label_values: dict[str, list[str]] = {}
+    #: Of a submitter: its tasks ask for no lower max_preemptions; null: for any.
+    least_max_preemptions: int | None = None
     #: Of a submitter: the owner of its tasks.
     owner: str = ""
     #: Seconds after which it expires; null: it does not.
@@ -133,6 +139,9 @@ class TokenChange(Body, frozen=True, kw_only=True):
     role: str | UnsetType = UNSET
     pools: list[str] | UnsetType = UNSET
     max_priority: float | UnsetType | None = UNSET
+    evict_pools: list[str] | UnsetType | None = UNSET
+    label_values: dict[str, list[str]] | UnsetType = UNSET
+    least_max_preemptions: int | UnsetType | None = UNSET
     owner: str | UnsetType = UNSET
     #: In seconds since 1970; null: never.
     expires_at: float | UnsetType | None = UNSET

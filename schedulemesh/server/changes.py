@@ -165,6 +165,9 @@ def _token(given: Given) -> CreateToken:
         pools=tuple(parse_name(pool, "the pool's name") for pool in body.pools),
         max_priority=None if priority is None else parse_priority(priority, "max_priority"),
         owner=body.owner,
+        evict_pools=None if body.evict_pools is None else tuple(body.evict_pools),
+        label_values=_label_values(body.label_values),
+        least_max_preemptions=body.least_max_preemptions,
     )
     return CreateToken(
         spec=spec,
@@ -172,6 +175,10 @@ def _token(given: Given) -> CreateToken:
         client=given.client,
         request_id=given.request_id,
     )
+
+
+def _label_values(given: dict[str, list[str]]) -> dict[str, tuple[str, ...]]:
+    return {key: tuple(values) for key, values in given.items()}
 
 
 def _rotation(given: Given) -> RotateToken:
@@ -193,6 +200,11 @@ def _token_change(given: Given) -> ChangeToken:
         role=role,
         pools=pools,
         max_priority=body.max_priority,
+        evict_pools=(
+            tuple(body.evict_pools) if isinstance(body.evict_pools, list) else body.evict_pools
+        ),
+        label_values=UNSET if body.label_values is UNSET else _label_values(body.label_values),
+        least_max_preemptions=body.least_max_preemptions,
         owner=body.owner,
         expires_at=body.expires_at,
         client=given.client,

@@ -52,6 +52,9 @@ class Token(TypedDict, total=False):
     role: str
     pools: list[str]
     max_priority: float | None
+    evict_pools: list[str] | None
+    label_values: dict[str, list[str]]
+    least_max_preemptions: int | None
     owner: str
     created_at: float
     created_by: str

@@ -29,6 +29,8 @@ def state(scheduler):
 
 def test_a_token_is_issued_rotated_and_revoked(scheduler, run, home):
     limits = ("--role", "submitter", "--owner", "ada", "--pool", "研究", "--max-priority", "6")
+    limits += ("--evict-pool", "研究", "--label", "tier=a", "--label", "tier=b=c")
+    limits += ("--least-max-preemptions", "3")
     made = run("tokens", "create", "rl", *limits, "--expires", "30d")
     assert made.exit_code == 0, made.stderr
     secret = made.stdout.strip()
@@ -39,6 +41,11 @@ def test_a_token_is_issued_rotated_and_revoked(scheduler, run, home):
     assert spec.expires_at == pytest.approx(spec.created_at + 30 * 86_400)
     (row,) = json.loads(run("tokens", "list", "-o", "json").stdout)
     assert (row["owner"], row["pools"], row["max_priority"]) == ("ada", ["研究"], 6.0)
+    assert (row["evict_pools"], row["least_max_preemptions"]) == (["研究"], 3)
+    assert row["label_values"] == {"tier": ["a", "b=c"]}
+    assert run("tokens", "create", "s", *limits[:4], "--no-evictions").exit_code == 0
+    assert state(scheduler).tokens["s"].evict_pools == ()
+    assert run("tokens", "revoke", "s").exit_code == 0
     rotated = run("tokens", "rotate", "rl")
     assert rotated.stdout.strip() not in ("", secret)
     assert state(scheduler).tokens["rl"].secret_hash == hash_of(rotated.stdout.strip())

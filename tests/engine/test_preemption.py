@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from schedulemesh.config.policy import PreemptionPolicy
@@ -429,3 +430,48 @@ def test_a_rest_that_rounding_makes_nothing_ties_with_no_rest_at_all():
     mesh.run("over", priority=0.0, cpu=1, duration=10.0)
     mesh.now += 10.0
     assert names(mesh.evaluate(1e9).candidates) == ["over", "almost over"]
+
+
+@pytest.mark.parametrize(
+    ("pools", "pool_name", "allowed"),
+    [
+        (None, "p", True),
+        (None, "q", True),
+        ((), "p", False),
+        ((), "q", False),
+        (("p",), "p", True),
+        (("p",), "q", False),
+        (("q",), "q", True),
+    ],
+)
+@pytest.mark.parametrize("by_label", [False, True])
+def test_a_task_evicts_in_the_pools_of_its_token_only(pools, pool_name, allowed, by_label):
+    rules = PreemptionPolicy(label_preemption_rules=TIERS)
+    incoming = Incoming(
+        priority=5.0 if by_label else 50.0,
+        pool_name="p",
+        labels={"tier": "premium"} if by_label else {},
+        evict_pools=pools,
+    )
+    low = {"tier": "batch"} if by_label else {}
+    found = judge(rules, LabelRanks(TIERS), incoming, pool_name, 5.0, low)
+    assert (found.rule is not None) == allowed
+    assert found.refused == (None if allowed else "beyond_token")
+
+
+def test_tasks_that_differ_in_what_they_may_evict_are_judged_apart():
+    """Of two queued tasks alike in all else, the one that may not evict keeps the other from nothing."""
+    mesh = Mesh(pool("p", cpu=1))
+    mesh.run("low", cpu=1, priority=0.0)
+
+    def queued(name, pools):
+        given = mesh.submission(name, cpu=1, priority=9.0, more={"queue": True})
+        task = msgspec.structs.replace(given.task, evict_pools=pools)
+        return mesh.handle(msgspec.structs.replace(given, task=task))
+
+    queued("bound", ())
+    low = mesh.state.running.by_id["low"]
+    assert low.phase.value == "running"
+    queued("free", None)
+    assert "bound" in mesh.state.queue.by_id
+    assert low.phase.value == "preempting"

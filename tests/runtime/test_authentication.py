@@ -24,7 +24,13 @@ from schedulemesh.protocol.metric_requests import GetMetrics
 from schedulemesh.protocol.queue_requests import CancelTasks, ChangeQueuedTask
 from schedulemesh.protocol.state_requests import GetSavedState, RestoreTask, SaveTaskState
 from schedulemesh.protocol.task_requests import CancelTask, GetResult
-from schedulemesh.protocol.token_requests import CreateToken, ListTokens, RevokeToken, RotateToken
+from schedulemesh.protocol.token_requests import (
+    ChangeToken,
+    CreateToken,
+    ListTokens,
+    RevokeToken,
+    RotateToken,
+)
 from schedulemesh.runtime.backend import NodeView
 from tests.runtime.composition import InThread, supervisor
 from tests.runtime.fake_backend import FakeBackend
@@ -464,3 +470,54 @@ def test_only_operators_adopt_ray_jobs_of_others(mesh, room):
     agent = msgspec.structs.replace(wanted.agent, job=JobSpec(adopts="01"))
     made = r.SubmitTask(submission=msgspec.structs.replace(wanted, agent=agent))
     assert "only an operator adopts" in ask(mesh, made, room[0]).refused.error
+
+
+def test_the_tasks_of_a_submitter_have_the_limits_of_its_token(mesh):
+    ask(mesh, r.EnsurePool(name="p", resources=CPU, labels={}))
+    limits = {
+        "evict_pools": ("p",),
+        "label_values": {"team": ("x", "y"), "tier": ()},
+        "least_max_preemptions": 2,
+        "max_priority": 3.0,
+    }
+    ada = issue(mesh, "ada", Role.SUBMITTER, owner="ada", **limits)
+
+    def submitted(name, **task):
+        given = submission(name, priority=task.pop("priority", 5.0))
+        given = msgspec.structs.replace(given, task=msgspec.structs.replace(given.task, **task))
+        return ask(mesh, r.SubmitTask(submission=given, blobs={key_of(CLASS): CLASS}), ada)
+
+    for number, task in enumerate(
+        (
+            {"labels": {"team": "z"}},
+            {"labels": {"tier": "premium"}},
+            {"max_preemptions": 1},
+            {"priority": 4.0},
+            {"owner": "bob"},
+        )
+    ):
+        assert submitted(f"no{number}", **task).refused.reason == "not_allowed", task
+    free = {"labels": {"team": "y", "other": "anything"}, "max_preemptions": 2}
+    state = mesh.running.reactor.state
+
+    def spec_of(name):
+        return (state.queue.by_id.get(name) or state.running.by_id[name]).spec
+
+    submitted("yes", **free, evict_pools=None)
+    task = spec_of("yes")
+    assert (task.priority, task.evict_pools, task.labels["other"]) == (3.0, ("p",), "anything")
+    # The limits are those of the token as it is now.
+    ask(mesh, ChangeToken(name="ada", evict_pools=None, least_max_preemptions=None, client="c"))
+    submitted("later", max_preemptions=0)
+    assert spec_of("later").evict_pools is None
+    row = next(row for row in ask(mesh, ListTokens()).rows if row["name"] == "ada")
+    assert (row["evict_pools"], row["label_values"]) == (None, {"team": ["x", "y"], "tier": []})
+
+
+def test_another_role_has_none_of_the_limits(mesh):
+    issue(mesh, "ada", Role.SUBMITTER, owner="ada", evict_pools=(), least_max_preemptions=1)
+    ask(mesh, ChangeToken(name="ada", role=Role.VIEWER, client="c"))
+    token = mesh.running.reactor.state.tokens["ada"]
+    assert (token.evict_pools, token.label_values, token.least_max_preemptions) == (None, {}, None)
+    changed = ask(mesh, ChangeToken(name="ada", evict_pools=("p",), client="c"))
+    assert changed.outcome.reason == "token_contradiction"

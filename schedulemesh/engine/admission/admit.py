@@ -94,6 +94,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             labels=task.labels,
             neighbours=neighbours,
             ancestors=_ancestors(state, task),
+            evict_pools=task.evict_pools,
         )
 
 

@@ -87,12 +87,25 @@ def change_token(tx: Transaction, stimulus: s.TokenChangeRequested) -> RequestOu
     return Done(change=Change.CHANGED)
 
 
+#: The fields that limit a submitter.
+LIMITS = (
+    "pools",
+    "max_priority",
+    "evict_pools",
+    "label_values",
+    "least_max_preemptions",
+    "owner",
+)
+
+
 def _changed(known: TokenSpec, stimulus: s.TokenChangeRequested) -> TokenSpec:
-    fields = ("role", "pools", "max_priority", "owner", "expires_at")
+    fields = ("role", *LIMITS, "expires_at")
     given = {name: getattr(stimulus, name) for name in fields}
     changes = {name: value for name, value in given.items() if value is not msgspec.UNSET}
     if changes.get("role", known.role) is not Role.SUBMITTER:
-        changes = {"pools": (), "max_priority": None, "owner": "", **changes}
+        none = {field.name: field.default for field in msgspec.structs.fields(TokenSpec)}
+        none["label_values"] = {}
+        changes = {**{name: none[name] for name in LIMITS}, **changes}
     return msgspec.structs.replace(known, **changes)
 
 

@@ -363,6 +363,9 @@ class TokenChangeRequested(Request, frozen=True, kw_only=True):
     role: Role | UnsetType = UNSET
     pools: tuple[str, ...] | UnsetType = UNSET
     max_priority: float | UnsetType | None = UNSET
+    evict_pools: tuple[str, ...] | UnsetType | None = UNSET
+    label_values: dict[str, tuple[str, ...]] | UnsetType = UNSET
+    least_max_preemptions: int | UnsetType | None = UNSET
     owner: str | UnsetType = UNSET
     #: In seconds since 1970; None: never.
     expires_at: float | UnsetType | None = UNSET

@@ -6,7 +6,8 @@
 is more; κ is the policy's ``remaining_time_weight``; R is the running task's remaining time in seconds.
 Four rules are asked in this order, and the first that answers decides (``judge``):
 
-1. protected pool: only tasks of the same pool may evict its tasks;
+1. protected pool: only tasks of the same pool may evict its tasks; and a task evicts in the pools only that
+   the token of its submitter names, if it names any;
 2. label: the incoming task dominates by label and may evict, or is dominated and may not; where dominance
    does not protect, a match counts only if the running task could not evict the incoming one by rule 3 or 4;
 3. same pool: the difference of priority reaches the threshold within a pool;
@@ -43,6 +44,8 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     neighbours: frozenset[str] = frozenset()
     #: The tasks that started it, directly or through others; it does not evict them.
     ancestors: frozenset[str] = frozenset()
+    #: The pools whose tasks it may evict, by the token of its submitter; None: any.
+    evict_pools: tuple[str, ...] | None = None
 
 
 #: What rules 3 and 4 refuse, a strategy may allow.
@@ -107,6 +110,8 @@ def judge(
     delta = incoming.priority - priority
     if pool_name in policy.protected_pools and pool_name != incoming.pool_name:
         return Verdict(refused=Reason.PROTECTED_POOL)
+    if incoming.evict_pools is not None and pool_name not in incoming.evict_pools:
+        return Verdict(refused=Reason.BEYOND_TOKEN)
     if policy.enable_label_preemption and ranks.ranks:
         rank = ranks.rank(incoming.labels, labels)
         counter = ranks.rank(labels, incoming.labels)
@@ -196,7 +201,14 @@ class PreemptionRules:
             self._allowed.clear()
             self._version = running.version
         relevant = running.relevant(incoming.labels)
-        return (incoming.priority, incoming.pool_name, relevant, opened, incoming.neighbours)
+        return (
+            incoming.priority,
+            incoming.pool_name,
+            relevant,
+            opened,
+            incoming.neighbours,
+            incoming.evict_pools,
+        )
 
     def _judge(self, task_class: TaskClass, incoming: Incoming) -> Verdict:
         verdict = judge(

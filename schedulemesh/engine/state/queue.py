@@ -413,7 +413,18 @@ def _class_of(task: QueuedTask) -> ClassKey:
     own = agent.own_group
     group = None if own is None else (own.strategy, own.same_label, _parts(agent))
     extra, job = bool(spec.extra_of), None if agent.job is None else agent.job.strategy
-    return (agent.pool_name, spec.priority, need, agent.bundles, group, placed, labels, job, extra)
+    return (
+        agent.pool_name,
+        spec.priority,
+        need,
+        agent.bundles,
+        group,
+        placed,
+        labels,
+        job,
+        spec.evict_pools,
+        extra,
+    )
 
 
 def _parts(agent: AgentSpec) -> int:

@@ -19,6 +19,7 @@ ClassKey = tuple[
     bool,
     tuple[tuple[str, str], ...],
     str | None,
+    tuple[str, ...] | None,
     bool,
 ]
 
