@@ -93,7 +93,8 @@ drill: $(VENV)/.dev ## Kill processes on a real Ray and check recovery; DRILL_KI
 	$(BIN)/python -m tests.drills.drill
 	$(BIN)/python -m tests.drills.nodes
 
-fuzz: $(VENV)/.dev ## Every public call with malicious values on a real Ray; FUZZ_CALLS=20000, FUZZ_SEED= to repeat a run
+fuzz: $(VENV)/.dev ## An HTTP storm (STORM_S=20), then every public call with malicious values on a real Ray; FUZZ_CALLS=20000, FUZZ_SEED= to repeat
+	$(BIN)/python -m tests.server.storm $(or $(STORM_S),20) $(FUZZ_SEED)
 	$(BIN)/python -m tests.integration.request_fuzz $(or $(FUZZ_CALLS),20000) $(FUZZ_SEED)
 
 # A fault that is found is reduced to its shortest form, which takes minutes: no test is ended before that.
