@@ -48,6 +48,7 @@ from schedulemesh.engine.preemption.victims import VictimAgents, evicted_tasks
 from schedulemesh.engine.state.lending import LoanCaps, caps_of, promise
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.quota import Payment, pay
+from schedulemesh.engine.state.tasks import TaskClass
 from schedulemesh.engine.transaction import Transaction
 
 
@@ -351,7 +352,7 @@ def reclaim_by_exchange(
     if request.stimulus.for_group or not uses_no_more_than_its_quota(account, request.need):
         return None
     others = TasksOfBorrowers(state, request.incoming(state), tx.now, veto)
-    if not others.allowed:
+    if not _any_of(others):
         return None
     own = _paid_by_itself(state, request)
     plan = _searched(tx, own, others, others.caps(), known)
@@ -382,7 +383,7 @@ def reclaim_and_evict(
     if not request.need.fits(account.spec.resources):
         return None
     others = candidates_for(tx, request, veto, limits)
-    borrowers = _borrowers(tx, request, veto) if others.allowed else None
+    borrowers = _borrowers(tx, request, veto) if _any_of(others) else None
     if borrowers is None:
         return None
     own = _paid_by_itself(state, request)
@@ -412,7 +413,12 @@ def _borrowers(
     if not ledger.cohorts.neighbours(pool_name).names and not ledger.accounts[pool_name].lent:
         return None
     borrowers = Borrowers(state, request.incoming(state), tx.now, veto, of_kinds)
-    return borrowers if borrowers.allowed else None
+    return borrowers if _any_of(borrowers) else None
+
+
+def _any_of(candidates: Candidates) -> bool:
+    """Whether any task may be evicted; classes may be known that have none at the moment."""
+    return any(map(TaskClass.has_tasks, candidates.allowed))
 
 
 def _paid_by_itself(state: MeshState, request: Request) -> Request:
@@ -453,7 +459,7 @@ def _searched(
     demand = _demand(tx.state, request)
     if request.only_extras:
         candidates = candidates.extras()
-    if demand is None or not candidates.allowed:
+    if demand is None or not _any_of(candidates):
         return None
     known = known or KnownNodes()
     known.searched = True
