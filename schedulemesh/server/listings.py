@@ -141,6 +141,9 @@ def _parsed(name: str, text: str, kind: type) -> Scalar:
         if kind is bool:
             return {"true": True, "false": False}[text.lower()]
         number: Scalar = kind(text)
+        if isinstance(number, int) and abs(number) >= 2**63:
+            # No encoding holds it as a whole number, and no row has it.
+            number = float(number)
     except (KeyError, ValueError, OverflowError):
         raise _invalid(f"{name} is of type {kind.__name__}, which {text!r} is not") from None
     else:

@@ -163,6 +163,12 @@ def test_a_key_is_for_one_change_of_one_token(busy):
     assert [answer.status_code for answer in (first, again, of_other)] == [200, 200, 404]
 
 
+def test_numbers_that_no_row_can_have_select_none(busy):
+    for number in ("9" * 19, "9" * 23, "-" + "9" * 300):
+        assert busy.get(f"/tasks?position={number}")["items"] == []
+    assert busy.get("/tasks?position=" + "9" * 400, 400)["reason"] == "invalid_request"
+
+
 def test_a_key_with_another_body_is_a_conflict(busy):
     def drain(body, key="k"):
         return busy.client.put(
