@@ -422,10 +422,8 @@ class World:
         """
         state, pool_name = self.mesh.state, task.pool_name
         account, need = state.ledger.accounts[pool_name], task.submission.agent.resources
-        if (
-            account.spec.queueing == "strict"
-            and next(iter(state.queue.of_pool(pool_name))) is not task
-        ):
+        first = next(iter(state.queue.of_pool(pool_name)))
+        if first is not task and (account.spec.queueing == "strict" or self._is_kept_for(first)):
             return False
         if account.spec.cohort is None:
             return False
@@ -449,6 +447,14 @@ class World:
         return any(
             need.fits(self._unpromised_on(n) + sum_of(_on(self, borrowers, n)))
             for n in self._open_nodes()
+        )
+
+    def _is_kept_for(self, first: QueuedTask) -> bool:
+        """Whether what the first task of a pool needs is kept free for it, which has waited for that long."""
+        passed_s = self.now - first.queued_at
+        return (
+            first.reservation is not None
+            and passed_s > self.mesh.state.queue.policy.passing_limit_s
         )
 
     def _should_start(self, task: QueuedTask) -> bool:
