@@ -43,7 +43,7 @@ TICKS = 2.5
 #: Seconds after a change by an operator in which nothing is asked for.
 UNSETTLED_S = 3.0
 #: Seconds of a world with arrivals, and without any change after them.
-BUSY_S, STILL_S = 400.0, 300.0
+BUSY_S, STILL_S = 400.0, 400.0
 #: Seconds of the end in which nobody may be evicted any more.
 QUIET_S = 120.0
 
@@ -83,6 +83,8 @@ class World:
         #: Since when a condition holds that may not last.
         self._since: dict[tuple[str, str], float] = {}
         self._settled_at = 0.0
+        #: Whether from now on nothing arrives and nothing ends by itself.
+        self._still = False
         self.nodes = {
             name: node(name, gpu=self.dice.choice((4, 8, 8)), cpu=64)
             for name in ("n1", "n2", "n3", "n4")[: self.dice.randint(1, 4)]
@@ -145,8 +147,7 @@ class World:
             for _ in range(self.dice.randint(1, 6)):
                 self._at(self.dice.uniform(0.0, BUSY_S), self._disturb)
         self._until(start + BUSY_S)
-        for work in self._works.values():
-            work.run += 1  # from now on nothing ends
+        self._still = True
         self._until(start + BUSY_S + STILL_S)
         late = [at for at in self.evictions if at > self.now - QUIET_S]
         if late:
@@ -308,7 +309,7 @@ class World:
 
     def _finish(self, work: Work, run: int) -> None:
         task = self.mesh.state.running.by_id.get(work.task_id)
-        if work.run == run and task is not None:
+        if not self._still and work.run == run and task is not None:
             stimulus = s.TaskFinished(task_id=work.task_id, end_agent=True)
             self._tell(lambda: self.mesh.handle(stimulus))
 
@@ -535,7 +536,7 @@ def _places(world: World, agent: Agent) -> Iterator[tuple[str, Resources]]:
     group = world.mesh.state.groups.by_id.get(agent.group_id or "")
     if group is not None:
         yield from zip(group.node_ids, group.shape.bundles, strict=True)
-    elif agent.node_id is not None:
+    elif agent.node_id is not None and agent.group_id is None:
         yield agent.node_id, agent.spec.resources
 
 
