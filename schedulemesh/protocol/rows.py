@@ -64,6 +64,8 @@ class ChangeInfo(TypedDict):
     token: str
     role: str
     owner: str
+    #: Who requested it, for people: the token's name, or the user and host where it came without one.
+    who: str
     #: Where it came from, as the caller said.
     address: str
     #: Its fields, without bytes and secrets.
