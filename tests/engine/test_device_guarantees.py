@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -49,6 +50,13 @@ def test_what_surely_fits_cannot_be_kept_out(free, gpu, others):
 @given(st.lists(tenths, min_size=1, max_size=4), tenths)
 def test_alone_it_fits_where_a_device_has_room(free, gpu):
     assert surely_fits(free, gpu, ()) == any(units >= gpu for units in free)
+
+
+@pytest.mark.parametrize(("parts", "gpus"), [(2, 1), (2, 2), (2, 8), (4, 2), (3, 4), (10, 3)])
+def test_equal_shares_fit_as_long_as_a_device_has_room_for_one_more(parts, gpus):
+    share = UNIT // parts
+    assert surely_fits([UNIT] * gpus, share, [share] * (gpus * parts - 1))
+    assert not surely_fits([UNIT] * gpus, share, [share] * (gpus * parts))
 
 
 def meshed(gpus=2):
@@ -120,6 +128,16 @@ def test_few_shares_wait_on_one_node_at_a_time():
     assert mesh.dry("late", priority=9.0, gpu=0.14).reason == "preemption_failed"
     mesh.slot("new0")
     assert len(victims_of(mesh, "late", 0.14)) == 1
+
+
+@pytest.mark.parametrize("parts", [2, 4])
+def test_equal_shares_fill_all_the_devices_of_one_victim(parts):
+    mesh = Mesh(pool("p", gpu=8), nodes=[node("a", gpu=4), node("b", gpu=4)])
+    for name in ("v1", "v2"):
+        mesh.run(name, priority=1.0, gpu=4)
+    for number in range(4 * parts):
+        mesh.submit(f"t{number}", priority=9.0, gpu=1 / parts)
+    assert len(mesh.ends) == 1
 
 
 def test_any_number_waits_for_whole_devices():

@@ -43,7 +43,8 @@ def surely_fits(free: Iterable[int], gpu: int, others: Iterable[int]) -> bool:
     it.
 
     The others can block a whole device with any share; to block a share they must leave less than it on every
-    device, for which their number or their sum may not suffice.
+    device, for which their number or their sum may not suffice: each device takes as many of them as the
+    largest one would have to be put there.
     """
     shares = [units for units in others if 0 < units < UNIT]
     whole = sum(units // UNIT for units in others if units >= UNIT)
@@ -52,7 +53,8 @@ def surely_fits(free: Iterable[int], gpu: int, others: Iterable[int]) -> bool:
     to_fill = sorted(units - gpu + 1 for units in free if units >= gpu)
     if whole:
         del to_fill[-whole:]
-    return len(to_fill) > len(shares) or sum(to_fill) > sum(shares)
+    most = max(shares, default=UNIT)
+    return sum(-(-units // most) for units in to_fill) > len(shares) or sum(to_fill) > sum(shares)
 
 
 def is_sure(
