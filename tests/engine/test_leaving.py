@@ -199,6 +199,25 @@ def test_a_group_that_leaves_is_taken_as_it_is():
     assert not mesh.makes
 
 
+def test_a_new_group_where_another_agent_leaves_is_made_rather_than_a_victims_taken():
+    mesh = Mesh(
+        pool("p", cpu=4, groups=GroupsSpec(max_dynamic=2)),
+        pool("plain", cpu=4),
+        nodes=[node("a", cpu=4)],
+    )
+    mesh.run("done", "plain", cpu=2, class_key="c")
+    mesh.submit("low", priority=1.0, cpu=2, class_key="c")
+    mesh.make_all()
+    mesh.report("low")
+    mesh.delete("done")
+    mesh.submit("high", priority=9.0, cpu=2, class_key="c", more={"for_group": True})
+    assert evicted(mesh) == []
+    assert leaving_for(mesh.state.agents["high"]) == ["done"]
+    mesh.leave("done")
+    mesh.make_all()
+    assert mesh.starts["high"].group_id == "p-pg-2"
+
+
 def test_quota_of_another_pool_is_lent_where_the_rules_allow_the_eviction():
     mesh = Mesh(
         pool("q", cpu=64, gpu=16),

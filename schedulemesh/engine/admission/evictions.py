@@ -111,7 +111,7 @@ def _reclaim_in_turn(
 
 def claim_leaving(tx: Transaction, request: Request) -> Plan | None:
     """How a request gets by with what is leaving anyway, so that nobody is evicted; None: it does not."""
-    state, demand = tx.state, _demand(tx.state, request)
+    state, demand = tx.state, _demand(tx.state, request, new_group=True)
     flight = in_flight(state, request, loans=True)
     if demand is None or not flight.items:
         return None
@@ -456,7 +456,7 @@ def _searched(
     known: KnownNodes | None = None,
 ) -> Plan | None:
     """The search among these candidates, and what the request gets of the quota that they free."""
-    demand = _demand(tx.state, request)
+    demand = _demand(tx.state, request, new_group=not request.stimulus.for_group)
     if request.only_extras:
         candidates = candidates.extras()
     if demand is None or not _any_of(candidates):
@@ -524,8 +524,10 @@ def candidates_for(
     )
 
 
-def _demand(state: MeshState, request: Request) -> Demand | None:
-    """What the request lacks; None: nobody may be evicted for that."""
+def _demand(state: MeshState, request: Request, *, new_group: bool) -> Demand | None:
+    """What the request lacks; None: nobody may be evicted for that. ``new_group``: whether room for a new
+    group will do where it needs a group; False: it takes an existing one.
+    """
     short, asked = request.payment.short, request.group_request
     if request.stimulus.for_group and short:
         return None
@@ -535,10 +537,10 @@ def _demand(state: MeshState, request: Request) -> Demand | None:
     if not isinstance(request.assignment, NoAssignment):
         return Demand(short_quota=short, needs_place=False)
     may_create = (
-        request.assignment.could_ever
+        new_group
+        and request.assignment.could_ever
         and asked.spec.dynamic
         and asked.spec.max_dynamic >= 1
-        and not request.stimulus.for_group
     )
     return Demand(
         short_quota=short,
