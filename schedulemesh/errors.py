@@ -25,8 +25,13 @@ def shown(value: object) -> str:
 
 
 def nearest(given: str, known: Iterable[str]) -> str:
-    """`` (did you mean 'x'?)`` if one of the known names is similar to the given one, else empty."""
-    near = difflib.get_close_matches(given, sorted(known), n=1, cutoff=0.6)
+    """`` (did you mean 'x'?)`` if one of the known names is similar to the given one, or has it as one of its
+    words, else empty.
+    """
+    names = sorted(known)
+    with_word = [name for name in names if given in name.split("_")]
+    near = difflib.get_close_matches(given, names, n=1, cutoff=0.6)
+    near = near or difflib.get_close_matches(given, with_word, n=1, cutoff=0.0)
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 

@@ -276,7 +276,12 @@ class Agents:
         if start.ready is not None:
             record.handle = start.ready.handle
         elif not start.order.adopt:
-            record.handle = self._backend.start_agent(start.request(address))
+            try:
+                record.handle = self._backend.start_agent(start.request(address))
+            except BackendError:
+                # Who has the name that the user has chosen is another actor, which must not be ended.
+                record.place = None
+                raise
         else:
             record.handle = await self._find(address)
             if record.handle is None:

@@ -61,7 +61,7 @@ def mesh():
 
 
 def test_the_lists_of_tasks_and_agents(mesh):
-    (task,) = view(mesh).tasks()
+    task = view(mesh).running_task(mesh.state.running.by_id[SPEC.task_id])
     assert as_in_spec(task) == SHOWN
     (agent,) = view(mesh).agents().answer.rows
     assert agent["tasks"] == [SPEC.task_id]

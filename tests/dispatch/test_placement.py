@@ -55,7 +55,7 @@ def test_a_sharding_survives_encoding(data):
 @pytest.mark.parametrize(
     ("act", "words"),
     [
-        (lambda: Sharding.of(LAYOUT, sp=0), "'sp' is not in the layout"),
+        (lambda: Sharding.of(LAYOUT, xp=0), "'xp' is not in the layout"),
         (
             lambda: Sharding.of(LAYOUT, pp=Stage(2)),
             "stage 2 is not on axis pp; allowed are -2 to 1",

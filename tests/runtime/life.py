@@ -50,12 +50,13 @@ class Life:
         self.requests.add(asked)
         return asked
 
-    def submit(self, name, pool="p", request="first", **resources):
+    def submit(self, name, pool="p", request="first", options="{}", **resources):
         agent = AgentSpec(
             name=name,
             pool_name=pool,
             resources=parse_resources(resources),
             class_key=key_of(CLASS),
+            options=options,
         )
         stimulus = TaskSubmitted(
             agent=agent, task=None, request_id=f"{request}-{name}", choose_node=True

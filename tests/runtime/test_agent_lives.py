@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 
 import pytest
 
@@ -53,6 +54,18 @@ def test_a_start_that_is_reported_for_nobody_is_ended(lived):
         report.let()
         await asyncio.sleep(SOON_S)  # virtual time
         assert life.backend.living() == set()
+
+    lived(story)
+
+
+def test_an_agent_whose_own_name_is_taken_ends_nobody_else(lived):
+    async def story(life):
+        named = json.dumps({"name": "taken", "namespace": "users"})
+        await life.submit("a", cpu=1, options=named)
+        await life.submit("b", cpu=1, options=named)
+        await asyncio.sleep(SOON_S)  # virtual time
+        assert list(life.running.reactor.state.agents) == ["a"]
+        assert life.backend.living() == {("users", "taken")}
 
     lived(story)
 
