@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from schedulemesh.domain.agent import GangSpec
 from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.domain.reasons import Change
@@ -228,3 +229,36 @@ def test_a_task_that_is_being_evicted_without_its_agent_is_not_evicted_twice():
     assert reasons == {"t": "manual", "u": "drained"}
     mesh.leave("t")
     assert left(mesh) == [[]]
+
+
+@pytest.mark.parametrize("bundles", [(), ({"cpu": 2}, {"cpu": 2})])
+def test_an_incoming_task_does_not_start_on_a_node_that_was_drained_while_it_waited(bundles):
+    mesh = mesh_of(pool("p", cpu=8))
+    for name in ("v1", "v2"):
+        start(mesh, name, on_preempted="requeue")
+    gang = GangSpec(strategy="STRICT_PACK") if bundles else None
+    mesh.queue("urgent", priority=9.0, cpu=4, class_key="c", bundles=bundles, gang=gang)
+    victim, where = next((name, mesh.state.agents[name].node_id) for name in mesh.ends)
+    drain(mesh, node_id=where)
+    mesh.leave(victim, saved=True)
+    assert (mesh.starts, mesh.makes) == ({}, {})
+    mesh.tick(3.0)
+    (other,) = mesh.ends
+    mesh.leave(other, saved=True)
+    mesh.make_all()
+    assert mesh.starts["urgent"].agent.name == "urgent"
+    assert mesh.state.agents["urgent"].node_id != where
+
+
+def test_an_incoming_task_does_not_start_in_a_pool_that_was_drained_while_it_waited():
+    mesh = mesh_of(pool("p", cpu=8))
+    for name in ("v1", "v2"):
+        start(mesh, name, on_preempted="requeue")
+    mesh.queue("urgent", priority=9.0, cpu=4, class_key="c")
+    drain(mesh, pool_name="p")
+    for name in tuple(mesh.ends):
+        mesh.leave(name, saved=True)
+    mesh.tick(3.0)
+    assert (mesh.starts, sorted(mesh.waiting())) == ({}, ["urgent", "v1", "v2"])
+    drain(mesh, drained=False, pool_name="p")
+    assert "urgent" in mesh.starts

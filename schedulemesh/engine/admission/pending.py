@@ -74,15 +74,19 @@ def hand_on(
 
 def continue_start(tx: Transaction, agent: Agent) -> None:
     """Take the next step of a waiting agent that waits for nobody else any more: have its group created, or
-    start it. Where what was freed is not enough, it is refused and its victims run again.
+    start it. Where what was freed is not enough, or is being drained, it is refused and its victims run
+    again.
     """
     if not isinstance(agent.phase, Waiting) or not _waits_for_itself_alone(agent, agent.phase):
         return
     group = tx.state.groups.by_id.get(agent.group_id or "")
+    if group is not None and group.phase is GroupPhase.CREATING:
+        return
+    if (drained := _drained(tx.state, agent)) is not None:
+        undo(tx, agent, Reason.PREEMPTION_FAILED, f"{drained} is being drained; submit again")
+        return
     if group is not None and group.phase is GroupPhase.PLANNED and whole(tx.state, group):
         make(tx, group)
-        return
-    if group is not None and group.phase is GroupPhase.CREATING:
         return
     if not _whole(tx.state, agent):
         error = "what the victims freed was not what had been promised; submit again"
@@ -90,6 +94,14 @@ def continue_start(tx: Transaction, agent: Agent) -> None:
         return
     tx.emit(AgentReady(agent_name=agent.spec.name, at=tx.now))
     tx.instruct(start_instruction(tx.state, agent.spec.name))
+
+
+def _drained(state: MeshState, agent: Agent) -> str | None:
+    """Which pool or node of a waiting agent is being drained, so that nothing new starts there, or None."""
+    if agent.spec.pool_name in state.drains.pools:
+        return f"pool {agent.spec.pool_name!r}"
+    node_ids = (n for n in _nodes_of(state, agent) if n in state.drains.nodes)
+    return next((f"node {node_id!r}" for node_id in node_ids), None)
 
 
 def undo(
