@@ -119,16 +119,17 @@ def _nobody_leaves_in_vain(
 
 
 def _first_alone(seats: GroupSeats, alone: list[Leaver], *, for_group: bool) -> Leaver:
-    """Of those who are enough the one with the highest score; of equals, where room is short, one that
-    has a group that can be taken.
+    """Of those who are enough the one with the highest score; of equals, where room is short as
+    things are, one that has a group that can be taken.
     """
     spec, need = seats.spec, seats.incoming.need
     made = spec is None or (spec.dynamic and spec.max_dynamic >= 1 and not for_group)
-    if not made or seats.placed(()):
+    placed = GroupSeats(seats.state, seats.incoming).placed(()) or seats.given(())
+    if not made or placed:
         need = as_resources(seats.seats.short)
     alone = least_idle(seats.state, alone, need)
     best = [one for one in alone if one.score == alone[0].score]
-    if seats.placed(()):
+    if placed:
         return best[0]
     preempts_group_of = [one for one in best if seats.given((one.name,))]
     return (preempts_group_of or best)[0]

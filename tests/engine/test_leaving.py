@@ -9,7 +9,7 @@ from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Pending, Refused
 from schedulemesh.engine.state.agents import Starting, Waiting
-from tests.engine.builders import Mesh, leaving_for, node, pool
+from tests.engine.builders import Mesh, leaving_for, node, pool, shape
 
 
 def evicted(mesh):
@@ -216,6 +216,28 @@ def test_a_new_group_where_another_agent_leaves_is_made_rather_than_a_victims_ta
     mesh.leave("done")
     mesh.make_all()
     assert mesh.starts["high"].group_id == "p-pg-2"
+
+
+def test_a_victim_is_sought_for_the_quota_alone_where_a_leaving_agent_leaves_its_group():
+    """What ``done`` frees of the quota is claimed by ``wide``; its reserved group is not."""
+    groups = GroupsSpec(reserved=(shape({"cpu": 2}),), max_dynamic=5, strategy="STRICT_SPREAD")
+    mesh = Mesh(pool("p", cpu=4, groups=groups), nodes=[node("a", cpu=2)])
+    mesh.make_all()
+    mesh.run("done", priority=9.0, cpu=2, class_key="c")
+    mesh.observe(node("a", cpu=2), node("b", cpu=2))
+    mesh.submit("low", priority=1.0, cpu=2, class_key="c")
+    mesh.make_all()
+    mesh.report("low")
+    mesh.observe(*(node(name, cpu=2) for name in "ab"), *(node(name, cpu=1) for name in "cd"))
+    mesh.delete("done")
+    mesh.submit("wide", priority=9.0, bundles=[{"cpu": 1}, {"cpu": 1}], class_key="c")
+    mesh.cordon("b")
+    mesh.submit("high", priority=9.0, cpu=2, class_key="c")
+    assert evicted(mesh) == ["low"]
+    assert leaving_for(mesh.state.agents["high"]) == ["done", "low"]
+    all_leave(mesh)
+    assert mesh.state.agents["high"].group_id == "p-pg-1"
+    assert mesh.state.running.by_id["wide"].phase.value == "running"
 
 
 def test_quota_of_another_pool_is_lent_where_the_rules_allow_the_eviction():

@@ -45,6 +45,7 @@ from schedulemesh.engine.preemption.shortest import LongerTasks, left_of_incomin
 from schedulemesh.engine.preemption.sites import KnownNodes
 from schedulemesh.engine.preemption.veto import PluginVeto
 from schedulemesh.engine.preemption.victims import VictimAgents, evicted_tasks
+from schedulemesh.engine.state.groups import Group
 from schedulemesh.engine.state.lending import LoanCaps, caps_of, promise
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.quota import Payment, pay
@@ -139,18 +140,31 @@ def _place_of_leaving(
     """Where a request has room once others are gone that are leaving anyway; None: nowhere."""
     if not demand.needs_place:
         return Plan(victims=())
-    asked = request.group_request
-    groups = () if asked is None else groups_that_stay(state, items)
-    for agent_name, group in groups:
-        if asked is not None and suits(state, asked, group):
-            leaving = tuple(i for i in items if agent_name in names_of((i,)))
-            return Plan(victims=(), preempted_group=group, paying=leaving)
+    stays = _group_of_leaving(state, request, items)
+    if stays is not None:
+        group, leaving = stays
+        return Plan(victims=(), preempted_group=group, paying=leaving)
     room = Room(state.cluster, waits=True)
     found = place_without(state, demand, room, items, demand.too_many_groups)
     if found is None:
         return None
     placement, removed, leaving = found
     return Plan(victims=(), placement=placement, removed=removed, leaving=leaving)
+
+
+def _group_of_leaving(
+    state: MeshState, request: Request, items: tuple[Leaving, ...]
+) -> tuple[Group, tuple[Leaving, ...]] | None:
+    """A group that stays when its agent has left and that the request may have, and what leaves it; None:
+    there is none.
+    """
+    asked = request.group_request
+    if asked is None:
+        return None
+    for agent_name, group in groups_that_stay(state, items):
+        if suits(state, asked, group):
+            return group, tuple(i for i in items if agent_name in names_of((i,)))
+    return None
 
 
 def _may_claim(tx: Transaction, request: Request, veto: PluginVeto | None) -> bool:
@@ -470,7 +484,12 @@ def _searched(
     if request.counts_leaving:
         flight = in_flight(tx.state, request, loans=candidates.lends)
     reduced = flight.reduce(demand)
-    asked = request.group_request if demand.needs_place else None
+    stays = None
+    if demand.needs_place and reduced.short_quota:
+        stays = _group_of_leaving(tx.state, request, flight.items)
+    if stays is not None:
+        reduced = Demand(short_quota=reduced.short_quota, needs_place=False, caps=reduced.caps)
+    asked = request.group_request if reduced.needs_place else None
     agents = VictimAgents(tx.state, candidates, asked, caps)
     plan = search(tx.state, reduced, agents, tx.now, known, flight.items)
     if plan is not None and not request.may_lose_room and contest_of(tx.state, request, plan):
@@ -480,6 +499,8 @@ def _searched(
         known.until = tx.now
         if plan is not None and contest_of(tx.state, request, plan):
             return None
+    if plan is not None and stays is not None:
+        plan = msgspec.structs.replace(plan, preempted_group=stays[0], paying=stays[1])
     return None if plan is None else _paid(request, plan, demand, reduced, flight)
 
 
@@ -502,7 +523,7 @@ def _paid(request: Request, plan: Plan, demand: Demand, reduced: Demand, flight:
         payment=request.payment,
         promised=merged((*promised, *claimed)),
         claimed=claimed,
-        paying=paying,
+        paying=(*plan.paying, *paying),
     )
 
 
