@@ -14,8 +14,13 @@ from schedulemesh.errors import JournalError
 from schedulemesh.store.address import Address
 from schedulemesh.store.schema import commits, meta, snapshots
 
+
+def _no_change(_connection: Connection) -> None:
+    """The next format has only new fields, whose defaults say what was true before."""
+
+
 #: By format: changes the tables and records of a database from that format to the next one.
-MIGRATIONS: dict[int, Callable[[Connection], None]] = {}
+MIGRATIONS: dict[int, Callable[[Connection], None]] = {1: _no_change}
 
 
 def migrate(connection: Connection, address: Address, stored: int) -> None:

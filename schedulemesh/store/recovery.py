@@ -13,6 +13,11 @@ from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.snapshot import restored
 from schedulemesh.errors import JournalError
 
+_ANOTHER_VERSION = (
+    "Another version of ScheduleMesh wrote it, before formats had numbers of their own: open it with that "
+    "version, or choose another state_path"
+)
+
 
 class Stored(msgspec.Struct, kw_only=True):
     """The content of a journal as bytes: a snapshot and the records after it.
@@ -48,7 +53,7 @@ class Stored(msgspec.Struct, kw_only=True):
                 yield from decode_facts(record)
             except msgspec.MsgspecError as error:
                 raise JournalError(
-                    f"commit {number} of the journal is no list of facts: {error}"
+                    f"commit {number} of the journal cannot be read: {error}. {_ANOTHER_VERSION}"
                 ) from error
 
     def fold(self) -> MeshState:
@@ -56,7 +61,9 @@ class Stored(msgspec.Struct, kw_only=True):
         try:
             state = restored(map(decode_chunk, self.parts))
         except (msgspec.MsgspecError, zlib.error) as error:
-            raise JournalError(f"the journal's snapshot cannot be read: {error}") from error
+            raise JournalError(
+                f"the journal's snapshot cannot be read: {error}. {_ANOTHER_VERSION}"
+            ) from error
         try:
             for fact in self.facts():
                 state.evolve(fact)

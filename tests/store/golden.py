@@ -10,6 +10,7 @@ a run has it. A format that has golden journals is never written again: a change
 
 from __future__ import annotations
 
+import faulthandler
 import io
 import json
 import lzma
@@ -239,7 +240,7 @@ def write_archive(runs: Iterable[Run], path: Path) -> None:
             member = tarfile.TarInfo(name)
             member.size = len(data)
             tar.addfile(member, io.BytesIO(data))
-    path.write_bytes(lzma.compress(buffer.getvalue(), preset=9))
+    path.write_bytes(lzma.compress(buffer.getvalue(), preset=6))
 
 
 def main() -> None:
@@ -254,6 +255,8 @@ def main() -> None:
     pytest.main(
         ["-q", "-p", "no:cacheprovider", str(ENGINE_TESTS), *sys.argv[1:]], plugins=[recorder]
     )
+    # The tests' watchdog would end this process a minute after the last test.
+    faulthandler.cancel_dump_traceback_later()
     runs = recorder.chosen()
     write_archive(runs, path)
     facts = sum(len(run.facts) for run in runs)

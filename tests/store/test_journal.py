@@ -237,7 +237,7 @@ def test_references_to_missing_rows_are_detected(path):
     with pytest.raises(JournalError, match="facts contradict each other"):
         journal.load().fold()
     journal.append(b"[{}]", {})
-    with pytest.raises(JournalError, match=r"commit 2 .* is no list of facts"):
+    with pytest.raises(JournalError, match=r"commit 2 .* cannot be read: .* another state_path"):
         facts(journal)
     journal.compact([b"nonsense"], 2, frozenset())
     with pytest.raises(JournalError, match="snapshot cannot be read"):

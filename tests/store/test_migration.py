@@ -45,6 +45,7 @@ def path(tmp_path):
             " CAST(replace(facts, 'epoch_begun', 'life_begun') AS BLOB)"
         )
         found.execute("UPDATE schedulemesh_commits SET crc = crc32(facts)")
+        found.execute("UPDATE schedulemesh_meta SET value = 1 WHERE name = 'format'")
     found.close()
     return path
 

@@ -1,20 +1,26 @@
-"""What tells stored values apart, tags and enumerated values, is explicit and pinned in ``stored_form.txt``.
+"""What is stored is pinned in ``stored_form.txt``: every tag, every enumerated value, and every field.
 
-So a class can be renamed without changing what is stored. Run with REWRITE_FORMAT=1 to write the file anew.
+A field is named with its type, and whether it may be missing. So a class can be renamed without changing what
+is stored, and nothing else changes without a new number of the format. Run with REWRITE_FORMAT=1 to write the
+file anew, which is refused once the format has golden journals.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from difflib import unified_diff
 from pathlib import Path
 
+import msgspec
 import msgspec.inspect as mi
 import pytest
 
-from schedulemesh.engine.messages.facts import AnyFact
+from schedulemesh.engine.messages.facts import FORMAT_VERSION, AnyFact
 from schedulemesh.engine.state.snapshot import Snapshot
 from schedulemesh.protocol.agents import SavedState, ShippedClass, ShippedFunction
+from schedulemesh.store.sql import SqlJournal
+from tests.store.golden import archive, stored_journals
 
 GOLDEN = Path(__file__).with_name("stored_form.txt")
 #: Everything that a journal holds beside its own tables: records, snapshots and blobs.
@@ -70,19 +76,73 @@ def test_every_member_of_a_stored_union_has_a_tag_of_its_own():
 
 
 def form():
-    """One line per union and per enumeration, without the name of any class."""
+    """One line per union, enumeration and struct, without the name of any class."""
     tags = {"tags: " + " ".join(sorted(member.tag for member in union)) for union in unions()}
     enums = {kind.cls for kind in stored_types() if isinstance(kind, mi.EnumType)}
     values = {"values: " + " ".join(sorted(member.value for member in enum)) for enum in enums}
-    return "".join(line.replace(" ", "\n  ") + "\n" for line in sorted(tags | values))
+    structs = {kind.cls: kind for kind in stored_types() if isinstance(kind, mi.StructType)}
+    fields = {"fields: " + " ".join(fields_of(kind)) for kind in structs.values()}
+    return "".join(line.replace(" ", "\n  ") + "\n" for line in sorted(tags | values | fields))
 
 
-def test_tags_and_values_are_those_that_were_stored_before():
-    """What is removed or renamed here needs a new format and a step to it: see store/migrations.py."""
-    if os.environ.get("REWRITE_FORMAT"):
+def fields_of(struct):
+    """Its tag, and each field as ``name:type``, with a question mark if it may be missing."""
+    yield f"<{struct.tag or 'untagged'}>"
+    for field in struct.fields:
+        optional = "" if field.required else "?"
+        yield f"{field.encode_name}{optional}:{word_of(field.type)}"
+
+
+def word_of(kind):
+    """A type in one word, for example ``list[str]``; a struct or enumeration has lines of its own."""
+    if isinstance(kind, mi.StructType):
+        return f"<{kind.tag or 'struct'}>"
+    if isinstance(kind, mi.UnionType):
+        return "|".join(sorted({word_of(each) for each in kind.types}))
+    inner = ",".join(word_of(each) for each in parts_of(kind))
+    name = type(kind).__name__.removesuffix("Type").lower()
+    return f"{name}[{inner}]" if inner else name
+
+
+def test_what_is_stored_has_the_form_that_its_format_number_says():
+    """A change needs a new format and a step to it: see store/migrations.py."""
+    if os.environ.get("REWRITE_FORMAT") and not archive(FORMAT_VERSION).exists():
         GOLDEN.write_text(form(), encoding="utf-8")
     elif GOLDEN.read_text(encoding="utf-8") != form():
-        pytest.fail(
-            "what is stored has other tags or values than stored_form.txt; look at the difference after "
-            "REWRITE_FORMAT=1 .venv/bin/python -m pytest tests/store/test_stored_form.py"
+        difference = unified_diff(
+            GOLDEN.read_text(encoding="utf-8").splitlines(), form().splitlines(), lineterm="", n=2
         )
+        pytest.fail(
+            f"what is stored is not what format {FORMAT_VERSION} is. Raise FORMAT_VERSION in "
+            "schedulemesh/engine/messages/facts.py, add the step to it to schedulemesh/store/migrations.py, "
+            "run REWRITE_FORMAT=1 .venv/bin/python -m pytest tests/store/test_stored_form.py, and write the "
+            "golden journals of the new format with .venv/bin/python -m tests.store.golden\n"
+            + "\n".join(difference)
+        )
+
+
+def test_every_format_has_golden_journals():
+    missing = [n for n in range(1, FORMAT_VERSION + 1) if not archive(n).exists()]
+    assert not missing, "write them with .venv/bin/python -m tests.store.golden"
+
+
+def test_golden_journals_have_every_kind_of_fact(tmp_path):
+    (facts,) = (kind for kind in mi.multi_type_info([list[AnyFact]]))
+    kinds = {member.tag for member in facts.item_type.types}
+    stored = {
+        fact["type"]
+        for journal in stored_journals(FORMAT_VERSION)
+        for record in records_of(journal, tmp_path)
+        for fact in msgspec.json.decode(record)
+    }
+    assert kinds - stored == set()
+
+
+def records_of(journal, folder):
+    path = folder / journal.name
+    path.touch(mode=0o600)
+    path.write_bytes(journal.file)
+    opened = SqlJournal(path)
+    records = opened.load().records
+    opened.close()
+    return records

@@ -31,8 +31,9 @@ from schedulemesh.engine.messages.outcomes import Candidate, RequestOutcome
 from schedulemesh.engine.messages.queue_facts import AnyQueueFact
 from schedulemesh.engine.messages.token_facts import AnyTokenFact
 
-#: Incremented when the meaning of a fact changes; an older journal is migrated, a newer one refused.
-FORMAT_VERSION = 1
+#: Incremented with every change of what is stored: an older journal is migrated, a newer one refused, so that
+#: no version reads half of what another has written.
+FORMAT_VERSION = 2
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
