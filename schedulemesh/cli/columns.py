@@ -21,7 +21,12 @@ def _count(value: Sequence[object] | None) -> str:
 def _note(task: Row) -> str:
     """What else an operator wants to know of a queued task."""
     evicted = task["preemptions"]
-    said = ("held" if task["held"] else "", f"evicted {evicted}x" if evicted else "")
+    never = task["cannot_start"]
+    said = (
+        "held" if task["held"] else "",
+        f"evicted {evicted}x" if evicted else "",
+        f"cannot start: {never}" if never else "",
+    )
     return ", ".join(filter(None, said))
 
 

@@ -23,6 +23,7 @@ from schedulemesh.engine.lifecycle.cohorts import (
     ensure_cohort,
     loans_beyond_limits,
     loans_outside,
+    waits_in_vain,
 )
 from schedulemesh.engine.lifecycle.drain import advance_drains, change_drain, observe_drain
 from schedulemesh.engine.lifecycle.group_reports import (
@@ -254,15 +255,23 @@ def _ensure_pool(tx: Transaction, stimulus: s.PoolRequested) -> RequestOutcome:
             f"{_who_holds(tx.state, spec.name)}",
             short_quota=held.beyond(spec.resources),
         )
-    loans = loans_within_trees(tx.state.ledger)
+    loans, pools = loans_within_trees(tx.state.ledger), _pools_beside(tx.state, spec.name)
     tx.emit(PoolEnsured(spec=spec, at=tx.now))
     _reshape_groups(tx, spec)
     warnings = (
         *_too_big(tx.state, spec),
         *loans_outside(tx.state, loans),
         *loans_beyond_limits(tx.state, spec.name),
+        *waits_in_vain(tx.state, (*pools, *_pools_beside(tx.state, spec.name))),
     )
     return Done(change=Change.CHANGED, warnings=warnings)
+
+
+def _pools_beside(state: MeshState, pool_name: str) -> tuple[str, ...]:
+    """A pool and those of its tree of cohorts; none where nothing waits."""
+    if not state.queue.pools:
+        return ()
+    return (pool_name, *state.ledger.cohorts.neighbours(pool_name).names)
 
 
 def _who_holds(state: MeshState, pool_name: str) -> str:

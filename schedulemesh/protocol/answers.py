@@ -128,6 +128,8 @@ class QueueRow(
     #: Seconds that it runs in all, as declared, else by so many earlier runs; None: not known.
     expected_s: float | None = None
     estimated_from: int = 0
+    #: Why its pool as it is defined could not hold it even if nothing else ran; None: it could.
+    cannot_start: str | None = None
 
     def public(self) -> dict[str, object]:
         """The task as listings show it; times are in seconds."""
@@ -146,6 +148,7 @@ class QueueRow(
             "reserved_start": self.reserved_start,
             "expected_duration": self.expected_s,
             "estimated_from": self.estimated_from,
+            "cannot_start": self.cannot_start,
         }
 
 

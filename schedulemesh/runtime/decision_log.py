@@ -19,9 +19,9 @@ from schedulemesh.engine.messages.facts import (
     PolicyChanged,
     TaskPreempted,
 )
-from schedulemesh.engine.messages.outcomes import Refused, RequestOutcome
+from schedulemesh.engine.messages.outcomes import Done, Refused, RequestOutcome
 from schedulemesh.engine.messages.queue_facts import QueuePolicyChanged, TaskCancelled, TaskQueued
-from schedulemesh.engine.messages.stimuli import TaskSubmitted
+from schedulemesh.engine.messages.stimuli import CohortRequested, PoolRequested, TaskSubmitted
 from schedulemesh.engine.transaction import Step
 
 logger = logging.getLogger(__name__)
@@ -47,6 +47,7 @@ _CHINESE = {
     "waits again:": "重新排队",
     "cancelled:": "任务已取消",
     "policy:": "抢占策略",
+    "pools changed:": "资源池已更改",
     "preemption policy changed by": "抢占策略已更新",
     "queue policy changed by": "排队策略已更新",
 }
@@ -69,6 +70,11 @@ def _log(level: int, words: str, fields: str, *values: object) -> None:
 def log_step(step: Step) -> None:
     """Log what became durable; subscribes to the reactor."""
     log_facts(step.facts)
+    if isinstance(step.outcome, Done) and isinstance(
+        step.stimulus, (CohortRequested, PoolRequested)
+    ):
+        for warning in step.outcome.warnings:
+            _log(logging.WARNING, "pools changed:", "%s", warning)
 
 
 def log_facts(facts: Iterable[AnyFact]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from schedulemesh.domain.task_kinds import TaskKind
-from schedulemesh.engine.admission.needs import need_of
+from schedulemesh.engine.admission.needs import need_of, ruled_out
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.protocol.answers import QueueRow
@@ -38,6 +38,7 @@ def queue_row(state: MeshState, task: QueuedTask, position: int, now: float) -> 
         reserved_start=None if task.reservation is None else task.reservation.at,
         expected_s=expected_s,
         estimated_from=runs,
+        cannot_start=ruled_out(state, task.submission, task.pool_name, need_of(state, task)),
     )
 
 

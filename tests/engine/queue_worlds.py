@@ -37,6 +37,7 @@ from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.state.agents import Agent, Ending, Running, Waiting
 from schedulemesh.engine.state.queue import QueuedTask
 from tests.engine.builders import Mesh, node, pool
+from tests.engine.walk import is_ruled_out
 
 #: Seconds for which what must not be may last: the queue is served once a second.
 TICKS = 2.5
@@ -423,7 +424,9 @@ class World:
         """
         state, pool_name = self.mesh.state, task.pool_name
         account, need = state.ledger.accounts[pool_name], task.submission.agent.resources
-        first = next(iter(state.queue.of_pool(pool_name)))
+        first = next(
+            (t for t in state.queue.of_pool(pool_name) if not is_ruled_out(state, t)), task
+        )
         if first is not task and (account.spec.queueing == "strict" or self._is_kept_for(first)):
             return False
         if account.spec.cohort is None:

@@ -145,6 +145,30 @@ def test_nothing_passes_the_head_of_a_strict_pool():
     assert given.explain("head").reason == Reason.INSUFFICIENT_QUOTA
 
 
+def test_a_task_that_its_strict_pool_cannot_hold_any_more_says_so_and_stops_nobody():
+    given = Explained(strict("p", cpu=8), nodes=[node("n1", cpu=16)])
+    given.run("a", cpu=4, duration=100.0)
+    for name, cpu in (("large", 8), ("head", 5), ("t", 1)):
+        given.queue(name, cpu=cpu)
+    given.resize(strict("p", cpu=6))
+    large, head, t = map(given.explain, ("large", "head", "t"))
+    assert codes(large) == [Reason.EXCEEDS_POOL_CAPACITY]
+    assert large.error.startswith("the task asks for cpu 8, but pool 'p' has cpu 6 in total")
+    assert large.hint.endswith("; those behind it do not wait for it")
+    assert (codes(head), head.position) == ([Reason.INSUFFICIENT_QUOTA], 2)
+    assert head.earliest_start == given.now + 100.0
+    assert t.error == "1 task of pool 'p' must start before it: the pool's queue is strict"
+
+
+def test_a_task_that_waits_for_a_node_says_that_nothing_of_its_strict_pool_passes_it():
+    given = Explained(strict("p", cpu=8), nodes=[node("n1", cpu=4)])
+    given.queue("large", cpu=8)
+    given.queue("t", cpu=1)
+    assert given.explain("large").reason == Reason.CLUSTER_OUT_OF_RESOURCES
+    assert given.explain("large").hint.endswith("; nothing of its strict pool passes it until then")
+    assert codes(given.explain("t")) == [Reason.BEHIND_QUEUE_HEAD]
+
+
 def test_others_are_evicted_for_the_first_task_only():
     given = Explained(pool("p", cpu=4), nodes=[node("n1", cpu=8)])
     given.run("a", cpu=4, priority=1)

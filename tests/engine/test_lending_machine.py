@@ -34,6 +34,7 @@ from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Accepted, Pending, ProbeNeeded, Queued, Refused
 from schedulemesh.engine.state.agents import Running, Starting
+from tests.engine import walk
 from tests.engine.builders import differences, node, pool
 from tests.engine.loan_walk import LoanWalk, within
 from tests.engine.test_machine import pick, picks
@@ -511,14 +512,14 @@ class LendingMachine(RuleBasedStateMachine):
                 self.waits_with_reason(task, is_head=number == 0)
 
     def first_ones(self, pool_name):
-        """The first task of each class in a pool; of a strict pool only the first."""
+        """The first task of each class in a pool; of a strict pool only the first that it can hold."""
         passed = set()
         for task in self.state.queue.of_pool(pool_name):
             if task.queue_class is None or task.queue_class.key in passed:
                 continue
             passed.add(task.queue_class.key)
             yield task
-            if self.mesh.is_strict(pool_name):
+            if self.mesh.is_strict(pool_name) and not walk.is_ruled_out(self.state, task):
                 return
 
     def waits_with_reason(self, task, *, is_head):

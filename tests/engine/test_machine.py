@@ -334,8 +334,11 @@ class MeshMachine(RuleBasedStateMachine):
         entry = self.state.queue.entry_now(stimulus, self.mesh.now)
         if entry is None:
             return False
-        waiting = self.state.queue.of_pool(pool_name)
-        places = [self.state.queue.entry(task) for task in waiting if task.queue_class is not None]
+        places = [
+            self.state.queue.entry(task)
+            for task in self.state.queue.of_pool(pool_name)
+            if task.queue_class is not None and not walk.is_ruled_out(self.state, task)
+        ]
         strict = self.state.ledger.accounts[pool_name].spec.queueing == "strict"
         if strict and min(places, default=entry) < entry:
             return True

@@ -10,6 +10,7 @@ from schedulemesh.domain.reasons import Change, Reason
 from schedulemesh.engine.messages import queue_facts as f
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Accepted, Done, Pending, Queued, Refused
+from schedulemesh.runtime.queue_rows import queued
 from tests.engine.builders import Mesh, differences, node, pool
 
 
@@ -83,6 +84,154 @@ def test_nothing_passes_the_first_task_of_a_strict_pool():
     assert given.waiting() == ["big", "small"]
     given.cancel("big")
     assert given.waiting() == []
+
+
+def strict(name="p", **quota):
+    return msgspec.structs.replace(pool(name, **quota), queueing="strict")
+
+
+def shrunk(cpu=6):
+    """A strict pool that was made smaller than its first task needs, ``large``; ``small`` waits behind it."""
+    given = Mesh(strict(cpu=8), nodes=[node("n1", cpu=8)])
+    given.run("a", cpu=4)
+    given.queue("large", cpu=8)
+    given.queue("small", cpu=2)
+    given.resize(strict(cpu=cpu))
+    return given
+
+
+def test_a_first_task_that_its_strict_pool_cannot_hold_any_more_is_passed():
+    given = shrunk()
+    given.tick(1)
+    assert (list(given.starts), given.waiting()) == (["small"], ["large"])
+    given.report("small")
+    check_stored(given)
+
+
+def test_what_joins_behind_a_task_that_its_strict_pool_cannot_hold_starts_at_once():
+    given = shrunk()
+    given.tick(1)
+    given.report("small")
+    given.complete("small")
+    assert given.queue("later", cpu=1).position == 0
+    assert isinstance(given.submit("direct", cpu=1), Pending)
+
+
+def test_the_first_task_that_a_strict_pool_can_hold_is_passed_by_nobody():
+    given = shrunk(cpu=5)
+    given.queue("smaller", cpu=1)
+    given.tick(1)
+    assert given.starts == {}
+    assert given.queue("later", cpu=1).position == 4
+    assert given.submit("direct", cpu=1).reason is Reason.HELD_FOR_QUEUE
+    given.complete("a")
+    assert list(given.starts) == ["small", "smaller", "later"]
+
+
+def test_several_tasks_that_a_strict_pool_cannot_hold_are_passed():
+    given = shrunk()
+    given.queue("larger", cpu=8, priority=9)
+    given.change("small", priority=1.0)
+    for name, cpu in (("large-2", 7), ("large-3", 7.5)):
+        given.resize(strict(cpu=8))
+        given.queue(name, cpu=cpu)
+    given.resize(strict(cpu=6))
+    given.tick(1)
+    assert list(given.starts) == ["small"]
+
+
+def test_a_task_that_its_strict_pool_can_hold_again_comes_first_again():
+    given = shrunk()
+    given.tick(1)
+    given.report("small")
+    given.queue("later", cpu=2)
+    given.resize(strict(cpu=8))
+    given.tick(1)
+    given.complete("small")
+    given.tick(1)
+    assert (given.starts, given.waiting()) == ({}, ["large", "later"])
+    given.complete("a")
+    assert list(given.starts) == ["large"]
+
+
+def test_a_task_that_could_only_borrow_what_its_strict_pool_may_not_any_more_is_passed():
+    member = msgspec.structs.replace(strict(cpu=4), cohort="c")
+    lender = msgspec.structs.replace(pool("q", cpu=4), cohort="c")
+    given = Mesh(member, lender, nodes=[node("n1", cpu=8)])
+    given.run("a", cpu=2)
+    given.queue("large", cpu=8)
+    given.queue("small", cpu=2)
+    given.tick(1)
+    assert given.starts == {}
+    given.resize(msgspec.structs.replace(member, cohort=None))
+    given.tick(1)
+    assert (list(given.starts), given.waiting()) == (["small"], ["large"])
+
+
+def test_a_task_in_a_group_is_passed_when_its_strict_pool_keeps_groups_no_more():
+    groups = GroupsSpec(max_dynamic=2)
+    given = Mesh(msgspec.structs.replace(strict(cpu=4), groups=groups), nodes=[node("n1", cpu=8)])
+    given.submit("a", cpu=2)
+    given.make_all()
+    given.report("a")
+    given.queue("bundles", bundles=[{"cpu": 2}, {"cpu": 2}])
+    given.queue("single", cpu=2)
+    given.tick(1)
+    assert given.starts == {}
+    given.resize(strict(cpu=4))
+    given.tick(1)
+    assert (list(given.starts), given.waiting()) == (["single"], ["bundles"])
+
+
+def test_a_first_task_that_is_larger_than_the_nodes_stays_first_in_a_strict_pool():
+    given = Mesh(strict(cpu=8), nodes=[node("n1", cpu=4)])
+    given.queue("large", cpu=8)
+    given.queue("small", cpu=1)
+    given.tick(1)
+    assert (given.starts, given.waiting()) == ({}, ["large", "small"])
+    given.observe(node("n1", cpu=4), node("n2", cpu=8))
+    given.tick(1)
+    assert list(given.starts) == ["large"]
+
+
+def test_behind_a_task_that_its_strict_pool_cannot_hold_others_are_evicted():
+    given = shrunk()
+    given.change("small", priority=9.0)
+    given.queue("urgent", cpu=4, priority=9)
+    given.change("large", priority=10.0)
+    given.tick(1)
+    given.report("small")
+    given.tick(1)
+    assert list(given.ends) == ["a"]
+
+
+def test_a_change_after_which_waiting_tasks_cannot_start_says_so():
+    given = Mesh(strict(cpu=8), nodes=[node("n1", cpu=8)])
+    given.run("a", cpu=4)
+    for name, cpu in (("large", 8), ("larger", 7), ("large-2", 8), ("small", 2)):
+        given.queue(name, cpu=cpu)
+    (warning,) = given.resize(strict(cpu=6)).warnings
+    assert warning == (
+        "3 of the tasks that wait in pool 'p' cannot start in it as it is defined now: 'large', 'larger' and "
+        "others; those behind them do not wait for them, and explain says what each of them lacks"
+    )
+    assert given.resize(strict(cpu=8)).warnings == ()
+
+
+def test_a_change_of_cohorts_after_which_a_waiting_task_cannot_borrow_enough_says_so():
+    given = Mesh(
+        msgspec.structs.replace(strict(cpu=4), cohort="team"),
+        msgspec.structs.replace(pool("q", cpu=4), cohort="company"),
+        nodes=[node("n1", cpu=8)],
+    )
+    given.cohort("company")
+    given.cohort("team", parent="company")
+    given.run("a", cpu=2)
+    given.queue("large", cpu=8)
+    (warning,) = given.cohort("team").warnings
+    assert warning.startswith("1 of the tasks that wait in pool 'p' cannot start in it")
+    (row,) = queued(given.state, "p", given.now)
+    assert row.cannot_start == Reason.EXCEEDS_POOL_CAPACITY
 
 
 def test_a_task_that_joins_may_evict():

@@ -183,10 +183,12 @@ class QueueMesh(Mesh):
         return self.state.ledger.accounts[pool_name].spec.queueing == "strict"
 
     def started_in_order(self, waited, step):
-        """No task was started that came after one of its class, or of its strict pool, that still waits."""
+        """No task was started that came after one that still waits: one of its class, or one of its strict
+        pool that this can hold.
+        """
         queue = self.state.queue
         left = [
-            (task.queue_class, queue.entry(task), task.pool_name)
+            (task, queue.entry(task))
             for task_id, task in queue.by_id.items()
             if task.queue_class is not None and task_id in waited and waited[task_id][0] is not None
         ]
@@ -196,9 +198,10 @@ class QueueMesh(Mesh):
             if queue_class is None or _of(step, q.QueuePlaceChanged, task_id) is not None:
                 continue
             pool_name = fact.agent.pool_name
-            for other, earlier, its_pool in left:
-                before = other is queue_class or (
-                    its_pool == pool_name and self.is_strict(pool_name)
+            for other, earlier in left:
+                strict = other.pool_name == pool_name and self.is_strict(pool_name)
+                before = other.queue_class is queue_class or (
+                    strict and not walk.is_ruled_out(self.state, other)
                 )
                 assert not before or earlier > place, f"{task_id} passed one at {earlier}"
 
@@ -419,7 +422,7 @@ class QueueMachine(MeshMachine):
             assert not self.fits(task) or self.delays(task), f"{task.task_id} fits and waits"
 
     def first_ones(self):
-        """The first task of each class; in strict pools only the first of all.
+        """The first task of each class; in strict pools only the first of all that the pool can hold.
 
         Without any node only quota decides, which the loss of the last node does not bring about at once.
         """
@@ -430,7 +433,7 @@ class QueueMachine(MeshMachine):
                     continue
                 passed.add(task.queue_class.key)
                 yield task
-                if self.mesh.is_strict(name):
+                if self.mesh.is_strict(name) and not walk.is_ruled_out(state, task):
                     break
 
     def fits(self, task):

@@ -11,6 +11,7 @@ from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.admission.delays import Delays
+from schedulemesh.engine.admission.needs import could_ever_pay, need_of
 from schedulemesh.engine.admission.reservations import is_reserved_for, start_of
 from schedulemesh.engine.placement.leaving import all_leaving
 from schedulemesh.engine.placement.strategies import Strategies
@@ -390,6 +391,11 @@ class Later(NamedTuple):
     duration: float | None
     #: Its place in the order of the queue.
     entry: tuple[float, int, str]
+
+
+def is_ruled_out(state: MeshState, task: QueuedTask) -> bool:
+    """Whether a task waits in a pool that became smaller than it, loans included."""
+    return not could_ever_pay(state, task.pool_name, need_of(state, task))
 
 
 def held_back(state: MeshState, later: Later, seats: Seats, now: float) -> bool:

@@ -14,7 +14,13 @@ from schedulemesh.config.queueing import QueuePolicy
 from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.runtime import decision_log
-from schedulemesh.runtime.decision_log import log_facts, log_refusal, log_unchanged_policy, speak
+from schedulemesh.runtime.decision_log import (
+    log_facts,
+    log_refusal,
+    log_step,
+    log_unchanged_policy,
+    speak,
+)
 from tests.engine.builders import Mesh, node, pool
 
 
@@ -49,6 +55,18 @@ def test_a_shortage_is_a_warning_and_its_victims_are_information(told):
     mesh.leave("low")
     log_facts(mesh.facts)
     assert told() == [("INFO", "preempted: task_id=low agent=low reason=same_pool_preemption")]
+
+
+def test_a_pool_that_cannot_hold_a_waiting_task_any_more_is_a_warning(told):
+    mesh = Mesh(pool("p", cpu=2))
+    mesh.run("runs", cpu=1)
+    mesh.queue("large", cpu=2)
+    log_step(mesh.handle(s.PoolRequested(spec=pool("p", cpu=1))))
+    ((level, message),) = told()
+    assert level == "WARNING"
+    assert message.startswith(
+        "pools changed: 1 of the tasks that wait in pool 'p' cannot start in it"
+    )
 
 
 @pytest.fixture

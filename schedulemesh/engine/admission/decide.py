@@ -23,8 +23,8 @@ from schedulemesh.engine.admission.evictions import (
     plan_for,
     unprobed,
 )
-from schedulemesh.engine.admission.needs import claim_payment, could_ever_pay, groups_asked
-from schedulemesh.engine.admission.passing import Passing
+from schedulemesh.engine.admission.needs import claim_payment, groups_asked, ruled_out
+from schedulemesh.engine.admission.passing import Passing, is_behind_in_strict_pool
 from schedulemesh.engine.lifecycle.registration import duplicate_task, register, without_parent
 from schedulemesh.engine.messages.outcomes import (
     Candidate,
@@ -50,8 +50,6 @@ from schedulemesh.engine.preemption.victims import evicted_tasks
 from schedulemesh.engine.state.agents import Preempted
 from schedulemesh.engine.state.gangs import core_runs
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.queue_classes import Entry
-from schedulemesh.engine.state.quota import Account
 from schedulemesh.engine.transaction import Transaction
 from schedulemesh.plugins.scheduling import TaskView
 
@@ -113,10 +111,8 @@ def understand(tx: Transaction, stimulus: TaskSubmitted) -> Request | Refused:
     if refused is not None:
         return refused
     need = account.spec.default_agent() if given is None else given
-    if not could_ever_pay(state, pool_name, need):
-        return explain.exceeds_pool_capacity(state, pool_name, need)
-    if (contradiction := _contradiction(stimulus, account)) is not None:
-        return contradiction
+    if (reason := ruled_out(state, stimulus, pool_name, need)) is not None:
+        return _refused_by_pool(state, reason, pool_name, need)
     # Last of what has nothing to do with room: all else also holds for tasks that may wait (``queue.join``).
     if pool_name in state.drains.pools:
         return explain.pool_draining(pool_name)
@@ -141,21 +137,13 @@ def understand(tx: Transaction, stimulus: TaskSubmitted) -> Request | Refused:
     )
 
 
-def _contradiction(stimulus: TaskSubmitted, account: Account) -> Refused | None:
-    """The refusal of a request for groups in a pool that keeps none, or against those that it keeps, or that
-    are created for gangs and leases.
-    """
-    name, wants = account.spec.name, stimulus.agent.job
-    if wants is not None and wants.adopts:
-        return None
-    if account.spec.groups is None:
-        own = stimulus.agent.own_group is not None
-        job = stimulus.agent.job is not None
-        if stimulus.for_group or (len(stimulus.agent.bundles) > 1 and not own and not job):
-            return explain.no_pg_pool(name)
-        if not own:
-            return None
-    return None if stimulus.choose_node else explain.conflicting_options(name)
+def _refused_by_pool(state: MeshState, reason: Reason, pool_name: str, need: Resources) -> Refused:
+    """The refusal of what a pool as it is defined could not hold; see ``ruled_out``."""
+    if reason is Reason.NO_PG_POOL:
+        return explain.no_pg_pool(pool_name)
+    if reason is Reason.CONFLICTING_OPTIONS:
+        return explain.conflicting_options(pool_name)
+    return explain.exceeds_pool_capacity(state, pool_name, need)
 
 
 def _in_a_group(
@@ -264,7 +252,7 @@ def _not_reserved(tx: Transaction, request: Request) -> Request | Refused:
     if entry is None:
         return request
     allowed: Request | None = None
-    if not _behind_in_strict_pool(tx.state, request.pool_name, entry):
+    if not is_behind_in_strict_pool(tx.state, request.pool_name, entry):
         allowed = Passing(tx).permitted(request, entry)
     if allowed is not None:
         return allowed
@@ -273,15 +261,6 @@ def _not_reserved(tx: Transaction, request: Request) -> Request | Refused:
         error=f"there is room in pool {request.pool_name!r}, but tasks that wait come first",
         hint="submit it with queue=True, or with a higher priority",
     )
-
-
-def _behind_in_strict_pool(state: MeshState, pool_name: str, entry: Entry) -> bool:
-    """Whether others wait before it in the queue of a pool in which nothing passes them."""
-    pool = state.queue.pools.get(pool_name)
-    if pool is None or state.ledger.accounts[pool_name].spec.queueing != "strict":
-        return False
-    others = (each for each in pool.classes.values() if not each.extra)
-    return any(queue_class.first < entry for queue_class in others)
 
 
 def veto_for(tx: Transaction, request: Request) -> PluginVeto | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.placement import MAX_BUNDLES
+from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import UNIT, Resources, sum_of
 from schedulemesh.domain.task import DEFAULT_PRIORITY
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
@@ -31,6 +32,33 @@ def could_ever_pay(state: MeshState, pool_name: str, need: Resources) -> bool:
     if spec.cohort is None or pool_name in state.policy.protected_pools:
         return False
     return need.beyond(spec.resources).fits(could_ever_borrow(state.ledger, pool_name))
+
+
+def ruled_out(
+    state: MeshState, submission: TaskSubmitted, pool_name: str, need: Resources
+) -> Reason | None:
+    """Why a pool as it is defined could not hold this even if nothing else ran, whatever nodes there are:
+    its quota is too small, or it keeps no placement groups and they are asked for, or the other way round.
+    None: it could.
+    """
+    if not could_ever_pay(state, pool_name, need):
+        return Reason.EXCEEDS_POOL_CAPACITY
+    agent = submission.agent
+    if agent.job is not None and agent.job.adopts:
+        return None
+    if state.ledger.accounts[pool_name].spec.groups is None:
+        alone = agent.own_group is None
+        if submission.for_group or (len(agent.bundles) > 1 and alone and agent.job is None):
+            return Reason.NO_PG_POOL
+        if alone:
+            return None
+    return None if submission.choose_node else Reason.CONFLICTING_OPTIONS
+
+
+def is_ruled_out(state: MeshState, task: QueuedTask) -> bool:
+    """Whether its pool as it is defined could not hold a queued task even if nothing else ran."""
+    need = need_of(state, task)
+    return ruled_out(state, task.submission, task.pool_name, need) is not None
 
 
 def claim_payment(state: MeshState, pool_name: str, need: Resources, client: str | None) -> Payment:

@@ -11,12 +11,13 @@ from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.resources import Resources, sum_of
 from schedulemesh.engine.admission.admit import Request
 from schedulemesh.engine.admission.delays import Delays, RunTimes, run_times, sums_on
-from schedulemesh.engine.admission.needs import bundles_of, groups_asked, need_of
+from schedulemesh.engine.admission.needs import bundles_of, groups_asked, is_ruled_out, need_of
 from schedulemesh.engine.admission.reservations import is_reserved_for, reserve, start_of
 from schedulemesh.engine.placement.bundles import Room
 from schedulemesh.engine.placement.group_choice import Assignment, GroupRequest
 from schedulemesh.engine.preemption.search import Plan
 from schedulemesh.engine.preemption.victims import evicted_tasks
+from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node, held_by
 from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.engine.state.queue_classes import Entry
@@ -24,6 +25,28 @@ from schedulemesh.engine.transaction import Transaction
 
 #: At how many tasks of a pool without a reserved start is looked for one that could have one.
 _FIRSTS = 10
+
+
+def first_in_order(state: MeshState, pool_name: str, begin: Entry | None = None) -> Entry | None:
+    """The place of the first task of a pool that may start, from this place on; None: there is none. In a
+    strict pool nothing passes it. Passed over are extra members, for which nobody waits, and tasks that the
+    pool as it is defined could not hold, which may wait for ever; not those for which a node is missing, as
+    nodes come and go.
+    """
+    firsts = state.queue.firsts_of(pool_name, begin)
+    return next((state.queue.entry(task) for task in firsts if not is_ruled_out(state, task)), None)
+
+
+def is_behind(state: MeshState, pool_name: str, entry: Entry) -> bool:
+    """Whether another task of the pool comes before one at this place, and may start."""
+    first = first_in_order(state, pool_name)
+    return first is not None and first < entry
+
+
+def is_behind_in_strict_pool(state: MeshState, pool_name: str, entry: Entry) -> bool:
+    """Whether the pool is strict, and another task of it has to start before one at this place."""
+    spec = state.ledger.accounts[pool_name].spec
+    return spec.queueing == "strict" and is_behind(state, pool_name, entry)
 
 
 class Refusal(msgspec.Struct, frozen=True, gc=False):

@@ -14,7 +14,7 @@ from schedulemesh.engine.admission.decide import (
     understand,
 )
 from schedulemesh.engine.admission.needs import need_of
-from schedulemesh.engine.admission.passing import Passing
+from schedulemesh.engine.admission.passing import Passing, is_behind_in_strict_pool
 from schedulemesh.engine.admission.queue_estimates import estimate_new
 from schedulemesh.engine.admission.queue_pass import cancel, is_strict, serve_before, start
 from schedulemesh.engine.messages.outcomes import Done, Pending, Queued, Refused, RequestOutcome
@@ -81,11 +81,10 @@ def _tried_at_once(tx: Transaction, task: QueuedTask) -> Queued | Pending:
 
 def _is_next(tx: Transaction, task: QueuedTask) -> bool:
     """Whether nothing that waits has to start before this task may."""
-    queue, queue_class = tx.state.queue, task.queue_class
+    queue_class = task.queue_class
     if queue_class is None or queue_class.first[-1] != task.task_id:
         return False
-    spec = tx.state.ledger.accounts[task.pool_name].spec
-    return spec.queueing != "strict" or queue.is_first(queue_class)
+    return not is_behind_in_strict_pool(tx.state, task.pool_name, queue_class.first)
 
 
 def _may_be_short(tx: Transaction, task: QueuedTask) -> bool:

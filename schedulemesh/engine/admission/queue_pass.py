@@ -5,7 +5,7 @@ task does not fit is left out for the rest of the pass, because capacity only sh
 fits, but would delay a reserved start, a later one of the class may start that ends sooner. A class
 that is short of quota is also left out of the following passes, until quota of its pool becomes free: so what
 a pass costs depends on what was freed, and not on how much waits. In a ``strict`` pool nothing passes a task
-that does not fit.
+that does not fit, unless the pool as it is defined could not hold it even if nothing else ran.
 
 On each tick all classes are tried, and the first task of each pool that does not fit is also tried with
 evictions, and gets a reserved start (``reservations``): both change with every task that starts, and
@@ -33,8 +33,8 @@ from schedulemesh.engine.admission.admit import Request, admit
 from schedulemesh.engine.admission.decide import understand, veto_for
 from schedulemesh.engine.admission.delays import RunTimes, run_times
 from schedulemesh.engine.admission.evictions import plan_for, unprobed
-from schedulemesh.engine.admission.needs import can_be_paid, groups_asked, need_of
-from schedulemesh.engine.admission.passing import Passing, Refusal
+from schedulemesh.engine.admission.needs import can_be_paid, groups_asked, is_ruled_out, need_of
+from schedulemesh.engine.admission.passing import Passing, Refusal, first_in_order
 from schedulemesh.engine.admission.queue_estimates import estimate_all, estimate_new
 from schedulemesh.engine.admission.reservations import in_turn, is_reserved_for, reserve_starts
 from schedulemesh.engine.messages.facts import AgentEnded, GroupEnded, GroupReady
@@ -282,6 +282,8 @@ class _Pass:
         #: the run times within which those behind it may start.
         self._later: dict[QueueClass, Entry] = {}
         self._limits: dict[QueueClass, RunTimes] = {}
+        #: Of strict pools, the place of the task that nothing passes.
+        self._firsts: dict[str, Entry] = {}
         #: Pools whose first task does not fit, and the first of each for which a start can be reserved.
         self._blocked: set[str] = set()
         self._has_head: set[str] = set()
@@ -390,13 +392,16 @@ class _Pass:
     def _serve_first(self, queue_class: QueueClass) -> bool:
         """Start the first task of a class; whether that was done."""
         queue, pool_name = self._tx.state.queue, queue_class.pool_name
-        passes = pool_name in self._blocked
+        task = queue.by_id[queue_class.first[-1]]
+        strict = is_strict(self._tx, pool_name)
+        if strict and is_ruled_out(self._tx.state, task):
+            queue.close(queue_class)
+            return False
         behind = self._borrowers if pool_name in self._borrowing_pools else None
-        if is_strict(self._tx, pool_name) and (passes or not queue.is_first(queue_class)):
+        if strict and (pool_name in self._blocked or self._is_behind(queue_class)):
             if behind is not None:
                 behind.append(queue_class)  # the first of its pool may still start, by borrowing
             return False
-        task = queue.by_id[queue_class.first[-1]]
         if self._borrowers is not None and self._would_borrow(queue_class, task):
             self._borrowers.append(queue_class)
             self._borrowing_pools.add(pool_name)
@@ -416,6 +421,19 @@ class _Pass:
             if self._turn is not None and pool_name not in self._has_head:
                 self._note_head(pool_name, task)
         return False
+
+    def _is_behind(self, queue_class: QueueClass) -> bool:
+        """Whether another task of its strict pool has to start before the next one of this class. What is
+        passed over is looked at once, as no pool is changed while a pass lasts.
+        """
+        state, pool_name = self._tx.state, queue_class.pool_name
+        first = self._firsts.get(pool_name)
+        if first is None or first[-1] not in state.queue.by_id:
+            first = first_in_order(state, pool_name, first)
+            if first is None:
+                return False
+            self._firsts[pool_name] = first
+        return first < queue_class.first
 
     def _evicts(self, task: QueuedTask, queue_class: QueueClass) -> bool:
         """Start the first task of a class with evictions, if those before it in its pool cannot be helped."""

@@ -35,8 +35,8 @@ from schedulemesh.engine.admission.delays import Delays, Projections, sums_on
 from schedulemesh.engine.admission.needs import (
     bundles_of,
     can_be_paid,
-    could_ever_pay,
     groups_asked,
+    is_ruled_out,
     need_of,
 )
 from schedulemesh.engine.admission.projection import Projection, classes_by_pool, quota_free_at
@@ -112,7 +112,7 @@ def is_reserved_for(state: MeshState, task: QueuedTask) -> bool:
         or pool_name in state.drains.pools
     ):
         return False
-    if not could_ever_pay(state, pool_name, need):
+    if is_ruled_out(state, task):
         return False
     if not task.submission.choose_node or not state.nodes_known:
         return True

@@ -19,7 +19,7 @@ from schedulemesh.domain.task_kinds import TaskKind
 from schedulemesh.engine.admission.admit import Request
 from schedulemesh.engine.admission.delays import counts_estimates
 from schedulemesh.engine.admission.ends import Ends, estimate_of
-from schedulemesh.engine.admission.needs import need_of
+from schedulemesh.engine.admission.needs import is_ruled_out, need_of
 from schedulemesh.engine.admission.projection import Projection, classes_by_pool, quota_free_at
 from schedulemesh.engine.messages.explanation import DurationEstimate
 from schedulemesh.engine.state.estimates import Estimate
@@ -117,11 +117,11 @@ def _last_of(state: MeshState, ends: Ends, at: float) -> DurationEstimate | None
 
 
 def _asked_before(state: MeshState, task: QueuedTask) -> Resources:
-    """What all tasks that come before it in its pool ask for."""
+    """What all tasks that come before it in its pool ask for, without those that the pool cannot hold."""
     queue, asked = state.queue, NOTHING
     entry = queue.entry(task)
     for queue_class in queue.pools[task.pool_name].classes.values():
-        count = queue_class.entries.bisect_left(entry)
-        if count:
-            asked = asked + need_of(state, queue.by_id[queue_class.first[-1]]).times(count)
+        count, first = queue_class.entries.bisect_left(entry), queue.by_id[queue_class.first[-1]]
+        if count and not is_ruled_out(state, first):
+            asked = asked + need_of(state, first).times(count)
     return asked

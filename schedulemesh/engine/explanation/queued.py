@@ -36,7 +36,8 @@ from schedulemesh.engine.admission.evictions import (
     plan_for,
     unprobed,
 )
-from schedulemesh.engine.admission.passing import Passing
+from schedulemesh.engine.admission.needs import is_ruled_out
+from schedulemesh.engine.admission.passing import Passing, is_behind
 from schedulemesh.engine.admission.queue_pass import SEARCHES
 from schedulemesh.engine.explain import CONTESTED_HINT, contested_room
 from schedulemesh.engine.explanation.estimate import Start, duration_of, earliest_start
@@ -48,7 +49,9 @@ from schedulemesh.engine.preemption.limits import Limits
 from schedulemesh.engine.preemption.search import Plan
 from schedulemesh.engine.preemption.veto import PluginVeto
 from schedulemesh.engine.preemption.victims import evicted_tasks
+from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.queue import QueuedTask
+from schedulemesh.engine.state.queue_classes import Entry
 from schedulemesh.engine.state.shares import raised_weight
 from schedulemesh.engine.transaction import Transaction
 
@@ -64,7 +67,9 @@ def explain_queued(tx: Transaction, task: QueuedTask) -> Explanation:
     explained = _place_of(tx, task)
     findings = _of_its_own(tx, task)
     if isinstance(request, Refused):
-        never = Finding(reason=request.reason, error=request.error, hint=_never(request))
+        never = Finding(
+            reason=request.reason, error=request.error, hint=_never(tx.state, task, request)
+        )
         findings.insert(bool(task.held), never)
         return _concluded(
             msgspec.structs.replace(
@@ -226,9 +231,9 @@ def _order(tx: Transaction, task: QueuedTask, request: Request, plan: Plan | Non
     """Whether tasks that come before it keep it from starting, and whether its class has to load first."""
     state = tx.state
     strict = state.ledger.accounts[task.pool_name].spec.queueing == "strict"
-    position = state.queue.position(task)
-    waits = task.queue_class is not None and not state.queue.is_next(task)
-    before = f"{position - 1} task{'s' if position > 2 else ''}"
+    entry = state.queue.entry(task)
+    waits = task.queue_class is not None and is_behind(state, task.pool_name, entry)
+    before = _count_before(state, task.pool_name, entry)
     to_the_front = f"move_to_front({task.task_id!r}) or a higher priority puts it first"
     found = []
     if strict and waits:
@@ -243,7 +248,7 @@ def _order(tx: Transaction, task: QueuedTask, request: Request, plan: Plan | Non
             "the start of one"
         )
         found.append(Finding(reason=Reason.BEHIND_QUEUE_HEAD, error=error, hint=to_the_front))
-    if request.fits_now and Passing(tx).permitted(request, state.queue.entry(task)) is None:
+    if request.fits_now and Passing(tx).permitted(request, entry) is None:
         found.append(_reserved_for_others(tx, task, request))
     if plan is not None and unprobed(state, request, plan) is not None:
         error = f"{_evicting(plan)} makes room for it, after its class has loaded in a worker once"
@@ -251,6 +256,17 @@ def _order(tx: Transaction, task: QueuedTask, request: Request, plan: Plan | Non
     elif plan is not None and not waits and not task.held and task.queue_class is not None:
         found.append(_next_pass(plan, _turns(tx, plan)))
     return found
+
+
+def _count_before(state: MeshState, pool_name: str, entry: Entry) -> str:
+    """How many tasks of its pool come before one at this place, without those that the pool cannot hold."""
+    queue = state.queue
+    count = sum(
+        queue_class.entries.bisect_left(entry)
+        for queue_class in queue.pools[pool_name].classes.values()
+        if not is_ruled_out(state, queue.by_id[queue_class.first[-1]])
+    )
+    return f"{count} task{'s' if count > 1 else ''}"
 
 
 def _turns(tx: Transaction, plan: Plan) -> int:
@@ -306,10 +322,16 @@ def _next_pass(plan: Plan | None, turns: int = 1) -> Finding:
     )
 
 
-def _never(refused: Refused) -> str:
-    """The next step where it cannot start as things are."""
-    if refused.hint:
-        return refused.hint
+def _never(state: MeshState, task: QueuedTask, refused: Refused) -> str:
+    """The next step where it cannot start as things are, and whether those behind it wait for it."""
+    step = refused.hint
     if refused.reason is Reason.CLUSTER_OUT_OF_RESOURCES:
-        return "it starts when a node that is large enough joins; else cancel it and ask for less"
-    return "cancel it and submit it again with a request that its pool can hold, or change the pool"
+        step = step or (
+            "it starts when a node that is large enough joins; else cancel it and ask for less"
+        )
+        strict = state.ledger.accounts[task.pool_name].spec.queueing == "strict"
+        return f"{step}; nothing of its strict pool passes it until then" if strict else step
+    step = step or (
+        "cancel it and submit it again with a request that its pool can hold, or change the pool"
+    )
+    return f"{step}; those behind it do not wait for it" if is_ruled_out(state, task) else step

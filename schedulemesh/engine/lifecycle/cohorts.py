@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from schedulemesh.domain.reasons import Change, Reason
 from schedulemesh.domain.resources import NOTHING
+from schedulemesh.engine.admission.needs import is_ruled_out
 from schedulemesh.engine.messages.cohort_facts import CohortEnsured
 from schedulemesh.engine.messages.outcomes import Done, Refused, RequestOutcome
 from schedulemesh.engine.messages.stimuli import CohortRequested
 from schedulemesh.engine.state.cohort_updates import loans_within_trees
+from schedulemesh.engine.state.cohorts import CohortTree
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.transaction import Transaction
+
+#: How many tasks a warning names.
+_NAMED = 3
 
 
 def ensure_cohort(tx: Transaction, stimulus: CohortRequested) -> RequestOutcome:
@@ -36,10 +43,17 @@ def ensure_cohort(tx: Transaction, stimulus: CohortRequested) -> RequestOutcome:
             error=f"cohort {spec.name!r} cannot be in {spec.parent!r}, which is itself in it: {above}; "
             "choose another parent, or give one of these parent=None first",
         )
-    loans = loans_within_trees(tx.state.ledger)
+    loans, pools = loans_within_trees(tx.state.ledger), set(_tree_of(cohorts, spec.name))
     tx.emit(CohortEnsured(spec=spec, at=tx.now))
     change = Change.CREATED if before is None else Change.CHANGED
-    return Done(change=change, warnings=loans_outside(tx.state, loans))
+    pools.update(_tree_of(cohorts, spec.name))
+    warnings = (*loans_outside(tx.state, loans), *waits_in_vain(tx.state, pools))
+    return Done(change=change, warnings=warnings)
+
+
+def _tree_of(cohorts: CohortTree, name: str) -> Iterator[str]:
+    """The pools of the tree that a cohort is in."""
+    return cohorts.pools_below(cohorts.upwards(name)[-1])
 
 
 def loans_outside(state: MeshState, before: set[tuple[str, str]]) -> tuple[str, ...]:
@@ -51,6 +65,28 @@ def loans_outside(state: MeshState, before: set[tuple[str, str]]) -> tuple[str, 
         f"pool {owner!r} has {ledger.loans[owner, borrower]} on loan to pool {borrower!r}, with which it "
         f"shares no cohort any more; the loan ends with its agents, or when {owner!r} reclaims it"
         for owner, borrower in sorted(before - loans_within_trees(ledger))
+    )
+
+
+def waits_in_vain(state: MeshState, pool_names: Iterable[str]) -> tuple[str, ...]:
+    """The warnings of tasks that wait in these pools, which cannot hold them as they are defined now."""
+    return tuple(
+        message
+        for pool_name in sorted(set(pool_names) & state.queue.pools.keys())
+        if (message := _waits_in_vain(state, pool_name))
+    )
+
+
+def _waits_in_vain(state: MeshState, pool_name: str) -> str:
+    tasks = [task for task in state.queue.firsts_of(pool_name) if is_ruled_out(state, task)]
+    count = sum(len(task.queue_class.entries) for task in tasks if task.queue_class is not None)
+    if not count:
+        return ""
+    named = ", ".join(repr(task.task_id) for task in tasks[:_NAMED])
+    return (
+        f"{count} of the tasks that wait in pool {pool_name!r} cannot start in it as it is defined now: "
+        f"{named}{' and others' if count > len(tasks[:_NAMED]) else ''}; those behind them do not wait for "
+        "them, and explain says what each of them lacks"
     )
 
 

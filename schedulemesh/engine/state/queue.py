@@ -274,28 +274,18 @@ class Queue:
         """The pool's quota is short for this class: no pass tries it until some becomes free."""
         self.open.pop(queue_class, None)
 
-    def is_first(self, queue_class: QueueClass) -> bool:
-        """Whether the first task of this class is the first of its pool; extra members are passed over."""
-        firsts = self.pools[queue_class.pool_name].firsts
-        return not firsts or queue_class.first <= firsts[0]
-
     def first_of(self, pool_name: str) -> QueuedTask | None:
         """The first task of a pool that may start; extra members are passed over. None: there is none."""
         pool = self.pools.get(pool_name)
         return self.by_id[pool.firsts[0][-1]] if pool is not None and pool.firsts else None
 
-    def firsts_of(self, pool_name: str) -> Iterator[QueuedTask]:
-        """The first task of each class of a pool that may start, in their order, without extra members."""
+    def firsts_of(self, pool_name: str, begin: Entry | None = None) -> Iterator[QueuedTask]:
+        """The first task of each class of a pool that may start, in their order and from this place on,
+        without extra members.
+        """
         pool = self.pools.get(pool_name)
-        for *_, task_id in () if pool is None else pool.firsts:
+        for *_, task_id in () if pool is None else pool.firsts.irange(begin):
             yield self.by_id[task_id]
-
-    def is_next(self, task: QueuedTask) -> bool:
-        """Whether no task of its pool comes before it but extra members; False where it may not start yet."""
-        queue_class = task.queue_class
-        if queue_class is None or queue_class.first[-1] != task.task_id:
-            return False
-        return self.is_first(queue_class)
 
     def advance(self, now: float) -> None:
         """Let the tasks start whose time has come."""
