@@ -246,13 +246,16 @@ class TestAVictimWhose:
         assert answer["success"], answer
         assert mark.exists()
         assert not process_exists(pid)
-        saved = pool.get_saved_state("victim")["saved_state"]
+        stored = pool.get_saved_state("victim")
+        (record,) = pool.list_preemptions()["preemptions"]
         if where == "save_state":
-            assert saved["source"] == "payload"
-            assert "no answer within 6 s" in saved["warning"]
+            assert stored["reason"] == "state_not_found"
+            assert record["state_saved"] is False
+            assert "no answer within 6 s" in record["save_error"]
         else:
-            assert saved["source"] == "save_state"
-            assert "warning" not in saved
+            assert stored["saved_state"]["source"] == "save_state"
+            assert "warning" not in stored["saved_state"]
+            assert record["state_saved"] is True
 
     def test_cancel_hangs_loses_its_agent_in_a_manual_preemption(self, pool, tmp_path):
         pool.update_preemption_policy(cancel_timeout=1.0)
@@ -270,9 +273,9 @@ class TestAVictimWhose:
         submit(pool, "victim", Raising, 1.0, actor_args=["save_state"], payload={"epoch": 3})
         answer = submit(pool, "t", Raising, 3.0, actor_args=["cancel"], agent_name="second")
         assert answer["success"], answer
-        saved = pool.get_saved_state("victim")["saved_state"]
-        assert (saved["source"], saved["payload"]) == ("payload", {"epoch": 3})
-        assert "raised in save_state" in saved["warning"]
+        assert pool.get_saved_state("victim")["reason"] == "state_not_found"
+        (record,) = pool.list_preemptions()["preemptions"]
+        assert "raised in save_state" in record["save_error"]
         result = pool.execute_preemption("t", "second")
         assert (result["success"], result["cancel_success"]) == (False, False)
         assert result["reason"] == "not_cancelled"

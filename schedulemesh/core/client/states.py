@@ -64,7 +64,10 @@ def save_task_state(connection: Connection, task_id: object) -> results.SavedSta
 def get_saved_state(connection: Connection, task_id: object) -> results.SavedStateResult:
     """The state last saved of a task."""
     name = parse_name(task_id, "task_id")
-    error = f"no saved state of task {name!r}; it was never preempted, or long ago"
+    error = (
+        f"no saved state of task {name!r}: it has not been saved, its saving failed (see save_error in "
+        "list_preemptions), or its state was deleted"
+    )
     absent = Refused(reason=Reason.STATE_NOT_FOUND, error=error)
     return _saved_state(connection, GetSavedState(task_id=name), absent)
 
