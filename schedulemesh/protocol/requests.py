@@ -395,7 +395,7 @@ class ListPreemptions(Request, tag="list_preemptions", frozen=True, kw_only=True
         for name in ("task_id", "pool_name", "owner"):
             if (given := getattr(self, name)) is not None:
                 parse_name(given, name)
-        parse_count(self.limit, "limit", 1, MAX_PREEMPTIONS)
+        parse_count(self.limit, "limit", 0, MAX_PREEMPTIONS)
 
 
 class GetStats(Request, tag="get_stats", frozen=True, kw_only=True):
