@@ -14,6 +14,7 @@ from schedulemesh.domain.request_ids import key_of_content
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.engine.admission import queue
 from schedulemesh.engine.admission.decide import submit
+from schedulemesh.engine.admission.pending import hand_on
 from schedulemesh.engine.explanation.task import explain
 from schedulemesh.engine.lifecycle import agents as lifecycle
 from schedulemesh.engine.lifecycle import eviction, task_ends
@@ -74,6 +75,7 @@ from schedulemesh.engine.messages.queue_facts import ClassLoaded, Ticked
 from schedulemesh.engine.messages.stimulus import Request, Stimulus
 from schedulemesh.engine.placement.strategies import Strategies
 from schedulemesh.engine.preemption.evaluate import evaluate
+from schedulemesh.engine.state.agents import Waiting
 from schedulemesh.engine.state.cohort_updates import loans_within_trees
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.snapshot import past_states
@@ -381,6 +383,8 @@ def _observe_cluster(tx: Transaction, stimulus: s.ClusterObserved) -> None:
         if same and node is not None and report.external_usage in (None, node.external_usage):
             continue
         tx.emit(NodeSeen(report=report, at=tx.now))
+        if node is None:
+            _renew_claims(tx, report.node_id)
     for report in stimulus.nodes:
         observe_drain(tx, report)
     demand = stimulus.external_demand
@@ -390,6 +394,16 @@ def _observe_cluster(tx: Transaction, stimulus: s.ClusterObserved) -> None:
     for node_id in [node_id for node_id in nodes if node_id not in living]:
         tx.emit(NodeLost(node_id=node_id, at=tx.now))
         node_lost(tx, node_id)
+
+
+def _renew_claims(tx: Transaction, node_id: str) -> None:
+    """Have agents that wait for a node take again what they held of it before it was lost for a moment."""
+    waiting = [
+        name
+        for name, agent in tx.state.agents.items()
+        if isinstance(agent.phase, Waiting) and agent.is_on(node_id)
+    ]
+    hand_on(tx, waiting)
 
 
 def _tick(tx: Transaction, _stimulus: s.ClockTicked) -> None:

@@ -9,7 +9,7 @@ from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Pending, Refused
 from schedulemesh.engine.state.agents import Starting, Waiting
-from tests.engine.builders import Mesh, leaving_for, node, pool, shape
+from tests.engine.builders import Mesh, amount, leaving_for, node, pool, shape
 
 
 def evicted(mesh):
@@ -312,3 +312,19 @@ def test_explain_says_for_whom_the_room_is_being_made():
     explained = mesh.engine.explain("second", mesh.now)
     assert f"task {victim}, which is being evicted for task 'first'" in explained.detail
     assert explained.waits_for == (victim,)
+
+
+def test_a_node_that_was_lost_for_a_moment_is_held_again_by_who_waits_for_it():
+    there = node("n1", cpu=4)
+    mesh = Mesh(pool("p", cpu=8), nodes=[there, node("n2", cpu=1)])
+    mesh.run("v", cpu=2, priority=1.0, node_id="n1")
+    mesh.submit("u", cpu=4, priority=9.0)
+    held = mesh.state.cluster.nodes["n1"].allocations["u"].held
+    assert held == amount(cpu=2)
+    mesh.observe(node("n2", cpu=1))
+    mesh.observe(there, node("n2", cpu=1))
+    assert mesh.state.cluster.nodes["n1"].allocations["u"].held == held
+    assert mesh.submit("other", cpu=1, priority=1.0).agent_name == "other"
+    assert mesh.state.agents["other"].node_id == "n2"
+    mesh.slot("u")
+    assert mesh.state.agents["u"].node_id == "n1"
