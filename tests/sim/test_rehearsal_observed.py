@@ -140,7 +140,7 @@ def test_idle_gpus_and_reported_ends_are_rehearsed(order, tmp_path):
     assert_same(recording)
 
 
-@pytest.mark.parametrize("seed", [4, 8])
+@pytest.mark.parametrize("seed", [0, 6])
 def test_all_of_it_is_rehearsed_where_everything_happens(seed, tmp_path):
     recording, seen = recording_of(tmp_path, seed)
     assert {ExternalDemandSeen, GpusIdle, EndMeasured, Ticked} <= seen

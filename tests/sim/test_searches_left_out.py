@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from schedulemesh.engine.admission import decide
+from schedulemesh.engine.admission import needs
 from schedulemesh.engine.admission.ends import Ends
 from schedulemesh.engine.admission.projection import Projection
 from schedulemesh.engine.placement.bundles import Room
@@ -140,7 +140,7 @@ def _searched_anew(sites):
 @pytest.mark.parametrize("seed", range(2))
 def test_a_payment_that_is_kept_is_the_one_that_would_be_computed(monkeypatch, seed):
     kept = ends(seed)
-    monkeypatch.setattr(decide, "pay_with_loans", _paid_anew)
+    monkeypatch.setattr(needs, "pay_with_loans", _paid_anew)
     assert ends(seed) == kept
 
 

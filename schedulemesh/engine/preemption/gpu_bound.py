@@ -1,8 +1,8 @@
 """How many GPUs evictions could free on each node, at most.
 
 The test costs little and says no for most tasks that wait, so that most searches for victims are not made. It
-counts the GPUs of all tasks that may be evicted as far as their classes and their own times say, and of the
-placement groups that nobody uses; devices, other resources, and what is decided agent by agent are left to
+counts the GPUs of all tasks that may be evicted as far as their classes and their own times say, of what is
+leaving anyway, and of the placement groups that nobody uses; devices, other resources, and what is decided agent by agent are left to
 the search. What was counted on a node is kept until something changes there, or the time of a task comes.
 """
 
@@ -15,6 +15,7 @@ import msgspec
 
 from schedulemesh.domain.resources import Resources
 from schedulemesh.engine.placement.group_choice import is_removed_with
+from schedulemesh.engine.placement.leaving import all_leaving
 from schedulemesh.engine.placement.scenario import bundle_allocations
 from schedulemesh.engine.state.groups import MARK
 from schedulemesh.engine.state.mesh_state import MeshState
@@ -74,7 +75,8 @@ class GpuBound:
             counted = on_node.counted.get(kind)
             if counted is None or not counted[0] <= now < counted[1]:
                 counted = self._count(node, on_node)
-            units, until = counted[2], min(until, counted[1])
+            units = counted[2] + self._leaving.get(node.node_id, 0)
+            until = min(until, counted[1])
             for key in on_node.bundles:
                 # A group may change without its nodes.
                 at = self._group_ready_at(key) - _EARLY_S
@@ -121,6 +123,18 @@ class GpuBound:
         """What the groups that nobody uses hold on nodes."""
         groups = self._state.groups.idle()
         return frozenset(key for group in groups for _, key in bundle_allocations(group))
+
+    @cached_property
+    def _leaving(self) -> dict[str, int]:
+        """The GPU units that what is leaving holds, by node; some may be counted as those of tasks, too."""
+        units: dict[str, int] = {}
+        for item in all_leaving(self._state):
+            for node_id, key in item.allocations:
+                node = self._state.cluster.nodes.get(node_id)
+                if node is not None and key in node.allocations:
+                    held = held_by(node.allocations[key]).gpu
+                    units[node_id] = units.get(node_id, 0) + held
+        return units
 
     def _looked_at(self, node: Node) -> _OnNode:
         """What holds GPUs on a node, kept there for its present version."""

@@ -9,6 +9,7 @@ from sqlalchemy import create_engine, update
 
 from schedulemesh.config.settings import HistorySettings
 from schedulemesh.runtime.history_recorder import history_of
+from schedulemesh.runtime.periodic import Loops
 from schedulemesh.runtime.reactor import Reactor
 from schedulemesh.store.history.schema import progress
 from schedulemesh.store.sql import SqlJournal
@@ -24,7 +25,7 @@ def test_a_read_of_a_database_sees_one_state_in_all_its_statements(address):
         journal = SqlJournal(address)
         reactor = await Reactor.recover(journal)
         history = history_of(journal, reactor, HistorySettings())
-        history.start()
+        history.start(Loops())
         assert await history.caught_up(60.0) == 0
         others = create_engine(journal.address.url)
 
