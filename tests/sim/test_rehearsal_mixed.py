@@ -116,7 +116,7 @@ def test_what_a_period_had_from_before_it_is_named(tmp_path):
 
 
 def test_gangs_grow_further_where_there_are_more_nodes(tmp_path):
-    _, recording = recording_of(tmp_path, 1, submitted=("elastic",), only=NOTHING)
+    _, recording = recording_of(tmp_path, 3, submitted=("elastic",), only=NOTHING)
     found = rehearse(recording, Changes(nodes=4, pools={"a": 32, "b": 32}))
     assert found.rehearsed[""].waited_s.mean < found.recorded[""].waited_s.mean
     assert found.rehearsed[""].gpu_hours > found.recorded[""].gpu_hours
