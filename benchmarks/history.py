@@ -24,6 +24,7 @@ from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.messages.queue_facts import TaskQueued
 from schedulemesh.engine.messages.stimuli import ClockTicked, TaskSubmitted
 from schedulemesh.runtime.history_recorder import history_of
+from schedulemesh.runtime.periodic import Loops
 from schedulemesh.runtime.reactor import Reactor
 from schedulemesh.store.history.database import write
 from schedulemesh.store.history.fold import Fold
@@ -130,7 +131,7 @@ async def _recovery_s(path: Path) -> float:
     behind = history_of(journal, reactor, HistorySettings())
     if behind is None:
         raise AssertionError("a journal in a file has a history")
-    behind.start()
+    behind.start(Loops())
     await reactor.step(ClockTicked())
     took = time.perf_counter() - began
     if await behind.caught_up(60.0):

@@ -26,6 +26,7 @@ from schedulemesh.config.settings import HistorySettings
 from schedulemesh.metrics.reactor_times import ReactorTimes
 from schedulemesh.metrics.recorder import Recorder
 from schedulemesh.runtime.history_recorder import HistoryRecorder, history_of
+from schedulemesh.runtime.periodic import Loops
 from schedulemesh.runtime.reactor import Reactor
 from schedulemesh.store.sql import SqlJournal
 
@@ -83,7 +84,7 @@ class _Side:
             steps = await reactor.steps([_submission(number) for number in batch], {})
             await reactor.steps([reported(reactor.engine, step) for step in steps], {})
         if behind is not None:
-            behind.start()
+            behind.start(Loops())
             await side._caught_up()
         return side
 

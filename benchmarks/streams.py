@@ -28,6 +28,7 @@ from schedulemesh.protocol.requests import decode_request
 from schedulemesh.protocol.token_requests import CreateToken, GetTokenHashes
 from schedulemesh.runtime.history_recorder import history_of
 from schedulemesh.runtime.history_service import HistoryService
+from schedulemesh.runtime.periodic import Loops
 from schedulemesh.runtime.reactor import Reactor
 from schedulemesh.store.sql import SqlJournal
 
@@ -125,7 +126,7 @@ async def _supervisor(folder: Path) -> AsyncIterator[_Supervisor]:
     history = history_of(journal, reactor, HistorySettings())
     if history is None:
         raise AssertionError("a journal in a file has a history")
-    history.start()
+    history.start(Loops())
     await history.caught_up(10.0)
     for stimulus in opening(100):
         await reactor.step(stimulus)

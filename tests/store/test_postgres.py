@@ -153,6 +153,7 @@ def test_a_newer_format_is_refused(database):
 def test_a_journal_that_was_removed_meanwhile(database):
     journal, other = SqlJournal(database("a")), SqlJournal(database("a"))
     journal.begin()
+    other.begin(take_over=True)
     other.destroy()
     with pytest.raises(JournalError, match="is over"):
         write(journal, fact(1))

@@ -2,8 +2,9 @@
 
 The test costs little and says no for most tasks that wait, so that most searches for victims are not made. It
 counts the GPUs of all tasks that may be evicted as far as their classes and their own times say, of what is
-leaving anyway, and of the placement groups that nobody uses; devices, other resources, and what is decided agent by agent are left to
-the search. What was counted on a node is kept until something changes there, or the time of a task comes.
+leaving anyway, and of the placement groups that nobody uses; devices, other resources, and what is decided
+agent by agent are left to the search. What was counted on a node is kept until something changes there, or
+the time of a task comes.
 """
 
 from __future__ import annotations
