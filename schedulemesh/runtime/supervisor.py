@@ -469,7 +469,11 @@ class SupervisorService:
         spawn(loop("measurements", MEASURED_EVERY_S, measurements.look))
         spawn(loop("alerts", settings.alerts.interval_s, requests.alerts.evaluate, at_once=True))
         exporting = MetricsExport(running, requests.metric_families).export
-        spawn(loop("metrics_export", EXPORTED_EVERY_S, exporting, ended_by=BackendError))
+        # At once: it notes what is observed from its first round on.
+        exports = loop(
+            "metrics_export", EXPORTED_EVERY_S, exporting, at_once=True, ended_by=BackendError
+        )
+        spawn(exports)
         if settings.health_interval_s is not None:
             check = functools.partial(requests.ensure_health, 2 * POLL_S)
             spawn(loop("health", settings.health_interval_s, check, takes_s=_HEALTH_S))
