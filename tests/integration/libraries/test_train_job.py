@@ -64,6 +64,7 @@ def test_an_evicted_job_resumes_and_ends_with_the_loss_of_an_undisturbed_one(sch
         {"cpu": 2},
         priority=1.0,
         checkpoint_dir=str(tmp_path),
+        grace_s=0.0,  # within 30 s, as by default, the run would come to its end
     )
     assert submitted["success"], submitted
     until(lambda: has_checkpoint(tmp_path), "no checkpoint", 200)
