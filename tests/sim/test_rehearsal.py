@@ -57,7 +57,7 @@ def test_under_the_policy_that_was_in_force_every_decision_is_the_same(name, see
 
 @pytest.mark.parametrize("seed", range(4))
 def test_so_it_is_where_every_action_and_every_tick_comes_at_another_time(seed, tmp_path):
-    jobs = random_jobs(seed, 40, "ab", mean_s=6.0, shorter=15.0)
+    jobs = random_jobs(seed, 44, "ab", mean_s=6.0, shorter=15.0)
     policy = list(POLICIES.values())[seed]
     uneven = functools.partial(UnevenWorld, seed=seed)
     world = recorded_world(jobs, policy, Timing(start_s=1.0, end_s=0.5, save_s=2.0), world=uneven)
@@ -65,13 +65,13 @@ def test_so_it_is_where_every_action_and_every_tick_comes_at_another_time(seed, 
     written(world, tmp_path / "mesh.sqlite")
     found = rehearse(open_history(str(tmp_path / "mesh.sqlite")))
     assert found.check.differences == ()
-    assert found.check.same == found.check.decisions >= 60
+    assert found.check.same == found.check.decisions > 60
     assert found.rehearsed == found.recorded
     assert found.recorded[""].preemptions > 5
 
 
 # 29 and 37 end during evictions; in 30 a process dies while it starts.
-@pytest.mark.parametrize("seed", [0, 2, 30, 32, 37, 38])
+@pytest.mark.parametrize("seed", [0, 1, 2, 29, 30, 32, 37, 38])
 def test_so_it_is_where_clients_operators_and_nodes_intervene(seed, tmp_path):
     jobs = random_jobs(seed, 40, "ab", mean_s=6.0, shorter=15.0)
     disturbed = functools.partial(DisturbedWorld, seed=seed, pause_s=8.0)
@@ -81,9 +81,14 @@ def test_so_it_is_where_clients_operators_and_nodes_intervene(seed, tmp_path):
     written(world, tmp_path / "mesh.sqlite")
     found = rehearse(open_history(str(tmp_path / "mesh.sqlite")))
     assert found.check.differences == ()
-    assert found.check.same == found.check.decisions > 30
+    assert found.check.same == found.check.decisions
     assert found.check.left_out == {}
-    assert len(world.happened) == 10
+    if seed not in (
+        1,
+        29,
+    ):  # kept for how they end; in 1 little is decided, and in 29 one kind is missing
+        assert found.check.decisions > 30
+        assert len(world.happened) == 10
 
 
 @pytest.mark.parametrize("seed", range(2))
