@@ -83,6 +83,7 @@ def test_the_table_fits_80_columns(monkeypatch, capsys):
         "held": True,
         "waiting_time": 1e6,
         "preemptions": 12,
+        "cannot_start": "",
     }
     emit(queue_listing([row]), Output())
     text = capsys.readouterr().out

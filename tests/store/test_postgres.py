@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import create_engine, text
 
+from schedulemesh.engine.messages.facts import FORMAT_VERSION
 from schedulemesh.errors import JournalError
 from schedulemesh.protocol.agents import key_of
 from schedulemesh.store.journal import InDoubtError
@@ -143,7 +144,8 @@ def test_a_newer_format_is_refused(database):
     execute(address, "UPDATE schedulemesh_meta SET value = value + 1")
     try:
         with pytest.raises(
-            JournalError, match="has format 2, this ScheduleMesh reads formats 1 to 1"
+            JournalError,
+            match=f"has format {FORMAT_VERSION + 1}, this ScheduleMesh reads formats 1 to {FORMAT_VERSION}",
         ):
             SqlJournal(address)
     finally:
