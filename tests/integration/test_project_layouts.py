@@ -66,7 +66,7 @@ def under_the_scheduler(mesh, folders):
     for name, layout in LAYOUTS.items():
         given = {"working_dir": folders[name], "runtime_env": environment(layout), "queue": True}
         assert mesh.submit_job(name, layout.entrypoint, "p", {"cpu": 2}, **given)["success"]
-    assert mesh.wait(list(LAYOUTS), timeout=240)["pending"] == []
+    assert mesh.wait(list(LAYOUTS), timeout=600)["pending"] == []
     return {name: (code_of(mesh, name), printed("".join(mesh.job_logs(name)))) for name in LAYOUTS}
 
 
@@ -78,6 +78,8 @@ def code_of(mesh, name):
         return failed.exit_code
 
 
+# Twice as many jobs as there are layouts, one after another where processes start slowly.
+@pytest.mark.timeout(1300)
 def test_projects_find_what_they_find_under_ray_job_submit(scheduler, folders):
     scheduler.ensure_pool("p", resources={"cpu": 8})
 
