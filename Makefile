@@ -71,8 +71,7 @@ smoke: $(OLDEST)/.done ## Run the smoke tests on the oldest supported Ray; its o
 check: format lint types contracts test ## Everything that must pass before a commit
 
 format: $(VENV)/.dev
-	$(BIN)/isort --check-only --quiet schedulemesh tests examples benchmarks
-	$(BIN)/black --check --quiet schedulemesh tests examples benchmarks
+	$(BIN)/ruff format --check --quiet schedulemesh tests examples benchmarks
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check schedulemesh tests examples benchmarks

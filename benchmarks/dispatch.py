@@ -85,12 +85,16 @@ def _moves():
     flat = ParallelLayout.of(dp=RANKS)
     pairs = ParallelLayout.of(tp=RANKS // 2, dp=2)
     zigzag = Shard(1, zigzag=True)
-    yield "a weight of one stage, train → rollout", Sharding.of(
-        train, tp=0, pp=Stage(3)
-    ), Sharding.of(rollout, tp=1)
+    yield (
+        "a weight of one stage, train → rollout",
+        Sharding.of(train, tp=0, pp=Stage(3)),
+        Sharding.of(rollout, tp=1),
+    )
     yield "FSDP → tp=8, dp=128", Sharding.of(flat, dp=0), Sharding.of(rollout, tp=0)
-    yield "a batch, dp=1024 → dp=8, cp=2 zigzag", Sharding.of(flat, dp=0), Sharding.of(
-        train, dp=0, cp=zigzag
+    yield (
+        "a batch, dp=1024 → dp=8, cp=2 zigzag",
+        Sharding.of(flat, dp=0),
+        Sharding.of(train, dp=0, cp=zigzag),
     )
     yield "all to all (1,048,576 transfers)", Sharding.of(flat, dp=0), Sharding.of(flat, dp=1)
     yield "all to all from two replicas", Sharding.of(pairs, tp=0), Sharding.of(flat, dp=1)

@@ -97,9 +97,9 @@ class FullCluster:
         submission = self._incoming(8)
         took = timed_ms(lambda: self.engine.handle(submission, 10_000.0 + self._now))
         outcome = self.engine.handle(submission, 10_000.0 + self._now).outcome
-        assert isinstance(
-            outcome, Refused
-        ), f"victims were found where none may be evicted: {outcome}"
+        assert isinstance(outcome, Refused), (
+            f"victims were found where none may be evicted: {outcome}"
+        )
         return took
 
     def churn(self, tasks: int) -> None:

@@ -222,9 +222,7 @@ def _text(seconds: float | None) -> str | None:
 _PARSERS: Mapping[str, Callable[[object], object]] = {
     "role": lambda given: parse_role(given).value,
     "pools": _pools,
-    "max_priority": lambda given: (
-        None if given is None else parse_priority(given, "max_priority")
-    ),
+    "max_priority": lambda given: None if given is None else parse_priority(given, "max_priority"),
     "evict_pools": lambda given: None if given is None else _pools(given),
     "label_values": _label_values,
     "least_max_preemptions": lambda given: (

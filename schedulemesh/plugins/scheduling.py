@@ -58,17 +58,21 @@ class SchedulingStrategyPlugin:
     """
 
     def score(
-        self, task: TaskView, resources: ResourceDomain  # noqa: ARG002  # for those who override it
+        self,
+        task: TaskView,
+        resources: ResourceDomain,
     ) -> float | None:
         """How well the candidate suits the task: a finite number; the highest is chosen."""
         return None
 
-    def priority(self, task: TaskView) -> float | None:  # noqa: ARG002
+    def priority(self, task: TaskView) -> float | None:
         """The priority that a submitted task is admitted with: a finite number."""
         return None
 
     def preemption_policy(
-        self, high_priority_task: TaskView, low_priority_task: TaskView  # noqa: ARG002
+        self,
+        high_priority_task: TaskView,
+        low_priority_task: TaskView,
     ) -> bool | None:
         """Whether the incoming (first) task may evict the running (second) one.
 

@@ -96,14 +96,18 @@ class AlertMonitor:
         known = [(rule.id, rule.severity.value, state) for rule in self.rules for state in _COUNTED]
         keys = dict.fromkeys([*known, *counts])
         yield c.ALERTS, [Sample((r, s, state.value), counts[r, s, state]) for r, s, state in keys]
-        yield c.ALERT_DELIVERIES, [
-            Sample((outbox.name, outcome), count)
-            for outbox in self._outboxes
-            for outcome, count in outbox.counts().items()
-        ]
-        yield c.ALERT_DELIVERIES_WAITING, [
-            Sample((outbox.name,), len(outbox.waiting())) for outbox in self._outboxes
-        ]
+        yield (
+            c.ALERT_DELIVERIES,
+            [
+                Sample((outbox.name, outcome), count)
+                for outbox in self._outboxes
+                for outcome, count in outbox.counts().items()
+            ],
+        )
+        yield (
+            c.ALERT_DELIVERIES_WAITING,
+            [Sample((outbox.name,), len(outbox.waiting())) for outbox in self._outboxes],
+        )
 
     async def end(self, now: float) -> None:
         """Resolve all alerts, because the scheduler ends, and deliver that if receivers take it at once."""

@@ -32,9 +32,9 @@ def test_the_defaults_are_the_documented_ones():
     assert (spec.reuse, spec.strategy, spec.node_labels) == (True, "SPREAD", {})
     assert (spec.entitled_above, spec.entitled_labels, spec.warm) == (5.0, (), None)
     assert (spec.fill_target, spec.autoscale) == (False, False)
-    assert (
-        parse_groups({"max_dynamic_pgs": 3}, "PACK").max_dynamic == 3
-    ), "enable goes without saying"
+    assert parse_groups({"max_dynamic_pgs": 3}, "PACK").max_dynamic == 3, (
+        "enable goes without saying"
+    )
 
 
 def test_the_documented_pool():

@@ -261,8 +261,9 @@ def test_a_destination_without_data_is_all_padding():
 
 
 def test_a_scalar_moves_too():
-    one, many = Sharding.of(ParallelLayout.of(dp=1)), Sharding.of(
-        ParallelLayout.of(dp=3), dp=Primary()
+    one, many = (
+        Sharding.of(ParallelLayout.of(dp=1)),
+        Sharding.of(ParallelLayout.of(dp=3), dp=Primary()),
     )
     found = apply_plan(plan(one, many, ()), [np.array(5.0)])
     assert found[0] == 5.0

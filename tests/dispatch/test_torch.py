@@ -30,8 +30,9 @@ def test_tensors_are_split_and_joined_like_arrays(data):
 @given(st.data())
 def test_tensors_are_resharded(data):
     shape = data.draw(shapes())
-    source, destination = data.draw(shardings(shape, SPLITTING)), data.draw(
-        shardings(shape, ALL_MODES)
+    source, destination = (
+        data.draw(shardings(shape, SPLITTING)),
+        data.draw(shardings(shape, ALL_MODES)),
     )
     whole = torch.arange(count(shape), dtype=torch.int32).reshape(shape)
     made = plan(source, destination, whole.shape, itemsize=whole.element_size())

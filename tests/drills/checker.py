@@ -75,7 +75,9 @@ class Checker:
         self.workload.pause()
         until(
             lambda: self.workload.is_idle,
-            lambda: f"still pending: {[vars(c.pending) for c in self.workload.clients if c.pending]}",
+            lambda: (
+                f"still pending: {[vars(c.pending) for c in self.workload.clients if c.pending]}"
+            ),
             FAILS_AFTER_S,
         )
         until(

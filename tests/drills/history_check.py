@@ -15,13 +15,8 @@ _WRITTEN_WITHIN_S = 60.0
 _PAGE = 5_000
 #: Events that say that facts are missing.
 _MISSING = frozenset(("gap", "found", "unknown"))
-_BEGINS, _ENDS = ("admitted", "registered"), (
-    "completed",
-    "failed",
-    "cancelled",
-    "lost",
-    "preempted",
-)
+_BEGINS = ("admitted", "registered")
+_ENDS = ("completed", "failed", "cancelled", "lost", "preempted")
 
 
 def history_inconsistencies(mesh: RayScheduler, expected: Expected) -> list[str]:

@@ -17,9 +17,9 @@ def test_the_published_allocation_is_reproduced(policy):
 
 def test_a_random_node_does_about_as_badly_as_published():
     run = replay("01-Random", SEED)
-    assert (
-        run.difference <= 1.0
-    ), run  # our random numbers are not the published ones; their seeds differ by 0.8
+    assert run.difference <= 1.0, (
+        run
+    )  # our random numbers are not the published ones; their seeds differ by 0.8
 
 
 def test_the_cluster_is_the_one_of_the_trace():

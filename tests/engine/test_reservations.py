@@ -6,9 +6,8 @@ import os
 from itertools import product
 
 import pytest
-from hypothesis import assume
+from hypothesis import assume, settings
 from hypothesis import given as given_that
-from hypothesis import settings
 from hypothesis import strategies as st
 from msgspec import structs
 

@@ -471,7 +471,9 @@ def run(scheduler: RayScheduler, other: RayScheduler, calls: int, seed: int) -> 
                 (
                     fuzz.raw
                     if number % 8 == 7
-                    else fuzz.construct if number % 50 == 1 else fuzz.call
+                    else fuzz.construct
+                    if number % 50 == 1
+                    else fuzz.call
                 )()
             except Exception as error:
                 raise AssertionError(f"seed {seed}, call {number}") from error

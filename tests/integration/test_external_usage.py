@@ -60,9 +60,9 @@ def test_capacity_that_other_workloads_just_took_is_refused_within_seconds(sched
         assert answer["reason"] == "cluster_out_of_resources"
         told = "of cpu 8 there, other Ray work holds 7, ScheduleMesh 0, and it needs 2"
         assert told in answer["error"]
-    assert (
-        took < scheduler.get_preemption_policy()["policy"]["start_timeout"] / 2
-    ), "it waited for room"
+    assert took < scheduler.get_preemption_policy()["policy"]["start_timeout"] / 2, (
+        "it waited for room"
+    )
     assert_nothing_held(scheduler)
     (node,) = scheduler.cluster_snapshot()["nodes"]
     assert node["free"]["cpu"] == 1.0, "the node state has it from now on"

@@ -381,7 +381,8 @@ def test_the_supervisor_never_loads_user_code(pool, tmp_path):
 def test_the_demo_of_a_script_is_main(tmp_path, namespace):
     """Classes of a script's own ``__main__`` are shipped, from any folder."""
     script = tmp_path / "job.py"
-    script.write_text(textwrap.dedent(f"""
+    script.write_text(
+        textwrap.dedent(f"""
         import ray
         from schedulemesh.core import RayScheduler
         from beside import TWICE
@@ -396,7 +397,8 @@ def test_the_demo_of_a_script_is_main(tmp_path, namespace):
         agent = scheduler.create_agent("a", "pool", Mine)["agent"]["handle"]
         print(ray.get(agent.double.remote(21)))
         scheduler.shutdown()
-        """))
+        """)
+    )
     (tmp_path / "beside.py").write_text("TWICE = 2\n")
     address = ray.get_runtime_context().gcs_address
     done = subprocess.run(

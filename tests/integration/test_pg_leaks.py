@@ -137,8 +137,10 @@ def test_groups_in_ray_match_the_state_after_many_rounds(make_scheduler, namespa
     until(lambda: not scheduler.list_agents()["agents"], f"LEAK_SEED={seed}: agents stay")
     scheduler.resize_pool("pool")
     until(
-        lambda: [g["reserved"] for g in groups_of(scheduler)] == [True] * 2
-        and same_groups_as_ray(scheduler, namespace),
+        lambda: (
+            [g["reserved"] for g in groups_of(scheduler)] == [True] * 2
+            and same_groups_as_ray(scheduler, namespace)
+        ),
         lambda: f"LEAK_SEED={seed}: {groups_of(scheduler)}, {groups_in(namespace)}",
     )
     # What a task that was evicted here has freed is held for this client for a while.
@@ -150,8 +152,9 @@ def test_groups_in_ray_match_the_state_after_many_rounds(make_scheduler, namespa
     assert_nothing_held(scheduler)
     # What Ray returned late counted as external usage, until nothing has changed for a second.
     until(
-        lambda: node_of(scheduler)["free"]["cpu"]
-        == node_of(scheduler)["total"]["cpu"] - 2 * ONE["cpu"],
+        lambda: (
+            node_of(scheduler)["free"]["cpu"] == node_of(scheduler)["total"]["cpu"] - 2 * ONE["cpu"]
+        ),
         lambda: f"LEAK_SEED={seed}: {node_of(scheduler)}",
     )
     node = node_of(scheduler)

@@ -223,8 +223,9 @@ def test_a_killed_supervisor_costs_no_client_an_event(following, scheduler):
     began = ["supervisor_started", "supervisor_started"]
     for client in following:
         until(
-            lambda client=client: [r["kind"] for r in client.rows if r["kind"] == began[0]]
-            == began,
+            lambda client=client: (
+                [r["kind"] for r in client.rows if r["kind"] == began[0]] == began
+            ),
             "the restart is not in the stream",
             60,
         )

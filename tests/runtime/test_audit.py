@@ -306,7 +306,9 @@ def test_no_number_of_other_changes_pushes_changes_of_the_rules_out(call, token,
     assert len(log.all()) - 4 == (
         50_000
         if outcome == "done" and call == "change_policy"
-        else 500 if outcome == "refused" else 1_000
+        else 500
+        if outcome == "refused"
+        else 1_000
     )
 
 

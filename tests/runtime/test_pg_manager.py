@@ -156,8 +156,7 @@ def test_after_a_recovery_orphans_are_removed_and_the_rest_adopted(backend, grou
             "3" * 36: view("moved", ray_id="3" * 36, node_ids=("a", "c")),
             "4" * 36: view("pending", "PENDING", ("", ""), ray_id="4" * 36),
             "5" * 36: GroupView(ray_id="5" * 36, name="a user's", state="CREATED", node_ids=("a",)),
-            "6"
-            * 36: GroupView(
+            "6" * 36: GroupView(
                 ray_id="6" * 36,
                 name="schedulemesh:mesh@another:group:known",
                 state="CREATED",

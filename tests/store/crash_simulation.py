@@ -352,9 +352,9 @@ class CrashSimulation:
             return
         key = (instruction.agent.name, instruction.incarnation)
         if not instruction.adopt:
-            assert instruction.agent.name not in {
-                name for name, _ in self.processes
-            }, "the agent would run twice"
+            assert instruction.agent.name not in {name for name, _ in self.processes}, (
+                "the agent would run twice"
+            )
             if self.rng.random() < 0.15:
                 self.step(
                     s.AgentStartFailed(

@@ -63,10 +63,11 @@ def preserve(handler: bytes, task: bytes, started_at: float, limit_bytes: int) -
 
 def restore(handler: bytes, saved: bytes) -> bytes:
     """Call a restorer with the saved state: Handled."""
-    return _handled(
-        lambda: _function(handler)(public_state(msgspec.msgpack.decode(saved, type=SavedState)))
-        and None
-    )
+
+    def call() -> None:
+        _function(handler)(public_state(msgspec.msgpack.decode(saved, type=SavedState)))
+
+    return _handled(call)
 
 
 def _function(handler: bytes) -> UserFunction:
