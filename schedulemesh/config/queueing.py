@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Hashable
 from typing import Any
 
 import msgspec
@@ -84,6 +85,22 @@ class QueuePolicy(msgspec.Struct, frozen=True, kw_only=True):
     def orders_by_estimates(self) -> bool:
         """Whether the order depends on estimates."""
         return self.estimates and self.order in BY_REMAINING
+
+    @property
+    def is_by_priority(self) -> bool:
+        """Whether within a pool the highest priority comes first, apart from tasks that were put first."""
+        return self.order in ("priority", "dominant_share") and not self.ageing_per_hour
+
+    @property
+    def ordering(self) -> tuple[Hashable, ...]:
+        """What the order values of tasks depend on: with another one they are not compared."""
+        return (
+            self.order,
+            self.ageing_per_hour,
+            self.las_limits_s,
+            self.las_smaller_first,
+            self.orders_by_estimates,
+        )
 
     @property
     def las_limits_s(self) -> tuple[float, ...]:

@@ -60,8 +60,7 @@ class Reason(Code):
     EXCEEDS_POOL_CAPACITY = (
         "exceeds_pool_capacity",
         (
-            "The request asks for more than the whole quota of its pool. Ask for less, or resize "
-            "the pool."
+            "The request asks for more than the whole quota of its pool. Ask for less, or resize the pool."
         ),
     )
     CLUSTER_OUT_OF_RESOURCES = (
@@ -323,15 +322,13 @@ class Reason(Code):
     NOT_RESTARTABLE = (
         "not_restartable",
         (
-            "The agent was given object references within its arguments, so it cannot be created "
-            "again."
+            "The agent was given object references within its arguments, so it cannot be created again."
         ),
     )
     NOT_RESUBMITTABLE = (
         "not_resubmittable",
         (
-            "The task was only registered, and its pool has no restorer, so nothing can start it "
-            "again."
+            "The task was only registered, and its pool has no restorer, so nothing can start it again."
         ),
     )
 
@@ -343,8 +340,7 @@ class Reason(Code):
     JOURNAL_UNAVAILABLE = (
         "journal_unavailable",
         (
-            "The journal cannot be written or read at present; nothing was changed. Try again "
-            "when it can."
+            "The journal cannot be written or read at present; nothing was changed. Try again when it can."
         ),
     )
     HISTORY_UNAVAILABLE = (
@@ -357,8 +353,7 @@ class Reason(Code):
     INTERNAL_ERROR = (
         "internal_error",
         (
-            "The scheduler failed at this request, and its log says why; other requests are not "
-            "affected."
+            "The scheduler failed at this request, and its log says why; other requests are not affected."
         ),
     )
 
@@ -391,6 +386,10 @@ class Reason(Code):
     EXCEEDS_LOST_WORK_BUDGET = (
         "exceeds_lost_work_budget",
         "Its eviction would lose more work than `lost_work_budget` leaves to its pool this hour.",
+    )
+    CAME_FIRST = (
+        "came_first",
+        "It started while the incoming task waited, because it came first in the order of the queue.",
     )
     VETOED_BY_STRATEGY = ("vetoed_by_strategy", "A [strategy](../plugins.md) keeps it.")
     WOULD_NOT_MAKE_ROOM = (

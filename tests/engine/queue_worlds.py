@@ -9,6 +9,7 @@ what docs/queueing.md, docs/lending.md, docs/gangs.md and docs/preemption_guide.
   queue, whoever stands before it;
 - *starts*: what fits starts, and no node is kept for a task whose quota comes nobody knows when;
 - *in_vain*: nobody is evicted while what is leaving and is promised to nobody would be enough;
+- *came_first*: nobody is evicted by the rules for a task of its pool that it has passed in the queue;
 - *restless*: evictions stop when nothing changes any more;
 - *promises*: what ``explain`` announces for the next seconds happens, and a start reserved by exact durations
   comes in time.
@@ -33,6 +34,7 @@ from schedulemesh.domain.agent import GangSpec
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources, sum_of
 from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.messages import instructions as i
+from schedulemesh.engine.messages import queue_facts as q
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.state.agents import Agent, Ending, Running, Waiting
 from schedulemesh.engine.state.queue import QueuedTask
@@ -81,6 +83,8 @@ class World:
         self._numbers = itertools.count()
         self._works: dict[str, Work] = {}
         self._ordered: set[tuple[str, int]] = set()
+        #: Who waited behind each task when it started from the queue, and waits since.
+        self._passed: dict[str, set[str]] = {}
         #: Since when a condition holds that may not last.
         self._since: dict[tuple[str, str], float] = {}
         self._settled_at = 0.0
@@ -167,10 +171,12 @@ class World:
     def _tell(self, act: Callable[[], Any]) -> Any:
         """Something happens: check what follows, and let the executor begin what it is told."""
         leaving = Leaving(self)
+        orders = {name: self._order_of(name) for name in self.pools}
         seen = len(self.mesh.facts)
         result = act()
         new = self.mesh.facts[seen:]
         self._check_evictions(leaving, new)
+        self._check_order(orders, new)
         self._check_capacity()
         self._execute()
         return result
@@ -211,7 +217,7 @@ class World:
     def _disturb(self) -> None:
         self._settled_at = self.now + UNSETTLED_S
         roll, mesh = self.dice, self.mesh
-        kind = roll.choice(("drain", "quota", "limit", "cancel", "hold", "node"))
+        kind = roll.choice(("drain", "quota", "limit", "cancel", "hold", "front", "front", "node"))
         if kind == "drain":
             node_id = roll.choice(sorted(self.nodes))
             drained = node_id not in mesh.state.drains.nodes
@@ -226,6 +232,8 @@ class World:
             task_id = roll.choice(waiting)
             if kind == "cancel":
                 self._tell(lambda: mesh.cancel(task_id))
+            elif kind == "front":
+                self._tell(lambda: mesh.change(task_id, to_front=True))
             else:
                 self._tell(lambda: mesh.change(task_id, held=True))
                 self._at(30.0, lambda: self._release(task_id))
@@ -390,6 +398,32 @@ class World:
             victims = ", ".join(victim.task_id for victim in first.evicting)
             text = f"{first.agent.name} evicts {victims}; what leaves {where} is enough"
             self._violated("in_vain", text)
+
+    def _order_of(self, pool_name: str) -> list[str]:
+        """The tasks of a pool that may start, in their order."""
+        tasks = self.mesh.state.queue.of_pool(pool_name)
+        return [task.task_id for task in tasks if task.queue_class and not task.spec.extra_of]
+
+    def _check_order(self, orders: dict[str, list[str]], facts: Iterable[Any]) -> None:
+        """Who starts from the queue has passed those behind it, until they start or are put before it."""
+        rules = ("same_pool_preemption", "label_based_preemption")
+        for fact in facts:
+            if isinstance(fact, f.AgentAdmitted) and fact.task is not None:
+                task_id, order = fact.task.task_id, orders[fact.task.pool_name]
+                for victim in fact.evicting:
+                    passed = task_id in self._passed.get(victim.task_id, ())
+                    if passed and victim.reason.value in rules:
+                        text = f"{victim.task_id} is evicted for {task_id}, which it has passed"
+                        self._violated("came_first", text)
+                self._has_turn(task_id)
+                behind = order[order.index(task_id) + 1 :] if task_id in order else ()
+                self._passed[task_id] = set(behind)
+            elif isinstance(fact, q.QueuePlaceChanged):
+                self._has_turn(fact.task_id)
+
+    def _has_turn(self, task_id: str) -> None:
+        for passed in self._passed.values():
+            passed.discard(task_id)
 
     def _check_waiting(self) -> None:
         state = self.mesh.state

@@ -7,6 +7,7 @@ import os
 import pytest
 
 from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.preemption.limits import Limits
 from tests.engine.builders import Mesh, node, pool
 from tests.engine.queue_worlds import Leaving, Violation, World, violations_of
 
@@ -43,3 +44,22 @@ def test_an_eviction_beside_leaving_capacity_would_be_noticed():
     assert leaving.place_for("p", incoming) == "a"
     larger = world.mesh.submission("new", cpu=3).agent
     assert leaving.place_for("p", larger) is None
+
+
+@pytest.mark.parametrize("spares", [True, False])
+def test_an_eviction_by_a_task_that_was_passed_would_be_noticed(spares, monkeypatch):
+    if not spares:
+        monkeypatch.setattr(Limits, "came_first", frozenset())
+    world = World("any")
+    world.mesh = mesh = Mesh(pool("p", cpu=4), nodes=[node("a", cpu=4)])
+    world.nodes, world.pools = {"a": node("a", cpu=4)}, ["p"]
+    mesh.order_by(order="fifo")
+    mesh.run("busy", cpu=4, priority=50.0)
+    for name, priority in (("low", 1.0), ("high", 9.0)):
+        mesh.now += 1.0
+        world._tell(lambda n=name, p=priority: mesh.queue(n, cpu=4, priority=p))
+    mesh.now += 1.0
+    world._tell(lambda: mesh.complete("busy"))
+    mesh.report("low")
+    world._tell(lambda: mesh.tick(1))
+    assert [violation.rule for violation in world.violations] == ([] if spares else ["came_first"])

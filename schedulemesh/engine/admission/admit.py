@@ -27,6 +27,7 @@ from schedulemesh.engine.messages.instructions import EvictAgent, StartAgent
 from schedulemesh.engine.messages.outcomes import Accepted, Pending
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.placement.group_choice import Assignment, GroupRequest, NoAssignment
+from schedulemesh.engine.preemption.limits import Limits
 from schedulemesh.engine.preemption.rules import Incoming
 from schedulemesh.engine.preemption.search import Plan
 from schedulemesh.engine.preemption.victims import VictimAgent, evicted_tasks
@@ -36,6 +37,8 @@ from schedulemesh.engine.state.gangs import members_running
 from schedulemesh.engine.state.groups import Group, GroupPhase
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
+from schedulemesh.engine.state.queue import QueuedTask
+from schedulemesh.engine.state.queue_classes import QueueClass
 from schedulemesh.engine.state.quota import Payment
 from schedulemesh.engine.transaction import Transaction
 
@@ -66,6 +69,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     counts_leaving: bool = True
     #: Whether only extra members of elastic gangs may be evicted.
     only_extras: bool = False
+    #: The task where it waits in the queue; None: it is submitted now.
+    waiting: QueuedTask | None = None
 
     @property
     def unassigned(self) -> bool:
@@ -76,6 +81,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def fits_now(self) -> bool:
         """Whether it has quota and a place to run, and nobody must leave."""
         return not self.payment.short and not self.unassigned
+
+    def limits(self, state: MeshState, now: float) -> Limits:
+        """What limits the evictions for it."""
+        return Limits(state, self.pool_name, now, self.waiting)
 
     def incoming(self, state: MeshState) -> Incoming:
         """The task as the preemption rules see it; an agent without a task has the default priority."""
@@ -194,6 +203,7 @@ def admit(tx: Transaction, request: Request, plan: Plan | None) -> Pending:
         state_key=stimulus.state_key,
         choose_node=stimulus.choose_node,
         attempts=stimulus.attempts,
+        order_value=_order_value(state, request.waiting),
     )
     assignment = _assignment(request, plan)
     if assignment is not None:
@@ -205,6 +215,27 @@ def admit(tx: Transaction, request: Request, plan: Plan | None) -> Pending:
     if isinstance(state.agents[agent.name].phase, Starting):
         tx.instruct(start_instruction(state, agent.name))
     return Pending(agent_name=agent.name)
+
+
+def _order_value(state: MeshState, waiting: QueuedTask | None) -> float | None:
+    """See ``AgentAdmitted.order_value``. Nobody waits for extra members of gangs, so they pass nobody."""
+    if waiting is None or waiting.spec.extra_of:
+        return None
+    value, *_ = entry = state.queue.entry(waiting)
+    if waiting.front:
+        return value
+    if state.queue.policy.is_by_priority and not state.preemption.ranks.ranks:
+        return None
+    classes = state.queue.pools[waiting.pool_name].classes.values()
+    passed = (c for c in classes if _outranks(state, c, waiting) and c.entries[-1] > entry)
+    return value if any(passed) else None
+
+
+def _outranks(state: MeshState, queue_class: QueueClass, task: QueuedTask) -> bool:
+    """Whether tasks of a class have a higher priority than this one, or come before it by a label rule."""
+    if queue_class.priority > task.spec.priority:
+        return True
+    return bool(state.preemption.ranks.rank(queue_class.labels, task.spec.labels))
 
 
 def _allocate_on_node(

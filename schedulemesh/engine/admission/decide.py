@@ -50,6 +50,7 @@ from schedulemesh.engine.preemption.victims import evicted_tasks
 from schedulemesh.engine.state.agents import Preempted
 from schedulemesh.engine.state.gangs import core_runs
 from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.engine.transaction import Transaction
 from schedulemesh.plugins.scheduling import TaskView
 
@@ -134,6 +135,7 @@ def understand(tx: Transaction, stimulus: TaskSubmitted) -> Request | Refused:
         payment=payment,
         node=node,
         by_node=by_node and node is None,
+        waiting=waiting_task(state, stimulus),
     )
 
 
@@ -164,6 +166,7 @@ def _in_a_group(
         by_node=False,
         group_request=asked,
         assignment=assignment,
+        waiting=waiting_task(state, stimulus),
     )
 
 
@@ -179,11 +182,17 @@ def _invalid(state: MeshState, stimulus: TaskSubmitted) -> Refused | None:
     return _duplicate(state, stimulus) or without_parent(state, stimulus.task)
 
 
+def waiting_task(state: MeshState, stimulus: TaskSubmitted) -> QueuedTask | None:
+    """The task of a submission that waits in the queue; None: it is submitted now."""
+    task = stimulus.task
+    waiting = None if task is None else state.queue.by_id.get(task.task_id)
+    return waiting if waiting is not None and waiting.submission is stimulus else None
+
+
 def _duplicate(state: MeshState, stimulus: TaskSubmitted) -> Refused | None:
     """The refusal of a task id or an agent name that is taken, or of a Ray job that is adopted already."""
     task, agent = stimulus.task, stimulus.agent
-    waiting = None if task is None else state.queue.by_id.get(task.task_id)
-    served = waiting is not None and waiting.submission is stimulus
+    served = waiting_task(state, stimulus) is not None
     if (
         task is not None
         and not served
@@ -234,7 +243,7 @@ def _decide(tx: Transaction, request: Request) -> RequestOutcome:
             return would_run(tx.state, allowed, None)
         return admit(tx, allowed, None)
     veto = veto_for(tx, request)
-    limits = Limits(tx.state, request.pool_name, tx.now)
+    limits = request.limits(tx.state, tx.now)
     plan = plan_for(tx, request, veto, limits)
     if plan is None:
         return _no_victim(tx, request, veto, limits)
@@ -328,8 +337,11 @@ def sufficient_priority_for(tx: Transaction, request: Request) -> float | None:
         again = understand(tx, msgspec.structs.replace(stimulus, task=raised))
         if isinstance(again, Refused) or again.fits_now:
             return None if isinstance(again, Refused) else ()
-        limits = Limits(tx.state, again.pool_name, tx.now)
-        plan = evict(tx, again, None, limits, known)
+        if (waiting := request.waiting) is not None:
+            submission = msgspec.structs.replace(waiting.submission, task=raised)
+            waiting = msgspec.structs.replace(waiting, submission=submission)
+            again = msgspec.structs.replace(again, waiting=waiting)
+        plan = evict(tx, again, None, again.limits(tx.state, tx.now), known)
         return None if plan is None else evicted_tasks(plan.victims)
 
     def lowest_top() -> float:

@@ -86,7 +86,7 @@ def _end_others(
     """
     if tx.state.elastic and not request.only_extras:
         few = msgspec.structs.replace(request, only_extras=True)
-        plan = _end_others(tx, few, veto, Limits(tx.state, request.pool_name, tx.now), known)
+        plan = _end_others(tx, few, veto, request.limits(tx.state, tx.now), known)
         if plan is not None:
             return plan
     if request.only_reclaims:
@@ -180,7 +180,7 @@ def _may_claim(tx: Transaction, request: Request, veto: PluginVeto | None) -> bo
         if entry is None or not state.queue.any_before(entry):
             return True
     alone = msgspec.structs.replace(request, counts_leaving=False)
-    limits = Limits(state, request.pool_name, tx.now)
+    limits = request.limits(state, tx.now)
     return _end_others(tx, alone, veto, limits, KnownNodes()) is not None
 
 

@@ -30,7 +30,7 @@ from schedulemesh.engine.messages.stimuli import (
     TaskSubmitted,
 )
 from schedulemesh.engine.state.long_waits import PROMOTED
-from schedulemesh.engine.state.queue import QueuedTask
+from schedulemesh.engine.state.queue import QueuedTask, front_of
 from schedulemesh.engine.transaction import Transaction
 
 #: Refusals that only say that a task does not fit now: it may wait in the queue.
@@ -112,14 +112,15 @@ def change_policy(tx: Transaction, stimulus: QueuePolicyChangeRequested) -> Requ
 
 def change_queued(tx: Transaction, stimulus: QueuedTaskChanged) -> RequestOutcome:
     """Hold or release a queued task, change its priority, or move it to the front."""
-    queue = tx.state.queue
+    queue, running = tx.state.queue, tx.state.running
     task = queue.by_id.get(stimulus.task_id)
     if task is None:
         return _not_queued(tx, stimulus.task_id)
     held = task.held if stimulus.held is None else stimulus.held
     priority = task.spec.priority if stimulus.priority is None else stimulus.priority
     least = PROMOTED if queue.policy.promote_after_s else 0
-    front = max(queue.last_front, least) + 1 if stimulus.to_front else task.front
+    started = (front_of(running.by_id[task_id]) for task_id in running.ordered)
+    front = max(queue.last_front, least, *started) + 1 if stimulus.to_front else task.front
     if (held, priority, front) == (task.held, task.spec.priority, task.front):
         return Done(change=Change.UNCHANGED)
     tx.emit(

@@ -230,7 +230,7 @@ def start_with_evictions(
     tx: Transaction, task: QueuedTask, request: Request, *, behind: bool = False
 ) -> Tried:
     """Start a task for which others are evicted. ``behind``: others of its pool come before it."""
-    limits = Limits(tx.state, request.pool_name, tx.now)
+    limits = request.limits(tx.state, tx.now)
     veto, known = veto_for(tx, request), KnownNodes()
     plan = plan_for(tx, request, veto, limits, known)
     in_vain = Tried.SEARCHED_IN_VAIN if known.searched else Tried.IN_VAIN
@@ -488,6 +488,8 @@ class _Pass:
         if policy.las_preempts or policy.shortest_preempts or tx.strategies.plugins:
             return
         if task.spec.parent or not submission.choose_node or not submission.may_preempt:
+            return
+        if Limits(tx.state, task.pool_name, tx.now, task).came_first:
             return
         if groups_asked(tx.state, submission, task.pool_name, need) is None:
             self._vain.setdefault(_labels_of(task), []).append((task.spec.priority, need))

@@ -45,7 +45,6 @@ from schedulemesh.engine.explanation.evictions import last_eviction
 from schedulemesh.engine.explanation.shortage import Shortage, shortage_of
 from schedulemesh.engine.messages.explanation import Considered, Explanation, Finding
 from schedulemesh.engine.messages.outcomes import Refused
-from schedulemesh.engine.preemption.limits import Limits
 from schedulemesh.engine.preemption.search import Plan
 from schedulemesh.engine.preemption.veto import PluginVeto
 from schedulemesh.engine.preemption.victims import evicted_tasks
@@ -189,7 +188,7 @@ def _considered(
     veto = veto_for(tx, request)
     if request.unassigned and len(tx.state.agents) > _SEARCHED_AGENTS:
         return _not_searched(tx, request, veto), None
-    limits = Limits(tx.state, request.pool_name, tx.now)
+    limits = request.limits(tx.state, tx.now)
     plan = plan_for(tx, request, veto, limits)
     if plan is not None or not task.submission.may_preempt:
         victims = () if plan is None else tuple(c.task_id for c in evicted_tasks(plan.victims))
@@ -207,7 +206,7 @@ def _considered(
 
 def _not_searched(tx: Transaction, request: Request, veto: PluginVeto | None) -> Considered:
     """How many tasks the rules spare, where there are too many agents to search victims among them."""
-    limits = Limits(tx.state, request.pool_name, tx.now)
+    limits = request.limits(tx.state, tx.now)
     turned_away = candidates_for(tx, request, veto, limits).turned_away()
     evictable = turned_away.pop(Reason.WOULD_NOT_MAKE_ROOM, 0)
     return Considered(
@@ -278,7 +277,7 @@ def _turns(tx: Transaction, plan: Plan) -> int:
 
 def _contested(tx: Transaction, request: Request) -> list[Finding]:
     """Whether external work would get the room that evictions could free."""
-    limits = Limits(tx.state, request.pool_name, tx.now)
+    limits = request.limits(tx.state, tx.now)
     contest = contest_for(tx, request, veto_for(tx, request), limits)
     if contest is None:
         return []

@@ -139,6 +139,9 @@ class AgentAdmitted(Fact, tag="agent_admitted", frozen=True, kw_only=True):
     choose_node: bool = True
     #: What happened to the task before, where it has run and did not wait in the queue.
     attempts: Attempts = FIRST_ATTEMPT
+    #: Its order value in the queue, where tasks wait on that it came before and might be evicted for; None:
+    #: there are none.
+    order_value: float | None = None
 
 
 class ClaimGrew(Fact, tag="claim_grew", frozen=True, kw_only=True):

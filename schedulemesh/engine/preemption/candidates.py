@@ -89,6 +89,8 @@ class Candidates:
         self._veto = veto
         self._cooling = limits is not None and limits.cooling
         self._limits = limits if limits is not None and limits.any_per_task else None
+        #: The tasks that the incoming one spares because they came before it in the order of the queue.
+        self._came_first = frozenset() if limits is None else limits.came_first
         #: Whether the score decides among the tasks of a group.
         self._by_score = rules.policy.victim_order != "least_lost_work"
 
@@ -103,7 +105,7 @@ class Candidates:
     @property
     def may_grow(self) -> bool:
         """Whether more tasks may be evicted later on while the state stays as it is."""
-        return self._limits is not None
+        return self._limits is not None or bool(self._came_first)
 
     @cached_property
     def allowed(self) -> dict[TaskClass, Verdict]:
@@ -133,6 +135,7 @@ class Candidates:
         if keep is not TaskClass.has_tasks:
             likely = [entry for entry in likely if keep(entry[0])]
         each_may_leave = self._veto is None and not self._incoming.ancestors
+        each_may_leave = each_may_leave and not self._came_first
         only = first if each_may_leave and not self._policy.lost_work_budget else None
         given = 0
         for group in self._groups(likely):
@@ -209,6 +212,9 @@ class Candidates:
             if verdict.refused is not None:
                 count(verdict.refused, size)
                 continue
+            if self._came_first:
+                self._count_each(task_class.task_ids(), verdict, count)
+                continue
             size -= self._count_spared(task_class, count)
             below = self._below_score(task_class, verdict)
             count(Reason.BELOW_MIN_PREEMPT_SCORE, below)
@@ -228,13 +234,26 @@ class Candidates:
         task_ids = sorted(task_class.task_ids())
         refused = verdict.refused or Reason.BELOW_SAME_POOL_THRESHOLD
         count(refused, len(task_ids[_ASKED:]))
+        opened = []
         for task_id in task_ids[:_ASKED]:
             task = self._running.by_id[task_id]
             if self._veto is None or not self._veto.allows(task, verdict):
                 count(refused, 1)
-            elif self._limits is not None and self._limits.spares(task):
+            else:
+                opened.append(task_id)
+        self._count_each(opened, verdict, count)
+
+    def _count_each(
+        self, task_ids: Iterable[str], verdict: Verdict, count: Callable[[Reason, int], None]
+    ) -> None:
+        """Count tasks that a rule or a strategy allows to evict, one by one."""
+        for task_id in task_ids:
+            task = self._running.by_id[task_id]
+            if self._limits is not None and self._limits.spares(task):
                 young = self._limits.is_young(task)
                 count(Reason.BELOW_MIN_RUNTIME if young else Reason.EXCEEDS_LOST_WORK_BUDGET, 1)
+            elif task_id in self._came_first:
+                count(Reason.CAME_FIRST, 1)
             elif self._scored(task, verdict) is None:
                 count(Reason.BELOW_MIN_PREEMPT_SCORE, 1)
             else:
@@ -278,7 +297,8 @@ class Candidates:
         """Whether neither a limit nor a strategy keeps this task, which the rules allow to evict, and it has
         not started the incoming one.
         """
-        if task.spec.task_id in self._incoming.ancestors:
+        task_id = task.spec.task_id
+        if task_id in self._incoming.ancestors or task_id in self._came_first:
             return False
         if self._limits is not None and self._limits.spares(task):
             return False

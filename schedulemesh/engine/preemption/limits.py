@@ -7,16 +7,24 @@ Tasks that were evicted often and tasks that have just started are limited by th
 - the budget of lost work: in each pool, evictions may lose so many GPU-seconds of work per hour. What an
   eviction would lose is the time since the task's start or last saved state, times the GPUs of its agent.
 
+A third one keeps the order of the queue: a task that waits there evicts none of its pool that have started
+since because they came first, or the one that starts would be evicted a second later by the one that it has
+passed. Its own quota an owner gets back all the same, and a task that is submitted now has been passed by
+nobody.
+
 Evictions that are requested by name are not limited. The work that they lose counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.engine.messages.outcomes import Candidate
 from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.queue import QueuedTask, front_of
+from schedulemesh.engine.state.queue_classes import Entry
 from schedulemesh.engine.state.tasks import RunningTask, TaskClass
 
 _INFINITY = float("inf")
@@ -25,8 +33,12 @@ _INFINITY = float("inf")
 class Limits:
     """The limits on evictions for a task of one pool, at one time."""
 
-    def __init__(self, state: MeshState, pool_name: str, now: float) -> None:
+    def __init__(
+        self, state: MeshState, pool_name: str, now: float, waiting: QueuedTask | None = None
+    ) -> None:
+        #: ``waiting``: the incoming task where it waits in the queue; None: it is submitted now.
         self._state = state
+        self._waiting = waiting if state.running.ordered else None
         self._policy: PreemptionPolicy = state.policy
         self._now = now
         #: GPU-seconds left, by pool; those asked for so far.
@@ -42,6 +54,33 @@ class Limits:
             self.until = last + self._policy.preemption_cooldown
         #: Whether classes have to be asked which of their tasks are spared.
         self.any_per_task = self._policy.min_runtime > 0 or self._policy.lost_work_budget > 0
+
+    @cached_property
+    def came_first(self) -> frozenset[str]:
+        """The running tasks that have started while the incoming one waited, because they came first in the
+        order of the queue; of other pools those that were moved to the front or had waited for long. A task
+        that has reached a later level of attained service since has had its turn.
+        """
+        waiting, state = self._waiting, self._state
+        if waiting is None:
+            return frozenset()
+        entry, policy = state.queue.entry(waiting), state.queue.policy
+        level = policy.las_level(waiting.attempts.gpu_s)
+        found = set()
+        for task in map(state.running.by_id.__getitem__, state.running.ordered):
+            agent = state.agents.get(task.agent_name)
+            if agent is None or agent.admitted_at <= waiting.queued_at or _place_of(task) >= entry:
+                continue
+            alike = task.spec.pool_name == waiting.pool_name
+            if front_of(task) or (alike and policy.las_level(task.gpu_s(self._now)) <= level):
+                found.add(task.spec.task_id)
+        return frozenset(found)
+
+    @property
+    def put_first(self) -> frozenset[str]:
+        """Those of them that came first because they were moved to the front, or had waited for long."""
+        by_id = self._state.running.by_id
+        return frozenset(task_id for task_id in self.came_first if front_of(by_id[task_id]))
 
     def evictable(self, task_class: TaskClass) -> int:
         """How many tasks of the class are spared neither for their run time nor for their lost work."""
@@ -98,3 +137,9 @@ class Limits:
             spent = self._state.evictions.lost_work_in(pool_name, self._now)
             left = self._left[pool_name] = max(0.0, budget - spent)
         return left
+
+
+def _place_of(task: RunningTask) -> Entry:
+    """The place in the queue from which a task has started."""
+    value = _INFINITY if task.order_value is None else task.order_value
+    return (value, task.number, task.spec.task_id)

@@ -42,6 +42,7 @@ class SmallerTasks(SavableTasks):
     ) -> None:
         """``gpu``: the GPU units that the incoming task needs on one node."""
         super().__init__(state, incoming, now, veto, limits)
+        self._came_first = frozenset()  # they run on, on another node
         self._gpu = gpu
 
     def of(self, task: RunningTask) -> Candidate | None:

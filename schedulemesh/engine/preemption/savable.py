@@ -79,6 +79,7 @@ class SavableTasks(RankedCandidates):
         limits: Limits,
     ) -> None:
         super().__init__(state.preemption, state.running, incoming, now, veto, limits)
+        self._came_first = limits.put_first
         self._state = state
         #: Whether tasks of a class may be evicted, as far as that was asked.
         self._may_leave_by_class: dict[TaskClass, bool] = {}

@@ -103,7 +103,7 @@ class MeshState:
         self.next_incarnation = 1
         self.epoch = 0
         self.tokens, self.audit = Tokens(), AuditLog()
-        queue = QueueFacts(self.queue, self.past, self.evictions, self.requests)
+        queue = QueueFacts(self.queue, self.running, self.past, self.evictions, self.requests)
         requests = RequestFacts(self.answers, self.requests)
         groups = self._group_facts = GroupFacts(self.groups, self.cluster)
         evictions = EvictionFacts(
@@ -272,6 +272,7 @@ class MeshState:
             self._add_task(task, spec.name, fact.at, TaskPhase.STARTING)
             running = self.running.by_id[task.task_id]
             running.state_key, running.choose_node = fact.state_key, fact.choose_node
+            self.running.note_order(task.task_id, fact.order_value)
             if queued is not None:
                 running.number = queued.number
                 running.attempts = msgspec.structs.replace(

@@ -27,9 +27,10 @@ from schedulemesh.engine.state.estimates import outlived
 from schedulemesh.engine.state.long_waits import LongWaits
 from schedulemesh.engine.state.queue_classes import ClassKey, Entry, PoolQueue, QueueClass
 from schedulemesh.engine.state.queue_kinds import QueueKinds
+from schedulemesh.engine.state.tasks import RunningTask
 
 #: Above every order value by priority or time; tasks that were moved to the front come before all others.
-_FRONT = 1e18
+FRONT = 1e18
 #: Above every number of GPUs: between two levels by attained service.
 _LEVEL = 1e13
 _INFINITY = float("inf")
@@ -342,7 +343,7 @@ class Queue:
     def entry(self, task: QueuedTask) -> Entry:
         """The place of a task in its class."""
         if task.front:
-            return (-_FRONT * task.front, task.number, task.task_id)
+            return (-FRONT * task.front, task.number, task.task_id)
         return (order_value(task, self.policy), task.number, task.task_id)
 
     def entry_now(self, submission: TaskSubmitted, now: float) -> Entry | None:
@@ -420,6 +421,12 @@ def _class_of(task: QueuedTask) -> ClassKey:
 def _parts(agent: AgentSpec) -> int:
     """The number of placement groups in Ray that it asks for."""
     return 1 if agent.lease is None else agent.lease.parts
+
+
+def front_of(task: RunningTask) -> int:
+    """The ``front`` with which a task has started before others; 0: it was not put first."""
+    value = task.order_value
+    return 0 if value is None or value > -FRONT else round(-value / FRONT)
 
 
 def order_value(task: QueuedTask, policy: QueuePolicy) -> float:

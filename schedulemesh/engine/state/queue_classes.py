@@ -6,6 +6,7 @@ from math import inf
 
 from sortedcontainers import SortedList
 
+from schedulemesh.domain.labels import Labels
 from schedulemesh.domain.resources import Resources
 
 #: (order value, number, task id): the smallest is the first.
@@ -27,11 +28,12 @@ ClassKey = tuple[
 class QueueClass:
     """Tasks of one pool that differ only in their order and duration: if one does not fit, none does."""
 
-    __slots__ = ("entries", "extra", "key", "need", "pool_name", "shortest")
+    __slots__ = ("entries", "extra", "key", "labels", "need", "pool_name", "priority", "shortest")
 
     def __init__(self, key: ClassKey) -> None:
         self.key = key
-        self.pool_name = key[0]
+        self.pool_name, self.priority = key[:2]
+        self.labels: Labels = dict(key[6])
         #: What each of them asks for; None: what is usual in the pool.
         self.need = key[2]
         #: Whether they are extra members of elastic gangs, for which nobody waits.

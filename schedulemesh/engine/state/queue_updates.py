@@ -10,7 +10,7 @@ from schedulemesh.engine.messages import queue_facts as f
 from schedulemesh.engine.messages.fact import Fact
 from schedulemesh.engine.state.evictions import Evictions
 from schedulemesh.engine.state.past import Past
-from schedulemesh.engine.state.queue import Queue, QueuedTask, Reservation, Turns
+from schedulemesh.engine.state.queue import Queue, QueuedTask, Reservation, Turns, front_of
 from schedulemesh.engine.state.tasks import RunningTask, RunningTasks
 
 
@@ -18,9 +18,14 @@ class QueueFacts:
     """Applies facts to the queue."""
 
     def __init__(
-        self, queue: Queue, past: Past, evictions: Evictions, requests: dict[str, str]
+        self,
+        queue: Queue,
+        running: RunningTasks,
+        past: Past,
+        evictions: Evictions,
+        requests: dict[str, str],
     ) -> None:
-        self._queue, self._past = queue, past
+        self._queue, self._running, self._past = queue, running, past
         self._evictions = evictions
         #: See MeshState.
         self._requests = requests
@@ -61,6 +66,10 @@ class QueueFacts:
         self._past.note_cancelled(self._queue.remove(fact.task_id), fact)
 
     def _policy_changed(self, fact: f.QueuePolicyChanged) -> None:
+        if fact.policy.ordering != self._queue.policy.ordering:
+            for task_id in list(self._running.ordered):
+                if not front_of(self._running.by_id[task_id]):
+                    self._running.note_order(task_id, None)
         self._queue.order_by(fact.policy)
 
     def _reserved(self, fact: f.StartReserved) -> None:

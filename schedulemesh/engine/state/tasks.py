@@ -61,6 +61,9 @@ class RunningTask(msgspec.Struct, kw_only=True, gc=False):
     attempts: Attempts = FIRST_ATTEMPT
     #: False: the user's Ray options place it.
     choose_node: bool = True
+    #: Its order value in the queue when it started; None: it passed nobody there that might evict it, or the
+    #: order has changed since.
+    order_value: float | None = None
     #: When it ends by the progress that it has reported, in seconds since 1970; None: its estimate counts.
     measured_end: float | None = None
     #: Its class while it runs.
@@ -317,6 +320,8 @@ class RunningTasks:
         self.idle: dict[str, float] = {}
         #: Ids of the tasks whose agents do not run yet.
         self.starting: dict[str, None] = {}
+        #: Ids of the tasks with an order value.
+        self.ordered: dict[str, None] = {}
         #: How many tasks have a known end.
         self.with_end = 0
         #: Of these tasks and of those that wait in the queue.
@@ -351,6 +356,8 @@ class RunningTasks:
             self._by_agent[task.agent_name] = {others: None, task_id: None}
         if task.phase is TaskPhase.STARTING:
             self.starting[task_id] = None
+        if task.order_value is not None:
+            self.ordered[task_id] = None
         self._classify(task)
 
     def remove(self, task_id: str) -> RunningTask:
@@ -360,6 +367,7 @@ class RunningTasks:
         if task.spec.parent or task_id in self.children.by_parent:
             self.children.leave(task.spec)
         self.starting.pop(task_id, None)
+        self.ordered.pop(task_id, None)
         self._declassify(task)
         on_agent = self._by_agent[task.agent_name]
         if isinstance(on_agent, str):
@@ -374,6 +382,14 @@ class RunningTasks:
         """Remove all tasks of an agent that has ended."""
         self.idle.pop(agent_name, None)
         return [self.remove(task_id) for task_id in self.on_agent(agent_name)]
+
+    def note_order(self, task_id: str, order_value: float | None) -> None:
+        """Note the order value with which a task has started from the queue; None: it counts no longer."""
+        self.by_id[task_id].order_value = order_value
+        if order_value is None:
+            self.ordered.pop(task_id, None)
+        else:
+            self.ordered[task_id] = None
 
     def start(self, task_id: str, now: float, payers: tuple[str, ...] = ()) -> None:
         """The task runs from now on, on an agent that these pools pay for."""
