@@ -80,6 +80,10 @@ class SimpleTaskSpec:
     max_retries: int = 0
     #: "fail", "previous" or "restart" when its saved state cannot be restored after that; None: "fail".
     on_restore_failure: str | None = None
+    #: "retry", "grow" (with twice the memory) or "fail" when its process is killed because its node is short
+    #: of memory; None: "retry". ``oom_max_memory``: the most that "grow" gives it, in MB; None: the pool's.
+    on_oom: str | None = None
+    oom_max_memory: float | None = None
     ray_options: Mapping[str, object] | None = None
     pool_selector: Mapping[str, object] | None = None
     #: Of its placement group; its resources are their sum.

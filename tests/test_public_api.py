@@ -121,7 +121,14 @@ ARGUMENTS = {
     "parent": {"detached"},
 }
 #: Fields that only a submitted task has.
-SUBMITTED = {"run", "run_key", "max_retries", "on_restore_failure"}
+SUBMITTED = {
+    "run",
+    "run_key",
+    "max_retries",
+    "on_restore_failure",
+    "on_oom",
+    "oom_max_memory",
+}
 
 
 def test_every_submitting_call_takes_every_field_of_a_task():

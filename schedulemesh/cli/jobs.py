@@ -100,6 +100,15 @@ def submit(
         str | None, typer.Option(help="To whom it belongs; else the user of this process.")
     ] = None,
     retries: Annotated[int, typer.Option(min=0, help="How often it is started again.")] = 0,
+    on_oom: Annotated[
+        str | None,
+        typer.Option(
+            help="retry, grow (with twice the memory) or fail: where it is killed for want of memory."
+        ),
+    ] = None,
+    oom_max_memory: Annotated[
+        float | None, typer.Option(min=0, help="The most memory that grow gives it, in MB.")
+    ] = None,
     on_preempted: Annotated[
         str, typer.Option(help="requeue or drop: what becomes of it when it is evicted.")
     ] = "requeue",
@@ -141,6 +150,8 @@ def submit(
         "over_claim": over_claim,
         "owner": owner,
         "max_retries": retries,
+        "on_oom": on_oom,
+        "oom_max_memory": oom_max_memory,
         "on_preempted": on_preempted,
         "queue": not now,
         "detached": detached,

@@ -11,7 +11,7 @@ from schedulemesh.domain.lease import LeaseSpec, check_lease
 from schedulemesh.domain.names import as_text, parse_key, parse_name
 from schedulemesh.domain.numbers import parse_duration
 from schedulemesh.domain.placement import MAX_BUNDLES, PLACEMENT_STRATEGIES, check_bundles
-from schedulemesh.domain.resources import Resources, check_resources
+from schedulemesh.domain.resources import UNIT, Resources, check_resources, sum_of
 from schedulemesh.errors import InvalidRequestError, shown
 
 #: Ray options that a user may give; Ray checks their values.
@@ -110,6 +110,21 @@ class MemberProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     actor_namespace: str = ""
 
 
+class Death(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """How a process died that nobody has ended, as the cluster tells it."""
+
+    #: A clause about the process, such as "exited with code 3".
+    how: str
+    #: Whether it was killed because its node was short of memory.
+    out_of_memory: bool = False
+    #: The memory that it had then, in MB; 0: not known.
+    memory_mb: float = 0.0
+    #: Of a gang: the rank of the member; None: it is no member.
+    rank: int | None = None
+    #: The whole message of which ``how`` is a part; empty: there is none, or it is not kept.
+    detail: str = ""
+
+
 class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """How an agent is created, sufficient to create it again."""
 
@@ -181,6 +196,26 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
         if self.gang is None or not self.gang.members:
             return (self.class_key,)
         return tuple(dict.fromkeys(member.class_key for member in self.gang.members))
+
+
+def with_more_memory(spec: AgentSpec, used_mb: float, most: int) -> AgentSpec | None:
+    """The agent with twice the memory, up to ``most`` units in all; None: it has as much already. One that
+    asks for none gets twice what its process had used, in MB; of a gang each member is that process.
+    """
+    parts = spec.bundles or (spec.resources,)
+    own = spec.resources.memory or round(used_mb * UNIT) * len(parts)
+    total = min(2 * own, most)
+    if total <= spec.resources.memory:
+        return None
+    shares = [part.memory for part in parts] if spec.resources.memory else [1] * len(parts)
+    whole = sum(shares)
+    grown = tuple(
+        msgspec.structs.replace(part, memory=total * share // whole)
+        for part, share in zip(parts, shares, strict=True)
+    )
+    return msgspec.structs.replace(
+        spec, resources=sum_of(grown), bundles=grown if spec.bundles else ()
+    )
 
 
 def gang_of(process_name: str) -> tuple[str, int] | None:

@@ -12,6 +12,10 @@ class EndReason(Code):
     DELETED = ("deleted", "It was deleted.")
     PREEMPTED = ("preempted", "It was evicted.")
     LOST = ("lost", "Its process died although nobody ended it, or its placement group was lost.")
+    OUT_OF_MEMORY = (
+        "out_of_memory",
+        "It was killed because its node was short of memory, and its task is not started again.",
+    )
     OVER_CLAIM = ("over_claim", "It is a job that held more in Ray than it claimed.")
     RUN_FAILED = ("run_failed", "The run of its task raised, and the task is started again.")
     START_FAILED = ("start_failed", "It did not start.")
@@ -33,6 +37,13 @@ class TaskEndReason(Code):
         (
             "It ran to its end, but what it returned cannot be kept: it cannot be pickled, or "
             "holds object references, which would end with the agent."
+        ),
+    )
+    OUT_OF_MEMORY = (
+        "out_of_memory",
+        (
+            "Its process was killed because its node was short of memory, and `on_oom` is `fail`, or is "
+            "`grow` and it may have no more. Ask for more memory."
         ),
     )
     NOT_RUN = (

@@ -36,7 +36,7 @@ _MEANT = {
     "custom": "custom",
 }
 #: MB of memory that no machine has: an amount of bytes.
-_LIKE_BYTES = 10**8
+LIKE_BYTES = 10**8
 _MOST_UNITS = int(MAX_AMOUNT) * UNIT
 #: Kinds of custom resources of one amount.
 _MAX_CUSTOM = 1_000
@@ -249,7 +249,7 @@ def parse_resources(given: object, what: str = "resources") -> Resources:
 
 def bytes_hint(resources: Resources) -> str:
     """What is said of a memory that is probably given in bytes; empty: it is not."""
-    return "" if resources.memory < _LIKE_BYTES * UNIT else _hint(resources.memory / UNIT)
+    return "" if resources.memory < LIKE_BYTES * UNIT else _hint(resources.memory / UNIT)
 
 
 def _hint(memory: float) -> str:

@@ -11,7 +11,13 @@ import msgspec
 
 from schedulemesh.domain.labels import Labels, parse_labels
 from schedulemesh.domain.names import as_text, parse_key, parse_method, parse_name
-from schedulemesh.domain.numbers import parse_count, parse_duration, parse_priority
+from schedulemesh.domain.numbers import (
+    parse_count,
+    parse_duration,
+    parse_positive,
+    parse_priority,
+)
+from schedulemesh.domain.resources import LIKE_BYTES
 from schedulemesh.errors import InvalidRequestError, shown
 
 DEFAULT_PRIORITY = 5.0
@@ -21,6 +27,10 @@ MAX_RETRIES = 1000
 #: After its retries, a task whose state cannot be restored fails, is started from the state before that one,
 #: or is started anew. The state is kept.
 ON_RESTORE_FAILURE = ("fail", "previous", "restart")
+
+#: After its process was killed because its node was short of memory, a task is started again as after any
+#: other loss, started again with more memory, or fails.
+ON_OOM = ("retry", "grow", "fail")
 
 #: An evicted task joins the queue again with its saved state, or is dropped, and its user submits it again.
 ON_PREEMPTED = ("requeue", "drop")
@@ -92,6 +102,11 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     on_restore_failure: str = ""
     #: The pools whose tasks it may evict, by the token that it was submitted with; None: any.
     evict_pools: tuple[str, ...] | None = None
+    #: What becomes of it when its process was killed because its node was short of memory: one of
+    #: ``ON_OOM``; empty: "retry". "grow" doubles its memory each time.
+    on_oom: str = ""
+    #: The most memory that it gets by that, in MB; None: the quota of its pool.
+    oom_max_memory: float | None = None
 
     def as_asked(self) -> TaskSpec:
         """The task as it was submitted."""
@@ -151,6 +166,26 @@ def parse_on_restore_failure(given: object) -> str:
     return word
 
 
+def parse_on_oom(given: object) -> str:
+    """What becomes of a task that was killed for want of memory. Raises InvalidRequestError."""
+    word = as_text(given)
+    if word not in ON_OOM:
+        raise InvalidRequestError(f"on_oom is {shown(given)}; allowed are {', '.join(ON_OOM)}")
+    return word
+
+
+def _check_growth(spec: TaskSpec) -> None:
+    """Raise InvalidRequestError where a task is to grow and cannot, or has a limit for nothing."""
+    if spec.on_oom == "grow" and not spec.max_retries:
+        raise InvalidRequestError(
+            "on_oom is 'grow', but max_retries is 0, so that it is never started again; say max_retries"
+        )
+    if spec.oom_max_memory is not None and spec.on_oom != "grow":
+        raise InvalidRequestError(
+            "oom_max_memory limits on_oom='grow'; say that too, or leave it out"
+        )
+
+
 #: Fields that no listing shows.
 INTERNAL = frozenset(
     {
@@ -162,6 +197,8 @@ INTERNAL = frozenset(
         "extra_of",
         "evict_pools",
         "on_restore_failure",
+        "on_oom",
+        "oom_max_memory",
     }
 )
 _PUBLIC = tuple(name for name in TaskSpec.__struct_fields__ if name not in INTERNAL)
@@ -182,6 +219,8 @@ PARSERS: dict[str, Callable[[Any], Any]] = {
     "run_key": lambda given: parse_key(given, "the key of the run's arguments"),
     "parent": lambda given: parse_name(given, "the parent's task_id"),
     "on_restore_failure": parse_on_restore_failure,
+    "on_oom": parse_on_oom,
+    "oom_max_memory": lambda given: parse_positive(given, "oom_max_memory", LIKE_BYTES),
 }
 
 #: Every field with its default; the task's id has none, so that it is always checked.
@@ -201,7 +240,9 @@ def parse_task(given: Mapping[str, object]) -> TaskSpec:
         for name, value in given.items()
         if value is not None or name == "task_id"
     }
-    return TaskSpec(**parsed)
+    spec = TaskSpec(**parsed)
+    _check_growth(spec)
+    return spec
 
 
 def check_task(spec: TaskSpec) -> None:
@@ -218,6 +259,7 @@ def check_task(spec: TaskSpec) -> None:
         if name not in PARSERS:
             raise InvalidRequestError(f"{name} is set by the scheduler, not by its callers")
         PARSERS[name](value)
+    _check_growth(spec)
 
 
 def task_row(spec: TaskSpec) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from schedulemesh.domain.agent import Death
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import NOTHING, Resources, bytes_hint
@@ -389,8 +390,8 @@ def _why(shape: GroupShape, placement: BundlePlacement | NoPlacement) -> str:
     return f"{which}: {lack}" + (f"; {placement.reason}" if placement.reason else "")
 
 
-def loss_of(state: MeshState, agent: Agent) -> str:
-    """How an agent was lost that nobody has ended, as far as the nodes tell it, as a sentence."""
+def loss_of(state: MeshState, agent: Agent, death: Death | None = None) -> str:
+    """How an agent was lost that nobody has ended, as a sentence: with its node, or how its process died."""
     group = state.groups.by_id.get(agent.group_id or "")
     members = () if agent.process is None else agent.process.members
     node_ids = [agent.node_id, *(member.node_id for member in members)]
@@ -403,9 +404,11 @@ def loss_of(state: MeshState, agent: Agent) -> str:
         return f"{nodes} lost, on which {_what_ran(agent)}"
     if agent.spec.lease is not None:
         return f"the placement groups of lease {agent.spec.name!r} are gone from Ray"
-    if agent.spec.gang is not None:
-        return f"a process of gang {agent.spec.name!r} died although nobody ended it"
-    return f"the process of agent {agent.spec.name!r} died although nobody ended it"
+    how = "died although nobody ended it" if death is None else death.how
+    if agent.spec.gang is None:
+        return f"the process of agent {agent.spec.name!r} {how}"
+    member = "a process" if death is None or death.rank is None else f"rank {death.rank}"
+    return f"{member} of gang {agent.spec.name!r} {how}"
 
 
 def _what_ran(agent: Agent) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.agent import AgentSpec, Death
 from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.engine.messages.instructions import StartAgent
 from schedulemesh.engine.messages.stimuli import AgentReported, AgentStartFailed
@@ -169,6 +169,35 @@ class Agents:
             return True
         return all(self.where(process) in living for process in processes)
 
+    async def deaths(self, processes: Iterable[Agent]) -> dict[str, Death]:
+        """How those of these processes died that are dead, by name, as far as that can be found out."""
+        found, unknown = {}, {}
+        for process in processes:
+            name = process.spec.name
+            record = self._records.get((name, process.incarnation))
+            handle = None if record is None else record.handle
+            try:
+                death = None if handle is None else await self._backend.death_of(handle)
+            except BackendError as error:
+                logger.debug("cannot ask how agent %s died: %s", name, error)
+                continue
+            if death is not None:
+                found[name] = death
+            elif handle is None:
+                unknown[self.where(process)] = name
+        return {**found, **await self._deaths_of(unknown)}
+
+    async def _deaths_of(self, names: Mapping[tuple[str, str], str]) -> dict[str, Death]:
+        """How the processes died of which no handle is known, by their names."""
+        if not names:
+            return {}
+        try:
+            deaths = await self._backend.deaths_of(frozenset(names))
+        except BackendError as error:
+            logger.debug("cannot ask how agents died: %s", error)
+            return {}
+        return {names[address]: death for address, death in deaths.items()}
+
     async def adopt(self, agent: Agent) -> None:
         """Take over an agent that a former supervisor started."""
         place = self.know(agent)
@@ -248,7 +277,12 @@ class Agents:
                 await self.terminate(record.handle, record.place, start.key[0])
             return await self.start(msgspec.structs.replace(start, ready=None))
         await self.end(*start.key)
-        return start.failed(report.error, report.reason, restore_failed=report.restore_failed)
+        return start.failed(
+            report.error,
+            report.reason,
+            restore_failed=report.restore_failed,
+            death=report.death,
+        )
 
     def _address_of(self, start: AgentStart) -> tuple[str, str]:
         """The (namespace, name) in Ray of the process that is to be the agent's."""

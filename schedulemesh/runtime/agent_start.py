@@ -9,7 +9,7 @@ from collections.abc import Awaitable
 
 import msgspec
 
-from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.agent import AgentSpec, Death
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.engine.messages.instructions import StartAgent
@@ -21,6 +21,7 @@ from schedulemesh.protocol.agents import (
     line_and_traceback,
     pack,
     unpack,
+    writable,
 )
 from schedulemesh.runtime.backend import (
     AgentRequest,
@@ -123,9 +124,10 @@ class AgentStart(msgspec.Struct, frozen=True, kw_only=True):
         reason: Reason = Reason.AGENT_START_FAILED,
         *,
         restore_failed: bool = False,
+        death: Death | None = None,
     ) -> AgentStartFailed:
-        """It could not be made. ``restore_failed``: because its saved state could not be restored."""
-        return start_failed(self.order, error, reason, restore_failed=restore_failed)
+        """It could not be made; see ``start_failed``."""
+        return start_failed(self.order, error, reason, restore_failed=restore_failed, death=death)
 
 
 class NoReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,6 +139,8 @@ class NoReport(msgspec.Struct, frozen=True, kw_only=True):
     died: bool = False
     #: Whether its saved state could not be restored.
     restore_failed: bool = False
+    #: How its process died; None: it did not, or that is not known.
+    death: Death | None = None
 
 
 def start_failed(
@@ -145,10 +149,15 @@ def start_failed(
     reason: Reason = Reason.AGENT_START_FAILED,
     *,
     restore_failed: bool = False,
+    death: Death | None = None,
 ) -> AgentStartFailed:
-    """The agent could not be made. ``restore_failed``: because its saved state could not be restored."""
+    """The agent could not be made. ``restore_failed``: because its saved state could not be restored;
+    ``death``: because its process died so.
+    """
     logger.warning("agent %s did not start: %s", order.agent.name, error)
     line, detail = line_and_traceback(error)
+    if death is not None and death.detail:
+        detail = writable(death.detail)
     return AgentStartFailed(
         agent_name=order.agent.name,
         incarnation=order.incarnation,
@@ -156,6 +165,7 @@ def start_failed(
         error=f"agent {order.agent.name!r}: {line}",
         detail=detail,
         restore_failed=restore_failed,
+        death=None if death is None else msgspec.structs.replace(death, detail=""),
     )
 
 
@@ -188,11 +198,22 @@ async def first_report(
     except MessageError as error:
         return NoReport(error=f"its first report cannot be read: {error}")
     except BackendError as error:
-        message = f"its process died while the class was loaded and built. {error}"
-        return NoReport(error=message, died=True)
+        return await _died(backend, handle, error)
     if report.error:
         return NoReport(error=report.error, restore_failed=report.restore_failed)
     return report
+
+
+async def _died(backend: Backend, handle: Handle, error: BackendError) -> NoReport:
+    """How the process died that was to build the object, or could not be made."""
+    try:
+        death = await backend.death_of(handle)
+    except BackendError:
+        death = None
+    if death is None:
+        message = f"its process died while the class was loaded and built. {error}"
+        return NoReport(error=message, died=True)
+    return NoReport(error=f"its process {death.how}", died=True, death=death)
 
 
 async def _too_late(backend: Backend, start: AgentStart, handle: Handle) -> NoReport:

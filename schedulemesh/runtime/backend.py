@@ -6,12 +6,13 @@ passes names, bytes and opaque handles; which class an actor is made of is the b
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, NewType, Protocol
 
 import msgspec
 
+from schedulemesh.domain.agent import Death
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import Resources
 from schedulemesh.errors import ScheduleMeshError
@@ -274,6 +275,16 @@ class Backend(Protocol):
 
     async def actor(self, handle: Handle) -> ActorView | None:
         """What is known of an actor, also of a dead one; None: nothing."""
+
+    async def death_of(self, handle: Handle) -> Death | None:
+        """How an actor died; None: it is not dead, or nothing is known."""
+
+    async def deaths_of(
+        self, addresses: Collection[tuple[str, str]]
+    ) -> dict[tuple[str, str], Death]:
+        """How the actors with these (namespace, name) died last, as far as anything is known. In Ray it may
+        take a second, because it looks through all dead actors.
+        """
 
     async def waits_for_room(self, handle: Handle) -> bool:
         """Whether an actor waits because no node has room; False: its process is starting or runs. In Ray

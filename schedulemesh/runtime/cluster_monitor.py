@@ -30,6 +30,7 @@ from schedulemesh.runtime.backend import Backend, GroupView, NodeView
 from schedulemesh.runtime.claim_following import ClaimFollower
 from schedulemesh.runtime.executor import Executor
 from schedulemesh.runtime.gangs import (
+    deaths_of,
     elastic_gangs,
     end_processes,
     every_process,
@@ -372,6 +373,10 @@ class ClusterMonitor:
         await asyncio.gather(*(self._agents.end_unclaimed(*address) for address in orphans))
         # A gang of which a member is dead is dead: the others are ended with it.
         dead = list(dict.fromkeys(k for a, k in addresses.items() if a not in living))
+        ran = [
+            state.agents[name] for name, _ in dead if isinstance(state.agents[name].phase, Running)
+        ]
+        deaths = await deaths_of(self._agents, state, ran)
         ending = await self._end_all_dead(dead)
         groups = await self._groups.recover(state.groups, keep_all=rolled_back)
         await self._executor.rooms.recover(state, self._agents)
@@ -390,7 +395,7 @@ class ClusterMonitor:
         )
         self._executor.begin()
         if state.agents or len(state.running) or state.groups.by_id:
-            await self._reactor.step(RecoveryObserved(living=alive, groups=groups))
+            await self._reactor.step(RecoveryObserved(living=alive, groups=groups, deaths=deaths))
         for gang_name in elastic_gangs(state):
             # A member may have ended before the others could be told, by this process or the former one.
             self._spawn(tell_members(self._agents, state, gang_name))

@@ -26,6 +26,7 @@ from schedulemesh.engine.messages.instructions import (
     StartAgent,
     StopAgent,
 )
+from schedulemesh.engine.state.agents import Running
 from schedulemesh.engine.state.job_updates import claimed_by_node
 from schedulemesh.engine.transaction import Step
 from schedulemesh.errors import JournalError
@@ -38,6 +39,7 @@ from schedulemesh.runtime.eviction import Eviction
 from schedulemesh.runtime.external_demand import DemandWatch
 from schedulemesh.runtime.gangs import (
     changed_gangs,
+    deaths_of,
     end_agent,
     member_orders,
     start_together,
@@ -413,12 +415,19 @@ class Executor:
     async def _end(self, agent_name: str, incarnation: int) -> None:
         """End an agent with all its processes, or a lease with all that runs in its groups, and report it."""
         agent = current(self.reactor.state, agent_name, incarnation)
+        death = None
         if agent is not None and agent.spec.lease is not None:
             await self.leases.end(agent)
+        elif agent is not None and isinstance(agent.phase, Running):
+            deaths = await deaths_of(self._agents, self.reactor.state, [agent])
+            death = deaths.get(agent_name)
+            if death is not None:
+                logger.warning("agent %s: its process %s", agent_name, death.how)
         await end_agent(self._agents, self.reactor.state, agent_name, incarnation)
         if agent is not None and (ray_job_id := adopted_to_end(agent)):
             await end_jobs(self._backend, ray_job_id)
-        await self.reactor.report(s.AgentGone(agent_name=agent_name, incarnation=incarnation))
+        gone = s.AgentGone(agent_name=agent_name, incarnation=incarnation, death=death)
+        await self.reactor.report(gone)
 
     async def _take_ended(self, runs: Iterable[RunTask]) -> None:
         """Have the runs reported that ended while there was no supervisor, and await those that go on."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from schedulemesh.domain.agent import AgentSpec, MemberProcess, gang_of
+from schedulemesh.domain.agent import AgentSpec, Death, MemberProcess, gang_of
 from schedulemesh.domain.placement import InGroup
 from schedulemesh.engine.lifecycle.agents import current
 from schedulemesh.engine.messages.facts import AgentEnded, AgentStarted, AnyFact
@@ -177,6 +177,26 @@ def _all_reported(order: StartAgent, members: Sequence[AgentReported]) -> AgentR
             for member in members
         ),
     )
+
+
+async def deaths_of(agents: Agents, state: MeshState, dead: Sequence[Agent]) -> dict[str, Death]:
+    """How agents died that nobody has ended, by name, as far as it is known: of a gang the first member of
+    which it is, before all one that lacked memory.
+    """
+    processes = {agent.spec.name: processes_of(state, agent) for agent in dead}
+    known = await agents.deaths(process for each in processes.values() for process in each)
+    found = {}
+    for agent in dead:
+        own = [
+            msgspec.structs.replace(known[process.spec.name], detail="", rank=rank)
+            for rank, process in enumerate(processes[agent.spec.name])
+            if process.spec.name in known
+        ]
+        if own:
+            first = min(own, key=lambda death: not death.out_of_memory)
+            is_gang = agent.spec.gang is not None
+            found[agent.spec.name] = first if is_gang else msgspec.structs.replace(first, rank=None)
+    return found
 
 
 async def end_processes(agents: Agents, keys: Iterable[tuple[str, int]]) -> None:

@@ -202,6 +202,11 @@ class NewJob(_Submitted, frozen=True, kw_only=True):
     driver_gpus: float | None = None
     #: How often it is started again after its driver failed or was lost.
     max_retries: int = 0
+    #: "retry", "grow" (with twice the memory) or "fail" when its process is killed because its node is short
+    #: of memory; null: "retry".
+    on_oom: str | None = None
+    #: The most memory that "grow" gives it, in MB; null: the quota of its pool.
+    oom_max_memory: float | None = None
     #: "requeue" or "drop" when it is evicted.
     on_preempted: str = "requeue"
     #: "warn" or "end": what happens where it holds more in Ray than it claims; null: as the policy says.

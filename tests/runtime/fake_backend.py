@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import TypeVar, cast
@@ -17,6 +17,7 @@ from typing import TypeVar, cast
 import msgspec
 
 from schedulemesh.core.agent.job_folders import job_folder, read_log
+from schedulemesh.domain.agent import Death
 from schedulemesh.domain.resources import Resources
 from schedulemesh.metrics.catalogue import Metric
 from schedulemesh.protocol.agents import (
@@ -250,6 +251,8 @@ class FakeBackend:
         self.start: Callable[[FakeActor], None] = lambda actor: None
         #: Actors that are not ours, or of an earlier supervisor, by (namespace, name).
         self.others: set[tuple[str, str]] = set()
+        #: How actors died, by name.
+        self.deaths: dict[str, Death] = {}
         #: What is known of actors, where it is not that they run on their node.
         self.views: dict[object, ActorView] = {}
         #: Whether an actor waits for room.
@@ -418,6 +421,24 @@ class FakeBackend:
         return ActorView(
             node_id=handle.node_id, has_process=True, pid=handle.pid if handle.alive else None
         )
+
+    async def death_of(self, handle: Handle) -> Death | None:
+        address = getattr(handle, "address", handle)
+        return await self.take(
+            "death_of", "", lambda: self._death(cast("tuple[str, str]", address))
+        )
+
+    async def deaths_of(
+        self, addresses: Collection[tuple[str, str]]
+    ) -> dict[tuple[str, str], Death]:
+        def found() -> dict[tuple[str, str], Death]:
+            known = ((address, self._death(address)) for address in addresses)
+            return {address: death for address, death in known if death is not None}
+
+        return await self.take("deaths_of", "", found)
+
+    def _death(self, address: tuple[str, str]) -> Death | None:
+        return None if address in self.living() else self.deaths.get(address[1])
 
     async def waits_for_room(self, handle: Handle) -> bool:
         self.looks.append(handle)

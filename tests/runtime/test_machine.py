@@ -660,6 +660,8 @@ def _all_calls():
         "keep",
         "request_capacity",
         "job_runs",
+        "death_of",
+        "deaths_of",
         "waits_for_room",
         "left_behind",
         "class_loaded",

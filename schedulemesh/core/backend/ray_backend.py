@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,6 +21,7 @@ from schedulemesh.core.backend import ray_internals
 from schedulemesh.core.backend.actor_classes import OF_THE_CLASS, HostClasses, actor_class
 from schedulemesh.core.backend.http_actor import http_actor_name, start_http_actor
 from schedulemesh.core.backend.node_cleaner import OwnNodeCleaner, RemoteNodeCleaner
+from schedulemesh.core.backend.ray_deaths import death_of, deaths_of
 from schedulemesh.core.backend.ray_errors import refused, translated
 from schedulemesh.core.backend.ray_groups import RayGroups, scheduling_strategy_of
 from schedulemesh.core.backend.ray_jobs import end_jobs, publish_folder
@@ -28,6 +29,7 @@ from schedulemesh.core.backend.ray_metrics import RayMetrics
 from schedulemesh.core.backend.ray_resources import ray_amounts, resources_of
 from schedulemesh.core.backend.ray_usage import DemandReader, UsageReader
 from schedulemesh.core.transport.handles import as_future
+from schedulemesh.domain.agent import Death
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources
 from schedulemesh.metrics.catalogue import Metric
 from schedulemesh.runtime.backend import (
@@ -184,6 +186,16 @@ class RayBackend(RayGroups):
     async def actor(self, handle: Handle) -> ActorView | None:
         """See Backend."""
         return await _in_thread(ray_internals.actor_view, handle)
+
+    async def death_of(self, handle: Handle) -> Death | None:
+        """See Backend."""
+        return await _in_thread(death_of, handle)
+
+    async def deaths_of(
+        self, addresses: Collection[tuple[str, str]]
+    ) -> dict[tuple[str, str], Death]:
+        """See Backend."""
+        return await _in_thread(deaths_of, addresses)
 
     async def waits_for_room(self, handle: Handle) -> bool:
         """See Backend."""

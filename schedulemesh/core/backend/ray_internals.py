@@ -93,7 +93,7 @@ def draining_nodes() -> dict[str, float | None]:
 
 def actor_view(handle: Any) -> ActorView | None:
     """What Ray's table says of an actor; None: it has no entry."""
-    data = _actor_data(handle)
+    data = actor_data(handle)
     if data is None:
         return None
     lives = data.state == gcs_pb2.ActorTableData.ALIVE
@@ -106,7 +106,7 @@ def actor_view(handle: Any) -> ActorView | None:
 
 def waits_for_room(handle: Any) -> bool:
     """Whether Ray keeps an actor waiting because no node has room."""
-    data = _actor_data(handle)
+    data = actor_data(handle)
     if data is None or data.address.worker_id:
         return False
     need = resources_of(data.required_resources)
@@ -325,7 +325,7 @@ def _actors_with(part: bytes, states: Iterable[str]) -> Iterator[Any]:
             yield gcs_pb2.ActorTableData.FromString(entry)
 
 
-def _actor_data(handle: Any) -> Any:
+def actor_data(handle: Any) -> Any:
     """The actor's entry in Ray's table; None: there is none."""
     entry = _accessor().get_actor_info(handle._actor_id)
     return None if entry is None else gcs_pb2.ActorTableData.FromString(entry)

@@ -48,6 +48,11 @@ class RunFields(TypedDict, total=False):
     #: What becomes of it, after its retries, when its saved state cannot be restored: "fail", "previous" (it
     #: is started from the state before) or "restart" (it is started anew); None: "fail".
     on_restore_failure: str | None
+    #: What becomes of it when its process is killed because its node is short of memory: "retry" (as
+    #: ``max_retries`` says), "grow" (the same with twice the memory) or "fail"; None: "retry".
+    on_oom: str | None
+    #: The most memory that "grow" gives it, in MB; None: the quota of its pool.
+    oom_max_memory: float | None
 
 
 class ConstructionFields(TypedDict, total=False):
@@ -119,6 +124,11 @@ class JobFields(TypedDict, total=False):
     detached: bool
     #: How often it is started again after its driver failed or was lost.
     max_retries: int
+    #: What becomes of it when its process is killed because its node is short of memory: "retry" (as
+    #: ``max_retries`` says), "grow" (the same with twice the memory) or "fail"; None: "retry".
+    on_oom: str | None
+    #: The most memory that "grow" gives it, in MB; None: the quota of its pool.
+    oom_max_memory: float | None
     #: The parts of its claim, each on one node; their sum is what it asks for.
     bundles: Sequence[Mapping[str, object]] | None
     #: How the parts are placed on nodes: PACK, SPREAD, STRICT_PACK or STRICT_SPREAD. Without bundles there is

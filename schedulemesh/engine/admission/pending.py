@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from typing_extensions import assert_never
 
+from schedulemesh.domain.agent import Death
 from schedulemesh.domain.end_reasons import EndReason
 from schedulemesh.domain.placement import InGroup, OnNode, Unplaced
 from schedulemesh.domain.reasons import Reason
@@ -21,6 +22,7 @@ from schedulemesh.engine.admission.decide import readmit, requeue_victim
 from schedulemesh.engine.admission.requeue import (
     ROOM_TAKEN,
     answer_not_run,
+    grown_after,
     requeue,
     requeue_failed,
     requeue_not_started,
@@ -112,10 +114,11 @@ def undo(
     *,
     detail: str = "",
     restore_failed: bool = False,
+    death: Death | None = None,
 ) -> RequestOutcome | None:
     """Remove an incoming agent, and restart its victims where that is possible. Where external work may have
     got the room that they left, they join the queue, because a start could find none. ``restore_failed``:
-    the state that its object was to be built from could not be restored.
+    the state that its object was to be built from could not be restored. ``death``: how its process died.
 
     A group that is not kept is removed only after them, because it may be the one that they ran in.
     """
@@ -124,11 +127,14 @@ def undo(
         raise ValueError(f"agent {agent.spec.name!r} has run, and its start cannot be undone")
     waits_again = task_without_room(tx.state, agent, reason)
     failed = task_not_started(tx.state, agent, reason, restore_failed=restore_failed)
+    again, forbidden = grown_after(tx.state, agent, death)
+    if forbidden:
+        failed, error = None, f"{error}; {forbidden}"
     taken = bool(submission.evicting) and reason in ROOM_TAKEN
     if taken and submission.task_id is not None:
         node_ids = _nodes_of(tx.state, agent)
         tx.emit(RoomLost(task_id=submission.task_id, node_ids=node_ids, at=tx.now))
-    _terminate(tx, agent, EndReason.START_FAILED, error)
+    _terminate(tx, agent, EndReason.START_FAILED, error, death)
     group = tx.state.groups.by_id.get(agent.group_id or "")
     if group is not None and group.phase is GroupPhase.PLANNED:
         leave(tx, agent)
@@ -140,7 +146,9 @@ def undo(
     if waits_again is not None:
         requeue_without_room(tx, waits_again, agent)
     if failed is not None:
-        requeue_not_started(tx, failed, agent, restore_failed=restore_failed)
+        requeue_not_started(
+            tx, failed, again, restore_failed=restore_failed, has_grown=again is not agent
+        )
     refused = Refused(
         reason=reason,
         error=error,
@@ -182,22 +190,35 @@ def _returned(state: MeshState, task_id: str) -> bool:
 
 
 def ended(
-    tx: Transaction, agent: Agent, reason: EndReason, *, destroy_group: bool | None = None
+    tx: Transaction,
+    agent: Agent,
+    reason: EndReason,
+    *,
+    destroy_group: bool | None = None,
+    death: Death | None = None,
 ) -> tuple[str, ...]:
     """Remove an agent; its group is kept or removed. Returns the ids of its evicted tasks."""
-    evicted = _terminate(tx, agent, reason)
+    evicted = _terminate(tx, agent, reason, death=death)
     leave(tx, agent, destroy_group)
     return evicted
 
 
 def _terminate(
-    tx: Transaction, agent: Agent, reason: EndReason, error: str = ""
+    tx: Transaction,
+    agent: Agent,
+    reason: EndReason,
+    error: str = "",
+    death: Death | None = None,
 ) -> tuple[str, ...]:
     """Answer the clients that asked for the eviction of one of its tasks, before the task is removed."""
     returning = victims_to_requeue(tx, agent) if reason is EndReason.PREEMPTED else []
     failed = task_to_retry(tx.state, agent) if reason in _FAILURES else None
+    again = agent
     if reason is EndReason.LOST and agent.committed:
-        error = error or loss_of(tx.state, agent)
+        error = error or loss_of(tx.state, agent, death)
+        again, forbidden = grown_after(tx.state, agent, death)
+        if forbidden:
+            reason, failed, error = EndReason.OUT_OF_MEMORY, None, f"{error}; {forbidden}"
     evicted = all_preempted(tx, agent)
     tx.emit(
         AgentEnded(
@@ -206,12 +227,15 @@ def _terminate(
             at=tx.now,
             reason=reason,
             error=error,
+            death=death,
         )
     )
     for task in returning:
         requeue(tx, task, agent, evicted=True)
     if failed is not None:
-        requeue_failed(tx, failed, agent, lost=reason is EndReason.LOST)
+        requeue_failed(
+            tx, failed, again, lost=reason is EndReason.LOST, has_grown=again is not agent
+        )
     return evicted
 
 

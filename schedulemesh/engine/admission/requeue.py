@@ -6,7 +6,10 @@ from __future__ import annotations
 
 import msgspec
 
+from schedulemesh.domain.agent import Death, with_more_memory
 from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.resources import UNIT
+from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.outcomes import Queued, Refused, RequestOutcome
 from schedulemesh.engine.messages.queue_facts import StartReserved, TaskQueued
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
@@ -74,6 +77,37 @@ def task_to_retry(state: MeshState, agent: Agent) -> RunningTask | None:
     return None
 
 
+def grown_after(state: MeshState, agent: Agent, death: Death | None) -> tuple[Agent, str]:
+    """An agent as it is started again after a death, and why its task is not, where that is for want of
+    memory; empty: nothing forbids it.
+    """
+    tasks = state.running.on_agent(agent.spec.name)
+    if death is None or not death.out_of_memory or len(tasks) != 1:
+        return agent, ""
+    task = state.running.by_id[tasks[0]]
+    if task.spec.on_oom == "fail":
+        return agent, "on_oom is 'fail', so it is not started again"
+    if task.spec.on_oom != "grow" or not may_retry(state, task, agent):
+        return agent, ""
+    spec = with_more_memory(agent.spec, death.memory_mb, _most_memory(state, task.spec, agent))
+    if spec is None:
+        limit = (
+            "its pool's quota" if task.spec.oom_max_memory is None else "oom_max_memory or its pool"
+        )
+        had = agent.spec.resources.memory / UNIT
+        return agent, f"it had {had:g} MB, and {limit} allows no more"
+    return msgspec.structs.replace(agent, spec=spec), ""
+
+
+def _most_memory(state: MeshState, task: TaskSpec, agent: Agent) -> int:
+    """The most memory that a task may grow to, in units."""
+    account = state.ledger.accounts.get(agent.spec.pool_name)
+    quota = 0 if account is None else account.spec.resources.memory
+    if task.oom_max_memory is None:
+        return quota
+    return min(quota, round(task.oom_max_memory * UNIT))
+
+
 def task_not_started(
     state: MeshState, agent: Agent, reason: Reason, *, restore_failed: bool
 ) -> RunningTask | None:
@@ -97,26 +131,35 @@ def task_not_started(
 
 
 def requeue_not_started(
-    tx: Transaction, task: RunningTask, agent: Agent, *, restore_failed: bool
+    tx: Transaction,
+    task: RunningTask,
+    agent: Agent,
+    *,
+    restore_failed: bool,
+    has_grown: bool = False,
 ) -> None:
     """Have a task of ``task_not_started`` join the queue again."""
     if not restore_failed or task.attempts.failures < task.spec.max_retries:
-        requeue_failed(tx, task, agent)
+        requeue_failed(tx, task, agent, has_grown=has_grown)
         return
     other = task.attempts.previous_state if task.spec.on_restore_failure == "previous" else None
     attempts = msgspec.structs.replace(task.attempts, previous_state=task.state_key, fell_back=True)
     requeue_failed(tx, msgspec.structs.replace(task, state_key=other, attempts=attempts), agent)
 
 
-def requeue_failed(tx: Transaction, task: RunningTask, agent: Agent, *, lost: bool = False) -> None:
+def requeue_failed(
+    tx: Transaction, task: RunningTask, agent: Agent, *, lost: bool = False, has_grown: bool = False
+) -> None:
     """Have a task that failed join the queue again; it waits twice as long each time. One that was ``lost``
-    does not wait the first time, nor if it had run for as long: the failure was hardly its own.
+    does not wait the first time, nor if it had run for as long: the failure was hardly its own. One that
+    ``has_grown`` keeps no place, which was of another size.
     """
     failures = task.attempts.failures
     wait_s = min(_RETRY_MAX_S, _RETRY_S * 2.0**failures)
     if lost and (not failures or tx.now >= task.started_at + wait_s):
         wait_s = 0.0
-    requeue(tx, task, agent, failed=True, not_before=tx.now + wait_s if wait_s else 0.0)
+    not_before = tx.now + wait_s if wait_s else 0.0
+    requeue(tx, task, agent, failed=True, not_before=not_before, keeps_place=not has_grown)
 
 
 def _is_deleted(agent: Agent) -> bool:
@@ -158,6 +201,7 @@ def requeue(
     evicted: bool = False,
     failed: bool = False,
     not_before: float = 0.0,
+    keeps_place: bool = True,
 ) -> None:
     """Have a task that has ended join the queue again, with its saved state, its first arrival and its id.
 
@@ -178,7 +222,7 @@ def requeue(
             not_before=not_before,
         )
     )
-    if tx.now < not_before <= tx.now + _KEPT_S:
+    if keeps_place and tx.now < not_before <= tx.now + _KEPT_S:
         _keep_place(tx, task.spec.task_id, agent, not_before)
 
 

@@ -6,6 +6,7 @@ import msgspec
 from typing_extensions import assert_never
 
 from schedulemesh.config.settings import CLIENT_HOLD_S, POOL_HOLD_S
+from schedulemesh.domain.agent import Death
 from schedulemesh.domain.end_reasons import EndReason
 from schedulemesh.domain.placement import InGroup
 from schedulemesh.domain.reasons import Change, Reason
@@ -253,7 +254,7 @@ def start_failed(tx: Transaction, stimulus: s.AgentStartFailed) -> RequestOutcom
     if agent is None:
         return None
     if isinstance(agent.phase, (Running, Ending)):
-        return process_gone(tx, agent)
+        return process_gone(tx, agent, stimulus.death)
     return undo(
         tx,
         agent,
@@ -261,17 +262,22 @@ def start_failed(tx: Transaction, stimulus: s.AgentStartFailed) -> RequestOutcom
         stimulus.error,
         detail=stimulus.detail,
         restore_failed=stimulus.restore_failed,
+        death=stimulus.death,
     )
 
 
 def agent_gone(tx: Transaction, stimulus: s.AgentGone) -> RequestOutcome | None:
     """The process of this incarnation is gone; a report of a former one changes nothing."""
     agent = current(tx.state, stimulus.agent_name, stimulus.incarnation)
-    return None if agent is None else process_gone(tx, agent)
+    return None if agent is None else process_gone(tx, agent, stimulus.death)
 
 
-def process_gone(tx: Transaction, agent: Agent) -> RequestOutcome | None:
-    """Release the claim of an agent whose process is gone, or that waited and will not get one."""
+def process_gone(
+    tx: Transaction, agent: Agent, death: Death | None = None
+) -> RequestOutcome | None:
+    """Release the claim of an agent whose process is gone, or that waited and will not get one. ``death``:
+    how the process died, where that is known.
+    """
     phase = agent.phase
     if isinstance(phase, Waiting):
         waits_again = task_without_room(tx.state, agent, Reason.PREEMPTION_FAILED)
@@ -280,10 +286,10 @@ def process_gone(tx: Transaction, agent: Agent) -> RequestOutcome | None:
             requeue_without_room(tx, waits_again, agent)
         return _answer_deleted(tx, phase.submission, "the agent was deleted before it started")
     if isinstance(phase, Starting):
-        error = "the agent's process died"
-        return undo(tx, agent, Reason.AGENT_START_FAILED, error)
+        error = f"the agent's process {'died' if death is None else death.how}"
+        return undo(tx, agent, Reason.AGENT_START_FAILED, error, death=death)
     if isinstance(phase, Running):
-        ended(tx, agent, EndReason.LOST)
+        ended(tx, agent, EndReason.LOST, death=death)
         return Done()
     if isinstance(phase, Ending):
         return _has_ended(tx, agent, phase)

@@ -30,7 +30,7 @@ def reconcile(tx: Transaction, stimulus: RecoveryObserved) -> None:
         if isinstance(agent.phase, Ending):
             _end_on(tx, agent, alive=alive)
         elif isinstance(agent.phase, Running) and not alive:
-            process_gone(tx, agent)
+            process_gone(tx, agent, stimulus.deaths.get(name))
         elif isinstance(agent.phase, Running):
             order_runs(tx, agent)
     reconcile_groups(tx, stimulus.groups)

@@ -12,7 +12,7 @@ from typing import Union
 import msgspec
 
 from schedulemesh.config.policy import PreemptionPolicy
-from schedulemesh.domain.agent import AgentSpec, MemberProcess
+from schedulemesh.domain.agent import AgentSpec, Death, MemberProcess
 from schedulemesh.domain.end_reasons import EndReason, TaskEndReason
 from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.placement import GroupShape, Place, Unplaced
@@ -235,6 +235,8 @@ class AgentEnded(Fact, tag="agent_ended", frozen=True, kw_only=True):
     reason: EndReason
     #: Why it could not be started, or how it was lost; empty: neither, or nobody knows.
     error: str = ""
+    #: How its process died; None: it was terminated, or that is not known.
+    death: Death | None = None
 
 
 class GroupPlanned(Fact, tag="group_planned", frozen=True, kw_only=True):

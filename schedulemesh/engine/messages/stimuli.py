@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Union
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.config.queueing import QueuePolicy
-from schedulemesh.domain.agent import AgentSpec, MemberProcess
+from schedulemesh.domain.agent import AgentSpec, Death, MemberProcess
 from schedulemesh.domain.audit import AuditRecord
 from schedulemesh.domain.cohort import CohortSpec
 from schedulemesh.domain.demand import ExternalDemand
@@ -221,6 +222,8 @@ class AgentStartFailed(Stimulus, frozen=True, kw_only=True):
     detail: str = ""
     #: Whether the state that its object was to be built from could not be restored.
     restore_failed: bool = False
+    #: How its process died; None: it did not die by itself, or that is not known.
+    death: Death | None = None
 
 
 class AgentGone(Stimulus, frozen=True, kw_only=True):
@@ -228,6 +231,8 @@ class AgentGone(Stimulus, frozen=True, kw_only=True):
 
     agent_name: str
     incarnation: int
+    #: How it died; None: it was terminated, or that is not known.
+    death: Death | None = None
 
 
 class GroupCreated(Stimulus, frozen=True, kw_only=True):
@@ -343,6 +348,8 @@ class RecoveryObserved(Stimulus, frozen=True, kw_only=True):
     living: frozenset[tuple[str, int]]
     #: The ids of the placement groups that exist in Ray; all others do not.
     groups: frozenset[str] = frozenset()
+    #: How agents died that are dead, by name, as far as that is known.
+    deaths: dict[str, Death] = msgspec.field(default_factory=dict)
 
 
 class TokenRequested(Request, frozen=True, kw_only=True):

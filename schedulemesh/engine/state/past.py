@@ -34,11 +34,12 @@ WITH_AGENT: dict[EndReason, tuple[EndState, TaskEndReason | None]] = {
     EndReason.PREEMPTED: (EndState.CANCELLED, TaskEndReason.PREEMPTED),
     EndReason.RUN_FAILED: (EndState.FAILED, TaskEndReason.RUN_RAISED),
     EndReason.LOST: (EndState.LOST, TaskEndReason.LOST),
+    EndReason.OUT_OF_MEMORY: (EndState.FAILED, TaskEndReason.OUT_OF_MEMORY),
     EndReason.START_FAILED: (EndState.FAILED, TaskEndReason.NOT_STARTED),
 }
 
 #: Ends that ``max_retries`` is for.
-_FAILURES = (TaskEndReason.RUN_RAISED, TaskEndReason.LOST)
+_FAILURES = (TaskEndReason.RUN_RAISED, TaskEndReason.LOST, TaskEndReason.OUT_OF_MEMORY)
 
 
 #: Why tasks in the queue are cancelled; for any other reason they have failed.

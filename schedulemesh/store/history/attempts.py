@@ -24,6 +24,7 @@ WITH_AGENT: dict[EndReason, tuple[str, str]] = {
     EndReason.PREEMPTED: ("preempted", ""),
     EndReason.RUN_FAILED: ("failed", "run_raised"),
     EndReason.LOST: ("lost", "lost"),
+    EndReason.OUT_OF_MEMORY: ("failed", "out_of_memory"),
     EndReason.OVER_CLAIM: ("failed", "over_claim"),
     EndReason.START_FAILED: ("failed", "not_started"),
 }

@@ -1,0 +1,36 @@
+"""Why a runtime environment could not be set up: the one line of Ray's message that says it."""
+
+from __future__ import annotations
+
+import re
+
+#: How the lines begin in which pip, uv and conda name what is wrong; the first one says it.
+_NAMED = re.compile(r"^\s*(?:ERROR:|error:|fatal:|[A-Z]\w*(?:NotFound|Unsatisfiable)\w*:)\s*\S")
+#: uv names the cause under a headline.
+_OF_UV = re.compile(r"^\s*(?:×|╰─▶)\s*(\S.*)")
+#: The last line of a traceback: an exception with its message.
+_EXCEPTION = re.compile(r"^(?:[\w]+\.)*\w*(?:Error|Exception|Exit)\w*: \S")
+#: A line of a traceback, or around one.
+_OF_TRACEBACK = re.compile(r"^\s*(?:File \"|Traceback \(|\^|During handling|The above exception)")
+#: All versions that there are, which pip lists.
+_VERSIONS = re.compile(r" \(from versions: [^)]*\)")
+_MAX_CHARS = 500
+
+
+def cause_of(message: str) -> str:
+    """The line of Ray's message about a failed environment that names the cause: of pip its first ``ERROR:``,
+    else the exception, else the last line that belongs to no traceback.
+    """
+    # Ray quotes the output of the installer as the text of an exception, with its line breaks escaped.
+    lines = [line for line in message.replace("\\n", "\n").splitlines() if line.strip()]
+    found = next((line for line in lines if _NAMED.match(line)), None)
+    if found is None:
+        of_uv = [match[1] for line in lines if (match := _OF_UV.match(line))]
+        found = ": ".join(part.rstrip(":") for part in of_uv[:2]) or None
+    if found is None:
+        found = next((line for line in reversed(lines) if _EXCEPTION.match(line)), None)
+    if found is None:
+        own = [line for line in lines if not _OF_TRACEBACK.match(line)]
+        found = own[-1] if own else "Ray does not say why"
+    line = _VERSIONS.sub("", found.strip())
+    return line if len(line) <= _MAX_CHARS else f"{line[:_MAX_CHARS]}..."
