@@ -103,7 +103,7 @@ def submit(
     on_oom: Annotated[
         str | None,
         typer.Option(
-            help="retry, grow (with twice the memory) or fail: where it is killed for want of memory."
+            help="retry, grow (with twice the memory) or fail: where it is killed by a shortage of memory."
         ),
     ] = None,
     oom_max_memory: Annotated[

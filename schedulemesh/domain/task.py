@@ -167,7 +167,7 @@ def parse_on_restore_failure(given: object) -> str:
 
 
 def parse_on_oom(given: object) -> str:
-    """What becomes of a task that was killed for want of memory. Raises InvalidRequestError."""
+    """What becomes of a task that ran out of memory. Raises InvalidRequestError."""
     word = as_text(given)
     if word not in ON_OOM:
         raise InvalidRequestError(f"on_oom is {shown(given)}; allowed are {', '.join(ON_OOM)}")

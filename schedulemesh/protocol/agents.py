@@ -190,14 +190,14 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     command_id: int
     #: The supervisor's epoch; a host ignores commands with a lower epoch than the highest it has seen.
     epoch: int
-    #: "ping", "notice", "save", "cancel", "resume" or "members".
+    #: "ping", "notice", "save", "cancel", "report", "resume" or "members".
     kind: str
     #: How long the supervisor waits for the result, in seconds.
     within_s: float = 60.0
     task_id: str = ""
     #: "notice": seconds until the eviction; "save": the longest wait for a safe point, in seconds.
     seconds: float = 0.0
-    #: "save": the maximum size of the state in bytes; a larger one is not sent.
+    #: "save": the maximum size of the state in bytes; a larger one is not sent. "report": that of the report.
     limit_bytes: int = 0
     #: "members": the ranks of the members of the elastic gang that run now.
     ranks: tuple[int, ...] = ()
@@ -209,7 +209,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     #: Whether the class has such a method.
     able: bool = True
     error: str = ""
-    #: "save": the state, opaque; None: there is none, or it was sent in chunks before.
+    #: "save": the state, opaque; "report": the RunReport of a run that has ended, packed. None: there is
+    #: none, or it was sent in chunks before.
     data: bytes | None = None
     #: The size of the state that was sent in chunks before, in bytes.
     part_bytes: int = 0

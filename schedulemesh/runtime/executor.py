@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 
 import msgspec
 from typing_extensions import assert_never
@@ -429,11 +429,16 @@ class Executor:
         gone = s.AgentGone(agent_name=agent_name, incarnation=incarnation, death=death)
         await self.reactor.report(gone)
 
-    async def _take_ended(self, runs: Iterable[RunTask]) -> None:
+    async def _take_ended(self, runs: Sequence[RunTask]) -> None:
         """Have the runs reported that ended while there was no supervisor, and await those that go on."""
-        waiting = [task for run in runs if (task := self._spawned(self._runs.run(run)))]
+        ended = await asyncio.gather(*(self._runs.report_ended(run, _ENDED_RUN_S) for run in runs))
+        waiting = {}
+        for run, has_ended in zip(runs, ended, strict=True):
+            task = None if has_ended else self._spawned(self._runs.run(run))
+            if task is not None and has_ended is None:
+                waiting[run.task_id] = task
         if waiting:
-            await asyncio.wait(waiting, timeout=_ENDED_RUN_S)
+            await asyncio.wait(waiting.values(), timeout=_ENDED_RUN_S)
 
     async def _evict_agent(self, order: EvictAgent) -> None:
         await self._take_ended(order.runs)

@@ -68,9 +68,17 @@ class StateService(Service):
         )
         return await self._submissions.submit(stimulus, {}, NO_REFS)
 
-    async def saved_state(self, task_id: str) -> SavedBytes:
-        """The stored state of a task that was preempted."""
-        key = await self._reactor.read(lambda: saved_key(self._reactor.state, task_id))
+    async def saved_state(self, task_id: str) -> SavedBytes | Refusal:
+        """The stored state of a task that was preempted; refused with the cause where its save failed."""
+
+        def look() -> tuple[str | None, str]:
+            state = self._reactor.state
+            eviction = state.evictions.of_task(task_id)
+            return saved_key(state, task_id), "" if eviction is None else eviction.save_error
+
+        key, save_error = await self._reactor.read(look)
+        if key is None and save_error:
+            return Refusal(refused=_not_saved(task_id, save_error))
         return SavedBytes(state=await self._reactor.blob(key))
 
     async def last_saved(self, agent_name: str, incarnation: int) -> bytes | None:
@@ -106,6 +114,16 @@ def _leaving(state: MeshState, task_id: str) -> Refused | None:
         error=f"task {task_id!r} is still being preempted, and can be restored when its agent "
         f"{task.agent_name!r} has ended",
         hint="call restore_task again in a moment",
+    )
+
+
+def _not_saved(task_id: str, save_error: str) -> Refused:
+    line, detail = line_and_traceback(save_error)
+    return Refused(
+        reason=Reason.STATE_NOT_FOUND,
+        error=f"no state of task {task_id!r} is stored: when it was evicted, {line}",
+        hint="list_preemptions has the record of that eviction",
+        detail=detail,
     )
 
 

@@ -29,6 +29,10 @@ from schedulemesh.runtime.user_code import UserCode
 logger = logging.getLogger(__name__)
 
 
+#: Bytes of a packed report beside what is kept of the run.
+_REPORT_BYTES = 64 * 1024
+
+
 class TaskRuns:
     """Runs tasks on their agents; the bytes of their results are stored unread."""
 
@@ -40,8 +44,43 @@ class TaskRuns:
     async def run(self, order: RunTask) -> None:
         """Run a task to its end, and report it; nothing is reported where the agent ends before."""
         report = await self._report(order)
-        if report is None:
-            return
+        if report is not None:
+            await self._reported(order, report)
+
+    async def report_ended(self, order: RunTask, within_s: float) -> bool | None:
+        """Report a run if it has ended, and say whether it has; None: that cannot be found out in time. The
+        agent is asked beside its methods, one of which may block it.
+        """
+        agent = self._reactor.state.agents.get(order.agent_name)
+        if agent is None:
+            return None
+        reports = await asyncio.gather(
+            *(self._ended_report(name, order, within_s) for name in agent.spec.process_names)
+        )
+        known = [report for report in reports if report is not None]
+        ended = [report for report in known if report.kept or report.reason is not None]
+        failed = next((report for report in ended if report.reason is not None), None)
+        if failed is None and len(ended) < len(reports):
+            return False if len(known) == len(reports) else None
+        report = failed or (ended[0] if agent.spec.gang is None else _together(ended))
+        await self._reported(order, report)
+        return True
+
+    async def _ended_report(self, name: str, order: RunTask, within_s: float) -> RunReport | None:
+        """The report of a process; an empty one: its run goes on. None: it does not say."""
+        limit = self._reactor.result_bytes + _REPORT_BYTES
+        result = await self._agents.commands.execute(
+            name, order.incarnation, "report", within_s, task_id=order.task_id, limit_bytes=limit
+        )
+        if result is None or result.error or not result.able:
+            return None
+        try:
+            return RunReport(kept=b"") if result.data is None else unpack(result.data, RunReport)
+        except MessageError as error:
+            logger.warning("the report of task %s cannot be read: %s", order.task_id, error)
+            return None
+
+    async def _reported(self, order: RunTask, report: RunReport) -> None:
         report = self._bounded(report)
         if report.reason is not None:
             logger.warning("run failed: task_id=%s error=%s", order.task_id, report.error)

@@ -87,6 +87,22 @@ def test_a_task_is_run_once_however_often_it_is_ordered():
     assert result(reported(host, task_id="other")) == (2, (), {})
 
 
+def test_the_report_of_a_run_that_has_ended_can_be_asked_for_beside_the_methods():
+    host = host_of(Works)
+
+    def answered():
+        command = Command(command_id=1, epoch=1, kind="report", task_id="t")
+        return host._sm_channel._carry_out(command).data
+
+    assert answered() is None
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(reported, host, "waits")
+        assert answered() is None
+        host._sm_object.go_on.set()
+        report = running.result(10)
+    assert unpack(answered(), RunReport) == report
+
+
 def test_a_second_order_while_it_runs_waits_for_the_same_report():
     host = host_of(Works)
     with ThreadPoolExecutor(2) as threads:

@@ -1,6 +1,4 @@
-"""How processes died that nobody has ended: what the records say, and what becomes of tasks that were killed
-for want of memory.
-"""
+"""How processes died that nobody has ended: what records say, and what becomes of tasks out of memory."""
 
 from __future__ import annotations
 
@@ -98,7 +96,7 @@ def test_a_start_says_how_its_process_died():
     )
 
 
-def test_a_task_killed_for_want_of_memory_is_retried_as_any_other():
+def test_a_task_killed_for_memory_is_retried_as_any_other():
     mesh = running(retries=1)
     die(mesh, OOM)
     assert memory_of(mesh) == 1000
@@ -107,7 +105,7 @@ def test_a_task_killed_for_want_of_memory_is_retried_as_any_other():
     assert mesh.state.ended["t"].state is EndState.LOST
 
 
-def test_a_task_that_is_to_fail_for_want_of_memory_is_not_retried():
+def test_a_task_that_is_to_fail_out_of_memory_is_not_retried():
     mesh = running(retries=5, on_oom="fail")
     die(mesh, OOM)
     ended = mesh.state.ended["t"]
@@ -158,7 +156,7 @@ def test_a_growing_task_without_memory_gets_twice_what_it_had_used():
     assert memory_of(mesh) == 1400
 
 
-def test_a_start_that_is_killed_for_want_of_memory_grows_too():
+def test_a_start_that_is_killed_for_memory_grows_too():
     mesh = running(retries=9, on_oom="grow")
     die(mesh, OOM)
     die(mesh, OOM)

@@ -8,12 +8,20 @@ import json
 
 import pytest
 
-from schedulemesh.engine.messages.stimuli import AgentGone
+from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.resources import parse_resources
+from schedulemesh.domain.task import TaskSpec
+from schedulemesh.engine.messages.stimuli import AgentGone, StateNotSaved, TaskSubmitted
 from schedulemesh.protocol import requests as r
-from schedulemesh.protocol.agents import Command, Result, pack, unpack
+from schedulemesh.protocol.agents import Command, Result, key_of, pack, unpack
+from schedulemesh.protocol.answers import SavedBytes, decode_answer
+from schedulemesh.protocol.state_requests import GetSavedState
 from tests.runtime import life as lives
 from tests.runtime.life import SOON_S
 from tests.runtime.test_machine import CALLS
+
+ONE = parse_resources({"cpu": 1})
 
 
 @pytest.fixture
@@ -164,5 +172,26 @@ def test_an_agent_that_is_submitted_again_while_others_are_rebuilt_is_left_alone
         assert b"internal_error" not in answer
         assert b"rebuilt" in answer
         assert len(life.backend.living()) == 2
+
+    lived(story)
+
+
+def test_a_state_that_could_not_be_saved_is_refused_with_the_cause(lived):
+    async def story(life):
+        await life.ask(r.ChangePolicy(changes={"preemption_grace_s": 100.0}, client="me"))
+        agent = AgentSpec(name="t", pool_name="p", resources=ONE, class_key=key_of(lives.CLASS))
+        task = TaskSpec(task_id="t", pool_name="p")
+        stimulus = TaskSubmitted(agent=agent, task=task, request_id="first", choose_node=True)
+        await life.ask(r.SubmitTask(submission=stimulus, blobs={key_of(lives.CLASS): lives.CLASS}))
+        life.ask(r.PreemptTask(task_id="t", client="me", request_id="preempt"))
+        await asyncio.sleep(1.0)  # virtual time: within its grace
+        error = 'save_state failed:\nTraceback\n  File "x", line 1\nOSError: the disk is full'
+        await life.running.reactor.step(StateNotSaved(task_id="t", error=error))
+        refused = decode_answer(await life.ask(GetSavedState(task_id="t")), SavedBytes)
+        assert refused.reason is Reason.STATE_NOT_FOUND
+        assert refused.error == (
+            "no state of task 't' is stored: when it was evicted, OSError: the disk is full"
+        )
+        assert refused.detail == error
 
     lived(story)

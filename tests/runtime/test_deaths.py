@@ -104,7 +104,7 @@ def test_a_start_that_fails_says_how_its_process_died_and_keeps_the_message_apar
     lived(story)
 
 
-def test_a_task_that_is_to_fail_for_want_of_memory_is_not_started_again(lived):
+def test_a_task_that_is_to_fail_out_of_memory_is_not_started_again(lived):
     async def story(life):
         await submit(life, max_retries=3, on_oom="fail")
         dies(life, Death(how="was killed by Ray", out_of_memory=True, memory_mb=12.0))

@@ -11,14 +11,14 @@ from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import NOTHING, parse_resources
 from schedulemesh.protocol import requests as r
-from schedulemesh.protocol.agents import RunReport
+from schedulemesh.protocol.agents import Command, Result, RunReport, pack, unpack
 from schedulemesh.protocol.answers import Listed, decode_answer
 from schedulemesh.protocol.task_requests import CancelTask, WaitTasks, WaitUntil
 from schedulemesh.runtime.backend import NodeView
 from tests.engine.builders import Mesh
 from tests.runtime import virtual_time
 from tests.runtime.composition import supervisor
-from tests.runtime.fake_backend import FakeBackend
+from tests.runtime.fake_backend import NOTHING_RETURNED, FakeBackend
 
 CLASS = b"a class"
 ONE = parse_resources({"cpu": 1})
@@ -148,11 +148,20 @@ class Running(FakeBackend):
         return await super().run_task(handle, order)
 
 
+async def answer_commands(service, report):
+    """The process of an agent whose method blocks: it says whether its run has ended, and obeys."""
+    while True:
+        for command in unpack(await service.poll("t", 1), list[Command]):
+            result = Result(data=report if command.kind == "report" else None)
+            await service.command_done(command.command_id, pack(result))
+
+
 @pytest.mark.parametrize(
     ("returned", "state", "processes"), [(True, "completed", 1), (False, "running", 2)]
 )
+@pytest.mark.parametrize("blocked", [False, True])
 def test_a_run_that_ended_while_there_was_no_supervisor_is_not_evicted(
-    tmp_path, returned, state, processes
+    tmp_path, returned, state, processes, blocked
 ):
     backend = Running()
 
@@ -174,11 +183,16 @@ def test_a_run_that_ended_while_there_was_no_supervisor_is_not_evicted(
         assert not evicting.done()
         evicting.cancel()
         await killed(service)
-        if returned:
+        if returned and not blocked:
             backend.over.set()
         service = after_a_crash(backend, tmp_path / "mesh.sqlite")
         await service.ready()
+        if blocked:
+            report = pack(RunReport(kept=NOTHING_RETURNED)) if returned else None
+            host = asyncio.ensure_future(answer_commands(service, report))
         await asyncio.sleep(300.0)  # virtual
+        if blocked:
+            host.cancel()
         request = WaitTasks(task_ids=("t",), until=WaitUntil.ENDED, enough=1, wait_s=0.0)
         (row,) = decode_answer(await asked(service, request), Listed).rows
         assert row["state"] == state

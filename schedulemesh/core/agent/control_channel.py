@@ -142,6 +142,8 @@ class ControlChannel:
         #: The event loop of an async class; None: its methods are sync.
         self.loop: asyncio.AbstractEventLoop | None = None
         self.running = _Running()
+        #: The report of a task's run that has ended; None: it has not.
+        self.report_of: Callable[[str], bytes | None] = lambda _task_id: None
         self._thread: threading.Thread | None = None
         self._points = SafePoints(self._save_at_point)
         #: Saves that a coroutine has begun at a safe point.
@@ -257,6 +259,8 @@ class ControlChannel:
             return self._save_somewhere(command, until)
         if command.kind == "ping":
             return Result()
+        if command.kind == "report":
+            return Result(data=self.report_of(command.task_id))
         if command.kind == "resume":
             self._points.release()
             return Result()

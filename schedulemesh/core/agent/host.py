@@ -115,6 +115,7 @@ class AgentHost:
             set_environment(self._sm_init.rank, self._sm_init.world_size)
         self._sm_channel = ControlChannel(self._sm_init, supervisor)
         self._sm_runs = TaskRuns(self._sm_channel.was_cancelled)
+        self._sm_channel.report_of = self._sm_runs.report_of
         set_current(self._sm_channel)
 
     def _sm_class(self) -> UserClass:

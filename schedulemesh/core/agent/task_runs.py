@@ -48,6 +48,12 @@ class TaskRuns:
             first = task_id not in self._reports
             return self._reports.setdefault(task_id, Future()), first
 
+    def report_of(self, task_id: str) -> bytes | None:
+        """The packed report of a task's run that has ended; None: it has not, or was never ordered."""
+        with self._lock:
+            report = self._reports.get(task_id)
+        return report.result() if report is not None and report.done() else None
+
     def call_of(self, order: RunOrder, built: UserObject) -> Callable[[], UserValue]:
         """The call that the task consists of, with its arguments. Raises whatever user code raises."""
         args, kwargs = (

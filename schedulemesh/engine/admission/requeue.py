@@ -78,8 +78,8 @@ def task_to_retry(state: MeshState, agent: Agent) -> RunningTask | None:
 
 
 def grown_after(state: MeshState, agent: Agent, death: Death | None) -> tuple[Agent, str]:
-    """An agent as it is started again after a death, and why its task is not, where that is for want of
-    memory; empty: nothing forbids it.
+    """An agent as it is started again after a death, and why its task is not where it ran out of memory;
+    empty: nothing forbids it.
     """
     tasks = state.running.on_agent(agent.spec.name)
     if death is None or not death.out_of_memory or len(tasks) != 1:
