@@ -18,6 +18,7 @@ import msgspec
 
 from benchmarks.rows import Row, at_most, note
 from schedulemesh.domain.node import NodeReport
+from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import UNIT, Resources
 from schedulemesh.engine.messages.facts import Devices
 from schedulemesh.engine.placement.strategies import choose_devices
@@ -143,7 +144,7 @@ def _place(
     """A node and its devices; None: it fits nowhere. Without a strategy, both are random."""
     if not strategy:
         return _random_node(nodes, need, rng)
-    node = nodes.choose(need, strategy)
+    node = nodes.choose(GroupShape(bundles=(need,)), strategy)
     if node is None:
         return None
     return node, choose_devices(devices, node, need, nodes.workload) or Devices()
@@ -152,7 +153,8 @@ def _place(
 def _random_node(
     nodes: Cluster, need: Resources, rng: random.Random
 ) -> tuple[Node, Devices] | None:
-    candidates = list(nodes.with_room(need, "dominant_share"))  # a cached ranking is the fastest
+    # A cached ranking is the fastest.
+    candidates = list(nodes.with_room(GroupShape(bundles=(need,)), "dominant_share"))
     if not candidates:
         return None
     node = rng.choice(candidates)

@@ -9,8 +9,9 @@ import msgspec
 
 from schedulemesh.domain.containers import as_elements, as_items
 from schedulemesh.domain.kinds import is_a
-from schedulemesh.domain.labels import Labels, check_selector, parse_labels, parse_selector
+from schedulemesh.domain.labels import Labels, check_selector, parse_selector
 from schedulemesh.domain.names import as_text
+from schedulemesh.domain.node_labels import parse_node_labels
 from schedulemesh.domain.numbers import parse_count, parse_flag, parse_priority, parse_timeout
 from schedulemesh.domain.placement import (
     PLACEMENT_STRATEGIES,
@@ -226,13 +227,7 @@ def _shape(given: object, what: str, spec: GroupsSpec) -> GroupShape:
 
 
 def _node_labels(given: object, what: str) -> Labels:
-    labels = parse_labels(given, what)
-    for key, value in labels.items():
-        if value.startswith(("!", "in(")):
-            raise InvalidRequestError(
-                f"{what}[{key!r}] is {value!r}; allowed is the label's value itself, without an operator"
-            )
-    return labels
+    return dict(parse_node_labels(given, what))
 
 
 def _warm(given: object) -> WarmSpec | None:

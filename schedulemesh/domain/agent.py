@@ -9,6 +9,7 @@ import msgspec
 from schedulemesh.domain.labels import MAX_BYTES, Labels, parse_labels, size_of
 from schedulemesh.domain.lease import LeaseSpec, check_lease
 from schedulemesh.domain.names import as_text, parse_key, parse_name
+from schedulemesh.domain.node_labels import NodeLabels, check_node_labels
 from schedulemesh.domain.numbers import parse_duration
 from schedulemesh.domain.placement import MAX_BUNDLES, PLACEMENT_STRATEGIES, check_bundles
 from schedulemesh.domain.resources import UNIT, Resources, check_resources, sum_of
@@ -155,6 +156,10 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     references_id: str = ""
     #: None: it has a process. A lease has none.
     lease: LeaseSpec | None = None
+    #: The labels that the nodes of its processes must have; empty: any node will do.
+    node_labels: NodeLabels = ()
+    #: Of a single process: what will do instead, the first ones before the others.
+    fallback_labels: tuple[NodeLabels, ...] = ()
 
     @property
     def process_names(self) -> tuple[str, ...]:
@@ -235,6 +240,8 @@ def check_agent(spec: AgentSpec) -> None:
     if spec.bundles:
         check_bundles(spec.bundles)
     parse_labels(spec.labels)
+    for selector in (spec.node_labels, *spec.fallback_labels):
+        check_node_labels(selector, "label_selector")
     check_options(spec.options)
     if spec.gang is not None:
         check_gang(spec.gang, len(spec.bundles))

@@ -7,6 +7,7 @@ from typing import ClassVar, Union
 import msgspec
 
 from schedulemesh.domain.labels import Labels, Selector
+from schedulemesh.domain.node_labels import NodeLabels, spelled
 from schedulemesh.domain.resources import Resources, check_resources, sum_of
 from schedulemesh.errors import InvalidRequestError
 
@@ -59,8 +60,8 @@ class GroupShape(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     #: The resources of each bundle; an agent runs in the first one.
     bundles: tuple[Resources, ...]
     strategy: str = "STRICT_PACK"
-    #: Labels that each node of the group must have, as (key, value), sorted.
-    node_labels: tuple[tuple[str, str], ...] = ()
+    #: Labels that each node of the group must have.
+    node_labels: NodeLabels = ()
     #: The label that all nodes of the group must have with one and the same value; empty: none.
     same_label: str = ""
     #: The number of placement groups in Ray that the group consists of. Its bundles are divided evenly among
@@ -69,6 +70,23 @@ class GroupShape(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     #: Whether it is held in the state alone, and there is nothing of it in Ray: the claim of a job, whose
     #: driver starts its own actors and placement groups.
     virtual: bool = False
+    #: What will do instead of ``node_labels``: labels of which each node must have one set.
+    fallback_labels: tuple[NodeLabels, ...] = ()
+
+    @property
+    def selectors(self) -> tuple[NodeLabels, ...]:
+        """The labels of which each node must have one set, in the order of preference."""
+        return (self.node_labels, *self.fallback_labels)
+
+    @property
+    def alternatives(self) -> tuple[GroupShape, ...]:
+        """The shape with each of its selectors alone, in the order of preference."""
+        if not self.fallback_labels:
+            return (self,)
+        return tuple(
+            msgspec.structs.replace(self, node_labels=selector, fallback_labels=())
+            for selector in self.selectors
+        )
 
     @property
     def each_part(self) -> tuple[GroupShape, ...]:
@@ -98,6 +116,8 @@ class GroupShape(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
         shown = f"[{bundles}]" + (f" {self.strategy}" if len(self.bundles) > 1 else "")
         if self.parts > 1:
             shown = f"{shown} as {self.parts} groups"
+        if self.node_labels:
+            shown = f"{shown} on nodes with {spelled(self.selectors)}"
         return f"{shown} on nodes with the same {self.same_label!r}" if self.same_label else shown
 
 
@@ -124,7 +144,7 @@ class GroupsSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     reuse: bool = True
     #: For dynamic groups, and for reserved ones whose spec has none.
     strategy: str = "STRICT_PACK"
-    #: Labels that every node of a group must have.
+    #: Labels that every node of a group must have, as conditions (``node_labels``).
     node_labels: Labels = {}
     #: Seconds after which an unused dynamic group is removed.
     idle_s: float = 300.0

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from schedulemesh.domain.agent import Death
+from schedulemesh.domain.node_labels import spelled
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import NOTHING, Resources, bytes_hint
@@ -29,7 +30,7 @@ from schedulemesh.engine.preemption.contest import Contest
 from schedulemesh.engine.state.agents import Agent
 from schedulemesh.engine.state.lending import could_ever_borrow, idle_in_cohort
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.nodes import Node
+from schedulemesh.engine.state.nodes import Node, has_labels
 
 #: The documented beginning of the message if resources are short and no eviction is sufficient.
 NO_ROOM = "Insufficient resources and no available preemption candidates"
@@ -41,6 +42,9 @@ CONTESTED_HINT = (
     "End that work or submit it to ScheduleMesh, set evict_despite_external_demand in the policy to evict "
     "all the same"
 )
+
+#: How many values of a label a sentence names.
+_VALUES = 10
 
 _WAIT = "or submit it with queue=True, so that it starts when a holder ends"
 
@@ -94,17 +98,40 @@ def exceeds_pool_capacity(state: MeshState, pool_name: str, need: Resources) -> 
     )
 
 
-def cluster_out_of_resources(state: MeshState, need: Resources) -> Refused:
-    """The task does not fit on any node, even on an idle one."""
-    biggest = max(state.cluster.totals, key=lambda total: _closeness(need, total))
-    short = need.beyond(biggest)
+def cluster_out_of_resources(state: MeshState, shape: GroupShape) -> Refused:
+    """The task does not fit on any node that has the labels it asks for, even on an idle one."""
+    need, every = shape.bundles[0], state.cluster.nodes.values()
+    totals = {node.total for node in every if has_labels(node, shape)}
+    if not totals:
+        return Refused(
+            reason=Reason.CLUSTER_OUT_OF_RESOURCES,
+            error=no_such_node(state, shape),
+            short_node=need,
+            hint="Ask for labels that nodes have, or add a node that has them",
+        )
+    short = need.beyond(max(totals, key=lambda total: _closeness(need, total)))
+    which = f" with {spelled(shape.selectors)}" if shape.node_labels else ""
     return Refused(
         reason=Reason.CLUSTER_OUT_OF_RESOURCES,
-        error=f"no node of the cluster as it is now could hold {need}, even empty; the closest of "
-        f"{len(state.cluster.nodes)} lacks {short}",
+        error=f"no node{which} of the cluster as it is now could hold {need}, even empty; the closest of "
+        f"{len(every)} lacks {short}",
         short_node=short,
         hint=bytes_hint(need),
     )
+
+
+def no_such_node(state: MeshState, shape: GroupShape) -> str:
+    """That no node has the labels, and which values of these there are."""
+    labels = sorted({label for selector in shape.selectors for label, _ in selector})
+    every = state.cluster.nodes.values()
+    parts = [f"no node of the cluster as it is now has {spelled(shape.selectors)}"]
+    for label in labels:
+        values = sorted({node.labels[label] for node in every if label in node.labels})
+        named = [*values[:_VALUES], *(["others"] if len(values) > _VALUES else [])]
+        parts.append(
+            f"values of {label} are {', '.join(named)}" if values else f"none has the label {label}"
+        )
+    return "; ".join(parts)
 
 
 def _closeness(need: Resources, total: Resources) -> tuple[object, ...]:
@@ -116,7 +143,7 @@ def _closeness(need: Resources, total: Resources) -> tuple[object, ...]:
 def preemption_failed(
     state: MeshState,
     pool_name: str,
-    need: Resources,
+    shape: GroupShape,
     short_quota: Resources,
     by_node: bool,
     turned_away: dict[Reason, int],
@@ -127,7 +154,8 @@ def preemption_failed(
     """Resources are short, and no eviction is sufficient. ``enough`` is the priority that would be;
     ``may_wait``: the same submission may wait in the queue.
     """
-    node = closest_node(state, need) if by_node else None
+    need = shape.bundles[0]
+    node = closest_node(state, shape) if by_node else None
     short_node = NOTHING if node is None else need.beyond(node.free)
     if short_quota:
         names: Iterable[str] = agents_of_pool(state, pool_name)
@@ -139,7 +167,7 @@ def preemption_failed(
         said.append(f"pool {pool_name!r} lacks {short_quota} of the {need} asked for")
         said += _loans(state, pool_name, short_quota)
     if by_node:
-        said.append(no_node_has_room(node, need, short_node))
+        said.append(no_node_has_room(node, shape, short_node))
     return Refused(
         reason=Reason.PREEMPTION_FAILED,
         error=f"{NO_ROOM}: "
@@ -217,17 +245,19 @@ def by_default(refused: Refused, pool_name: str, need: Resources) -> Refused:
     )
 
 
-def no_node_has_room(node: Node | None, need: Resources, short: Resources) -> str:
+def no_node_has_room(node: Node | None, shape: GroupShape, short: Resources) -> str:
     """Why the request fits on no node now."""
+    need = shape.bundles[0]
+    which = f" with {spelled(shape.selectors)}" if shape.node_labels else ""
     if node is None:
-        return "no node takes new agents"
+        return f"no node{which} takes new agents"
     lack = f"lacks {short}" if short else "has no GPU device with enough left"
     others = (
         f"; Ray work that no task claims holds {node.external_usage} there"
         if node.external_usage
         else ""
     )
-    return f"no node has room for {need}; the closest, {node.node_id}, {lack}{others}"
+    return f"no node{which} has room for {need}; the closest, {node.node_id}, {lack}{others}"
 
 
 def _priority(enough: float | None, turned_away: Mapping[Reason, int]) -> list[str]:
@@ -265,7 +295,7 @@ def conflicting_options(pool_name: str) -> Refused:
     return Refused(
         reason=Reason.CONFLICTING_OPTIONS,
         error=f"in pool {pool_name!r} agents run in placement groups; leave out "
-        "scheduling_strategy, label_selector, fallback_strategy and accelerator_type",
+        "scheduling_strategy and fallback_strategy",
     )
 
 

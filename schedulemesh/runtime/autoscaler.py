@@ -6,9 +6,11 @@ import logging
 from collections.abc import Iterator
 from itertools import islice
 
+from schedulemesh.domain.node_labels import NodeLabels
 from schedulemesh.domain.resources import Resources
 from schedulemesh.engine.admission.needs import bundles_of
 from schedulemesh.engine.explain import unplaced
+from schedulemesh.engine.state.groups import shape_on_node
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.runtime.backend import Backend, BackendError
 
@@ -18,7 +20,11 @@ logger = logging.getLogger(__name__)
 MOST_FOR_QUEUE = 100
 
 
-def queued_needs(state: MeshState) -> Iterator[Resources]:
+#: A bundle, and the labels of the nodes that it may be on.
+Bundle = tuple[Resources, NodeLabels]
+
+
+def queued_needs(state: MeshState) -> Iterator[Bundle]:
     """The bundles of queued tasks that fit on no node, even if it were empty, as far as their pool's quota
     covers them.
     """
@@ -32,13 +38,13 @@ def queued_needs(state: MeshState) -> Iterator[Resources]:
             agent = submission.agent
             own = account.spec.default_agent() if submission.default_resources else agent.resources
             bundles = bundles_of(state.cluster, agent, own)
-            if all(state.cluster.could_ever(bundle) for bundle in bundles):
+            if all(state.cluster.could_ever(shape_on_node(agent, bundle)) for bundle in bundles):
                 continue
             for _ in queue_class.entries:
                 if not own.fits(free):
                     break
                 free = free - own
-                yield from bundles
+                yield from ((bundle, agent.node_labels) for bundle in bundles)
 
 
 class AutoscalerRequest:
@@ -51,7 +57,7 @@ class AutoscalerRequest:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         #: What was asked for last; None: nothing yet, though a former supervisor may have.
-        self._asked: list[Resources] | None = None
+        self._asked: list[Bundle] | None = None
 
     async def notify(self, state: MeshState) -> None:
         """Ask for what is wanted now, where that is something new; withdraw it when nothing is."""
@@ -64,7 +70,7 @@ class AutoscalerRequest:
         if not asking and not for_queue and not self._asked:
             return
         bundles = [
-            bundle
+            (bundle, shape.node_labels)
             for name in asking
             for shape, _ in unplaced(state, name)
             for bundle in shape.bundles
@@ -78,9 +84,11 @@ class AutoscalerRequest:
         if self._asked:
             await self._ask([])
 
-    async def _ask(self, bundles: list[Resources]) -> None:
+    async def _ask(self, bundles: list[Bundle]) -> None:
         try:
-            await self._backend.request_capacity(bundles)
+            await self._backend.request_capacity(
+                [need for need, _ in bundles], [labels for _, labels in bundles]
+            )
         except BackendError as error:
             logger.warning("the autoscaler cannot be asked: %s", error)
             return

@@ -13,6 +13,7 @@ from typing import NamedTuple, NewType, Protocol
 import msgspec
 
 from schedulemesh.domain.agent import Death
+from schedulemesh.domain.node_labels import NodeLabels
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import Resources
 from schedulemesh.errors import ScheduleMeshError
@@ -244,8 +245,12 @@ class Backend(Protocol):
     async def keep(self, key: str, value: bytes | None) -> None:
         """Store a value in the cluster for as long as the cluster exists; None removes it."""
 
-    async def request_capacity(self, bundles: Sequence[Resources]) -> None:
-        """Ask the autoscaler to provide room for these bundles; none withdraws the request."""
+    async def request_capacity(
+        self, bundles: Sequence[Resources], labels: Sequence[NodeLabels]
+    ) -> None:
+        """Ask the autoscaler to provide room for these bundles, each on a node with these labels; none
+        withdraws the request.
+        """
 
     # actors
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from schedulemesh.core.backend.ray_options import parse_options
 from schedulemesh.core.backend.ray_resources import (
     bundle_amounts,
+    labels_of,
     ray_amounts,
     requested_resources,
     resources_of,
@@ -127,17 +128,55 @@ def test_a_name_is_the_callers():
     assert options({"name": "mine"})[0] == {"name": "mine", "namespace": "callers"}
 
 
+def test_a_spread_agent_is_placed_by_ray():
+    spread = {"scheduling_strategy": "SPREAD"}
+    assert options(spread) == (spread, False)
+    assert options({"scheduling_strategy": "DEFAULT"})[1]
+
+
+MODEL = ("ray.io/accelerator-type", "A100")
+ZONE_A, ZONE_B = ("zone", "a"), ("zone", "!in(b, c)")
+
+
 @pytest.mark.parametrize(
-    ("name", "value"),
+    ("given", "expected", "fallbacks"),
     [
-        ("accelerator_type", "A100"),
-        ("fallback_strategy", [{"label_selector": {"zone": "b"}}]),
-        ("label_selector", {"zone": "a"}),
-        ("scheduling_strategy", "SPREAD"),
+        ({"accelerator_type": "A100"}, (MODEL,), ()),
+        ({"label_selector": {"zone": "a"}}, (ZONE_A,), ()),
+        ({"label_selector": {"zone": "a"}, "accelerator_type": "A100"}, (MODEL, ZONE_A), ()),
+        ({"label_selector": {"zone": "a"}, "scheduling_strategy": "SPREAD"}, (ZONE_A,), ()),
+        ({"fallback_strategy": [{"label_selector": {"zone": "a"}}]}, (), ()),
+        (
+            {
+                "label_selector": {"zone": "a"},
+                "fallback_strategy": [{"label_selector": {"zone": "!in(b, c)"}}],
+                "accelerator_type": "A100",
+            },
+            (MODEL, ZONE_A),
+            ((MODEL, ZONE_B),),
+        ),
     ],
 )
-def test_with_some_options_ray_finds_the_node(name, value):
-    assert options({name: value}) == ({name: value}, False)
+def test_labels_are_what_the_scheduler_chooses_the_node_by(given, expected, fallbacks):
+    found = parse_options(given, {}, NEED, {}, "callers")
+    assert found.choose_node
+    assert (found.node_labels, found.fallback_labels) == (expected, fallbacks)
+    assert json.loads(found.encoded) == given, "Ray gets them where the scheduler knows no nodes"
+
+
+@pytest.mark.parametrize(
+    "condition", ["in()", "!", "!!a", "in(a", "(a)", "a b", "in(a,,b)", 3, None]
+)
+def test_a_malformed_condition_is_refused_with_those_that_are_allowed(condition):
+    with pytest.raises(InvalidRequestError, match="label_selector"):
+        options({"label_selector": {"zone": condition}})
+
+
+def test_the_model_of_a_node_is_its_label_or_else_its_marker():
+    model, label = "accelerator_type:H100", "ray.io/accelerator-type"
+    assert labels_of({"zone": "a"}, {model: 1.0, "GPU": 1.0}) == {"zone": "a", label: "H100"}
+    assert labels_of({label: "A100"}, {model: 1.0}) == {label: "A100"}
+    assert labels_of({}, {"GPU": 1.0}) == {}
 
 
 @pytest.mark.parametrize(

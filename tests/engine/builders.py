@@ -16,6 +16,7 @@ from schedulemesh.domain.demand import ExternalDemand
 from schedulemesh.domain.labels import parse_selector
 from schedulemesh.domain.lease import LeaseSpec
 from schedulemesh.domain.node import NodeReport
+from schedulemesh.domain.node_labels import parse_node_labels
 from schedulemesh.domain.placement import GroupShape, GroupsSpec
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources, parse_resources, sum_of
@@ -240,6 +241,8 @@ class Mesh:
         oom_max_memory: float | None = None,
         parent: str = "",
         owner: str = "",
+        node_labels: dict[str, str] | None = None,
+        fallbacks: Iterable[dict[str, str]] = (),
         more: dict[str, Any] | None = None,
         **given: Any,
     ) -> s.TaskSubmitted:
@@ -256,6 +259,8 @@ class Mesh:
                 gang=gang,
                 job=job,
                 lease=lease,
+                node_labels=parse_node_labels(node_labels, "label_selector"),
+                fallback_labels=tuple(parse_node_labels(f, "fallback") for f in fallbacks),
             ),
             task=(
                 TaskSpec(

@@ -5,6 +5,7 @@ seconds or minutes to be saved, and operators who drain nodes, change quotas and
 what docs/queueing.md, docs/lending.md, docs/gangs.md and docs/preemption_guide.md promise:
 
 - *capacity*: no pool, tree of cohorts or node ever holds more than it has;
+- *labels*: a task that asks for a model of GPU is on nodes of that model alone;
 - *own_quota*: a task that its pool's own quota covers, with what borrowers hold of it, does not stay in the
   queue, whoever stands before it;
 - *starts*: what fits starts, and no node is kept for a task whose quota comes nobody knows when;
@@ -30,7 +31,7 @@ from typing import Any
 import msgspec
 
 from schedulemesh.config.pools import parse_lending
-from schedulemesh.domain.agent import GangSpec
+from schedulemesh.domain.agent import AgentSpec, GangSpec
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources, sum_of
 from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.messages import instructions as i
@@ -41,6 +42,8 @@ from schedulemesh.engine.state.queue import QueuedTask
 from tests.engine.builders import Mesh, node, pool
 from tests.engine.walk import is_ruled_out
 
+#: What a task may ask of the model of a node, and the models that will do.
+MODELS = {"x": {"x"}, "!x": {"y"}, "in(x, y)": {"x", "y"}, "!in(x, z)": {"y"}}
 #: Seconds for which what must not be may last: the queue is served once a second.
 TICKS = 2.5
 #: Seconds after a change by an operator in which nothing is asked for.
@@ -90,8 +93,16 @@ class World:
         self._settled_at = 0.0
         #: Whether from now on nothing arrives and nothing ends by itself.
         self._still = False
+        #: What decides about models alone, so that the rest of a world does not depend on them.
+        self.models = random.Random(f"models of {seed}")
+        self.with_models = self.models.random() < 0.5
         self.nodes = {
-            name: node(name, gpu=self.dice.choice((4, 8, 8)), cpu=64)
+            name: node(
+                name,
+                gpu=self.dice.choice((4, 8, 8)),
+                cpu=64,
+                labels={"model": self.models.choice("xy")},
+            )
             for name in ("n1", "n2", "n3", "n4")[: self.dice.randint(1, 4)]
         }
         self.lost: dict[str, Any] = {}
@@ -211,6 +222,8 @@ class World:
             how["gang"] = GangSpec(replicas=roll.randint(3, 6))
         else:
             how |= {"gpu": gpu, "cpu": gpu}
+        if self.with_models and self.models.random() < 0.4:
+            how["node_labels"] = {"model": self.models.choice(sorted(MODELS))}
         self._works[name] = Work(task_id=name, duration=duration, savable=roll.random() < 0.8)
         self._tell(lambda: self.mesh.queue(name, roll.choice(self.pools), priority, **how))
 
@@ -376,6 +389,8 @@ class World:
                 self._violated("capacity", f"{agent.spec.name} runs without all its quota")
             for node_id, need in _places(self, agent):
                 on_node[node_id] = on_node.get(node_id, NOTHING) + need
+                if node_id in self.nodes and not self._suits(node_id, agent.spec):
+                    self._violated("labels", f"{agent.spec.name} is on {node_id}")
         for node_id, used in on_node.items():
             report = self.nodes.get(node_id)
             if report is not None and not used.fits(report.total):
@@ -485,6 +500,7 @@ class World:
         return any(
             need.fits(self._unpromised_on(n) + sum_of(_on(self, borrowers, n)))
             for n in self._open_nodes()
+            if self._suits(n, task.submission.agent)
         )
 
     def _is_kept_for(self, first: QueuedTask) -> bool:
@@ -500,7 +516,8 @@ class World:
         state, need = self.mesh.state, task.submission.agent.resources
         if not need.fits(state.ledger.accounts[task.pool_name].free):
             return False
-        if not any(need.fits(self._unpromised_on(n)) for n in self._open_nodes()):
+        suited = (n for n in self._open_nodes() if self._suits(n, task.submission.agent))
+        if not any(need.fits(self._unpromised_on(n)) for n in suited):
             return False
         return all(
             other is task or self._waits_for_unknown_quota(other, task)
@@ -525,6 +542,11 @@ class World:
                 room = room - sum_of(_missing(self, agent, known))
         return room
 
+    def _suits(self, node_id: str, agent: AgentSpec) -> bool:
+        """Whether a node has the model that an agent asks for."""
+        model = self.nodes[node_id].labels.get("model")
+        return all(model in MODELS[condition] for _, condition in agent.node_labels)
+
     def _open_nodes(self) -> Iterator[str]:
         state = self.mesh.state
         for node_id, known in state.cluster.nodes.items():
@@ -537,6 +559,7 @@ class Leaving:
 
     def __init__(self, world: World) -> None:
         state = world.mesh.state
+        self._world = world
         self._rooms: dict[str, Resources] = {}
         ending = [a for a in state.agents.values() if isinstance(a.phase, Ending)]
         for node_id in world._open_nodes():
@@ -560,7 +583,8 @@ class Leaving:
         need = agent.resources
         if not need.fits(self._quota.get(pool_name, NOTHING)):
             return None
-        return next((n for n, room in self._rooms.items() if need.fits(room)), None)
+        suited = (n for n in self._rooms if self._world._suits(n, agent))
+        return next((n for n in suited if need.fits(self._rooms[n])), None)
 
 
 def _amount_of(allocation: Any) -> Resources:

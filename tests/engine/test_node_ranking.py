@@ -6,12 +6,13 @@ import random
 
 import pytest
 
+from schedulemesh.domain.placement import GroupShape
 from schedulemesh.engine.placement.strategies import NODE_STRATEGIES
 from schedulemesh.engine.state import node_ranking as ranking
 from schedulemesh.engine.state.cluster import Cluster
 from schedulemesh.engine.state.device_guarantees import has_room
 from schedulemesh.engine.state.devices import devices_for
-from tests.engine.builders import amount, node
+from tests.engine.builders import amount, node, shape
 
 NEEDS = [amount(cpu=1), amount(cpu=2, gpu=0.5), amount(gpu=1), amount(cpu=1, gpu=2)]
 
@@ -22,7 +23,7 @@ def fresh_order(book, need, strategy):
     other._rankings = ranking.Rankings(other.nodes, book.workload)
     for found in book.nodes.values():
         other.adopt(found)
-    return [found.node_id for found in other.with_room(need, strategy)]
+    return [found.node_id for found in other.with_room(GroupShape(bundles=(need,)), strategy)]
 
 
 @pytest.mark.parametrize("strategy", NODE_STRATEGIES)
@@ -38,7 +39,7 @@ def test_what_is_kept_is_what_would_be_made_afresh(strategy, kept, monkeypatch):
         act = dice.random()
         node_id = dice.choice(sorted(book.nodes))
         if act < 0.4:
-            found = book.choose(need, strategy)
+            found = book.choose(GroupShape(bundles=(need,)), strategy)
             if found is not None:
                 devices = devices_for(found.devices, need.gpu)
                 held = amount(cpu=need.public().get("cpu", 0.0))
@@ -54,7 +55,7 @@ def test_what_is_kept_is_what_would_be_made_afresh(strategy, kept, monkeypatch):
             book.lose(node_id)
         elif act < 0.72:
             book.see(node(f"n{dice.randrange(15)}", cpu=dice.randrange(1, 12), gpu=4))
-        order = [found.node_id for found in book.with_room(need, strategy)]
+        order = [found.node_id for found in book.with_room(GroupShape(bundles=(need,)), strategy)]
         assert sorted(order) == sorted(
             n for n, f in book.nodes.items() if not f.cordoned and has_room(f, need)
         )
@@ -68,4 +69,4 @@ def test_the_other_strategies_choose_nodes(strategy, expected):
     book = Cluster()
     book.see(node("roomy", cpu=16))
     book.see(node("tight", cpu=2))
-    assert book.choose(amount(cpu=1), strategy).node_id == expected
+    assert book.choose(shape({"cpu": 1}), strategy).node_id == expected

@@ -10,7 +10,7 @@ from schedulemesh.engine.messages.facts import Devices
 from schedulemesh.engine.messages.outcomes import Pending
 from schedulemesh.engine.state.cluster import Cluster
 from schedulemesh.engine.state.devices import devices_for
-from tests.engine.builders import Mesh, amount, node, on, pool
+from tests.engine.builders import Mesh, amount, node, on, pool, shape
 
 
 def cluster(*nodes):
@@ -21,7 +21,7 @@ def cluster(*nodes):
 
 
 def chosen(book, strategy="bin_pack", **need):
-    found = book.choose(amount(**need), strategy)
+    found = book.choose(shape(need), strategy)
     return None if found is None else found.node_id
 
 

@@ -222,7 +222,7 @@ class TestWhichGroup:
         answer = submit(pool, "t", 9.0, ray_options={"name": "train-worker-00"})
         assert runs(answer)["path"] == "reserved"
         assert ray.get(ray.get_actor("train-worker-00").add.remote(1)) == 2
-        refused = submit(pool, "u", ray_options={"label_selector": {"a": "b"}})
+        refused = submit(pool, "u", ray_options={"scheduling_strategy": "SPREAD"})
         assert refused["reason"] == "conflicting_options"
 
     def test_a_dry_run_makes_nothing(self, pool, namespace):

@@ -18,6 +18,7 @@ import msgspec
 
 from schedulemesh.core.agent.job_folders import job_folder, read_log
 from schedulemesh.domain.agent import Death
+from schedulemesh.domain.node_labels import NodeLabels
 from schedulemesh.domain.resources import Resources
 from schedulemesh.metrics.catalogue import Metric
 from schedulemesh.protocol.agents import (
@@ -234,6 +235,7 @@ class FakeBackend:
         self.used = ClusterUsage(jobs={}, holders=())
         #: Every request for capacity, in the autoscaler's order.
         self.asked: list[list[Resources]] = []
+        self.asked_labels: list[list[NodeLabels]] = []
         self.by_id: dict[str, GroupView] = {}
         self.made = 0
         self.removed: list[str] = []
@@ -342,8 +344,14 @@ class FakeBackend:
 
         await self.take("keep", key, done)
 
-    async def request_capacity(self, bundles: Sequence[Resources]) -> None:
-        await self.take("request_capacity", "", lambda: self.asked.append(list(bundles)))
+    async def request_capacity(
+        self, bundles: Sequence[Resources], labels: Sequence[NodeLabels]
+    ) -> None:
+        def done() -> None:
+            self.asked.append(list(bundles))
+            self.asked_labels.append(list(labels))
+
+        await self.take("request_capacity", "", done)
 
     # actors
 

@@ -85,7 +85,7 @@ def test_what_queued_tasks_need_and_no_node_has_is_requested_and_withdrawn():
     mesh.report("t1")
     mesh.complete("t1")
     need = parse_resources({"cpu": 6})
-    assert list(queued_needs(mesh.state)) == [need]
+    assert list(queued_needs(mesh.state)) == [(need, ())]
 
     async def story():
         request = AutoscalerRequest(ray)
@@ -97,7 +97,15 @@ def test_what_queued_tasks_need_and_no_node_has_is_requested_and_withdrawn():
     assert ray.asked == [[need], []]
 
 
+def test_a_node_with_the_labels_is_requested_for_a_task_whose_labels_no_node_has():
+    ray, mesh = FakeBackend(), Mesh(pool("p", cpu=8), nodes=[node("n1", cpu=4)])
+    mesh.queue("t", node_labels={"zone": "in(a, b)"}, cpu=1)
+    asyncio.run(AutoscalerRequest(ray).notify(mesh.state))
+    assert ray.asked == [[parse_resources({"cpu": 1})]]
+    assert ray.asked_labels == [[(("zone", "in(a, b)"),)]]
+
+
 def test_no_more_is_requested_for_queued_tasks_than_their_quota_covers():
     mesh = queued_mesh(6, 6, 6, 6, cpu=13)
     assert len(mesh.waiting()) == 4
-    assert list(queued_needs(mesh.state)) == [parse_resources({"cpu": 6})] * 2
+    assert list(queued_needs(mesh.state)) == [(parse_resources({"cpu": 6}), ())] * 2

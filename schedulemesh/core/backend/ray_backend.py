@@ -26,7 +26,8 @@ from schedulemesh.core.backend.ray_errors import refused, translated
 from schedulemesh.core.backend.ray_groups import RayGroups, scheduling_strategy_of
 from schedulemesh.core.backend.ray_jobs import end_jobs, publish_folder
 from schedulemesh.core.backend.ray_metrics import RayMetrics
-from schedulemesh.core.backend.ray_resources import ray_amounts, resources_of
+from schedulemesh.core.backend.ray_options import SELECTORS
+from schedulemesh.core.backend.ray_resources import labels_of, ray_amounts, resources_of
 from schedulemesh.core.backend.ray_usage import DemandReader, UsageReader
 from schedulemesh.core.transport.handles import as_future
 from schedulemesh.domain.agent import Death
@@ -142,14 +143,17 @@ class RayBackend(RayGroups):
         with refused():
             cls = self._hosts.of(request.class_key, request.shipped, warm=False)
             placing = _placing(request.slot, request.node_id)
-            options = {**_options(request, request.resources), **placing}
+            options = {**_options(request, request.resources, placed=bool(placing)), **placing}
             return _created(cls, options, request.init, self._supervisor, *request.refs)
 
     def start_warm_host(self, request: WarmHostRequest) -> Handle:
         """See Backend."""
         with refused():
             cls = self._hosts.of(request.class_key, request.shipped, warm=True)
-            options = {**_options(request, NOTHING), **_placing(request.slot, None)}
+            options = {
+                **_options(request, NOTHING, placed=True),
+                **_placing(request.slot, None),
+            }
             return _created(
                 cls,
                 options,
@@ -265,10 +269,14 @@ class RayBackend(RayGroups):
         return OwnNodeCleaner() if own else RemoteNodeCleaner(node_id)
 
 
-def _options(request: AgentRequest | WarmHostRequest, resources: Resources) -> dict[str, Any]:
-    """The options of a detached actor: the user's, overridden by what the scheduler decides."""
+def _options(
+    request: AgentRequest | WarmHostRequest, resources: Resources, *, placed: bool
+) -> dict[str, Any]:
+    """The options of a detached actor: the user's, overridden by what the scheduler decides. ``placed``: its
+    node is chosen, which has the labels that the user asked for.
+    """
     return {
-        **request.options,
+        **{k: v for k, v in request.options.items() if not (placed and k in SELECTORS)},
         **ray_amounts(resources),
         "name": request.name,
         "namespace": request.namespace,
@@ -327,7 +335,7 @@ def _nodes() -> list[NodeView]:
             node_id=node["NodeID"],
             total=resources_of(node["Resources"]),
             free=free.get(node["NodeID"], NOTHING),
-            labels=dict(node.get("Labels") or {}),
+            labels=labels_of(node.get("Labels") or {}, node["Resources"]),
             draining=node["NodeID"] in draining,
             drain_deadline=draining.get(node["NodeID"]),
         )

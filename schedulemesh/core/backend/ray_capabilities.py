@@ -55,6 +55,21 @@ def use_token_if_available() -> None:
         enable(warn_if_disabled=False)
 
 
+def request_autoscaler(bundles: list[dict[str, float]], labels: list[dict[str, str]]) -> None:
+    """Ask the autoscaler for room for these bundles, each on a node with these labels. An older Ray cannot be
+    asked for labels: the bundles that need some are left out, as nodes of any kind would be added for them.
+    """
+    from ray.autoscaler.sdk import request_resources
+
+    if not any(labels):
+        request_resources(bundles=bundles)
+    elif "bundle_label_selectors" in inspect.signature(request_resources).parameters:
+        request_resources(bundles=bundles, bundle_label_selectors=labels)
+    else:
+        pairs = zip(bundles, labels, strict=True)
+        request_resources(bundles=[bundle for bundle, needed in pairs if not needed])
+
+
 def connect_directly(actors: Mapping[str, ActorHandle], backend: str) -> None:
     """Have actors, by their names, exchange tensors directly, by a communicator of this collective backend,
     unless one has all of them already.

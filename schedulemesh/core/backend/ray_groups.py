@@ -20,10 +20,12 @@ from ray.util.placement_group import (
 )
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from schedulemesh.core.backend.ray_capabilities import request_autoscaler
 from schedulemesh.core.backend.ray_errors import refused, translated
 from schedulemesh.core.backend.ray_group_removal import remove_settled
 from schedulemesh.core.backend.ray_internals import end_actors, group_in_use, group_members
 from schedulemesh.core.backend.ray_resources import bundle_amounts
+from schedulemesh.domain.node_labels import NodeLabels
 from schedulemesh.domain.placement import PART_JOINT, GroupShape
 from schedulemesh.domain.resources import Resources
 from schedulemesh.runtime.backend import (
@@ -82,10 +84,13 @@ class RayGroups:
         """See Backend."""
         await self._group_call(_remove, ray_id)
 
-    async def request_capacity(self, bundles: Sequence[Resources]) -> None:
+    async def request_capacity(
+        self, bundles: Sequence[Resources], labels: Sequence[NodeLabels]
+    ) -> None:
         """See Backend. Ray has one such request per cluster; the last one replaces all earlier ones."""
+        amounts = [bundle_amounts(need) for need in bundles]
         try:
-            await self._group_call(_request_capacity, [bundle_amounts(need) for need in bundles])
+            await self._group_call(request_autoscaler, amounts, [dict(one) for one in labels])
         except RuntimeError as error:
             raise BackendError(str(error)) from error
 
@@ -216,12 +221,6 @@ def placement_groups_of(ray_id: str, shape: GroupShape) -> list[PlacementGroup]:
 def _remove(ray_id: str) -> None:
     for one in ray_id.split(PART_JOINT):
         remove_settled(PlacementGroup(_id(one)))
-
-
-def _request_capacity(bundles: list[dict[str, float]]) -> None:
-    from ray.autoscaler.sdk import request_resources
-
-    request_resources(bundles=bundles)
 
 
 def _id(ray_id: str) -> PlacementGroupID:

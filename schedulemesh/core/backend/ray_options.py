@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import msgspec
 import ray
@@ -14,14 +15,20 @@ from schedulemesh.core.backend.ray_resources import ray_amounts
 from schedulemesh.domain.agent import RAY_OPTIONS, check_options
 from schedulemesh.domain.containers import as_items, plain_data
 from schedulemesh.domain.names import as_text, parse_name
+from schedulemesh.domain.node_labels import (
+    ACCELERATOR_TYPE,
+    NodeLabels,
+    is_value,
+    parse_node_labels,
+)
 from schedulemesh.domain.numbers import parse_count
 from schedulemesh.domain.resources import Resources
 from schedulemesh.errors import InvalidRequestError, shown
 
 #: Amounts that follow from the resources; they may only repeat these.
 _AMOUNTS = ("num_cpus", "num_gpus", "memory", "resources")
-#: With one of these Ray chooses the node, and the scheduler learns it from the agent's report.
-_PLACED_BY_RAY = ("accelerator_type", "fallback_strategy", "label_selector", "scheduling_strategy")
+#: The options that name the labels of nodes, by which the scheduler chooses one.
+SELECTORS = ("accelerator_type", "fallback_strategy", "label_selector")
 #: The lower bound of each count; the upper bound of all, as Ray sends them.
 _COUNTS = {
     "max_concurrency": 1,
@@ -40,8 +47,11 @@ class RayOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     #: As JSON.
     encoded: str
-    #: False: the options determine the node, so the scheduler does not choose one.
+    #: False: Ray chooses the node, and the scheduler learns it from the agent's report.
     choose_node: bool
+    #: The labels that the node must have, and what will do instead.
+    node_labels: NodeLabels = ()
+    fallback_labels: tuple[NodeLabels, ...] = ()
 
 
 def parse_options(
@@ -71,6 +81,8 @@ def parse_options(
             f"{', '.join(_AMOUNTS)} where they repeat the resources"
         )
     _merge_env(merged, job_env)
+    selector = parse_node_labels(merged.get("label_selector"), _what("label_selector"))
+    model = _model(merged)
     if own or decorated:
         _check_by_ray(merged)
     if "name" in merged:
@@ -78,9 +90,41 @@ def parse_options(
         merged["namespace"] = namespace
     encoded = json.dumps(merged, sort_keys=True)
     check_options(encoded)
+    node_labels = _all_of(model, selector)
     return RayOptions(
-        encoded=encoded, choose_node=not any(name in merged for name in _PLACED_BY_RAY)
+        encoded=encoded,
+        choose_node=bool(node_labels) or merged.get("scheduling_strategy") in (None, "DEFAULT"),
+        node_labels=node_labels,
+        # Ray's fallbacks stand in for the label_selector alone.
+        fallback_labels=tuple(_all_of(model, f) for f in _fallbacks(merged)) if selector else (),
     )
+
+
+def _model(options: Mapping[str, object]) -> NodeLabels:
+    """The label of nodes with the accelerator that the options name."""
+    given = options.get("accelerator_type")
+    if given is None:
+        return ()
+    model = as_text(given)
+    if model is None or not is_value(model):
+        raise InvalidRequestError(
+            f"{_what('accelerator_type')} is {shown(given)}; it must be a model such as 'H100'"
+        )
+    return ((ACCELERATOR_TYPE, model),)
+
+
+def _fallbacks(options: Mapping[str, Any]) -> Iterator[NodeLabels]:
+    for number, fallback in enumerate(options.get("fallback_strategy") or ()):
+        what = f"{_what('fallback_strategy')}[{number}]['label_selector']"
+        yield parse_node_labels(fallback.get("label_selector"), what)
+
+
+def _all_of(*selectors: NodeLabels) -> NodeLabels:
+    return tuple(sorted({condition for selector in selectors for condition in selector}))
+
+
+def _what(name: str) -> str:
+    return f"ray_options[{name!r}]"
 
 
 def _plain(given: object) -> dict[str, object]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from schedulemesh.domain.node_labels import ACCELERATOR_TYPE
 from schedulemesh.domain.resources import UNIT, Resources
 
 #: Shares whose units are rounded down, such as a third, as they are claimed in a bundle: Ray compares plain
@@ -19,6 +20,8 @@ _SHARES = {
     for part in range(1, whole)
     if round(part * UNIT / whole) * whole < part * UNIT
 }
+#: What the marker of a node's accelerators begins with.
+_MODEL = "accelerator_type:"
 #: What a bundle of a placement group adds to its node beside the plain amount, such as ``CPU_group_0_4f…``.
 _OF_A_GROUP = re.compile(r".+_group_(\d+_)?[0-9a-f]{36}")
 
@@ -37,6 +40,18 @@ def resources_of(ray_amounts_: Mapping[str, float]) -> Resources:
         elif not _is_marker(name) and units:
             custom.append((name, units))
     return Resources(**amounts, custom=tuple(sorted(custom)))
+
+
+def labels_of(labels: Mapping[str, str], ray_amounts_: Mapping[str, float]) -> dict[str, str]:
+    """The labels of a node. Where Ray has found no accelerator, its model is the one of which the node was
+    given the marker ``accelerator_type:...`` as a resource.
+    """
+    models = sorted(
+        name[len(_MODEL) :]
+        for name, amount in ray_amounts_.items()
+        if name.startswith(_MODEL) and amount
+    )
+    return {**({ACCELERATOR_TYPE: models[0]} if models else {}), **labels}
 
 
 def requested_resources(ray_amounts_: Mapping[str, float]) -> Resources:
@@ -89,6 +104,6 @@ def _bytes(resources: Resources) -> int:
 def _is_marker(name: str) -> bool:
     return (
         name == "object_store_memory"
-        or name.startswith(("node:", "accelerator_type:", "bundle"))
+        or name.startswith(("node:", _MODEL, "bundle"))
         or _OF_A_GROUP.fullmatch(name) is not None
     )

@@ -65,8 +65,11 @@ def adoption(
         over_claim="" if over_claim is None else parse_over_claim(over_claim),
         adopts=ray_job_id,
     )
-    agent = msgspec.structs.replace(made.submission.agent, job=spec, restartable=False)
-    return made.changed(agent=agent, may_preempt=False)
+    agent = msgspec.structs.replace(
+        made.submission.agent, job=spec, restartable=False, node_labels=()
+    )
+    # Ray places the process beside the driver; the claim is not there, but where the job's work is.
+    return made.changed(agent=agent, may_preempt=False, choose_node=False)
 
 
 def _named(rows: Iterable[Mapping[str, object]], ray_job_id: str) -> Sequence[Mapping[str, object]]:

@@ -119,6 +119,8 @@ def submission(
         driver_bundle=driver_bundle,
         gang=None if gang is None else gang.spec(_specs(built) if gang.members else ()),
         references=len(shipped.refs) + len(shipped.nested),
+        node_labels=options.node_labels,
+        fallback_labels=options.fallback_labels,
     )
     until_runs, wait_s = parse_wait(given.get("wait", False))
     requested = TaskSubmitted(

@@ -9,7 +9,7 @@ import msgspec
 from schedulemesh.domain.agent import AgentSpec, gang_of
 from schedulemesh.domain.end_reasons import EndReason
 from schedulemesh.domain.labels import Labels
-from schedulemesh.domain.placement import InGroup, OnNode, Unplaced
+from schedulemesh.domain.placement import GroupShape, InGroup, OnNode, Unplaced
 from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.task import DEFAULT_PRIORITY, TaskSpec
 from schedulemesh.engine.lifecycle.groups import end as end_group
@@ -34,7 +34,7 @@ from schedulemesh.engine.preemption.victims import VictimAgent, evicted_tasks
 from schedulemesh.engine.state.agents import Agent, Starting
 from schedulemesh.engine.state.devices import devices_for
 from schedulemesh.engine.state.gangs import members_running
-from schedulemesh.engine.state.groups import Group, GroupPhase
+from schedulemesh.engine.state.groups import Group, GroupPhase, shape_on_node
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
 from schedulemesh.engine.state.queue import QueuedTask
@@ -71,6 +71,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     only_extras: bool = False
     #: The task where it waits in the queue; None: it is submitted now.
     waiting: QueuedTask | None = None
+
+    @property
+    def node_shape(self) -> GroupShape:
+        """What it asks for on a node, where it runs in no placement group."""
+        return shape_on_node(self.stimulus.agent, self.need)
 
     @property
     def unassigned(self) -> bool:

@@ -49,6 +49,7 @@ from schedulemesh.engine.preemption.veto import PluginVeto, plugin_veto
 from schedulemesh.engine.preemption.victims import evicted_tasks
 from schedulemesh.engine.state.agents import Preempted
 from schedulemesh.engine.state.gangs import core_runs
+from schedulemesh.engine.state.groups import shape_on_node
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.engine.transaction import Transaction
@@ -124,9 +125,10 @@ def understand(tx: Transaction, stimulus: TaskSubmitted) -> Request | Refused:
     if by_node := stimulus.choose_node and state.nodes_known:
         view = _view(stimulus, pool_name, need) if tx.strategies.plugins else None
         waits = bool(payment.short)
-        node = tx.strategies.choose_node(state.cluster, need, view, waits=waits)
-        if node is None and not state.cluster.could_ever(need):
-            refused = explain.cluster_out_of_resources(state, need)
+        shape = shape_on_node(agent, need)
+        node = tx.strategies.choose_node(state.cluster, shape, view, waits=waits)
+        if node is None and not state.cluster.could_ever(shape):
+            refused = explain.cluster_out_of_resources(state, shape)
             return _of_size(stimulus, refused, pool_name, need)
     return Request(
         stimulus=stimulus,
@@ -293,7 +295,7 @@ def _no_victim(
     refused = explain.preemption_failed(
         state,
         request.pool_name,
-        request.need,
+        request.node_shape,
         request.payment.short,
         request.by_node,
         turned_away,

@@ -194,35 +194,33 @@ def make_room_by_moves(
     """Which smaller tasks are moved to other nodes so that a request that has its quota has room; None: none
     may be, or they would have no room elsewhere.
     """
-    state, bundles = tx.state, _bundles(request)
-    if not state.policy.defragment_after_s or request.payment.short or not bundles:
+    state, shape = tx.state, _shape_without_room(request)
+    if not state.policy.defragment_after_s or request.payment.short or shape is None:
         return None
-    gpu = max(bundle.gpu for bundle in bundles)
+    gpu = max(bundle.gpu for bundle in shape.bundles)
     others = SmallerTasks(state, request.incoming(state), tx.now, veto, limits, gpu=gpu)
-    if _surely_no_room(others, bundles, known):
+    if _surely_no_room(others, shape, known):
         return None
     plan = _searched(tx, request, others, None, known)
-    return plan if plan is not None and fit_elsewhere(state.cluster, plan) else None
+    return plan if plan is not None and fit_elsewhere(state, plan) else None
 
 
-def _surely_no_room(
-    others: SavableTasks, bundles: tuple[Resources, ...], known: KnownNodes
-) -> bool:
+def _surely_no_room(others: SavableTasks, shape: GroupShape, known: KnownNodes) -> bool:
     """Whether a search among these is in vain; notes until when."""
-    until = others.no_room_until(bundles)
+    until = others.no_room_until(shape)
     if until is not None:
         known.until = min(known.until, until)
     return until is not None
 
 
-def _bundles(request: Request) -> tuple[Resources, ...]:
-    """What a request needs on nodes and has no room for; empty: only something else is short."""
+def _shape_without_room(request: Request) -> GroupShape | None:
+    """What a request needs on nodes and has no room for; None: only something else is short."""
     if request.by_node:
-        return (request.need,)
+        return request.node_shape
     asked = request.group_request
     if asked is None or not isinstance(request.assignment, NoAssignment):
-        return ()
-    return asked.shape.bundles
+        return None
+    return asked.shape
 
 
 def evict_by_order(
@@ -238,7 +236,7 @@ def evict_by_order(
     others = _behind(tx, request, veto, limits)
     if others is None:
         return None
-    if request.by_node and veto is None and _surely_no_room(others, (request.need,), known):
+    if request.by_node and veto is None and _surely_no_room(others, request.node_shape, known):
         return None
     caps = caps_of(tx.state.ledger, request.pool_name, request.payment)
     return _searched(tx, request, others, caps, known)
@@ -298,7 +296,7 @@ def room_of_idle(tx: Transaction, request: Request) -> Plan | None:
     """Room on a node once placement groups that nobody uses are removed; None: that is not enough."""
     if not request.by_node or request.payment.short:
         return None
-    found = idle_for_node(tx.state, request.need)
+    found = idle_for_node(tx.state, request.node_shape)
     if found is None:
         return None
     placement, groups = found
@@ -553,7 +551,7 @@ def _demand(state: MeshState, request: Request, *, new_group: bool) -> Demand | 
     if request.stimulus.for_group and short:
         return None
     if asked is None:
-        shape = GroupShape(bundles=(request.need,)) if request.by_node else None
+        shape = request.node_shape if request.by_node else None
         return Demand(short_quota=short, needs_place=request.by_node, shape=shape)
     if not isinstance(request.assignment, NoAssignment):
         return Demand(short_quota=short, needs_place=False)

@@ -10,6 +10,7 @@ from schedulemesh.domain.task import DEFAULT_PRIORITY
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.placement.group_choice import FOR_GANGS, GroupRequest, group_request_of
 from schedulemesh.engine.state.cluster import Cluster
+from schedulemesh.engine.state.groups import shape_on_node
 from schedulemesh.engine.state.lending import could_ever_borrow, is_surely_short, pay_with_loans
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.queue import QueuedTask
@@ -52,7 +53,9 @@ def ruled_out(
             return Reason.NO_PG_POOL
         if alone:
             return None
-    return None if submission.choose_node else Reason.CONFLICTING_OPTIONS
+    if submission.choose_node and not agent.fallback_labels:
+        return None
+    return Reason.CONFLICTING_OPTIONS
 
 
 def is_ruled_out(state: MeshState, task: QueuedTask) -> bool:
@@ -100,6 +103,7 @@ def groups_asked(
         agent.labels if task is None else task.labels,
         agent.own_group or agent.job,
         virtual=virtual,
+        node_labels=agent.node_labels,
     )
 
 
@@ -113,7 +117,7 @@ def bundles_of(cluster: Cluster, agent: AgentSpec, need: Resources) -> tuple[Res
         return agent.bundles
     if agent.job is None or not cluster.nodes:
         return (need,)
-    if not agent.job.strategy and cluster.could_ever(need):
+    if not agent.job.strategy and cluster.could_ever(shape_on_node(agent, need)):
         return (need,)
     return divided(need, min((need.gpu or need.cpu) // UNIT, MAX_BUNDLES))
 

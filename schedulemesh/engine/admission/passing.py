@@ -7,8 +7,9 @@ from itertools import islice
 
 import msgspec
 
+from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.reasons import PreemptionReason
-from schedulemesh.domain.resources import Resources, sum_of
+from schedulemesh.domain.resources import sum_of
 from schedulemesh.engine.admission.admit import Request
 from schedulemesh.engine.admission.delays import Delays, RunTimes, run_times, sums_on
 from schedulemesh.engine.admission.needs import bundles_of, groups_asked, is_ruled_out, need_of
@@ -17,6 +18,7 @@ from schedulemesh.engine.placement.bundles import Room
 from schedulemesh.engine.placement.group_choice import Assignment, GroupRequest
 from schedulemesh.engine.preemption.search import Plan
 from schedulemesh.engine.preemption.victims import evicted_tasks
+from schedulemesh.engine.state.groups import shape_on_node
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node, held_by
 from schedulemesh.engine.state.queue import QueuedTask
@@ -53,7 +55,8 @@ class Refusal(msgspec.Struct, frozen=True, gc=False):
     """A task that fits, but would delay a reserved start wherever it ran."""
 
     entry: Entry
-    need: Resources
+    #: What it asks for on a node.
+    shape: GroupShape
     #: Whether its node is chosen: what takes no room on a node may still start.
     by_node: bool
     #: A later task that needs no less would delay the same starts, unless its run times are within these.
@@ -115,7 +118,7 @@ class Passing:
         if allowed is not None:
             return allowed
         refusal = Refusal(
-            entry, request.need, task.submission.choose_node, self._delays.limits(delayed)
+            entry, request.node_shape, task.submission.choose_node, self._delays.limits(delayed)
         )
         if request.group_request is None:
             self._refusals.setdefault(task.pool_name, []).append(refusal)
@@ -131,9 +134,11 @@ class Passing:
         if not known or groups_asked(state, submission, task.pool_name, need) is not None:
             return None
         entry, times = state.queue.entry(task), run_times(self._tx, task.spec, need)
+        selectors = shape_on_node(submission.agent, need).selectors
         for other in known:
-            needs_less = other.entry < entry and other.need.fits(need)
-            placed_alike = submission.choose_node or not other.by_node
+            needs_less = other.entry < entry and other.shape.total.fits(need)
+            on_its_nodes = not other.shape.node_labels or other.shape.selectors == selectors
+            placed_alike = (submission.choose_node and on_its_nodes) or not other.by_node
             if needs_less and placed_alike and not times.within(other.limits):
                 return other
         return None
@@ -204,7 +209,7 @@ class Passing:
         if request.node is None or not is_taken_from(request.node):
             return request
         tx = self._tx
-        for node in tx.state.cluster.with_room(request.need, tx.strategies.node):
+        for node in tx.state.cluster.with_room(request.node_shape, tx.strategies.node):
             if not is_taken_from(node):
                 return msgspec.structs.replace(request, node=node)
         return None

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from heapq import merge
+from itertools import islice
 from operator import itemgetter
 
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import NOTHING, Resources, least, sum_of
 from schedulemesh.engine.admission.ends import Ends
-from schedulemesh.engine.placement.bundles import Room, has_labels
+from schedulemesh.engine.placement.bundles import Room
 from schedulemesh.engine.placement.group_choice import (
     Assignment,
     GroupRequest,
@@ -27,7 +28,7 @@ from schedulemesh.engine.placement.scenario import (
 )
 from schedulemesh.engine.state.groups import MARK
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.nodes import Node, held_by
+from schedulemesh.engine.state.nodes import Node, has_labels, held_by
 from schedulemesh.engine.state.queue import Reservation
 from schedulemesh.engine.state.tasks import TaskClass
 
@@ -110,13 +111,14 @@ class Projection:
         self._on_nodes: dict[str, list[_EndOnNode]] = {}
 
     def place(
-        self, need: Resources, asked: GroupRequest | None, prefer: tuple[str, ...] = ()
+        self, shape: GroupShape, asked: GroupRequest | None, prefer: tuple[str, ...] = ()
     ) -> Reservation:
         """When and where there is a place for a task, in a placement group where ``asked`` says what it asks
-        of these. Where no time is known, the nodes that lack least; of equal ones those of ``prefer``.
+        of these, else on a node for this shape. Where no time is known, the nodes that lack least; of equal
+        ones those of ``prefer``.
         """
         if asked is None:
-            return self._on_node(need, prefer)
+            return self._on_node(shape, prefer)
         found = find_assignment(self._state, asked, waits=True)
         if isinstance(found, Assignment):
             if found.group is not None:
@@ -166,11 +168,11 @@ class Projection:
 
     # without a placement group
 
-    def _on_node(self, need: Resources, prefer: tuple[str, ...]) -> Reservation:
+    def _on_node(self, shape: GroupShape, prefer: tuple[str, ...]) -> Reservation:
         """The node with room first, and when; where no time is known, the one that lacks least."""
         best: tuple[float, str] | None = None
         closest: tuple[float, bool, str] | None = None
-        shape = GroupShape(bundles=(need,))
+        need = shape.bundles[0]
         for node in self._nodes_for(shape):
             if closest is not None and self._lacks_more(need, node, closest[0]):
                 break
@@ -213,10 +215,10 @@ class Projection:
         """The nodes with the most free resources on which a bundle could be, by descending free GPU."""
         smallest = least(shape.bundles)
         count = max(_NODES, _NODES_PER_BUNDLE * len(shape.bundles))
-        emptiest = self._state.cluster.emptiest(count)
-        for node in emptiest:
-            if smallest.fits(node.total) and has_labels(node, shape):
-                yield node
+        cluster = self._state.cluster
+        emptiest = cluster.emptiest(len(cluster.nodes) if shape.node_labels else count)
+        able = (n for n in emptiest if smallest.fits(n.total) and has_labels(n, shape))
+        return islice(able, count) if shape.node_labels else able
 
     def _in_group(self, asked: GroupRequest, nodes: list[Node]) -> Reservation | None:
         """When there is a group that it may have, or room for a new one; None: nobody knows."""

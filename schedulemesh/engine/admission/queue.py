@@ -29,6 +29,7 @@ from schedulemesh.engine.messages.stimuli import (
     QueuePolicyChangeRequested,
     TaskSubmitted,
 )
+from schedulemesh.engine.state.groups import shape_on_node
 from schedulemesh.engine.state.long_waits import PROMOTED
 from schedulemesh.engine.state.queue import QueuedTask, front_of
 from schedulemesh.engine.transaction import Transaction
@@ -89,8 +90,8 @@ def _is_next(tx: Transaction, task: QueuedTask) -> bool:
 
 def _may_be_short(tx: Transaction, task: QueuedTask) -> bool:
     """Whether this task may end before a reserved start that others of its class would delay."""
-    need = need_of(tx.state, task)
-    if task.queue_class is None or need in tx.state.queue.no_room or is_strict(tx, task.pool_name):
+    shape = shape_on_node(task.submission.agent, need_of(tx.state, task))
+    if task.queue_class is None or shape in tx.state.queue.no_room or is_strict(tx, task.pool_name):
         return False
     return Passing(tx).may_be_over(task)
 

@@ -26,6 +26,7 @@ from heapq import heapify, heappop, heappush
 
 import msgspec
 
+from schedulemesh.domain.node_labels import NodeLabels
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import Resources
@@ -55,6 +56,7 @@ from schedulemesh.engine.messages.stimuli import (
 from schedulemesh.engine.placement.group_choice import GroupRequest
 from schedulemesh.engine.preemption.limits import Limits
 from schedulemesh.engine.preemption.sites import KnownNodes
+from schedulemesh.engine.state.groups import shape_on_node
 from schedulemesh.engine.state.lending import clipped, idle_of_tree
 from schedulemesh.engine.state.long_waits import PROMOTED
 from schedulemesh.engine.state.queue import QueuedTask
@@ -273,8 +275,8 @@ class _Pass:
         self._tries: dict[str, int] = {}
         #: Pools in which nobody else may be helped by evictions.
         self._settled: set[str] = set()
-        #: By pool and labels: priorities and needs of tasks for which evictions were in vain.
-        self._vain: dict[tuple[str, str], list[tuple[float, Resources]]] = {}
+        #: Priorities and needs of tasks for which evictions were in vain.
+        self._vain: dict[_Alike, list[tuple[float, Resources]]] = {}
         #: At how many tasks behind the first of their class the pass may still look.
         self._looks = _LOOKED_AT
         self._passing = Passing(tx, keep=True)
@@ -478,7 +480,7 @@ class _Pass:
         the same labels, of no lower priority, that needs no more.
         """
         need, priority = need_of(self._tx.state, task), task.spec.priority
-        known = self._vain.get(_labels_of(task), ())
+        known = self._vain.get(_alike(task), ())
         return any(priority <= most and least.fits(need) for most, least in known)
 
     def _note_in_vain(self, task: QueuedTask) -> None:
@@ -492,7 +494,7 @@ class _Pass:
         if Limits(tx.state, task.pool_name, tx.now, task).came_first:
             return
         if groups_asked(tx.state, submission, task.pool_name, need) is None:
-            self._vain.setdefault(_labels_of(task), []).append((task.spec.priority, need))
+            self._vain.setdefault(_alike(task), []).append((task.spec.priority, need))
 
     def _note_head(self, pool_name: str, task: QueuedTask) -> None:
         """Note the first task of a pool for which a start is reserved on this tick."""
@@ -508,7 +510,9 @@ class _Pass:
         if asked is not None:
             if asked.spare is None and _kind_of(asked) in state.queue.no_group:
                 return False
-        elif need in state.queue.no_room and submission.choose_node:
+        elif (
+            submission.choose_node and shape_on_node(submission.agent, need) in state.queue.no_room
+        ):
             return False
         if can_be_paid(state, task.pool_name, need, submission.client):
             return True
@@ -529,7 +533,7 @@ class _Pass:
                 self._look_behind(queue_class, queue_class.first, refusal.limits)
             return refusal is None
         if request.by_node:
-            state.queue.no_room.add(request.need)
+            state.queue.no_room.add(request.node_shape)
         asked = request.group_request
         # A spare reserved group depends on more than groups and room: on who else of the pool waits.
         if asked is not None and asked.spare is None and not request.payment.short:
@@ -584,9 +588,14 @@ class _Pass:
                 return
 
 
-def _labels_of(task: QueuedTask) -> tuple[str, str]:
-    """The pool and the labels of a task."""
-    return (task.pool_name, repr(sorted(task.spec.labels.items())))
+#: The pool of a task, its labels, and those of the nodes that it asks for.
+_Alike = tuple[str, str, NodeLabels, tuple[NodeLabels, ...]]
+
+
+def _alike(task: QueuedTask) -> _Alike:
+    agent = task.submission.agent
+    labels = repr(sorted(task.spec.labels.items()))
+    return (task.pool_name, labels, agent.node_labels, agent.fallback_labels)
 
 
 def _kind_of(asked: GroupRequest) -> tuple[str, GroupShape, GroupShape | None]:

@@ -42,6 +42,7 @@ from schedulemesh.engine.admission.needs import (
 from schedulemesh.engine.admission.projection import Projection, classes_by_pool, quota_free_at
 from schedulemesh.engine.messages.queue_facts import ReservationDropped, StartReserved
 from schedulemesh.engine.placement.group_choice import could_ever_have
+from schedulemesh.engine.state.groups import shape_on_node
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.queue import QueuedTask, Reservation
 from schedulemesh.engine.state.tasks import TaskClass
@@ -117,7 +118,9 @@ def is_reserved_for(state: MeshState, task: QueuedTask) -> bool:
     if not task.submission.choose_node or not state.nodes_known:
         return True
     asked = groups_asked(state, task.submission, pool_name, need)
-    return state.cluster.could_ever(need) if asked is None else could_ever_have(state, asked)
+    if asked is not None:
+        return could_ever_have(state, asked)
+    return state.cluster.could_ever(shape_on_node(task.submission.agent, need))
 
 
 def _same(reserved: Reservation | None, start: Reservation, now: float) -> bool:
@@ -172,7 +175,8 @@ def _start(
     if quota_at is None or not task.submission.choose_node or not state.nodes_known:
         return Reservation(at=quota_at)
     asked = groups_asked(state, task.submission, task.pool_name, need)
-    place = projection.place(need, asked, () if known is None else known.node_ids)
+    shape = shape_on_node(task.submission.agent, need)
+    place = projection.place(shape, asked, () if known is None else known.node_ids)
     if place.at is None or place.at < quota_at:
         at = None if place.at is None else quota_at
         if quota_at > projection.ends.now + state.queue.policy.passing_limit_s:

@@ -98,7 +98,7 @@ def _estimated(state: MeshState, task: QueuedTask, request: Request, ends: Ends)
     quota_at = quota_free_at(state, task.pool_name, asked, classes.get(task.pool_name, []), ends)
     place_at: float | None = ends.now
     if request.unassigned:
-        place_at = Projection(state, ends).place(request.need, request.group_request).at
+        place_at = Projection(state, ends).place(request.node_shape, request.group_request).at
     if quota_at is None or place_at is None:
         return Start(
             unknown="tasks that hold what is short have no estimated_duration, or run for longer already"

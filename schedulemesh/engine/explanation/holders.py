@@ -6,10 +6,11 @@ import heapq
 from collections.abc import Iterable, Sequence
 from itertools import chain, islice
 
+from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import Resources
 from schedulemesh.engine.messages.outcomes import Holder
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.nodes import Node
+from schedulemesh.engine.state.nodes import Node, has_labels
 
 #: How many holders are listed, and how many of them a sentence names.
 HOLDERS, NAMED = 10, 3
@@ -17,13 +18,14 @@ HOLDERS, NAMED = 10, 3
 _COMPARED = 2000
 
 
-def closest_node(state: MeshState, need: Resources) -> Node | None:
-    """The open node that is least short of the need: fewest resource kinds, then the smallest amounts, then
-    the first id; None: no node takes new agents.
+def closest_node(state: MeshState, shape: GroupShape) -> Node | None:
+    """The open node with the shape's labels that is least short of its single bundle: fewest resource kinds,
+    then the smallest amounts, then the first id; None: no such node takes new agents.
     """
+    need = shape.bundles[0]
     first: dict[Resources, Node] = {}
     for node in state.cluster.nodes.values():
-        if node.cordoned:
+        if node.cordoned or not has_labels(node, shape):
             continue
         before = first.get(node.free)
         if before is None or node.node_id < before.node_id:

@@ -27,7 +27,7 @@ from schedulemesh.engine.messages.outcomes import Holder
 from schedulemesh.engine.placement.group_choice import NoAssignment, no_placement
 from schedulemesh.engine.state.device_guarantees import has_room
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.nodes import Node
+from schedulemesh.engine.state.nodes import Node, has_labels
 
 #: How many nodes a sentence names.
 _NAMED = 3
@@ -48,7 +48,7 @@ def shortage_of(state: MeshState, request: Request, now: float) -> Shortage:
     short = request.payment.short
     names: Iterable[str] = ()
     findings: list[Finding] = []
-    node = closest_node(state, request.need) if request.by_node else None
+    node = closest_node(state, request.node_shape) if request.by_node else None
     if node is not None:
         names = agents_on(state, node)
     if short:
@@ -149,15 +149,15 @@ def _nodes(
 ) -> tuple[list[Finding], tuple[ExternalUsage, ...]]:
     """Why it has no place to run: nodes that are closed, work that is not ours, or agents."""
     found = []
-    need = request.need
+    need, shape = request.need, request.node_shape
     if request.group_request is not None:
-        need = max(request.group_request.shape.bundles, key=_size)
-    cordoned = sorted(
-        n.node_id for n in state.cluster.nodes.values() if n.cordoned and has_room(n, need)
-    )
+        shape = request.group_request.shape
+        need = max(shape.bundles, key=_size)
+    able = [node for node in state.cluster.nodes.values() if has_labels(node, shape)]
+    cordoned = sorted(n.node_id for n in able if n.cordoned and has_room(n, need))
     if cordoned:
         found.append(_closed(state, cordoned, need))
-    external = _external(state, need)
+    external = _external(able, need)
     if external:
         most = external[0]
         found.append(
@@ -207,16 +207,16 @@ def _no_place(
         )
     return Finding(
         reason=Reason.INSUFFICIENT_RESOURCES,
-        error="; ".join([no_node_has_room(node, request.need, short), *held_by(holders)]),
+        error="; ".join([no_node_has_room(node, request.node_shape, short), *held_by(holders)]),
         hint="it starts when a node has the room; ask for less, or add a node",
     )
 
 
-def _external(state: MeshState, need: Resources) -> tuple[ExternalUsage, ...]:
-    """The open nodes that would have room without the work that is not ours, the least of it first."""
+def _external(nodes: Iterable[Node], need: Resources) -> tuple[ExternalUsage, ...]:
+    """Those open nodes that would have room without the work that is not ours, the least of it first."""
     found = [
         node
-        for node in state.cluster.nodes.values()
+        for node in nodes
         if node.external_usage and not node.cordoned and _would_fit(node, need)
     ]
     found.sort(key=lambda node: (_size(node.external_usage), node.node_id))

@@ -19,7 +19,7 @@ from schedulemesh.engine.placement.placers import (
 )
 from schedulemesh.engine.state.cluster import Cluster
 from schedulemesh.engine.state.device_guarantees import has_room
-from schedulemesh.engine.state.nodes import Node
+from schedulemesh.engine.state.nodes import Node, has_labels
 
 
 class Room:
@@ -137,8 +137,8 @@ class Room:
     def _place_one(self, shape: GroupShape) -> BundlePlacement | None:
         """A single bundle on the nodes as they are, by the index of nodes."""
         need = shape.bundles[0]
-        for node in self._cluster.with_room(need, "bin_pack"):
-            if has_labels(node, shape) and (not self._waits or has_room(node, need, waits=True)):
+        for node in self._cluster.with_room(shape, "bin_pack"):
+            if not self._waits or has_room(node, need, waits=True):
                 return BundlePlacement(node_ids=(node.node_id,))
         return None
 
@@ -163,11 +163,3 @@ def _by_label(shape: GroupShape, nodes: Sequence[Node]) -> list[list[Node]]:
     for node in nodes:
         found.setdefault(node.labels[shape.same_label], []).append(node)
     return [found[value] for value in sorted(found, key=lambda value: (len(found[value]), value))]
-
-
-def has_labels(node: Node, shape: GroupShape) -> bool:
-    """Whether the node has the labels that the shape asks for."""
-    wanted = shape.node_labels
-    if shape.same_label and shape.same_label not in node.labels:
-        return False
-    return not wanted or all(node.labels.get(key) == value for key, value in wanted)

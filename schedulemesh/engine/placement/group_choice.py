@@ -21,6 +21,7 @@ import msgspec
 from schedulemesh.domain.agent import GangSpec, JobSpec
 from schedulemesh.domain.labels import Labels, matches
 from schedulemesh.domain.lease import LeaseSpec
+from schedulemesh.domain.node_labels import NodeLabels, selects
 from schedulemesh.domain.placement import GroupShape, GroupsSpec
 from schedulemesh.domain.resources import Resources
 from schedulemesh.engine.placement.bundles import Room
@@ -58,6 +59,8 @@ class GroupRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     #: The reserved shape that it may have while a group of that shape is free and no entitled task waits:
     #: set where its priority is just below that of entitled tasks.
     spare: GroupShape | None = None
+    #: The labels that the task asks for itself; the nodes of any group that it gets must have them.
+    node_labels: NodeLabels = ()
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -95,11 +98,12 @@ def group_request_of(
     own: GangSpec | LeaseSpec | JobSpec | None = None,
     *,
     virtual: bool = False,
+    node_labels: NodeLabels = (),
 ) -> GroupRequest:
     """What a task of this priority and with these labels asks for. ``own``: how a gang, lease or job is
-    placed.
+    placed; ``node_labels``: on nodes with which labels.
     """
-    shape = dynamic_shape(spec, bundles, own, virtual=virtual)
+    shape = dynamic_shape(spec, bundles, own, virtual=virtual, node_labels=node_labels)
     reserved = state.groups.reserved_shapes(pool_name)
     closest = best_reserved(
         reserved if own is None else [r for r in reserved if _places_alike(r, shape)], bundles
@@ -113,6 +117,7 @@ def group_request_of(
         shape=shape,
         reserved=closest if may_reserved else None,
         spare=closest if priority == spec.entitled_above and not may_reserved else None,
+        node_labels=node_labels,
     )
 
 
@@ -170,7 +175,7 @@ def _spare_group(state: MeshState, group_request: GroupRequest) -> Group | None:
     if group_request.spare is None:
         return None
     groups = state.groups.free_of(group_request.pool_name, reserved=True, shape=group_request.spare)
-    found = next((group for group in groups if _open(state, group)), None)
+    found = next((group for group in groups if _open(state, group_request, group)), None)
     return None if found is None or _somebody_waits(state, group_request.pool_name) else found
 
 
@@ -178,7 +183,9 @@ def suits(state: MeshState, group_request: GroupRequest, group: Group) -> bool:
     """Whether the incoming task may have this group of its pool once that has no agent."""
     kind = group_request.reserved if group.reserved else group_request.shape
     return (
-        group.pool_name == group_request.pool_name and group.shape == kind and _open(state, group)
+        group.pool_name == group_request.pool_name
+        and group.shape == kind
+        and _open(state, group_request, group)
     )
 
 
@@ -191,16 +198,19 @@ def _free_group(state: MeshState, group_request: GroupRequest) -> Assignment | N
             if shape is None:
                 continue
             for group in groups_of(group_request.pool_name, reserved=reserved, shape=shape):
-                if _open(state, group):
+                if _open(state, group_request, group):
                     how = "created" if waits and not reserved else path
                     return Assignment(path=how, group=group, waits=waits)
     return None
 
 
-def _open(state: MeshState, group: Group) -> bool:
-    """Whether all its nodes accept new agents."""
+def _open(state: MeshState, group_request: GroupRequest, group: Group) -> bool:
+    """Whether all its nodes accept new agents, and have the labels that the task asks for."""
     nodes = state.cluster.nodes
-    return all(n in nodes and not nodes[n].cordoned for n in group.node_ids)
+    return all(
+        n in nodes and not nodes[n].cordoned and selects(group_request.node_labels, nodes[n].labels)
+        for n in group.node_ids
+    )
 
 
 def _in_place_of_idle(state: MeshState, group_request: GroupRequest) -> Assignment | NoAssignment:
@@ -241,13 +251,13 @@ def excess(state: MeshState, group_request: GroupRequest) -> int:
 
 
 def idle_for_node(
-    state: MeshState, need: Resources
+    state: MeshState, shape: GroupShape
 ) -> tuple[BundlePlacement, tuple[Group, ...]] | None:
     """The placement of an agent without a group once idle groups are removed, and those; None: nowhere."""
     idle = state.groups.idle()
     if not idle:
         return None
-    found = without_idle(Room(state.cluster, waits=True), GroupShape(bundles=(need,)), idle)
+    found = without_idle(Room(state.cluster, waits=True), shape, idle)
     return None if found is None or not found[1] else found
 
 
@@ -291,13 +301,18 @@ def is_removed_with(group: Group, agent_name: str) -> bool:
 
 def could_ever_have(state: MeshState, group_request: GroupRequest) -> bool:
     """Whether the incoming task could ever have a group: a reserved one, or a new one on empty nodes."""
-    if (
-        group_request.reserved is not None
-        or group_request.spare is not None
-        or not state.nodes_known
-    ):
+    reserved = group_request.reserved or group_request.spare
+    if not state.nodes_known or (reserved is not None and not group_request.node_labels):
         return True
-    shapes, shape = state.cluster.could_ever_hold, group_request.shape
+    if reserved is not None:
+        labels = (*reserved.node_labels, *group_request.node_labels)
+        if _could_ever_hold(state, msgspec.structs.replace(reserved, node_labels=labels)):
+            return True
+    return _could_ever_hold(state, group_request.shape)
+
+
+def _could_ever_hold(state: MeshState, shape: GroupShape) -> bool:
+    shapes = state.cluster.could_ever_hold
     if shape not in shapes:
         if len(shapes) >= _SHAPES:
             shapes.clear()

@@ -12,6 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from schedulemesh.domain.labels import Selector, matches
+from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources
 from schedulemesh.engine.messages.facts import Devices
 from schedulemesh.engine.placement.fragmentation import Workload
@@ -53,17 +54,23 @@ class Strategies:
         return bool(self.plugins) and any(plugin.has(hook) for plugin in self.plugins)
 
     def choose_node(
-        self, cluster: Cluster, need: Resources, task: TaskView | None, *, waits: bool = False
+        self, cluster: Cluster, shape: GroupShape, task: TaskView | None, *, waits: bool = False
     ) -> Node | None:
-        """A node on which the need fits now; None: there is none. Plugins score every such node. ``waits``:
-        the agent starts only after its victims have ended, and must still fit then.
+        """A node on which the single bundle of a shape fits now; None: there is none. Plugins score every
+        such node. ``waits``: the agent starts only after its victims have ended, and must still fit then.
         """
-        with_room = cluster.with_room(need, self.node)
-        if waits:
-            with_room = (node for node in with_room if has_room(node, need, waits=True))
-        if task is None or not self.asks("score"):
-            return next(with_room, None)
-        return self._scored(list(with_room), node_domain, task)
+        for each in shape.alternatives:
+            with_room = cluster.with_room(each, self.node)
+            if waits:
+                need = shape.bundles[0]
+                with_room = (node for node in with_room if has_room(node, need, waits=True))
+            if task is None or not self.asks("score"):
+                node = next(with_room, None)
+            else:
+                node = self._scored(list(with_room), node_domain, task)
+            if node is not None:
+                return node
+        return None
 
     def choose_pool(
         self,

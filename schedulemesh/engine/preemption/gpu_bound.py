@@ -9,18 +9,18 @@ the time of a task comes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from functools import cached_property
 
 import msgspec
 
-from schedulemesh.domain.resources import Resources
+from schedulemesh.domain.placement import GroupShape
 from schedulemesh.engine.placement.group_choice import is_removed_with
 from schedulemesh.engine.placement.leaving import all_leaving
 from schedulemesh.engine.placement.scenario import bundle_allocations
 from schedulemesh.engine.state.groups import MARK
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.nodes import Node, held_by
+from schedulemesh.engine.state.nodes import Node, has_labels, held_by
 from schedulemesh.engine.state.tasks import RunningTask
 
 #: Seconds by which a task counts too early, because times are rounded.
@@ -60,16 +60,18 @@ class GpuBound:
         self._ready_at = ready_at
         self._in_groups = in_groups
 
-    def no_room_until(self, bundles: Sequence[Resources]) -> float | None:
+    def no_room_until(self, shape: GroupShape) -> float | None:
         """Until when the open nodes surely have too few GPUs for these bundles while the state stays as it
         is; None: they may have enough now.
         """
-        cluster, missing = self._state.cluster, len(bundles)
-        smallest = min((bundle.gpu for bundle in bundles), default=0)
+        cluster, missing = self._state.cluster, len(shape.bundles)
+        smallest = min((bundle.gpu for bundle in shape.bundles), default=0)
         if not smallest:
             return None
         kind, now, until = self._kind, self._now, float("inf")
         for node in cluster.emptiest(len(cluster.nodes)):
+            if not has_labels(node, shape):
+                continue
             on_node = node.gpu_tasks
             if not isinstance(on_node, _OnNode) or on_node.version != node.version:
                 on_node = self._looked_at(node)

@@ -19,8 +19,10 @@ from schedulemesh.engine.preemption.rules import Incoming, Verdict
 from schedulemesh.engine.preemption.savable import SavableTasks
 from schedulemesh.engine.preemption.search import Plan
 from schedulemesh.engine.preemption.veto import PluginVeto
-from schedulemesh.engine.state.cluster import Cluster
+from schedulemesh.engine.preemption.victims import VictimAgent
+from schedulemesh.engine.state.groups import shape_on_node
 from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.nodes import has_labels
 from schedulemesh.engine.state.tasks import RunningTask, TaskClass
 
 
@@ -66,13 +68,25 @@ class SmallerTasks(SavableTasks):
         return super()._judge(task_class)
 
 
-def fit_elsewhere(cluster: Cluster, plan: Plan) -> bool:
-    """Whether all victims of a plan have room together on nodes that the incoming task does not use."""
+def fit_elsewhere(state: MeshState, plan: Plan) -> bool:
+    """Whether all victims of a plan have room together on nodes that the incoming task does not use; those
+    that ask for labels are placed before the others.
+    """
     used = () if plan.placement is None else plan.placement.node_ids
-    others = (node for node in cluster.open_nodes() if node.node_id not in used)
+    nodes = state.cluster.nodes
+    others = (node for node in state.cluster.open_nodes() if node.node_id not in used)
     free = [FreeNode(node, total=False, waits=True) for node in others if node.free.gpu]
-    for victim in sorted(plan.victims, key=lambda v: (-v.resources.gpu, v.name)):
-        fitting = [node for node in free if node.fits(victim.resources)]
+    shapes = {v.name: shape_on_node(state.agents[v.name].spec, v.resources) for v in plan.victims}
+
+    def order(victim: VictimAgent) -> tuple[bool, int, str]:
+        return (not shapes[victim.name].node_labels, -victim.resources.gpu, victim.name)
+
+    for victim in sorted(plan.victims, key=order):
+        fitting = [
+            node
+            for node in free
+            if node.fits(victim.resources) and has_labels(nodes[node.node_id], shapes[victim.name])
+        ]
         if not fitting:
             return False
         min(fitting, key=FreeNode.order).put(victim.resources)

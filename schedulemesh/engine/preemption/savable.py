@@ -24,8 +24,8 @@ from collections.abc import Hashable, Sequence
 from functools import cached_property
 from typing import ClassVar
 
+from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.reasons import PreemptionReason, Reason
-from schedulemesh.domain.resources import Resources
 from schedulemesh.engine.admission.requeue import returns_when_evicted
 from schedulemesh.engine.messages.outcomes import Candidate
 from schedulemesh.engine.preemption.candidates import Order
@@ -91,14 +91,14 @@ class SavableTasks(RankedCandidates):
             return None
         return super().of(task) if returns_when_evicted(self._state, task, agent) else None
 
-    def no_room_until(self, bundles: Sequence[Resources]) -> float | None:
+    def no_room_until(self, shape: GroupShape) -> float | None:
         """Until when the nodes have too few GPUs even without all tasks that may be evicted, while the state
         stays as it is; None: they may have enough. See ``gpu_bound``.
         """
         bound = GpuBound(
             self._state, self._now, self._kind, self._ready_at, in_groups=self.in_groups
         )
-        return bound.no_room_until(bundles)
+        return bound.no_room_until(shape)
 
     @property
     def _kind(self) -> tuple[Hashable, ...]:

@@ -55,6 +55,7 @@ from schedulemesh.engine.preemption.victims import (
 )
 from schedulemesh.engine.state.groups import Group
 from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.nodes import has_labels
 from schedulemesh.engine.state.quota import Payment
 from schedulemesh.engine.state.tasks import TaskClass
 
@@ -280,11 +281,14 @@ class _Search:
         """Whether the amounts that it frees could be enough, whatever the devices."""
         if self._sites.scenario.initial is not None:
             return True
-        nodes = {node_id for node_id, _ in victim.allocations}
-        known = nodes & self._state.cluster.nodes.keys()
+        nodes = self._state.cluster.nodes
+        known = {node_id for node_id, _ in victim.allocations} & nodes.keys()
         if self._one_node and self._shape is not None:
             need, room = self._shape.total, self._sites.room
-            return any(need.beyond(room.free_on(n)).fits(victim.room) for n in known)
+            return any(
+                has_labels(nodes[n], self._shape) and need.beyond(room.free_on(n)).fits(victim.room)
+                for n in known
+            )
         return self._lack_everywhere.fits(
             victim.room + sum_of(map(self._sites.room.free_on, known))
         )

@@ -13,7 +13,7 @@ import msgspec
 
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import NOTHING, Resources, least
-from schedulemesh.engine.placement.bundles import Room, has_labels
+from schedulemesh.engine.placement.bundles import Room
 from schedulemesh.engine.placement.group_choice import release
 from schedulemesh.engine.placement.leaving import Leaving, move_all
 from schedulemesh.engine.placement.placers import on_one_node
@@ -26,7 +26,7 @@ from schedulemesh.engine.preemption.node_summary import (
 )
 from schedulemesh.engine.preemption.victims import VictimAgent, VictimAgents, order_of
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.nodes import Node
+from schedulemesh.engine.state.nodes import Node, has_labels
 from schedulemesh.engine.state.tasks import TaskClass
 
 #: A site at which nothing is known of the victims beforehand.

@@ -23,6 +23,7 @@ from schedulemesh.engine.state.nodes import (
     Allocation,
     Node,
     discard_contradicted,
+    has_labels,
     named_devices,
     unused_devices,
 )
@@ -196,21 +197,33 @@ class Cluster:
         if node is not None:
             node.version += 1
 
-    def choose(self, need: Resources, strategy: str) -> Node | None:
-        """The best node for the need by a built-in strategy; None: it fits on no node."""
-        return next(self.with_room(need, strategy), None)
+    def choose(self, shape: GroupShape, strategy: str) -> Node | None:
+        """The best node for a single bundle by a built-in strategy; None: it fits on no node."""
+        return next(self.with_room(shape, strategy), None)
 
-    def with_room(self, need: Resources, strategy: str) -> Iterator[Node]:
-        """The nodes on which the need fits, without cordoned ones, ordered by a built-in strategy; lazily."""
+    def with_room(self, shape: GroupShape, strategy: str) -> Iterator[Node]:
+        """The nodes with the shape's labels on which its single bundle fits, without cordoned ones, in the
+        order of a built-in strategy; lazily.
+        """
+        nodes = self._with_room(shape.bundles[0], strategy)
+        if not shape.node_labels and not shape.same_label:
+            return nodes
+        return (node for node in nodes if has_labels(node, shape))
+
+    def _with_room(self, need: Resources, strategy: str) -> Iterator[Node]:
         if strategy == "bin_pack":
             return self._fullest(need)
         if strategy == "spread":
             return self._emptiest(need)
         return self._rankings.ranked(strategy, need)
 
-    def could_ever(self, need: Resources) -> bool:
-        """Whether the need fits on any node without allocations."""
-        return any(need.fits(total) for total in self.totals)
+    def could_ever(self, shape: GroupShape) -> bool:
+        """Whether a single bundle fits on any node with the shape's labels without allocations."""
+        need = shape.bundles[0]
+        if not shape.node_labels:
+            return any(need.fits(total) for total in self.totals)
+        nodes = self.nodes.values()
+        return any(need.fits(node.total) and has_labels(node, shape) for node in nodes)
 
     @property
     def totals(self) -> frozenset[Resources]:

@@ -17,8 +17,9 @@ from typing import TypeVar, overload
 import msgspec
 from sortedcontainers import SortedList
 
-from schedulemesh.domain.agent import GangSpec, JobSpec
+from schedulemesh.domain.agent import AgentSpec, GangSpec, JobSpec
 from schedulemesh.domain.lease import LeaseSpec
+from schedulemesh.domain.node_labels import NodeLabels
 from schedulemesh.domain.placement import GroupShape, GroupsSpec
 from schedulemesh.domain.resources import Resources
 
@@ -343,15 +344,25 @@ def dynamic_shape(
     own: GangSpec | LeaseSpec | JobSpec | None = None,
     *,
     virtual: bool = False,
+    node_labels: NodeLabels = (),
 ) -> GroupShape:
-    """The shape of a dynamic group for these bundles. ``own``: how a gang, a lease or a job is placed."""
+    """The shape of a dynamic group for these bundles. ``own``: how a gang, a lease or a job is placed;
+    ``node_labels``: what its agent asks for beside the labels of the pool's groups.
+    """
     return GroupShape(
         bundles=bundles,
         strategy=spec.strategy if own is None else own.strategy or spec.strategy,
-        node_labels=tuple(sorted(spec.node_labels.items())),
+        node_labels=tuple(sorted({*spec.node_labels.items(), *node_labels})),
         same_label=own.same_label if isinstance(own, (GangSpec, LeaseSpec)) else "",
         virtual=virtual,
         parts=own.parts if isinstance(own, LeaseSpec) else 1,
+    )
+
+
+def shape_on_node(agent: AgentSpec, need: Resources) -> GroupShape:
+    """What an agent that needs so much asks for where it runs on a node, outside of placement groups."""
+    return GroupShape(
+        bundles=(need,), node_labels=agent.node_labels, fallback_labels=agent.fallback_labels
     )
 
 

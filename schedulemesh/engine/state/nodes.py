@@ -5,6 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from schedulemesh.domain.labels import Labels
+from schedulemesh.domain.node_labels import selects
+from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources
 from schedulemesh.engine.messages.facts import Devices
 from schedulemesh.engine.state.devices import NO_DEVICES
@@ -65,6 +67,15 @@ class Node(msgspec.Struct, kw_only=True):
     def key(self) -> tuple[int, int, str]:
         """The position in the index: by free GPU, then free CPU, then id."""
         return (self.free.gpu, self.free.cpu, self.node_id)
+
+
+def has_labels(node: Node, shape: GroupShape) -> bool:
+    """Whether the node has the labels that the shape asks for."""
+    if shape.same_label and shape.same_label not in node.labels:
+        return False
+    return not shape.node_labels or any(
+        selects(selector, node.labels) for selector in shape.selectors
+    )
 
 
 def named_devices(node: Node, agent_name: str, gpu: int, gpu_ids: tuple[str, ...]) -> Devices:

@@ -126,8 +126,8 @@ class Queue:
         self.open: dict[QueueClass, None] = {}
         #: The roots of the trees of cohorts in which quota was freed since the last pass.
         self.freed_trees: set[str] = set()
-        #: Needs of single agents that fitted on no node, since room was freed last.
-        self.no_room: set[Resources] = set()
+        #: What single agents asked for that fitted on no node, since room was freed last.
+        self.no_room: set[GroupShape] = set()
         #: What tasks asked for that found no placement group, since room was freed or a group changed last:
         #: the pool, the shape of a new group, and the reserved shape that they may have.
         self.no_group: set[tuple[str, GroupShape, GroupShape | None]] = set()
@@ -414,6 +414,8 @@ def _class_of(task: QueuedTask) -> ClassKey:
         labels,
         job,
         spec.evict_pools,
+        agent.node_labels,
+        agent.fallback_labels,
         extra,
     )
 

@@ -7,6 +7,7 @@ from math import inf
 from sortedcontainers import SortedList
 
 from schedulemesh.domain.labels import Labels
+from schedulemesh.domain.node_labels import NodeLabels
 from schedulemesh.domain.resources import Resources
 
 #: (order value, number, task id): the smallest is the first.
@@ -21,6 +22,8 @@ ClassKey = tuple[
     tuple[tuple[str, str], ...],
     str | None,
     tuple[str, ...] | None,
+    NodeLabels,
+    tuple[NodeLabels, ...],
     bool,
 ]
 
