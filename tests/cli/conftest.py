@@ -25,8 +25,8 @@ class Scheduler:
         self.calls = client(service)
         self.connection = Connection(service)
 
-    def pool(self, name="研究", cpu=4, **more):
-        assert self.calls.ensure_pool(name, resources={"cpu": cpu}, **more)["success"]
+    def pool(self, name="研究", cpu=4, gpu=0, **more):
+        assert self.calls.ensure_pool(name, resources={"cpu": cpu, "gpu": gpu}, **more)["success"]
 
     def submit(self, name, pool="研究", cpu=1, **more):
         answer = self.calls.submit_task_with_preemption(name, pool, Worker, {"cpu": cpu}, **more)

@@ -50,6 +50,27 @@ def test_a_runtime_environment_is_a_file_or_a_text(busy, run, tmp_path, monkeypa
         assert (done.exit_code, said in done.stderr) == (ExitCode.USAGE, True), done.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "claim", "note"),
+    [
+        (("--gpus", "2"), {"gpu": 2.0, "cpu": 2.0}, ""),
+        (("--gpus", "0.5"), {"gpu": 0.5, "cpu": 1.0}, ""),
+        (("--gpus", "2", "--cpus", "8"), {"gpu": 2.0, "cpu": 8.0}, ""),
+        (("--gpus", "2", "--cpus", "0"), {"gpu": 2.0}, ""),
+        (("--memory", "1e9"), {"memory": 1e9}, ""),
+        (("--pool", "gpus", "--gpus", "2"), {"gpu": 2.0}, "has no CPU quota"),
+    ],
+)
+def test_gpus_without_cpus_claim_a_cpu_each(scheduler, run, monkeypatch, words, claim, note):
+    scheduler.pool(gpu=8)
+    scheduler.pool("gpus", cpu=0, gpu=8)
+    requests = []
+    monkeypatch.setattr(jobs, "_submit", lambda _gateway, _target, given: requests.append(given))
+    done = run("submit", "--pool", "研究", *words, "--", "true")
+    assert (done.exit_code, note in done.stderr) == (0, True), done.stderr
+    assert requests[0]["resources"] == claim
+
+
 #: A job that waits, because another task has a part of the pool.
 SUBMIT = ("submit", "--pool", "研究", "--cpus", "4", "--id", "作业")
 
