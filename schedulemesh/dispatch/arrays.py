@@ -102,13 +102,13 @@ def _with_elements(arrays: Sequence[Any]) -> Sequence[Any]:
     return [array for array in arrays if 0 not in array.shape] or arrays
 
 
-def padded(like: Any, held: tuple[Piece, ...], fill: Scalar) -> Any:
-    """A new array for the pieces held of the first dims of ``like``; filled if it contains padding.
+def padded(like: Any, dim_pieces: tuple[Piece, ...], fill: Scalar) -> Any:
+    """A new array for the pieces of the first dims of ``like``; filled if it contains padding.
 
     Raises ``InvalidRequestError`` if it must be filled with what its dtype does not hold.
     """
-    shape = tuple(piece.size for piece in held) + tuple(like.shape[len(held) :])
-    if all(piece.size == piece.length for piece in held):
+    shape = tuple(piece.size for piece in dim_pieces) + tuple(like.shape[len(dim_pieces) :])
+    if all(piece.size == piece.length for piece in dim_pieces):
         return blank([like], shape)
     fill = fitting(fill, like.dtype)
     if is_torch(like):
@@ -137,9 +137,9 @@ def _held(value: Any, dtype: Any) -> tuple[bool, str]:
         return value in (0, 1), "True or False"
     if kind in "iu":
         limits = library.iinfo(dtype)
-        whole = isinstance(value, Integral) or (isinstance(value, float) and value.is_integer())
+        is_whole = isinstance(value, Integral) or (isinstance(value, float) and value.is_integer())
         return (
-            whole and limits.min <= value <= limits.max,
+            is_whole and limits.min <= value <= limits.max,
             f"a whole number from {limits.min} to {limits.max}",
         )
     if kind in "fc":
@@ -240,14 +240,14 @@ def _combined_tensors(values: Sequence[Any], how: str) -> Any:
     return getattr(stacked, {"min": "amin", "max": "amax"}.get(how, how))(dim=0)
 
 
-def take(array: Any, held: tuple[Piece, ...], fill: Scalar) -> Any:
-    """The pieces held of the first dims of ``array``: a view if they are one run per dim, else a copy."""
-    runs = tuple(piece.run for piece in held)
+def take(array: Any, dim_pieces: tuple[Piece, ...], fill: Scalar) -> Any:
+    """The pieces of the first dims of ``array``: a view if they are one run per dim, else a copy."""
+    runs = tuple(piece.run for piece in dim_pieces)
     if None not in runs:
         return array[runs] if runs else array
-    local = padded(array, held, fill)
-    for whole, here in boxes(held):
-        local[here] = array[whole]
+    local = padded(array, dim_pieces, fill)
+    for source_box, local_box in boxes(dim_pieces):
+        local[local_box] = array[source_box]
     return local
 
 
@@ -258,21 +258,21 @@ def views(array: Any, dim: int, slices: Sequence[slice]) -> Sequence[Any]:
         return [array]
     if is_torch(array) and sum(part.stop - part.start for part in slices) == size:
         # One call makes all views; a call per view takes several times as long.
-        found: Sequence[Any] = array.split([part.stop - part.start for part in slices], dim)
-        return found
+        parts: Sequence[Any] = array.split([part.stop - part.start for part in slices], dim)
+        return parts
     before = (slice(None),) * dim
     return [array[index] for index in ((*before, part) for part in slices)]
 
 
-def put(array: Any, held: tuple[Piece, ...], part: Any) -> None:
+def put(array: Any, dim_pieces: tuple[Piece, ...], part: Any) -> None:
     """Copies ``part``, without its padding, to its position in the first dims of ``array``."""
-    for whole, here in boxes(held):
-        array[whole] = part[here]
+    for target_box, local_box in boxes(dim_pieces):
+        array[target_box] = part[local_box]
 
 
-def boxes(held: tuple[Piece, ...]) -> Iterator[tuple[Box, Box]]:
+def boxes(dim_pieces: tuple[Piece, ...]) -> Iterator[tuple[Box, Box]]:
     """The boxes formed by the runs of the dims: position in the whole, and in the local array."""
-    for runs in product(*(piece.segments for piece in held)):
+    for runs in product(*(piece.segments for piece in dim_pieces)):
         yield (
             tuple(slice(run.start, run.stop) for run in runs),
             tuple(slice(run.local, run.local + run.stop - run.start) for run in runs),

@@ -26,22 +26,22 @@ def balance(
         raise InvalidRequestError(
             f"groups={groups} with costs {shown(costs)}; allowed are 1 group or more and finite costs from 0"
         )
-    found: list[list[int]] = [[] for _ in range(groups)]
+    rows_by_group: list[list[int]] = [[] for _ in range(groups)]
     room = _room(len(exact), groups) if equal_counts else [len(exact)] * groups
     loads = [(0.0, group) for group in range(groups) if room[group]]
     for row in sorted(range(len(exact)), key=lambda row: (-exact[row], row)):
         load, group = heapq.heappop(loads)
-        found[group].append(row)
-        if len(found[group]) < room[group]:
+        rows_by_group[group].append(row)
+        if len(rows_by_group[group]) < room[group]:
             heapq.heappush(loads, (load + exact[row], group))
-    return tuple(tuple(sorted(rows)) for rows in found)
+    return tuple(tuple(sorted(rows)) for rows in rows_by_group)
 
 
 def _floats(costs: Sequence[float]) -> list[float] | None:
     """The costs as Python's numbers, because small dtypes overflow in sums; None: they are no numbers."""
-    given = costs.tolist() if is_array(costs) else costs  # type: ignore[attr-defined]  # arrays have it
+    numbers = costs.tolist() if is_array(costs) else costs  # type: ignore[attr-defined]  # arrays have it
     try:
-        return [float(cost) for cost in given]
+        return [float(cost) for cost in numbers]
     except (TypeError, ValueError, OverflowError):
         return None
 

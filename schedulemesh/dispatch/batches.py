@@ -64,15 +64,15 @@ def microbatches(
     return shard(data, {**{key: Sharding(layout=layout) for key in whole}, "*": parted})
 
 
-def _check_keys(whole: Sequence[str], data: Any) -> None:
-    if isinstance(whole, str):
+def _check_keys(names: Sequence[str], data: Any) -> None:
+    if isinstance(names, str):
         raise InvalidRequestError(
-            f"whole={whole!r}; allowed is a list of keys, such as [{whole!r}]"
+            f"whole={names!r}; allowed is a list of keys, such as [{names!r}]"
         )
-    known = data if isinstance(data, Mapping) else ()
-    for key in whole:
-        if key not in known:
+    data_keys = data if isinstance(data, Mapping) else ()
+    for key in names:
+        if key not in data_keys:
             raise InvalidRequestError(
-                f"whole names {key!r}{nearest(str(key), map(str, known))}; allowed are keys of the data, "
+                f"whole names {key!r}{nearest(str(key), map(str, data_keys))}; allowed are keys of the data, "
                 f"which has {kind(data)}"
             )

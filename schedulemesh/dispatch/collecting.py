@@ -64,13 +64,13 @@ class _Batch(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     def returned(self, nodes: Sequence[Any]) -> dict[int, Any]:
         """By the lowest rank of each part, what the lowest rank that returned anything returned for it."""
-        found = {}
+        by_part = {}
         for ranks in self.holders:
             for rank in ranks:
                 if nodes[rank] is not None and nodes[rank] is not _LEFT_OUT:
-                    found[ranks[0]] = nodes[rank]
+                    by_part[ranks[0]] = nodes[rank]
                     break
-        return found
+        return by_part
 
 
 def collect(
@@ -139,24 +139,24 @@ def reduced(outputs: Sequence[Any], reduce: Reductions) -> Any:
 
 def reductions(reduce: Reductions) -> Mapping[str, Reduction]:
     """Reductions by path. Raises ``InvalidRequestError`` for unknown ones."""
-    given = {"": reduce} if isinstance(reduce, str) else dict(reduce or {})
-    wrong = {path: how for path, how in given.items() if how not in get_args(Reduction)}
+    by_path = {"": reduce} if isinstance(reduce, str) else dict(reduce or {})
+    wrong = {path: how for path, how in by_path.items() if how not in get_args(Reduction)}
     if wrong:
         raise InvalidRequestError(
             f"reduce={wrong}; allowed are {', '.join(get_args(Reduction))}, for everything or by path"
         )
-    return given
+    return by_path
 
 
 def below(reduce: Reductions, key: Any) -> Reductions:
     """The reductions of what lies under ``key`` of each result."""
     if reduce is None or isinstance(reduce, str):
         return reduce
-    own = str(key)
+    name = str(key)
     inner = {
-        path.removeprefix(own).removeprefix("/"): how
+        path.removeprefix(name).removeprefix("/"): how
         for path, how in reduce.items()
-        if path == own or path.startswith(f"{own}/")
+        if path == name or path.startswith(f"{name}/")
     }
     everywhere = {path: how for path, how in reduce.items() if path in ("", "*")}
     return {**everywhere, **inner} or None
@@ -166,22 +166,24 @@ def _collected(nodes: list[Any], keys: Keys, batch: _Batch) -> Any:
     how = batch.reduction(keys)
     if how == "per_rank" or how == "rank_zero":
         return _by_rank(nodes, how)
-    given = batch.returned(nodes)
-    sample = next(iter(given.values()), None)
+    returned = batch.returned(nodes)
+    sample = next(iter(returned.values()), None)
     if sample is None:
         sample = next((node for node in nodes if node is not None and node is not _LEFT_OUT), None)
     if isinstance(sample, Mapping):
-        _check_alike(given, keys, Mapping)
+        _check_alike(returned, keys, Mapping)
         return {key: _below(nodes, keys, key, batch) for key in _keys_of(nodes, keys, batch)}
     if isinstance(sample, tuple) and (batch.pattern is None or is_node(sample, batch.pattern[0])):
-        _check_alike(given, keys, tuple)
+        _check_alike(returned, keys, tuple)
         longest = max(sample, *_counted(nodes, batch, tuple), key=len)
         return rebuilt(longest, [_below(nodes, keys, at, batch) for at in range(len(longest))])
     rows = how is None and has_rows(sample)
     how = how or (None if rows else batch.reduce.get("*"))
     if how is None:
-        _check_all_returned(nodes, given, keys, batch)
-    return _joined(nodes, given, keys, batch) if rows else _one(nodes, given, how, keys, batch)
+        _check_all_returned(nodes, returned, keys, batch)
+    return (
+        _joined(nodes, returned, keys, batch) if rows else _one(nodes, returned, how, keys, batch)
+    )
 
 
 def _below(nodes: list[Any], keys: Keys, key: Any, batch: _Batch) -> Any:
@@ -220,11 +222,11 @@ def _counted(nodes: Sequence[Any], batch: _Batch, kind_of_node: type) -> list[An
     return [nodes[rank] for rank in ranks if isinstance(nodes[rank], kind_of_node)]
 
 
-def _check_alike(given: Mapping[int, Any], keys: Keys, node: type) -> None:
+def _check_alike(returned: Mapping[int, Any], keys: Keys, node: type) -> None:
     """Raise ``InvalidRequestError`` if some ranks returned no such node where others did."""
-    other = {rank: value for rank, value in given.items() if not isinstance(value, node)}
+    other = {rank: value for rank, value in returned.items() if not isinstance(value, node)}
     for rank, value in other.items():
-        shown = next(each for each in given.items() if each[0] not in other)
+        shown = next(each for each in returned.items() if each[0] not in other)
         raise InvalidRequestError(
             f"{_where(keys)}: rank {rank} returned {kind(value)}, rank {shown[0]} {kind(shown[1])}; allowed "
             f"are results of one structure"
@@ -232,38 +234,38 @@ def _check_alike(given: Mapping[int, Any], keys: Keys, node: type) -> None:
 
 
 def _check_all_returned(
-    nodes: Sequence[Any], given: Mapping[int, Any], keys: Keys, batch: _Batch
+    nodes: Sequence[Any], returned: Mapping[int, Any], keys: Keys, batch: _Batch
 ) -> None:
     """Raise ``InvalidRequestError`` if a value was left out by the ranks of some parts only."""
     lacking = [
         rank
         for ranks in batch.holders
-        if ranks[0] not in given
+        if ranks[0] not in returned
         for rank in ranks
         if nodes[rank] is _LEFT_OUT
     ]
-    if given and lacking:
+    if returned and lacking:
         raise InvalidRequestError(
             f"{_where(keys)} was left out by rank {_ranks(lacking)} and returned for the part of rank "
-            f"{_ranks(given)}; return it on all ranks that have a part, or {_named(keys)}"
+            f"{_ranks(returned)}; return it on all ranks that have a part, or {_named(keys)}"
         )
 
 
 def _by_rank(nodes: Sequence[Any], how: str) -> Any:
-    found = [None if node is _LEFT_OUT else node for node in nodes]
-    return found if how == "per_rank" else found[0]
+    values = [None if node is _LEFT_OUT else node for node in nodes]
+    return values if how == "per_rank" else values[0]
 
 
-def _joined(nodes: list[Any], given: Mapping[int, Any], keys: Keys, batch: _Batch) -> Any:
+def _joined(nodes: list[Any], returned: Mapping[int, Any], keys: Keys, batch: _Batch) -> Any:
     """Rows in the order of the batch."""
-    own = None if batch.named or batch.spec is None else _returned(nodes, keys, batch)
-    if own is not None and own[0].whole and not _nothing_is_split(batch):
+    own_split = None if batch.named or batch.spec is None else _returned(nodes, keys, batch)
+    if own_split is not None and own_split[0].whole and not _nothing_is_split(batch):
         everywhere = {rank: node for rank, node in enumerate(nodes) if node is not None}
         return _one(nodes, everywhere, None, keys, batch)
-    found = own or batch.pattern
-    if found is not None:
-        rows = [given.get(rank, node) for rank, node in enumerate(_by_rank(nodes, "per_rank"))]
-        return at_path("/".join(map(str, keys)), gather, rows, *found)
+    row_split = own_split or batch.pattern
+    if row_split is not None:
+        rows = [returned.get(rank, node) for rank, node in enumerate(_by_rank(nodes, "per_rank"))]
+        return at_path("/".join(map(str, keys)), gather, rows, *row_split)
     raise InvalidRequestError(
         f"{_where(keys)} has rows, and the leaves {_split_leaves(batch)} are not split alike; name with "
         f"like= the one whose split the results follow"
@@ -291,7 +293,7 @@ def _nothing_is_split(batch: _Batch) -> bool:
 
 def _one(
     nodes: Sequence[Any],
-    given: Mapping[int, Any],
+    returned: Mapping[int, Any],
     how: Reduction | None,
     keys: Keys,
     batch: _Batch,
@@ -299,13 +301,13 @@ def _one(
     """One value of those that the ranks returned."""
     if how == "per_rank" or how == "rank_zero":
         return _by_rank(nodes, how)
-    if how is not None and not given:
+    if how is not None and not returned:
         counted = sorted(rank for ranks in batch.holders for rank in ranks)
         raise InvalidRequestError(
             f"{_where(keys)}: of the ranks that have a part ({_ranks(counted)}) none returned a value for "
             f"its {how}; return one there, or use 'per_rank' or 'rank_zero', for which all ranks count"
         )
-    values = list(given.values())
+    values = list(returned.values())
     if how is not None:
         return _combined(values, how, keys)
     if all(equal(value, values[0]) for value in values[1:]):
@@ -325,16 +327,16 @@ def _named(keys: Keys) -> str:
 
 def _ranks(ranks: Iterable[int]) -> str:
     """The first of these ranks as text."""
-    found = list(ranks)
-    return ", ".join(map(str, found[:8])) + (", …" if len(found) > 8 else "")
+    shown = list(ranks)
+    return ", ".join(map(str, shown[:8])) + (", …" if len(shown) > 8 else "")
 
 
-def _combined(given: list[Any], how: str, keys: Keys) -> Any:
+def _combined(values: list[Any], how: str, keys: Keys) -> Any:
     try:
-        return combined(given, how)
+        return combined(values, how)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InvalidRequestError(
-            f"{_where(keys)}: {_shown(given[0])} and others have no {how}: {error}; allowed are numbers, "
+            f"{_where(keys)}: {_shown(values[0])} and others have no {how}: {error}; allowed are numbers, "
             f"arrays and tensors of one shape"
         ) from error
 

@@ -106,32 +106,32 @@ def declarations(cls: type) -> dict[str, Declaration]:
     """The declarations of a class's methods by name. A method that overrides a declared one without a
     declaration of its own has that of the method that it overrides.
     """
-    found: dict[str, Declaration] = {}
+    by_method: dict[str, Declaration] = {}
     for base in reversed(cls.__mro__):
         for name, member in vars(base).items():
             declared = getattr(member, _ATTRIBUTE, None)
             if isinstance(declared, Declaration):
-                found[name] = declared
-    return found
+                by_method[name] = declared
+    return by_method
 
 
 def by_rank(
-    declared: Declaration, layout: ParallelLayout, given: Mapping[Any, Any]
+    declared: Declaration, layout: ParallelLayout, arguments: Mapping[Any, Any]
 ) -> list[dict[Any, Any]]:
     """The arguments of each rank that is called, for the modes that split no rows.
 
-    ``given`` are the arguments by position or name. Raises ``InvalidRequestError`` if an argument does not
-    have one element for each rank, or for each coordinate on dp.
+    ``arguments`` are given by position or name. Raises ``InvalidRequestError`` if one does not have one
+    element for each rank, or for each coordinate on dp.
     """
     if declared.mode is Dispatch.RANK_ZERO:
-        return [dict(given)]
+        return [dict(arguments)]
     if declared.mode is Dispatch.ONE_TO_ALL:
-        return [dict(given)] * layout.size
+        return [dict(arguments)] * layout.size
     ranks = range(layout.size)
     coordinates = ranks if declared.mode is Dispatch.ALL_TO_ALL else _on_dp(layout)
-    for name, value in given.items():
+    for name, value in arguments.items():
         _check_elements(name, value, declared.mode, layout)
-    return [{name: value[at] for name, value in given.items()} for at in coordinates]
+    return [{name: value[at] for name, value in arguments.items()} for at in coordinates]
 
 
 def collected_ranks(declared: Declaration, layout: ParallelLayout) -> tuple[int, ...] | None:
@@ -154,21 +154,21 @@ def _check_elements(name: Any, value: Any, mode: Dispatch, layout: ParallelLayou
         per, count = "coordinate on dp", layout.size_of("dp")
     if isinstance(value, (list, tuple)) and len(value) == count:
         return
-    given = (
+    actual = (
         f"{len(value)} elements"
         if isinstance(value, (list, tuple))
         else f"a {type(value).__name__}"
     )
     raise InvalidRequestError(
-        f"argument {name!r} has {given}; {mode.value} takes a list with one element for each {per}, here "
+        f"argument {name!r} has {actual}; {mode.value} takes a list with one element for each {per}, here "
         f"{count}. Declare ONE_TO_ALL for the same value on all ranks, or DP_COMPUTE_PROTO to split rows"
     )
 
 
-def _mode(given: Dispatch | str) -> Dispatch:
-    names = [mode.value for mode in Dispatch]
-    if isinstance(given, str) and given in names:
-        return Dispatch(given)
+def _mode(mode: Dispatch | str) -> Dispatch:
+    names = [known_mode.value for known_mode in Dispatch]
+    if isinstance(mode, str) and mode in names:
+        return Dispatch(mode)
     raise InvalidRequestError(
-        f"there is no mode {given!r}{nearest(str(given), names)}; allowed are {', '.join(names)}"
+        f"there is no mode {mode!r}{nearest(str(mode), names)}; allowed are {', '.join(names)}"
     )

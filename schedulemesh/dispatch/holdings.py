@@ -60,13 +60,13 @@ class Holdings(msgspec.Struct, frozen=True, kw_only=True):
 
     def indices(self, dim: int) -> tuple[int, ...]:
         """The elements of ``dim`` that at least one rank holds, ascending; ``drop_last`` drops the others."""
-        held = {at for piece in self.pieces[dim] for at in piece.indices() if at is not None}
-        return tuple(sorted(held))
+        elements = {at for piece in self.pieces[dim] for at in piece.indices() if at is not None}
+        return tuple(sorted(elements))
 
     def local_shape(self, rank: int) -> tuple[int, ...] | None:
         """The shape of the rank's array, padding included; None if it holds nothing."""
-        held = self.of_rank(rank)
-        return None if held is None else tuple(piece.size for piece in held)
+        dim_pieces = self.of_rank(rank)
+        return None if dim_pieces is None else tuple(piece.size for piece in dim_pieces)
 
 
 def holdings(sharding: Sharding, shape: Sequence[int]) -> Holdings:
@@ -100,31 +100,33 @@ class Runs(msgspec.Struct, frozen=True, kw_only=True):
 @lru_cache(maxsize=1024)
 def runs(sharding: Sharding, shape: tuple[int, ...]) -> Runs | None:
     """The split of a tensor that is split along one dim at most, into whole runs; None for all others."""
-    held = holdings(sharding, shape)
-    split = [dim for dim, found in enumerate(held.pieces) if len(found) > 1]
+    parts = holdings(sharding, shape)
+    split = [dim for dim, dim_runs in enumerate(parts.pieces) if len(dim_runs) > 1]
     if len(split) > 1 or not shape:
         return None
     dim = split[0] if split else 0
-    found = [piece.run for piece in held.pieces[dim] if piece.size == piece.length]
-    others = (piece.run for at, each in enumerate(held.pieces) if at != dim for piece in each)
-    whole = all(
+    dim_runs = [piece.run for piece in parts.pieces[dim] if piece.size == piece.length]
+    others = (piece.run for at, each in enumerate(parts.pieces) if at != dim for piece in each)
+    others_are_whole = all(
         run == slice(0, size)
         for run, size in zip(others, (n for at, n in enumerate(shape) if at != dim), strict=True)
     )
-    slices = tuple(run for run in found if run is not None)
+    slices = tuple(run for run in dim_runs if run is not None)
     if any(one.stop > other.start for one, other in pairwise(slices)):
         return None
-    if not whole or len(slices) != len(held.pieces[dim]):
+    if not others_are_whole or len(slices) != len(parts.pieces[dim]):
         return None
-    of_rank = tuple(None if cell is None else cell[dim] for cell in held.grid.cells)
+    of_rank = tuple(None if cell is None else cell[dim] for cell in parts.grid.cells)
     return Runs(dim=dim, slices=slices, of_rank=of_rank)
 
 
-def kept(held: Holdings) -> Holdings:
+def without_dropped(holdings: Holdings) -> Holdings:
     """The same, renumbered without the elements that no rank holds; only ``drop_last`` leaves any."""
-    dims = [compact(dim) for dim in held.pieces]
+    dims = [compact(dim) for dim in holdings.pieces]
     return Holdings(
-        shape=tuple(size for size, _ in dims), grid=held.grid, pieces=tuple(dim for _, dim in dims)
+        shape=tuple(size for size, _ in dims),
+        grid=holdings.grid,
+        pieces=tuple(dim for _, dim in dims),
     )
 
 
@@ -158,13 +160,13 @@ def _cell(sharding: Sharding, dims: list[tuple[Axis, ...]], at: dict[str, int]) 
     for name, placement in sharding.placements:
         if not _holds(placement, at[name], sharding.layout.size_of(name)):
             return None
-    found = []
+    numbers = []
     for cuts in dims:
         piece = 0
         for name, size, _ in cuts:
             piece = piece * size + at[name]
-        found.append(piece)
-    return tuple(found)
+        numbers.append(piece)
+    return tuple(numbers)
 
 
 def _holds(placement: Placement, at: int, size: int) -> bool:

@@ -72,11 +72,11 @@ def cut_jagged(leaf: Jagged, sharding: Sharding) -> tuple[Jagged | None, ...]:
     """The part of each rank, None if it holds nothing; replicas share one object."""
     where = grid(sharding, 2)
     rows = pieces(len(leaf), sharding.cuts(0, 2))
-    found: dict[Cell, Jagged] = {}
-    for mine, at in where.owners:
-        held, lengths = _packed(leaf.lengths, rows[mine], sharding.cuts(1, 2), at)
-        found[mine, at] = Jagged(take(leaf.values, (held,), sharding.pad_value), lengths)
-    return where.by_rank(found)
+    parts: dict[Cell, Jagged] = {}
+    for row_piece, at in where.owners:
+        piece, lengths = _packed(leaf.lengths, rows[row_piece], sharding.cuts(1, 2), at)
+        parts[row_piece, at] = Jagged(take(leaf.values, (piece,), sharding.pad_value), lengths)
+    return where.by_rank(parts)
 
 
 def join_jagged(parts: Sequence[Any], sharding: Sharding, shape: Shape) -> Jagged:
@@ -85,20 +85,20 @@ def join_jagged(parts: Sequence[Any], sharding: Sharding, shape: Shape) -> Jagge
     cuts = sharding.cuts(1, 2)
     rows = pieces(_rows(shape), sharding.cuts(0, 2))
     lengths = _lengths(parts, sharding, shape, where, rows)
-    held = []
-    for (mine, at), ranks in where.owners.items():
-        piece, expected = _packed(lengths, rows[mine], cuts, at)
-        given = _row_lengths(parts, ranks[0])
-        if given != expected:
+    packed = []
+    for (row_piece, at), ranks in where.owners.items():
+        piece, expected = _packed(lengths, rows[row_piece], cuts, at)
+        actual = _row_lengths(parts, ranks[0])
+        if actual != expected:
             raise InvalidRequestError(
-                f"rank {ranks[0]} gave rows of {given}; expected are rows of {expected}"
+                f"rank {ranks[0]} gave rows of {actual}; expected are rows of {expected}"
             )
-        held.append(piece)
-    size, held_now = compact(held)
-    given_values = [parts[ranks[0]].values for ranks in where.owners.values()]
-    check_inner_dims(given_values)
-    values = blank(given_values, (size, *given_values[0].shape[1:]))
-    for part, piece in zip(given_values, held_now, strict=True):
+        packed.append(piece)
+    size, compacted = compact(packed)
+    values_by_cell = [parts[ranks[0]].values for ranks in where.owners.values()]
+    check_inner_dims(values_by_cell)
+    values = blank(values_by_cell, (size, *values_by_cell[0].shape[1:]))
+    for part, piece in zip(values_by_cell, compacted, strict=True):
         put(values, (piece,), part)
     there = sorted({row for piece in rows for row in piece.indices() if row is not None})
     return Jagged(values, tuple(sum(p.length for p in pieces(lengths[row], cuts)) for row in there))
@@ -122,19 +122,21 @@ def _lengths(
 ) -> tuple[int, ...]:
     """The length of every row of the whole: known from the parts, unless rows are split."""
     if sharding.cuts(1, 2):
-        given = shape[1] if len(shape) > 1 else None
-        if not isinstance(given, tuple) or len(given) != shape[0]:
+        row_lengths = shape[1] if len(shape) > 1 else None
+        if not isinstance(row_lengths, tuple) or len(row_lengths) != shape[0]:
             raise InvalidRequestError(
                 f"shape {shape} gives no length for each row, which the sharding splits; allowed is "
                 f"(rows, (length, …))"
             )
-        return given
-    found = [0] * _rows(shape)
-    for (mine, _), ranks in where.owners.items():
-        for row, length in zip(rows[mine].indices(), _row_lengths(parts, ranks[0]), strict=False):
+        return row_lengths
+    lengths = [0] * _rows(shape)
+    for (row_piece, _), ranks in where.owners.items():
+        for row, length in zip(
+            rows[row_piece].indices(), _row_lengths(parts, ranks[0]), strict=False
+        ):
             if row is not None:
-                found[row] = length
-    return tuple(found)
+                lengths[row] = length
+    return tuple(lengths)
 
 
 def _packed(
@@ -147,13 +149,13 @@ def _packed(
     """
     offsets = tuple(accumulate(lengths, initial=0))
     runs: list[tuple[int, int, int]] = []
-    mine, local = [], 0
+    row_sizes, local = [], 0
     for row in rows.indices():
         if row is None:
-            mine.append(0)
+            row_sizes.append(0)
             continue
         begin, piece = offsets[row], pieces(lengths[row], cuts)[at]
         runs += [(begin + r.start, begin + r.stop, local + r.local) for r in piece.segments]
-        mine.append(piece.size)
+        row_sizes.append(piece.size)
         local += piece.size
-    return Piece(local, joined(runs)), tuple(mine)
+    return Piece(local, joined(runs)), tuple(row_sizes)

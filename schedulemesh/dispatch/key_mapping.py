@@ -51,20 +51,20 @@ def expanded(
     ``**`` stands for texts in the keys that are ``needed``. Raises ``InvalidRequestError`` if two rules make
     one name, or a rule with ``*`` finds nothing.
     """
-    found: dict[str, Source] = {}
+    rules: dict[str, Source] = {}
     origin: dict[str, str] = {}
-    known = list(keys)
+    candidates = list(keys)
     for name, source in sorted(mapping.items(), key=lambda rule: "**" in rule[0]):
         if "**" in name:
-            taken = set(chain.from_iterable(map(keys_of, found.values())))
-            known = [key for key in needed if key not in taken]
-        for made, of in _bound(name, source, known):
-            if made in found:
+            taken = set(chain.from_iterable(map(keys_of, rules.values())))
+            candidates = [key for key in needed if key not in taken]
+        for made, of in _bound(name, source, candidates):
+            if made in rules:
                 raise InvalidRequestError(
                     f"{made} is made by {origin[made]!r} and by {name!r}; allowed is once"
                 )
-            found[made], origin[made] = of, name
-    return found
+            rules[made], origin[made] = of, name
+    return rules
 
 
 def fused_qkv(query: str, key: str, value: str, *, heads: int, groups: int, dim: int) -> Concat:
@@ -133,8 +133,8 @@ def _bound(name: str, source: Source, keys: Iterable[str]) -> Iterator[tuple[str
         yield name, source
         return
     expressions = list(map(_expression, dict.fromkeys(patterns)))
-    found = (each.fullmatch(key) for each in expressions for key in keys)
-    texts = dict.fromkeys(match.groups() for match in found if match)
+    matches = (each.fullmatch(key) for each in expressions for key in keys)
+    texts = dict.fromkeys(match.groups() for match in matches if match)
     if not texts and "**" not in stars:
         raise InvalidRequestError(f"{name!r} takes {patterns}, but no stored name is like that")
     for groups in texts:

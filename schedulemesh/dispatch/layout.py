@@ -72,24 +72,24 @@ class ParallelLayout(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidRequestError(
                 f"rank {rank} is not in the layout {self}; allowed are 0 to {self.size - 1}"
             )
-        found = {}
+        by_axis = {}
         for name, size in self.axes:
-            rank, found[name] = divmod(rank, size)
-        return found
+            rank, by_axis[name] = divmod(rank, size)
+        return by_axis
 
     def rank(self, **coordinates: int) -> int:
         """The rank at these coordinates; the coordinate on axes that are not given is 0."""
         self._checked(*coordinates)
-        found, stride = 0, 1
+        rank, stride = 0, 1
         for name, size in self.axes:
             at = coordinates.get(name, 0)
             if not 0 <= at < size:
                 raise InvalidRequestError(
                     f"{name}={at} is not on the axis; allowed are 0 to {size - 1}"
                 )
-            found += at * stride
+            rank += at * stride
             stride *= size
-        return found
+        return rank
 
     def groups(self, *axes: str) -> tuple[tuple[int, ...], ...]:
         """The ranks that differ in these axes only, one tuple per group.
@@ -129,12 +129,13 @@ class ParallelLayout(msgspec.Struct, frozen=True, kw_only=True):
                 f"ep={ep} x tp={tp} x pp={stages} does not divide the {self.size} ranks of {self}"
             )
         sizes = dict.fromkeys(self.names, 1) | {"tp": tp, "ep": ep, "dp": dp, "pp": stages}
-        found = ParallelLayout(axes=tuple(sizes.items()))
-        if found.groups("pp") != self.groups("pp"):
+        layout = ParallelLayout(axes=tuple(sizes.items()))
+        if layout.groups("pp") != self.groups("pp"):
             raise InvalidRequestError(
-                f"the pipeline stages of {found} are not those of {self}; allowed is an order that ends in pp"
+                f"the pipeline stages of {layout} are not those of {self}; allowed is an order "
+                "that ends in pp"
             )
-        return found
+        return layout
 
     def __str__(self) -> str:
         """A short form such as ``tp=2,dp=4``; axes of size 1 are omitted."""

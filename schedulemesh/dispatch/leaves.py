@@ -14,7 +14,7 @@ from schedulemesh.dispatch.arrays import (
     take,
     views,
 )
-from schedulemesh.dispatch.holdings import Shape, first, grid, holdings, kept, runs
+from schedulemesh.dispatch.holdings import Shape, first, grid, holdings, runs, without_dropped
 from schedulemesh.dispatch.jagged import Jagged, cut_jagged, join_jagged
 from schedulemesh.dispatch.pieces import Piece
 from schedulemesh.dispatch.placement import Scalar, Sharding
@@ -59,11 +59,11 @@ def cut(leaf: Any, sharding: Sharding) -> tuple[Any, ...]:
     if is_array(leaf) and (regular := runs(sharding, shape)) is not None:
         parts = views(leaf, regular.dim, regular.slices)
         return tuple([None if at is None else parts[at] for at in regular.of_rank])
-    held = holdings(sharding, shape)
-    return held.grid.by_rank(
+    split = holdings(sharding, shape)
+    return split.grid.by_rank(
         {
-            cell: _part(leaf, shape, held.of_cell(cell), sharding.pad_value)
-            for cell in held.grid.owners
+            cell: _part(leaf, shape, split.of_cell(cell), sharding.pad_value)
+            for cell in split.grid.owners
         }
     )
 
@@ -84,77 +84,77 @@ def join(parts: Sequence[Any], sharding: Sharding, shape: Shape) -> Any:
         raise InvalidRequestError(
             "the lowest rank that holds anything gave nothing; expected is its part"
         )
-    own = _sizes(shape_of(sample))
-    held = holdings(sharding, _whole_shape(own, sharding, shape))
-    for cell, ranks in held.grid.owners.items():
-        expected = tuple(piece.size for piece in held.of_cell(cell))
+    part_shape = _sizes(shape_of(sample))
+    split = holdings(sharding, _whole_shape(part_shape, sharding, shape))
+    for cell, ranks in split.grid.owners.items():
+        expected = tuple(piece.size for piece in split.of_cell(cell))
         _check_part(parts[ranks[0]], ranks[0], rows_kind(sample), expected)
-    if _all_of(held.of_cell(next(iter(held.grid.owners))), held.shape):
+    if _all_of(split.of_cell(next(iter(split.grid.owners))), split.shape):
         return sample
-    held = kept(held)
-    given = [parts[ranks[0]] for ranks in held.grid.owners.values()]
-    found = blank(given, held.shape) if is_array(sample) else [None] * held.shape[0]
-    for cell, ranks in held.grid.owners.items():
-        _put(found, held.of_cell(cell), parts[ranks[0]])
-    return tuple(found) if isinstance(sample, tuple) else found
+    split = without_dropped(split)
+    owned = [parts[ranks[0]] for ranks in split.grid.owners.values()]
+    result = blank(owned, split.shape) if is_array(sample) else [None] * split.shape[0]
+    for cell, ranks in split.grid.owners.items():
+        _put(result, split.of_cell(cell), parts[ranks[0]])
+    return tuple(result) if isinstance(sample, tuple) else result
 
 
 def _sizes(shape: Shape) -> tuple[int, ...]:
     return tuple(size for size in shape if isinstance(size, int))
 
 
-def _all_of(held: tuple[Piece, ...], shape: tuple[int, ...]) -> bool:
-    return all(piece.run == slice(0, n) for piece, n in zip(held, shape, strict=True))
+def _all_of(dim_pieces: tuple[Piece, ...], shape: tuple[int, ...]) -> bool:
+    return all(piece.run == slice(0, n) for piece, n in zip(dim_pieces, shape, strict=True))
 
 
-def _part(leaf: Any, shape: tuple[int, ...], held: tuple[Piece, ...], fill: Scalar) -> Any:
-    if _all_of(held, shape):
+def _part(leaf: Any, shape: tuple[int, ...], dim_pieces: tuple[Piece, ...], fill: Scalar) -> Any:
+    if _all_of(dim_pieces, shape):
         return leaf
     if is_array(leaf):
-        return take(leaf, held, fill)
-    run = held[0].run
+        return take(leaf, dim_pieces, fill)
+    run = dim_pieces[0].run
     if run is not None:
         return leaf[run]
-    rows = [fill if row is None else leaf[row] for row in held[0].indices()]
+    rows = [fill if row is None else leaf[row] for row in dim_pieces[0].indices()]
     return tuple(rows) if isinstance(leaf, tuple) else rows
 
 
-def _put(found: Any, held: tuple[Piece, ...], part: Any) -> None:
-    if is_array(found):
-        put(found, held, part)
+def _put(target: Any, dim_pieces: tuple[Piece, ...], part: Any) -> None:
+    if is_array(target):
+        put(target, dim_pieces, part)
         return
-    for run in held[0].segments:
-        found[run.start : run.stop] = part[run.local : run.local + run.stop - run.start]
+    for run in dim_pieces[0].segments:
+        target[run.start : run.stop] = part[run.local : run.local + run.stop - run.start]
 
 
-def _whole_shape(own: tuple[int, ...], sharding: Sharding, shape: Shape) -> tuple[int, ...]:
-    found = list(own)
-    for dim in range(len(own)):
-        if not sharding.cuts(dim, len(own)):
+def _whole_shape(part_shape: tuple[int, ...], sharding: Sharding, shape: Shape) -> tuple[int, ...]:
+    sizes = list(part_shape)
+    for dim in range(len(part_shape)):
+        if not sharding.cuts(dim, len(part_shape)):
             continue
         size = shape[dim] if dim < len(shape) else None
         if not isinstance(size, int):
             raise InvalidRequestError(
                 f"shape {shape} gives no size for dim {dim}, which the sharding splits; it is needed to join"
             )
-        found[dim] = size
-    return tuple(found)
+        sizes[dim] = size
+    return tuple(sizes)
 
 
 def _of_replica(parts: Sequence[Any], sharding: Sharding) -> Any:
     """What the lowest rank that gave anything has given of a leaf that no axis splits."""
-    held = (parts[rank] for ranks in grid(sharding, 0).owners.values() for rank in ranks)
-    return next((part for part in held if part is not None), None)
+    replicas = (parts[rank] for ranks in grid(sharding, 0).owners.values() for rank in ranks)
+    return next((part for part in replicas if part is not None), None)
 
 
 def _check_part(part: Any, rank: int, kind: str, expected: tuple[int, ...]) -> None:
-    given = shape_of(part)
+    actual = shape_of(part)
     if part is not None and rows_kind(part) != kind:
         raise InvalidRequestError(
             f"rank {rank} gave {rows_kind(part)}, the lowest rank {kind}; allowed are rows of one kind: "
             f"NumPy arrays, torch tensors, lists or Jagged batches"
         )
-    if part is None or given[: len(expected)] != expected:
+    if part is None or actual[: len(expected)] != expected:
         raise InvalidRequestError(
-            f"rank {rank} gave {'nothing' if part is None else f'shape {given}'}; expected is {expected}"
+            f"rank {rank} gave {'nothing' if part is None else f'shape {actual}'}; expected is {expected}"
         )

@@ -47,13 +47,13 @@ def check_reports(
 ) -> None:
     """Raise ``InvalidRequestError`` if a worker reports other coordinates than its rank has in the layout."""
     for rank, (report, agent) in enumerate(zip(reports, agents, strict=True)):
-        told = _shown(_split_axes(_position(report, agent, group)))
+        reported = _shown(_split_axes(_position(report, agent, group)))
         expected = _shown(
             _split_axes({n: (c, layout.size_of(n)) for n, c in layout.coordinates(rank).items()})
         )
-        if told != expected:
+        if reported != expected:
             raise InvalidRequestError(
-                f"{group}: rank {rank} (agent {agent}) reports {told}; in the layout {layout} it has "
+                f"{group}: rank {rank} (agent {agent}) reports {reported}; in the layout {layout} it has "
                 f"{expected}. Give the agents in the order of their ranks, or the layout that they have"
             )
 
@@ -95,8 +95,8 @@ def _layout(positions: Sequence[Position], sizes: Mapping[str, int]) -> Parallel
     default = DEFAULT_ORDER.split("-")
     if set(sizes) <= set(default) and split == [axis for axis in default if axis in split]:
         return ParallelLayout.of(**sizes)
-    whole = [axis for axis, size in sizes.items() if size == 1]
-    return ParallelLayout(axes=tuple((axis, sizes[axis]) for axis in (*split, *whole)))
+    unsplit = [axis for axis, size in sizes.items() if size == 1]
+    return ParallelLayout(axes=tuple((axis, sizes[axis]) for axis in (*split, *unsplit)))
 
 
 def _sizes(position: Position) -> dict[str, int]:

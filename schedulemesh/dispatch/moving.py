@@ -26,23 +26,23 @@ def assemble(
     number of dims, library, dtype and device; its values are not read. If the array arrives as one piece, it
     is returned without a copy. Raises ``InvalidRequestError`` for a box of another library or dtype.
     """
-    held = plan.routes.destination.of_rank(destination)
-    if held is None:
+    dim_pieces = plan.routes.destination.of_rank(destination)
+    if dim_pieces is None:
         return None
-    whole = tuple((0, piece.size) for piece in held)
-    found = None
+    full_box = tuple((0, piece.size) for piece in dim_pieces)
+    array = None
     for transfer, box in fetched:
         if not same_type(box, like):
             raise InvalidRequestError(
                 f"source rank {transfer.source} sent {_type(box)}; expected is {_type(like)}, as `like`: "
                 f"elements are not converted when they are moved"
             )
-        if transfer.take == whole:
+        if transfer.take == full_box:
             return box
-        if found is None:
-            found = padded(like, held, plan.destination.pad_value)
-        found[tuple(slice(start, stop) for start, stop in transfer.take)] = box
-    return padded(like, held, plan.destination.pad_value) if found is None else found
+        if array is None:
+            array = padded(like, dim_pieces, plan.destination.pad_value)
+        array[tuple(slice(start, stop) for start, stop in transfer.take)] = box
+    return padded(like, dim_pieces, plan.destination.pad_value) if array is None else array
 
 
 def _type(array: Any) -> str:
@@ -51,19 +51,19 @@ def _type(array: Any) -> str:
 
 def apply_plan(plan: Plan, parts: Sequence[Any]) -> tuple[Any, ...]:
     """The destination's arrays by rank, from the source's ``parts`` by rank, in this process."""
-    held, ranks = plan.routes.source, plan.source.layout.size
+    holdings, ranks = plan.routes.source, plan.source.layout.size
     if len(parts) != ranks:
         raise InvalidRequestError(
             f"{len(parts)} parts were given; allowed are {ranks}, one per rank of the source"
         )
     for rank, part in enumerate(parts):
-        expected = held.local_shape(rank)
-        given = None if part is None else tuple(getattr(part, "shape", ()))
-        if expected is not None and given != expected:
+        expected = holdings.local_shape(rank)
+        actual = None if part is None else tuple(getattr(part, "shape", ()))
+        if expected is not None and actual != expected:
             raise InvalidRequestError(
-                f"source rank {rank} has shape {given}; expected is {expected}"
+                f"source rank {rank} has shape {actual}; expected is {expected}"
             )
-    like = parts[next(iter(held.grid.owners.values()))[0]]
+    like = parts[next(iter(holdings.grid.owners.values()))[0]]
     return tuple(
         assemble(
             plan,

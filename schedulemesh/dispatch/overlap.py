@@ -38,25 +38,25 @@ class Overlap(msgspec.Struct, frozen=True, kw_only=True):
 
 def overlap(sources: Sequence[Piece], destinations: Sequence[Piece]) -> Overlap:
     """The intersections of the pieces."""
-    held = sorted(
+    source_runs = sorted(
         ((run.start, at, run) for at, piece in enumerate(sources) for run in piece.segments),
         key=lambda each: each[0],
     )
-    begins = [start for start, *_ in held]
+    begins = [start for start, *_ in source_runs]
     meets: list[list[tuple[int, int]]] = [[] for _ in sources]
-    found, lacking = [], set()
+    by_destination, lacking = [], set()
     for at, piece in enumerate(destinations):
-        own: dict[int, list[Run]] = {}
+        by_source: dict[int, list[Run]] = {}
         for run in piece.segments:
-            _meet(run, held, begins, own)
-        shared = {source: tuple(own[source]) for source in sorted(own)}
+            _meet(run, source_runs, begins, by_source)
+        shared = {source: tuple(by_source[source]) for source in sorted(by_source)}
         if sum(run.length for runs in shared.values() for run in runs) != piece.length:
             lacking.add(at)
         for source, runs in shared.items():
             meets[source].append((at, sum(run.length for run in runs)))
-        found.append(shared)
+        by_destination.append(shared)
     return Overlap(
-        sources=tuple(found),
+        sources=tuple(by_destination),
         destinations=tuple(map(tuple, meets)),
         lacking=frozenset(lacking),
     )
@@ -64,18 +64,20 @@ def overlap(sources: Sequence[Piece], destinations: Sequence[Piece]) -> Overlap:
 
 def _meet(
     needed: Segment,
-    held: list[tuple[int, int, Segment]],
+    source_runs: list[tuple[int, int, Segment]],
     begins: list[int],
-    found: dict[int, list[Run]],
+    by_source: dict[int, list[Run]],
 ) -> None:
-    """Adds to ``found`` the intersections of ``needed`` with ``held`` (ascending, disjoint runs)."""
+    """Adds to ``by_source`` the intersections of ``needed`` with ``source_runs``, which ascend and are
+    disjoint.
+    """
     at = max(0, bisect_right(begins, needed.start) - 1)
-    while at < len(held) and begins[at] < needed.stop:
-        _, source, run = held[at]
+    while at < len(source_runs) and begins[at] < needed.stop:
+        _, source, run = source_runs[at]
         start, stop = max(run.start, needed.start), min(run.stop, needed.stop)
         if start < stop:
             there, here = run.local + start - run.start, needed.local + start - needed.start
-            _append(found.setdefault(source, []), there, here, stop - start)
+            _append(by_source.setdefault(source, []), there, here, stop - start)
         at += 1
 
 

@@ -53,11 +53,11 @@ class Piece(msgspec.Struct, frozen=True):
 
     def indices(self) -> tuple[int | None, ...]:
         """For each local index the element of the whole; None is padding."""
-        found: list[int | None] = [None] * self.size
+        elements: list[int | None] = [None] * self.size
         for segment in self.segments:
             length = segment.stop - segment.start
-            found[segment.local : segment.local + length] = range(segment.start, segment.stop)
-        return tuple(found)
+            elements[segment.local : segment.local + length] = range(segment.start, segment.stop)
+        return tuple(elements)
 
 
 #: First element, one past the last, local size (larger than the number of elements if padded).
@@ -72,10 +72,12 @@ def pieces(length: int, cuts: tuple[Axis, ...]) -> tuple[Piece, ...]:
 
     In the order of the coordinates, the last axis varying fastest. An error names the axis and sizes.
     """
-    found: tuple[Piece, ...] = (Piece(length, joined([(0, length, 0)])),)
+    result: tuple[Piece, ...] = (Piece(length, joined([(0, length, 0)])),)
     for cut in cuts:
-        found = tuple(_within(outer, inner) for outer in found for inner in _split(outer.size, cut))
-    return found
+        result = tuple(
+            _within(outer, inner) for outer in result for inner in _split(outer.size, cut)
+        )
+    return result
 
 
 @lru_cache(maxsize=1024)
@@ -90,9 +92,11 @@ def _split(length: int, cut: Axis) -> tuple[Piece, ...]:
         )
     spans: list[list[_Span]] = [[] for _ in range(parts)]
     for first, document in zip(accumulate((0, *documents)), documents, strict=False):
-        for own, (start, stop, size) in _parts(document, parts, how, name):
-            spans[own].append((first + start, first + stop, size))
-    return tuple(Piece(sum(size for *_, size in own), _laid(own)) for own in spans)
+        for coordinate, (start, stop, size) in _parts(document, parts, how, name):
+            spans[coordinate].append((first + start, first + stop, size))
+    return tuple(
+        Piece(sum(size for *_, size in coordinate), _laid(coordinate)) for coordinate in spans
+    )
 
 
 def _parts(length: int, parts: int, how: Shard, name: str) -> Iterator[tuple[int, _Span]]:
@@ -101,9 +105,9 @@ def _parts(length: int, parts: int, how: Shard, name: str) -> Iterator[tuple[int
         yield from enumerate(_cut(length, parts, how.uneven, name))
         return
     spans = _cut(length, 2 * parts, how.uneven, name)
-    for own in range(parts):
-        yield own, spans[own]
-        yield own, spans[-1 - own]
+    for coordinate in range(parts):
+        yield coordinate, spans[coordinate]
+        yield coordinate, spans[-1 - coordinate]
 
 
 @lru_cache(maxsize=1024)
@@ -145,15 +149,15 @@ def _laid(spans: Iterable[_Span]) -> tuple[Segment, ...]:
 
 def joined(runs: Iterable[tuple[int, int, int]]) -> tuple[Segment, ...]:
     """Segments of (start, stop, local): contiguous ones are merged, empty ones omitted."""
-    found: list[tuple[int, int, int]] = []
+    merged: list[tuple[int, int, int]] = []
     for start, stop, local in runs:
         if start == stop:
             continue
-        if found and found[-1][1] == start and found[-1][2] + start - found[-1][0] == local:
-            found[-1] = (found[-1][0], stop, found[-1][2])
+        if merged and merged[-1][1] == start and merged[-1][2] + start - merged[-1][0] == local:
+            merged[-1] = (merged[-1][0], stop, merged[-1][2])
         else:
-            found.append((start, stop, local))
-    return tuple(Segment(*run) for run in found)
+            merged.append((start, stop, local))
+    return tuple(Segment(*run) for run in merged)
 
 
 def _within(outer: Piece, inner: Piece) -> Piece:
@@ -161,11 +165,14 @@ def _within(outer: Piece, inner: Piece) -> Piece:
     begins = [segment.local for segment in outer.segments]
     runs = []
     for needed in inner.segments:
-        for held in outer.segments[max(0, bisect_right(begins, needed.start) - 1) :]:
-            if held.local >= needed.stop:
+        for outer_run in outer.segments[max(0, bisect_right(begins, needed.start) - 1) :]:
+            if outer_run.local >= needed.stop:
                 break
-            shift = held.start - held.local
-            start, stop = max(needed.start + shift, held.start), min(needed.stop + shift, held.stop)
+            shift = outer_run.start - outer_run.local
+            start, stop = (
+                max(needed.start + shift, outer_run.start),
+                min(needed.stop + shift, outer_run.stop),
+            )
             if start < stop:
                 runs.append((start, stop, needed.local + start - shift - needed.start))
     return Piece(inner.size, joined(runs))

@@ -137,9 +137,9 @@ class Sharding(msgspec.Struct, frozen=True, kw_only=True):
         for name in placements:
             layout.size_of(name)
         ordered = tuple(
-            (name, _placement(given))
-            for name, given in ((name, placements.get(name)) for name in reversed(layout.names))
-            if given is not None
+            (name, _placement(placement))
+            for name, placement in ((name, placements.get(name)) for name in reversed(layout.names))
+            if placement is not None
         )
         return cls(layout=layout, placements=ordered, pad_value=pad_value, tuples=tuples)
 
@@ -157,17 +157,17 @@ class Sharding(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def whole_numbers(given: Any, what: str) -> tuple[int, ...]:
+def whole_numbers(values: Any, what: str) -> tuple[int, ...]:
     """Whole numbers, which were given as any sequence, an array or a tensor, as a tuple.
 
     Shardings and shapes are keys of caches and are encoded, which lists and numbers of NumPy cannot be.
     """
-    numbers: Iterable[Any] = given.tolist() if hasattr(given, "tolist") else given
+    numbers: Iterable[Any] = values.tolist() if hasattr(values, "tolist") else values
     try:
         return tuple([int(index(number)) for number in numbers])
     except TypeError as error:
         raise InvalidRequestError(
-            f"{what}: {shown(given)} was given; allowed is a sequence of whole numbers"
+            f"{what}: {shown(values)} was given; allowed is a sequence of whole numbers"
         ) from error
 
 
@@ -181,8 +181,8 @@ def _dim(dim: int, ndim: int, axis: str) -> int:
     return dim % ndim
 
 
-def _placement(given: Any) -> Placement:
-    return Shard(_counted(given, "a dim")) if isinstance(given, Integral) else given
+def _placement(value: Any) -> Placement:
+    return Shard(_counted(value, "a dim")) if isinstance(value, Integral) else value
 
 
 def _counted(number: object, what: str) -> int:

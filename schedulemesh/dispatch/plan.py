@@ -120,13 +120,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def traffic(self) -> dict[Worker, Traffic]:
         """The traffic of each worker."""
-        found = {worker: Traffic() for worker in self.destination_workers}
+        by_worker = {worker: Traffic() for worker in self.destination_workers}
         for worker, sent in zip(self.source_workers, self.sent, strict=True):
-            found[worker] = Traffic(sent=sent)
+            by_worker[worker] = Traffic(sent=sent)
         destinations = zip(self.destination_workers, self.received, self.local, strict=True)
         for worker, received, local in destinations:
-            found[worker] = Traffic(sent=found[worker].sent, received=received, local=local)
-        return found
+            by_worker[worker] = Traffic(sent=by_worker[worker].sent, received=received, local=local)
+        return by_worker
 
     def fetches(self, destination: int) -> tuple[Transfer, ...]:
         """What ``destination`` fetches, by source rank: together its whole array, without padding."""
@@ -134,10 +134,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         if cell is None:
             return ()
         receiver = (cell, destination)
-        found = [
+        transfers = [
             t for giver in self.routes.source_cells(cell) for t in self._boxes(giver, receiver)
         ]
-        return tuple(sorted(found, key=lambda transfer: transfer.source))
+        return tuple(sorted(transfers, key=lambda transfer: transfer.source))
 
     def sends(self, source: int) -> tuple[Transfer, ...]:
         """What ``source`` sends; replicas that need the same box are adjacent."""
@@ -180,12 +180,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def _firsts(self) -> dict[Cell, tuple[list[Receiver], list[int]]]:
-        found: dict[Cell, tuple[list[Receiver], list[int]]] = {}
+        by_cell: dict[Cell, tuple[list[Receiver], list[int]]] = {}
         for share in self.shares:
-            firsts, senders = found.setdefault(share.cell, ([], []))
+            firsts, senders = by_cell.setdefault(share.cell, ([], []))
             firsts.append(share.first)
             senders.append(share.sender)
-        return found
+        return by_cell
 
     def _sender(self, giver: Cell, receiver: Receiver) -> int:
         if self.routes.local_cell(receiver[1]) == giver:
@@ -316,7 +316,7 @@ def _rotated(made: Plan, rotation: int) -> Plan:
     sent = [0] * len(made.sent)
     for rank, then in following.items():
         sent[then] = made.sent[rank]
-    found = msgspec.structs.replace(
+    plan = msgspec.structs.replace(
         made,
         rotation=rotation,
         shares=tuple(
@@ -324,20 +324,20 @@ def _rotated(made: Plan, rotation: int) -> Plan:
         ),
         sent=tuple(sent),
     )
-    found.__dict__["routes"] = made.routes
-    return found
+    plan.__dict__["routes"] = made.routes
+    return plan
 
 
-def _workers(given: Iterable[Worker] | None, default: range) -> tuple[Worker, ...]:
-    if given is None:
+def _workers(workers: Iterable[Worker] | None, default: range) -> tuple[Worker, ...]:
+    if workers is None:
         return _numbers(default)
-    found = tuple(given)
-    if len(found) != len(default) or len(set(found)) != len(found):
+    chosen = tuple(workers)
+    if len(chosen) != len(default) or len(set(chosen)) != len(chosen):
         raise InvalidRequestError(
-            f"{len(found)} workers were given, {len(set(found))} of them different; allowed are "
+            f"{len(chosen)} workers were given, {len(set(chosen))} of them different; allowed are "
             f"{len(default)}, one per rank"
         )
-    return found if set(map(type, found)) <= _PLAIN else tuple(map(_plain, found))
+    return chosen if set(map(type, chosen)) <= _PLAIN else tuple(map(_plain, chosen))
 
 
 def _plain(worker: Worker) -> Worker:

@@ -23,11 +23,13 @@ def spec_by_rows(data: Any, sharding: Sharding) -> Spec:
     Raises ``InvalidRequestError`` with the paths if leaves have different numbers of rows, or if a value is
     neither rows nor a scalar, such as a generator, a ``range`` or a table of another library.
     """
-    found: dict[int, str] = {}
+    path_by_rows: dict[int, str] = {}
     for path, rows in _row_counts(data, ""):
-        found.setdefault(rows, path)
-    if len(found) > 1:
-        counts = ", ".join(f"{path or 'the data'} has {rows}" for rows, path in found.items())
+        path_by_rows.setdefault(rows, path)
+    if len(path_by_rows) > 1:
+        counts = ", ".join(
+            f"{path or 'the data'} has {rows}" for rows, path in path_by_rows.items()
+        )
         raise InvalidRequestError(
             f"the leaves have different numbers of rows: {counts}; allowed is one number, or a spec "
             f"that says for each leaf how it is split (Sharding.of(layout) replicates it)"

@@ -60,17 +60,17 @@ def made_of(
     needed = [key for key in stored if not any(matches(pattern, key) for pattern in ignore)]
     rules = {key: key for key in needed} if mapping is None else mapping
     sources = expanded(rules, stored, needed)
-    found = {name: _made(name, source, stored) for name, source in sources.items()}
+    tensors = {name: _made(name, source, stored) for name, source in sources.items()}
     if shapes is not None:
-        _check_shapes(found, shapes)
-    _check_used(found, needed, stored)
-    return found
+        _check_shapes(tensors, shapes)
+    _check_used(tensors, needed, stored)
+    return tensors
 
 
 def reads(made: Made, sharding: Sharding, rank: int) -> tuple[Region, ...]:
     """The regions that ``rank`` reads, each with its position in the rank's array; padding is in none."""
-    held = holdings(sharding, made.shape).of_rank(rank)
-    return () if held is None else tuple(_held_regions(made.regions, held))
+    dim_pieces = holdings(sharding, made.shape).of_rank(rank)
+    return () if dim_pieces is None else tuple(_held_regions(made.regions, dim_pieces))
 
 
 def writes(made: Made, shardings: Mapping[str, Sharding], stored: Sizes, rank: int) -> list[Region]:
@@ -79,28 +79,30 @@ def writes(made: Made, shardings: Mapping[str, Sharding], stored: Sizes, rank: i
     ``made`` is a tensor of the checkpoint that consists of the group's tensors. Of ranks that hold the same,
     one writes, for different tensors different ones. Raises ``InvalidRequestError`` if no rank holds a part.
     """
-    found = []
+    regions = []
     for key in dict.fromkeys(region.key for region in made.regions):
-        held = holdings(shardings[key], stored[key])
-        if any(sum(map(_length, dim)) != n for dim, n in zip(held.pieces, held.shape, strict=True)):
+        split = holdings(shardings[key], stored[key])
+        if any(
+            sum(map(_length, dim)) != n for dim, n in zip(split.pieces, split.shape, strict=True)
+        ):
             raise InvalidRequestError(
                 f"{key}: no rank holds all rows; allowed is a sharding without uneven='drop_last'"
             )
-        cell = held.grid.cell_of(rank)
+        cell = split.grid.cell_of(rank)
         if cell is None:
             continue
-        owners = held.grid.owners[cell]
+        owners = split.grid.owners[cell]
         if owners[sum(key.encode()) % len(owners)] != rank:
             continue
-        mine = [_swapped(region) for region in made.regions if region.key == key]
-        found += [_swapped(region) for region in _held_regions(mine, held.of_cell(cell))]
-    return found
+        of_key = [_swapped(region) for region in made.regions if region.key == key]
+        regions += [_swapped(region) for region in _held_regions(of_key, split.of_cell(cell))]
+    return regions
 
 
 def common(one: Box, other: Box) -> Box | None:
     """The intersection of two boxes; None if they have no element in common."""
-    found = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(one, other, strict=True))
-    return found if all(start < stop for start, stop in found) else None
+    box = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(one, other, strict=True))
+    return box if all(start < stop for start, stop in box) else None
 
 
 def shifted(box: Box, before: Box, after: Box) -> Box:
@@ -111,18 +113,18 @@ def shifted(box: Box, before: Box, after: Box) -> Box:
     )
 
 
-def _held_regions(regions: Sequence[Region], held: Sequence[Piece]) -> Iterator[Region]:
+def _held_regions(regions: Sequence[Region], dim_pieces: Sequence[Piece]) -> Iterator[Region]:
     """The regions within the pieces that a rank holds, each with its position in the rank's array."""
-    for runs in product(*(piece.segments for piece in held)):
-        whole = tuple((run.start, run.stop) for run in runs)
+    for runs in product(*(piece.segments for piece in dim_pieces)):
+        held_box = tuple((run.start, run.stop) for run in runs)
         local = tuple((run.local, run.local + run.stop - run.start) for run in runs)
         for region in regions:
-            box = common(region.at, whole)
+            box = common(region.at, held_box)
             if box is not None:
                 yield Region(
                     key=region.key,
                     stored=shifted(box, region.at, region.stored),
-                    at=shifted(box, whole, local),
+                    at=shifted(box, held_box, local),
                 )
 
 
@@ -136,8 +138,8 @@ def _length(piece: Piece) -> int:
 
 def _made(name: str, source: Source, stored: Sizes) -> Made:
     if isinstance(source, str):
-        whole = tuple((0, size) for size in _shape(name, source, stored))
-        return _one(Region(key=source, stored=whole, at=whole))
+        full_box = tuple((0, size) for size in _shape(name, source, stored))
+        return _one(Region(key=source, stored=full_box, at=full_box))
     if isinstance(source, Slice):
         return _sliced(name, source, _shape(name, source.key, stored))
     return _joined(name, source, [_made(name, part, stored) for part in source.parts])
@@ -203,9 +205,9 @@ def _dim(name: str, dim: int, shape: tuple[int, ...]) -> int:
     return dim % len(shape)
 
 
-def _check_used(found: Mapping[str, Made], needed: Sequence[str], stored: Sizes) -> None:
+def _check_used(tensors: Mapping[str, Made], needed: Sequence[str], stored: Sizes) -> None:
     taken: dict[str, dict[Box, None]] = {}
-    for made in found.values():
+    for made in tensors.values():
         for region in made.regions:
             taken.setdefault(region.key, {})[region.stored] = None
     unused = [key for key in needed if key not in taken]
@@ -214,21 +216,21 @@ def _check_used(found: Mapping[str, Made], needed: Sequence[str], stored: Sizes)
             f"nothing takes the stored {_some(unused)}; map them, or name them in ignore"
         )
     for key in needed:
-        left = _without(tuple((0, size) for size in stored[key]), sorted(taken[key]))
-        if left:
-            whole = prod(stored[key])
+        unused_boxes = _without(tuple((0, size) for size in stored[key]), sorted(taken[key]))
+        if unused_boxes:
+            elements = prod(stored[key])
             raise InvalidRequestError(
-                f"{whole - sum(map(_elements, left))} of the {whole} elements of {key!r} are taken; map the "
-                f"others, or name it in ignore"
+                f"{elements - sum(map(_elements, unused_boxes))} of the {elements} elements of {key!r} are "
+                f"taken; map the others, or name it in ignore"
             )
 
 
 def _without(box: Box, taken: Iterable[Box]) -> list[Box]:
     """What of a box is in none of the others, as boxes that do not overlap."""
-    left = [box] if _elements(box) else []
+    rest = [box] if _elements(box) else []
     for other in taken:
-        left = [rest for each in left for rest in _beside(each, other)]
-    return left
+        rest = [part for each in rest for part in _beside(each, other)]
+    return rest
 
 
 def _beside(box: Box, other: Box) -> Iterator[Box]:
@@ -247,18 +249,18 @@ def _elements(box: Box) -> int:
     return prod(stop - start for start, stop in box)
 
 
-def _check_shapes(found: Mapping[str, Made], shapes: Sizes) -> None:
-    lacking = [name for name in shapes if name not in found]
+def _check_shapes(tensors: Mapping[str, Made], shapes: Sizes) -> None:
+    lacking = [name for name in shapes if name not in tensors]
     if lacking:
         raise InvalidRequestError(
-            f"nothing makes {_some(lacking)}; made are {_some(list(found))}: add them to the mapping"
+            f"nothing makes {_some(lacking)}; made are {_some(list(tensors))}: add them to the mapping"
         )
-    surplus = [name for name in found if name not in shapes]
+    surplus = [name for name in tensors if name not in shapes]
     if surplus:
         raise InvalidRequestError(
             f"the model has no {_some(surplus)}; leave them out of the mapping, or name them in ignore"
         )
-    for name, made in found.items():
+    for name, made in tensors.items():
         if made.shape != tuple(shapes[name]):
             keys = list(dict.fromkeys(region.key for region in made.regions))
             raise InvalidRequestError(

@@ -102,9 +102,9 @@ def _checked(answer: Any, data: Any, plugin: Any, workers: Any) -> Scattered:
         return _by_spec(data, answer, workers)
     parts = answer.parts if isinstance(answer, Sharded) else answer
     if not isinstance(parts, (list, tuple)) or len(parts) != workers.layout.size:
-        given = f"{len(parts)} parts" if isinstance(parts, (list, tuple)) else type(parts).__name__
+        actual = f"{len(parts)} parts" if isinstance(parts, (list, tuple)) else type(parts).__name__
         raise InvalidRequestError(
-            f"strategy {type(plugin).__name__} returned {given}; allowed are a list of "
+            f"strategy {type(plugin).__name__} returned {actual}; allowed are a list of "
             f"{workers.layout.size}, one per rank of {workers.name}, or a Sharding or Sharded"
         )
     return Scattered(parts=tuple(parts), sharded=answer if isinstance(answer, Sharded) else None)
@@ -167,9 +167,9 @@ def installed_strategy(name: str) -> Any:
     ``python_dispatch_fn``. Raises InvalidRequestError, or any error of importing its module.
     """
     for point in entry_points(group=ENTRY_POINTS, name=name):
-        found = point.load()
-        if _is_plugin(found):
-            return found
+        strategy = point.load()
+        if _is_plugin(strategy):
+            return strategy
         raise InvalidRequestError(f"entry point {point.value!r} has no python_dispatch_fn")
     offered = sorted({*BUILT_IN, *(point.name for point in entry_points(group=ENTRY_POINTS))})
     raise InvalidRequestError(f"there is no strategy {name!r}; allowed are {', '.join(offered)}")

@@ -34,11 +34,11 @@ def split(data: Any, spec: Spec) -> tuple[tuple[Any, ...], Any]:
         return tree.parts, tree.shape
     leaves = list(_leaves(tree))
     parts: dict[tuple[int, ...], Any] = {}
-    held = [tuple([id(leaf.parts[rank]) for leaf in leaves]) for rank in range(ranks)]
-    for rank, own in enumerate(held):
-        if own not in parts:
-            parts[own] = _pick(tree, rank)
-    return tuple([parts[own] for own in held]), _shapes(tree)
+    leaf_ids = [tuple([id(leaf.parts[rank]) for leaf in leaves]) for rank in range(ranks)]
+    for rank, ids in enumerate(leaf_ids):
+        if ids not in parts:
+            parts[ids] = _pick(tree, rank)
+    return tuple([parts[ids] for ids in leaf_ids]), _shapes(tree)
 
 
 def gather(parts: Sequence[Any], spec: Spec, shapes: Any) -> Any:
@@ -99,7 +99,7 @@ def shardings_of(spec: Any) -> list[Sharding]:
             f"spec {spec!r} is no Sharding; allowed are those, dicts and lists of them"
         )
     inner = spec.values() if isinstance(spec, Mapping) else spec
-    return [found for each in inner for found in shardings_of(each)]
+    return [sharding for each in inner for sharding in shardings_of(each)]
 
 
 def _walk(data: Any, spec: Any, path: str) -> Any:
@@ -175,15 +175,17 @@ def _shapes(node: Any) -> Any:
 
 
 def _join(nodes: list[Any], spec: Any, shapes: Any, path: str) -> Any:
-    held = isinstance(spec, Sharding)
+    is_sharding = isinstance(spec, Sharding)
     sample = (
-        first(nodes, spec) if held else next((node for node in nodes if node is not None), None)
+        first(nodes, spec)
+        if is_sharding
+        else next((node for node in nodes if node is not None), None)
     )
     if isinstance(sample, Mapping):
         # Ranks may leave out what they do not hold, so that no rank need have all of the keys.
         keys = dict.fromkeys(key for node in nodes if isinstance(node, Mapping) for key in node)
         return {key: _join_below(nodes, spec, shapes, key, path) for key in keys}
-    if held and not is_node(sample, spec):
+    if is_sharding and not is_node(sample, spec):
         return at_path(path, join, nodes, spec, shapes)
     if not isinstance(sample, (list, tuple)):
         raise InvalidRequestError(
@@ -229,10 +231,10 @@ def shape_below(shapes: Any, key: Any, path: str) -> Any:
         ) from error
 
 
-def at_path(path: str, act: Callable[..., Any], *given: Any) -> Any:
+def at_path(path: str, act: Callable[..., Any], *args: Any) -> Any:
     """What ``act`` returns for what is given. An error of it is raised with the path; empty: the top."""
     try:
-        return act(*given)
+        return act(*args)
     except InvalidRequestError as error:
         if not path:
             raise
