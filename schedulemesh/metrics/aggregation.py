@@ -71,28 +71,28 @@ class Aggregates:
         """Add the numbers of a report. Other values are ignored: texts, flags, lists, numbers that are not
         finite or out of all proportion.
         """
-        kept, removed = self._by_agent.get(agent_name, {}), False
+        by_name, removed = self._by_agent.get(agent_name, {}), False
         for name, value in numbers_in(report):
-            series = kept.get(name)
+            series = by_name.get(name)
             if series is None:
-                if self._is_full(kept) and not removed:
-                    self._remove_old(kept, now)
+                if self._is_full(by_name) and not removed:
+                    self._remove_old(by_name, now)
                     removed = True
-                if self._is_full(kept):
+                if self._is_full(by_name):
                     self.dropped += 1
                     continue
-                series = kept[name] = Series()
-                self._by_agent[agent_name] = kept
+                series = by_name[name] = Series()
+                self._by_agent[agent_name] = by_name
                 self._count += 1
             series.add(now, value)
 
-    def _is_full(self, kept: dict[str, Series]) -> bool:
-        return len(kept) >= MAX_NAMES or self._count >= MAX_SERIES
+    def _is_full(self, by_name: dict[str, Series]) -> bool:
+        return len(by_name) >= MAX_NAMES or self._count >= MAX_SERIES
 
-    def _remove_old(self, kept: dict[str, Series], now: float) -> None:
+    def _remove_old(self, by_name: dict[str, Series], now: float) -> None:
         """Remove the metrics of an agent whose values have all left the window, to make room for others."""
-        for name in [name for name, one in kept.items() if one.last_at < now - WINDOW_S]:
-            del kept[name]
+        for name in [name for name, one in by_name.items() if one.last_at < now - WINDOW_S]:
+            del by_name[name]
             self._count -= 1
 
     def forget(self, agent_name: str) -> None:
@@ -107,16 +107,16 @@ class Aggregates:
         self, agents: Sequence[str], now: float, names: Iterable[str] = ()
     ) -> Iterator[dict[str, object] | None]:
         """One row for each metric of these agents together; None: a place to pause. ``names``: only these."""
-        wanted = set(names)
-        found: dict[str, list[Series]] = {}
+        only = set(names)
+        by_name: dict[str, list[Series]] = {}
         for number, agent in enumerate(agents, 1):
             for name, series in self._by_agent.get(agent, {}).items():
-                if not wanted or name in wanted:
-                    found.setdefault(name, []).append(series)
+                if not only or name in only:
+                    by_name.setdefault(name, []).append(series)
             if not number % 100:
                 yield None
-        for name in sorted(found):
-            yield from _row(name, found[name], now)
+        for name in sorted(by_name):
+            yield from _row(name, by_name[name], now)
 
 
 def numbers_in(

@@ -55,12 +55,12 @@ class Value(msgspec.Struct, frozen=True, kw_only=True):
 
     def values(self, samples: Samples) -> Mapping[LabelSet, float]:
         """The value of each set of labels."""
-        wanted = set(self.labels)
-        found = samples.get(self.metric, {})
+        required = set(self.labels)
+        values = samples.get(self.metric, {})
         # With thousands of agents a copy would take longer than the comparison.
-        if not wanted:
-            return found
-        return {labels: value for labels, value in found.items() if wanted <= set(labels)}
+        if not required:
+            return values
+        return {labels: value for labels, value in values.items() if required <= set(labels)}
 
     def promql(self) -> str:
         """The expression."""
@@ -81,8 +81,8 @@ class Ratio(msgspec.Struct, frozen=True, kw_only=True):
     def values(self, samples: Samples) -> dict[LabelSet, float]:
         """The value of each set of labels."""
         parts = [samples.get(name, {}) for name in self.parts]
-        found = {}
-        for labels, whole in samples.get(self.whole, {}).items():
+        ratios = {}
+        for labels, divisor in samples.get(self.whole, {}).items():
             total = 0.0
             for part in parts:
                 value = part.get(labels)
@@ -90,8 +90,8 @@ class Ratio(msgspec.Struct, frozen=True, kw_only=True):
                     break
                 total += value
             else:
-                found[labels] = _divided(total, whole)
-        return found
+                ratios[labels] = _divided(total, divisor)
+        return ratios
 
     def promql(self) -> str:
         """The expression."""
@@ -124,8 +124,8 @@ def _number(value: float) -> str:
     return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
 
 
-def _divided(value: float, whole: float) -> float:
+def _divided(value: float, divisor: float) -> float:
     """The quotient as IEEE 754 defines it, also by zero."""
-    if whole:
-        return value / whole
+    if divisor:
+        return value / divisor
     return math.copysign(math.inf, value) if value else math.nan

@@ -89,8 +89,8 @@ class AlertBoard:
 
     def drop_others(self, rules: Iterable[Rule], now: float) -> list[Alert]:
         """Resolve the alerts of rules that are no longer among these."""
-        known = {rule.id for rule in rules}
-        return self._ended([key for key in self.active if key[0] not in known], now)
+        rule_ids = {rule.id for rule in rules}
+        return self._ended([key for key in self.active if key[0] not in rule_ids], now)
 
     def firing(self) -> list[Alert]:
         """The alerts that fire."""
@@ -105,20 +105,20 @@ class AlertBoard:
     def _evaluated(self, rule: Rule, samples: Samples, now: float) -> list[Alert]:
         holds = rule.condition.holds_for(samples)
         former = [key for key in self.active if key[0] == rule.id]
-        told = self._ended([key for key in former if key[1] not in holds], now)
+        changed = self._ended([key for key in former if key[1] not in holds], now)
         room = MOST_OF_A_RULE - sum(key[1] in holds for key in former)
         for labels, value in holds.items():
-            known = self.active.get((rule.id, labels))
-            if known is None:
+            previous = self.active.get((rule.id, labels))
+            if previous is None:
                 room -= 1
                 if room < 0:
                     continue
-                known = self._pending(rule, labels, now)
-            alert = _continued(msgspec.structs.replace(known, value=value), rule, now)
+                previous = self._pending(rule, labels, now)
+            alert = _continued(msgspec.structs.replace(previous, value=value), rule, now)
             self.active[rule.id, labels] = alert
-            if alert.state is not known.state:
-                told.append(alert)
-        return told
+            if alert.state is not previous.state:
+                changed.append(alert)
+        return changed
 
     def _pending(self, rule: Rule, labels: LabelSet, now: float) -> Alert:
         named = msgspec.json.encode((self._scheduler, rule.id, labels, now))

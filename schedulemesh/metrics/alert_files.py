@@ -24,8 +24,8 @@ def rules_file(rules: Iterable[Rule], interval_s: float) -> str:
 
 def duration(seconds: float) -> str:
     """A duration as Prometheus spells it."""
-    whole = round(seconds * 1000)
-    return f"{whole}ms" if whole % 1000 else f"{whole // 1000}s"
+    milliseconds = round(seconds * 1000)
+    return f"{milliseconds}ms" if milliseconds % 1000 else f"{milliseconds // 1000}s"
 
 
 def _entry(rule: Rule) -> dict[str, object]:

@@ -244,27 +244,27 @@ def effective_rules(settings: AlertSettings) -> tuple[Rule, ...]:
     return tuple(rule for rule in changed if rule is not None)
 
 
-def check_rule_ids(given: Mapping[str, RuleSettings]) -> None:
+def check_rule_ids(settings: Mapping[str, RuleSettings]) -> None:
     """Raise InvalidRequestError for an id that no rule has."""
-    for rule_id in given:
+    for rule_id in settings:
         if rule_id not in RULES:
             raise InvalidRequestError(
                 f"there is no alert rule {rule_id!r}{nearest(rule_id, RULES)}; there are {', '.join(RULES)}"
             )
 
 
-def _changed(rule: Rule, own: RuleSettings | None) -> Rule | None:
+def _changed(rule: Rule, settings: RuleSettings | None) -> Rule | None:
     """The rule with the values that settings replace; None: it is switched off."""
-    if own is None:
+    if settings is None:
         return rule
-    if not own.enabled:
+    if not settings.enabled:
         return None
     condition = rule.condition
-    if own.threshold is not None:
-        condition = msgspec.structs.replace(condition, threshold=own.threshold)
+    if settings.threshold is not None:
+        condition = msgspec.structs.replace(condition, threshold=settings.threshold)
     return msgspec.structs.replace(
         rule,
         condition=condition,
-        for_s=rule.for_s if own.for_s is None else own.for_s,
-        severity=rule.severity if own.severity is None else own.severity,
+        for_s=rule.for_s if settings.for_s is None else settings.for_s,
+        severity=rule.severity if settings.severity is None else settings.severity,
     )

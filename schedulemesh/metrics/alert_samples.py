@@ -12,21 +12,21 @@ from schedulemesh.metrics.exposition import PAUSE_S, PIECE_S
 from schedulemesh.metrics.values import Distribution, Family, Labels
 
 
-async def collected(families: Iterable[Family], wanted: Collection[str]) -> Samples:
+async def collected(families: Iterable[Family], names: Collection[str]) -> Samples:
     """The samples of the wanted metrics; others are not computed. Other work gets its turn meanwhile."""
-    found: dict[str, dict[LabelSet, float]] = {}
+    by_metric: dict[str, dict[LabelSet, float]] = {}
     until = time.perf_counter() + PIECE_S
     for metric, samples in families:
-        if metric.name not in wanted:
+        if metric.name not in names:
             continue
-        values = found.setdefault(metric.name, {})
+        values = by_metric.setdefault(metric.name, {})
         for sample in samples:
             if sample is not None and not isinstance(sample.value, Distribution):
                 values[_label_set(metric, sample.labels)] = sample.value
             if time.perf_counter() > until:
                 await asyncio.sleep(PAUSE_S)
                 until = time.perf_counter() + PIECE_S
-    return found
+    return by_metric
 
 
 def _label_set(metric: Metric, values: Labels) -> LabelSet:

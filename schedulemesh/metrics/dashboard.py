@@ -207,7 +207,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
 
 def dashboard() -> str:
     """The dashboard as JSON, to be imported into Grafana."""
-    found = {
+    document = {
         "title": "ScheduleMesh",
         "uid": "schedulemesh",
         "tags": ["schedulemesh", "ray"],
@@ -221,7 +221,7 @@ def dashboard() -> str:
         "annotations": {"list": []},
         "panels": _placed(),
     }
-    return json.dumps(found, indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
 def _variables() -> list[dict[str, object]]:
@@ -244,15 +244,15 @@ def _variables() -> list[dict[str, object]]:
 
 def _placed() -> list[dict[str, object]]:
     """All panels with their places, those of each row below its title."""
-    found: list[dict[str, object]] = []
+    placed: list[dict[str, object]] = []
     y = 0
     for title, panels in ROWS:
         place = {"x": 0, "y": y, "w": _WIDTH * _IN_A_ROW, "h": 1}
-        found.append({"id": len(found) + 1, "type": "row", "title": title, "gridPos": place})
+        placed.append({"id": len(placed) + 1, "type": "row", "title": title, "gridPos": place})
         y += 1
-        found += _row(panels, y, len(found) + 1)
+        placed += _row(panels, y, len(placed) + 1)
         y += _HEIGHT * -(-len(panels) // _IN_A_ROW)
-    return found
+    return placed
 
 
 def _row(panels: Sequence[Panel], y: int, first_id: int) -> list[dict[str, object]]:

@@ -95,8 +95,8 @@ def _number(value: float | Distribution) -> str:
         raise TypeError("a distribution is written as a histogram")
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
-    whole = int(value)
-    return str(whole) if whole == value and abs(whole) < 10**15 else repr(value)
+    truncated = int(value)
+    return str(truncated) if truncated == value and abs(truncated) < 10**15 else repr(value)
 
 
 def _help(metric: Metric) -> str:

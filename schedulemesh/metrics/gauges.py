@@ -66,50 +66,50 @@ def _quota(
 ) -> Iterator[Sample]:
     """One amount of every pool, for each kind of which the pool has a quota or the amount is not zero."""
     for account in accounts:
-        found = dict.fromkeys(amounts(account.spec.resources), 0.0) | amounts(amount_of(account))
-        for kind, amount in found.items():
+        by_kind = dict.fromkeys(amounts(account.spec.resources), 0.0) | amounts(amount_of(account))
+        for kind, amount in by_kind.items():
             yield Sample((account.spec.name, kind), amount)
 
 
 def _idle_gpus(state: MeshState) -> Iterator[Sample]:
     """Of every pool with GPUs, and of those whose agents have any."""
     accounts = list(state.ledger.accounts.values())
-    found = {account.spec.name: 0 for account in accounts if account.spec.resources.gpu}
+    by_pool = {account.spec.name: 0 for account in accounts if account.spec.resources.gpu}
     for name in list(state.running.idle):
         spec = state.agents[name].spec
-        found[spec.pool_name] = found.get(spec.pool_name, 0) + spec.resources.gpu
-    for pool, units in found.items():
+        by_pool[spec.pool_name] = by_pool.get(spec.pool_name, 0) + spec.resources.gpu
+    for pool, units in by_pool.items():
         yield Sample((pool,), units / UNIT)
 
 
 def _agents(state: MeshState) -> Iterator[Sample | None]:
     for pool, names in list(state.agents_of.items()):
         agents = [state.agents[name] for name in names if name in state.agents]
-        found = Counter(agent.phase.value for agent in agents)
+        by_phase = Counter(agent.phase.value for agent in agents)
         for value in _AGENT_STATES:
-            yield Sample((pool, value), found[value])
+            yield Sample((pool, value), by_phase[value])
 
 
 def _tasks(state: MeshState) -> Iterator[Sample | None]:
-    found: Counter[tuple[str, str]] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
     for number, task in enumerate(list(state.running.by_id.values()), 1):
-        found[task.spec.pool_name, task.phase.value] += 1
+        counts[task.spec.pool_name, task.phase.value] += 1
         if not number % _STRIDE:
             yield None
-    for pool in [*dict.fromkeys([*state.ledger.accounts, *(pool for pool, _ in found)])]:
-        found[pool, "queued"] = state.queue.size(pool)
+    for pool in [*dict.fromkeys([*state.ledger.accounts, *(pool for pool, _ in counts)])]:
+        counts[pool, "queued"] = state.queue.size(pool)
         for value in _TASK_STATES:
-            yield Sample((pool, value), found[pool, value])
+            yield Sample((pool, value), counts[pool, value])
 
 
 def _groups(state: MeshState) -> Iterator[Sample | None]:
-    found: Counter[tuple[str, str, str]] = Counter()
+    counts: Counter[tuple[str, str, str]] = Counter()
     for number, group in enumerate(list(state.groups.by_id.values()), 1):
         kind = "reserved" if group.reserved else "dynamic"
-        found[group.pool_name, kind, _group_state(group)] += 1
+        counts[group.pool_name, kind, _group_state(group)] += 1
         if not number % _STRIDE:
             yield None
-    for labels, count in found.items():
+    for labels, count in counts.items():
         yield Sample(labels, count)
 
 
@@ -122,14 +122,14 @@ def _group_state(group: Group) -> str:
 def _group_counts(
     counts: Iterable[tuple[str, PoolCounts]], value_of: Callable[[PoolCounts], float]
 ) -> Iterator[Sample]:
-    for pool, own in counts:
-        yield Sample((pool,), value_of(own))
+    for pool, pool_counts in counts:
+        yield Sample((pool,), value_of(pool_counts))
 
 
 def _nodes(state: MeshState) -> Iterator[Family]:
     nodes = list(state.cluster.nodes.values())
-    found = Counter(_node_state(state, node) for node in nodes)
-    yield c.NODES, [Sample((v,), found[v]) for v in ("open", "cordoned", "draining")]
+    states = Counter(_node_state(state, node) for node in nodes)
+    yield c.NODES, [Sample((v,), states[v]) for v in ("open", "cordoned", "draining")]
     yield c.NODE_TOTAL, _of_nodes(nodes, lambda node: node.total)
     yield c.NODE_FREE, _of_nodes(nodes, lambda node: node.free)
     yield c.NODE_EXTERNAL, _of_nodes(nodes, lambda node: node.external_usage)
@@ -144,6 +144,6 @@ def _node_state(state: MeshState, node: Node) -> str:
 def _of_nodes(nodes: Iterable[Node], amount_of: Callable[[Node], Resources]) -> Iterator[Sample]:
     """One amount of every node, for each kind that the node has."""
     for node in nodes:
-        found = dict.fromkeys(amounts(node.total), 0.0) | amounts(amount_of(node))
-        for kind, amount in found.items():
+        by_kind = dict.fromkeys(amounts(node.total), 0.0) | amounts(amount_of(node))
+        for kind, amount in by_kind.items():
             yield Sample((node.node_id, kind), amount)

@@ -35,8 +35,8 @@ def restart_age(epoch: int, seconds: float) -> Family:
 
 def _of_pools(state: MeshState, values: Callable[[], Mapping[str, float]]) -> Iterator[Sample]:
     """A value of every pool; 0 where there is none."""
-    found: dict[str, float] = {**dict.fromkeys(state.ledger.accounts, 0.0), **values()}
-    for pool, value in found.items():
+    by_pool: dict[str, float] = {**dict.fromkeys(state.ledger.accounts, 0.0), **values()}
+    for pool, value in by_pool.items():
         yield Sample((pool,), value)
 
 
@@ -49,33 +49,33 @@ def _preemptions(state: MeshState, since: float) -> Counter[str]:
 
 
 def _oldest_preemptions(state: MeshState, now: float) -> dict[str, float]:
-    found: dict[str, float] = {}
+    ages: dict[str, float] = {}
     for record in state.evictions.records.values():
         if record.evicted_at is None:
             pool = record.task.pool_name
-            found[pool] = max(found.get(pool, 0.0), now - record.decided_at)
-    return found
+            ages[pool] = max(ages.get(pool, 0.0), now - record.decided_at)
+    return ages
 
 
 def _oldest_admissions(state: MeshState, now: float) -> Iterator[Sample | None]:
-    found = dict.fromkeys(state.ledger.accounts, 0.0)
+    ages = dict.fromkeys(state.ledger.accounts, 0.0)
     for number, agent in enumerate(list(state.agents.values()), 1):
         if isinstance(agent.phase, Waiting | Starting):
             pool = agent.spec.pool_name
-            found[pool] = max(found.get(pool, 0.0), now - agent.admitted_at)
+            ages[pool] = max(ages.get(pool, 0.0), now - agent.admitted_at)
         if not number % _STRIDE:
             yield None
-    for pool, age in found.items():
+    for pool, age in ages.items():
         yield Sample((pool,), age)
 
 
 def _lost_states(state: MeshState, since: float) -> Counter[str]:
-    found: Counter[str] = Counter(
+    by_pool: Counter[str] = Counter(
         record.task.pool_name
         for record in state.evictions.records.values()
         if record.save_error and record.evicted_at is not None and record.evicted_at >= since
     )
     for lost in state.lost.values():
         if lost.at >= since:
-            found.update(task.pool_name for task, key in lost.tasks if key is None)
-    return found
+            by_pool.update(task.pool_name for task, key in lost.tasks if key is None)
+    return by_pool

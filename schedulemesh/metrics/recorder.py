@@ -136,17 +136,17 @@ class Recorder:
         yield family_of(self._ended)
         completed, _ = self._recent_completions.sums(now)
         yield c.THROUGHPUT, [Sample((), completed / (_SPAN_S / 60.0))]
-        for kept in (self._lost_gpu_s, self._saved_gpu_s, self._lost_s):
-            yield family_of(kept)
+        for counter in (self._lost_gpu_s, self._saved_gpu_s, self._lost_s):
+            yield family_of(counter)
         yield family_of(self._agents_started)
         yield family_of(self._agents_ended)
 
     def observed(self) -> Iterator[tuple[Metric, Labels, float]]:
         """The observations of both latencies since the last call; of very many, the last ones."""
-        for kept in (self._evictions.latency_ms, self._schedule_ms):
-            recent, kept.recent = kept.recent, deque(maxlen=_OBSERVATIONS)
+        for histogram in (self._evictions.latency_ms, self._schedule_ms):
+            recent, histogram.recent = histogram.recent, deque(maxlen=_OBSERVATIONS)
             for labels, value in recent or ():
-                yield kept.metric, labels, value
+                yield histogram.metric, labels, value
 
     def _begin(self, state: MeshState) -> None:
         """Begin with what exists."""
@@ -159,8 +159,12 @@ class Recorder:
             pool = agent.spec.pool_name
             self._agents[name] = _Agent(pool=pool, gpus=gpus, since=since)
         for task_id, task in state.running.by_id.items():
-            kept = self._agents.get(task.agent_name)
-            started = None if kept is not None and kept.since is not None else task.started_at
+            known_agent = self._agents.get(task.agent_name)
+            started = (
+                None
+                if known_agent is not None and known_agent.since is not None
+                else task.started_at
+            )
             self._add(task_id, task.spec.pool_name, task.agent_name, started)
             self._tasks[task_id].saved_at = task.saved_at
 
@@ -225,11 +229,11 @@ class Recorder:
         self._evictions.agent_ended(fact)
         agent = self._agents.pop(fact.agent_name)
         self._agents_ended.add((agent.pool, fact.reason._value_))
-        left = self._on_agent.get(fact.agent_name)
-        if left is None:
+        lost_tasks = self._on_agent.get(fact.agent_name)
+        if lost_tasks is None:
             return
         state, reason = WITH_AGENT[fact.reason]
-        for task in left:
+        for task in lost_tasks:
             self._remove(task.task_id)
             self._note_end(task.pool, state.value, "" if reason is None else reason.value, fact.at)
             if fact.reason is EndReason.LOST:

@@ -52,11 +52,11 @@ class Histogram:
 
     def observe(self, labels: Labels, value: float) -> None:
         """Add an observation."""
-        found = self.values.get(labels)
-        if found is None:
-            found = self.values[labels] = Distribution(len(self.metric.buckets))
-        found.counts[bisect_left(self.metric.buckets, value)] += 1
-        found.sum += value
+        distribution = self.values.get(labels)
+        if distribution is None:
+            distribution = self.values[labels] = Distribution(len(self.metric.buckets))
+        distribution.counts[bisect_left(self.metric.buckets, value)] += 1
+        distribution.sum += value
         if self.recent is not None:
             self.recent.append((labels, value))
 
@@ -110,11 +110,11 @@ class Sample:
 Family = tuple[Metric, Iterable["Sample | None"]]
 
 
-def family_of(kept: Counter | Histogram) -> Family:
+def family_of(metric: Counter | Histogram) -> Family:
     """The samples of a counter or a histogram."""
-    return kept.metric, _samples(kept)
+    return metric.metric, _samples(metric)
 
 
-def _samples(kept: Counter | Histogram) -> Iterator[Sample]:
-    for labels in list(kept.values):
-        yield Sample(labels, kept.values[labels])
+def _samples(metric: Counter | Histogram) -> Iterator[Sample]:
+    for labels in list(metric.values):
+        yield Sample(labels, metric.values[labels])

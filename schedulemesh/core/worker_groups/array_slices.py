@@ -29,13 +29,13 @@ _ALIGNMENT = 64
 _SAMPLE = 4096
 
 
-def given(held: Mapping[Path, UserArray], slices: Sequence[Slices]) -> list[UserArray]:
+def given(arrays: Mapping[Path, UserArray], slices: Sequence[Slices]) -> list[UserArray]:
     """The slices of the arrays held: first one buffer of all small ones, then the large ones as views."""
     small: list[UserArray] = []
     large: list[UserArray] = []
     for each in slices:
         for path in each.paths:
-            array = array_at(held, path)
+            array = array_at(arrays, path)
             for box in each.boxes:
                 part = sliced(array, box)
                 (small if part.nbytes <= PACKED_BYTES else large).append(part)
@@ -63,16 +63,16 @@ def received(
     for number, each in enumerate(slices):
         for path in each.paths:
             form = form_of(new[path])
-            found = []
+            views = []
             for box in each.boxes:
                 shape = tuple(stop - start for start, stop in box)
                 size = math.prod(shape) * form.itemsize
                 if size > PACKED_BYTES:
-                    found.append(next(large))
+                    views.append(next(large))
                     continue
-                found.append(_viewed(packed[at : at + size], form, shape))
+                views.append(_viewed(packed[at : at + size], form, shape))
                 at += _aligned(size)
-            yield number, path, found
+            yield number, path, views
 
 
 def values(array: UserArray) -> UserArray:
@@ -95,60 +95,62 @@ def index(box: Box) -> Any:
     return tuple(slice(start, stop) for start, stop in box) or ...
 
 
-def allocated(wanted: Iterable[Wanted]) -> dict[Path, UserArray]:
+def allocated(requests: Iterable[Wanted]) -> dict[Path, UserArray]:
     """By path an array of the wanted form, filled if some of it is not overwritten; None: nothing is wanted.
 
     Small arrays share blocks, because fresh memory is slow where it is divided: the kernel maps a large block
     in pages of 2 MiB, and small arrays in pages of 4 KiB.
     """
-    found: dict[Path, UserArray] = {}
+    arrays: dict[Path, UserArray] = {}
     small: list[tuple[Path, Form]] = []
-    for each in wanted:
+    for each in requests:
         if each.form is None or each.fill is not None or each.form.nbytes > BLOCK_BYTES // 2:
-            found.update((path, _new(each)) for path in each.paths)
+            arrays.update((path, _new(each)) for path in each.paths)
         else:
             small += [(path, each.form) for path in each.paths]
     for block in _blocks(small):
-        found.update(_divided(block))
-    return found
+        arrays.update(_divided(block))
+    return arrays
 
 
 def shared(
-    blocks: Blocks, wanted: Sequence[Wanted], move_id: str
+    blocks: Blocks, requests: Sequence[Wanted], move_id: str
 ) -> tuple[list[Place | None], dict[Path, UserArray]]:
     """Arrays of the wanted forms in one new block, to which other processes can write; by path.
 
     Also where those of each form begin; None: they have no elements.
     """
-    sizes = [_size_of(each) for each in wanted]
+    sizes = [_size_of(each) for each in requests]
     if not any(sizes):
-        return [None] * len(wanted), {path: _new(each) for each in wanted for path in each.paths}
+        return [None] * len(requests), {
+            path: _new(each) for each in requests for path in each.paths
+        }
     location, memory = blocks.new(sum(sizes), move_id)
     places: list[Place | None] = []
-    found: dict[Path, UserArray] = {}
+    arrays: dict[Path, UserArray] = {}
     at = 0
-    for each, size in zip(wanted, sizes, strict=True):
+    for each, size in zip(requests, sizes, strict=True):
         places.append(Place(location=location, offset=at) if size else None)
-        found.update(zip(each.paths, _made_in(memory[at : at + size], each), strict=True))
+        arrays.update(zip(each.paths, _made_in(memory[at : at + size], each), strict=True))
         at += size
-    return places, found
+    return places, arrays
 
 
-def _size_of(wanted: Wanted) -> int:
-    return 0 if wanted.form is None else _aligned(wanted.form.nbytes) * len(wanted.paths)
+def _size_of(request: Wanted) -> int:
+    return 0 if request.form is None else _aligned(request.form.nbytes) * len(request.paths)
 
 
-def _made_in(memory: UserArray, wanted: Wanted) -> Iterator[UserArray]:
+def _made_in(memory: UserArray, request: Wanted) -> Iterator[UserArray]:
     """The arrays of one form. Each has a storage of its own, so that PyTorch saves it without the others."""
-    form = wanted.form
-    for at in range(len(wanted.paths)):
+    form = request.form
+    for at in range(len(request.paths)):
         if form is None or not form.nbytes:
-            yield _new(wanted)
+            yield _new(request)
             continue
         begin = at * _aligned(form.nbytes)
         array = _viewed(memory[begin : begin + form.nbytes], form, form.shape)
-        if wanted.fill is not None:
-            array[...] = _fill(wanted, form)
+        if request.fill is not None:
+            array[...] = _fill(request, form)
         yield array
 
 
@@ -185,23 +187,23 @@ def _divided(block: Sequence[tuple[Path, Form]]) -> Iterator[tuple[Path, UserArr
         at += _aligned(form.nbytes)
 
 
-def _new(wanted: Wanted) -> UserArray:
-    form = wanted.form
+def _new(request: Wanted) -> UserArray:
+    form = request.form
     if form is None:
         return None
     library = importlib.import_module(form.library)
     dtype = _dtype(form)
-    if wanted.fill is None:
+    if request.fill is None:
         return library.empty(form.shape, dtype=dtype)
-    return library.full(form.shape, _fill(wanted, form), dtype=dtype)
+    return library.full(form.shape, _fill(request, form), dtype=dtype)
 
 
-def _fill(wanted: Wanted, form: Form) -> Scalar:
+def _fill(request: Wanted, form: Form) -> Scalar:
     """The value of padding; raises ``InvalidRequestError`` if arrays of the form do not hold it."""
     try:
-        return fitting(wanted.fill, _dtype(form))
+        return fitting(request.fill, _dtype(form))
     except InvalidRequestError as error:
-        raise InvalidRequestError(f"{spelled(wanted.paths[0])}: {error}") from error
+        raise InvalidRequestError(f"{spelled(request.paths[0])}: {error}") from error
 
 
 def sample(array: UserArray) -> bytes:
@@ -209,8 +211,8 @@ def sample(array: UserArray) -> bytes:
     ndim = max(len(array.shape), 1)
     most = max(2, math.ceil(_SAMPLE ** (1 / ndim)))
     steps = tuple(slice(None, None, max(1, -(-size // most))) for size in array.shape)
-    found = values(array)[steps] if steps else values(array)
-    return hashlib.blake2b(_bytes(found), digest_size=16).digest()
+    elements = values(array)[steps] if steps else values(array)
+    return hashlib.blake2b(_bytes(elements), digest_size=16).digest()
 
 
 def _bytes(array: UserArray) -> bytes:
@@ -223,11 +225,11 @@ def _bytes(array: UserArray) -> bytes:
     return bytes(plain.reshape(-1).view(torch.uint8).numpy())
 
 
-def array_at(held: Mapping[Path, UserArray], path: Path) -> UserArray:
+def array_at(arrays: Mapping[Path, UserArray], path: Path) -> UserArray:
     """The array held at a path; raises ``InvalidRequestError`` if it is no longer there."""
-    if path not in held:
+    if path not in arrays:
         raise InvalidRequestError(f"there is no array at {spelled(path)} any more")
-    return held[path]
+    return arrays[path]
 
 
 def _packed(parts: Iterable[UserArray]) -> UserArray:

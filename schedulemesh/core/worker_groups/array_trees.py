@@ -91,18 +91,18 @@ def merged(outlines: Mapping[int, UserValue]) -> UserValue:
     Raises ``InvalidRequestError`` if two ranks hold different values, or trees that do not match.
     """
     ranks = iter(outlines.items())
-    first, found = next(ranks)
-    return reduce(lambda whole, own: _both(whole, own[1], (first, own[0]), ()), ranks, found)
+    first, tree = next(ranks)
+    return reduce(lambda tree, ranked: _both(tree, ranked[1], (first, ranked[0]), ()), ranks, tree)
 
 
-def filled(outlined: UserValue, found: Mapping[Path, UserArray], path: Path = ()) -> ArrayTree:
+def filled(outlined: UserValue, by_path: Mapping[Path, UserArray], path: Path = ()) -> ArrayTree:
     """The tree with these arrays in place of the marks; None where there is none."""
     if isinstance(outlined, ArrayMark):
-        return found.get(path)
+        return by_path.get(path)
     if isinstance(outlined, Mapping):
-        return {key: filled(value, found, (*path, key)) for key, value in outlined.items()}
+        return {key: filled(value, by_path, (*path, key)) for key, value in outlined.items()}
     if isinstance(outlined, (list, tuple)):
-        members = [filled(value, found, (*path, at)) for at, value in enumerate(outlined)]
+        members = [filled(value, by_path, (*path, at)) for at, value in enumerate(outlined)]
         return rebuilt(outlined, members)
     return outlined
 
@@ -127,21 +127,21 @@ def _members(node: UserValue) -> Iterator[tuple[Any, UserValue]]:
         yield from enumerate(node)
 
 
-def _both(whole: UserValue, own: UserValue, ranks: tuple[int, int], path: Path) -> UserValue:
-    if whole is None or own is None:
-        return own if whole is None else whole
-    if isinstance(whole, Mapping) and isinstance(own, Mapping):
+def _both(tree: UserValue, added: UserValue, ranks: tuple[int, int], path: Path) -> UserValue:
+    if tree is None or added is None:
+        return added if tree is None else tree
+    if isinstance(tree, Mapping) and isinstance(added, Mapping):
         return {
-            key: _both(whole.get(key), own.get(key), ranks, (*path, key))
-            for key in {**whole, **own}
+            key: _both(tree.get(key), added.get(key), ranks, (*path, key))
+            for key in {**tree, **added}
         }
-    if _sequences(whole, own):
-        pairs = enumerate(zip(whole, own, strict=True))
-        return rebuilt(whole, [_both(one, other, ranks, (*path, at)) for at, (one, other) in pairs])
-    if type(whole) is type(own) and equal(whole, own):
-        return whole
+    if _sequences(tree, added):
+        pairs = enumerate(zip(tree, added, strict=True))
+        return rebuilt(tree, [_both(one, other, ranks, (*path, at)) for at, (one, other) in pairs])
+    if type(tree) is type(added) and equal(tree, added):
+        return tree
     raise InvalidRequestError(
-        f"at {spelled(path)} rank {ranks[0]} holds {_shown(whole)}, rank {ranks[1]} {_shown(own)}; values "
+        f"at {spelled(path)} rank {ranks[0]} holds {_shown(tree)}, rank {ranks[1]} {_shown(added)}; values "
         f"beside arrays must be the same on all ranks, and trees must match"
     )
 

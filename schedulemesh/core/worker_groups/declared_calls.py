@@ -56,7 +56,7 @@ def declared_call(
         by_argument = _columns(by_rank(declared, group.layout, plain), plain)
     if handed and declared.splits_rows:
         scattered = _rows_of(handed, scattered, method)
-    given: dict[Any, Sequence[UserValue]] = {
+    parts_by_argument: dict[Any, Sequence[UserValue]] = {
         **{key: put_once(parts) for key, parts in by_argument.items()},
         **{key: each.parts for key, each in handed.items()},
     }
@@ -65,8 +65,8 @@ def declared_call(
         group.ask(
             rank,
             method,
-            *(given[key][rank] for key in arguments if isinstance(key, int)),
-            **{key: given[key][rank] for key in arguments if isinstance(key, str)},
+            *(parts_by_argument[key][rank] for key in arguments if isinstance(key, int)),
+            **{key: parts_by_argument[key][rank] for key in arguments if isinstance(key, str)},
         )
         for rank in ranks
     ]
@@ -94,12 +94,12 @@ def _split(
 ) -> tuple[Scattered | None, dict[Any, Sequence[UserValue]]]:
     """The arguments distributed by rows, together: the parts of each argument by rank."""
     if list(arguments) == [0]:
-        found = scatter(arguments[0], strategy, DRIVER, group)
-        return found, {0: found.parts}
+        scattered = scatter(arguments[0], strategy, DRIVER, group)
+        return scattered, {0: scattered.parts}
     if not arguments:
         return None, {}
-    found = scatter(dict(arguments), strategy, DRIVER, group)
-    return found, _columns(found.parts, arguments)
+    scattered = scatter(dict(arguments), strategy, DRIVER, group)
+    return scattered, _columns(scattered.parts, arguments)
 
 
 def _columns(parts: Sequence[Any], arguments: Arguments) -> dict[Any, Sequence[UserValue]]:

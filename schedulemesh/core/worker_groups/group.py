@@ -69,10 +69,10 @@ class WorkerGroup:
     ) -> None:
         self.name = parse_name(name, "the group's name")
         self.handles = tuple(handles)
-        given = (
+        agent_names = (
             [f"{name}-{rank}" for rank in range(len(self.handles))] if agents is None else agents
         )
-        self.agents = tuple(given)
+        self.agents = tuple(agent_names)
         #: Identifies each worker, also across groups.
         self.workers = tuple(map(actor_id, self.handles))
         self.timeout_s = timeout_s
@@ -105,16 +105,16 @@ class WorkerGroup:
             raise InvalidRequestError(
                 f"agents {missing} of group {name} do not run; there are {sorted(living)}"
             )
-        found = [living[agent] for agent in agents]
-        tasks = [agent["tasks"][0] for agent in found if len(agent["tasks"]) == 1]
+        members = [living[agent] for agent in agents]
+        tasks = [agent["tasks"][0] for agent in members if len(agent["tasks"]) == 1]
         group = cls(
             name,
-            [agent["handle"] for agent in found],
+            [agent["handle"] for agent in members],
             layout,
             agents=agents,
             timeout_s=timeout_s,
             scheduler=plain(scheduler),
-            tasks=tasks if len(tasks) == len(found) else (),
+            tasks=tasks if len(tasks) == len(members) else (),
         )
         group.check_mesh()
         return group
@@ -253,23 +253,23 @@ class WorkerGroup:
             strategy = "data_parallel" if declared is None else declared.strategy
         named = {name: put(each) for name, each in (arguments or {}).items()}
         earlier: Sequence[Call] = ()
-        given: Sequence[UserValue]
+        rank_parts: Sequence[UserValue]
         if isinstance(data, PendingResult):
             handed = data.handed_on(strategy, self.layout)
             scattered = Scattered(parts=handed.parts, sharded=handed.sharded)
-            given, earlier = handed.parts, data.calls
+            rank_parts, earlier = handed.parts, data.calls
         else:
             scattered = scatter(data, strategy, DRIVER if source is None else source, self)
-            given = put_once(scattered.parts)
-        calls = [self.ask(rank, method, part, **named) for rank, part in enumerate(given)]
+            rank_parts = put_once(scattered.parts)
+        calls = [self.ask(rank, method, part, **named) for rank, part in enumerate(rank_parts)]
         return PendingResult(calls, self.timeout_s, scattered, earlier, declared=declared)
 
     def _declaration(self, method: str) -> Declaration | None:
         """What the workers' class declares of a method; None: nothing. The workers are asked once."""
         if self._declared is None:
             refs = [handle.__ray_call__.remote(worker_facts) for handle in self.handles]
-            asked = [self._call(rank, method, ref) for rank, ref in enumerate(refs)]
-            facts = results(asked, self.timeout_s)
+            calls = [self._call(rank, method, ref) for rank, ref in enumerate(refs)]
+            facts = results(calls, self.timeout_s)
             self._declared = agreed([each.declared for each in facts], self.agents, self.name)
         return self._declared.get(method)
 

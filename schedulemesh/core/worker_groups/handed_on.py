@@ -61,21 +61,21 @@ def handed_on(
     _check_rows(source, len(shape), "the results are")
     _check_rows(destination, 1, "the strategy is")
     rows = shape[0] if shape and isinstance(shape[0], int) else 0
-    given = _row_pieces(source, len(shape), rows)
-    wanted = _row_pieces(destination, 1, rows)
-    if any(piece.size != piece.length for piece in wanted if piece is not None):
+    source_pieces = _row_pieces(source, len(shape), rows)
+    target_pieces = _row_pieces(destination, 1, rows)
+    if any(piece.size != piece.length for piece in target_pieces if piece is not None):
         raise InvalidRequestError(
             "the strategy pads, and rows of results have no value for padding; allowed is another uneven mode"
         )
     holders: dict[Piece, int] = {}
-    for rank, piece in enumerate(given):
+    for rank, piece in enumerate(source_pieces):
         if piece is not None:
             holders.setdefault(piece, rank)
-    found: dict[Piece, RowsOf] = {}
-    for piece in wanted:
-        if piece is not None and piece not in found:
-            found[piece] = _rows_of(refs, keys, holders, piece)
-    parts = tuple(None if piece is None else found[piece] for piece in wanted)
+    rows_by_piece: dict[Piece, RowsOf] = {}
+    for piece in target_pieces:
+        if piece is not None and piece not in rows_by_piece:
+            rows_by_piece[piece] = _rows_of(refs, keys, holders, piece)
+    parts = tuple(None if piece is None else rows_by_piece[piece] for piece in target_pieces)
     return HandedOn(parts=parts, sharded=Sharded(parts, destination, (rows,)))
 
 
@@ -130,10 +130,10 @@ def joined(
         )
     for result, size in zip(results, sizes, strict=True):
         if not has_rows(result) or len(result) != size:
-            given = f"{len(result)} rows" if has_rows(result) else type(result).__name__
+            actual = f"{len(result)} rows" if has_rows(result) else type(result).__name__
             raise InvalidRequestError(
-                f"at {spelled(path)} a worker returned {given} for a part of {size} rows; allowed is one row "
-                f"for each"
+                f"at {spelled(path)} a worker returned {actual} for a part of {size} rows; allowed is one "
+                f"row for each"
             )
     parts = [_rows(results[take.result], take) for take in takes]
     return at_path("/".join(map(str, path)), _joined_rows, parts)
@@ -184,11 +184,11 @@ def _rows(value: UserValue, take: Take) -> UserValue:
 
 
 def _rows_of(
-    refs: Sequence[ObjectRef], keys: Keys, holders: Mapping[Piece, int], wanted: Piece
+    refs: Sequence[ObjectRef], keys: Keys, holders: Mapping[Piece, int], target: Piece
 ) -> RowsOf:
     """The rows of one piece, from the results of those that hold them."""
     sources = list(holders)
-    met = overlap(sources, [wanted])
+    met = overlap(sources, [target])
     if met.lacking:
         raise InvalidRequestError(
             "the strategy needs rows that no worker was given; allowed is a source without drop_last"
@@ -220,5 +220,5 @@ def _check_rows(sharding: Sharding, ndim: int, what: str) -> None:
 def _row_pieces(sharding: Sharding, ndim: int, rows: int) -> list[Piece | None]:
     """The rows of each rank; None: it has none."""
     ndim = max(ndim, 1)
-    found = pieces(rows, sharding.cuts(0, ndim))
-    return [None if cell is None else found[cell[0]] for cell in grid(sharding, ndim).cells]
+    row_pieces = pieces(rows, sharding.cuts(0, ndim))
+    return [None if cell is None else row_pieces[cell[0]] for cell in grid(sharding, ndim).cells]

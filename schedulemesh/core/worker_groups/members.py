@@ -41,27 +41,27 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 def known_of(scheduler: RayScheduler, task: str) -> str:
     """What the scheduler knows of a task whose worker has just died, as a sentence."""
     try:
-        told = _noticed(scheduler, task)
+        explanation = _noticed(scheduler, task)
     except ScheduleMeshError as error:
         return f"Its scheduler cannot be asked: {error}"
-    if not told["success"]:
-        return f"Of its task {task} nothing is known: {told['error']}"
-    eviction = told.get("eviction") or {}
+    if not explanation["success"]:
+        return f"Of its task {task} nothing is known: {explanation['error']}"
+    eviction = explanation.get("eviction") or {}
     why = f", evicted for {eviction.get('by_task') or 'a request'}" if eviction else ""
-    detail = f": {told['error']}" if told.get("error") else ""
+    detail = f": {explanation['error']}" if explanation.get("error") else ""
     advice = ""
-    if told["state"] not in ENDED_STATES:
+    if explanation["state"] not in ENDED_STATES:
         advice = "; wait_until_ready() waits until it runs again"
-    return f"Its task {task} is {told['state']}{why}{detail}{advice}"
+    return f"Its task {task} is {explanation['state']}{why}{detail}{advice}"
 
 
 def _noticed(scheduler: RayScheduler, task: str) -> Mapping[str, Any]:
     """The explanation of a task after the scheduler has noticed that its worker is dead."""
     until = time.monotonic() + _NOTICE_S
     while True:
-        told: Mapping[str, Any] = scheduler.explain(task)
-        if told.get("state") != "running" or time.monotonic() > until:
-            return told
+        explanation: Mapping[str, Any] = scheduler.explain(task)
+        if explanation.get("state") != "running" or time.monotonic() > until:
+            return explanation
         time.sleep(_LOOK_S)
 
 
@@ -78,9 +78,9 @@ def running_again(
         absent = _absent(scheduler, members, until)
         if not absent:
             agents = {each["name"]: each for each in scheduler.list_agents()["agents"]}
-            found = [agents.get(member.agent, {}) for member in members]
+            rows = [agents.get(member.agent, {}) for member in members]
             # One whose process is known to be dead has none, though it is still listed as running.
-            handles = [each.get("handle") for each in found if each.get("state") == "running"]
+            handles = [each.get("handle") for each in rows if each.get("state") == "running"]
             handles = [handle for handle in handles if handle is not None]
             if len(handles) == len(members) and _answer(handles, until):
                 return handles
@@ -95,8 +95,8 @@ def _absent(
     """Members whose tasks do not run, after those that are lost were rebuilt, and a wait for the others."""
     by_task = {member.task: member for member in members}
     _rebuild(scheduler, by_task, _states(scheduler, members, 0.0))
-    left = None if until is None else max(until - time.monotonic(), 0.0)
-    states = _states(scheduler, members, left)
+    remaining_s = None if until is None else max(until - time.monotonic(), 0.0)
+    states = _states(scheduler, members, remaining_s)
     return [by_task[task] for task, status in states.items() if status["state"] != "running"]
 
 
@@ -104,10 +104,10 @@ def _states(
     scheduler: RayScheduler, members: Sequence[Member], timeout_s: float | None
 ) -> dict[str, TaskStatus]:
     """The states of the members' tasks, when all run or have ended, or the time is over."""
-    found = scheduler.wait([member.task for member in members], timeout_s, "running")
-    if not found["success"]:
-        raise _gone(members[0], found["error"])
-    return {status["task_id"]: status for status in found["tasks"]}
+    answer = scheduler.wait([member.task for member in members], timeout_s, "running")
+    if not answer["success"]:
+        raise _gone(members[0], answer["error"])
+    return {status["task_id"]: status for status in answer["tasks"]}
 
 
 def _rebuild(
@@ -125,10 +125,10 @@ def _rebuild(
 
 def _answer(handles: Sequence[Any], until: float | None) -> bool:
     """Whether all processes answer; False: one of them is dead, or the time is over."""
-    left = None if until is None else max(until - time.monotonic(), 0.0)
+    remaining_s = None if until is None else max(until - time.monotonic(), 0.0)
     pings = [handle.__ray_ready__.remote() for handle in handles]
     try:
-        ready, _ = ray.wait(pings, num_returns=len(pings), timeout=left)
+        ready, _ = ray.wait(pings, num_returns=len(pings), timeout=remaining_s)
         ray.get(ready)
     except RayActorError:
         return False
@@ -158,10 +158,10 @@ def _late(
 ) -> WorkerTimeoutError:
     first = members[0]
     more = f", and {len(members) - 1} more" if len(members) > 1 else ""
-    told = scheduler.explain(first.task)
+    explanation = scheduler.explain(first.task)
     return WorkerTimeoutError(
         f"{first}{more} did not run again within {timeout_s:g} s: its task is "
-        f"{told.get('state', 'unknown')}: {told.get('error', '')}",
+        f"{explanation.get('state', 'unknown')}: {explanation.get('error', '')}",
         first.group,
         first.rank,
         first.agent,

@@ -75,22 +75,22 @@ class Round(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         """By source rank, what it writes where; ``opened`` says where the arrays of each structure begin, by
         destination rank.
         """
-        found: dict[int, list[Write]] = defaultdict(list)
+        by_source: dict[int, list[Write]] = defaultdict(list)
         for each in self.written:
-            wanted = _wanted(self.structures[each.structure], each.destination)
+            request = _wanted(self.structures[each.structure], each.destination)
             place = opened[each.destination][each.structure]
-            if wanted.form is None or place is None:
+            if request.form is None or place is None:
                 continue
             write = Write(
                 rank=each.destination,
                 place=place,
-                form=wanted.form,
-                paths=wanted.paths,
+                form=request.form,
+                paths=request.paths,
                 give=each.give,
                 take=each.take,
             )
-            found[each.source].append(write)
-        return found
+            by_source[each.source].append(write)
+        return by_source
 
     def wanted(self, rank: int) -> tuple[Wanted, ...]:
         """The arrays that a destination rank will hold."""
@@ -109,7 +109,7 @@ def arranged(
     With ``share_memory`` there are none between ranks of one node, whose sources write to the destinations.
     """
     structures = tuple(_structures(tensors))
-    given: dict[tuple[int, tuple[int, ...]], Given] = {}
+    bundles: dict[tuple[int, tuple[int, ...]], Given] = {}
     local: dict[int, list[OwnCopy]] = defaultdict(list)
     written: list[Written] = []
     for number, structure in enumerate(structures):
@@ -133,7 +133,7 @@ def arranged(
                 structure.plan, source, exchanges, source_nodes[source], destination_nodes
             )
             for ranks, slices, copies in _objects(structure, source, exchanges, near):
-                found = given.setdefault(
+                bundle = bundles.setdefault(
                     (source, ranks),
                     Given(
                         source=source,
@@ -142,11 +142,11 @@ def arranged(
                         copies={rank: [] for rank in ranks},
                     ),
                 )
-                found.slices.append(slices)
+                bundle.slices.append(slices)
                 for rank in ranks:
-                    found.copies[rank].append(copies[rank])
+                    bundle.copies[rank].append(copies[rank])
     return Round(
-        given=tuple(given.values()), written=tuple(written), local=local, structures=structures
+        given=tuple(bundles.values()), written=tuple(written), local=local, structures=structures
     )
 
 
@@ -184,24 +184,24 @@ def _served_whole(
         for rank in exchange.destinations:
             ranks[nodes[rank]].add(rank)
     size = math.prod(_local_shape(plan, source))
-    found: set[int] = set()
+    served: set[int] = set()
     for where, elements in needed.items():
         if elements >= size * (WHOLE_ON_OWN_NODE if where == node else 1.0):
-            found |= ranks[where]
-    return frozenset(found)
+            served |= ranks[where]
+    return frozenset(served)
 
 
 def _objects(
     structure: Structure, source: int, exchanges: Sequence[Exchange], near: frozenset[int]
 ) -> Iterator[tuple[tuple[int, ...], Slices, Mapping[int, tuple[Copy, ...]]]]:
     """For each set of receivers the slices that they get, and what each of them copies."""
-    whole = tuple((0, size) for size in _local_shape(structure.plan, source))
+    full_box = tuple((0, size) for size in _local_shape(structure.plan, source))
     parts: dict[int, list[Copy]] = {rank: [] for rank in sorted(near)}
     slices: dict[tuple[int, ...], tuple[list[Box], list[Box]]] = {}
     for exchange in exchanges:
         for rank in near.intersection(exchange.destinations):
             parts[rank] += [
-                Copy(box=0, part=None if give == whole else give, take=take)
+                Copy(box=0, part=None if give == full_box else give, take=take)
                 for give, take in zip(exchange.give, exchange.take, strict=True)
             ]
         far = tuple(rank for rank in exchange.destinations if rank not in near)
@@ -210,8 +210,8 @@ def _objects(
             gives += exchange.give
             takes += exchange.take
     if parts:
-        given = Slices(paths=structure.paths, boxes=(whole,))
-        yield tuple(parts), given, {rank: tuple(copies) for rank, copies in parts.items()}
+        full_slices = Slices(paths=structure.paths, boxes=(full_box,))
+        yield tuple(parts), full_slices, {rank: tuple(copies) for rank, copies in parts.items()}
     for far, (gives, takes) in slices.items():
         same = tuple(Copy(box=at, part=None, take=take) for at, take in enumerate(takes))
         yield far, Slices(paths=structure.paths, boxes=tuple(gives)), dict.fromkeys(far, same)
@@ -226,12 +226,12 @@ def _size(box: Box) -> int:
 
 
 def _wanted(structure: Structure, rank: int) -> Wanted:
-    held = structure.plan.routes.destination.of_rank(rank)
-    if held is None:
+    pieces = structure.plan.routes.destination.of_rank(rank)
+    if pieces is None:
         return Wanted(paths=structure.paths, form=None)
-    shape = tuple(piece.size for piece in held)
-    whole = all(piece.size == piece.length for piece in held)
-    if not whole and structure.plan.destination.pad_value is None:
+    shape = tuple(piece.size for piece in pieces)
+    is_unpadded = all(piece.size == piece.length for piece in pieces)
+    if not is_unpadded and structure.plan.destination.pad_value is None:
         raise InvalidRequestError(
             f"{spelled(structure.paths[0])}: pad_value=None for an array of {structure.form.kind}, of which "
             f"rank {rank} has padding; allowed is a value of that dtype"
@@ -239,5 +239,5 @@ def _wanted(structure: Structure, rank: int) -> Wanted:
     return Wanted(
         paths=structure.paths,
         form=msgspec.structs.replace(structure.form, shape=shape),
-        fill=None if whole else structure.plan.destination.pad_value,
+        fill=None if is_unpadded else structure.plan.destination.pad_value,
     )

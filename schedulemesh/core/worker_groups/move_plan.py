@@ -66,29 +66,29 @@ def planned(
     dst_group: Group,
     source: Spec,
     destination: Spec,
-    held: Mapping[int, Held],
+    sources: Mapping[int, Held],
     shapes: Shapes,
     key: str,
 ) -> Tree:
-    """The plan of each tensor of the tree ``key``; ``held`` says by rank what is held of it.
+    """The plan of each tensor of the tree ``key``; ``sources`` says by rank what is there of it.
 
     Raises ``InvalidRequestError`` if that does not fit the specs, or if the shape of a tensor that the source
     splits is not known.
     """
     where = f"{key!r} on group {src_group.name}"
-    outline = merged({rank: each.outline for rank, each in held.items()})
+    outline = merged({rank: each.outline for rank, each in sources.items()})
     _all_there(source, set(paths(outline)), (), where)
-    known = _known_shapes(held, shapes, where)
+    known_shapes = _known_shapes(sources, shapes, where)
     tensors = []
     alike: Counter[Any] = Counter()
     for path in (path for path in paths(outline) if _is_array(outline, path)):
-        forms = {rank: each.forms[path] for rank, each in held.items() if path in each.forms}
+        forms = {rank: each.forms[path] for rank, each in sources.items() if path in each.forms}
         lies, goes = _sharding(source, path), _sharding(destination, path)
         place = f"{spelled(path)} of {where}"
-        shape = _whole(lies, forms, known, path, place)
+        shape = _whole(lies, forms, known_shapes, path, place)
         split = holdings(lies, shape)
         _fits(src_group, split, forms, place)
-        _replicas_agree(src_group, split, held, path, place)
+        _replicas_agree(src_group, split, sources, path, place)
         form = next(iter(forms.values()))
         same = (lies, goes, shape, form.kind)
         made = plan(
@@ -130,46 +130,50 @@ def _sharding(spec: Spec, path: Path) -> Sharding:
     return spec
 
 
-def _all_there(spec: Spec, held: set[Path], at: Path, where: str) -> None:
+def _all_there(spec: Spec, held_paths: set[Path], at: Path, where: str) -> None:
     """Check that everything that the spec names is held by some rank."""
-    if not any(path[: len(at)] == at for path in held):
+    if not any(path[: len(at)] == at for path in held_paths):
         raise InvalidRequestError(
             f"the source spec names {spelled(at)}, but nobody holds it under {where}; there are "
-            f"{', '.join(map(spelled, held))}"
+            f"{', '.join(map(spelled, held_paths))}"
         )
     for key, inner in spec.items() if isinstance(spec, Mapping) else ():
         if key != "*":
-            _all_there(inner, held, (*at, key), where)
+            _all_there(inner, held_paths, (*at, key), where)
 
 
 def _known_shapes(
-    held: Mapping[int, Held], shapes: Shapes, where: str
+    sources: Mapping[int, Held], shapes: Shapes, where: str
 ) -> Mapping[str, tuple[int, ...]] | tuple[int, ...]:
     """The shapes that the caller has given, beside those that the models know."""
     if shapes is not None and not isinstance(shapes, Mapping):
         return tuple(shapes)
-    found: dict[str, tuple[int, ...]] = {}
-    for rank, each in held.items():
+    by_path: dict[str, tuple[int, ...]] = {}
+    for rank, each in sources.items():
         for path, shape in each.shapes.items():
-            if found.setdefault(path, shape) != shape:
+            if by_path.setdefault(path, shape) != shape:
                 raise InvalidRequestError(
-                    f"{path} of {where} has the shape {found[path]} as whole on one rank, {shape} on rank "
+                    f"{path} of {where} has the shape {by_path[path]} as whole on one rank, {shape} on rank "
                     f"{rank}; allowed is one, or shapes= of the call"
                 )
-    return found | {path: tuple(shape) for path, shape in (shapes or {}).items()}
+    return by_path | {path: tuple(shape) for path, shape in (shapes or {}).items()}
 
 
 def _whole(
     sharding: Sharding,
     forms: Mapping[int, Form],
-    known: Mapping[str, tuple[int, ...]] | tuple[int, ...],
+    known_shapes: Mapping[str, tuple[int, ...]] | tuple[int, ...],
     path: Path,
     where: str,
 ) -> tuple[int, ...]:
     """The shape of the whole tensor. It is never computed from the parts: a wrong spec would fit them."""
-    given = known.get("/".join(map(str, path))) if isinstance(known, Mapping) else known
-    if given is not None:
-        return given
+    shape = (
+        known_shapes.get("/".join(map(str, path)))
+        if isinstance(known_shapes, Mapping)
+        else known_shapes
+    )
+    if shape is not None:
+        return shape
     rank, form = next(iter(forms.items()))
     if sharding.whole:
         return form.shape
@@ -196,11 +200,11 @@ def _pads(sharding: Sharding) -> bool:
 def _size(sharding: Sharding, forms: Mapping[int, Form], dim: int, ndim: int) -> int:
     """The sum of a dim's parts, one for each coordinate of the axes that split it."""
     axes = [name for name, *_ in sharding.cuts(dim, ndim)]
-    found: dict[tuple[int, ...], int] = {}
+    sizes: dict[tuple[int, ...], int] = {}
     for rank, form in forms.items():
         at = sharding.layout.coordinates(rank)
-        found.setdefault(tuple(at[name] for name in axes), form.shape[dim])
-    return sum(found.values())
+        sizes.setdefault(tuple(at[name] for name in axes), form.shape[dim])
+    return sum(sizes.values())
 
 
 def _fits(group: Group, split: Holdings, forms: Mapping[int, Form], where: str) -> None:
@@ -210,10 +214,10 @@ def _fits(group: Group, split: Holdings, forms: Mapping[int, Form], where: str) 
         expected = split.local_shape(rank)
         form = forms.get(rank)
         if expected is not None and (form is None or form.shape != expected):
-            given = "nothing" if form is None else f"shape {form.shape}"
+            actual = "nothing" if form is None else f"shape {form.shape}"
             raise InvalidRequestError(
-                f"{where}: rank {rank} (agent {group.agents[rank]}) holds {given}; of {split.shape} its part "
-                f"is {expected}"
+                f"{where}: rank {rank} (agent {group.agents[rank]}) holds {actual}; of {split.shape} its "
+                f"part is {expected}"
             )
         if form is not None and form.kind != first.kind:
             raise InvalidRequestError(
@@ -222,15 +226,15 @@ def _fits(group: Group, split: Holdings, forms: Mapping[int, Form], where: str) 
 
 
 def _replicas_agree(
-    group: Group, split: Holdings, held: Mapping[int, Held], path: Path, where: str
+    group: Group, split: Holdings, sources: Mapping[int, Held], path: Path, where: str
 ) -> None:
     """Check that ranks which hold the same elements by the spec hold the same values."""
     for cell, owners in split.grid.owners.items():
         if len(owners) == 1 or any(piece.size != piece.length for piece in split.of_cell(cell)):
             continue  # what the padding holds does not matter
-        sampled = [rank for rank in owners if path in held[rank].samples]
+        sampled = [rank for rank in owners if path in sources[rank].samples]
         for first, rank in pairwise(sampled):
-            if held[rank].samples[path] != held[first].samples[path]:
+            if sources[rank].samples[path] != sources[first].samples[path]:
                 raise InvalidRequestError(
                     f"{where}: by the source spec the ranks {first} and {rank} (agents {group.agents[first]} "
                     f"and {group.agents[rank]}) hold the same elements, but their values differ; name every "

@@ -45,7 +45,7 @@ class PendingResult:
     def __getitem__(self, key: Any) -> PendingResult:
         """The value under ``key`` (a dict key, or the index of a tuple) of each result, still pending."""
         reduce = below(self._declared.reduce, key)
-        found = PendingResult(
+        member = PendingResult(
             self._calls,
             self._timeout_s,
             self._assigned,
@@ -53,8 +53,8 @@ class PendingResult:
             declared=msgspec.structs.replace(self._declared, reduce=reduce),
             collected=self._collected,
         )
-        found._keys = (*self._keys, key)
-        return found
+        member._keys = (*self._keys, key)
+        return member
 
     @property
     def refs(self) -> list[ObjectRef]:
@@ -69,14 +69,14 @@ class PendingResult:
         """
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         try:
-            found = results(self._calls, timeout_s)
+            values = results(self._calls, timeout_s)
         except WorkerError:
             # If an earlier call has failed, its worker is the one to name.
             results(self._earlier, timeout_s)
             raise
         for key in self._keys:
-            found = [child(result, key) for result in found]
-        return found
+            values = [child(result, key) for result in values]
+        return values
 
     def handed_on(self, strategy: Any, layout: ParallelLayout) -> HandedOn:
         """These results as the argument of a call to a group of this layout; see ``WorkerGroup.dispatch``.
@@ -115,17 +115,17 @@ class PendingResult:
 
         Raises as ``outputs``, and ``InvalidRequestError`` if a result does not have the size of its part.
         """
-        found = self.outputs(timeout_s)
+        outputs = self.outputs(timeout_s)
         like = self._declared.like if like is None else like
         reduce = self._declared.reduce if reduce is None else reduce
         try:
             if self._assigned is None:
                 if self._collected is not None:
-                    found = [found[rank] for rank in self._collected]
-                return found if reduce is None else reduced(found, reduce)
-            return self._assigned.collect(found, like, reduce)
+                    outputs = [outputs[rank] for rank in self._collected]
+                return outputs if reduce is None else reduced(outputs, reduce)
+            return self._assigned.collect(outputs, like, reduce)
         except InvalidRequestError as error:
-            asked = self._calls[0]
+            call = self._calls[0]
             raise InvalidRequestError(
-                f"the answers of group {asked.group} to {asked.method} do not make a batch: {error}"
+                f"the answers of group {call.group} to {call.method} do not make a batch: {error}"
             ) from error

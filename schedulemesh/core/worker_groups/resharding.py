@@ -154,17 +154,19 @@ def reshard(
     _check(dst_group, destination, "destination")
     into = key if into is None else into
     prepare(transport, (src_group, dst_group))
-    held, statuses = _described(
+    sources, statuses = _described(
         src_group, dst_group, (key, into), check_replicas and has_replicas(source), until
     )
-    tree = planned(src_group, dst_group, source, destination, held, shapes, key)
+    tree = planned(src_group, dst_group, source, destination, sources, shapes, key)
     check_tensors(transport, (each.form for each in tree.tensors), key)
     move = _Move(
         src_group=src_group,
         dst_group=dst_group,
         key=key,
         into=into,
-        source_nodes=tuple(held[rank].node if rank in held else "" for rank in src_group.ranks),
+        source_nodes=tuple(
+            sources[rank].node if rank in sources else "" for rank in src_group.ranks
+        ),
         destination_nodes=tuple(each.node for each in statuses),
         id=uuid.uuid4().hex,
         transport=transport,
@@ -206,15 +208,15 @@ def _described(
     """What the source's ranks hold, by rank, and the state of the destination's ranks."""
     calls = [src_group.ask(rank, "describe_shards", keys[0], samples) for rank in src_group.ranks]
     calls += [dst_group.ask(rank, "shard_status", keys[1]) for rank in dst_group.ranks]
-    left = None if until is None else max(until - time.monotonic(), 0.0)
-    answers = results(calls, left)
-    sources = src_group.layout.size
-    held = {rank: each for rank, each in enumerate(answers[:sources]) if each is not None}
-    if not held:
+    remaining_s = None if until is None else max(until - time.monotonic(), 0.0)
+    answers = results(calls, remaining_s)
+    source_count = src_group.layout.size
+    by_rank = {rank: each for rank, each in enumerate(answers[:source_count]) if each is not None}
+    if not by_rank:
         raise InvalidRequestError(
             f"no agent of group {src_group.name} holds anything under {keys[0]!r}"
         )
-    return held, answers[sources:]
+    return by_rank, answers[source_count:]
 
 
 def _transferred(move: _Move, tree: Tree, round_bytes: int) -> tuple[int, list[int]]:
@@ -224,13 +226,13 @@ def _transferred(move: _Move, tree: Tree, round_bytes: int) -> tuple[int, list[i
     rounds = 0
     for some in in_rounds(tree.tensors, max(round_bytes // _AT_A_TIME, 1)):
         rounds += 1
-        found = arranged(
+        round_ = arranged(
             some,
             move.source_nodes,
             move.destination_nodes,
             share_memory=move.transport == SHARED_MEMORY,
         )
-        running.append(_round(move, found))
+        running.append(_round(move, round_))
         if len(running) == _AT_A_TIME:
             _complete(running.popleft(), received, move.left)
     while running:
@@ -247,63 +249,68 @@ def _complete(calls: _Calls, received: Counter[int], timeout_s: float | None) ->
         received.update(written)
 
 
-def _round(move: _Move, found: Round) -> _Calls:
+def _round(move: _Move, round_: Round) -> _Calls:
     """Starts a round."""
     share_memory = move.transport == SHARED_MEMORY
-    writes = _write(move, found) if share_memory else []
-    gives, refs = _give(move, found)
+    writes = _write(move, round_) if share_memory else []
+    gives, refs = _give(move, round_)
     takes = []
     for rank in move.dst_group.ranks:
-        mine = [at for at, each in enumerate(found.given) if rank in each.copies]
-        local = tuple(found.local.get(rank, ()))
-        if share_memory and not mine and not local:
+        received_bundles = [at for at, each in enumerate(round_.given) if rank in each.copies]
+        local = tuple(round_.local.get(rank, ()))
+        if share_memory and not received_bundles and not local:
             continue
         order = TakeOrder(
             move_id=move.id,
             source_key=move.key,
             into=move.into,
-            wanted=None if share_memory else found.wanted(rank),
+            wanted=None if share_memory else round_.wanted(rank),
             local=local,
-            bundles=tuple(found.given[at].bundle(rank) for at in mine),
+            bundles=tuple(round_.given[at].bundle(rank) for at in received_bundles),
         )
-        takes.append(move.dst_group.ask(rank, "take_shards", order, *(refs[at] for at in mine)))
+        takes.append(
+            move.dst_group.ask(rank, "take_shards", order, *(refs[at] for at in received_bundles))
+        )
     return _Calls(gives=gives, writes=writes, takes=takes)
 
 
-def _write(move: _Move, found: Round) -> list[Call]:
+def _write(move: _Move, round_: Round) -> list[Call]:
     """The destinations make their new arrays; then a call per source that writes to those on its node."""
-    asked = [
+    calls = [
         move.dst_group.ask(
             rank,
             "open_shards",
-            OpenOrder(move_id=move.id, into=move.into, wanted=found.wanted(rank)),
+            OpenOrder(move_id=move.id, into=move.into, wanted=round_.wanted(rank)),
         )
         for rank in move.dst_group.ranks
     ]
-    writes = found.writes(results(asked, move.left))
+    writes = round_.writes(results(calls, move.left))
     return [
-        move.src_group.ask(rank, "write_shards", move.key, mine) for rank, mine in writes.items()
+        move.src_group.ask(rank, "write_shards", move.key, own_writes)
+        for rank, own_writes in writes.items()
     ]
 
 
-def _give(move: _Move, found: Round) -> tuple[list[Call], dict[int, ObjectRef]]:
+def _give(move: _Move, round_: Round) -> tuple[list[Call], dict[int, ObjectRef]]:
     """A call per source that completes when the source is done, and by object its reference."""
     calls: list[Call] = []
     refs: dict[int, ObjectRef] = {}
     by_source: dict[int, list[int]] = {}
-    for at, each in enumerate(found.given):
+    for at, each in enumerate(round_.given):
         by_source.setdefault(each.source, []).append(at)
-    for rank, mine in by_source.items():
-        asked = [found.given[at].slices for at in mine]
+    for rank, numbers in by_source.items():
+        slices = [round_.given[at].slices for at in numbers]
         if move.transport in DIRECT:
             # What a direct transport brings is no object that this process could wait for.
-            for at, slices in zip(mine, asked, strict=True):
-                given_at = (rank, "give_tensors", move.transport, move.key, slices)
+            for at, each_slices in zip(numbers, slices, strict=True):
+                given_at = (rank, "give_tensors", move.transport, move.key, each_slices)
                 refs[at] = move.src_group.ask_directly(*given_at).ref
             continue
-        call, *given = move.src_group.ask_many(rank, "give_shards", len(mine) + 1, move.key, asked)
+        call, *objects = move.src_group.ask_many(
+            rank, "give_shards", len(numbers) + 1, move.key, slices
+        )
         calls.append(call)
-        refs.update(zip(mine, (each.ref for each in given), strict=True))
+        refs.update(zip(numbers, (each.ref for each in objects), strict=True))
     return calls, refs
 
 

@@ -38,8 +38,8 @@ def _first_unsendable(value: UserValue, path: Path) -> tuple[Path, UserValue, Ex
     """The first leaf of a tree that cannot be pickled: its path, itself, and why."""
     if isinstance(value, (Mapping, list, tuple)):
         members = value.items() if isinstance(value, Mapping) else enumerate(value)
-        found = (_first_unsendable(member, (*path, key)) for key, member in members)
-        return next(filter(None, found), None)
+        unsendable = (_first_unsendable(member, (*path, key)) for key, member in members)
+        return next(filter(None, unsendable), None)
     try:
         cloudpickle.dumps(value)
     except Exception as error:  # noqa: BLE001  # a class of the user's may raise anything

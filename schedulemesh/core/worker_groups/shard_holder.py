@@ -65,10 +65,10 @@ class ShardHolder:
 
     def shards(self, key: str) -> ArrayTree:
         """The tree held under ``key``. An error lists the keys that are held."""
-        held = self._trees()
-        if key not in held:
-            raise InvalidRequestError(f"nothing is held under {key!r}; there are {sorted(held)}")
-        return held[key]
+        trees = self._trees()
+        if key not in trees:
+            raise InvalidRequestError(f"nothing is held under {key!r}; there are {sorted(trees)}")
+        return trees[key]
 
     def keep_shards(self, tree: ArrayTree, key: str) -> None:
         """Store a tree under ``key``, replacing what was held there.
@@ -84,8 +84,8 @@ class ShardHolder:
 
         By default those with which the last move to this agent was planned.
         """
-        found: Mapping[str, Sequence[int]] = self._state("shapes").get(key, {})
-        return found
+        shapes: Mapping[str, Sequence[int]] = self._state("shapes").get(key, {})
+        return shapes
 
     def shard_version(self, key: str) -> int | None:
         """The number of the move that has brought what is held under ``key``; None: none has."""
@@ -103,19 +103,19 @@ class ShardHolder:
         except InvalidRequestError:
             return None
         outlined = outline(tree)
-        found = dict(arrays(tree))
+        by_path = dict(arrays(tree))
         return Held(
-            forms={path: form_of(array) for path, array in found.items()},
+            forms={path: form_of(array) for path, array in by_path.items()},
             outline=outlined,
             shapes={path: tuple(shape) for path, shape in self.whole_shapes(key).items()},
-            samples={path: sample(array) for path, array in found.items()} if samples else {},
+            samples={path: sample(array) for path, array in by_path.items()} if samples else {},
             node=_node(),
         )
 
     def give_shards(self, key: str, bundles: Sequence[Sequence[Slices]]) -> tuple[object, ...]:
         """None, then the slices of each bundle: each bundle is a separate object in Ray."""
-        held = dict(arrays(self.shards(key)))
-        return (None, *(wrapped(given(held, each), own=False) for each in bundles))
+        by_path = dict(arrays(self.shards(key)))
+        return (None, *(wrapped(given(by_path, each), own=False) for each in bundles))
 
     def give_tensors(self, key: str, slices: Sequence[Slices]) -> list[UserArray]:
         """The slices of one bundle as tensors, for direct transports, which know no other arrays."""
@@ -135,7 +135,7 @@ class ShardHolder:
 
         Returns the bytes written by rank.
         """
-        held = dict(arrays(self.shards(key)))
+        by_path = dict(arrays(self.shards(key)))
         mapped: MappedBlocks = self._state("mapped").setdefault("", MappedBlocks())
         came: dict[int, int] = defaultdict(int)
         for each in writes:
@@ -143,9 +143,9 @@ class ShardHolder:
             memory = mapped.of(each.place.location)[each.place.offset :]
             new = in_block(memory, each.form, len(each.paths))
             for path, array in zip(each.paths, new, strict=True):
-                mine = values(array_at(held, path))
+                source = values(array_at(by_path, path))
                 for here, there in boxes:
-                    part = mine[here]
+                    part = source[here]
                     array[there] = part
                     came[each.rank] += part.nbytes
         return dict(came)
@@ -193,12 +193,12 @@ class ShardHolder:
         blocks: Blocks = self._state("blocks").setdefault(key, Blocks())
         return blocks
 
-    def _copy_own(self, order: TakeOrder, found: Mapping[Path, UserArray]) -> None:
-        own = dict(arrays(self.shards(order.source_key)))
+    def _copy_own(self, order: TakeOrder, targets: Mapping[Path, UserArray]) -> None:
+        sources = dict(arrays(self.shards(order.source_key)))
         for copy in order.local:
             for path in copy.paths:
                 for here, there in zip(copy.give, copy.take, strict=True):
-                    put(found[path], there, sliced(own[path], here))
+                    put(targets[path], there, sliced(sources[path], here))
 
     def _trees(self) -> dict[str, ArrayTree]:
         return self._state("trees")
@@ -217,14 +217,14 @@ def _node() -> str:
 def _unpack(
     bundle: Bundle,
     arrived: Sequence[UserArray],
-    found: Mapping[Path, UserArray],
+    targets: Mapping[Path, UserArray],
 ) -> int:
     """Copies what arrived in one object to where it belongs; returns the bytes copied."""
     came = 0
-    for number, path, boxes in received(arrived, bundle.given, found):
+    for number, path, boxes in received(arrived, bundle.given, targets):
         for copy in bundle.copies[number]:
             box = boxes[copy.box]
             part = box if copy.part is None else sliced(box, copy.part)
-            put(found[path], copy.take, part)
+            put(targets[path], copy.take, part)
             came += part.nbytes
     return came

@@ -82,16 +82,16 @@ class Blocks:
         free = self._free.get(size)
         block = free.pop() if free else _made(size)
         block.move_id, block.complete = move_id, False
-        found = np.frombuffer(block.memory, np.uint8)
-        weakref.finalize(found, self._released, block).atexit = False
+        array = np.frombuffer(block.memory, np.uint8)
+        weakref.finalize(array, self._released, block).atexit = False
         self._used.setdefault(move_id, []).append(weakref.ref(block))
-        return block.location, found
+        return block.location, array
 
     def completed(self, move_id: str) -> None:
         """All of a move has arrived. Free blocks that it did not need are given back to the system."""
         self._free.clear()
-        for found in self._used.pop(move_id, ()):
-            if (block := found()) is not None:
+        for reference in self._used.pop(move_id, ()):
+            if (block := reference()) is not None:
                 block.complete = True
         self._used.clear()
 
@@ -129,15 +129,15 @@ class MappedBlocks:
         Raises ``InvalidRequestError`` if its process has ended or cannot be reached from this one.
         """
         with self._lock:
-            known = self._mapped.get(location)
-            if known is None:
+            mapping = self._mapped.get(location)
+            if mapping is None:
                 self._unmap_gone()
-            found = _mapped(location) if known is None else known[0]
-            self._mapped[location] = (found, time.monotonic())
+            memory = _mapped(location) if mapping is None else mapping[0]
+            self._mapped[location] = (memory, time.monotonic())
             if self.emptied.is_set():
                 self.emptied.clear()
                 threading.Thread(target=self._unmap_unused, daemon=True).start()
-        return found
+        return memory
 
     def __len__(self) -> int:
         return len(self._mapped)

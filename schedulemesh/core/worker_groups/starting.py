@@ -65,6 +65,6 @@ def terminate(scheduler: RayScheduler, agents: Sequence[str], tasks: Sequence[st
     _at_once(scheduler.delete_agent, agents)
 
 
-def _at_once(act: Callable[[str], _T], given: Sequence[str]) -> list[_T]:
+def _at_once(act: Callable[[str], _T], names: Sequence[str]) -> list[_T]:
     with ThreadPoolExecutor(_AT_A_TIME) as threads:
-        return list(threads.map(act, given))
+        return list(threads.map(act, names))

@@ -40,10 +40,10 @@ def results(calls: Sequence[Call], timeout_s: float | None) -> list[UserValue]:
     The first failure ends the wait: ``WorkerDiedError``, ``WorkerFailedError``, or, after ``timeout_s``
     seconds (None: never), ``WorkerTimeoutError``. The other workers continue.
     """
-    found: dict[int, UserValue] = {}
+    by_call: dict[int, UserValue] = {}
     for at in _done(calls, timeout_s):
-        found[at] = _answer(calls[at])
-    return [found[at] for at in range(len(calls))]
+        by_call[at] = _answer(calls[at])
+    return [by_call[at] for at in range(len(calls))]
 
 
 def _done(calls: Sequence[Call], timeout_s: float | None) -> Iterator[int]:
@@ -51,9 +51,9 @@ def _done(calls: Sequence[Call], timeout_s: float | None) -> Iterator[int]:
     until = None if timeout_s is None else time.monotonic() + timeout_s
     pending = {call.ref: at for at, call in enumerate(calls)}
     while pending:
-        left = _LOOK_S if until is None else min(_LOOK_S, until - time.monotonic())
-        ready, _ = ray.wait(list(pending), num_returns=len(pending), timeout=max(left, 0.0))
-        if not ready and left <= 0:
+        remaining_s = _LOOK_S if until is None else min(_LOOK_S, until - time.monotonic())
+        ready, _ = ray.wait(list(pending), num_returns=len(pending), timeout=max(remaining_s, 0.0))
+        if not ready and remaining_s <= 0:
             raise _late([calls[at] for at in pending.values()], timeout_s)
         yield from sorted(pending.pop(ref) for ref in ready)
 
@@ -62,8 +62,8 @@ def _answer(call: Call) -> UserValue:
     try:
         return ray.get(call.ref)
     except RayActorError as error:
-        known = "" if call.known is None else f". {call.known()}"
-        raise WorkerDiedError(f"{call}: the worker is dead: {error}{known}", *_who(call)) from error
+        state = "" if call.known is None else f". {call.known()}"
+        raise WorkerDiedError(f"{call}: the worker is dead: {error}{state}", *_who(call)) from error
     except RayTaskError as error:
         cause = error.cause if isinstance(error.cause, BaseException) else error
         raise WorkerFailedError(f"{call}: {type(cause).__name__}: {cause}", *_who(call)) from error

@@ -28,9 +28,9 @@ def agreed(
     declared: Sequence[Mapping[str, Declaration]], agents: Sequence[str], group: str
 ) -> Mapping[str, Declaration]:
     """The declarations of a group's workers. Raises ``InvalidRequestError`` if they are not the same."""
-    for agent, own in zip(agents, declared, strict=True):
-        for method in sorted({*own, *declared[0]}):
-            first, other = declared[0].get(method), own.get(method)
+    for agent, by_method in zip(agents, declared, strict=True):
+        for method in sorted({*by_method, *declared[0]}):
+            first, other = declared[0].get(method), by_method.get(method)
             if first != other:
                 raise InvalidRequestError(
                     f"the workers of group {group} declare {method} differently: agent {agents[0]} as "
