@@ -373,9 +373,9 @@ class ClusterMonitor:
         await asyncio.gather(*(self._agents.end_unclaimed(*address) for address in orphans))
         # A gang of which a member is dead is dead: the others are ended with it.
         dead = list(dict.fromkeys(k for a, k in addresses.items() if a not in living))
-        ran = [
-            state.agents[name] for name, _ in dead if isinstance(state.agents[name].phase, Running)
-        ]
+        # Those of whom the first look has made an end meanwhile are gone.
+        left = (state.agents.get(name) for name, _ in dead)
+        ran = [agent for agent in left if agent is not None and isinstance(agent.phase, Running)]
         deaths = await deaths_of(self._agents, state, ran)
         ending = await self._end_all_dead(dead)
         groups = await self._groups.recover(state.groups, keep_all=rolled_back)
