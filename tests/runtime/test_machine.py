@@ -85,8 +85,9 @@ LOOKS = (
     ("keep",),
     ("left_behind",),
 )
-#: Virtual seconds in which all that was begun ends, once nothing is held.
-SETTLES_S = 120.0
+#: Virtual seconds in which all that was begun ends, once nothing is held; and those after which most stories
+#: have nothing left that goes on.
+SETTLES_S, MOST_SETTLE_S = 120.0, 40.0
 #: Bytes that a saved state may have.
 STATE_BYTES = 4000
 #: Virtual seconds that a process takes to save whose class comes to its safe points rarely.
@@ -95,7 +96,7 @@ SLOW_S = 20.0
 #: What may happen: how often, and with which arguments.
 EVENTS = {
     "submit": (
-        14,
+        24,
         {
             "name": NAMES,
             "pool": sorted(POOLS),
@@ -127,7 +128,8 @@ EVENTS = {
     "complete": (3, {"name": NAMES, "end_agent": (True, True, False)}),
     "delete": (3, {"name": NAMES}),
     "delete_while_it_starts": (3, {}),
-    "checkpoint": (8, {"which": range(6)}),
+    "checkpoint": (24, {"which": range(6)}),
+    "evict_checkpointed": (6, {"which": range(6)}),
     "cancel_caller": (2, {"which": range(9)}),
     "cancel_next_caller": (6, {"rounds": range(1, 9)}),
     "saving": (3, {"how": ("quick", "quick", "slow", "fails", "too large", "never")}),
@@ -361,6 +363,13 @@ class Story:
             if tasks:
                 self.ask(SaveTaskState(task_id=tasks[which % len(tasks)]))
 
+    async def evict_checkpointed(self, which):
+        """Evict one of the tasks whose state was acknowledged as saved; its own save may fail."""
+        tasks = sorted(self.checkpoints)
+        if tasks:
+            name = tasks[which % len(tasks)].removeprefix("t-")
+            await self.preempt(name, whole=True)
+
     async def cancel_caller(self, which):
         """A client goes away, and does not repeat what it asked for."""
         if self.open:
@@ -566,7 +575,9 @@ class Story:
         for cleaner in self.backend.cleaners:
             cleaner.answers.clear()
         await self.let_all(Verdict.DONE)
-        await asyncio.sleep(SETTLES_S)  # virtual time
+        await asyncio.sleep(MOST_SETTLE_S)  # virtual time
+        if self.goes_on():
+            await asyncio.sleep(SETTLES_S - MOST_SETTLE_S)  # virtual time
         assert not self.broken
         assert not self.held.pending
         assert not self.open, f"not answered: {list(self.open.values())}"
@@ -594,6 +605,22 @@ class Story:
             task.cancel()
         await running.reactor.close(destroy=False)
 
+    def goes_on(self):
+        """Whether anything is asked, started or ended."""
+        if self.open or self.held.pending or self.service._requests is None:
+            return True
+        running = self.service._requests.running
+        state = running.reactor.state
+        return bool(
+            any(not isinstance(agent.phase, Running) for agent in state.agents.values())
+            or any(group.phase is not GroupPhase.READY for group in state.groups.by_id.values())
+            or any(task.spec.run for task in state.running.by_id.values())
+            or len(running.executor.endings)
+            or len(running.agents.endings)
+            or self.backend.living()
+            != {running.agents.where(one) for one in every_process(state, state.agents.values())}
+        )
+
     def nothing_is_left_of_what_was_begun(self, running, processes):
         """Every loop works, nothing is still being ended, and no process that has ended is remembered."""
         overdue = next(
@@ -605,6 +632,13 @@ class Story:
         assert not len(running.agents.endings)
         keys = {(process.spec.name, process.incarnation) for process in processes}
         assert running.agents._records.keys() == keys
+
+    async def checkpoints_are_kept(self):
+        """In the middle of a story, while the supervisor is there."""
+        if self.service._requests is not None:
+            reactor = self.service._requests.running.reactor
+            await reactor.flushed()
+            await self.checkpoints_are_the_newest(reactor)
 
     async def checkpoints_are_the_newest(self, reactor):
         """A task that goes on is restored from the state that was acknowledged last, or from a newer one."""
@@ -678,6 +712,8 @@ async def told(journal_file, seed, count):
         await getattr(story, name)(**arguments)
         await asyncio.sleep(0.01)  # virtual time
         story.sound()
+        if name == "wait":
+            await story.checkpoints_are_kept()
     await story.settled()
 
 
