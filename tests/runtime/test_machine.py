@@ -74,6 +74,7 @@ HOLDS = (
     ("members", "remove_group", "end_members", "group_in_use"),
     ("probe_class", "preserve_state"),
     ("run_task",),
+    ("end_jobs", "end_workers"),
 )
 CALLS = {call for calls in HOLDS for call in calls}
 #: The calls that fail together for a while.
