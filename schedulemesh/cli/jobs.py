@@ -96,6 +96,12 @@ def submit(
             help="warn or end: where it holds more in Ray than it claims; else the policy's."
         ),
     ] = None,
+    keep_actor: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAMESPACE/NAME", help="A detached actor that stays when it ends. Repeatable."
+        ),
+    ] = None,
     owner: Annotated[
         str | None, typer.Option(help="To whom it belongs; else the user of this process.")
     ] = None,
@@ -148,6 +154,7 @@ def submit(
         "driver_gpus": driver_gpus,
         "grace_s": grace,
         "over_claim": over_claim,
+        "keep_actors": keep_actor,
         "owner": owner,
         "max_retries": retries,
         "on_oom": on_oom,

@@ -69,8 +69,20 @@ RUN_DRIVER = "run_driver"
 #: How the names of archives end that Ray unpacks as working directories.
 FOLDER_SUFFIXES = (".zip", ".tar.gz", ".tgz", ".tar.xz")
 
+#: How the addresses begin at which Ray finds modules that are sent with jobs.
+MODULE_URI = "gcs://"
+
 #: What happens to a job that holds more in Ray than it claims.
 OVER_CLAIM = ("warn", "end")
+
+
+class PackedModule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """A Python module that is sent with a job."""
+
+    #: Where Ray finds it, as the runtime environment says.
+    uri: str
+    #: The key of its stored archive.
+    key: str
 
 
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -95,6 +107,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     folder_key: str = ""
     #: How the name of that archive ends, such as ".zip".
     folder_suffix: str = ""
+    #: The modules of the submitting machine among the ``py_modules`` of its runtime environment.
+    modules: tuple[PackedModule, ...] = ()
 
 
 class MemberProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -280,9 +294,19 @@ def check_job(spec: AgentSpec) -> None:
     if spec.job is not None and spec.job.folder_key:
         parse_key(spec.job.folder_key, "the working directory's key")
         _check_suffix(spec.job.folder_suffix)
+    for module in () if spec.job is None else spec.job.modules:
+        _check_module(module)
     if msgspec.json.decode(spec.options).get("max_restarts"):
         raise InvalidRequestError(
             "ray_options has max_restarts; a job's driver is started again by max_retries instead"
+        )
+
+
+def _check_module(module: PackedModule) -> None:
+    parse_key(module.key, "a module's key")
+    if not module.uri.startswith(MODULE_URI):
+        raise InvalidRequestError(
+            f"a module is to be found at {shown(module.uri)}; allowed is {MODULE_URI}..."
         )
 
 

@@ -131,6 +131,8 @@ class JobStart(msgspec.Struct, frozen=True, kw_only=True):
     working_dir: str = ""
     #: CPUs and GPUs of its claim by node.
     claimed: dict[str, tuple[float, float]] = {}
+    #: The mark of its processes; 0: they are not marked.
+    mark: int = 0
 
 
 class AgentInit(msgspec.Struct, frozen=True, kw_only=True):

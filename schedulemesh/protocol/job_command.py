@@ -8,14 +8,18 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
 
+from schedulemesh.domain.agent import PackedModule
 from schedulemesh.domain.containers import as_elements, as_items, plain_data
 from schedulemesh.domain.names import as_text
 from schedulemesh.domain.numbers import parse_number
 from schedulemesh.domain.resources import MAX_AMOUNT, parse_resources, sum_of
 from schedulemesh.errors import InvalidRequestError, shown
+
+_MODULES = "a list of paths, imported modules and URIs"
 
 #: Words of a command that a shell would obey; a program that gets them can do nothing with them.
 _OF_SHELLS = frozenset(
@@ -49,8 +53,22 @@ class PackedFolder:
     suffix: str
 
 
-#: Packs a folder of the submitting machine without the files that match one of the patterns.
-PackFolder = Callable[[Path, tuple[str, ...]], PackedFolder]
+@dataclass(frozen=True, kw_only=True)
+class Packer:
+    """Packs what is on the submitting machine, without the files that match one of the patterns."""
+
+    #: A folder in which a driver runs.
+    folder: Callable[[Path, tuple[str, ...]], PackedFolder]
+    #: A Python module, by its path: its archive, and where Ray finds that.
+    module: Callable[[Path, tuple[str, ...]], tuple[PackedModule, bytes]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sent:
+    """What is sent with a job of the submitting machine."""
+
+    folder: PackedFolder | None = None
+    modules: tuple[tuple[PackedModule, bytes], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,16 +87,16 @@ class JobCommand:
     #: connects to Ray.
     driver_cpus: float | None = None
     driver_gpus: float | None = None
+    #: Detached actors that stay when it ends, each as NAMESPACE/NAME.
+    keep_actors: tuple[str, ...] = ()
 
 
-def parse_command(
-    given: Mapping[str, object], pack: PackFolder | None
-) -> tuple[JobCommand, PackedFolder | None]:
-    """The driver that the arguments of ``submit_job`` describe, by name, and the folder in which it runs, if
-    it is one of the submitting machine. ``pack`` None: the caller is on another machine, whose files cannot
-    be read here. Raises InvalidRequestError.
+def parse_command(given: Mapping[str, object], pack: Packer | None) -> tuple[JobCommand, Sent]:
+    """The driver that the arguments of ``submit_job`` describe, by name, and what is sent with it of the
+    submitting machine. ``pack`` None: the caller is on another machine, whose files cannot be read here.
+    Raises InvalidRequestError.
     """
-    runtime_env = _runtime_env(given.get("runtime_env"))
+    runtime_env, modules = _runtime_env(given.get("runtime_env"), pack)
     folder, inside = given.get("working_dir"), runtime_env.get("working_dir")
     if folder is not None and inside is not None:
         raise InvalidRequestError("working_dir is given twice: as such, and in runtime_env")
@@ -95,9 +113,10 @@ def parse_command(
         env=_variables(given.get("env"), "env"),
         runtime_env=runtime_env,
         checkpoint_dir="" if checkpoint_dir is None else _absolute(checkpoint_dir),
+        keep_actors=_actors(given.get("keep_actors")),
         **_driver_part(given),
     )
-    return command, archive
+    return command, Sent(folder=archive, modules=modules)
 
 
 def is_uri(given: object) -> bool:
@@ -144,15 +163,19 @@ def _check_no_files(runtime_env: Mapping[str, object]) -> None:
             )
 
 
-def _packed(pack: PackFolder | None, given: object, excludes: tuple[str, ...]) -> PackedFolder:
+def _packed(pack: Packer | None, given: object, excludes: tuple[str, ...]) -> PackedFolder:
     path = Path(_text_path(given, "working_dir"))
     if pack is None:
         raise InvalidRequestError(
             f"working_dir is {shown(str(path))}; this call takes a URI that the nodes can fetch, such as "
             "s3://bucket/code.zip, or submit the job with `schedulemesh submit --working-dir`"
         )
+    return pack.folder(_expanded(path), excludes)
+
+
+def _expanded(path: Path) -> Path:
     home = os.path.expanduser(path)  # noqa: PTH111  # Path.expanduser raises for unknown users
-    return pack(Path(home), excludes)
+    return Path(home)
 
 
 def _entrypoint(given: object) -> str | tuple[str, ...]:
@@ -216,24 +239,71 @@ def _variables(given: object, what: str) -> dict[str, str]:
     return found
 
 
-def _runtime_env(given: object) -> dict[str, object]:
+def _runtime_env(
+    given: object, pack: Packer | None
+) -> tuple[dict[str, object], tuple[tuple[PackedModule, bytes], ...]]:
+    """The runtime environment, with the address at which Ray finds each module of this machine in place of
+    its path; and those modules.
+    """
     if given is None:
-        return {}
-    items = as_items(given, "runtime_env", "a dict")
-    found = {str(name): plain_data(value, f"runtime_env[{name!r}]") for name, value in items}
-    modules = found.get("py_modules") or []
-    if isinstance(modules, list) and not all(map(is_uri, modules)):
+        return {}, ()
+    items = {str(name): value for name, value in as_items(given, "runtime_env", "a dict")}
+    listed = items.pop("py_modules", None)
+    found = {name: plain_data(value, f"runtime_env[{name!r}]") for name, value in items.items()}
+    if listed is None:
+        return found, ()
+    excludes = _patterns(found.get("excludes"))
+    uris: list[str] = []
+    modules: list[tuple[PackedModule, bytes]] = []
+    for module in as_elements(listed, "runtime_env['py_modules']", _MODULES):
+        if (uri := as_text(module)) is None or not is_uri(uri):
+            modules.append(_module(pack, module, excludes))
+            uri = modules[-1][0].uri
+        uris.append(uri)
+    return {**found, "py_modules": uris}, tuple(modules)
+
+
+def _module(
+    pack: Packer | None, given: object, excludes: tuple[str, ...]
+) -> tuple[PackedModule, bytes]:
+    """A module of this machine, by its path or as it was imported, packed."""
+    path = given
+    if isinstance(given, ModuleType):
+        paths = list(getattr(given, "__path__", ())) or [given.__file__]
+        if len(paths) != 1 or paths[0] is None:
+            raise InvalidRequestError(
+                f"runtime_env['py_modules'] has the module {given.__name__!r}, which is in {len(paths)} "
+                "folders; give the path of the one that is needed"
+            )
+        path = paths[0]
+    text = Path(_text_path(path, "each of runtime_env['py_modules']"))
+    if pack is None:
         raise InvalidRequestError(
-            "runtime_env has py_modules on this machine, which the cluster cannot fetch; put them into "
-            "working_dir, or give URIs"
+            f"runtime_env['py_modules'] has {shown(str(text))}; this call takes URIs that the nodes can "
+            "fetch, such as s3://bucket/module.zip, or submit the job with `schedulemesh submit`"
         )
-    return found
+    return pack.module(_expanded(text), excludes)
 
 
 def _patterns(given: object) -> tuple[str, ...]:
     if given is None:
         return ()
     return tuple(map(str, as_elements(given, "runtime_env['excludes']", "a list of patterns")))
+
+
+def _actors(given: object) -> tuple[str, ...]:
+    """Actors, each with its namespace before the first slash."""
+    if given is None:
+        return ()
+    expected = "a list of actors, each as NAMESPACE/NAME"
+    actors = tuple(map(as_text, as_elements(given, "keep_actors", expected)))
+    for actor in actors:
+        namespace, _, name = (actor or "").partition("/")
+        if not namespace or not name:
+            raise InvalidRequestError(
+                f"keep_actors has {shown(actor)}; it must be {expected}, such as 'caches/weights'"
+            )
+    return tuple(actor for actor in actors if actor)
 
 
 def _absolute(given: object) -> str:

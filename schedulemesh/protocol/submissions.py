@@ -8,7 +8,13 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from schedulemesh.config.groups import parse_bundles, parse_strategy
-from schedulemesh.domain.agent import RUN_DRIVER, AgentSpec, JobSpec, parse_over_claim
+from schedulemesh.domain.agent import (
+    RUN_DRIVER,
+    AgentSpec,
+    JobSpec,
+    PackedModule,
+    parse_over_claim,
+)
 from schedulemesh.domain.containers import as_elements
 from schedulemesh.domain.kinds import is_a
 from schedulemesh.domain.labels import Selector, parse_labels, parse_selector
@@ -47,6 +53,8 @@ class RunnerCode(msgspec.Struct, frozen=True, kw_only=True):
     #: The key of the archive of the driver's working directory, and how its name ends; empty: there is none.
     folder_key: str = ""
     folder_suffix: str = ""
+    #: The modules that are sent with it.
+    modules: tuple[PackedModule, ...] = ()
 
 
 def job_request(given: Mapping[str, object], by: Submitter, code: RunnerCode) -> SubmitTask:
@@ -178,6 +186,7 @@ def _job(given: Mapping[str, object], code: RunnerCode) -> JobSpec:
         over_claim="" if over_claim is None else parse_over_claim(over_claim),
         folder_key=code.folder_key,
         folder_suffix=code.folder_suffix,
+        modules=code.modules,
     )
 
 

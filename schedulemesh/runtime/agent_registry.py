@@ -290,6 +290,12 @@ class Agents:
             return self.namespace, start.ready.name
         return self.address(start.order.agent, start.order.incarnation)
 
+    def know_claim(self, name: str, incarnation: int, node_ids: Iterable[str]) -> None:
+        """Remember on which nodes a job has its claim: what it has left there is ended with its runner."""
+        record = self._records.get((name, incarnation))
+        if record is not None and record.place is not None:
+            record.place = msgspec.structs.replace(record.place, claimed=tuple(node_ids))
+
     def _place_of(
         self, order: StartAgent, address: tuple[str, str], node_id: str | None = None
     ) -> Place:
@@ -422,7 +428,9 @@ class Agents:
         """
         await asyncio.gather(self._kill(handle), self._clean_up(handle, place, agent_name))
         if place.job:
-            await end_jobs(self._backend, owner_of(place.namespace, place.actor_name))
+            owner = owner_of(place.namespace, place.actor_name)
+            remains = await end_jobs(self._backend, owner)
+            await self.cleanup.terminate_workers(place, agent_name, remains)
 
     async def _clean_up(self, handle: Handle | None, place: Place, agent_name: str) -> None:
         if place.node_id is None and handle is not None:

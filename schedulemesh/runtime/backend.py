@@ -158,6 +158,17 @@ class Process(NamedTuple):
     pid: int
 
 
+class JobRemains(msgspec.Struct, frozen=True, kw_only=True):
+    """What there is of the jobs of an owner when their end is asked for."""
+
+    #: How many of their actors, placement groups and drivers have not ended.
+    living: int = 0
+    #: The nodes on which their actors run or have run.
+    node_ids: frozenset[str] = frozenset()
+    #: The ids of the processes of those of their actors that stay, by node.
+    staying: Mapping[str, tuple[int, ...]] = {}
+
+
 class NodeCleaner(Protocol):
     """Finds and ends the processes that agents left on one node, and reads the logs of jobs there. Calls
     raise BackendError where the node does not answer.
@@ -165,6 +176,11 @@ class NodeCleaner(Protocol):
 
     async def terminate(self, mark: int) -> tuple[int, ...]:
         """End every process with this mark; returns the ids of those that have not ended in time."""
+
+    async def terminate_workers(self, mark: int, staying: Sequence[int]) -> tuple[int, ...]:
+        """End every process that has the mark of a job in its environment, but for these and what they have
+        started; returns the ids of those that have not ended in time.
+        """
 
     async def left_behind(self, hosts: Mapping[int, int]) -> dict[int, list[Process]]:
         """By mark, the processes that are left of agents whose own process is dead; ``hosts``: the ids of
@@ -309,10 +325,14 @@ class Backend(Protocol):
         what is started within the next minutes: its URI. ``suffix``: how the name of the archive ends.
         """
 
-    async def end_jobs(self, owner: str) -> int:
-        """Begin to end everything that belongs to the jobs with this owner in their metadata, or to the job
-        of which it is the id: actors and placement groups, detached ones too. Returns how much had not ended
-        when it was asked; the processes of their drivers, which end otherwise, among it.
+    async def publish_package(self, uri: str, archive: bytes) -> None:
+        """The same for an archive whose URI is known: it names a package of the backend's own store."""
+
+    async def end_jobs(self, owner: str) -> JobRemains:
+        """Begin to end everything that belongs to the jobs and submissions with this owner in their metadata,
+        or to the job of which it is the id: actors and placement groups, detached ones too, but for actors
+        that are to stay. Returns what had not ended when it was asked; the processes of their drivers, which
+        end otherwise, among it.
         """
 
     # user code in a worker process of its own; BackendTimeoutError: it was ended

@@ -381,8 +381,9 @@ class Executor:
             namespace=self._agents.namespace,
             owner=owner_of(*address),
             folder=self.job_folder,
-            working_dir=await self._working_dir(order.agent.job),
+            working_dir=await self._published(order.agent.job),
             claimed=self._claimed(order.agent.name),
+            mark=self._agents.process_mark(*address),
         )
 
     def _claimed(self, agent_name: str) -> dict[str, tuple[float, float]]:
@@ -392,8 +393,13 @@ class Executor:
         by_node = {} if agent is None else claimed_by_node(state.groups, state.cluster, agent)
         return {n: (claim.cpu / UNIT, claim.gpu / UNIT) for n, claim in by_node.items()}
 
-    async def _working_dir(self, job: JobSpec) -> str:
-        """Where Ray fetches the working directory from that was sent with a job; empty: none was."""
+    async def _published(self, job: JobSpec) -> str:
+        """Put what was sent with a job where Ray fetches it: the address of its working directory; empty:
+        none was sent.
+        """
+        for module in job.modules:
+            if (packed := await self.reactor.fetch(module.key)) is not None:
+                await self._backend.publish_package(module.uri, packed)
         archive = await self.reactor.fetch(job.folder_key)
         if archive is None:
             return ""

@@ -17,6 +17,7 @@ from schedulemesh.engine.messages.instructions import StartAgent
 from schedulemesh.engine.messages.stimuli import AgentReported, AgentStartFailed
 from schedulemesh.engine.state.agents import Agent, AgentPhase, Ending, Running
 from schedulemesh.engine.state.gangs import members_running
+from schedulemesh.engine.state.job_updates import claimed_by_node
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.protocol.agents import SavedState, pack, unpack
 from schedulemesh.runtime.agent_registry import Agents
@@ -214,6 +215,9 @@ async def end_agent(agents: Agents, state: MeshState, name: str, incarnation: in
     for process in processes:
         if process.process is not None:
             agents.know(process)
+    if agent.spec.job is not None:
+        claimed = claimed_by_node(state.groups, state.cluster, agent)
+        agents.know_claim(name, incarnation, claimed)
     await end_processes(agents, ((process.spec.name, incarnation) for process in processes))
 
 

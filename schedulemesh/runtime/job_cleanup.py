@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from schedulemesh.config.settings import SchedulerSettings
-from schedulemesh.runtime.backend import Backend
+from schedulemesh.runtime.backend import Backend, JobRemains
 from schedulemesh.runtime.endings import pauses
 from schedulemesh.runtime.retries import until_answered
 
@@ -34,19 +34,23 @@ def jobs_folder(settings: SchedulerSettings, session_folder: Path) -> str:
     return str(session_folder / "schedulemesh" if own else Path(given or "").absolute())
 
 
-async def end_jobs(backend: Backend, owner: str) -> None:
-    """End everything in Ray that belongs to the jobs with this owner, and return when nothing is left.
+async def end_jobs(backend: Backend, owner: str) -> JobRemains:
+    """End everything in Ray that belongs to the jobs with this owner, and return when nothing is left: the
+    nodes where they were, and what stays there.
 
     What does not end keeps its capacity, as a process does.
     """
     reported = time.monotonic() + _PATIENCE_S
     pause_s = pauses(_LOOK_S, _LAST_LOOK_S)
-    while left := await until_answered("ending a job", lambda: backend.end_jobs(owner)):
+    while True:
+        remains = await until_answered("ending a job", lambda: backend.end_jobs(owner))
+        if not remains.living:
+            return remains
         if time.monotonic() > reported:
             logger.warning(
                 "%d drivers, actors and placement groups of the job of %s do not end; what it held stays "
                 "taken until they do",
-                left,
+                remains.living,
                 owner,
             )
             reported = time.monotonic() + _PATIENCE_S

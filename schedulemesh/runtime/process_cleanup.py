@@ -5,12 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 
 from schedulemesh.protocol.job_logs import JobKey, LogPiece
-from schedulemesh.runtime.backend import Backend, BackendError, NodeCleaner, Process
+from schedulemesh.runtime.backend import (
+    Backend,
+    BackendError,
+    JobRemains,
+    NodeCleaner,
+    Process,
+)
 from schedulemesh.runtime.endings import pauses
 from schedulemesh.runtime.retries import until_answered
 
@@ -22,6 +28,10 @@ _ANSWERS_S = 30.0
 _LOOK_S = 1.0
 
 
+#: Has the cleaner of a node end processes: the ids of those that have not ended in time.
+_End = Callable[[NodeCleaner], Awaitable[tuple[int, ...]]]
+
+
 class Place(msgspec.Struct, frozen=True, kw_only=True):
     """Where an actor of ours runs: its name in Ray, and its node."""
 
@@ -31,6 +41,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     node_id: str | None = None
     #: Whether it is the runner of a job, or may be one.
     job: bool = False
+    #: Of a job: the nodes on which it has claimed something.
+    claimed: tuple[str, ...] = ()
 
 
 class ProcessCleanup:
@@ -55,9 +67,31 @@ class ProcessCleanup:
         nodes = [place.node_id]
         if place.node_id is None:
             nodes = [*await self._living_nodes()]
+        mark = self._backend.process_mark(place.namespace, place.actor_name)
         await asyncio.gather(
-            *(self._on_node(node_id, place, agent_name) for node_id in nodes if node_id)
+            *(
+                self._on_node(node_id, lambda cleaner: cleaner.terminate(mark), agent_name)
+                for node_id in nodes
+                if node_id
+            )
         )
+
+    async def terminate_workers(self, place: Place, agent_name: str, remains: JobRemains) -> None:
+        """End what Ray's workers of a job have left on the nodes where it was, and return when all of it has
+        ended.
+        """
+        mark = self._backend.process_mark(place.namespace, place.actor_name)
+        node_ids = {*remains.node_ids, *place.claimed, place.node_id} - {None}
+        if node_ids - {place.node_id}:
+            node_ids &= await self._living_nodes()
+
+        async def on_node(node_id: str) -> None:
+            staying = remains.staying.get(node_id, ())
+            await self._on_node(
+                node_id, lambda cleaner: cleaner.terminate_workers(mark, staying), agent_name
+            )
+
+        await asyncio.gather(*(on_node(node_id) for node_id in sorted(filter(None, node_ids))))
 
     async def left_behind(self, node_id: str, hosts: Mapping[int, int]) -> dict[int, list[Process]]:
         """See NodeCleaner.left_behind; nothing where the node does not answer in time."""
@@ -90,10 +124,9 @@ class ProcessCleanup:
         self.prepare(node_id)
         return self._cleaners[node_id]
 
-    async def _on_node(self, node_id: str, place: Place, agent_name: str) -> None:
-        mark = self._backend.process_mark(place.namespace, place.actor_name)
+    async def _on_node(self, node_id: str, end: _End, agent_name: str) -> None:
         for pause_s in pauses():
-            left = await self._asked(node_id, mark)
+            left = await self._asked(node_id, end)
             if left == ():
                 return
             if left is None and node_id not in await self._living_nodes():
@@ -113,11 +146,11 @@ class ProcessCleanup:
                 )
             await asyncio.sleep(pause_s)
 
-    async def _asked(self, node_id: str, mark: int) -> tuple[int, ...] | None:
+    async def _asked(self, node_id: str, end: _End) -> tuple[int, ...] | None:
         """The processes that do not end; None: the node's cleaner did not answer, and a new one is needed."""
         cleaner = self._cleaner(node_id)
         try:
-            return await asyncio.wait_for(cleaner.terminate(mark), _ANSWERS_S)
+            return await asyncio.wait_for(end(cleaner), _ANSWERS_S)
         except (BackendError, TimeoutError, asyncio.TimeoutError) as error:
             logger.warning(
                 "the process cleaner of node %s failed: %s", node_id, error or "no answer"

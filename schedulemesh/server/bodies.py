@@ -211,6 +211,8 @@ class NewJob(_Submitted, frozen=True, kw_only=True):
     on_preempted: str = "requeue"
     #: "warn" or "end": what happens where it holds more in Ray than it claims; null: as the policy says.
     over_claim: str | None = None
+    #: Detached actors that stay when it ends, each as NAMESPACE/NAME.
+    keep_actors: list[str] | None = None
 
 
 class NewLease(_Submitted, frozen=True, kw_only=True):

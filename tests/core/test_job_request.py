@@ -14,19 +14,23 @@ from pathlib import Path
 import pytest
 from ray._private.runtime_env import packaging
 
-from schedulemesh.core.backend.job_packing import packed_folder
+from schedulemesh.core.backend.job_packing import PACKER, packed_folder, packed_module
 from schedulemesh.core.client.job_request import job_submission
 from schedulemesh.core.client.task_request import Caller
+from schedulemesh.domain.resources import parse_resources
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.protocol.agents import key_of
 from schedulemesh.protocol.job_command import parse_command
+from schedulemesh.runtime.backend import NodeView
+from tests.core.test_request_service import client
+from tests.runtime.composition import InThread
 
 CALLER = Caller(namespace="n", runtime_env={"pip": ["of-the-caller"]})
 
 
 def command_of(**given):
-    """The driver command and the folder of a job."""
-    return parse_command({"entrypoint": "train", **given}, packed_folder)
+    """The driver command of a job, and what is sent with it."""
+    return parse_command({"entrypoint": "train", **given}, PACKER)
 
 
 def job(**given):
@@ -165,7 +169,7 @@ def test_an_archive_is_sent_as_it_is(project, tmp_path, suffix):
     else:
         with tarfile.open(archive, "w:gz") as tar:
             tar.add(project, arcname=".")
-    _, folder = command_of(working_dir=archive)
+    folder = command_of(working_dir=archive)[1].folder
     assert (folder.data, folder.suffix) == (archive.read_bytes(), suffix)
 
 
@@ -181,6 +185,104 @@ def test_the_folder_is_stored_with_the_job(project):
     assert request.blobs[spec.folder_key] == packed_folder(project).data
     assert (spec.folder_key, spec.folder_suffix) == (key_of(packed_folder(project).data), ".zip")
     assert job().submission.agent.job.folder_key == ""
+
+
+def test_a_module_is_packed_as_ray_packs_it(project, tmp_path):
+    target = tmp_path / "by_ray.zip"
+    packaging.create_package(
+        str(project),
+        target,
+        include_gitignore=True,
+        include_parent_dir=True,
+        excludes=[".git", ".venv", "venv", "__pycache__", "conf"],
+    )
+    (uri,), ((_, data),) = modules_of({"py_modules": [project], "excludes": ["conf"]})
+    with zipfile.ZipFile(io.BytesIO(data)) as ours, zipfile.ZipFile(target) as rays:
+        assert sorted(ours.namelist()) == sorted(rays.namelist())
+    assert packaging.is_zip_uri(uri)
+
+
+def test_modules_may_be_paths_imported_modules_files_wheels_and_uris(project, tmp_path):
+    wheel = tmp_path / "own-1.0-py3-none-any.whl"
+    wheel.write_bytes(b"a wheel")
+    uri = "s3://bucket/module.zip"
+    listed = [str(project / "pkg"), json, project / "train.py", wheel, uri]
+    uris, modules = modules_of({"py_modules": listed})
+    assert uris == [*(module.uri for module, _ in modules), uri]
+    assert uris[3] == f"gcs://{wheel.name}"
+    assert [names_in(data) for _, data in modules[:1]] == [["pkg/__init__.py", "pkg/build/step.py"]]
+    assert "json/decoder.py" in names_in(modules[1][1])
+    assert names_in(modules[2][1]) == ["train.py"]
+    assert modules[3][1] == b"a wheel"
+
+
+def modules_of(runtime_env):
+    """The addresses of a job's modules, and the modules that are sent with it."""
+    command, sent = command_of(runtime_env=runtime_env)
+    return command.runtime_env["py_modules"], sent.modules
+
+
+def names_in(archive):
+    with zipfile.ZipFile(io.BytesIO(archive)) as opened:
+        return sorted(opened.namelist())
+
+
+def test_modules_are_stored_with_the_job(project):
+    request = job(runtime_env={"py_modules": [project / "pkg"]})
+    (module,) = request.submission.agent.job.modules
+    assert request.blobs[module.key] == packed_module(project / "pkg")[1]
+    options = json.loads(request.submission.agent.options)
+    assert options["runtime_env"] == {"py_modules": [module.uri]}
+
+
+@pytest.mark.parametrize(
+    ("listed", "said"),
+    [
+        (["/no/such/folder"], "no folder, .py file or .whl file"),
+        ("pkg", "a list of paths"),
+        ([3], "must be the path"),
+        ([""], "must be the path"),
+    ],
+)
+def test_what_is_no_module_is_refused(listed, said):
+    with pytest.raises(InvalidRequestError, match=said):
+        command_of(runtime_env={"py_modules": listed})
+
+
+def test_modules_of_another_machine_are_not_read(project):
+    with pytest.raises(InvalidRequestError, match="takes URIs"):
+        parse_command({"entrypoint": "train", "runtime_env": {"py_modules": [str(project)]}}, None)
+
+
+def test_actors_that_stay_are_named_with_their_namespace():
+    assert command_of(keep_actors=["caches/weights", "a/b/c"])[0].keep_actors == (
+        "caches/weights",
+        "a/b/c",
+    )
+    for wrong in (["weights"], ["/weights"], ["caches/"], [3], "caches/weights"):
+        with pytest.raises(InvalidRequestError, match="keep_actors"):
+            command_of(keep_actors=wrong)
+
+
+def test_modules_are_handed_to_ray_before_the_runner_starts(project, tmp_path):
+    service = InThread(tmp_path / "j.sqlite", state_path=str(tmp_path / "state"))
+    room = parse_resources({"cpu": 4})
+    service.backend.free = [NodeView(node_id="n", total=room, free=room, labels={})]
+    service.do(service.running.monitor.observe())
+    calls = client(service)
+    calls.ensure_pool("p", resources={"cpu": 4})
+    env = {"py_modules": [project / "pkg"]}
+    assert calls.submit_job("j", "train", "p", {"cpu": 1}, runtime_env=env)["success"]
+    (actor,) = service.backend.actors
+    ((uri, archive),) = service.backend.folders.items()
+    assert names_in(archive) == ["pkg/__init__.py", "pkg/build/step.py"]
+    assert actor.request.options["runtime_env"] == {"py_modules": [uri]}
+
+    service.backend.folders.clear()
+    calls.cancel_task("j")
+    assert calls.submit_job("again", "train", "p", {"cpu": 1}, runtime_env=env)["success"]
+    assert service.backend.folders == {uri: archive}
+    service.close()
 
 
 def test_a_uri_is_left_to_ray():
@@ -247,7 +349,10 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
     (tmp_path / "weights").symlink_to("/proc/self/mem")
     with pytest.raises(InvalidRequestError, match="has 'weights', which cannot be read"):
         command_of(working_dir=tmp_path)
-    assert command_of(working_dir=tmp_path, runtime_env={"excludes": ["weights"]})[1] is not None
+    assert (
+        command_of(working_dir=tmp_path, runtime_env={"excludes": ["weights"]})[1].folder
+        is not None
+    )
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,16 @@ import time
 import pytest
 
 from schedulemesh.core.agent import process_marks
-from schedulemesh.core.agent.process_marks import left_behind, living, mark_of, marked, terminate
+from schedulemesh.core.agent.process_marks import (
+    JOB_MARK,
+    left_behind,
+    living,
+    mark_of,
+    marked,
+    terminate,
+    terminate_workers,
+    workers_of,
+)
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="marks are limits of Linux")
 
@@ -198,3 +207,58 @@ def test_a_zombie_process_does_not_count(mark, started):
     os.waitid(os.P_PID, agent.pid, os.WEXITED | os.WNOWAIT)
     assert living(agent.pid) is None
     assert ended(mark) == ()
+
+
+#: A worker of a job that was started with the mark in its environment, and a daemon that it leaves.
+WORKER = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.execvp("sleep", ["sleep", "600"])
+    os._exit(0)
+os.wait()
+print(0, flush=True)
+time.sleep(600)  # there to be killed
+"""
+
+
+@pytest.fixture
+def worker():
+    """Starts a worker of a job with a mark, and returns it once its daemon is there."""
+    made = []
+
+    def start(mark):
+        environment = {**os.environ, JOB_MARK: str(mark)}
+        command = [sys.executable, "-c", WORKER]
+        made.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment))
+        assert made[-1].stdout.readline()
+        return made[-1]
+
+    yield start
+    for process in made:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_a_daemon_of_a_worker_is_found_by_the_environment_and_ends_with_the_job(worker, mark):
+    ray_worker = worker(mark)
+    other = worker(mark - 1)
+    _, daemon = workers_of(mark)
+    assert asyncio.run(terminate_workers(mark, ())) == ()
+    assert living(daemon.pid) is None
+    assert ray_worker.wait() == -signal.SIGKILL
+    assert other.poll() is None
+    assert len(workers_of(mark - 1)) == 2
+    asyncio.run(terminate_workers(mark - 1, ()))
+
+
+def test_a_worker_that_stays_keeps_what_it_has_started(worker, mark):
+    staying, ending = worker(mark), worker(mark)
+    child = next(p for p in workers_of(mark) if p.pid not in (staying.pid, ending.pid))
+    assert asyncio.run(terminate_workers(mark, (staying.pid, child.pid))) == ()
+    assert staying.poll() is None
+    assert [p.pid for p in workers_of(mark)] == sorted([staying.pid, child.pid])
+    assert ending.wait() == -signal.SIGKILL
+    asyncio.run(terminate_workers(mark, ()))

@@ -59,7 +59,7 @@ def submission(monkeypatch, *drivers, ended=False):
     monkeypatch.setattr(ray_usage, "actor_entries", lambda _states: entries)
     monkeypatch.setattr(ray_usage, "group_entries", list)
     monkeypatch.setattr(ray_usage, "job_entries", lambda: jobs)
-    monkeypatch.setattr(ray_usage, "submission_command", lambda _id: "python train.py")
+    monkeypatch.setattr(ray_usage, "submission_info", lambda _id: {"entrypoint": "python train.py"})
     return UsageReader().read()
 
 

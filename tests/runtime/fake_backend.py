@@ -41,6 +41,7 @@ from schedulemesh.runtime.backend import (
     GroupRequest,
     GroupView,
     Handle,
+    JobRemains,
     NodeView,
     Process,
     Refs,
@@ -178,8 +179,15 @@ class FakeCleaner:
             "terminate", self.node_id, lambda: self._answered("terminate", mark)
         )
 
-    def _answered(self, method: str, mark: int) -> tuple[int, ...]:
-        self.calls.append((method, mark))
+    async def terminate_workers(self, mark: int, staying: Sequence[int]) -> tuple[int, ...]:
+        return await self._backend.take(
+            "terminate_workers",
+            self.node_id,
+            lambda: self._answered("terminate_workers", (mark, *staying)),
+        )
+
+    def _answered(self, method: str, subject: object) -> tuple[int, ...]:
+        self.calls.append((method, subject))
         self._fail()
         return self.answers.pop(0) if self.answers else ()
 
@@ -226,6 +234,9 @@ class FakeBackend:
         self.jobs: set[str] = set()
         #: How much of the jobs of an owner has not ended when its end is first asked for.
         self.left_of_jobs: dict[str, int] = {}
+        #: What else there is of every job, and those whose end was asked for.
+        self.remains_of_jobs = JobRemains()
+        self.ended_jobs: list[str] = []
         self.folders: dict[str, bytes] = {}
         self.folder = Path("/tmp/session_of_the_fake")
         #: The cluster's nodes; those that are not in it are lost.
@@ -473,9 +484,18 @@ class FakeBackend:
 
         return await self.take("publish_folder", key, published)
 
-    async def end_jobs(self, owner: str) -> int:
-        def left() -> int:
-            return self.left_of_jobs.pop(owner, 0)
+    async def publish_package(self, uri: str, archive: bytes) -> None:
+        def published() -> None:
+            self.folders[uri] = archive
+
+        await self.take("publish_folder", uri, published)
+
+    async def end_jobs(self, owner: str) -> JobRemains:
+        def left() -> JobRemains:
+            self.ended_jobs.append(owner)
+            return msgspec.structs.replace(
+                self.remains_of_jobs, living=self.left_of_jobs.pop(owner, 0)
+            )
 
         return await self.take("end_jobs", owner, left)
 

@@ -15,7 +15,7 @@ from schedulemesh.domain.resources import NOTHING, parse_resources
 from schedulemesh.errors import InvalidRequestError, TaskFailedError
 from schedulemesh.protocol.agents import DEVICES_NAMESPACE, AgentInit
 from schedulemesh.protocol.job_logs import JobKey
-from schedulemesh.runtime.backend import BackendError, NodeView
+from schedulemesh.runtime.backend import BackendError, JobRemains, NodeView
 from schedulemesh.runtime.cluster_usage import ClusterUsage, Holder, RayJob
 from schedulemesh.runtime.job_claims import OWNER
 from schedulemesh.runtime.job_service import runner_of
@@ -100,6 +100,37 @@ def test_the_claim_is_held_until_nothing_of_the_job_is_left(calls, service):
     assert (listed["state"], listed["attempt"]) == ("cancelled", 1)
 
 
+def test_what_workers_of_a_job_have_left_ends_on_every_node_where_it_was(calls, service):
+    submit(calls)
+    (actor,) = service.backend.actors
+    service.backend.remains_of_jobs = JobRemains(
+        node_ids=frozenset({"other", "a node that is gone"}), staying={"other": (77,)}
+    )
+    mark = service.backend.process_mark("space", actor.request.name)
+
+    assert calls.cancel_task("j")["success"]
+
+    ended = {
+        cleaner.node_id: subject
+        for cleaner in service.backend.cleaners
+        for method, subject in cleaner.calls
+        if method == "terminate_workers"
+    }
+    assert ended == {actor.node_id: (mark,), "other": (mark, 77)}
+
+
+def test_the_claim_is_held_until_no_process_of_its_workers_is_left(calls, service):
+    submit(calls)
+    (actor,) = service.backend.actors
+    (cleaner,) = (c for c in service.backend.cleaners if c.node_id == actor.node_id)
+    # The runner's own processes have ended; of its workers' one takes long.
+    cleaner.answers.extend([(), (78,), ()])
+    assert calls.cancel_task("j")["success"]
+    methods = [method for method, _ in cleaner.calls]
+    assert methods == ["terminate", "terminate_workers", "terminate_workers"]
+    assert calls.list_agents()["agents"] == []
+
+
 def test_an_agent_that_is_no_job_is_not_looked_for(calls, service):
     assert calls.submit_task_with_preemption("t", "p", AgentActor, {"cpu": 1})["success"]
     owner = f"space/{service.backend.actors[0].request.name}"
@@ -171,6 +202,7 @@ def test_what_has_no_log_is_refused(calls, write, which):
         ({"working_dir": "/no/such/folder"}, "no folder of this machine"),
         ({"working_dir": "/tmp", "runtime_env": {"working_dir": "/tmp"}}, "given twice"),
         ({"runtime_env": {"py_modules": ["./own"]}}, "py_modules"),
+        ({"keep_actors": ["weights"]}, "NAMESPACE/NAME"),
         ({"checkpoint_dir": "relative"}, "absolute"),
         ({"checkpoint_dir": 3}, "checkpoint_dir"),
         ({"grace_s": -1}, "grace_s"),

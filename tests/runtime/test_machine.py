@@ -74,7 +74,7 @@ HOLDS = (
     ("members", "remove_group", "end_members", "group_in_use"),
     ("probe_class", "preserve_state"),
     ("run_task",),
-    ("end_jobs", "end_workers"),
+    ("end_jobs", "terminate_workers"),
 )
 CALLS = {call for calls in HOLDS for call in calls}
 #: The calls that fail together for a while.
@@ -374,9 +374,7 @@ class Story:
     async def cancel_caller(self, which):
         """A client goes away, and does not repeat what it asked for."""
         if self.open:
-            task = list(self.open)[which % len(self.open)]
-            del self.open[task]
-            task.cancel()
+            self._leaves(list(self.open)[which % len(self.open)])
 
     async def preempt(self, name, whole):
         if whole:
@@ -405,8 +403,16 @@ class Story:
     async def _go_away(self, task, rounds):
         for _ in range(rounds):
             await asyncio.sleep(0)
-        if self.open.pop(task, None) is not None:
+        self._leaves(task)
+
+    def _leaves(self, task):
+        """A client goes away. Nobody learns whether a task that it submitted has begun anew."""
+        data = self.open.pop(task, None)
+        if data is not None:
             task.cancel()
+            request = r.decode_request(data)
+            if isinstance(request, r.SubmitTask):
+                self.checkpoints.pop(request.submission.task.task_id, None)
 
     # what processes do
 

@@ -28,6 +28,7 @@ from schedulemesh.core.agent.job_folders import (
     prune,
     task_folder,
 )
+from schedulemesh.core.agent.process_marks import JOB_MARK
 from schedulemesh.errors import JobFailedError, shown
 from schedulemesh.protocol.agents import JobStart
 from schedulemesh.protocol.job_command import JobCommand
@@ -58,6 +59,8 @@ _OF_ACTORS = (
 #: Variables that Ray changes in the processes of actors that take no CPUs or GPUs; a driver has those of its
 #: node.
 _OF_THE_NODE = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
+#: The module that Ray's job API asks for its address, and which says whose submissions they are.
+_SUBMISSIONS = "schedulemesh.core.agent.job_submissions"
 
 
 class JobRunner:
@@ -216,15 +219,17 @@ class JobRunner:
         runtime_env = dict(self._command.runtime_env)
         if self._job.working_dir:
             runtime_env["working_dir"] = self._job.working_dir
+        address = ray_address()
         own = {
-            "RAY_ADDRESS": ray_address(),
+            "RAY_ADDRESS": address,
+            "RAY_API_SERVER_ADDRESS": f"{_SUBMISSIONS}://{address}",
             "SCHEDULEMESH_ATTEMPT_DIR": str(self._attempt_folder),
             "SCHEDULEMESH_CHECKPOINT_DIR": str(self._checkpoints),
         }
         chosen = dict(runtime_env.get("env_vars") or {})
         base = driver_environment(os.environ, node_environment(), chosen)
         devices = self._devices.environment(base, chosen)
-        variables = job_variables(self._job, runtime_env)
+        variables = job_variables(self._job, runtime_env, self._command.keep_actors)
         return {**base, **devices, **variables, **own, **self._command.env}
 
     def _signal_those_who_asked(self) -> None:
@@ -283,9 +288,11 @@ def driver_environment(
     return passed_on
 
 
-def job_variables(job: JobStart, runtime_env: Mapping[str, Any]) -> dict[str, str]:
+def job_variables(
+    job: JobStart, runtime_env: Mapping[str, Any], keep_actors: Sequence[str] = ()
+) -> dict[str, str]:
     """The variables that say which job and attempt a driver is; Ray reads the first, and so the Ray jobs of
-    all drivers carry the job's metadata.
+    all drivers carry the job's metadata, and their workers its mark.
     """
     metadata = {
         "schedulemesh_scheduler": job.scheduler,
@@ -293,10 +300,16 @@ def job_variables(job: JobStart, runtime_env: Mapping[str, Any]) -> dict[str, st
         "schedulemesh_task": job.task_id,
         "schedulemesh_actor": job.owner,
     }
+    if keep_actors:
+        metadata["schedulemesh_keep_actors"] = json.dumps(keep_actors)
+    marks = {JOB_MARK: str(job.mark)} if job.mark else {}
     config: dict[str, Any] = {"metadata": metadata}
-    if runtime_env:
+    if env_vars := {**(runtime_env.get("env_vars") or {}), **marks}:
+        config["runtime_env"] = {**runtime_env, "env_vars": env_vars}
+    elif runtime_env:
         config["runtime_env"] = dict(runtime_env)
     return {
+        **marks,
         "RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps(config),
         "SCHEDULEMESH_TASK_ID": job.task_id,
         "SCHEDULEMESH_ATTEMPT": str(job.attempt),

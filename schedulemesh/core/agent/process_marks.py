@@ -6,6 +6,8 @@ an environment variable it survives a cleared environment, unlike the parent's i
 unlike a session ``setsid``; one system call reads it. Only a process that is not started by the agent at
 all (by a container engine, cron or systemd), that changes its user, or that sets this limit itself is
 not found. Linux only: elsewhere nothing is marked and nothing found.
+
+Ray's own workers of a job are started by Ray. They, and what they start, have the mark in their environment.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 from schedulemesh.runtime.backend import Process
@@ -30,6 +32,10 @@ _BASE, _BITS = 1 << 62, 61
 #: Seconds for the agent's own process, which Ray ends, to exit by itself: killed, it looks like a crash,
 #: and Ray warns the user's driver of it.
 GRACE_S = 0.25
+#: The variable with the mark of a job in the environment of its driver and of Ray's workers for it.
+JOB_MARK = "SCHEDULEMESH_JOB_MARK"
+#: Seconds for Ray's workers of a job to exit by themselves, which Ray has them do when the job has ended.
+WORKER_GRACE_S = 1.0
 #: Seconds after which processes that do not end are reported.
 PATIENCE_S = 5.0
 #: Seconds between two checks of ending processes; after so many checks all processes are listed again.
@@ -107,15 +113,45 @@ async def terminate(mark: int) -> tuple[int, ...]:
     The eldest is the agent's own process, which Ray ends at the same time; it is killed where that does
     not help, as when it is stopped.
     """
+    return await _end_all(lambda: marked(mark), GRACE_S, 1)
+
+
+async def terminate_workers(mark: int, staying: Collection[int]) -> tuple[int, ...]:
+    """End every process that has the mark of a job in its environment, but for these ids and their
+    descendants; returns the ids of those that have not ended in time.
+    """
+    return await _end_all(lambda: workers_of(mark, staying), WORKER_GRACE_S, None)
+
+
+def workers_of(mark: int, staying: Collection[int] = ()) -> list[Process]:
+    """The living processes of this user that were started with the mark of a job in their environment, but
+    for this one, and for these ids and their descendants; the eldest first.
+    """
+    if not _SUPPORTED:
+        return []
+    wanted = f"{JOB_MARK}={mark}".encode()
+    own = os.getpid()
+    pids = (int(entry) for entry in os.listdir("/proc") if entry.isdigit())  # noqa: PTH208
+    marked_pids = [pid for pid in pids if pid != own and wanted in _environment(pid)]
+    found = (living(pid) for pid in marked_pids if not _descends(pid, staying))
+    return sorted(process for process in found if process is not None)
+
+
+async def _end_all(
+    find: Callable[[], list[Process]], grace_s: float, spared: int | None
+) -> tuple[int, ...]:
+    """End the processes that are found again and again: the first so many, with None all of them, may exit by
+    themselves for a while. Returns the ids of those that have not ended in time.
+    """
     begun = time.monotonic()
     all_killed = False
-    while found := await _beside(mark):
+    while found := await asyncio.get_running_loop().run_in_executor(None, find):
         age = time.monotonic() - begun
         # Where this process has stood still, the time may be over before anything was killed.
         if all_killed and age > PATIENCE_S:
             return tuple(process.pid for process in found)
-        all_killed = age > GRACE_S
-        kill(found if all_killed else found[1:])
+        all_killed = age > grace_s
+        kill(found if all_killed else found[len(found) if spared is None else spared :])
         await _ended(found)
     return ()
 
@@ -138,9 +174,25 @@ async def _ended(processes: Iterable[Process]) -> None:
         await asyncio.sleep(_LOOK_S)
 
 
-async def _beside(mark: int) -> list[Process]:
-    """Run on a thread, because listing thousands of processes takes milliseconds."""
-    return await asyncio.get_running_loop().run_in_executor(None, marked, mark)
+def _environment(pid: int) -> list[bytes]:
+    """The environment that a process was started with; empty where it has ended, or is another user's."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+def _descends(pid: int, ancestors: Collection[int]) -> bool:
+    """Whether a process is one of these, or was started by one that was."""
+    while pid > 1 and ancestors:
+        if pid in ancestors:
+            return True
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return False
+        pid = int(stat.rpartition(")")[2].split()[1])
+    return False
 
 
 def _own_id(pid: int) -> int | None:

@@ -1,4 +1,4 @@
-"""Packs what a job is sent with: its runner, and the folder in which its driver runs.
+"""Packs what a job is sent with: its runner, the folder in which its driver runs, and its modules.
 
 Folders are walked by Ray's own packer, so that the same files are sent as by ``ray job submit``: links are
 followed, empty folders kept, and ``.gitignore``, ``.rayignore`` and ``excludes`` read as git reads them.
@@ -10,7 +10,7 @@ import io
 import json
 import os
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -21,20 +21,21 @@ from schedulemesh.core.agent.job_runner import JobRunner
 from schedulemesh.core.backend.ray_capabilities import visit_packed
 from schedulemesh.core.backend.ray_options import parse_options
 from schedulemesh.core.transport.user_code import ship_arguments, ship_class
-from schedulemesh.domain.agent import FOLDER_SUFFIXES
+from schedulemesh.domain.agent import FOLDER_SUFFIXES, MODULE_URI, PackedModule
 from schedulemesh.errors import InvalidRequestError, shown
 from schedulemesh.protocol.agents import key_of
-from schedulemesh.protocol.job_command import JobCommand, PackedFolder
+from schedulemesh.protocol.job_command import JobCommand, PackedFolder, Packer, Sent
 from schedulemesh.protocol.submissions import RunnerCode
 
 #: Bytes that are read and packed at once.
 _PART_BYTES = 1024 * 1024
 
 
-def packed_runner(command: JobCommand, folder: PackedFolder | None = None) -> RunnerCode:
-    """The runner of this driver command, with the folder in which it runs. Raises InvalidRequestError for a
-    runtime environment that Ray does not accept.
+def packed_runner(command: JobCommand, sent: Sent | None = None) -> RunnerCode:
+    """The runner of this driver command, with what is sent with it. Raises InvalidRequestError for a runtime
+    environment that Ray does not accept.
     """
+    sent = sent or Sent()
     # Nothing of the environment of the submitting process is for the driver.
     given = {"runtime_env": dict(command.runtime_env)} if command.runtime_env else None
     options = parse_options(given, {}, None, {}, "")
@@ -46,8 +47,14 @@ def packed_runner(command: JobCommand, folder: PackedFolder | None = None) -> Ru
         class_key=key_of(code),
         arguments_key=key_of(arguments),
         options=options.encoded,
-        blobs={key_of(code): code, key_of(arguments): arguments},
+        blobs={
+            key_of(code): code,
+            key_of(arguments): arguments,
+            **{module.key: data for module, data in sent.modules},
+        },
+        modules=tuple(module for module, _ in sent.modules),
     )
+    folder = sent.folder
     if folder is None:
         return runner
     key = key_of(folder.data)
@@ -77,16 +84,51 @@ def packed_folder(folder: Path, excludes: tuple[str, ...] = ()) -> PackedFolder:
             "runtime_env={'working_dir': ...}"
         )
     folder = folder.absolute()
+    names = {path: _name(path, folder) for path in _contents(folder, excludes)}
+    return PackedFolder(data=_zipped(folder, names), suffix=".zip")
+
+
+def packed_module(path: Path, excludes: tuple[str, ...] = ()) -> tuple[PackedModule, bytes]:
+    """A module, as Ray packs it: a folder with its own name, a file of Python code, or a wheel as it is.
+    Raises InvalidRequestError where it is none of these, or too large.
+    """
+    path = path.absolute()
+    if path.is_dir():
+        below = {file: f"{path.name}/{_name(file, path)}" for file in _contents(path, excludes)}
+        return _module(_zipped(path, below))
+    if path.is_file() and path.suffix == ".py":
+        return _module(_zipped(path, {path: path.name}))
+    if path.is_file() and path.suffix == ".whl":
+        _check_size(path, path.stat().st_size)
+        data = path.read_bytes()
+        # pip reads from its name what a wheel is.
+        return PackedModule(uri=f"{MODULE_URI}{path.name}", key=key_of(data)), data
+    raise InvalidRequestError(
+        f"runtime_env['py_modules'] has {shown(str(path))}, which is no folder, .py file or .whl file of "
+        "this machine"
+    )
+
+
+def _module(archive: bytes) -> tuple[PackedModule, bytes]:
+    key = key_of(archive)
+    return PackedModule(uri=f"{MODULE_URI}_ray_pkg_{key}.zip", key=key), archive
+
+
+PACKER = Packer(folder=packed_folder, module=packed_module)
+
+
+def _zipped(source: Path, names: Mapping[Path, str]) -> bytes:
+    """An archive of files and empty folders, by the names that they have in it."""
     buffer = io.BytesIO()
 
     def check() -> None:
-        _check_size(folder, buffer.tell())
+        _check_size(source, buffer.tell())
 
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for path in _contents(folder, excludes):
-            _add(archive, path, _name(path, folder), check)
+        for path, name in names.items():
+            _add(archive, path, name, check)
     check()
-    return PackedFolder(data=buffer.getvalue(), suffix=".zip")
+    return buffer.getvalue()
 
 
 def _archive(file: Path) -> PackedFolder:
@@ -100,10 +142,10 @@ def _archive(file: Path) -> PackedFolder:
 def _check_size(source: Path, size: int) -> None:
     if size > MAX_BLOB_BYTES:
         raise InvalidRequestError(
-            f"working_dir {str(source)!r} takes more than {MAX_BLOB_BYTES // 2**20} MB packed; leave out "
+            f"{str(source)!r} takes more than {MAX_BLOB_BYTES // 2**20} MB packed; leave out "
             "what the driver does not need with a .gitignore, a .rayignore or runtime_env={'excludes': "
             "[...]}, or put it where all nodes find it: a shared file system, or a URI as runtime_env's "
-            "working_dir"
+            "working_dir or py_modules"
         )
 
 
@@ -114,7 +156,7 @@ def _contents(folder: Path, excludes: Sequence[str]) -> list[Path]:
     def visit(path: Path) -> None:
         if path.is_symlink() and path.is_dir() and _leads_back(path):
             raise InvalidRequestError(
-                f"working_dir has {_name(path, folder)!r}, a link to a folder that it lies in; leave "
+                f"{str(folder)!r} has {_name(path, folder)!r}, a link to a folder that it lies in; leave "
                 "it out with runtime_env={'excludes': [...]}"
             )
         if path.is_file() or (path.is_dir() and path != folder and not any(path.iterdir())):
@@ -125,9 +167,7 @@ def _contents(folder: Path, excludes: Sequence[str]) -> list[Path]:
     except InvalidRequestError:
         raise
     except (OSError, ValueError) as error:
-        raise InvalidRequestError(
-            f"working_dir {str(folder)!r} cannot be packed: {error}"
-        ) from error
+        raise InvalidRequestError(f"{str(folder)!r} cannot be packed: {error}") from error
     return sorted(found)
 
 
@@ -153,7 +193,7 @@ def _add(archive: zipfile.ZipFile, path: Path, name: str, check: Callable[[], No
                 check()
     except OSError as error:
         raise InvalidRequestError(
-            f"working_dir has {name!r}, which cannot be read ({error.strerror}); make it readable, or leave "
+            f"the folder has {name!r}, which cannot be read ({error.strerror}); make it readable, or leave "
             "it out with runtime_env={'excludes': [...]}"
         ) from error
 
@@ -165,7 +205,7 @@ def _name(path: Path, folder: Path) -> str:
         name.encode()
     except UnicodeEncodeError:
         raise InvalidRequestError(
-            f"working_dir has {os.fsencode(name)!r}, a name that is no UTF-8, which no archive can have; "
+            f"the folder has {os.fsencode(name)!r}, a name that is no UTF-8, which no archive can have; "
             "rename it, or leave it out with runtime_env={'excludes': [...]}"
         ) from None
     return name

@@ -10,7 +10,12 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from schedulemesh.core.agent.job_folders import job_folder, read_log
-from schedulemesh.core.agent.process_marks import kill, left_behind, terminate
+from schedulemesh.core.agent.process_marks import (
+    kill,
+    left_behind,
+    terminate,
+    terminate_workers,
+)
 from schedulemesh.core.backend.ray_errors import translated
 from schedulemesh.protocol.job_logs import JobKey, LogPiece
 from schedulemesh.runtime.backend import Process
@@ -22,6 +27,10 @@ class OwnNodeCleaner:
     async def terminate(self, mark: int) -> tuple[int, ...]:
         """See process_marks.terminate."""
         return await terminate(mark)
+
+    async def terminate_workers(self, mark: int, staying: Sequence[int]) -> tuple[int, ...]:
+        """See process_marks.terminate_workers."""
+        return await terminate_workers(mark, staying)
 
     async def left_behind(self, hosts: Mapping[int, int]) -> dict[int, list[Process]]:
         """See process_marks.left_behind."""
@@ -56,6 +65,11 @@ class RemoteNodeCleaner:
     async def terminate(self, mark: int) -> tuple[int, ...]:
         """See process_marks.terminate."""
         left: tuple[int, ...] = await self._call("terminate", mark)
+        return left
+
+    async def terminate_workers(self, mark: int, staying: Sequence[int]) -> tuple[int, ...]:
+        """See process_marks.terminate_workers."""
+        left: tuple[int, ...] = await self._call("terminate_workers", mark, list(staying))
         return left
 
     async def left_behind(self, hosts: Mapping[int, int]) -> dict[int, list[Process]]:

@@ -24,7 +24,7 @@ from schedulemesh.core.backend.node_cleaner import OwnNodeCleaner, RemoteNodeCle
 from schedulemesh.core.backend.ray_deaths import death_of, deaths_of
 from schedulemesh.core.backend.ray_errors import refused, translated
 from schedulemesh.core.backend.ray_groups import RayGroups, scheduling_strategy_of
-from schedulemesh.core.backend.ray_jobs import end_jobs, publish_folder
+from schedulemesh.core.backend.ray_jobs import end_jobs, publish_folder, publish_package
 from schedulemesh.core.backend.ray_metrics import RayMetrics
 from schedulemesh.core.backend.ray_options import SELECTORS
 from schedulemesh.core.backend.ray_resources import labels_of, ray_amounts, resources_of
@@ -40,6 +40,7 @@ from schedulemesh.runtime.backend import (
     BackendTimeoutError,
     BundleSlot,
     Handle,
+    JobRemains,
     NodeCleaner,
     NodeView,
     Refs,
@@ -222,7 +223,11 @@ class RayBackend(RayGroups):
         except (RuntimeError, ValueError) as error:
             raise BackendError(f"its working directory cannot be handed to Ray: {error}") from error
 
-    async def end_jobs(self, owner: str) -> int:
+    async def publish_package(self, uri: str, archive: bytes) -> None:
+        """See Backend."""
+        await _in_thread(publish_package, uri, archive)
+
+    async def end_jobs(self, owner: str) -> JobRemains:
         """See Backend."""
         return await _in_thread(end_jobs, owner)
 

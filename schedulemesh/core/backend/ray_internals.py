@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray import ActorID
+from ray import ActorID, JobID
 from ray._private.gcs_utils import create_gcs_channel
 from ray._private.internal_api import node_stats
 from ray.core.generated import gcs_pb2, gcs_service_pb2
@@ -195,12 +195,13 @@ def group_members(ray_id: str) -> list[GroupMember]:
     return list(found.values())
 
 
-def actor_entries(states: Iterable[str]) -> Iterator[bytes]:
-    """The entries of Ray's actor table with these states, one state after the other. With any state there
-    would be dead ones among them, of which Ray keeps 100,000: half a second for each 20,000.
+def actor_entries(states: Iterable[str], job_id: JobID | None = None) -> Iterator[bytes]:
+    """The entries of Ray's actor table with these states, one state after the other, of all jobs or of one.
+    With any state there would be dead ones among them, of which Ray keeps 100,000: half a second for each
+    20,000.
     """
     for state in states:
-        yield from _accessor().get_actor_table(None, state)
+        yield from _accessor().get_actor_table(job_id, state)
 
 
 def group_entries(part: bytes = b"") -> list[bytes]:
@@ -235,11 +236,13 @@ def submission_actor(submission_id: str) -> str:
 
 
 @functools.lru_cache(maxsize=1_000)
-def submission_command(submission_id: str) -> str:
-    """The command of a submission; empty: it is not known."""
+def submission_info(submission_id: str) -> Mapping[str, Any]:
+    """What Ray has stored of a submission, such as its ``entrypoint`` and ``metadata``, which do not change;
+    empty: it is not known.
+    """
     key = f"_ray_internal_job_info_{submission_id}"
     data = internal_kv._internal_kv_get(key.encode(), namespace=b"job")
-    return "" if data is None else str(json.loads(data).get("entrypoint", ""))
+    return {} if data is None else dict(json.loads(data))
 
 
 def end_actors(actor_ids: Iterable[str]) -> None:

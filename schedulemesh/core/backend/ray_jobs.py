@@ -6,7 +6,12 @@ Each function may block for some milliseconds.
 
 from __future__ import annotations
 
+import contextlib
+import json
+from collections.abc import Iterable, Iterator
+
 import ray
+from ray import JobID
 from ray._private.runtime_env import packaging
 from ray.core.generated import gcs_pb2
 from ray.util.placement_group import PlacementGroup
@@ -21,11 +26,17 @@ from schedulemesh.core.backend.ray_internals import (
     group_entries,
     job_entries,
     submission_actor,
+    submission_id_of,
+    submission_info,
 )
 from schedulemesh.protocol.agents import DEVICES_NAMESPACE
+from schedulemesh.runtime.backend import JobRemains
 
 #: The key in the metadata of a Ray job that names its owner.
 OWNER = "schedulemesh_actor"
+#: The key in that metadata of the detached actors that stay when the job ends: a list of NAMESPACE/NAME as
+#: JSON.
+KEEP_ACTORS = "schedulemesh_keep_actors"
 #: Namespace and name of actors of which Ray's libraries have one for the whole cluster. The first job that
 #: uses the library creates it, detached, and others use it as well, so it does not end with that job.
 SHARED_ACTORS = frozenset(
@@ -46,47 +57,108 @@ def publish_folder(key: str, suffix: str, archive: bytes) -> str:
     minutes without that.
     """
     uri = f"gcs://_ray_pkg_{key}{suffix}"
-    packaging.pin_runtime_env_uri(uri)
-    if not packaging.package_exists(uri):
-        packaging.upload_package_to_gcs(uri, archive)
+    publish_package(uri, archive)
     return uri
 
 
-def end_jobs(owner: str) -> int:
+def publish_package(uri: str, archive: bytes) -> None:
+    """See Backend.publish_package."""
+    packaging.pin_runtime_env_uri(uri)
+    if not packaging.package_exists(uri):
+        packaging.upload_package_to_gcs(uri, archive)
+
+
+def end_jobs(owner: str) -> JobRemains:
     """See Backend.end_jobs."""
     jobs = [job for job in map(gcs_pb2.JobTableData.FromString, job_entries())
             if owner in (job.config.metadata.get(OWNER), job.job_id.hex())]  # fmt: skip
+    submissions = _submissions_of(owner)
     held = _named(owner, DEVICES_NAMESPACE)
-    for submission_id in {owner, *(job.config.metadata.get(SUBMISSION, owner) for job in jobs)}:
+    adopted = (job.config.metadata.get(SUBMISSION) for job in jobs if job.job_id.hex() == owner)
+    for submission_id in {owner, *filter(None, adopted)}:
         held |= _named(submission_actor(submission_id), SUBMISSIONS)
-    if not jobs and not held:
-        return 0
+    if not jobs and not held and not submissions:
+        return JobRemains()
+    for name in submissions:
+        _stop_submission(name)
     job_ids = {job.job_id for job in jobs}
-    actors, groups = _living_actors(job_ids) | held, _groups_of(job_ids)
-    end_actors(actors)
+    kept = _kept_actors(job.config.metadata.get(KEEP_ACTORS, "") for job in jobs)
+    living = {data.actor_id: data for data in _actors(LIVING_STATES) if data.job_id in job_ids}
+    staying = [data for data in living.values() if _stays(data, kept)]
+    actors = held | living.keys() - {data.actor_id for data in staying}
+    groups = _groups_of(job_ids)
+    end_actors(actor_id.hex() for actor_id in actors)
     for group_id in groups:
         remove_settled(PlacementGroup(ray.PlacementGroupID(group_id)))
-    return len(actors) + len(groups) + sum(not job.is_dead for job in jobs)
+    dead = [data for job_id in job_ids for data in _actors(["DEAD"], JobID(job_id))]
+    return JobRemains(
+        living=len(submissions) + len(actors) + len(groups) + sum(not job.is_dead for job in jobs),
+        node_ids=frozenset(_node_of(data) for data in (*living.values(), *dead)) - {""},
+        staying=_by_node(staying),
+    )
 
 
-def _named(name: str, namespace: str) -> set[str]:
+def _named(name: str, namespace: str) -> set[bytes]:
     """The id of the actor with this name, if there is one."""
     try:
         handle = ray.get_actor(name, namespace=namespace)
     except ValueError:
         return set()
-    return {handle._actor_id.hex()}  # noqa: SLF001  # Ray has no public name for it
+    return {handle._actor_id.binary()}  # noqa: SLF001  # Ray has no public name for it
 
 
-def _living_actors(job_ids: set[bytes]) -> set[str]:
-    found = map(gcs_pb2.ActorTableData.FromString, actor_entries(LIVING_STATES))
-    return {data.actor_id.hex() for data in found if data.job_id in job_ids and not _shared(data)}
+def _stop_submission(actor_name: str) -> None:
+    """Have an actor that runs a submission end its command and itself, as ``ray job stop`` does: killed, it
+    would leave the command.
+    """
+    with contextlib.suppress(ValueError):  # it has ended meanwhile
+        ray.get_actor(actor_name, namespace=SUBMISSIONS).stop.remote()
 
 
-def _shared(data: gcs_pb2.ActorTableData) -> bool:
-    """Whether an actor serves all jobs. One that holds resources is never taken for that."""
+def _submissions_of(owner: str) -> set[str]:
+    """The names of the actors that run what the jobs of an owner have submitted with Ray's job API."""
+    return {
+        data.name
+        for data in _actors(LIVING_STATES, part=SUBMISSIONS.encode())
+        if (submission_id := submission_id_of(data.ray_namespace, data.name))
+        and (submission_info(submission_id).get("metadata") or {}).get(OWNER) == owner
+    }
+
+
+def _actors(
+    states: Iterable[str], job_id: JobID | None = None, part: bytes = b""
+) -> Iterator[gcs_pb2.ActorTableData]:
+    """The actors with these states; those of one job, and those whose entries contain these bytes."""
+    for entry in actor_entries(states, job_id):
+        if part in entry:
+            yield gcs_pb2.ActorTableData.FromString(entry)
+
+
+def _kept_actors(metadata: Iterable[str]) -> set[tuple[str, str]]:
+    """Namespace and name of the actors that stay, as the metadata of jobs say."""
+    listed = [actor for value in metadata if value for actor in json.loads(value)]
+    return {(namespace, name) for namespace, _, name in (a.partition("/") for a in listed)}
+
+
+def _stays(data: gcs_pb2.ActorTableData, kept: set[tuple[str, str]]) -> bool:
+    """Whether an actor stays when its job ends: it was asked for, or serves all jobs. One that holds
+    resources is never taken for the latter.
+    """
+    address = (data.ray_namespace, data.name)
     held = any(name in data.required_resources for name in ("CPU", "GPU", "memory"))
-    return not held and (data.ray_namespace, data.name) in SHARED_ACTORS
+    return (data.is_detached and address in kept) or (not held and address in SHARED_ACTORS)
+
+
+def _node_of(data: gcs_pb2.ActorTableData) -> str:
+    """The node of an actor; empty: it has none."""
+    return data.address.node_id.hex() if data.address.node_id.strip(b"\xff") else ""
+
+
+def _by_node(actors: Iterable[gcs_pb2.ActorTableData]) -> dict[str, tuple[int, ...]]:
+    found: dict[str, tuple[int, ...]] = {}
+    for data in actors:
+        found[_node_of(data)] = (*found.get(_node_of(data), ()), data.pid)
+    return found
 
 
 def _groups_of(job_ids: set[bytes]) -> list[bytes]:

@@ -15,8 +15,8 @@ from schedulemesh.core.backend.ray_internals import (
     job_entries,
     queued_requests,
     shape_of,
-    submission_command,
     submission_id_of,
+    submission_info,
 )
 from schedulemesh.core.backend.ray_resources import resources_of
 from schedulemesh.core.backend.ray_tasks import waiting_tasks
@@ -134,13 +134,14 @@ def submission_of(entry: bytes) -> RayJob | None:
     submission_id = submission_id_of(data.ray_namespace, data.name)
     if not submission_id or not data.address.node_id:
         return None
+    info = submission_info(submission_id)
     return RayJob(
         job_id=submission_id,
         namespace=data.ray_namespace,
-        metadata={SUBMISSION: submission_id},
+        metadata={**(info.get("metadata") or {}), SUBMISSION: submission_id},
         driver_node_id=data.address.node_id.hex(),
         driver_pid=data.pid,
-        entrypoint=submission_command(submission_id),
+        entrypoint=str(info.get("entrypoint", "")),
         started_at=data.start_time / 1000,
         ended=False,
     )

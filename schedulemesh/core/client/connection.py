@@ -6,7 +6,8 @@ import functools
 import logging
 import platform
 import time
-from typing import Literal, Union, cast
+from collections.abc import Mapping
+from typing import Any, Literal, Union, cast
 
 import msgspec
 import ray
@@ -15,6 +16,7 @@ from ray.exceptions import ActorDiedError, ActorUnschedulableError, RayActorErro
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from schedulemesh.config.settings import PROTOCOL_VERSION, SchedulerSettings
+from schedulemesh.core.agent.process_marks import JOB_MARK
 from schedulemesh.core.backend.supervisor_actor import Supervisor
 from schedulemesh.core.client.contradictions import refuse_contradictions, without_password
 from schedulemesh.core.client.credentials import NewToken, credential_of, forget_token, token_of
@@ -89,7 +91,7 @@ class Connection:
         context = ray.get_runtime_context()
         return Caller(
             namespace=context.namespace,
-            runtime_env=dict(context.runtime_env),
+            runtime_env=_without_mark(context.runtime_env),
             owner=self.hello.owner,
             task_id=self._task_id,
         )
@@ -376,6 +378,16 @@ def _gone(name: str, error: RayActorError) -> str:
         )
     message = str(error).strip().partition("\n")[0]
     return f"scheduler {name!r} cannot be reached at the moment: {message}"
+
+
+def _without_mark(runtime_env: Mapping[str, Any]) -> dict[str, Any]:
+    """The runtime environment of a driver for the agents that it starts: without the mark of its job, which
+    they may outlive.
+    """
+    own = dict(runtime_env)
+    if "env_vars" in own:
+        own["env_vars"] = {k: v for k, v in own["env_vars"].items() if k != JOB_MARK}
+    return {name: value for name, value in own.items() if name != "env_vars" or value}
 
 
 def _without_traceback(error: SchedulerUnavailableError) -> SchedulerUnavailableError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from schedulemesh.core.backend.job_packing import packed_folder, packed_runner
+from schedulemesh.core.backend.job_packing import PACKER, packed_runner
 from schedulemesh.core.client.task_request import Caller, Submission, parent_of, submitter
 from schedulemesh.protocol.job_command import parse_command
 from schedulemesh.protocol.submissions import job_request
@@ -13,6 +13,6 @@ from schedulemesh.protocol.submissions import job_request
 def job_submission(caller: Caller, given: Mapping[str, object]) -> Submission:
     """The submission of a job from the arguments of ``submit_job``, by name. Raises InvalidRequestError."""
     by = submitter(caller, parent_of(caller, given))
-    command, folder = parse_command(given, packed_folder)
-    request = job_request(given, by, packed_runner(command, folder))
+    command, sent = parse_command(given, PACKER)
+    request = job_request(given, by, packed_runner(command, sent))
     return Submission(request=request, refs=([], []))

@@ -156,6 +156,8 @@ class JobFields(TypedDict, total=False):
     grace_s: float | None
     #: "warn" or "end": what happens where it holds more in Ray than it claims; None: as the policy says.
     over_claim: str | None
+    #: Detached actors that stay when it ends, each as NAMESPACE/NAME.
+    keep_actors: Sequence[str] | None
 
 
 class AdoptionFields(TypedDict, total=False):

@@ -218,7 +218,8 @@ def referenced(state: MeshState) -> frozenset[str]:
     for handlers in state.handlers.values():
         keys |= {handlers.preserver_key, handlers.restorer_key}
     keys.update(key for spec in specs for key in (spec.class_key, spec.arguments_key))
-    keys.update(spec.job.folder_key for spec in specs if spec.job is not None)
+    for job in (spec.job for spec in specs if spec.job is not None):
+        keys |= {job.folder_key, *(module.key for module in job.modules)}
     keys.update(
         key
         for spec in specs
