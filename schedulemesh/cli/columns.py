@@ -14,20 +14,24 @@ def wide(heading: str, key: str, show: Callable[[Any], str] = text) -> Column:
     return Column(heading=heading, key=key, show=show, wide=True)
 
 
+def priority(value: float) -> str:
+    """A priority in few digits."""
+    return f"{value:.6g}"
+
+
 def _count(value: Sequence[object] | None) -> str:
     return str(len(value or ()))
 
 
-def _note(task: Row) -> str:
-    """What else an operator wants to know of a queued task."""
-    evicted = task["preemptions"]
-    never = task["cannot_start"]
-    said = (
-        "held" if task["held"] else "",
+def waits_because(task: Row) -> str:
+    """Why a task waits or has ended so, with what is short, and how often it was evicted."""
+    evicted = task.get("preemptions")
+    parts = (
+        task.get("reason"),
+        f"{amounts(task['short'])} short" if task.get("short") else "",
         f"evicted {evicted}x" if evicted else "",
-        f"cannot start: {never}" if never else "",
     )
-    return ", ".join(filter(None, said))
+    return ", ".join(filter(None, parts))
 
 
 def _expected(task: Row) -> str:
@@ -44,6 +48,9 @@ def _used(usage: Row | None) -> str:
     gpu = usage["gpu_utilization"]
     return said if gpu is None else f"{said}, {gpu:.0f} % gpu"
 
+
+#: As wide as the longest code that is often given, with a comma, so that it can be copied.
+REASON = Column(heading="reason", key="", show=waits_because, least=25)
 
 POOLS = (
     Column(heading="pool", key="name"),
@@ -92,10 +99,13 @@ JOBS = (
     Column(heading="job", key="task_id"),
     Column(heading="owner", key="owner"),
     Column(heading="pool", key="pool_name"),
-    Column(heading="priority", key="priority", show=number, right=True),
+    Column(heading="prio", key="priority", show=priority, right=True),
     Column(heading="state", key="state"),
-    Column(heading="attempt", key="attempt", right=True),
     Column(heading="claim", key="resources", show=amounts),
+    Column(heading="waits", key="waiting_time", show=duration, right=True),
+    Column(heading="runs", key="running_time", show=duration, right=True),
+    REASON,
+    wide("attempt", "attempt"),
     wide("uses", "used", amounts),
     wide("beyond claim", "beyond_claim", amounts),
     wide("agent", "agent_name"),
@@ -111,9 +121,11 @@ QUEUE = (
     Column(heading="#", key="position", right=True),
     Column(heading="task", key="task_id"),
     Column(heading="owner", key="owner"),
-    Column(heading="prio", key="priority", show=lambda value: f"{value:.6g}", right=True),
+    Column(heading="prio", key="priority", show=priority, right=True),
+    Column(heading="asks", key="resources", show=amounts),
     Column(heading="waits", key="waiting_time", show=duration, right=True),
-    Column(heading="note", key="", show=_note),
+    REASON,
+    wide("held", "held"),
     wide("runs for", "", _expected),
     wide("reserved start", "reserved_start", local_time),
     wide("queued", "queued_at", local_time),

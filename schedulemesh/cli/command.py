@@ -118,6 +118,15 @@ class Select:
             help="Only rows with this label; LABEL!=VALUE: without it. Repeatable.",
         ),
     ] = None
+    sort: Annotated[
+        str | None,
+        typer.Option("--sort", metavar="KEY", help="Sort by this value; -KEY: the largest first."),
+    ] = None
+
+    @property
+    def everything(self) -> bool:
+        """Whether all rows have to be looked at."""
+        return bool(self.filters or self.labels or self.sort)
 
 
 #: A moment in the past; see ``texts.moment``.

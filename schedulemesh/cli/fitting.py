@@ -1,8 +1,11 @@
-"""Fits a table of figures into the width of a terminal, so that neither figures nor words are broken."""
+"""Fits a table into the width of a terminal, so that neither figures nor, where there is room, words are
+broken.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from schedulemesh.cli.rows import Column, Listing
@@ -11,6 +14,12 @@ from schedulemesh.cli.rows import Column, Listing
 GAP = 2
 #: Characters of a name that stay in one line.
 _NAME = 24
+#: Characters of a line, at least, in a column of texts.
+_NARROWEST = 6
+#: More characters than a line has: a column of figures.
+_UNBROKEN = 10_000
+#: Where a line may end, the best first: at a space; after a sign within a word; between two words.
+_BREAKS = (re.compile(r"\S+\s*"), re.compile(r"[^,;/=:._-]*[,;/=:._-]*"))
 
 
 def fitted(listing: Listing, width: int) -> Listing:
@@ -28,11 +37,61 @@ def fitted(listing: Listing, width: int) -> Listing:
         last = max(column.drop for column in columns)
         left_out += [column for column in columns if column.drop == last]
         columns = [column for column in columns if column.drop != last]
-    for column in columns:
-        if missing() > 0 and not column.right:
-            least[id(column)] -= min(missing(), least[id(column)] - _word(column.heading))
+    for limits in _limits(columns, listing):
+        _narrow(columns, least, limits, missing())
     notes = (*listing.notes, *_remark(left_out))
     return replace(listing, columns=_widened(columns, listing, least, -missing()), notes=notes)
+
+
+def _limits(columns: Sequence[Column], listing: Listing) -> Iterator[dict[int, int]]:
+    """How narrow columns of texts may get: first without broken words, then with words that are broken after
+    signs, then with words that are broken anywhere.
+    """
+    texts = [column for column in columns if not column.right]
+    for pattern in _BREAKS:
+        yield {id(c): max(_floor(c), _longest_part(c, listing, pattern)) for c in texts}
+    yield {id(c): max(_floor(c), _NARROWEST) for c in texts}
+
+
+def _floor(column: Column) -> int:
+    return max(_word(column.heading), column.least)
+
+
+def _longest_part(column: Column, listing: Listing, pattern: re.Pattern[str]) -> int:
+    parts = (part for row in listing.rows for part in pattern.findall(column.cell(row)))
+    return max((_cells(part.rstrip()) for part in parts), default=0)
+
+
+def _narrow(
+    columns: Sequence[Column], widths: dict[int, int], limits: dict[int, int], missing: int
+) -> None:
+    """Take what is missing from the columns above their limits, always from the widest."""
+    while missing > 0:
+        wide = [c for c in columns if widths[id(c)] > limits.get(id(c), _UNBROKEN)]
+        if not wide:
+            return
+        widths[id(max(wide, key=lambda column: widths[id(column)]))] -= 1
+        missing -= 1
+
+
+def folded(text: str, width: int) -> str:
+    """The text in lines of a width: broken at spaces, else after signs within a word, else anywhere."""
+    return "\n".join(line for given in text.split("\n") for line in _lines(given, width, _BREAKS))
+
+
+def _lines(text: str, width: int, breaks: Sequence[re.Pattern[str]]) -> Iterator[str]:
+    line = ""
+    for part in breaks[0].findall(text) if breaks else text:
+        if line and _cells((line + part).rstrip()) > width:
+            yield line.rstrip()
+            line = ""
+        if breaks and _cells(part.rstrip()) > width:
+            *before, line = _lines(part, width, breaks[1:])
+            yield from before
+            line += part[len(part.rstrip()) :]
+        else:
+            line += part
+    yield line.rstrip()
 
 
 def _widened(
@@ -52,7 +111,9 @@ def _least(column: Column, listing: Listing) -> int:
     """The cells that the longest of its words and figures takes."""
     cells = [_cells(column.cell(row)) for row in listing.rows]
     longest = max(cells, default=0)
-    return max(_word(column.heading), longest if column.right else min(longest, _NAME))
+    if not column.right:
+        longest = min(longest, max(_NAME, column.least))
+    return max(_word(column.heading), longest)
 
 
 def _word(heading: str) -> int:

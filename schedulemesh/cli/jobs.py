@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -258,13 +258,22 @@ def logs(
 
 
 def _print_log(
-    gateway: Gateway, task_id: str, attempt: int | None, *, follow: bool, tail: int | None
+    gateway: Gateway,
+    task_id: str,
+    attempt: int | None,
+    *,
+    follow: bool,
+    tail: int | None,
+    seen: Callable[[str], None] = lambda _state: None,
 ) -> None:
+    """Print the log of a job; ``seen`` is called with its state at each look."""
     from schedulemesh.protocol.answers import JobLog
     from schedulemesh.protocol.log_reader import log_pieces
 
     def ask(request: ReadJobLog) -> JobLog:
-        return gateway.ask(request, JobLog)
+        answer = gateway.ask(request, JobLog)
+        seen(answer.state)
+        return answer
 
     for piece in log_pieces(ask, task_id, attempt, follow=follow, tail=tail):
         sys.stdout.buffer.write(piece)
@@ -295,12 +304,14 @@ def _submit(gateway: Gateway, target: Target, given: dict[str, object]) -> None:
 
 def _awaited(gateway: Gateway, name: str, *, follow: bool) -> int:
     """The exit code of a job's driver, once that has ended. ``follow``: print what it writes until then."""
-    from schedulemesh.cli.job_ends import exit_code
+    from schedulemesh.cli.job_ends import QueueNotes, exit_code
 
+    notes = QueueNotes(gateway, name)
     try:
+        notes.until_started()
         if follow:
-            _print_log(gateway, name, None, follow=True, tail=None)
-        return exit_code(gateway, name)
+            _print_log(gateway, name, None, follow=True, tail=None, seen=notes.seen)
+        return exit_code(gateway, name, notes.until_started)
     except KeyboardInterrupt:
         note(
             f"job {name!r} is not ended by this; `schedulemesh logs {name} --follow` shows what it writes, "

@@ -118,6 +118,7 @@ def _emit_part(listing: Listing, output: Output, *, first: bool) -> None:
         case Format.TABLE | Format.WIDE:
             wide = output.output is Format.WIDE
             if listing.rows:
+                listing = listing if wide else _fitted(listing)
                 _print([_table(listing, wide=wide, heading=first)], wide=wide)
         case _:
             emit(listing, View(output=output.output, watch=True))
@@ -205,8 +206,8 @@ def _print_tables(found: Found, output: Output) -> None:
 
 
 def _fitted(listing: Listing) -> Listing:
-    """A table of figures as it fits into the terminal; longer tables have no width."""
-    if len(listing.rows) >= _MANY or not any(column.drop for column in listing.columns):
+    """A table as it fits into the terminal; longer tables have no width."""
+    if len(listing.rows) >= _MANY:
         return listing
     from schedulemesh.cli.fitting import fitted
 
@@ -250,7 +251,8 @@ def _print(parts: Sequence[RenderableType], *, wide: bool) -> None:
 def _parts(found: Found, *, wide: bool) -> list[RenderableType | None]:
     if isinstance(found, Listing):
         return [_table(found, wide=wide) if found.rows else None]
-    tables = [_table(listing, wide=wide, titled=True) for listing in found.listings if listing.rows]
+    listings = [listing if wide else _fitted(listing) for listing in found.listings if listing.rows]
+    tables = [_table(listing, wide=wide, titled=True) for listing in listings]
     return [_facts(found), *tables]
 
 
@@ -282,12 +284,17 @@ def _table(
             width=column.width,
         )
     for row in listing.rows:
-        table.add_row(*(Text(cell) for cell in _cells(columns, row)))
+        table.add_row(*(Text(_cell(column, row)) for column in columns))
     return table
 
 
-def _cells(columns: Sequence[Column], row: Row) -> list[str]:
-    return [column.cell(row) for column in columns]
+def _cell(column: Column, row: Row) -> str:
+    """The text of a cell, in lines of the column's width where it has one."""
+    if column.width is None:
+        return column.cell(row)
+    from schedulemesh.cli.fitting import folded
+
+    return folded(column.cell(row), column.width)
 
 
 def _facts(record: Record) -> RenderableType:

@@ -14,6 +14,9 @@ from schedulemesh.cli.rows import Listing
 
 app = typer.Typer()
 
+#: Tasks of each pool that are shown where nothing else is asked for.
+_SHOWN = 20
+
 
 @command(app, "queue")
 def show_queue(
@@ -22,16 +25,22 @@ def show_queue(
     select: Select,
     pool: Annotated[str | None, typer.Option(help="Only this pool's queue.")] = None,
     limit: Annotated[
-        int, typer.Option(min=0, help="How many tasks of each pool are shown; 0: all.")
-    ] = 20,
+        int | None,
+        typer.Option(
+            min=0,
+            help="How many tasks of each pool are looked at; 0: all. Else 20, or all with -f, -l or --sort.",
+        ),
+    ] = None,
     after: Annotated[
         int, typer.Option(min=0, help="Only tasks behind this position: the next page.")
     ] = 0,
 ) -> None:
-    """Show the tasks that wait, in the order in which they will start."""
+    """Show the tasks that wait in their order, what each asks for, and why it waits."""
     from schedulemesh.protocol.answers import QueueListed
     from schedulemesh.protocol.queue_requests import ListQueue
 
+    if limit is None:
+        limit = 0 if select.everything else _SHOWN
     request = ListQueue(pool_name=pool, limit=limit or None, after=after)
 
     def look(gateway: Any) -> Listing:

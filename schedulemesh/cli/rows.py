@@ -33,6 +33,8 @@ class Column:
     drop: int = 0
     #: Characters of its lines; None: as many as there is room for.
     width: int | None = None
+    #: Characters that its lines keep where other columns can be narrowed instead.
+    least: int = 0
 
     def cell(self, row: Row) -> str:
         """The text of its cell in a row."""
@@ -88,7 +90,19 @@ def selected(listing: Listing, select: Select) -> Listing:
     for given in select.labels or ():
         key, wanted, equal = _parts(given, "-l")
         rows = [row for row in rows if ((row.get("labels") or {}).get(key) == wanted) == equal]
+    if select.sort:
+        at = _key_of(listing, select.sort.removeprefix("-"))
+        rows.sort(key=lambda row: _place(value_at(row, at)), reverse=select.sort.startswith("-"))
     return replace(listing, rows=rows)
+
+
+def _place(value: Any) -> tuple[int, float, str]:
+    """Where a value comes among others: missing ones first, then numbers, then texts."""
+    if value is None:
+        return (0, 0.0, "")
+    if isinstance(value, (bool, int, float)):
+        return (1, float(value), "")
+    return (2, 0.0, text(value))
 
 
 def _parts(given: str, option: str) -> tuple[str, str, bool]:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from schedulemesh.cli.columns import REASON, priority
 from schedulemesh.cli.command import Target, View, command
 from schedulemesh.cli.output import show
 from schedulemesh.cli.rows import Column, Listing, Record, Row
-from schedulemesh.cli.texts import amounts, data, duration, number
+from schedulemesh.cli.texts import amounts, data, duration
 
 if TYPE_CHECKING:
     from schedulemesh.cli.gateway import Gateway
@@ -43,18 +44,20 @@ _RUNNING = (
     Column(heading="task", key="task_id"),
     Column(heading="owner", key="owner"),
     Column(heading="pool", key="pool_name"),
-    Column(heading="prio", key="priority", show=number, right=True),
+    Column(heading="prio", key="priority", show=priority, right=True),
     Column(heading="holds", key="holds", show=amounts),
     Column(heading="for", key="running_s", show=duration, right=True),
     Column(heading="metrics", key="last_metrics", show=_metrics),
 )
 _WAITING = (
+    Column(heading="pool", key="pool_name"),
+    Column(heading="#", key="position", right=True),
     Column(heading="task", key="task_id"),
     Column(heading="owner", key="owner"),
-    Column(heading="pool", key="pool_name"),
-    Column(heading="prio", key="priority", show=number, right=True),
-    Column(heading="#", key="position", right=True),
+    Column(heading="prio", key="priority", show=priority, right=True),
+    Column(heading="asks", key="resources", show=amounts),
     Column(heading="waits", key="waiting_time", show=duration, right=True),
+    REASON,
 )
 
 

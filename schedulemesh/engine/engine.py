@@ -16,6 +16,7 @@ from schedulemesh.engine.admission import queue
 from schedulemesh.engine.admission.decide import submit
 from schedulemesh.engine.admission.pending import hand_on
 from schedulemesh.engine.explanation.task import explain
+from schedulemesh.engine.explanation.waiting import ExplainedReasons, WaitCauses
 from schedulemesh.engine.lifecycle import agents as lifecycle
 from schedulemesh.engine.lifecycle import eviction, task_ends
 from schedulemesh.engine.lifecycle.audit import change_answered, change_received
@@ -106,6 +107,7 @@ class Engine:
         self.strategies = strategies or Strategies(node_strategy)
         #: Whether a step failed after it had made something true, so that the state holds half of it.
         self.torn = False
+        self._explained = ExplainedReasons()
         self._handlers: dict[
             type[Stimulus], Callable[[Transaction, s.AnyStimulus], RequestOutcome | None]
         ] = {}
@@ -202,7 +204,14 @@ class Engine:
 
     def explain(self, task_id: str, now: float) -> Explanation | Refused:
         """Why a task waits, where it runs or how it ended; changes nothing. Refused: it is not on record."""
-        return explain(self.state, self.strategies, task_id, now)
+        explained = explain(self.state, self.strategies, task_id, now)
+        if isinstance(explained, Explanation) and explained.state == "queued":
+            self._explained.note(self.state, task_id, explained.reason, now)
+        return explained
+
+    def wait_causes(self, now: float) -> WaitCauses:
+        """Why queued tasks wait ``now``, for the rows of a listing; changes nothing."""
+        return WaitCauses(Transaction(self.state, now, self.strategies), self._explained)
 
     def _on(self, kind: type[StimulusT], handler: Handler[StimulusT]) -> None:
         self._handlers[kind] = handler  # type: ignore[assignment]  # each kind meets its own handler

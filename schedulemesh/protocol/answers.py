@@ -10,7 +10,7 @@ from schedulemesh.config.settings import SchedulerSettings
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.reasons import PreemptionReason
-from schedulemesh.domain.resources import Resources
+from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.domain.task import TaskSpec, task_row
 from schedulemesh.engine.messages.explanation import Explanation
 from schedulemesh.engine.messages.outcomes import Evaluation, Refused, RequestOutcome
@@ -130,6 +130,12 @@ class QueueRow(
     estimated_from: int = 0
     #: Why its pool as it is defined could not hold it even if nothing else ran; None: it could.
     cannot_start: str | None = None
+    #: What it asks for.
+    resources: Resources = NOTHING
+    #: Why it waits: a code of Reason.
+    reason: str = ""
+    #: What its pool's quota lacks, or else the closest node.
+    short: Resources = NOTHING
 
     def public(self) -> dict[str, object]:
         """The task as listings show it; times are in seconds."""
@@ -149,6 +155,9 @@ class QueueRow(
             "expected_duration": self.expected_s,
             "estimated_from": self.estimated_from,
             "cannot_start": self.cannot_start,
+            "resources": self.resources.public(),
+            "reason": self.reason,
+            "short": self.short.public(),
         }
 
 

@@ -42,6 +42,11 @@ class TaskListing(TaskInfo, total=False):
     position: int
     held: bool
     waiting_time: float
+    #: Its resources, of a lease or gang those of all parts.
+    resources: Amounts
+    #: Only of a task that waits in the queue; see QueueListing.
+    reason: str
+    short: Amounts
 
 
 class QueueListing(TaskInfo, total=False):
@@ -75,6 +80,12 @@ class QueueListing(TaskInfo, total=False):
     #: The code of why its pool as it is defined could not hold it even if nothing else ran, so that those
     #: behind it do not wait for it; None: the pool could.
     cannot_start: str | None
+    #: What it asks for.
+    resources: Amounts
+    #: Why it waits: the code that ``explain`` gives.
+    reason: str
+    #: What its pool's quota lacks, or else the closest node; empty where neither is why it waits.
+    short: Amounts
 
 
 class JobListing(TaskInfo, total=False):
@@ -91,6 +102,10 @@ class JobListing(TaskInfo, total=False):
     #: Of one that waits: its place in the queue of its pool, and whether it is held.
     position: int
     held: bool
+    #: Of one that waits: among how many of its pool, for how many seconds; see QueueListing.
+    queue_length: int
+    waiting_time: float
+    short: Amounts
     #: How often it was evicted, and how often its driver failed or was lost; absent: never.
     preemptions: int
     failures: int
@@ -104,7 +119,7 @@ class JobListing(TaskInfo, total=False):
     #: Seconds since 1970.
     started_at: float
     ended_at: float
-    #: Why it was not completed.
+    #: Why it waits, or was not completed.
     reason: str
     error: str
 

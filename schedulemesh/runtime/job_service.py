@@ -9,6 +9,7 @@ from schedulemesh.domain.agent import RUN_DRIVER, AgentSpec
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import sum_of
 from schedulemesh.domain.task import Attempts, EndState, TaskSpec, task_row
+from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.protocol.answers import JobLog, Listed, Refusal
@@ -36,7 +37,8 @@ class JobService(Service):
         """Every job that waits or runs, then those that have ended lately; with what those that run hold in
         Ray, as far as Ray can be asked now.
         """
-        rows = await self._reactor.read(lambda: job_rows(self._reactor.state))
+        reactor = self._reactor
+        rows = await reactor.read(lambda: job_rows(reactor.state, reactor.engine, reactor.now()))
         claims = await self._claims()
         for row in rows:
             claim = claims.get(str(row.get("agent_name")))
@@ -117,19 +119,25 @@ class JobService(Service):
         )
 
 
-def job_rows(state: MeshState) -> list[dict[str, object]]:
+def job_rows(state: MeshState, engine: Engine, now: float) -> list[dict[str, object]]:
     """Every job that runs or waits, then those that have ended lately."""
     rows: list[dict[str, object]] = []
+    causes = engine.wait_causes(now)
     for task in state.running.by_id.values():
         agent = state.agents.get(task.agent_name)
         if agent is not None and agent.spec.job is not None:
-            started = {"node_id": agent.node_id, "started_at": task.started_at}
+            started = {
+                "node_id": agent.node_id,
+                "started_at": task.started_at,
+                "running_time": max(0.0, now - task.started_at) if task.started_at else 0.0,
+            }
             rows.append(_row(state, task.spec, agent.spec, task.attempts, **started))
-    rows += [
-        _row(state, waiting.spec, waiting.submission.agent, waiting.attempts)
-        for waiting in state.queue.by_id.values()
-        if waiting.submission.agent.job is not None
-    ]
+    for waiting in state.queue.by_id.values():
+        if waiting.submission.agent.job is not None:
+            waited = {"waiting_time": max(0.0, now - waiting.queued_at)}
+            status = task_status(state, waiting.task_id, causes)
+            row = _row(state, waiting.spec, waiting.submission.agent, waiting.attempts, **waited)
+            rows.append({**row, **status})
     for ended in state.ended.values():
         if ended.spec.run == RUN_DRIVER:
             row = _row(state, ended.spec, None, ended.attempts)

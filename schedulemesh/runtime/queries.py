@@ -13,10 +13,12 @@ from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.resources import sum_of
 from schedulemesh.domain.task import Attempts, TaskSpec, task_row
 from schedulemesh.engine.explain import pool_not_found
+from schedulemesh.engine.explanation.waiting import WaitCauses
 from schedulemesh.engine.lifecycle.drain import agents_of
 from schedulemesh.engine.state.agents import Agent, kind_of
 from schedulemesh.engine.state.lending import lendable
 from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.engine.state.tasks import RunningTask
 from schedulemesh.protocol import requests
 from schedulemesh.protocol.answers import Details, Listed, QueueRow, Refusal, WithHandles
@@ -44,8 +46,10 @@ def past_of(state: MeshState, task_id: str) -> tuple[TaskSpec, AgentSpec | None]
     return None
 
 
-def task_status(state: MeshState, task_id: str) -> dict[str, object]:
-    """What a task does, or how it ended."""
+def task_status(
+    state: MeshState, task_id: str, causes: WaitCauses | None = None
+) -> dict[str, object]:
+    """What a task does, or how it ended; with ``causes`` also why it waits, if it does."""
     task, ended = state.running.by_id.get(task_id), state.ended.get(task_id)
     status: dict[str, object] = {"task_id": task_id, "state": "unknown"}
     if task is not None:
@@ -55,7 +59,8 @@ def task_status(state: MeshState, task_id: str) -> dict[str, object]:
     if waiting is not None:
         position = state.queue.position(waiting)
         status |= _attempts(waiting.attempts)
-        return {**status, "state": "queued", "position": position, "held": waiting.held}
+        status |= {"state": "queued", "position": position, "held": waiting.held}
+        return status if causes is None else {**status, **_waits(state, waiting, causes)}
     if ended is None:
         return status
     return {
@@ -66,6 +71,16 @@ def task_status(state: MeshState, task_id: str) -> dict[str, object]:
         "ended_at": ended.at,
         **({"reason": ended.reason} if ended.reason else {}),
         **({"error": ended.error} if ended.error else {}),
+    }
+
+
+def _waits(state: MeshState, waiting: QueuedTask, causes: WaitCauses) -> dict[str, object]:
+    """Why a task waits, and among how many of its pool."""
+    cause = causes.of(waiting)
+    return {
+        "queue_length": state.queue.size(waiting.pool_name),
+        "reason": cause.reason,
+        "short": cause.short.public(),
     }
 
 
@@ -204,6 +219,7 @@ class View:
             "agent_name": task.agent_name,
             "kind": kind_of(self._state.agents, task.agent_name),
             "phase": task.phase.value,
+            "resources": task.resources.public(),
             "started_at": task.started_at,
             "remaining_time": task.remaining(self._now),
             "last_metrics": self._metrics_of(task.agent_name),
@@ -404,4 +420,7 @@ def queued_task(row: QueueRow) -> dict[str, object]:
         "position": row.position,
         "held": row.held,
         "waiting_time": row.waiting_s,
+        "resources": row.resources.public(),
+        "reason": row.reason,
+        "short": row.short.public(),
     }

@@ -7,23 +7,32 @@ from itertools import islice
 
 from schedulemesh.domain.task_kinds import TaskKind
 from schedulemesh.engine.admission.needs import need_of, ruled_out
+from schedulemesh.engine.explanation.waiting import WaitCauses
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.protocol.answers import QueueRow
 
 
 def queued(
-    state: MeshState, pool_name: str, now: float, first: int = 0, last: int | None = None
+    state: MeshState,
+    pool_name: str,
+    causes: WaitCauses,
+    now: float,
+    first: int = 0,
+    last: int | None = None,
 ) -> Iterator[QueueRow]:
     """The tasks in a pool's queue, in their order: those after position ``first``, up to ``last``."""
     tasks = islice(state.queue.of_pool(pool_name), first, last)
     for position, task in enumerate(tasks, first + 1):
-        yield queue_row(state, task, position, now)
+        yield queue_row(state, task, position, causes, now)
 
 
-def queue_row(state: MeshState, task: QueuedTask, position: int, now: float) -> QueueRow:
+def queue_row(
+    state: MeshState, task: QueuedTask, position: int, causes: WaitCauses, now: float
+) -> QueueRow:
     """A task that waits at this position."""
     expected_s, runs = _expected(state, task)
+    cause = causes.of(task)
     return QueueRow(
         task=task.spec,
         agent_name=task.submission.agent.name,
@@ -39,6 +48,9 @@ def queue_row(state: MeshState, task: QueuedTask, position: int, now: float) -> 
         expected_s=expected_s,
         estimated_from=runs,
         cannot_start=ruled_out(state, task.submission, task.pool_name, need_of(state, task)),
+        resources=need_of(state, task),
+        reason=cause.reason,
+        short=cause.short,
     )
 
 

@@ -78,7 +78,8 @@ class QueueService(Service):
             now = self._reactor.now()
             first = request.after
             last = None if request.limit is None else first + request.limit
-            rows = [row for one in names for row in queued(state, one, now, first, last)]
+            causes = self._reactor.engine.wait_causes(now)
+            rows = [row for one in names for row in queued(state, one, causes, now, first, last)]
             return QueueListed(rows=rows, total=sum(map(state.queue.size, names)))
 
         return await self._reactor.read(look)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 
 from schedulemesh.domain.task import INTERNAL, TaskSpec
+from schedulemesh.engine.explanation.waiting import WaitCauses
 from schedulemesh.engine.state.agents import kind_of
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.queue import QueuedTask
@@ -72,7 +73,8 @@ class TaskPages(Service):
         tasks: list[Task] = list(state.queue.by_id.values())
         if request.listing == "tasks":
             tasks = [*state.running.by_id.values(), *tasks]
-        fields = _Fields(state, self._reactor.now())
+        now = self._reactor.now()
+        fields = _Fields(state, self._reactor.engine.wait_causes(now), now)
         selection = Selection[Task](query, fields.value)
         for first in range(0, len(tasks), _PORTION):
             # What has ended meanwhile is not listed.
@@ -84,12 +86,13 @@ class TaskPages(Service):
         """The rows of tasks that are still there."""
         state, now = self._reactor.state, self._reactor.now()
         view, positions = self._view(state), _Positions(state)
+        causes = self._reactor.engine.wait_causes(now)
         for task in tasks:
             if isinstance(task, RunningTask):
                 # It has ended, if it is not there; a page shows what was there when it was looked at.
                 yield view.running_task(task)
             elif state.queue.by_id.get(task.task_id) is task:
-                row = queue_row(state, task, positions.of(task), now)
+                row = queue_row(state, task, positions.of(task), causes, now)
                 yield row.public() if of_queue else queued_task(row)
 
     def _view(self, state: MeshState) -> View:
@@ -127,8 +130,8 @@ class _Positions:
 class _Fields:
     """The values of the fields of tasks, without making their rows where that is possible."""
 
-    def __init__(self, state: MeshState, now: float) -> None:
-        self._state, self._now = state, now
+    def __init__(self, state: MeshState, causes: WaitCauses, now: float) -> None:
+        self._state, self._causes, self._now = state, causes, now
         self._positions = _Positions(state)
 
     def is_there(self, task: Task) -> bool:
@@ -148,9 +151,11 @@ class _Fields:
             return _OF_WAITING[field](task)
         if field == "position":
             return self._positions.of(task)
+        if field == "reason":
+            return self._causes.of(task).reason
         if field == "waiting_time":
             return max(0.0, self._now - task.queued_at)
-        row = queue_row(self._state, task, 0, self._now)
+        row = queue_row(self._state, task, 0, self._causes, self._now)
         return {**row.public(), **queued_task(row)}.get(field)
 
     def _of_running(self, task: RunningTask, field: str) -> object:

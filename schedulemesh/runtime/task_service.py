@@ -38,7 +38,8 @@ class TaskService(Service):
 
         def look() -> Listed:
             state = self._reactor.state
-            return Listed(rows=[task_status(state, task_id) for task_id in request.task_ids])
+            causes = self._reactor.engine.wait_causes(self._reactor.now())
+            return Listed(rows=[task_status(state, one, causes) for one in request.task_ids])
 
         return await self._reactor.read(look)
 

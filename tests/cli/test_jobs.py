@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 
 import pytest
 
@@ -11,7 +12,7 @@ from schedulemesh.cli.exits import ExitCode
 from schedulemesh.cli.jobs import parse_bundle_words
 from schedulemesh.errors import InvalidRequestError, SchedulerUnavailableError
 from schedulemesh.protocol import patience
-from schedulemesh.protocol.answers import TaskResult
+from schedulemesh.protocol.answers import Listed, TaskResult
 from schedulemesh.protocol.requests import SubmitTask
 
 
@@ -98,16 +99,54 @@ def test_a_job_that_is_submitted_inside_a_task_is_its_child(busy, run, in_task, 
 
 
 def test_an_interrupted_command_leaves_the_job_and_says_how_to_go_on(busy, run, monkeypatch):
-    def interrupted(gateway, task_id):
+    def interrupted(notes):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(job_ends, "exit_code", interrupted)
+    monkeypatch.setattr(job_ends.QueueNotes, "until_started", interrupted)
     done = run(*SUBMIT, "--wait", "--", "true")
     assert done.exit_code == 130
     assert "job '作业' is not ended by this" in done.stderr
     assert "schedulemesh logs 作业 --follow" in done.stderr
     assert "schedulemesh cancel 作业" in done.stderr
     assert waiting(busy) == ["作业"]
+
+
+class Told:
+    """A connection on which the job is in one state after the other."""
+
+    def __init__(self, *states):
+        self.states = list(states)
+
+    def ask(self, request, expected):
+        return Listed(rows=[self.states.pop(0)])
+
+
+def test_a_command_that_waits_says_why_and_each_change_of_that_once(capsys):
+    queued = {"state": "queued", "position": 2, "queue_length": 5, "reason": "insufficient_quota"}
+    short = {**queued, "short": {"gpu": 4.0}}
+    held = {**queued, "reason": "held_by_user", "short": {}}
+    told = Told(short, short, held, {"state": "starting"}, {"state": "running"})
+    notes = job_ends.QueueNotes(told, "作业")
+    notes.until_started()
+    notes.until_started()
+    assert capsys.readouterr().err.splitlines() == [
+        "queued, 2 of 5: insufficient_quota, gpu 4 short",
+        "queued, 2 of 5: held_by_user",
+        "starting",
+    ]
+
+
+def test_of_a_job_that_does_not_wait_nothing_is_said(capsys):
+    job_ends.QueueNotes(Told({"state": "running"}), "作业").until_started()
+    assert capsys.readouterr().err == ""
+
+
+def test_jobs_say_why_they_wait(busy, run):
+    run(*SUBMIT, "--gpus", "0", "--", "true")
+    (row,) = json.loads(run("jobs", "-o", "json").stdout)
+    assert (row["reason"], row["short"]) == ("insufficient_quota", {"cpu": 1.0})
+    assert (row["position"], row["queue_length"]) == (1, 1)
+    assert "insufficient_quota" in run("jobs").stdout
 
 
 def waiting(scheduler):

@@ -12,6 +12,7 @@ from rich.cells import cell_len
 
 from schedulemesh.cli import output
 from schedulemesh.cli.command import Format, Output, Select, View
+from schedulemesh.cli.fitting import folded
 from schedulemesh.cli.output import emit, emit_stream, plain
 from schedulemesh.cli.rows import Column, Listing, Record, selected, value_at
 from schedulemesh.cli.texts import amounts
@@ -52,6 +53,20 @@ def test_a_table_fits_the_width_in_cells_and_keeps_every_character(monkeypatch, 
     assert set(ROWS[0]["name"]) <= set(out)
     assert "note of prod" in out
     assert "\x1b" not in out
+
+
+def test_words_are_broken_after_signs_and_only_where_they_must_be(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "40")
+    columns = (Column(heading="name", key="name"), Column(heading="labels", key="labels"))
+    row = {"name": "train-on-all-nodes", "labels": "pool=pretrain,resource=gpu,team=language"}
+    emit(Listing(kind="rows", rows=[row], columns=columns), Output())
+    words = capsys.readouterr().out.split()
+    assert "train-on-all-nodes" in words
+    assert "resource=" in "".join(words)
+    assert not [word for word in words if word.startswith("ource")]
+    assert folded("a1b2c3d4", 3) == "a1b\n2c3\nd4"
+    assert folded("cluster_out, gpu 4", 8) == "cluster_\nout, gpu\n4"
+    assert folded("研究研究", 4) == "研究\n研究"
 
 
 def test_a_wide_table_in_a_pipe_has_one_line_per_row(capsys):

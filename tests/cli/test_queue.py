@@ -72,6 +72,41 @@ def test_a_refusal_is_an_exit_code_and_the_others_are_changed(waiting, run):
     assert run("release", "gone").exit_code == 3
 
 
+def test_each_row_says_what_the_task_asks_for_and_why_it_waits(waiting, run):
+    run("hold", "b")
+    rows = {row["task_id"]: row for row in json.loads(run("queue", "-o", "json").stdout)}
+    assert rows["甲"]["resources"] == {"cpu": 1.0}
+    assert (rows["甲"]["reason"], rows["甲"]["short"]) == ("insufficient_quota", {"cpu": 1.0})
+    assert (rows["b"]["reason"], rows["b"]["short"]) == ("held_by_user", {})
+    table = run("queue").stdout
+    assert table.splitlines()[0].split() == [
+        "pool",
+        "#",
+        "task",
+        "owner",
+        "prio",
+        "asks",
+        "waits",
+        "reason",
+    ]
+    assert "insufficient_quota" in table
+    assert "cpu 1 short" in table
+    for listing in (waiting.calls.list_queue()["tasks"], waiting.calls.list_tasks()["tasks"]):
+        assert {t["task_id"]: t["reason"] for t in listing if "reason" in t} == {
+            "甲": "insufficient_quota",
+            "b": "held_by_user",
+        }
+    assert "held_by_user" in run("top", "--count", "1").stdout
+
+
+def test_the_queue_is_filtered_and_sorted_by_reason(waiting, run):
+    run("hold", "b")
+    assert run("queue", "-f", "reason=held_by_user", "-o", "name").stdout.split() == ["b"]
+    assert run("queue", "--sort", "reason", "-o", "name").stdout.split() == ["b", "甲"]
+    assert run("queue", "--sort", "-reason", "-o", "name").stdout.split() == ["甲", "b"]
+    assert run("queue", "--sort", "raeson").exit_code == 2
+
+
 def test_the_table_fits_80_columns(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
     row = {
@@ -80,7 +115,9 @@ def test_the_table_fits_80_columns(monkeypatch, capsys):
         "owner": "somebody-with-a-long-name",
         "priority": -123456.5,
         "position": 14_999,
-        "held": True,
+        "resources": {"cpu": 1024.0, "memory": 1_048_576.0, "gpu": 128.0},
+        "reason": "cluster_out_of_resources",
+        "short": {"gpu": 120.0},
         "waiting_time": 1e6,
         "preemptions": 12,
         "cannot_start": "",
@@ -88,7 +125,7 @@ def test_the_table_fits_80_columns(monkeypatch, capsys):
     emit(queue_listing([row]), Output())
     text = capsys.readouterr().out
     assert max(map(cell_len, text.splitlines())) <= 80
-    for part in ("14999", "-123456", "11d13h", "held", "12x"):
+    for part in ("14999", "-123456", "11d13h", "cluster_out_of_resources", "gpu 120 short", "12x"):
         assert part in text, text
 
 

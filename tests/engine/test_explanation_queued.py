@@ -14,6 +14,7 @@ from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.domain.reason_uses import QUEUE_REASONS
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.explanation import queued
+from schedulemesh.engine.explanation.waiting import OF_SEARCH
 from schedulemesh.engine.messages.stimuli import DrainRequested
 from tests.engine.builders import Mesh, amount, differences, node, pool
 
@@ -23,9 +24,19 @@ class Explained(Mesh):
 
     def explain(self, task_id):
         before = self.rewritten()
+        listed = self.cause_of(task_id)
         found = self.engine.explain(task_id, self.now)
         assert differences(self.state, before) == []
+        if found.state == "queued":
+            # A listing has the same reason: at once, or where it takes a search, from then on.
+            assert listed.reason in codes(found) or found.reason in OF_SEARCH
+            assert self.cause_of(task_id).reason == found.reason
         return found
+
+    def cause_of(self, task_id):
+        """Why a task waits by the listing; None: it does not."""
+        waiting = self.state.queue.by_id.get(task_id)
+        return waiting and self.engine.wait_causes(self.now).of(waiting)
 
 
 def strict(name, **quota):

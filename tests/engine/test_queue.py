@@ -230,7 +230,7 @@ def test_a_change_of_cohorts_after_which_a_waiting_task_cannot_borrow_enough_say
     given.queue("large", cpu=8)
     (warning,) = given.cohort("team").warnings
     assert warning.startswith("1 of the tasks that wait in pool 'p' cannot start in it")
-    (row,) = queued(given.state, "p", given.now)
+    (row,) = queued(given.state, "p", given.engine.wait_causes(given.now), given.now)
     assert row.cannot_start == Reason.EXCEEDS_POOL_CAPACITY
 
 

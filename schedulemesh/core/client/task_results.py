@@ -8,6 +8,7 @@ import msgspec
 from ray import cloudpickle
 
 from schedulemesh.core.client.results import Result, combined, refused
+from schedulemesh.domain.resources import Amounts
 from schedulemesh.domain.user_data import UserValue
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import ResultNotLoadableError, TaskFailedError, shown
@@ -25,6 +26,10 @@ class TaskStatus(TypedDict, total=False):
     #: Of a queued task: its place in the queue of its pool, and whether it is held.
     position: int
     held: bool
+    #: Of a queued task: how many tasks of its pool wait, and what its pool's quota lacks, or else the closest
+    #: node.
+    queue_length: int
+    short: Amounts
     #: How often it was evicted, and how often its run failed or its agent was lost; absent: never.
     preemptions: int
     failures: int
@@ -32,7 +37,7 @@ class TaskStatus(TypedDict, total=False):
     agent_name: str
     #: Seconds since 1970.
     ended_at: float
-    #: Why it was not completed: a code, and one line.
+    #: Why it waits (a code), or was not completed (a code, and one line).
     reason: str
     error: str
 

@@ -78,6 +78,41 @@ def shortage_of(state: MeshState, request: Request, now: float) -> Shortage:
     )
 
 
+def cause_of_shortage(state: MeshState, request: Request) -> tuple[Reason, Resources]:
+    """The reason of the first finding that ``shortage_of`` makes for a request that does not fit, and what is
+    short; without who holds it, which takes long.
+    """
+    if request.payment.short:
+        return Reason.INSUFFICIENT_QUOTA, request.payment.short
+    assignment, asked = request.assignment, request.group_request
+    short = NOTHING
+    if request.by_node and (node := closest_node(state, request.node_shape)) is not None:
+        short = request.need.beyond(node.free)
+    if isinstance(assignment, NoAssignment) and assignment.no_room and asked:
+        short = no_placement(state, asked.shape).short
+    need, able = _need_on_a_node(request), _able_nodes(state, request)
+    if any(node.cordoned and has_room(node, need) for node in able):
+        return Reason.NODES_CORDONED, short
+    if _external(able, need):
+        return Reason.EXTERNAL_RAY_WORK, short
+    in_group = asked is not None and isinstance(assignment, NoAssignment)
+    return Reason.GROUP_UNPLACEABLE if in_group else Reason.INSUFFICIENT_RESOURCES, short
+
+
+def _need_on_a_node(request: Request) -> Resources:
+    """What one node must have for it: of a group, the largest bundle."""
+    if request.group_request is None:
+        return request.need
+    return max(request.group_request.shape.bundles, key=_size)
+
+
+def _able_nodes(state: MeshState, request: Request) -> list[Node]:
+    """The nodes with the labels that it asks for."""
+    asked = request.group_request
+    shape = request.node_shape if asked is None else asked.shape
+    return [node for node in state.cluster.nodes.values() if has_labels(node, shape)]
+
+
 def _quota(
     state: MeshState,
     request: Request,
@@ -149,11 +184,7 @@ def _nodes(
 ) -> tuple[list[Finding], tuple[ExternalUsage, ...]]:
     """Why it has no place to run: nodes that are closed, work that is not ours, or agents."""
     found = []
-    need, shape = request.need, request.node_shape
-    if request.group_request is not None:
-        shape = request.group_request.shape
-        need = max(shape.bundles, key=_size)
-    able = [node for node in state.cluster.nodes.values() if has_labels(node, shape)]
+    need, able = _need_on_a_node(request), _able_nodes(state, request)
     cordoned = sorted(n.node_id for n in able if n.cordoned and has_room(n, need))
     if cordoned:
         found.append(_closed(state, cordoned, need))
