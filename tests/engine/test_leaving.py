@@ -328,3 +328,106 @@ def test_a_node_that_was_lost_for_a_moment_is_held_again_by_who_waits_for_it():
     assert mesh.state.agents["other"].node_id == "n2"
     mesh.slot("u")
     assert mesh.state.agents["u"].node_id == "n1"
+
+
+def two_nodes(first, **stopping):
+    """``stopping`` leaves the first node, where ``first`` of pool x waits for room; on the second one runs
+    ``low`` of pool y, which only tasks of its own pool may evict.
+    """
+    mesh = Mesh(
+        *(pool(name, cpu=64, gpu=16) for name in ("x", "y", "z")),
+        nodes=[node("n1", cpu=64, gpu=8), node("n2", cpu=64, gpu=8)],
+    )
+    mesh.run("stopping", "z", 50.0, class_key="c", **(stopping or {"gpu": 8}))
+    if stopping:
+        mesh.run("rest", "z", 50.0, gpu=8 - stopping["gpu"], duration=1000.0)
+    mesh.run("low", "y", 5.0, gpu=8, class_key="c")
+    mesh.now += 1.0
+    mesh.queue("first", "x", 9.0, **first)
+    mesh.tick(1.0)
+    mesh.handle(s.AgentDeletionRequested(agent_name="stopping"))
+    mesh.tick(1.0)
+    return mesh
+
+
+@pytest.mark.parametrize("how", ["submit", "queue"])
+def test_a_claim_does_not_overtake_the_first_task_of_another_pool(how):
+    mesh = two_nodes({"gpu": 8})
+    getattr(mesh, how)("later", "y", 7.0, gpu=8, class_key="c")
+    assert evicted(mesh) == ["low"]
+    mesh.leave("stopping")
+    assert mesh.starts["first"].node_id == "n1"
+    mesh.leave("low")
+    assert mesh.starts["later"].node_id == "n2"
+
+
+def test_a_submission_that_may_evict_nobody_is_refused_rather_than_overtake_it():
+    mesh = two_nodes({"gpu": 8})
+    outcome = mesh.submit("later", "z", 7.0, gpu=8, class_key="c")
+    assert isinstance(outcome, Refused)
+    mesh.leave("stopping")
+    assert "first" in mesh.starts
+
+
+@pytest.mark.parametrize("how", ["submit", "queue"])
+def test_what_leaves_beyond_what_a_reserved_start_needs_may_be_claimed(how):
+    mesh = two_nodes({"gpu": 4})
+    getattr(mesh, how)("later", "y", 7.0, gpu=4, class_key="c")
+    assert evicted(mesh) == []
+    mesh.leave("stopping")
+    assert set(mesh.starts) == {"first", "later"}
+
+
+@pytest.mark.parametrize(("duration", "claims"), [(None, False), (100.0, True), (5000.0, False)])
+def test_a_claim_may_be_over_before_a_later_reserved_start(duration, claims):
+    mesh = two_nodes({"gpu": 8}, gpu=4)
+    assert mesh.state.queue.by_id["first"].reservation.at == 2000.0
+    mesh.queue("later", "y", 7.0, gpu=4, duration=duration, class_key="c")
+    assert evicted(mesh) == ([] if claims else ["low"])
+
+
+def test_an_owner_still_gets_what_it_has_lent_and_is_leaving():
+    mesh = Mesh(
+        pool("x", gpu=0, cpu=64),
+        *(pool(name, gpu=g, cpu=64, lending={"cohort": "all"}) for name, g in (("y", 0), ("z", 8))),
+        pool("w", gpu=8, cpu=64),
+        nodes=[node("n1", cpu=64, gpu=8)],
+    )
+    mesh.run("borrower", "y", 5.0, gpu=8, class_key="c")
+    mesh.now += 1.0
+    mesh.queue("first", "w", 9.0, gpu=8)
+    mesh.tick(1.0)
+    mesh.queue("owner", "z", 1.0, gpu=8)
+    assert evicted(mesh) == ["borrower"]
+
+
+def test_a_reserved_start_counts_on_what_is_leaving():
+    mesh = two_nodes({"gpu": 8})
+    assert mesh.engine.explain("first", mesh.now).earliest_start == mesh.now
+    assert mesh.state.queue.by_id["first"].reservation.node_ids == ("n1",)
+
+
+def test_what_is_claimed_of_it_is_free_when_its_claimant_ends():
+    mesh = two_nodes({"gpu": 8})
+    mesh.change("first", held=True)
+    mesh.submit("claimant", "y", 7.0, gpu=4, duration=500.0, class_key="c")
+    assert evicted(mesh) == []
+    mesh.change("first", held=False)
+    mesh.tick(1.0)
+    assert mesh.engine.explain("first", mesh.now).earliest_start == 1003.0 + 500.0
+
+
+def test_quota_that_is_leaving_is_expected_now():
+    mesh = Mesh(pool("p", cpu=4), nodes=[node("n1", cpu=64)])
+    mesh.run("stopping", priority=9.0, cpu=3)
+    mesh.queue("first", priority=5.0, cpu=4)
+    assert mesh.engine.explain("first", mesh.now).earliest_start is None
+    mesh.handle(s.AgentDeletionRequested(agent_name="stopping"))
+    assert mesh.engine.explain("first", mesh.now).earliest_start == mesh.now
+
+
+def test_a_group_on_nodes_that_are_being_left_is_expected_now():
+    mesh = two_nodes({"bundles": [{"gpu": 4}] * 2, "gang": GangSpec()})
+    assert mesh.engine.explain("first", mesh.now).earliest_start == mesh.now
+    mesh.queue("later", "y", 7.0, gpu=8, class_key="c")
+    assert evicted(mesh) == ["low"]

@@ -1,8 +1,8 @@
 """When running tasks end: as measured, as declared or, where asked, as earlier runs of the same sort did.
 
 An agent frees what it holds when the last of its tasks ends; one with a task whose end is unknown or has
-passed frees nothing at a known time. Agents that are being terminated are left out: what they free is
-promised to others, or is free in a moment.
+passed frees nothing at a known time. Agents that are being terminated are left out: what they free is free in
+a moment, apart from what others have claimed of it, and counts as free already (``projection``).
 """
 
 from __future__ import annotations

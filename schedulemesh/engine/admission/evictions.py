@@ -17,6 +17,7 @@ from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.resources import Resources, sum_of
 from schedulemesh.engine.admission.admit import Request
 from schedulemesh.engine.admission.in_flight import InFlight, in_flight
+from schedulemesh.engine.admission.passing import Passing
 from schedulemesh.engine.messages.facts import Share, merged
 from schedulemesh.engine.placement.bundles import Room
 from schedulemesh.engine.placement.group_choice import (
@@ -69,9 +70,22 @@ def plan_for(
     if plan is not None or not request.stimulus.may_preempt:
         return plan
     claim = claim_leaving(tx, request)
-    if claim is None:
-        return _end_others(tx, request, veto, limits, known)
-    return claim if _may_claim(tx, request, veto) else None
+    if claim is not None and not _overtakes(tx, request, claim):
+        return claim if _may_claim(tx, request, veto) else None
+    plan = None if claim is not None else _end_others(tx, request, veto, limits, known)
+    if claim is None and (plan is None or not _overtakes(tx, request, plan)):
+        return plan
+    known.until = tx.now  # the starts that are reserved for others may change
+    alone = msgspec.structs.replace(request, counts_leaving=False)
+    return _end_others(tx, alone, veto, limits, known)
+
+
+def _overtakes(tx: Transaction, request: Request, plan: Plan) -> bool:
+    """Whether a plan takes of what is leaving what a reserved start of a task that comes before needs."""
+    entry = tx.state.queue.entry_of(request.stimulus, tx.now)
+    if entry is None or not (plan.leaving or plan.paying):
+        return False
+    return not Passing(tx).permits(request, plan, entry)
 
 
 def _end_others(

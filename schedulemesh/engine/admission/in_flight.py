@@ -56,6 +56,8 @@ class InFlight(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """The quota that a claim gets of this, at most what it is short of, and what gives it: own quota
         before loans, and first of what the claim waits for already (``first``).
         """
+        if not short:
+            return (), ()
         names = {item.name for item in first}
         order = sorted(
             zip(self.items, self.quota, strict=True), key=lambda pair: pair[0].name not in names
@@ -64,9 +66,11 @@ class InFlight(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         paying: dict[str, Leaving] = {}
         for own in (True, False):
             for item, quota in order:
+                if not short:
+                    break
                 shares = (s for s in quota if (s.pool_name == self.pool_name) is own)
                 freed = [(share.pool_name, (share,)) for share in shares]
-                part = promise(freed, self.pool_name, short, caps) if short else ()
+                part = promise(freed, self.pool_name, short, caps) if freed else ()
                 part = tuple(share for share in part if share.amount)
                 if part:
                     paying[item.name] = item
@@ -81,6 +85,8 @@ def in_flight(state: MeshState, request: Request, *, loans: bool) -> InFlight:
     items = all_leaving(state)
     if not items:
         return InFlight(pool_name=request.pool_name)
+    if not request.payment.short:
+        return InFlight(pool_name=request.pool_name, items=items, quota=((),) * len(items))
     usable = tuple(_usable(state, request, item, loans=loans) for item in items)
     return InFlight(pool_name=request.pool_name, items=items, quota=usable)
 

@@ -19,16 +19,19 @@ from schedulemesh.engine.placement.group_choice import (
     find_assignment,
     suits,
 )
+from schedulemesh.engine.placement.leaving import Leaving, all_leaving, move_all, unclaimed_quota
 from schedulemesh.engine.placement.minimise import release_until
 from schedulemesh.engine.placement.scenario import (
     Demand,
     Removal,
     Scenario,
     bundle_allocations,
+    own_groups,
 )
-from schedulemesh.engine.state.groups import MARK
+from schedulemesh.engine.state.agents import Waiting
+from schedulemesh.engine.state.groups import GroupPhase, bundle_of, is_bundle
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.nodes import Node, has_labels, held_by
+from schedulemesh.engine.state.nodes import Allocation, Node, has_labels, held_by
 from schedulemesh.engine.state.queue import Reservation
 from schedulemesh.engine.state.tasks import TaskClass
 
@@ -71,6 +74,9 @@ def quota_free_at(
     free = state.ledger.accounts[pool_name].free - taken
     if need.fits(free):
         return ends.now
+    free = free + unclaimed_quota(state, pool_name)
+    if need.fits(free):
+        return ends.now
     for end, freed in _quota_ends(state, pool_name, classes, ends):
         free = free + freed
         if need.fits(free):
@@ -93,15 +99,18 @@ def _quota_ends(
         if name in seen or ends.of_agent(name) != end:
             continue
         seen.add(name)
-        freed = (s.amount for s in state.agents[name].shares if s.pool_name == pool_name)
-        yield end, sum_of(freed)
+        agent = state.agents[name]
+        claim = (*agent.shares, *agent.promised)
+        yield end, sum_of(share.amount for share in claim if share.pool_name == pool_name)
 
 
 # room on nodes
 
 
 class Projection:
-    """When there is a place for tasks, at one time; keeps what it has found out about nodes."""
+    """When there is a place for tasks, at one time; keeps what it has found out about nodes. What is leaving
+    counts as gone already, apart from what others have claimed of it.
+    """
 
     def __init__(self, state: MeshState, ends: Ends) -> None:
         #: When running tasks end.
@@ -109,6 +118,7 @@ class Projection:
         self._state = state
         self._now = ends.now
         self._on_nodes: dict[str, list[_EndOnNode]] = {}
+        self._free: dict[str, Resources] = {}
 
     def place(
         self, shape: GroupShape, asked: GroupRequest | None, prefer: tuple[str, ...] = ()
@@ -133,12 +143,42 @@ class Projection:
 
     def free_by(self, node: Node, until: float) -> Resources:
         """What is free on a node at a time."""
-        free = node.free
+        free = self._free_soon(node)
         for end, _, freed in self.ends_on(node):
             if end > until:
                 break
             free = free + freed
         return free
+
+    def _free_soon(self, node: Node) -> Resources:
+        """What is free on a node once what is leaving is gone, apart from what is claimed of it."""
+        free = self._free.get(node.node_id)
+        if free is None:
+            free = node.free - Resources(gpu=sum(node.allocations[k].wants for k in node.promised))
+            for item in self._leaving.get(node.node_id, ()):
+                keys = (key for node_id, key in item.allocations if node_id == node.node_id)
+                left = (node.allocations[key] for key in keys if key in node.allocations)
+                free = free + sum_of(map(held_by, left))
+                free = free - sum_of(
+                    lack for node_id, lack in item.claimed if node_id == node.node_id
+                )
+            self._free[node.node_id] = free
+        return free
+
+    @cached_property
+    def _leaving(self) -> dict[str, list[Leaving]]:
+        """What is leaving each node."""
+        found: dict[str, list[Leaving]] = {}
+        for item in all_leaving(self._state):
+            for node_id in dict.fromkeys(node_id for node_id, _ in item.allocations):
+                found.setdefault(node_id, []).append(item)
+        return found
+
+    def _room(self, leaving: Iterable[Leaving]) -> Room:
+        """The nodes when this is gone."""
+        room = Room(self._state.cluster, waits=True)
+        move_all(room, leaving, 1)
+        return room
 
     def ends_on(self, node: Node) -> list[_EndOnNode]:
         """What ends on a node, the first first; placement groups that nobody uses do now."""
@@ -150,21 +190,32 @@ class Projection:
             for key, allocation in node.allocations.items():
                 end = self._end_of(key)
                 if end is not None:
-                    found.append((end, key, held_by(allocation)))
+                    found.append((end, key, self._held_until_end(key, allocation)))
             found.sort(key=_end_of)
             self._on_nodes[node.node_id] = found
         return found
 
     @cached_property
     def nothing_ends(self) -> bool:
-        """Whether surely nothing ends on any node at a known time."""
+        """Whether surely nothing ends on any node at a known time; what is leaving counts as gone."""
         return self.ends.none_known and not self._state.groups.idle()
+
+    def _held_until_end(self, key: str, allocation: Allocation) -> Resources:
+        """What an allocation holds when it ends: all that is claimed for an agent that waits for it."""
+        if is_bundle(key):
+            group_id, number = bundle_of(key)
+            group = self._state.groups.by_id[group_id]
+            waits, need = group.phase is GroupPhase.PLANNED, group.shape.bundles[number]
+        else:
+            agent = self._state.agents[key]
+            waits, need = isinstance(agent.phase, Waiting), agent.spec.resources
+        return need if waits else held_by(allocation)
 
     def _end_of(self, key: str) -> float | None:
         """When an allocation ends."""
-        if not key.startswith(MARK):
+        if not is_bundle(key):
             return self.ends.of_agent(key)
-        return self.ends.of_group(self._state.groups.by_id[_group_id(key)])
+        return self.ends.of_group(self._state.groups.by_id[bundle_of(key)[0]])
 
     # without a placement group
 
@@ -180,7 +231,7 @@ class Projection:
             if at is not None:
                 best = min(best or (at, node.node_id), (at, node.node_id))
             if best is None:
-                lacks = (_shortage(need, node), node.node_id not in prefer, node.node_id)
+                lacks = (self._shortage(need, node), node.node_id not in prefer, node.node_id)
                 closest = min(closest or lacks, lacks)
         if best is not None:
             return Reservation(at=best[0], node_ids=(best[1],))
@@ -188,16 +239,16 @@ class Projection:
 
     def _lacks_more(self, need: Resources, node: Node, shortage: float) -> bool:
         """Whether this node, and all that have fewer free GPUs, surely lack more than this, now and later."""
-        if not need.gpu or not self.nothing_ends:
+        if not need.gpu or not self.nothing_ends or self._leaving:
             return False
         return (need.gpu - node.free.gpu) / need.gpu > shortage
 
     def _first_fit(self, node: Node, shape: GroupShape, before: float | None) -> float | None:
         """When a node has room for all bundles; None: nobody knows, or not before this time."""
-        free, need = node.free, shape.total
+        free, need = self._free_soon(node), shape.total
         if not need.fits(free) and not self.ends_on(node):
             return None
-        room = Room(self._state.cluster, waits=True)
+        room = self._room(self._leaving.get(node.node_id, ()))
         if need.fits(free) and room.has_room_on(node.node_id, shape):
             return self._now
         for end, key, freed in self.ends_on(node):
@@ -216,9 +267,14 @@ class Projection:
         smallest = least(shape.bundles)
         count = max(_NODES, _NODES_PER_BUNDLE * len(shape.bundles))
         cluster = self._state.cluster
-        emptiest = cluster.emptiest(len(cluster.nodes) if shape.node_labels else count)
-        able = (n for n in emptiest if smallest.fits(n.total) and has_labels(n, shape))
-        return islice(able, count) if shape.node_labels else able
+        able = cluster.emptiest(len(cluster.nodes) if shape.node_labels else count)
+        able = (n for n in able if smallest.fits(n.total) and has_labels(n, shape))
+        found = {n.node_id: n for n in (islice(able, count) if shape.node_labels else able)}
+        for node_id in self._leaving:
+            node = cluster.nodes.get(node_id)
+            if node and not node.cordoned and smallest.fits(node.total) and has_labels(node, shape):
+                found[node_id] = node
+        return iter(found.values())
 
     def _in_group(self, asked: GroupRequest, nodes: list[Node]) -> Reservation | None:
         """When there is a group that it may have, or room for a new one; None: nobody knows."""
@@ -236,13 +292,15 @@ class Projection:
 
     def _scenario(self, asked: GroupRequest, nodes: Iterable[Node]) -> Scenario:
         may_create = asked.spec.dynamic and asked.spec.max_dynamic >= 1
+        leaving = all_leaving(self._state)
+        groups = sum(own_groups(item, asked.pool_name) for item in leaving)
         demand = Demand(
             shape=asked.shape if may_create else None,
             pool_name=asked.pool_name,
-            too_many_groups=excess(self._state, asked),
+            too_many_groups=excess(self._state, asked) - groups,
             only_nodes=tuple(node.node_id for node in nodes),
         )
-        return Scenario(Room(self._state.cluster, waits=True), demand)
+        return Scenario(self._room(leaving), demand)
 
     def _ending(
         self, asked: GroupRequest, nodes: Iterable[Node]
@@ -251,7 +309,7 @@ class Projection:
         state, seen = self._state, set()
         for node in nodes:
             for end, key, _ in self.ends_on(node):
-                name = _group_id(key) if key.startswith(MARK) else key
+                name = bundle_of(key)[0] if is_bundle(key) else key
                 if name not in seen:
                     seen.add(name)
                     yield end, _removal(state, asked, key, node)
@@ -271,7 +329,7 @@ class Projection:
         smallest = least(shape.bundles)
         order = sorted(
             nodes,
-            key=lambda node: (node.node_id not in prefer, _shortage(smallest, node), node.node_id),
+            key=lambda n: (n.node_id not in prefer, self._shortage(smallest, n), n.node_id),
         )
         removals = [
             Removal(name=n.node_id, allocations=tuple((n.node_id, key) for key in n.allocations))
@@ -283,17 +341,20 @@ class Projection:
         placement = None if taken is None else scenario.placement()
         return None if placement is None else Reservation(node_ids=placement.node_ids)
 
-
-def _group_id(key: str) -> str:
-    """The group of a bundle's allocation."""
-    return key[len(MARK) :].rpartition("/")[0]
+    def _shortage(self, need: Resources, node: Node) -> float:
+        """The largest part of the CPU, memory or GPU needed that is not free on the node: 0.0 to 1.0."""
+        free, most = self._free_soon(node), 0.0
+        for asked, has in ((need.gpu, free.gpu), (need.cpu, free.cpu), (need.memory, free.memory)):
+            if asked > has and asked:
+                most = max(most, (asked - has) / asked)
+        return most
 
 
 def _removal(state: MeshState, asked: GroupRequest, key: str, node: Node) -> Removal:
     """What becomes free when an allocation ends."""
-    if not key.startswith(MARK):
+    if not is_bundle(key):
         return Removal(name=key, allocations=((node.node_id, key),))
-    group = state.groups.by_id[_group_id(key)]
+    group = state.groups.by_id[bundle_of(key)[0]]
     may_have = group.agent is not None and suits(state, asked, group)
     return Removal(
         name=group.group_id,
@@ -305,12 +366,3 @@ def _removal(state: MeshState, asked: GroupRequest, key: str, node: Node) -> Rem
 
 def _when(entry: tuple[float, Removal]) -> tuple[float, str]:
     return (entry[0], entry[1].name)
-
-
-def _shortage(need: Resources, node: Node) -> float:
-    """The largest part of the CPU, memory or GPU needed that the node has not free: 0.0 to 1.0."""
-    free, most = node.free, 0.0
-    for asked, has in ((need.gpu, free.gpu), (need.cpu, free.cpu), (need.memory, free.memory)):
-        if asked > has and asked:
-            most = max(most, (asked - has) / asked)
-    return most

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from schedulemesh.domain.placement import OnNode
-from schedulemesh.domain.resources import NOTHING, Resources
+from schedulemesh.domain.resources import NOTHING, Resources, sum_of
 from schedulemesh.engine.messages.facts import Share, merged
 from schedulemesh.engine.placement.bundles import Room
 from schedulemesh.engine.placement.group_choice import is_held_only_by
@@ -55,11 +55,21 @@ class Leaving(Removal, frozen=True, kw_only=True, gc=False):
 
 
 def all_leaving(state: MeshState) -> tuple[Leaving, ...]:
-    """Everything that is leaving, in an order that depends on the state alone."""
+    """Everything that is leaving, in an order that depends on the state alone. Worked out once for each
+    revision of the state.
+    """
     if not state.leaving and not state.groups.ending:
         return ()
+    found: tuple[Leaving, ...] | None = state.spared.leaving
+    if found is None:
+        found = state.spared.leaving = _all_leaving(state)
+    return found
+
+
+def _all_leaving(state: MeshState) -> tuple[Leaving, ...]:
     sets: dict[str, list[Leaver]] = {}
     by_waiter: dict[str, str] = {}
+    unchanged = {}
     for leaver in _leavers(state):
         joined = {by_waiter[name]: None for name in leaver.waiters if name in by_waiter}
         members = [member for key in joined for member in sets.pop(key)]
@@ -67,7 +77,34 @@ def all_leaving(state: MeshState) -> tuple[Leaving, ...]:
         sets[leaver.name] = members
         for member in members if joined else (leaver,):
             by_waiter.update(dict.fromkeys(member.waiters, leaver.name))
-    return tuple(_leaving(state, members) for members in sets.values())
+    found = []
+    for members in sets.values():
+        first, agent = members[0], members[0].agent
+        if agent is None or first.group is not None or first.waiters:
+            found.append(_leaving(state, members))
+            continue
+        # Nobody waits for it, so this depends on the agent alone.
+        name, parts = first.name, (agent, agent.shares, agent.place)
+        known = state.spared.leaving_agents.get(name)
+        if known is None or any(a is not b for a, b in zip(known[0], parts, strict=True)):
+            known = (parts, _leaving(state, members))
+        unchanged[name] = known
+        found.append(known[1])
+    state.spared.leaving_agents = unchanged
+    return tuple(found)
+
+
+def unclaimed_quota(state: MeshState, pool_name: str) -> Resources:
+    """What of a pool's quota is leaving and neither claimed nor to be held for anybody."""
+    items = (item for item in all_leaving(state) if not any(map(_is_held, item.agents)))
+    shares = (share for item in items for share in item.unclaimed)
+    return sum_of(share.amount for share in shares if share.pool_name == pool_name)
+
+
+def _is_held(agent: Agent) -> bool:
+    ending = agent.phase
+    held_for = isinstance(ending, Ending) and (ending.hold_for or ending.hold_for_client)
+    return bool(held_for)
 
 
 def _leavers(state: MeshState) -> Iterator[Leaver]:

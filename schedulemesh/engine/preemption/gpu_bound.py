@@ -18,7 +18,7 @@ from schedulemesh.domain.placement import GroupShape
 from schedulemesh.engine.placement.group_choice import is_removed_with
 from schedulemesh.engine.placement.leaving import all_leaving
 from schedulemesh.engine.placement.scenario import bundle_allocations
-from schedulemesh.engine.state.groups import MARK
+from schedulemesh.engine.state.groups import bundle_of, is_bundle
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node, has_labels, held_by
 from schedulemesh.engine.state.tasks import RunningTask
@@ -114,7 +114,7 @@ class GpuBound:
             return float("-inf")
         if not self._in_groups:
             return float("inf")
-        group = self._state.groups.by_id[key[len(MARK) :].rpartition("/")[0]]
+        group = self._state.groups.by_id[bundle_of(key)[0]]
         if group.agent is None or not is_removed_with(group, group.agent):
             return float("inf")
         running = self._state.running
@@ -141,7 +141,7 @@ class GpuBound:
 
     def _looked_at(self, node: Node) -> _OnNode:
         """What holds GPUs on a node, kept there for its present version."""
-        bundles = tuple(key for key in node.allocations if key.startswith(MARK))
+        bundles = tuple(key for key in node.allocations if is_bundle(key))
         running = self._state.running
         first = (running.on_agent(key)[:1] for key in node.allocations)
         tasks = (running.by_id[task_id] for task_ids in first for task_id in task_ids)

@@ -13,7 +13,7 @@ import msgspec
 from schedulemesh.domain.resources import NOTHING, Resources, least, most
 from schedulemesh.engine.placement.group_choice import is_removed_with
 from schedulemesh.engine.preemption.victims import VictimAgent, is_running
-from schedulemesh.engine.state.groups import MARK
+from schedulemesh.engine.state.groups import bundle_of, is_bundle
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
 from schedulemesh.engine.state.tasks import RunningTask, TaskClass
@@ -108,7 +108,7 @@ def summary_of(state: MeshState, node: Node) -> NodeSummary:
     if isinstance(kept, NodeSummary) and kept.version == node.version:
         return kept
     made = _summarise(state, node)
-    if not any(key.startswith(MARK) for key in node.allocations):
+    if not any(is_bundle(key) for key in node.allocations):
         # Changes of a group and of its agent's tasks do not show in the node's version.
         node.summary = made
     return made
@@ -119,15 +119,15 @@ def agents_on(state: MeshState, node: Node) -> Iterator[tuple[str, Resources]]:
     has several bundles there.
     """
     for key in node.allocations:
-        if not key.startswith(MARK):
+        if not is_bundle(key):
             agent = state.agents.get(key)
             if agent is not None:
                 yield key, agent.spec.resources
             continue
-        group_id, _, bundle = key[len(MARK) :].rpartition("/")
+        group_id, number = bundle_of(key)
         group = state.groups.by_id[group_id]
         if group.agent is not None and is_removed_with(group, group.agent):
-            yield group.agent, group.shape.bundles[int(bundle)]
+            yield group.agent, group.shape.bundles[number]
 
 
 def _summarise(state: MeshState, node: Node) -> NodeSummary:

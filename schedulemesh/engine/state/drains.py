@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from schedulemesh.engine.messages.drain_facts import DrainEnded, DrainStarted
-from schedulemesh.engine.state.groups import MARK
+from schedulemesh.engine.state.groups import bundle_of, is_bundle
 from schedulemesh.engine.state.nodes import Node
 
 
@@ -38,8 +38,6 @@ class Drains:
 
 def keys_on(node: Node) -> tuple[set[str], set[str]]:
     """The agents that hold resources of the node themselves, and the groups with a bundle there, by id."""
-    agents = {key for key in node.allocations if not key.startswith(MARK)}
-    groups = {
-        key[len(MARK) :].rpartition("/")[0] for key in node.allocations if key.startswith(MARK)
-    }
+    agents = {key for key in node.allocations if not is_bundle(key)}
+    groups = {bundle_of(key)[0] for key in node.allocations if is_bundle(key)}
     return agents, groups

@@ -24,7 +24,7 @@ from schedulemesh.domain.placement import GroupShape, GroupsSpec
 from schedulemesh.domain.resources import Resources
 
 #: No agent's name begins with it, so that bundles and agents share the namespace of a node's allocations.
-MARK = "\x1f"
+_MARK = "\x1f"
 
 
 class GroupPhase(str, Enum):
@@ -87,7 +87,18 @@ class Group(msgspec.Struct, kw_only=True, gc=False):
 
     def key(self, bundle: int) -> str:
         """The key of a bundle's allocation on its node."""
-        return f"{MARK}{self.group_id}/{bundle}"
+        return f"{_MARK}{self.group_id}/{bundle}"
+
+
+def is_bundle(key: str) -> bool:
+    """Whether the key of an allocation is that of a bundle; the others are names of agents."""
+    return key.startswith(_MARK)
+
+
+def bundle_of(key: str) -> tuple[str, int]:
+    """The id of the group, and the number of the bundle, of the key of a bundle's allocation."""
+    group_id, _, number = key[len(_MARK) :].rpartition("/")
+    return group_id, int(number)
 
 
 class PoolCounts(msgspec.Struct, kw_only=True, gc=False):

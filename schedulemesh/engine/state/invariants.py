@@ -5,7 +5,7 @@ from __future__ import annotations
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources, sum_of
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.state.agents import Agent, Ending, Running, Starting, Waiting
-from schedulemesh.engine.state.groups import MARK, Group, GroupPhase
+from schedulemesh.engine.state.groups import Group, GroupPhase, bundle_of, is_bundle
 from schedulemesh.engine.state.lending import idle_of_tree, lendable, payment_for
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
@@ -159,11 +159,11 @@ def _check_cluster(state: MeshState) -> None:
 
 def _check_allocation(state: MeshState, node_id: str, name: str) -> None:
     """An allocation belongs to an agent without a group or to a bundle; both name the node as theirs."""
-    if name.startswith(MARK):
-        group_id, _, bundle = name[len(MARK) :].rpartition("/")
+    if is_bundle(name):
+        group_id, bundle = bundle_of(name)
         group = state.groups.by_id.get(group_id)
         _expect(group is not None, f"{group_id} has an allocation on {node_id} but does not exist")
-        at = None if group is None else group.node_ids[int(bundle)]
+        at = None if group is None else group.node_ids[bundle]
         _expect(at == node_id, f"bundle {bundle} of {group_id} has an allocation on {node_id} too")
         return
     agent = state.agents.get(name)

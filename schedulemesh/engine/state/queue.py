@@ -352,6 +352,11 @@ class Queue:
             return None
         return self.entry(QueuedTask(submission=submission, queued_at=now, number=self.next_number))
 
+    def entry_of(self, submission: TaskSubmitted, now: float) -> Entry | None:
+        """The place of a submission that waits, or that it would have now; None: it has no task."""
+        waiting = submission.task and self.by_id.get(submission.task.task_id)
+        return self.entry(waiting) if waiting else self.entry_now(submission, now)
+
     def any_before(self, entry: Entry) -> bool:
         """Whether any task that waits, in whatever pool, comes before this place."""
         return any(pool.firsts and pool.firsts[0] < entry for pool in self.pools.values())

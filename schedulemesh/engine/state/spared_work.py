@@ -5,6 +5,8 @@ They only spare work: to know less is slower, and changes no decision.
 
 from __future__ import annotations
 
+from typing import Any
+
 from schedulemesh.engine.messages.fact import Fact
 from schedulemesh.engine.messages.queue_facts import (
     ReservationDropped,
@@ -31,11 +33,16 @@ class SparedWork:
         self._in_vain: dict[str, tuple[int, float, float, bool]] = {}
         #: By task: the revision in which a search for its start found this one again, whatever the time.
         self._starts: dict[str, tuple[int, Reservation]] = {}
+        #: What is leaving, in an order, as ``placement.leaving`` has worked it out; None: not yet.
+        self.leaving: Any = None
+        #: The same by agents for which nobody waits, each with what it was worked out from.
+        self.leaving_agents: dict[str, Any] = {}
 
     def note(self, fact: Fact) -> None:
         """Note that a fact has changed the state."""
         if type(fact) not in _OF_WAITING_TASKS:
             self._revision += 1
+            self.leaving = None
 
     def note_in_vain(self, task_id: str, now: float, until: float, *, searched: bool) -> None:
         """The task does not fit, and no eviction makes room for it, until this time at least. ``searched``:
