@@ -115,8 +115,16 @@ def test_what_a_period_had_from_before_it_is_named(tmp_path):
     }
 
 
-def test_gangs_grow_further_where_there_are_more_nodes(tmp_path):
-    _, recording = recording_of(tmp_path, 3, submitted=("elastic",), only=NOTHING)
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_gangs_grow_further_where_there_are_more_nodes(seed, tmp_path):
+    """Others need not wait less: extra members take what is added, and leave only by the rules."""
+    _, recording = recording_of(tmp_path, seed, submitted=("elastic",), only=NOTHING)
+    found = rehearse(recording, Changes(nodes=4, pools={"a": 32, "b": 32}))
+    assert found.rehearsed[""].gpu_hours > found.recorded[""].gpu_hours
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_what_does_not_grow_waits_less_where_there_are_more_nodes(seed, tmp_path):
+    _, recording = recording_of(tmp_path, seed, submitted=("lease",), only=NOTHING)
     found = rehearse(recording, Changes(nodes=4, pools={"a": 32, "b": 32}))
     assert found.rehearsed[""].waited_s.mean < found.recorded[""].waited_s.mean
-    assert found.rehearsed[""].gpu_hours > found.recorded[""].gpu_hours
