@@ -90,6 +90,8 @@ class SimpleTaskSpec:
     bundles: Sequence[Mapping[str, object]] | None = None
     #: Whether the agent itself takes the first of them; False: all are for what it starts.
     driver_bundle: bool = True
+    #: Seconds that each phase of its start may take: "environment", "load" and "constructor".
+    start_limits: Mapping[str, float] | None = None
     #: Whether it waits in the queue; with ``wait`` the call returns when it runs, or is cancelled in time.
     queue: bool = False
     wait: bool | float = False

@@ -87,6 +87,13 @@ def submit(
             help="GPUs of its claim that the driver itself holds; else all, until it connects to Ray.",
         ),
     ] = None,
+    start_limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PHASE=SECONDS",
+            help="How long environment, load or constructor may take. Repeatable.",
+        ),
+    ] = None,
     grace: Annotated[
         float | None, typer.Option(min=0, help="Seconds from the notice of an eviction to its end.")
     ] = None,
@@ -152,6 +159,7 @@ def submit(
         "checkpoint_dir": checkpoint_dir,
         "driver_cpus": driver_cpus,
         "driver_gpus": driver_gpus,
+        "start_limits": assignments(start_limit or ()) or None,
         "grace_s": grace,
         "over_claim": over_claim,
         "keep_actors": keep_actor,

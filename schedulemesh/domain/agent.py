@@ -6,11 +6,12 @@ from typing import Any
 
 import msgspec
 
+from schedulemesh.domain.containers import as_items
 from schedulemesh.domain.labels import MAX_BYTES, Labels, parse_labels, size_of
 from schedulemesh.domain.lease import LeaseSpec, check_lease
 from schedulemesh.domain.names import as_text, parse_key, parse_name
 from schedulemesh.domain.node_labels import NodeLabels, check_node_labels
-from schedulemesh.domain.numbers import parse_duration
+from schedulemesh.domain.numbers import parse_duration, parse_timeout
 from schedulemesh.domain.placement import MAX_BUNDLES, PLACEMENT_STRATEGIES, check_bundles
 from schedulemesh.domain.resources import UNIT, Resources, check_resources, sum_of
 from schedulemesh.errors import InvalidRequestError, shown
@@ -140,6 +141,19 @@ class Death(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     detail: str = ""
 
 
+#: What happens one after the other when a process is started: Ray sets up its runtime environment and starts
+#: it, it loads its class and arguments, and it builds its object, and restores that where there is a state.
+START_PHASES = ("environment", "load", "constructor")
+
+
+class StartLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """How long each phase of a start may take, in seconds; None: see ``AgentStart.limits``."""
+
+    environment: float | None = None
+    load: float | None = None
+    constructor: float | None = None
+
+
 class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """How an agent is created, sufficient to create it again."""
 
@@ -174,6 +188,8 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     node_labels: NodeLabels = ()
     #: Of a single process: what will do instead, the first ones before the others.
     fallback_labels: tuple[NodeLabels, ...] = ()
+    #: None: it has none of its own.
+    start_limits: StartLimits | None = None
 
     @property
     def process_names(self) -> tuple[str, ...]:
@@ -275,10 +291,28 @@ def check_agent(spec: AgentSpec) -> None:
     if spec.lease is not None:
         _check_no_process(spec)
         check_lease(spec.lease, len(spec.bundles))
+    if spec.start_limits is not None:
+        parse_start_limits(msgspec.structs.asdict(spec.start_limits))
     if spec.lease is None:
         parse_key(spec.class_key, "the class's key")
     if spec.arguments_key is not None:
         parse_key(spec.arguments_key, "the arguments' key")
+
+
+def parse_start_limits(given: object) -> StartLimits | None:
+    """The limits in a mapping from phases to seconds; None: it has none. Raises InvalidRequestError."""
+    if given is None:
+        return None
+    limits = {}
+    for key, seconds in as_items(given, "start_limits", "a dict of seconds by phase"):
+        phase = as_text(key)
+        if phase not in START_PHASES:
+            raise InvalidRequestError(
+                f"start_limits has {shown(key)}; allowed are {', '.join(START_PHASES)}"
+            )
+        if seconds is not None:
+            limits[phase] = parse_timeout(seconds, f"start_limits[{phase!r}]")
+    return StartLimits(**limits) if limits else None
 
 
 def check_job(spec: AgentSpec) -> None:

@@ -261,8 +261,8 @@ class Reason(Code):
     AGENT_START_TIMEOUT = (
         "agent_start_timeout",
         (
-            "The agent was not built within `start_timeout`; its process was ended. `error` says "
-            "what took the time."
+            "A phase of the start took longer than `start_limits` or `start_timeout` allows; its "
+            "process was ended. `error` says which phase."
         ),
     )
     AGENT_DELETED = ("agent_deleted", "The agent was deleted before it started.")

@@ -14,6 +14,7 @@ from schedulemesh.domain.agent import (
     JobSpec,
     PackedModule,
     parse_over_claim,
+    parse_start_limits,
 )
 from schedulemesh.domain.containers import as_elements
 from schedulemesh.domain.kinds import is_a
@@ -72,6 +73,7 @@ def job_request(given: Mapping[str, object], by: Submitter, code: RunnerCode) ->
         options=code.options,
         bundles=bundles,
         job=_job(given, code),
+        start_limits=parse_start_limits(given.get("start_limits")),
     )
     how = {"run": RUN_DRIVER, "on_preempted": "requeue" if on_preempted is None else on_preempted}
     submitted = _submitted(given, by, agent, _task({**given, **how}, by))

@@ -17,7 +17,7 @@ from schedulemesh.engine.messages.stimuli import AgentReported, AgentStartFailed
 from schedulemesh.engine.state.agents import Agent
 from schedulemesh.protocol.agents import MessageError, Report, RunOrder, RunReport, pack, unpack
 from schedulemesh.runtime.agent_commands import AgentCommands
-from schedulemesh.runtime.agent_start import AgentStart, NoReport, first_report
+from schedulemesh.runtime.agent_start import AgentStart, NoReport, StartProgress, first_report
 from schedulemesh.runtime.agent_usage import AgentUsage
 from schedulemesh.runtime.backend import ActorView, Backend, BackendError, Handle
 from schedulemesh.runtime.command_queue import CommandQueue
@@ -50,6 +50,8 @@ class _Record(msgspec.Struct, kw_only=True):
     capabilities: tuple[str, ...] = ()
     #: Whether it is being ended: nothing is started for it any more, and it gets no commands.
     ending: bool = False
+    #: How far its start is; None: it is not being started.
+    progress: StartProgress | None = None
 
 
 class Agents:
@@ -258,7 +260,11 @@ class Agents:
             return start.failed(f"Ray refused to make the actor: {error}")
         if self._open(*start.key) is not record or record.handle is None:
             return start.failed(_ENDED)
-        report = await self._first_report(start, record.handle)
+        record.progress = StartProgress.of(start)
+        try:
+            report = await self._first_report(start, record.handle, record.progress)
+        finally:
+            record.progress = None
         if isinstance(report, NoReport):
             return await self._not_started(record, start, report)
         if self._open(*start.key) is not record:
@@ -328,12 +334,36 @@ class Agents:
                 dead = f"the actor {address[1]!r} that it is to be taken over from is dead"
                 raise BackendError(dead)
 
-    async def _first_report(self, start: AgentStart, handle: Handle) -> Report | NoReport:
+    async def _first_report(
+        self, start: AgentStart, handle: Handle, progress: StartProgress
+    ) -> Report | NoReport:
         if start.ready is None:
             answer = self._backend.agent_report(handle)
         else:
             answer = self._backend.build_agent(handle, start.warm_init, start.refs)
-        return await first_report(self._backend, start, handle, answer)
+        return await first_report(self._backend, start, handle, answer, progress)
+
+    def note_phase(self, name: str, incarnation: int, phase: str, ago_s: float) -> None:
+        """A process tells that its start has been in a phase for so many seconds."""
+        record = self._open(name, incarnation)
+        if record is not None and record.progress is not None:
+            record.progress.enter(phase, ago_s)
+
+    def progress_of(self, name: str, incarnation: int) -> StartProgress | None:
+        """How far the start of a process is; None: it is not being started."""
+        record = self._open(name, incarnation)
+        return None if record is None else record.progress
+
+    def has_environment(self, name: str, incarnation: int) -> bool:
+        """Whether Ray sets up a runtime environment for a process that is being started."""
+        progress = self.progress_of(name, incarnation)
+        return progress is not None and progress.has_environment
+
+    @property
+    def longest_start_s(self) -> float:
+        """Seconds that the start in progress with the highest limits may take; 0: none is."""
+        starts = (record.progress for record in self._records.values())
+        return max((sum(s.limits.values()) for s in starts if s is not None), default=0.0)
 
     async def run(self, name: str, incarnation: int, order: RunOrder) -> RunReport | None:
         """Have an agent run a task, once however often it is asked; returns when the run has ended. None: the

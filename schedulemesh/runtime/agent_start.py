@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
+from math import ceil
 
 import msgspec
 
-from schedulemesh.domain.agent import AgentSpec, Death
+from schedulemesh.domain.agent import START_PHASES, AgentSpec, Death, StartLimits
+from schedulemesh.domain.numbers import MAX_TIMEOUT_S
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.engine.messages.instructions import StartAgent
@@ -35,6 +38,11 @@ from schedulemesh.runtime.placement_watch import unplaced
 
 logger = logging.getLogger(__name__)
 
+#: Seconds that Ray lets the setup of a runtime environment take where nothing else is said.
+_RAY_SETUP_S = 600.0
+#: What of a runtime environment takes no time to set up.
+SET_AT_ONCE = frozenset({"config", "env_vars"})
+
 #: The reason of a start that failed because Ray had no free resources.
 NO_ROOM_IN_RAY = Reason.CLUSTER_OUT_OF_RESOURCES
 
@@ -54,6 +62,7 @@ class AgentStart(msgspec.Struct, frozen=True, kw_only=True):
     shipped: bytes
     init: AgentInit
     refs: Refs
+    #: The policy's ``start_timeout``.
     timeout_s: float
     #: The placement group in which it runs; None: it runs in no group.
     slot: BundleSlot | None = None
@@ -64,6 +73,33 @@ class AgentStart(msgspec.Struct, frozen=True, kw_only=True):
     def key(self) -> tuple[str, int]:
         """Its name and incarnation."""
         return self.order.agent.name, self.order.incarnation
+
+    @property
+    def has_environment(self) -> bool:
+        """Whether Ray sets up a runtime environment before it starts the process."""
+        is_sent = self.init.job is not None and bool(self.init.job.working_dir)
+        return is_sent or bool(self.environment.keys() - SET_AT_ONCE)
+
+    @property
+    def environment(self) -> Mapping[str, object]:
+        """The runtime environment in its Ray options."""
+        environment: Mapping[str, object] = json.loads(self.order.agent.options).get(
+            "runtime_env", {}
+        )
+        return environment
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """Seconds for each phase of the start: as the agent says; else of an environment what Ray's own limit
+        is, and of all others the policy's ``start_timeout``.
+        """
+        own = self.order.agent.start_limits or StartLimits()
+        environment = own.environment or environment_limit(self.environment)
+        return {
+            "environment": environment if self.has_environment else self.timeout_s,
+            "load": own.load or self.timeout_s,
+            "constructor": own.constructor or self.timeout_s,
+        }
 
     @property
     def warm_init(self) -> bytes:
@@ -90,6 +126,11 @@ class AgentStart(msgspec.Struct, frozen=True, kw_only=True):
         if job is not None and job.working_dir:
             env = options.get("runtime_env") or {}
             options["runtime_env"] = {**env, "working_dir": job.working_dir}
+        own = self.order.agent.start_limits
+        if own is not None and own.environment is not None and self.has_environment:
+            env = options.get("runtime_env") or {}
+            config = {**(env.get("config") or {}), "setup_timeout_seconds": ceil(own.environment)}
+            options["runtime_env"] = {**env, "config": config}
         return AgentRequest(
             class_key=self.order.agent.class_key,
             shipped=self.shipped,
@@ -128,6 +169,48 @@ class AgentStart(msgspec.Struct, frozen=True, kw_only=True):
     ) -> AgentStartFailed:
         """It could not be made; see ``start_failed``."""
         return start_failed(self.order, error, reason, restore_failed=restore_failed, death=death)
+
+
+class StartProgress:
+    """Which phase of its start a process is in, and since when, as its host tells where that takes long."""
+
+    def __init__(
+        self, phase: str, limits: Mapping[str, float], *, has_environment: bool = False
+    ) -> None:
+        self.phase, self.limits = phase, limits
+        #: Whether Ray sets up a runtime environment in the first phase.
+        self.has_environment = has_environment
+        self._time = asyncio.get_running_loop().time
+        self._since = self._time()
+        self._changed = asyncio.Event()
+
+    @classmethod
+    def of(cls, start: AgentStart) -> StartProgress:
+        """That of a start which begins now; a warm host has its process already."""
+        phase = "environment" if start.ready is None else "load"
+        return cls(phase, start.limits, has_environment=start.has_environment)
+
+    def enter(self, phase: str, ago_s: float) -> None:
+        """It has been in this phase for so many seconds. One that is behind the present phase is ignored."""
+        if phase in START_PHASES[START_PHASES.index(self.phase) + 1 :]:
+            self.phase, self._since = phase, self._time() - max(0.0, ago_s)
+            self._changed.set()
+
+    @property
+    def limit_s(self) -> float:
+        """The limit of the phase."""
+        return self.limits[self.phase]
+
+    def seconds(self) -> float:
+        """For how long it has been in this phase."""
+        return self._time() - self._since
+
+    async def overdue(self) -> None:
+        """Return when the present phase has taken longer than it may."""
+        while (left_s := self.limit_s - self.seconds()) > 0:
+            self._changed.clear()
+            with contextlib.suppress(asyncio.TimeoutError, TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), left_s)
 
 
 class NoReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,29 +253,32 @@ def start_failed(
 
 
 async def first_report(
-    backend: Backend, start: AgentStart, handle: Handle, answer: Awaitable[object]
+    backend: Backend,
+    start: AgentStart,
+    handle: Handle,
+    answer: Awaitable[object],
+    progress: StartProgress,
 ) -> Report | NoReport:
-    """The host's first report, which ``answer`` is to give, or why there is none.
+    """The host's first report, which ``answer`` is to give, or why there is none. ``progress``: how far its
+    start is.
 
     An agent with an assigned place for which Ray has no room is given up within about a second, in a
     placement group within three: others use the room, and waiting does not free it.
     """
     call = asyncio.ensure_future(answer)
-    watches = []
+    overdue, watches = asyncio.ensure_future(progress.overdue()), []
     if start.is_pinned:
         watches.append(asyncio.ensure_future(unplaced(backend, handle, in_group=start.in_group)))
     try:
-        await asyncio.wait(
-            {call, *watches}, timeout=start.timeout_s, return_when=asyncio.FIRST_COMPLETED
-        )
+        await asyncio.wait({call, overdue, *watches}, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for watch in watches:
+        for watch in (overdue, *watches):
             watch.cancel()
     if not call.done():
         call.cancel()
         if any(watch.done() for watch in watches):
             return NoReport(error="Ray has no room for it", reason=NO_ROOM_IN_RAY)
-        return await _too_late(backend, start, handle)
+        return await _too_late(backend, start, handle, progress)
     try:
         report = unpack(call.result(), Report)
     except MessageError as error:
@@ -216,29 +302,46 @@ async def _died(backend: Backend, handle: Handle, error: BackendError) -> NoRepo
     return NoReport(error=f"its process {death.how}", died=True, death=death)
 
 
-async def _too_late(backend: Backend, start: AgentStart, handle: Handle) -> NoReport:
+async def _too_late(
+    backend: Backend, start: AgentStart, handle: Handle, progress: StartProgress
+) -> NoReport:
     """What it was doing when its time was over."""
-    late = f"not ready after start_timeout = {start.timeout_s:g} s"
+    phase, limit = progress.phase, f"start_timeout = {progress.limit_s:g} s"
+    own = start.order.agent.start_limits or StartLimits()
+    if getattr(own, phase) is not None or (phase == "environment" and start.has_environment):
+        limit = f"{progress.limit_s:g} s (start_limits[{phase!r}])"
+    late = f"not ready after {limit}"
+    if phase != "environment":
+        was = "its class was still loading" if phase == "load" else "its constructor was running"
+        error = f"{late}: {was}; the process was ended"
+        return NoReport(error=error, reason=Reason.AGENT_START_TIMEOUT)
     try:
         view = await backend.actor(handle)
         waits = view is not None and not view.has_process and await backend.waits_for_room(handle)
     except BackendError as unknown:
         error = f"{late}, and what it was doing cannot be found out: {unknown}"
         return NoReport(error=error, reason=Reason.AGENT_START_TIMEOUT)
-    if view is None or view.has_process:
-        error = (
-            f"{late}: its class was still loading or its constructor running; the process was ended"
-        )
-        return NoReport(error=error, reason=Reason.AGENT_START_TIMEOUT)
     if waits:
         error = (
             f"{late}: Ray has found no room for it; look at its ray_options and at what else runs"
         )
         return NoReport(error=error, reason=NO_ROOM_IN_RAY)
-    error = (
-        f"{late}: Ray was still starting its process; look at its ray_options and its runtime_env"
-    )
-    return NoReport(error=error, reason=Reason.AGENT_START_TIMEOUT)
+    if view is None or view.has_process:
+        was = "its class was still loading or its constructor running; the process was ended"
+    elif start.has_environment:
+        was = "Ray was still setting up its runtime environment"
+    else:
+        was = "Ray was still starting its process; look at its ray_options"
+    return NoReport(error=f"{late}: {was}", reason=Reason.AGENT_START_TIMEOUT)
+
+
+def environment_limit(environment: Mapping[str, object]) -> float:
+    """Seconds that Ray lets an attempt to set up a runtime environment take; its default is 600."""
+    config = environment.get("config")
+    seconds = config.get("setup_timeout_seconds") if isinstance(config, dict) else None
+    if not isinstance(seconds, int):
+        return _RAY_SETUP_S
+    return float(seconds) if seconds > 0 else MAX_TIMEOUT_S
 
 
 def own_need(agent: AgentSpec) -> Resources:

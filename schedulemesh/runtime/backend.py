@@ -195,6 +195,12 @@ class NodeCleaner(Protocol):
     ) -> LogPiece | None:
         """A part of the log of a job that has run on the node; see ``core.agent.job_folders.read_log``."""
 
+    async def environment_line(self) -> str:
+        """The last line that was written while runtime environments were set up there; empty: none was."""
+
+    async def write_log(self, key: JobKey, attempt: int, text: str) -> None:
+        """Append a text to the log of an attempt of a job that has not run."""
+
     def close(self) -> None:
         """Give the cleaner up; it is not called again."""
 

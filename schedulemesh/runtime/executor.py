@@ -31,6 +31,7 @@ from schedulemesh.engine.state.job_updates import claimed_by_node
 from schedulemesh.engine.transaction import Step
 from schedulemesh.errors import JournalError
 from schedulemesh.protocol.agents import AgentInit, JobStart, MessageError
+from schedulemesh.protocol.job_logs import JobKey
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.agent_start import NO_ROOM_IN_RAY, AgentStart, own_need, start_failed
 from schedulemesh.runtime.backend import Backend, BackendError, GroupMember
@@ -53,6 +54,7 @@ from schedulemesh.runtime.pg_manager import Groups
 from schedulemesh.runtime.reactor import Reactor
 from schedulemesh.runtime.references import References
 from schedulemesh.runtime.rooms import Rooms
+from schedulemesh.runtime.start_phases import StartPhases
 from schedulemesh.runtime.task_runs import TaskRuns
 from schedulemesh.runtime.user_code import UserCode
 from schedulemesh.runtime.warm_pool import WarmPool
@@ -86,6 +88,7 @@ class Executor:
         self.ready = WarmPool(backend, agents, groups, self.spawn, self.code.class_bytes)
         self.rooms = Rooms(backend, groups, reactor, self.spawn)
         self.demand = DemandWatch(backend, agents, groups.name(""))
+        self.starts = StartPhases(backend, agents, reactor)
         self.leases = Leases(agents, groups, self.ready, reactor)
         self._scheduler = scheduler
         #: Where the logs and checkpoints of jobs are kept.
@@ -183,11 +186,31 @@ class Executor:
             logger.exception("starting agent %s failed", order.agent.name)
             result = start_failed(order, repr(error))
         if isinstance(result, s.AgentStartFailed):
+            await self._log_failed_job(order, result)
             await self._agents.end_orders(processes)
         await self.reactor.report(result)
         if current(self.reactor.state, order.agent.name, order.incarnation) is None:
             # It belongs to nobody: its end was decided meanwhile.
             await self._agents.end_orders(processes)
+
+    async def _log_failed_job(self, order: StartAgent, failed: s.AgentStartFailed) -> None:
+        """Write why an attempt of a job did not start to the log of that attempt, with all that is known."""
+        task_id = next(iter(self.reactor.state.running.on_agent(order.agent.name)), None)
+        if order.agent.job is None or task_id is None:
+            return
+        key = JobKey(
+            root=self.job_folder,
+            namespace=self._agents.namespace,
+            scheduler=self._scheduler,
+            task_id=task_id,
+            agent_name=order.agent.name,
+        )
+        attempt = self.reactor.state.running.by_id[task_id].attempts.number
+        text = "\n".join(
+            f"[schedulemesh] {part}" for part in (failed.error, failed.detail.rstrip()) if part
+        )
+        node_id = self._backend.own_node_id()
+        await self._agents.cleanup.write_log(node_id, key, attempt, f"{text}\n")
 
     async def _started(self, order: StartAgent) -> s.AgentReported | s.AgentStartFailed:
         agent = order.agent

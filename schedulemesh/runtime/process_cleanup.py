@@ -120,6 +120,17 @@ class ProcessCleanup:
         with contextlib.suppress(BackendError):
             await self._cleaner(node_id).kill(processes)
 
+    async def environment_line(self, node_id: str) -> str:
+        """See NodeCleaner; empty: the node does not answer."""
+        with contextlib.suppress(BackendError):
+            return await self._cleaner(node_id).environment_line()
+        return ""
+
+    async def write_log(self, node_id: str, key: JobKey, attempt: int, text: str) -> None:
+        """See NodeCleaner; nothing where the node does not answer."""
+        with contextlib.suppress(BackendError, OSError):
+            await self._cleaner(node_id).write_log(key, attempt, text)
+
     def _cleaner(self, node_id: str) -> NodeCleaner:
         self.prepare(node_id)
         return self._cleaners[node_id]

@@ -297,6 +297,7 @@ class RequestService(Service):
         found = await reactor.read(lambda: reactor.engine.explain(task_id, reactor.now()))
         if isinstance(found, Refused):
             return Refusal(refused=found)
+        found = await self._executor.starts.described(found)
         return Explained(explanation=await self._external.named(found))
 
     async def _decided(

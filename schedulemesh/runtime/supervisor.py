@@ -197,7 +197,8 @@ class SupervisorService:
         """
         if self._requests is None:
             return False, PreemptionPolicy().longest_s
-        return True, self._requests.running.reactor.state.policy.longest_s
+        longest_s = self._requests.running.reactor.state.policy.longest_s
+        return True, longest_s + self._agents.longest_start_s
 
     async def agent_restarted(
         self, agent_name: str, incarnation: int, message: bytes, key: bytes = b""
@@ -224,6 +225,14 @@ class SupervisorService:
                 gpu_ids=report.gpu_ids,
             )
         )
+
+    async def start_phase(
+        self, agent_name: str, incarnation: int, key: bytes, phase: str, ago_s: float
+    ) -> None:
+        """A process that is being started has been in a phase of that for so many seconds."""
+        reactor = (await self.ready()).running.reactor
+        self._authentication.check_agent(reactor, agent_name, incarnation, key)
+        self._agents.note_phase(agent_name, incarnation, phase, ago_s)
 
     async def last_saved(self, agent_name: str, incarnation: int, key: bytes = b"") -> bytes | None:
         """The state last saved of any task of an agent that Ray restarted; None: there is none."""

@@ -11,6 +11,7 @@ from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.protocol.agents import Handled, MessageError, line_and_traceback, unpack
+from schedulemesh.runtime.agent_start import SET_AT_ONCE, environment_limit
 from schedulemesh.runtime.backend import Backend, BackendError, BackendTimeoutError
 from schedulemesh.runtime.blob_cache import BlobCache
 from schedulemesh.runtime.reactor import Reactor
@@ -52,6 +53,11 @@ class UserCode:
         """Load the class in a worker of its own before anything is evicted for it; a refusal: it fails."""
         env = json.loads(agent.options).get("runtime_env")
         timeout_s = self._reactor.state.policy.start_timeout
+        if agent.start_limits is not None:
+            timeout_s = agent.start_limits.load or timeout_s
+        if env and env.keys() - SET_AT_ONCE:
+            own = None if agent.start_limits is None else agent.start_limits.environment
+            timeout_s += own or environment_limit(env)
         try:
             answer = await self._backend.probe_class(shipped, timeout_s, env)
             error = unpack(answer, Handled).error

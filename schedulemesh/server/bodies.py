@@ -200,6 +200,8 @@ class NewJob(_Submitted, frozen=True, kw_only=True):
     #: What of its claim the driver itself holds; both null: its GPUs, until it connects to Ray.
     driver_cpus: float | None = None
     driver_gpus: float | None = None
+    #: Seconds that each phase of a start may take: "environment", "load" and "constructor".
+    start_limits: dict[str, float] | None = None
     #: How often it is started again after its driver failed or was lost.
     max_retries: int = 0
     #: "retry", "grow" (with twice the memory) or "fail" when its process is killed because its node is short

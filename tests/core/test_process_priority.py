@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +25,16 @@ try:
 except PermissionError:
     permitted = False
 print(json.dumps([taken, permitted, found]))
+"""
+
+#: Raises the score by which the kernel chooses whom to kill, asks for that of the parent, and prints both.
+SCORED = """
+import json
+from pathlib import Path
+from schedulemesh.core.backend.process_priority import take_oom_score_of_ray
+own = Path("/proc/self/oom_score_adj")
+own.write_text({score!r})
+print(json.dumps([take_oom_score_of_ray(), int(own.read_text())]))
 """
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has it per thread")
@@ -49,3 +60,11 @@ def test_nothing_changes_where_the_parent_is_as_nice():
     taken, _, found = started(0)
     assert not taken
     assert set(found) == {os.getpriority(os.PRIO_PROCESS, 0)}
+
+
+@pytest.mark.parametrize("score", [1000, None])
+def test_the_kernel_kills_it_no_sooner_than_its_parent(score):
+    own = int(Path("/proc/self/oom_score_adj").read_text(encoding="ascii"))
+    code = SCORED.format(score=str(own if score is None else score))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [own < (score or own), own]

@@ -173,6 +173,10 @@ class FakeCleaner:
         #: By mark, what dead agents left on the node.
         self.left: dict[int, list[Process]] = {}
         self.killed: list[Process] = []
+        #: What was written last while environments were set up.
+        self.line = ""
+        #: What was written to logs: task, attempt and text.
+        self.written: list[tuple[str, int, str]] = []
 
     async def terminate(self, mark: int) -> tuple[int, ...]:
         return await self._backend.take(
@@ -213,6 +217,12 @@ class FakeCleaner:
             return read_log(job_folder(key), attempt, begin, limit)
 
         return await self._backend.take("read_log", key.task_id, read)
+
+    async def environment_line(self) -> str:
+        return await self._backend.take("environment_line", self.node_id, lambda: self.line)
+
+    async def write_log(self, key: JobKey, attempt: int, text: str) -> None:
+        self.written.append((key.task_id, attempt, text))
 
     def close(self) -> None:
         self.closed = True

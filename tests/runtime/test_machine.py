@@ -702,6 +702,7 @@ def _all_calls():
         "request_capacity",
         "job_runs",
         "death_of",
+        "environment_line",
         "deaths_of",
         "waits_for_room",
         "left_behind",

@@ -7,6 +7,7 @@ and cancel reach the user's object while its methods run.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
 import os
@@ -59,6 +60,8 @@ _BEGIN_S = 0.05
 _REPORT_S = 5.0
 #: Seconds between two attempts to reach a supervisor that does not answer.
 _RETRY_S = 1.0
+#: Seconds after which a phase of a start is told, and after which it is told again.
+_SLOW_S, _TELL_S = 0.5, 5.0
 
 #: Turns what ``save_state`` returned into the bytes that are kept.
 Keep = Callable[[UserValue], bytes]
@@ -125,6 +128,37 @@ class _Running:
             self.now -= 1
 
 
+class StartTeller(threading.Thread):
+    """Tells in which phase the start of this process is: nothing of a start that takes a second, of one that
+    takes longer every few seconds, so that a supervisor that was restarted meanwhile knows it, too.
+    """
+
+    def __init__(self, tell: Callable[[str, float], None]) -> None:
+        super().__init__(name="schedulemesh-start", daemon=True)
+        self._tell = tell
+        self._over = threading.Event()
+        self._phase = ("load", time.monotonic())
+
+    def enter(self, phase: str) -> None:
+        """Another phase begins."""
+        self._phase = (phase, time.monotonic())
+
+    def end(self) -> None:
+        """Tell nothing any more."""
+        self._over.set()
+
+    def run(self) -> None:
+        """Tell until the start is over."""
+        told, silent_s = "", 0.0
+        while not self._over.wait(_SLOW_S):
+            phase, since = self._phase
+            silent_s += _SLOW_S
+            if phase != told or silent_s >= _TELL_S:
+                told, silent_s = phase, 0.0
+                with contextlib.suppress(RayError):
+                    self._tell(phase, time.monotonic() - since)
+
+
 class ControlChannel:
     """Connects one agent to its supervisor."""
 
@@ -154,6 +188,25 @@ class ControlChannel:
         self._ranks: tuple[int, ...] = ()
         #: The highest epoch of any supervisor that gave a command.
         self._epoch = 0
+        self._starting: StartTeller | None = None
+
+    def begin_start(self) -> None:
+        """Tell the supervisor from now on in which phase the start is, where it takes long."""
+        self._starting = StartTeller(self._tell_phase)
+        self._starting.start()
+
+    def enter_phase(self, phase: str) -> None:
+        """The start of this process is in another phase."""
+        if self._starting is not None:
+            self._starting.enter(phase)
+
+    def end_start(self) -> None:
+        """The object is built, or it cannot be."""
+        if self._starting is not None:
+            self._starting.end()
+
+    def _tell_phase(self, phase: str, seconds: float) -> None:
+        self._supervisor.start_phase.remote(*self._own, phase, seconds)
 
     def attach(self, built: UserObject) -> None:
         """Set the user's object, which was just built."""

@@ -131,10 +131,14 @@ class AgentHost:
         try:
             if restarted:
                 self._sm_init = self._sm_channel.init_after_restart()
+            else:
+                self._sm_channel.begin_start()
             self._sm_object = self._sm_built(refs, nested)
         except BaseException as error:  # noqa: BLE001  # user code raises anything
             self._sm_error = error_text(error)
             return
+        finally:
+            self._sm_channel.end_start()
         self._sm_channel.attach(self._sm_object)
 
     def _sm_built(self, refs: Sequence[ObjectRef], nested: Sequence[ObjectRef]) -> UserObject:
@@ -147,6 +151,7 @@ class AgentHost:
             kwargs = {**kwargs, **rank_arguments(cls, args, kwargs, init.rank, init.world_size)}
         if init.job is not None:
             kwargs = {**kwargs, "job": init.job}
+        self._sm_channel.enter_phase("constructor")
         built = cls(init.agent_name, init.labels, *args, **kwargs)
         if init.saved is not None:
             self._sm_restore_failed = True

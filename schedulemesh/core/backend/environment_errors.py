@@ -1,8 +1,9 @@
-"""Why a runtime environment could not be set up: the one line of Ray's message that says it."""
+"""What Ray says while it sets up a runtime environment, and why it could not: one line of each."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 #: How the lines begin in which pip, uv and conda name what is wrong; the first one says it.
 _NAMED = re.compile(r"^\s*(?:ERROR:|error:|fatal:|[A-Z]\w*(?:NotFound|Unsatisfiable)\w*:)\s*\S")
@@ -15,6 +16,9 @@ _OF_TRACEBACK = re.compile(r"^\s*(?:File \"|Traceback \(|\^|During handling|The 
 #: All versions that there are, which pip lists.
 _VERSIONS = re.compile(r" \(from versions: [^)]*\)")
 _MAX_CHARS = 500
+#: How each line of Ray's own log begins: time, level and place.
+_LOGGED = re.compile(r"^\d{4}-\d\d-\d\d \S+\s+[A-Z]+ \S+ -- ")
+_TAIL_BYTES = 8192
 
 
 def cause_of(message: str) -> str:
@@ -34,3 +38,16 @@ def cause_of(message: str) -> str:
         found = own[-1] if own else "Ray does not say why"
     line = _VERSIONS.sub("", found.strip())
     return line if len(line) <= _MAX_CHARS else f"{line[:_MAX_CHARS]}..."
+
+
+def last_line_of(log: Path) -> str:
+    """The last line of a log of Ray that says anything, without its time and level; empty: there is none."""
+    try:
+        with log.open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - _TAIL_BYTES))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return ""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return _LOGGED.sub("", lines[-1])[:_MAX_CHARS] if lines else ""

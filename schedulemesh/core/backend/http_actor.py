@@ -136,12 +136,16 @@ def _composed(settings: bytes, supervisor: Any) -> tuple[Any, bytes]:
     import msgspec
 
     from schedulemesh.config.settings import SchedulerSettings
-    from schedulemesh.core.backend.process_priority import take_priority_of_ray
+    from schedulemesh.core.backend.process_priority import (
+        take_oom_score_of_ray,
+        take_priority_of_ray,
+    )
     from schedulemesh.core.backend.ray_internals import ignore_unread_errors
     from schedulemesh.server.serving import HttpServer
 
     logging.basicConfig(level=logging.INFO, format="[%(levelname)s] %(message)s")
     ignore_unread_errors()
+    take_oom_score_of_ray()
     take_priority_of_ray()
     made = msgspec.msgpack.decode(settings, type=SchedulerSettings)
     if made.http is None:

@@ -9,14 +9,17 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from schedulemesh.core.agent.job_folders import job_folder, read_log
+from schedulemesh.config.private_files import make_private_folder
+from schedulemesh.core.agent.job_folders import LogWriter, job_folder, read_log
 from schedulemesh.core.agent.process_marks import (
     kill,
     left_behind,
     terminate,
     terminate_workers,
 )
+from schedulemesh.core.backend.environment_errors import last_line_of
 from schedulemesh.core.backend.ray_errors import translated
+from schedulemesh.core.backend.ray_internals import session_folder
 from schedulemesh.protocol.job_logs import JobKey, LogPiece
 from schedulemesh.runtime.backend import Process
 
@@ -49,6 +52,24 @@ class OwnNodeCleaner:
             return read_log(job_folder(key), attempt, begin, limit)
 
         return await asyncio.get_running_loop().run_in_executor(None, read)
+
+    async def environment_line(self) -> str:
+        """See NodeCleaner."""
+        return await asyncio.get_running_loop().run_in_executor(None, last_environment_line)
+
+    async def write_log(self, key: JobKey, attempt: int, text: str) -> None:
+        """See NodeCleaner."""
+
+        def write() -> None:
+            folder = job_folder(key)
+            make_private_folder(folder)
+            log = LogWriter(folder, attempt)
+            try:
+                log.write(text.encode())
+            finally:
+                log.close()
+
+        await asyncio.get_running_loop().run_in_executor(None, write)
 
     def close(self) -> None:
         """Nothing is to be given up."""
@@ -88,6 +109,15 @@ class RemoteNodeCleaner:
         found: LogPiece | None = await self._call("read_log", key, attempt, begin, limit)
         return found
 
+    async def environment_line(self) -> str:
+        """See NodeCleaner."""
+        line: str = await self._call("environment_line")
+        return line
+
+    async def write_log(self, key: JobKey, attempt: int, text: str) -> None:
+        """See NodeCleaner."""
+        await self._call("write_log", key, attempt, text)
+
     def close(self) -> None:
         """End the actor."""
         with translated():
@@ -96,3 +126,9 @@ class RemoteNodeCleaner:
     async def _call(self, method: str, *args: Any) -> Any:
         with translated():
             return await getattr(self._actor, method).remote(*args)
+
+
+def last_environment_line() -> str:
+    """What Ray wrote last on this node about runtime environments of this scheduler's actors."""
+    job_id = ray.get_runtime_context().get_job_id()
+    return last_line_of(session_folder() / "logs" / f"runtime_env_setup-{job_id}.log")

@@ -1,4 +1,6 @@
-"""The priority of the control plane's processes among the others of their node."""
+"""The priority of the control plane's processes among the others of their node: for the CPU, and for the
+kernel where memory runs out.
+"""
 
 from __future__ import annotations
 
@@ -27,5 +29,24 @@ def take_priority_of_ray() -> bool:
             with contextlib.suppress(ProcessLookupError):  # one that has ended meanwhile
                 os.setpriority(os.PRIO_PROCESS, int(thread.name), niceness)
     except PermissionError:
+        return False
+    return True
+
+
+def take_oom_score_of_ray() -> bool:
+    """Give this process the score of the process that started it, Ray's own on this node, by which the kernel
+    chooses whom to kill where memory runs out; False: its own is as low, or the system does not permit it.
+
+    Ray gives every worker the highest score there is (``RAY_worker_oom_score_adjustment``), so that workers
+    die before Ray itself; a supervisor is a worker, too. Lowering a score that an ordinary user has raised
+    takes no rights.
+    """
+    own = Path("/proc/self/oom_score_adj")
+    try:
+        of_ray = int(Path(f"/proc/{os.getppid()}/oom_score_adj").read_text(encoding="ascii"))
+        if int(own.read_text(encoding="ascii")) <= of_ray:
+            return False
+        own.write_text(str(of_ray), encoding="ascii")
+    except OSError:  # another system than Linux, or one that does not permit it
         return False
     return True

@@ -28,6 +28,7 @@ CALLS = (
     "report_usage",
     "result_part",
     "shutdown",
+    "start_phase",
     "withdraw",
     "work_saved",
 )
@@ -48,8 +49,12 @@ class Supervisor:
 
 def _composed(settings: bytes, job_id: str) -> SupervisorService:
     """The composition root of the supervisor's process: the one place where its parts are chosen."""
-    from schedulemesh.core.backend.process_priority import take_priority_of_ray
+    from schedulemesh.core.backend.process_priority import (
+        take_oom_score_of_ray,
+        take_priority_of_ray,
+    )
 
+    take_oom_score_of_ray()
     take_priority_of_ray()  # before everything that takes time
 
     import logging

@@ -233,7 +233,7 @@ def _registered_or_new(
         num_cpus=0,
         max_concurrency=100_000,
         # If it is killed, Ray restarts it and repeats pending calls; requests carry ids, so that a repeated
-        # one is recognised.
+        # one is recognised. Ray's memory monitor kills such actors first: see docs/reliability.md.
         max_restarts=-1,
         max_task_retries=-1,
         scheduling_strategy=NodeAffinitySchedulingStrategy(

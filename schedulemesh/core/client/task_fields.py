@@ -74,6 +74,8 @@ class ConstructionFields(TypedDict, total=False):
     placement: str | None
     #: A node label: all members of a gang run on nodes with the same value of it.
     same_label: str | None
+    #: Seconds that each phase of its start may take: "environment", "load" and "constructor".
+    start_limits: Mapping[str, float] | None
 
 
 class AgentFields(ConstructionFields, total=False):
@@ -152,6 +154,8 @@ class JobFields(TypedDict, total=False):
     #: What of its claim the driver itself holds; both None: its GPUs, until it connects to Ray.
     driver_cpus: float | None
     driver_gpus: float | None
+    #: Seconds that each phase of a start may take: "environment", "load" and "constructor".
+    start_limits: Mapping[str, float] | None
     #: Seconds from the notice of an eviction to the end of the driver; None: as the policy says, at least 30.
     grace_s: float | None
     #: "warn" or "end": what happens where it holds more in Ray than it claims; None: as the policy says.

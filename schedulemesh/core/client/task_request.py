@@ -18,7 +18,7 @@ from schedulemesh.core.client.gangs import Gang, bundles_of, check_member, parse
 from schedulemesh.core.client.run_request import named, positional, unwrap, with_run
 from schedulemesh.core.client.task_fields import described_task, user_name
 from schedulemesh.core.transport.user_code import ShippedArguments, ship_arguments, ship_class
-from schedulemesh.domain.agent import AgentSpec, MemberSpec
+from schedulemesh.domain.agent import AgentSpec, MemberSpec, parse_start_limits
 from schedulemesh.domain.labels import parse_labels
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_flag
@@ -121,6 +121,7 @@ def submission(
         references=len(shipped.refs) + len(shipped.nested),
         node_labels=options.node_labels,
         fallback_labels=options.fallback_labels,
+        start_limits=parse_start_limits(given.get("start_limits")),
     )
     until_runs, wait_s = parse_wait(given.get("wait", False))
     requested = TaskSubmitted(

@@ -1,0 +1,86 @@
+"""How processes die on a real cluster, as records tell it; and a supervisor that is killed repeatedly."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+import pytest
+import ray
+
+from tests.integration.polling import supervisor_of, until
+
+#: Kills of the supervisor, and seconds between two of them.
+KILLS, BETWEEN_S = 5, 8.0
+
+
+class Mortal:
+    """An agent that ends as it is told."""
+
+    def __init__(self, name, labels):
+        pass
+
+    def end(self, how):
+        if how == "code":
+            os._exit(3)
+        if how == "exit":
+            sys.exit(3)
+        if how == "exit_actor":
+            ray.actor.exit_actor()
+        os.kill(os.getpid(), getattr(signal, how))
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("exit", "exited with code 3"),
+        ("exit_actor", "called exit_actor()"),
+        ("SIGTERM", "was ended by SIGTERM"),
+        ("SIGKILL", "ended without notice to Ray: it was killed"),
+        ("code", "or it called os._exit()"),
+    ],
+)
+def test_the_record_of_a_task_says_how_its_process_ended(scheduler, how, words):
+    scheduler.create_pool("pool", resources={"cpu": 1})
+    answer = scheduler.submit_task_with_preemption("t", "pool", Mortal, {"cpu": 1})
+    answer["agent"]["handle"].end.remote(how)
+    (row,) = scheduler.wait("t", timeout=60)["tasks"]
+    assert row["state"] == "lost", row
+    assert words in row["error"]
+    assert words in scheduler.explain("t")["error"]
+
+
+def test_a_death_without_a_supervisor_is_told_as_well(scheduler, namespace):
+    scheduler.create_pool("pool", resources={"cpu": 1})
+    answer = scheduler.submit_task_with_preemption("t", "pool", Mortal, {"cpu": 1})
+    os.kill(supervisor_of(namespace), signal.SIGKILL)
+    answer["agent"]["handle"].end.remote("exit")
+    (row,) = scheduler.wait("t", timeout=60)["tasks"]
+    assert "exited with code 3" in row["error"]
+
+
+def test_a_supervisor_that_is_killed_five_times_a_minute_serves_and_forgets_nothing(
+    scheduler, namespace
+):
+    scheduler.create_pool("pool", resources={"cpu": 1})
+    pids, acknowledged, slowest = set(), [], 0.0
+    began = time.monotonic()
+    for kill in range(KILLS):
+        pid = supervisor_of(namespace)
+        pids.add(pid)
+        os.kill(pid, signal.SIGKILL)
+        until_s = began + (kill + 1) * BETWEEN_S
+        while time.monotonic() < until_s:
+            name = f"pool-{len(acknowledged)}"
+            asked = time.monotonic()
+            assert scheduler.create_pool(name, resources={"cpu": 1})["success"]
+            slowest = max(slowest, time.monotonic() - asked)
+            acknowledged.append(name)
+    assert len(pids) == KILLS
+    assert time.monotonic() - began < 60.0
+    assert slowest < 20.0, "a call waited longer than a restart takes"
+    names = {pool["name"] for pool in scheduler.list_pools()["pools"]}
+    assert set(acknowledged) <= names
+    until(lambda: scheduler.about()["success"], "it does not serve any more")
