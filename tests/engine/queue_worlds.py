@@ -164,11 +164,19 @@ class World:
                 self._at(self.dice.uniform(0.0, BUSY_S), self._disturb)
         self._until(start + BUSY_S)
         self._still = True
-        self._until(start + BUSY_S + STILL_S)
+        self._until_nothing_changes(start + BUSY_S + STILL_S)
         late = [at for at in self.evictions if at > self.now - QUIET_S]
         if late:
             self._violated("restless", f"{len(late)} evictions although nothing changes")
         return self.violations
+
+    def _until_nothing_changes(self, end: float) -> None:
+        """Until nothing has been decided for longer than any time that the policy counts, or the end."""
+        seen, since = len(self.mesh.facts), self.now
+        while self.now < end and self.now - since <= QUIET_S + UNSETTLED_S:
+            self._until(self.now + 1.0)
+            if len(self.mesh.facts) != seen:
+                seen, since = len(self.mesh.facts), self.now
 
     def _until(self, end: float) -> None:
         while self._events and self._events[0][0] <= end:

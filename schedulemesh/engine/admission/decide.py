@@ -17,6 +17,7 @@ from schedulemesh.domain.task import FIRST_ATTEMPT, Attempts, TaskSpec
 from schedulemesh.engine import explain
 from schedulemesh.engine.admission.admit import Request, admit, would_run
 from schedulemesh.engine.admission.evictions import (
+    Case,
     candidates_for,
     contest_for,
     evict,
@@ -343,7 +344,8 @@ def sufficient_priority_for(tx: Transaction, request: Request) -> float | None:
             submission = msgspec.structs.replace(waiting.submission, task=raised)
             waiting = msgspec.structs.replace(waiting, submission=submission)
             again = msgspec.structs.replace(again, waiting=waiting)
-        plan = evict(tx, again, None, again.limits(tx.state, tx.now), known)
+        limits = again.limits(tx.state, tx.now)
+        plan = evict(Case(tx=tx, request=again, veto=None, limits=limits, known=known))
         return None if plan is None else evicted_tasks(plan.victims)
 
     def lowest_top() -> float:

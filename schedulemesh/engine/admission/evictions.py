@@ -54,6 +54,22 @@ from schedulemesh.engine.state.tasks import TaskClass
 from schedulemesh.engine.transaction import Transaction
 
 
+class Case(msgspec.Struct, frozen=True, kw_only=True):
+    """A request that does not fit, and what decides who may be ended for it."""
+
+    tx: Transaction
+    request: Request
+    veto: PluginVeto | None
+    #: Narrowed while victims are sought.
+    limits: Limits
+    #: What the searches for the request find out.
+    known: KnownNodes
+
+    def of(self, request: Request) -> Case:
+        """The same for another form of the request."""
+        return msgspec.structs.replace(self, request=request)
+
+
 def plan_for(
     tx: Transaction,
     request: Request,
@@ -72,12 +88,12 @@ def plan_for(
     claim = claim_leaving(tx, request)
     if claim is not None and not _overtakes(tx, request, claim):
         return claim if _may_claim(tx, request, veto) else None
-    plan = None if claim is not None else _end_others(tx, request, veto, limits, known)
+    case = Case(tx=tx, request=request, veto=veto, limits=limits, known=known)
+    plan = None if claim is not None else _end_others(case)
     if claim is None and (plan is None or not _overtakes(tx, request, plan)):
         return plan
     known.until = tx.now  # the starts that are reserved for others may change
-    alone = msgspec.structs.replace(request, counts_leaving=False)
-    return _end_others(tx, alone, veto, limits, known)
+    return _end_others(case.of(msgspec.structs.replace(request, counts_leaving=False)))
 
 
 def _overtakes(tx: Transaction, request: Request, plan: Plan) -> bool:
@@ -88,40 +104,25 @@ def _overtakes(tx: Transaction, request: Request, plan: Plan) -> bool:
     return not Passing(tx).permits(request, plan, entry)
 
 
-def _end_others(
-    tx: Transaction,
-    request: Request,
-    veto: PluginVeto | None,
-    limits: Limits,
-    known: KnownNodes,
-) -> Plan | None:
+def _end_others(case: Case) -> Plan | None:
     """Who is moved, reclaimed from or evicted for a request: extra members of elastic gangs, where they are
     enough by any of these means, before anybody else.
     """
+    tx, request = case.tx, case.request
     if tx.state.elastic and not request.only_extras:
-        few = msgspec.structs.replace(request, only_extras=True)
-        plan = _end_others(tx, few, veto, request.limits(tx.state, tx.now), known)
+        limits = request.limits(tx.state, tx.now)
+        few = case.of(msgspec.structs.replace(request, only_extras=True))
+        plan = _end_others(msgspec.structs.replace(few, limits=limits))
         if plan is not None:
             return plan
     if request.only_reclaims:
-        return _reclaim_in_turn(tx, request, veto, known)
-    return (
-        make_room_by_moves(tx, request, veto, limits, known)
-        or _reclaim_in_turn(tx, request, veto, known)
-        or evict(tx, request, veto, limits, known)
-        or evict_by_order(tx, request, veto, limits, known)
-    )
+        return _reclaim_in_turn(case)
+    return make_room_by_moves(case) or _reclaim_in_turn(case) or evict(case) or evict_by_order(case)
 
 
-def _reclaim_in_turn(
-    tx: Transaction, request: Request, veto: PluginVeto | None, known: KnownNodes
-) -> Plan | None:
+def _reclaim_in_turn(case: Case) -> Plan | None:
     """Who is reclaimed from for a request: the borrowers first, then others of their pools."""
-    return (
-        reclaim(tx, request, veto, known)
-        or reclaim_beside_loans(tx, request, veto, known)
-        or reclaim_by_exchange(tx, request, veto, known)
-    )
+    return reclaim(case) or reclaim_beside_loans(case) or reclaim_by_exchange(case)
 
 
 def claim_leaving(tx: Transaction, request: Request) -> Plan | None:
@@ -195,19 +196,15 @@ def _may_claim(tx: Transaction, request: Request, veto: PluginVeto | None) -> bo
             return True
     alone = msgspec.structs.replace(request, counts_leaving=False)
     limits = request.limits(state, tx.now)
-    return _end_others(tx, alone, veto, limits, KnownNodes()) is not None
+    case = Case(tx=tx, request=alone, veto=veto, limits=limits, known=KnownNodes())
+    return _end_others(case) is not None
 
 
-def make_room_by_moves(
-    tx: Transaction,
-    request: Request,
-    veto: PluginVeto | None,
-    limits: Limits,
-    known: KnownNodes,
-) -> Plan | None:
+def make_room_by_moves(case: Case) -> Plan | None:
     """Which smaller tasks are moved to other nodes so that a request that has its quota has room; None: none
     may be, or they would have no room elsewhere.
     """
+    tx, request, veto, limits, known = case.tx, case.request, case.veto, case.limits, case.known
     state, shape = tx.state, _shape_without_room(request)
     if not state.policy.defragment_after_s or request.payment.short or shape is None:
         return None
@@ -237,17 +234,12 @@ def _shape_without_room(request: Request) -> GroupShape | None:
     return asked.shape
 
 
-def evict_by_order(
-    tx: Transaction,
-    request: Request,
-    veto: PluginVeto | None,
-    limits: Limits,
-    known: KnownNodes,
-) -> Plan | None:
+def evict_by_order(case: Case) -> Plan | None:
     """Who is evicted for a request because of the order of the queue; None: the policy does not say so, or no
     eviction of those behind it would make room.
     """
-    others = _behind(tx, request, veto, limits)
+    tx, request, veto, known = case.tx, case.request, case.veto, case.known
+    others = _behind(case)
     if others is None:
         return None
     if request.by_node and veto is None and _surely_no_room(others, request.node_shape, known):
@@ -256,10 +248,9 @@ def evict_by_order(
     return _searched(tx, request, others, caps, known)
 
 
-def _behind(
-    tx: Transaction, request: Request, veto: PluginVeto | None, limits: Limits
-) -> SavableTasks | None:
+def _behind(case: Case) -> SavableTasks | None:
     """The running tasks that the order puts behind a request, and that may be evicted for it."""
+    tx, request, veto, limits = case.tx, case.request, case.veto, case.limits
     state, task = tx.state, request.stimulus.task
     if task is None:
         return None
@@ -271,18 +262,12 @@ def _behind(
     return None if left is None else LongerTasks(state, incoming, tx.now, veto, limits, left=left)
 
 
-def evict(
-    tx: Transaction,
-    request: Request,
-    veto: PluginVeto | None,
-    limits: Limits,
-    known: KnownNodes,
-) -> Plan | None:
+def evict(case: Case) -> Plan | None:
     """Who is evicted for a request by the rules, if need be together with borrowers. ``known``: what other
     searches for the same request have found out.
     """
-    plan = find_victims(tx, request, veto, limits, known)
-    return plan or reclaim_and_evict(tx, request, veto, limits, known)
+    plan = find_victims(case)
+    return plan or reclaim_and_evict(case)
 
 
 def contest_for(
@@ -317,14 +302,13 @@ def room_of_idle(tx: Transaction, request: Request) -> Plan | None:
     return Plan(victims=(), placement=placement, removed=groups)
 
 
-def reclaim(
-    tx: Transaction, request: Request, veto: PluginVeto | None, known: KnownNodes
-) -> Plan | None:
+def reclaim(case: Case) -> Plan | None:
     """Which borrowers are evicted for a request that its pool's own quota covers, counting what the pool has
     lent; None: it does not, or no eviction of borrowers would make room.
 
     The limits on evictions do not apply: an owner does not wait for its own quota.
     """
+    tx, request, veto, known = case.tx, case.request, case.veto, case.known
     own = _paid_by_itself(tx.state, request)
     if not own.payment.short.fits(tx.state.ledger.accounts[request.pool_name].lent):
         return None
@@ -332,15 +316,14 @@ def reclaim(
     return None if borrowers is None else _searched(tx, own, borrowers, None, known)
 
 
-def reclaim_beside_loans(
-    tx: Transaction, request: Request, veto: PluginVeto | None, known: KnownNodes
-) -> Plan | None:
+def reclaim_beside_loans(case: Case) -> Plan | None:
     """Which borrowers of its pool's quota are evicted for a request that borrows what is idle of other kinds;
     None: of some kind neither is enough, or no eviction of these borrowers would make room.
 
     It holds a loan then, so it evicts only those that hold what its pool has lent of the kinds that it gets
     back. Of these it holds no loan, so they cannot evict it in turn.
     """
+    tx, request, veto, known = case.tx, case.request, case.veto, case.known
     ledger, short = tx.state.ledger, request.payment.short
     if not request.payment.loans or not short:
         return None
@@ -368,12 +351,11 @@ def reclaim_beside_loans(
     return _searched(tx, beside, borrowers, None, known)
 
 
-def reclaim_by_exchange(
-    tx: Transaction, request: Request, veto: PluginVeto | None, known: KnownNodes
-) -> Plan | None:
+def reclaim_by_exchange(case: Case) -> Plan | None:
     """Which tasks of pools that use more than their quota are evicted for a request of a pool that does not,
     whoever of them holds the loans; None: there are none, or they would not make room.
     """
+    tx, request, veto, known = case.tx, case.request, case.veto, case.known
     state, account = tx.state, tx.state.ledger.accounts[request.pool_name]
     if request.stimulus.for_group or not uses_no_more_than_its_quota(account, request.need):
         return None
@@ -395,16 +377,11 @@ def reclaim_by_exchange(
     return msgspec.structs.replace(plan, promised=promised, exchanged=claims)
 
 
-def reclaim_and_evict(
-    tx: Transaction,
-    request: Request,
-    veto: PluginVeto | None,
-    limits: Limits,
-    known: KnownNodes,
-) -> Plan | None:
+def reclaim_and_evict(case: Case) -> Plan | None:
     """Which borrowers are evicted, and who is by the rules, for a request that its pool's own quota covers;
     None: not even all of them together would make room. Only where neither alone is enough.
     """
+    tx, request, veto, limits, known = case.tx, case.request, case.veto, case.limits, case.known
     state, account = tx.state, tx.state.ledger.accounts[request.pool_name]
     if not request.need.fits(account.spec.resources):
         return None
@@ -453,19 +430,14 @@ def _paid_by_itself(state: MeshState, request: Request) -> Request:
     return msgspec.structs.replace(request, payment=payment)
 
 
-def find_victims(
-    tx: Transaction,
-    request: Request,
-    veto: PluginVeto | None,
-    limits: Limits,
-    known: KnownNodes | None = None,
-) -> Plan | None:
+def find_victims(case: Case) -> Plan | None:
     """Who is evicted for a request by the rules, and where it runs then; None: no eviction would make room
     for it.
 
     Where the victims together lose more work than a pool's budget leaves, others are sought, with narrower
     limits.
     """
+    tx, request, veto, limits, known = case.tx, case.request, case.veto, case.limits, case.known
     caps = caps_of(tx.state.ledger, request.pool_name, request.payment)
     while True:
         candidates = candidates_for(tx, request, veto, limits)

@@ -154,7 +154,8 @@ class Projection:
         """What is free on a node once what is leaving is gone, apart from what is claimed of it."""
         free = self._free.get(node.node_id)
         if free is None:
-            free = node.free - Resources(gpu=sum(node.allocations[k].wants for k in node.promised))
+            promised = map(node.allocations.__getitem__, node.promised)
+            free = node.free - Resources(gpu=sum(map(_gpu_lack, promised)))
             for item in self._leaving.get(node.node_id, ()):
                 keys = (key for node_id, key in item.allocations if node_id == node.node_id)
                 left = (node.allocations[key] for key in keys if key in node.allocations)
@@ -348,6 +349,11 @@ class Projection:
             if asked > has and asked:
                 most = max(most, (asked - has) / asked)
         return most
+
+
+def _gpu_lack(allocation: Allocation) -> int:
+    """The GPU units that a promised allocation does not hold yet."""
+    return allocation.wants - held_by(allocation).gpu
 
 
 def _removal(state: MeshState, asked: GroupRequest, key: str, node: Node) -> Removal:

@@ -7,7 +7,7 @@ from schedulemesh.domain.reasons import PreemptionReason, Reason
 from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.admission.decide import understand
-from schedulemesh.engine.admission.evictions import evict, reclaim, room_of_idle
+from schedulemesh.engine.admission.evictions import Case, evict, reclaim, room_of_idle
 from schedulemesh.engine.messages.outcomes import Candidate, Evaluation, Refused
 from schedulemesh.engine.messages.query import PreemptionQuery
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
@@ -82,6 +82,6 @@ def _victims(
         return Evaluation(should_preempt=False, reason=request.reason)
     if request.fits_now or room_of_idle(tx, request) is not None:
         return Evaluation(should_preempt=False, reason=Reason.RESOURCES_AVAILABLE)
-    known = KnownNodes()
-    plan = reclaim(tx, request, veto, known) or evict(tx, request, veto, limits, known)
+    case = Case(tx=tx, request=request, veto=veto, limits=limits, known=KnownNodes())
+    plan = reclaim(case) or evict(case)
     return () if plan is None else evicted_tasks(plan.victims)

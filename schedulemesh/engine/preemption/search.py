@@ -40,7 +40,7 @@ from schedulemesh.engine.placement.bundles import Room
 from schedulemesh.engine.placement.group_choice import without_idle
 from schedulemesh.engine.placement.leaving import Leaving, move_all, names_of
 from schedulemesh.engine.placement.minimise import minimise, release_until
-from schedulemesh.engine.placement.placers import BundlePlacement, on_one_node
+from schedulemesh.engine.placement.placers import BundlePlacement
 from schedulemesh.engine.placement.scenario import Demand, own_groups
 from schedulemesh.engine.preemption.node_summary import (
     Place,
@@ -105,7 +105,7 @@ def search(
     searches for the same task with other priorities have found out. ``leaving``: what is leaving anyway; what
     the demand is short of is without what it gets of that, apart from its place.
     """
-    return _Search(state, demand, agents, now, known, leaving).plan()
+    return _Search(Sites(state, demand, agents, now, known, leaving)).plan()
 
 
 def place_without(
@@ -149,23 +149,10 @@ def _nodes_without(room: Room, shape: GroupShape, leaving: Sequence[Leaving]) ->
 class _Search:
     """One search."""
 
-    def __init__(
-        self,
-        state: MeshState,
-        demand: Demand,
-        agents: VictimAgents,
-        now: float,
-        known: KnownNodes | None,
-        leaving: tuple[Leaving, ...] = (),
-    ) -> None:
-        self._state = state
-        self._leaving = leaving
-        self._demand = demand
-        self._shape = demand.shape
-        self._one_node = demand.shape is not None and on_one_node(demand.shape)
-        self._agents = agents
-        self._sites = Sites(state, demand, agents, now, known, leaving)
-        self._any_site = known is not None and known.any_site
+    def __init__(self, sites: Sites) -> None:
+        self._sites = sites
+        self._state, self._demand, self._agents = sites.state, sites.demand, sites.agents
+        self._shape, self._one_node, self._leaving = sites.shape, sites.one_node, sites.leaving
         #: Single victims that were looked at.
         self._tried = 0
         #: What single victims do that were not enough.
@@ -327,7 +314,7 @@ class _Search:
             place = place_of(victims, "" if site.node is None else site.node.node_id)
             if best is None or place < best[0]:
                 best = (place, victims)
-            if self._any_site:
+            if self._sites.known.any_site:
                 break
         return None if best is None else (best[1], best[0][-1])
 

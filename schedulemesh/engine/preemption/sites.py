@@ -85,63 +85,63 @@ class Sites:
         known: KnownNodes | None = None,
         leaving: tuple[Leaving, ...] = (),
     ) -> None:
-        self._state = state
-        self._leaving = leaving
-        self._demand = demand
-        self._shape = demand.shape
-        self._one_node = demand.shape is not None and on_one_node(demand.shape)
-        self._agents = agents
+        self.state = state
+        self.leaving = leaving
+        self.demand = demand
+        self.shape = demand.shape
+        self.one_node = demand.shape is not None and on_one_node(demand.shape)
+        self.agents = agents
         self._now = now
-        self._known = known or KnownNodes()
+        self.known = known or KnownNodes()
 
     @cached_property
     def room(self) -> Room:
         """The nodes without idle groups and what is leaving. Victims leave before anything is put there."""
-        room = Room(self._state.cluster, waits=True)
-        if self._shape is not None:
-            for group in self._state.groups.idle():
+        room = Room(self.state.cluster, waits=True)
+        if self.shape is not None:
+            for group in self.state.groups.idle():
                 release(room, group)
-            move_all(room, self._leaving, 1)
+            move_all(room, self.leaving, 1)
         return room
 
     @cached_property
     def scenario(self) -> Scenario:
         """The scenario of all attempts, with nobody released; idle groups count as removed."""
-        too_many = self._demand.too_many_groups
+        too_many = self.demand.too_many_groups
         if too_many > 0:
-            too_many -= self._state.groups.idle_count(self._demand.pool_name)
-        demand = msgspec.structs.replace(self._demand, too_many_groups=too_many)
+            too_many -= self.state.groups.idle_count(self.demand.pool_name)
+        demand = msgspec.structs.replace(self.demand, too_many_groups=too_many)
         return Scenario(self.room, demand)
 
     @cached_property
     def nodes(self) -> list[Site]:
         """The nodes that would have room if all agents left that could be victims."""
-        return self._all_nodes if self._agents.by_priority else list(self._by_tier(self._all_nodes))
+        return self._all_nodes if self.agents.by_priority else list(self._by_tier(self._all_nodes))
 
     @cached_property
     def _all_nodes(self) -> list[Site]:
         """The same, with bounds by priority, where all running agents are candidates."""
-        if self._shape is None:
+        if self.shape is None:
             return []
-        known = self._known.sites
-        if self._shape not in known:
-            known[self._shape] = list(self._nodes(self._shape))
-        return known[self._shape]
+        known = self.known.sites
+        if self.shape not in known:
+            known[self.shape] = list(self._nodes(self.shape))
+        return known[self.shape]
 
     @cached_property
     def least_lack(self) -> Resources | None:
         """No victim makes room that frees less than this; None: none does by itself."""
-        if self._shape is None or self.scenario.initial is not None or not self._one_node:
+        if self.shape is None or self.scenario.initial is not None or not self.one_node:
             return NOTHING
-        known = self._known.least_lack
-        if self._shape not in known:
+        known = self.known.least_lack
+        if self.shape not in known:
             sites = self._all_nodes
             lacks = [s.lack for s in sites if s.summary and s.lack.fits(s.summary.largest)]
-            known[self._shape] = least(lacks) if lacks else None
-        return known[self._shape]
+            known[self.shape] = least(lacks) if lacks else None
+        return known[self.shape]
 
     def _nodes(self, shape: GroupShape) -> Iterator[Site]:
-        state, need, room = self._state, shape.total, self.room
+        state, need, room = self.state, shape.total, self.room
         for node in state.cluster.open_nodes():
             if not need.fits(node.total) or not has_labels(node, shape):
                 continue
@@ -153,7 +153,7 @@ class Sites:
 
     def _by_tier(self, sites: Iterable[Site]) -> Iterator[Site]:
         """Those of these nodes that the candidates could free, with bounds by tier instead of priority."""
-        tiers = self._agents.tiers
+        tiers = self.agents.tiers
         for site in sites:
             least_tier = _least_tier(site, tiers)
             if least_tier is not None:
@@ -161,26 +161,26 @@ class Sites:
 
     def all(self) -> Iterator[Site]:
         """Every site, in no order."""
-        demand = self._demand
-        if self._agents.may_preempt_groups and demand.short_quota:
+        demand = self.demand
+        if self.agents.may_preempt_groups and demand.short_quota:
             yield from self._with_groups()
         if not demand.needs_place or self.scenario.initial is not None:
             yield Site()
-        elif self._one_node:
+        elif self.one_node:
             yield from self.nodes
-        elif self._shape is not None:
+        elif self.shape is not None:
             yield Site(everywhere=True)
 
     def _with_groups(self) -> Iterator[Site]:
         """Of each priority the first victim whose group can be taken."""
         seen = set()
-        for victim in self._agents.in_order(self._of_own_pool):
+        for victim in self.agents.in_order(self._of_own_pool):
             if victim.preempted_group is not None and victim.tier not in seen:
                 seen.add(victim.tier)
                 yield Site(bound=(victim.tier, 1, 0.0, ""), preempts_group_of=victim)
 
     def _of_own_pool(self, task_class: TaskClass) -> bool:
-        return task_class.has_tasks() and task_class.pool_name == self._demand.pool_name
+        return task_class.has_tasks() and task_class.pool_name == self.demand.pool_name
 
     def candidates(self, site: Site) -> list[VictimAgent]:
         """Those of the site in order; before them as many as must leave for the pool's number of groups,
@@ -188,10 +188,10 @@ class Sites:
         """
         if site.preempts_group_of is not None:
             return [site.preempts_group_of]
-        nodes = list(self._state.cluster.open_nodes()) if site.everywhere else []
+        nodes = list(self.state.cluster.open_nodes()) if site.everywhere else []
         if site.node is not None:
             nodes = [site.node]
-        names = {name: None for node in nodes for name, _ in agents_on(self._state, node)}
+        names = {name: None for node in nodes for name, _ in agents_on(self.state, node)}
         here = self._victims(names)
         too_many = max(0, self.scenario.too_many_groups)
         own = [victim for victim in here if self.has_own_group(victim)]
@@ -204,18 +204,18 @@ class Sites:
     @cached_property
     def _with_own_groups(self) -> list[VictimAgent]:
         """The candidates in dynamic groups of the incoming task's pool, in order."""
-        groups = self._state.groups
-        members = (groups.by_id[g].agent for g in groups.of_pool.get(self._demand.pool_name, ()))
+        groups = self.state.groups
+        members = (groups.by_id[g].agent for g in groups.of_pool.get(self.demand.pool_name, ()))
         return list(filter(self.has_own_group, self._victims(name for name in members if name)))
 
     def has_own_group(self, victim: VictimAgent) -> bool:
         """Whether a dynamic group of the incoming task's pool is removed with this victim."""
         group = victim.group
-        return group is not None and group.dynamic and group.pool_name == self._demand.pool_name
+        return group is not None and group.dynamic and group.pool_name == self.demand.pool_name
 
     def _victims(self, names: Iterable[str]) -> list[VictimAgent]:
         """Those of these agents that may be evicted, in order."""
-        found = (self._agents.of(name) for name in names)
+        found = (self.agents.of(name) for name in names)
         return sorted((victim for victim in found if victim is not None), key=order_of)
 
 
