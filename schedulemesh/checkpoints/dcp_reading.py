@@ -23,7 +23,7 @@ class DcpCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     stored: Any
     library: Library = "torch"
 
-    def copy(self, wanted: Iterable[tuple[str, Box, Any]]) -> None:
+    def copy(self, boxes: Iterable[tuple[str, Box, Any]]) -> None:
         """Copies boxes of stored tensors into tensors of their size.
 
         DCP reads a chunk, what one rank wrote of a tensor, as a whole: each that has wanted elements is read
@@ -35,7 +35,7 @@ class DcpCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
         reader = FileSystemReader(self.path)
         reader.set_up_storage_reader(self.stored, is_coordinator=False)
         by_file: dict[str, list[_Chunk]] = {}
-        for chunk in _chunks(self.stored.state_dict_metadata, wanted):
+        for chunk in _chunks(self.stored.state_dict_metadata, boxes):
             file = self.stored.storage_data[chunk.index].relative_path
             by_file.setdefault(file, []).append(chunk)
         for file, chunks in by_file.items():
@@ -141,25 +141,25 @@ class _Targets:
         self._chunks[item.dest_index.index].distribute(tensor)
 
 
-def _chunks(stored: Mapping[str, Any], wanted: Iterable[tuple[str, Box, Any]]) -> Iterable[_Chunk]:
+def _chunks(stored: Mapping[str, Any], boxes: Iterable[tuple[str, Box, Any]]) -> Iterable[_Chunk]:
     """The chunks with wanted elements, each once."""
     from torch.distributed.checkpoint.metadata import MetadataIndex
 
-    found: dict[Any, _Chunk] = {}
-    for key, box, array in wanted:
+    by_index: dict[Any, _Chunk] = {}
+    for key, box, array in boxes:
         for number, chunk in enumerate(stored[key].chunks):
-            whole = tuple(
+            chunk_box = tuple(
                 (at, at + size) for at, size in zip(chunk.offsets, chunk.sizes, strict=True)
             )
-            met = common(box, whole)
+            met = common(box, chunk_box)
             if met is None:
                 continue
             index = MetadataIndex(key, chunk.offsets, number)
             dtype = stored[key].properties.dtype
-            entry = found.setdefault(index, _Chunk(index=index, dtype=dtype))
-            local = tuple((a - c, b - c) for (a, b), (c, _) in zip(met, whole, strict=True))
+            entry = by_index.setdefault(index, _Chunk(index=index, dtype=dtype))
+            local = tuple((a - c, b - c) for (a, b), (c, _) in zip(met, chunk_box, strict=True))
             entry.parts.append((local, array[_slices(met, box)]))
-    return found.values()
+    return by_index.values()
 
 
 def _slices(box: Box, outer: Box) -> tuple[slice, ...]:

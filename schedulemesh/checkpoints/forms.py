@@ -70,7 +70,7 @@ class StoredTensors(Protocol):
     def forms(self) -> Mapping[str, TensorForm]:
         """Each stored tensor by name."""
 
-    def copy(self, wanted: Iterable[tuple[str, Box, Any]]) -> None:
+    def copy(self, boxes: Iterable[tuple[str, Box, Any]]) -> None:
         """Copies boxes of stored tensors into arrays of their size, converting the dtype if it differs."""
 
 
@@ -84,8 +84,8 @@ def library_of(array: Any) -> Library | None:
     if is_torch(array):
         return "torch"
     numpy = sys.modules.get("numpy")
-    known = numpy is not None and isinstance(array, (numpy.ndarray, numpy.generic))
-    return "numpy" if known else None
+    is_numpy = numpy is not None and isinstance(array, (numpy.ndarray, numpy.generic))
+    return "numpy" if is_numpy else None
 
 
 def dtype_name(dtype: DType) -> str:
@@ -102,11 +102,11 @@ def dtype_name(dtype: DType) -> str:
 
 def dtype_for(name: str, dtypes: DTypes) -> str | None:
     """The dtype that a tensor of this name is to have; None: the one that it has."""
-    found = dtypes
+    dtype = dtypes
     if isinstance(dtypes, Mapping):
-        found = next((to for pattern, to in dtypes.items() if matches(pattern, name)), None)
+        dtype = next((to for pattern, to in dtypes.items() if matches(pattern, name)), None)
     try:
-        return None if found is None else dtype_name(found)
+        return None if dtype is None else dtype_name(dtype)
     except InvalidRequestError as error:
         raise InvalidRequestError(f"{name}: {error}") from error
 

@@ -78,14 +78,14 @@ class GroupTensors(msgspec.Struct, frozen=True, kw_only=True):
 
         ``allowed`` are the libraries whose arrays can be written.
         """
-        for name, form in self.held.items():
-            shape = holdings(self.shardings[name], form.shape).local_shape(rank)
-            expected = None if shape is None else TensorForm(shape, form.dtype)
+        for name, expected_form in self.held.items():
+            shape = holdings(self.shardings[name], expected_form.shape).local_shape(rank)
+            expected = None if shape is None else TensorForm(shape, expected_form.dtype)
             array = arrays.get(name)
-            given = None if array is None else _form(name, array, rank, allowed)
-            if expected is not None and given != expected:
+            form = None if array is None else _form(name, array, rank, allowed)
+            if expected is not None and form != expected:
                 raise InvalidRequestError(
-                    f"rank {rank} has {_shown(given)} as {name!r}; by the spec it is {_shown(expected)}"
+                    f"rank {rank} has {_shown(form)} as {name!r}; by the spec it is {_shown(expected)}"
                 )
         unknown = [name for name in arrays if name not in self.held]
         if unknown:

@@ -38,23 +38,23 @@ def load_shards(
         {key: form.shape for key, form in forms.items()}, mapping, shapes=shapes, ignore=ignore
     )
     arrays: dict[str, Any] = {}
-    wanted: list[tuple[str, Box, Any]] = []
+    boxes: list[tuple[str, Box, Any]] = []
     for name, tensor in made.items():
         sharding = sharding_for(spec, name)
         array = _array(stored, name, tensor, sharding, rank, dtype)
         if array is not None:
             arrays[name] = array
-            wanted += _wanted(tensor, sharding, rank, array)
-    stored.copy(wanted)
+            boxes += _wanted(tensor, sharding, rank, array)
+    stored.copy(boxes)
     return arrays
 
 
 def sharding_for(spec: Spec, name: str) -> Sharding:
     """The sharding of a tensor."""
-    found = below(spec, name, "")
-    if not isinstance(found, Sharding):
-        raise InvalidRequestError(f"the spec of {name!r} is {found!r}; allowed is a Sharding")
-    return found
+    sharding = below(spec, name, "")
+    if not isinstance(sharding, Sharding):
+        raise InvalidRequestError(f"the spec of {name!r} is {sharding!r}; allowed is a Sharding")
+    return sharding
 
 
 def common_dtype(name: str, made: Made, forms: Mapping[str, TensorForm]) -> str:
@@ -71,12 +71,12 @@ def _array(
     stored: StoredTensors, name: str, made: Made, sharding: Sharding, rank: int, dtypes: DTypes
 ) -> Any:
     """A new array for what the rank holds; None: it holds nothing."""
-    held = holdings(sharding, made.shape).of_rank(rank)
-    if held is None:
+    pieces = holdings(sharding, made.shape).of_rank(rank)
+    if pieces is None:
         return None
     dtype = dtype_for(name, dtypes) or common_dtype(name, made, stored.forms)
-    pads = any(piece.size > piece.length for piece in held)
-    shape = tuple(piece.size for piece in held)
+    pads = any(piece.size > piece.length for piece in pieces)
+    shape = tuple(piece.size for piece in pieces)
     try:
         return new_array(stored.library, shape, dtype, sharding.pad_value, pads=pads)
     except InvalidRequestError as error:

@@ -31,10 +31,10 @@ class SafetensorsCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     #: What the files say beside tensors; of several files together.
     metadata: Mapping[str, str]
 
-    def copy(self, wanted: Iterable[tuple[str, Box, Any]]) -> None:
+    def copy(self, boxes: Iterable[tuple[str, Box, Any]]) -> None:
         """Copies boxes of stored tensors into arrays of their size; only their pages of the file are read."""
         by_file: dict[Path, list[tuple[str, Box, Any]]] = {}
-        for each in wanted:
+        for each in boxes:
             by_file.setdefault(self.files[each[0]], []).append(each)
         for path, some in by_file.items():
             with _opened(path, self.library) as file:

@@ -54,10 +54,10 @@ class SharedFolder(msgspec.Struct, frozen=True, kw_only=True):
 
         ``complete`` gets the records by rank before the folder is renamed, on one rank.
         """
-        mine = self.partial / _RECORDS / f"{rank}.tmp"
+        record_path = self.partial / _RECORDS / f"{rank}.tmp"
         try:
-            durable(mine, record)
-            mine.rename(mine.with_suffix(""))
+            durable(record_path, record)
+            record_path.rename(record_path.with_suffix(""))
             every = [self.partial / _RECORDS / str(each) for each in range(self.ranks)]
             records = [path.read_bytes() for path in every]
             # Several ranks may get here at a time; the records can be renamed by one of them only.

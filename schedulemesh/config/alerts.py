@@ -164,17 +164,19 @@ class AlertSettings(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def _rules(given: object) -> dict[str, RuleSettings]:
-    if not isinstance(given, Mapping):
-        raise InvalidRequestError(f"rules must map ids to settings, not {shown(given)}")
-    return {str(rule_id): _rule(own, f"rules[{rule_id!r}]") for rule_id, own in given.items()}
+def _rules(value: object) -> dict[str, RuleSettings]:
+    if not isinstance(value, Mapping):
+        raise InvalidRequestError(f"rules must map ids to settings, not {shown(value)}")
+    return {
+        str(rule_id): _rule(settings, f"rules[{rule_id!r}]") for rule_id, settings in value.items()
+    }
 
 
-def _webhooks(given: object) -> tuple[Webhook, ...]:
+def _webhooks(value: object) -> tuple[Webhook, ...]:
     """The webhooks. An error shows nothing of what was given: it may contain a secret."""
-    if not is_list(given):
-        raise InvalidRequestError(f"webhooks must be a list of webhooks, not a {_kind(given)}")
-    elements = as_elements(given, "webhooks", "a list of webhooks")
+    if not is_list(value):
+        raise InvalidRequestError(f"webhooks must be a list of webhooks, not a {_kind(value)}")
+    elements = as_elements(value, "webhooks", "a list of webhooks")
     for one in elements:
         if not is_a(one, Webhook) and not isinstance(one, Mapping):
             raise InvalidRequestError(
@@ -183,28 +185,28 @@ def _webhooks(given: object) -> tuple[Webhook, ...]:
     return tuple(struct_of(Webhook, one, "a webhook") for one in elements)
 
 
-def _kind(given: object) -> str:
-    return type(given).__name__
+def _kind(value: object) -> str:
+    return type(value).__name__
 
 
-def _receivers(given: object) -> tuple[str | ReceiverRef, ...]:
-    found: list[str | ReceiverRef] = []
-    for one in as_elements(given, "receivers", "a list of receivers"):
+def _receivers(value: object) -> tuple[str | ReceiverRef, ...]:
+    receivers: list[str | ReceiverRef] = []
+    for one in as_elements(value, "receivers", "a list of receivers"):
         text = as_text(one)
         if text is not None:
-            found.append(text)
+            receivers.append(text)
         elif is_a(one, ReceiverRef):
-            found.append(one)
+            receivers.append(one)
         else:
             raise InvalidRequestError(
                 f"a receiver of alerts is 'module:Class' or the name of an installed one, not {shown(one)}"
             )
-    return tuple(found)
+    return tuple(receivers)
 
 
-def _checked_host(given: object) -> str:
+def _checked_host(value: object) -> str:
     """The host of a webhook's address. Raises InvalidRequestError where it is no such address."""
-    url = as_text(given)
+    url = as_text(value)
     if (
         url is None
         or not url.isascii()
@@ -212,26 +214,26 @@ def _checked_host(given: object) -> str:
         or " " in url
         or len(url) > _MAX_URL
     ):
-        raise _bad_url(given, "it must be a text of printable ASCII characters without spaces")
+        raise _bad_url(value, "it must be a text of printable ASCII characters without spaces")
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
     except ValueError:  # its text may contain a part of the address
-        raise _bad_url(given, "its host or its port is not valid") from None
+        raise _bad_url(value, "its host or its port is not valid") from None
     if parts.scheme not in ("http", "https"):
-        raise _bad_url(given, "it must begin with http:// or https://")
+        raise _bad_url(value, "it must begin with http:// or https://")
     if not host or port == 0:
-        raise _bad_url(given, "it must name a host, and a port if it is not the usual one")
+        raise _bad_url(value, "it must name a host, and a port if it is not the usual one")
     if parts.username is not None:
-        raise _bad_url(given, "it must not contain a user; the secret signs each request")
+        raise _bad_url(value, "it must not contain a user; the secret signs each request")
     if parts.fragment:
-        raise _bad_url(given, "it must not have a fragment (#)")
+        raise _bad_url(value, "it must not have a fragment (#)")
     return host
 
 
-def _bad_url(given: object, why: str) -> InvalidRequestError:
+def _bad_url(value: object, why: str) -> InvalidRequestError:
     """The error; it shows no more of the address than its scheme, which contains no secret."""
-    scheme, colon, _ = (as_text(given) or "").partition("://")
+    scheme, colon, _ = (as_text(value) or "").partition("://")
     begin = f", which begins with {scheme[:40]!r}," if colon else ""
     return InvalidRequestError(f"the webhook's url{begin} cannot be used: {why}")
 
@@ -242,51 +244,51 @@ def _without_path(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}{hidden}"
 
 
-def _rule(given: object, what: str) -> RuleSettings:
+def _rule(value: object, what: str) -> RuleSettings:
     """The settings of a rule; True and False switch it on and off."""
-    if is_a(given, bool):
-        return RuleSettings(enabled=given)
-    return struct_of(RuleSettings, given, what)
+    if is_a(value, bool):
+        return RuleSettings(enabled=value)
+    return struct_of(RuleSettings, value, what)
 
 
-def struct_of(kind: type[Kind], given: object, what: str) -> Kind:
+def struct_of(kind: type[Kind], value: object, what: str) -> Kind:
     """Settings from a mapping of their fields. Raises InvalidRequestError."""
-    if is_a(given, kind):
-        return given
-    if not isinstance(given, Mapping):
-        raise InvalidRequestError(f"{what} must have fields, not {shown(given)}")
+    if is_a(value, kind):
+        return value
+    if not isinstance(value, Mapping):
+        raise InvalidRequestError(f"{what} must have fields, not {shown(value)}")
     allowed = kind.__struct_fields__
-    for key in given:
+    for key in value:
         if key not in allowed:
             raise InvalidRequestError(
                 f"{what} has the unknown field {shown(key)}{nearest(str(key), allowed)}; it takes "
                 + ", ".join(allowed)
             )
     for field in msgspec.structs.fields(kind):
-        if field.required and field.name not in given:
+        if field.required and field.name not in value:
             raise InvalidRequestError(f"{what} must have the field {field.name}")
-    return kind(**given)
+    return kind(**value)
 
 
-def parse_alert_settings(given: object, environ: Mapping[str, str] | None) -> AlertSettings:
+def parse_alert_settings(value: object, environ: Mapping[str, str] | None) -> AlertSettings:
     """Parse the argument ``alerts``: AlertSettings, or a mapping of their fields; None: the defaults; False:
     no alerts. Secrets are read from the environment (None: they are not needed). Raises
     InvalidRequestError.
     """
-    if given is None or given is True:
+    if value is None or value is True:
         return AlertSettings()
-    if given is False:
+    if value is False:
         return AlertSettings(enabled=False)
-    settings = struct_of(AlertSettings, given, "alerts")
+    settings = struct_of(AlertSettings, value, "alerts")
     if environ is None:
         return settings
     webhooks = tuple(webhook.with_secret(environ) for webhook in settings.webhooks)
     return msgspec.structs.replace(settings, webhooks=webhooks)
 
 
-def _severity(given: object) -> Severity:
+def _severity(raw: object) -> Severity:
     try:
-        return Severity(given)
+        return Severity(raw)
     except ValueError:
         allowed = ", ".join(severity.value for severity in Severity)
-        raise InvalidRequestError(f"severity is {shown(given)}; allowed are {allowed}") from None
+        raise InvalidRequestError(f"severity is {shown(raw)}; allowed are {allowed}") from None

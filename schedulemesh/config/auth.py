@@ -26,12 +26,12 @@ class AuthSettings(msgspec.Struct, frozen=True, kw_only=True):
         return f"AuthSettings(required={self.required!r})"
 
 
-def parse_auth(given: object) -> bool:
+def parse_auth(value: object) -> bool:
     """Parse the argument ``auth``: whether calls over Ray need a token. Raises InvalidRequestError."""
-    if given is None:
+    if value is None:
         return False
-    if as_text(given) != AUTH:
+    if as_text(value) != AUTH:
         raise InvalidRequestError(
-            f'auth is {shown(given)}; allowed are "{AUTH}" (every call needs a token) and None'
+            f'auth is {shown(value)}; allowed are "{AUTH}" (every call needs a token) and None'
         )
     return True

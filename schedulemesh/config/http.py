@@ -39,23 +39,23 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 def home_folder(environ: Mapping[str, str]) -> Path:
     """The folder of ScheduleMesh's own files of a user: ``SCHEDULEMESH_HOME``, or ``~/.schedulemesh``."""
-    given = environ.get("SCHEDULEMESH_HOME")
-    return Path(given).expanduser().absolute() if given else Path.home() / ".schedulemesh"
+    folder = environ.get("SCHEDULEMESH_HOME")
+    return Path(folder).expanduser().absolute() if folder else Path.home() / ".schedulemesh"
 
 
-def parse_http(given: object, environ: Mapping[str, str]) -> HttpSettings | None:
+def parse_http(value: object, environ: Mapping[str, str]) -> HttpSettings | None:
     """Parse the argument ``http``: None or False: no HTTP API; True: the default address; a port, or
     "host:port". Raises InvalidRequestError for anything else.
     """
-    if given is None or given is False:
+    if value is None or value is False:
         return None
     folder = str(home_folder(environ))
-    if given is True:
+    if value is True:
         return HttpSettings(folder=folder)
-    number = as_number(given)
-    host, port = (DEFAULT_HOST, number) if number is not None else _parts(given)
+    number = as_number(value)
+    host, port = (DEFAULT_HOST, number) if number is not None else _parts(value)
     if not is_a(port, int) or not 0 <= port <= _MAX_PORT:
-        raise _invalid(given)
+        raise _invalid(value)
     return HttpSettings(host=host, port=port, folder=folder)
 
 
@@ -68,21 +68,21 @@ def is_address(host: str) -> bool:
     return True
 
 
-def _parts(given: object) -> tuple[str, int]:
+def _parts(value: object) -> tuple[str, int]:
     """Host and port of a text such as "localhost:8090" or "[::1]:8090"."""
-    text = as_text(given) or ""
+    text = as_text(value) or ""
     host, colon, port = text.rpartition(":")
     if not colon and text.isdigit():
         host, port = DEFAULT_HOST, text
     host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
     if not (port.isascii() and port.isdigit()):
-        raise _invalid(given)
+        raise _invalid(value)
     if not is_address(host) and _HOST_NAME.fullmatch(host) is None:
-        raise _invalid(given)
+        raise _invalid(value)
     return host, int(port)
 
 
-def _invalid(given: object) -> InvalidRequestError:
+def _invalid(value: object) -> InvalidRequestError:
     return InvalidRequestError(
-        f'http must be a port from 0 to {_MAX_PORT}, or "host:port", not {shown(given)}'
+        f'http must be a port from 0 to {_MAX_PORT}, or "host:port", not {shown(value)}'
     )

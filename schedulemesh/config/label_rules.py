@@ -29,10 +29,10 @@ Ranks = Mapping[tuple[str, str], int]
 _Pairs = tuple[tuple[str, tuple[str, ...]], ...]
 
 
-def parse_label_rules(given: object) -> LabelRules:
+def parse_label_rules(raw: object) -> LabelRules:
     """The rules in their stored form; anything else raises InvalidRequestError, cycles too."""
     rules: LabelRules = {}
-    by_key = as_items(given, "label_preemption_rules", "a dict")
+    by_key = as_items(raw, "label_preemption_rules", "a dict")
     _check_number(len(by_key))
     for key, of_key in by_key:
         name = parse_name(key, "each key of label_preemption_rules")
@@ -46,7 +46,7 @@ def parse_label_rules(given: object) -> LabelRules:
             for high, lows in by_high
         }
         # A value without pairs counts as one, too.
-        _check_number(sum(len(lows) or 1 for found in rules.values() for lows in found.values()))
+        _check_number(sum(len(lows) or 1 for pairs in rules.values() for lows in pairs.values()))
     for name, of_name in rules.items():
         try:
             ranks_of(of_name)
@@ -69,11 +69,11 @@ class CycleError(ValueError):
     """The rules lead from a value back to itself; the text shows the chain."""
 
 
-def _parse_lows(given: object, what: str) -> tuple[str, ...]:
-    lows = as_elements(given, what, "a list of label values", sets=True)
+def _parse_lows(raw: object, what: str) -> tuple[str, ...]:
+    lows = as_elements(raw, what, "a list of label values", sets=True)
     _check_number(len(lows))
     texts = [parse_name(low, f"each label value of {what}") for low in lows]
-    return tuple(sorted(texts) if isinstance(given, set | frozenset) else texts)
+    return tuple(sorted(texts) if isinstance(raw, set | frozenset) else texts)
 
 
 @lru_cache(maxsize=64)

@@ -227,14 +227,14 @@ def changed_policy(policy: PreemptionPolicy, changes: Mapping[str, Any]) -> Pree
 
 
 def resolve_changes(
-    given: Mapping[str, Any], environ: Mapping[str, str]
+    arguments: Mapping[str, Any], environ: Mapping[str, str]
 ) -> tuple[dict[str, Any], str | None]:
     """The policy fields that a call changes, and the aggressiveness level it named, if any.
 
     Arguments that are None are not given. ``preemption_aggressiveness`` becomes two thresholds; an
     explicit threshold in the same call wins. ``env:NAME`` is looked up in ``environ``.
     """
-    changes = {name: value for name, value in given.items() if value is not None}
+    changes = {name: value for name, value in arguments.items() if value is not None}
     level = parse_aggressiveness(changes.pop("preemption_aggressiveness", None), environ)
     if level is None:
         return changes, None
@@ -242,22 +242,22 @@ def resolve_changes(
 
 
 def parse_aggressiveness(
-    given: object, environ: Mapping[str, str]
+    raw: object, environ: Mapping[str, str]
 ) -> PreemptionAggressiveness | None:
     """The level that an enum member, a name, an alias or ``env:NAME`` stands for.
 
     A missing or bad environment variable logs a warning and gives None, which changes nothing; any
     other unknown value raises InvalidRequestError with the accepted ones.
     """
-    if given is None or is_a(given, PreemptionAggressiveness):
-        return given
-    word = as_text(given)
+    if raw is None or is_a(raw, PreemptionAggressiveness):
+        return raw
+    word = as_text(raw)
     if word is not None and word.lower().startswith("env:"):
         return _from_environment(word[4:].strip(), environ)
     level = None if word is None else _ALIASES.get(word.strip().lower())
     if level is None:
         raise InvalidRequestError(
-            f"preemption_aggressiveness is {shown(given)}; allowed are {', '.join(_ALIASES)}, env:NAME "
+            f"preemption_aggressiveness is {shown(raw)}; allowed are {', '.join(_ALIASES)}, env:NAME "
             "and the members of PreemptionAggressiveness"
         )
     logger.info("preemption_aggressiveness %r means %s", word, level.name)
@@ -270,11 +270,11 @@ def _from_environment(name: str, environ: Mapping[str, str]) -> PreemptionAggres
     if level is not None:
         logger.info("preemption_aggressiveness from %s=%r means %s", name, value, level.name)
         return level
-    found = "is not set" if value is None else f"is {value!r}"
+    problem = "is not set" if value is None else f"is {value!r}"
     logger.warning(
         "environment variable %s %s; preemption_aggressiveness stays as it was (allowed: %s)",
         name,
-        found,
+        problem,
         ", ".join(_ALIASES),
     )
     return None
@@ -284,17 +284,17 @@ def _number(policy: PreemptionPolicy, name: str, least: float, most: float) -> f
     return parse_number(getattr(policy, name), name, least, most)
 
 
-def _parse_order(given: object) -> str:
-    order = as_text(given)
+def _parse_order(value: object) -> str:
+    order = as_text(value)
     if order not in VICTIM_ORDERS:
         raise InvalidRequestError(
-            f"victim_order is {shown(given)}; allowed are {', '.join(VICTIM_ORDERS)}"
+            f"victim_order is {shown(value)}; allowed are {', '.join(VICTIM_ORDERS)}"
         )
     return order
 
 
-def _parse_pools(given: object) -> tuple[str, ...]:
-    pools = as_elements(given, "protected_pools", "a list of pool names", sets=True)
+def _parse_pools(value: object) -> tuple[str, ...]:
+    pools = as_elements(value, "protected_pools", "a list of pool names", sets=True)
     if len(pools) > MAX_POOLS:
         raise InvalidRequestError(f"protected_pools has more than {MAX_POOLS} names")
     return tuple(sorted({parse_name(name, "each of protected_pools") for name in pools}))

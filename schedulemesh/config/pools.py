@@ -65,15 +65,17 @@ def changed(
     **lending: Unpack[Lending],
 ) -> PoolSpec:
     """The pool with the given values changed, its groups key by key. Raises InvalidRequestError."""
-    given: dict[str, Any] = {"labels": labels, "resources": resources, **lending}
-    given["target_agents"] = target_agents
+    changes: dict[str, Any] = {"labels": labels, "resources": resources, **lending}
+    changes["target_agents"] = target_agents
     if placement_strategy is not UNSET:
-        given["placement_strategy"] = parse_strategy(placement_strategy)
+        changes["placement_strategy"] = parse_strategy(placement_strategy)
     if on_preempted is not UNSET:
-        given["on_preempted"] = "drop" if on_preempted is None else parse_on_preempted(on_preempted)
+        changes["on_preempted"] = (
+            "drop" if on_preempted is None else parse_on_preempted(on_preempted)
+        )
     if queueing is not UNSET:
-        given["queueing"] = QUEUEING[0] if queueing is None else parse_queueing(queueing)
-    spec = msgspec.structs.replace(spec, **{k: v for k, v in given.items() if v is not UNSET})
+        changes["queueing"] = QUEUEING[0] if queueing is None else parse_queueing(queueing)
+    spec = msgspec.structs.replace(spec, **{k: v for k, v in changes.items() if v is not UNSET})
     if pg_pool_config is not UNSET:
         groups = parse_groups(pg_pool_config, spec.placement_strategy, spec.groups)
         spec = msgspec.structs.replace(spec, groups=groups)
@@ -89,19 +91,19 @@ class Lending(TypedDict, total=False):
     weight: float
 
 
-def parse_lending(given: Mapping[str, object]) -> Lending:
+def parse_lending(fields: Mapping[str, object]) -> Lending:
     """Those of ``cohort``, ``lending_limit``, ``borrowing_limit`` and ``weight`` that are given; None stands
     for the default of each. Raises InvalidRequestError.
     """
     lending: Lending = {}
-    if "cohort" in given:
-        lending["cohort"] = parse_cohort(given["cohort"])
-    if "lending_limit" in given:
-        lending["lending_limit"] = parse_limit(given["lending_limit"], "lending_limit")
-    if "borrowing_limit" in given:
-        lending["borrowing_limit"] = parse_limit(given["borrowing_limit"], "borrowing_limit")
-    if "weight" in given:
-        weight = given["weight"]
+    if "cohort" in fields:
+        lending["cohort"] = parse_cohort(fields["cohort"])
+    if "lending_limit" in fields:
+        lending["lending_limit"] = parse_limit(fields["lending_limit"], "lending_limit")
+    if "borrowing_limit" in fields:
+        lending["borrowing_limit"] = parse_limit(fields["borrowing_limit"], "borrowing_limit")
+    if "weight" in fields:
+        weight = fields["weight"]
         lending["weight"] = 1.0 if weight is None else parse_weight(weight)
     return lending
 
@@ -149,40 +151,40 @@ class Changes(TypedDict, total=False):
     queueing: str
 
 
-def parse_changes(given: Mapping[str, object]) -> Changes:
+def parse_changes(fields: Mapping[str, object]) -> Changes:
     """Those of the fields of ``Changes`` that are given; None and empty values stand for the default of each.
     Raises InvalidRequestError.
     """
     changes: Changes = {}
-    if "labels" in given:
-        changes["labels"] = parse_labels(given["labels"])
-    if "resources" in given:
-        resources = given["resources"]
+    if "labels" in fields:
+        changes["labels"] = parse_labels(fields["labels"])
+    if "resources" in fields:
+        resources = fields["resources"]
         changes["resources"] = NOTHING if resources is None else parse_resources(resources)
-    if "target_agents" in given:
-        target = given["target_agents"]
+    if "target_agents" in fields:
+        target = fields["target_agents"]
         changes["target_agents"] = 0 if target is None else parse_target(target)
-    if "placement_strategy" in given:
-        strategy = given["placement_strategy"]
+    if "placement_strategy" in fields:
+        strategy = fields["placement_strategy"]
         is_default = strategy is None or as_text(strategy) == ""
         changes["placement_strategy"] = parse_strategy(DEFAULT_STRATEGY if is_default else strategy)
-    if "on_preempted" in given:
-        changes["on_preempted"] = parse_on_preempted(given["on_preempted"] or "drop")
-    if "queueing" in given:
-        changes["queueing"] = parse_queueing(given["queueing"] or QUEUEING[0])
+    if "on_preempted" in fields:
+        changes["on_preempted"] = parse_on_preempted(fields["on_preempted"] or "drop")
+    if "queueing" in fields:
+        changes["queueing"] = parse_queueing(fields["queueing"] or QUEUEING[0])
     return changes
 
 
-def parse_target(given: object) -> int:
+def parse_target(value: object) -> int:
     """The intended number of agents of a pool. Raises InvalidRequestError."""
-    return parse_count(given, "target_agents")
+    return parse_count(value, "target_agents")
 
 
-def parse_queueing(given: object) -> str:
+def parse_queueing(value: object) -> str:
     """How the queue of a pool is served. Raises InvalidRequestError."""
-    word = as_text(given)
+    word = as_text(value)
     if word not in QUEUEING:
-        raise InvalidRequestError(f"queueing is {shown(given)}; allowed are {', '.join(QUEUEING)}")
+        raise InvalidRequestError(f"queueing is {shown(value)}; allowed are {', '.join(QUEUEING)}")
     return word
 
 

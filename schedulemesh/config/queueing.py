@@ -164,12 +164,12 @@ def changed_queue_policy(policy: QueuePolicy, changes: dict[str, Any]) -> QueueP
     return with_changes(policy, changes, "the policy of the queue")
 
 
-def _parse_levels(given: object) -> tuple[float, ...]:
+def _parse_levels(value: object) -> tuple[float, ...]:
     name, expected = "las_levels_gpu_hours", f"a list of 1 to {_MAX_LIMITS} ascending numbers"
-    levels = as_elements(given, name, expected)
+    levels = as_elements(value, name, expected)
     if not 1 <= len(levels) <= _MAX_LIMITS:
         raise InvalidRequestError(f"{name} has {len(levels)} elements; it must be {expected}")
     hours = [parse_positive(level, f"each of {name}", _MAX_GPU_HOURS) for level in levels]
     if sorted(set(hours)) != hours:
-        raise InvalidRequestError(f"{name} is {shown(given)}; it must be {expected}")
+        raise InvalidRequestError(f"{name} is {shown(value)}; it must be {expected}")
     return tuple(hours)

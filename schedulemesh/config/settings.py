@@ -78,41 +78,41 @@ class JournalSettings(msgspec.Struct, frozen=True, kw_only=True):
         """Convert to exact numbers and check the ranges."""
         force = msgspec.structs.force_setattr
         for name in self.__struct_fields__:
-            given = getattr(self, name)
+            value = getattr(self, name)
             if name.endswith("_s"):
-                force(self, name, parse_positive(given, name, MAX_DURATION_S))
+                force(self, name, parse_positive(value, name, MAX_DURATION_S))
             else:
                 limit = MAX_STORED_BYTES if name in _OF_ONE_VALUE else _MOST_BYTES
-                force(self, name, parse_count(given, name, 1, limit))
+                force(self, name, parse_count(value, name, 1, limit))
 
 
-def parse_journal_settings(given: object) -> JournalSettings:
+def parse_journal_settings(value: object) -> JournalSettings:
     """Parse the argument ``journal``; None: the defaults. Raises InvalidRequestError."""
-    if given is None:
+    if value is None:
         return JournalSettings()
-    if not is_a(given, JournalSettings):
-        raise InvalidRequestError(f"journal must be JournalSettings(...), not {shown(given)}")
-    return given
+    if not is_a(value, JournalSettings):
+        raise InvalidRequestError(f"journal must be JournalSettings(...), not {shown(value)}")
+    return value
 
 
-def parse_state_path(given: object) -> str | None:
+def parse_state_path(value: object) -> str | None:
     """Parse the location of a journal: a folder, relative to the caller's working directory, or a URL.
 
     Raises InvalidRequestError for anything else.
     """
-    if given is None:
+    if value is None:
         return None
-    path = as_text(given) if not isinstance(given, os.PathLike) else as_text(_fspath(given))
+    path = as_text(value) if not isinstance(value, os.PathLike) else as_text(_fspath(value))
     if not path or len(path) > _MAX_PATH or not path.isprintable():
         raise InvalidRequestError(
-            f"state_path must be a folder or the URL of a PostgreSQL database, not {shown(given)}"
+            f"state_path must be a folder or the URL of a PostgreSQL database, not {shown(value)}"
         )
     return path if "://" in path else str(Path(path).expanduser().absolute())
 
 
-def _fspath(given: os.PathLike[Any]) -> object:
+def _fspath(path: os.PathLike[Any]) -> object:
     try:
-        return os.fspath(given)
+        return os.fspath(path)
     except Exception:  # noqa: BLE001  # a path of the user's own class may raise anything
         return None
 
@@ -139,13 +139,13 @@ class HistorySettings(msgspec.Struct, frozen=True, kw_only=True):
             force(self, name, parse_positive(getattr(self, name), name, MAX_DURATION_S))
 
 
-def parse_history_settings(given: object) -> HistorySettings:
+def parse_history_settings(value: object) -> HistorySettings:
     """Parse the argument ``history``; None: the defaults. Raises InvalidRequestError."""
-    if given is None:
+    if value is None:
         return HistorySettings()
-    if not is_a(given, HistorySettings):
-        raise InvalidRequestError(f"history must be HistorySettings(...), not {shown(given)}")
-    return given
+    if not is_a(value, HistorySettings):
+        raise InvalidRequestError(f"history must be HistorySettings(...), not {shown(value)}")
+    return value
 
 
 #: A scheduling strategy that has not returned after this many seconds is disabled, and the supervisor, which

@@ -50,7 +50,7 @@ class InstalledPlugin(msgspec.Struct, frozen=True, kw_only=True):
 def installed(group: str) -> list[InstalledPlugin]:
     """The installed plugins of this entry point group, sorted by name."""
     points: Iterable[EntryPoint] = entry_points(group=group)
-    found = {
+    by_name = {
         point.name: InstalledPlugin(
             name=point.name,
             group=group,
@@ -59,7 +59,7 @@ def installed(group: str) -> list[InstalledPlugin]:
         )
         for point in points
     }
-    return [found[name] for name in sorted(found)]
+    return [by_name[name] for name in sorted(by_name)]
 
 
 def see_folders(folders: Sequence[str]) -> None:
@@ -82,19 +82,19 @@ def load_class(path: str, group: str) -> type[Any]:
     """
     module_name, _, attributes = path.partition(":")
     try:
-        found: Any = importlib.import_module(module_name)
+        loaded: Any = importlib.import_module(module_name)
         for attribute in attributes.split("."):
-            found = getattr(found, attribute)
+            loaded = getattr(loaded, attribute)
     except Exception as error:
         raise InvalidRequestError(
             f"the {_NOUNS[group]} {path!r} cannot be loaded: {type(error).__name__}: {error}"
         ) from error
     base = _BASES[group]
-    if not isinstance(found, type) or not issubclass(found, base):
+    if not isinstance(loaded, type) or not issubclass(loaded, base):
         raise InvalidRequestError(
-            f"{path!r} is {found!r}, which is not a subclass of {base.__name__}"
+            f"{path!r} is {loaded!r}, which is not a subclass of {base.__name__}"
         )
-    return found
+    return loaded
 
 
 def resolve(name: str, group: str) -> str:
@@ -104,12 +104,12 @@ def resolve(name: str, group: str) -> str:
     """
     if is_path(name):
         return name
-    names = {found.name: found.path for found in installed(group)}
+    names = {plugin.name: plugin.path for plugin in installed(group)}
     if name not in names:
-        known = ", ".join(names) or "none"
+        installed_names = ", ".join(names) or "none"
         built_in = "" if group == RECEIVER_GROUP else "a built-in one, "
         raise InvalidRequestError(
-            f"there is no {_NOUNS[group]} {name!r}; installed ones are: {known}. Name {built_in}an "
+            f"there is no {_NOUNS[group]} {name!r}; installed ones are: {installed_names}. Name {built_in}an "
             "installed one, or an import path 'module:Class'"
         )
     return names[name]

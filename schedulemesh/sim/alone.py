@@ -27,12 +27,12 @@ def delays_alone(
     """
     pools = (policy or Policy()).pools or (whole_cluster(nodes),)
     equal = [msgspec.structs.replace(job, priority=5.0, labels={}) for job in jobs]
-    found: dict[str, float] = {}
+    delays: dict[str, float] = {}
     for spec in pools:
-        own = msgspec.structs.replace(spec, cohort=None, queueing="strict")
-        alone = Policy(name=spec.name, pools=(own,), queue=QueuePolicy(order="fifo"))
+        pool_alone = msgspec.structs.replace(spec, cohort=None, queueing="strict")
+        alone = Policy(name=spec.name, pools=(pool_alone,), queue=QueuePolicy(order="fifo"))
         of_pool = [job for job in equal if len(pools) == 1 or job.pool == spec.name]
         for run in simulate(of_pool, nodes, alone, timing).runs:
             if run.ended_at is not None:
-                found[run.job.job_id] = run.delay_s
-    return found
+                delays[run.job.job_id] = run.delay_s
+    return delays

@@ -71,11 +71,11 @@ def _kind(place: str, cells: Cells) -> NodeKind:
         raise InvalidRequestError(f"{place}: {error}") from None
 
 
-def _labels(given: str) -> Labels:
-    pairs = [pair.partition("=") for pair in given.split(";") if pair]
+def _labels(text: str) -> Labels:
+    pairs = [pair.partition("=") for pair in text.split(";") if pair]
     if not all(sign for _, sign, _ in pairs):
         raise InvalidRequestError(
-            f"labels is {shown(given)}; write labels as KEY=VALUE, several as zone=a;disk=ssd"
+            f"labels is {shown(text)}; write labels as KEY=VALUE, several as zone=a;disk=ssd"
         )
     return {key: value for key, _, value in pairs}
 

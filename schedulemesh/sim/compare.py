@@ -60,10 +60,10 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
     def mean(self, pool: str = "") -> dict[str, Any]:
         """The report of a pool in plain data, each figure as its mean over the copies."""
-        found: dict[str, Any] = _mean(
+        means: dict[str, Any] = _mean(
             [msgspec.to_builtins(report[pool]) for report in self.reports]
         )
-        return found
+        return means
 
     def figure(self, name: str, pool: str = "") -> Figure:
         """A figure of the report, such as ``delay_s.mean``, over the copies."""
@@ -108,13 +108,13 @@ def compare(
     work = [(policy, trace, n == 0) for policy in policies for n, trace in enumerate(traces)]
     run = partial(_outcome, nodes=nodes, timing=timing, alone=alone, node_changes=node_changes)
     if processes == 1:
-        found = [run(one) for one in work]
+        outcomes = [run(one) for one in work]
     else:
         with ProcessPoolExecutor(processes) as pool:
-            found = list(pool.map(run, work))
+            outcomes = list(pool.map(run, work))
     size = len(traces)
     return [
-        _comparison(policy, timing or Timing(), found[n * size : (n + 1) * size])
+        _comparison(policy, timing or Timing(), outcomes[n * size : (n + 1) * size])
         for n, policy in enumerate(policies)
     ]
 

@@ -45,20 +45,20 @@ def _times_of_tasks(state: MeshState, now: float) -> list[float]:
     queue, policy = state.queue.policy, state.policy
     if not state.queue.by_id:
         return []
-    found = []
+    times = []
     if queue.estimates and state.queue.reserved:
         ends = Ends(state, now, estimated=True)
-        known = map(ends.of_task, state.running.by_id.values())
-        found += [end for end in known if end is not None and end > now]
+        expected_ends = map(ends.of_task, state.running.by_id.values())
+        times += [end for end in expected_ends if end is not None and end > now]
     running = state.running.by_id.values()
     for age in {policy.min_runtime, policy.defragment_after_s} - {0.0}:
         started = [task.started_at for task in running if task.started_at + age > now]
-        found += [at + age for at in started]
+        times += [at + age for at in started]
     if queue.las_preempts:
         for limit_s, task in product(queue.las_limits_s, running):
             if task.resources.gpu:
                 left_s = limit_s - task.attempts.gpu_s
                 at = task.started_at + left_s / task.resources.gpus
                 if at > now:
-                    found.append(at)
-    return found
+                    times.append(at)
+    return times

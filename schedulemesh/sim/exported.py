@@ -113,9 +113,9 @@ def _job(
 def _check_columns(place: str, row: Row) -> None:
     for column in _REQUIRED:
         if column not in row:
-            known = ", ".join(map(str, list(row)[:_NAMED])) or "nothing"
+            columns = ", ".join(map(str, list(row)[:_NAMED])) or "nothing"
             raise InvalidRequestError(
-                f"{place} is no row of a trace: it has {known}, and not {column}; a trace has "
+                f"{place} is no row of a trace: it has {columns}, and not {column}; a trace has "
                 "job_id, submit_s and duration_s"
             )
 
@@ -133,14 +133,14 @@ def _number(
     limits: tuple[float, float] | None = None,
 ) -> float:
     """The number in a column; without a default it must be there. ``limits``: other than usual."""
-    given = row.get(column)
-    if given is None or given == "":
+    cell = row.get(column)
+    if cell is None or cell == "":
         if default is None:
             raise InvalidRequestError(f"{place}: {column} is empty; it must be a number")
         return default
     least, most = limits or LIMITS.get(column) or _MORE_LIMITS[column]
     try:
-        value = as_float(given, column) if isinstance(given, str) else given
+        value = as_float(cell, column) if isinstance(cell, str) else cell
         return parse_number(value, column, least, most)
     except InvalidRequestError as error:
         raise InvalidRequestError(f"{place}: {error}") from None
@@ -148,27 +148,27 @@ def _number(
 
 def _text(row: Row, column: str) -> str:
     """The text in a column; ids that are numbers are taken as they are written."""
-    given = row.get(column)
-    if given is None or given != given:
+    cell = row.get(column)
+    if cell is None or cell != cell:
         return ""
-    return str(int(given)) if isinstance(given, float) and given.is_integer() else str(given)
+    return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)
 
 
 def _savable(place: str, row: Row) -> bool:
-    given = row.get("savable")
-    if given is None or given == "":
+    cell = row.get("savable")
+    if cell is None or cell == "":
         return True
-    found = _SAVABLE.get(_text(row, "savable").strip().lower().removesuffix(".0"))
-    if found is None:
+    savable = _SAVABLE.get(_text(row, "savable").strip().lower().removesuffix(".0"))
+    if savable is None:
         raise InvalidRequestError(
-            f"{place}: savable is {shown(given)}; it must be 1, true or yes, 0, false or no, or empty, "
+            f"{place}: savable is {shown(cell)}; it must be 1, true or yes, 0, false or no, or empty, "
             "which is 1"
         )
-    return found
+    return savable
 
 
-def _is_missing(given: object) -> bool:
+def _is_missing(cell: object) -> bool:
     """Whether there is no value: pandas writes NaN for that."""
-    if isinstance(given, str):
-        return given.strip().lower() in ("", "nan")
-    return given is None or given != given
+    if isinstance(cell, str):
+        return cell.strip().lower() in ("", "nan")
+    return cell is None or cell != cell

@@ -45,10 +45,10 @@ def draw_frontier(comparisons: Sequence[Comparison], path: str | Path) -> None:
 
 def by_policy(comparisons: Sequence[Comparison]) -> dict[str, list[Comparison]]:
     """The comparisons of each policy, in their order."""
-    found: dict[str, list[Comparison]] = {}
+    grouped: dict[str, list[Comparison]] = {}
     for one in comparisons:
-        found.setdefault(one.policy, []).append(one)
-    return found
+        grouped.setdefault(one.policy, []).append(one)
+    return grouped
 
 
 def gpu_time_lost(comparison: Comparison) -> float:

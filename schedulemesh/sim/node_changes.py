@@ -94,11 +94,11 @@ def checked(
 def _check_never_empty(changes: Sequence[NodeChange], there: Collection[str]) -> None:
     """Check that there always is a node: without any, only quota decides, and jobs would run nowhere."""
     counts = {0.0: len(there)}
-    left = len(there)
+    remaining = len(there)
     for at_s, some in groupby(changes, key=lambda change: change.at_s):
         events = [change.event for change in some]
-        left += events.count("joined") - events.count("lost")
-        counts[at_s] = left
+        remaining += events.count("joined") - events.count("lost")
+        counts[at_s] = remaining
     empty = [at_s for at_s, count in counts.items() if not count]
     if empty:
         raise InvalidRequestError(
@@ -125,12 +125,12 @@ def capacities(
     has_gpus = any(total.gpu for total in nodes.values())
     sizes = {name: (total.gpu if has_gpus else total.cpu) for name, total in nodes.items()}
     there = sum(size for name, size in sizes.items() if name not in absent)
-    found = [(0.0, there / UNIT)]
+    steps = [(0.0, there / UNIT)]
     for change in changes:
         if change.event in ("lost", "joined"):
             there += sizes[change.node] if change.event == "joined" else -sizes[change.node]
-            found.append((change.at_s, there / UNIT))
-    return tuple(found)
+            steps.append((change.at_s, there / UNIT))
+    return tuple(steps)
 
 
 def losses(changes: Iterable[NodeChange]) -> int:

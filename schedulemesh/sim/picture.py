@@ -110,8 +110,8 @@ def waiting_curve(timeline: Timeline) -> tuple[list[float], list[float]]:
     begins then.
     """
     interval_s = timeline.divided(INTERVALS)
-    found = [one for one in timeline.over_time(interval_s) if not one.pool]
-    return [one.time_s - timeline.begin_s for one in found], [one.waiting for one in found]
+    intervals = [one for one in timeline.over_time(interval_s) if not one.pool]
+    return [one.time_s - timeline.begin_s for one in intervals], [one.waiting for one in intervals]
 
 
 def delay_curve(delays_s: Sequence[float]) -> tuple[list[float], list[float]]:
@@ -137,11 +137,11 @@ def held_curves(
             by_pool.setdefault(one.pool, []).append(100.0 * one.held_gpus / capacity)
         else:
             times.append(one.time_s - timeline.begin_s)
-    found = {name: by_pool.pop(name) for name in pools if name in by_pool}
+    curves = {name: by_pool.pop(name) for name in pools if name in by_pool}
     if by_pool:
         sums = [sum(values) for values in zip(*by_pool.values(), strict=True)]
-        found[f"{len(by_pool)} other pools"] = sums
-    return times, found
+        curves[f"{len(by_pool)} other pools"] = sums
+    return times, curves
 
 
 def largest_pools(timelines: Sequence[Timeline]) -> list[str]:
@@ -194,11 +194,11 @@ def _draw_delays(panel: Any, comparisons: Sequence[Comparison]) -> None:
 def _draw_held(
     panel: Any, comparison: Comparison, colours: Mapping[str, Any], unit: float, name: str
 ) -> None:
-    times, held = held_curves(comparison.timeline, list(colours))
+    times, curves = held_curves(comparison.timeline, list(colours))
     drawn = panel.stackplot(
         _in(times, unit),
-        *held.values(),
-        colors=[colours.get(pool, "lightgrey") for pool in held],
+        *curves.values(),
+        colors=[colours.get(pool, "lightgrey") for pool in curves],
         step="post",
     )
     panel.set_title(f"Utilisation by pool: {comparison.policy}", parse_math=False)
@@ -206,7 +206,7 @@ def _draw_held(
     panel.set_ylabel("held (% of the cluster)")
     panel.set_ylim(0, 102)
     panel.margins(x=0)
-    add_legend(panel, list(held), drawn, **BESIDE)
+    add_legend(panel, list(curves), drawn, **BESIDE)
 
 
 def _colours(comparisons: Sequence[Comparison]) -> dict[str, Any]:

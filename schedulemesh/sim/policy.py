@@ -53,7 +53,7 @@ def read_policies(paths: Sequence[str | Path]) -> list[Policy]:
     apart. Raises InvalidRequestError, also where a file is given twice.
     """
     names = [Path(path).absolute().with_suffix("").parts for path in paths]
-    found = []
+    policies = []
     for path, parts in zip(paths, names, strict=True):
         others = [other for other in names if other is not parts]
         if parts in others:
@@ -64,8 +64,8 @@ def read_policies(paths: Sequence[str | Path]) -> list[Policy]:
             n for n in range(1, len(parts) + 1) if all(o[-n:] != parts[-n:] for o in others)
         )
         policy = read_policy(path)
-        found.append(msgspec.structs.replace(policy, name="/".join(parts[-depth:])))
-    return found
+        policies.append(msgspec.structs.replace(policy, name="/".join(parts[-depth:])))
+    return policies
 
 
 def read_declared(path: str | Path, parts: tuple[str, ...] = _PARTS) -> dict[str, Any]:
@@ -73,17 +73,17 @@ def read_declared(path: str | Path, parts: tuple[str, ...] = _PARTS) -> dict[str
     InvalidRequestError.
     """
     try:
-        given = yaml.safe_load(Path(path).read_text(encoding="utf-8-sig"))
+        declared = yaml.safe_load(Path(path).read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequestError(f"{path} cannot be read: {error}") from None
     except yaml.YAMLError as error:
         raise InvalidRequestError(f"{path} is no YAML: {' '.join(str(error).split())}") from None
-    return _fields({} if given is None else given, parts, "the file")
+    return _fields({} if declared is None else declared, parts, "the file")
 
 
-def parse_policy(given: object, name: str = "policy") -> Policy:
+def parse_policy(value: object, name: str = "policy") -> Policy:
     """The policy in plain data. What is said about tokens has no effect here. Raises InvalidRequestError."""
-    parts = parse_parts(given)
+    parts = parse_parts(value)
     return Policy(
         name=name,
         cohorts=tuple(changed_cohort(CohortSpec(name=one["name"]), one) for one in parts.cohorts),
@@ -104,9 +104,9 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     strategies: Any
 
 
-def parse_parts(given: object) -> Parts:
+def parse_parts(value: object) -> Parts:
     """The parts of a policy, whose fields are not yet checked. Raises InvalidRequestError."""
-    parts = _fields(given, _SIMULATED, "the file")
+    parts = _fields(value, _SIMULATED, "the file")
     policies = _fields(_given(parts, "policy"), _POLICIES, "policy")
     return Parts(
         cohorts=_listed(parts, "cohorts", "the cohort's name"),
@@ -119,46 +119,48 @@ def parse_parts(given: object) -> Parts:
 
 def _given(parts: Mapping[str, Any], name: str) -> dict[str, Any]:
     """The fields of a part, which may be left out or empty."""
-    found = parts.get(name)
-    if not isinstance(found, Mapping | None):
-        raise InvalidRequestError(f"{name} must have fields, not {shown(found)}")
-    return dict(found or {})
+    fields = parts.get(name)
+    if not isinstance(fields, Mapping | None):
+        raise InvalidRequestError(f"{name} must have fields, not {shown(fields)}")
+    return dict(fields or {})
 
 
 def changed_cohort(spec: CohortSpec, fields: dict[str, Any]) -> CohortSpec:
     """The cohort with the given fields changed. Raises InvalidRequestError."""
-    known = _fields(fields, CohortSpec.__struct_fields__, f"cohort {spec.name!r}")
+    checked = _fields(fields, CohortSpec.__struct_fields__, f"cohort {spec.name!r}")
     return CohortSpec(
         name=spec.name,
-        parent=parse_cohort(known.get("parent", spec.parent), "parent"),
-        weight=parse_weight(known.get("weight", spec.weight)),
+        parent=parse_cohort(checked.get("parent", spec.parent), "parent"),
+        weight=parse_weight(checked.get("weight", spec.weight)),
     )
 
 
 def changed_pool(spec: PoolSpec, fields: dict[str, Any]) -> PoolSpec:
     """The pool with the given fields changed. Raises InvalidRequestError."""
-    known = _fields(fields, (*PoolSpec.__struct_fields__, "pg_pool_config"), f"pool {spec.name!r}")
-    more = {"pg_pool_config": known["pg_pool_config"]} if "pg_pool_config" in known else {}
-    return changed(spec, **parse_changes(known), **parse_lending(known), **more)
+    checked = _fields(
+        fields, (*PoolSpec.__struct_fields__, "pg_pool_config"), f"pool {spec.name!r}"
+    )
+    more = {"pg_pool_config": checked["pg_pool_config"]} if "pg_pool_config" in checked else {}
+    return changed(spec, **parse_changes(checked), **parse_lending(checked), **more)
 
 
 def _listed(parts: Mapping[str, Any], name: str, what: str) -> tuple[dict[str, Any], ...]:
-    given = parts.get(name) or []
-    if not isinstance(given, list):
-        raise InvalidRequestError(f"{name} must be a list, not {shown(given)}")
-    for number, one in enumerate(given):
+    elements = parts.get(name) or []
+    if not isinstance(elements, list):
+        raise InvalidRequestError(f"{name} must be a list, not {shown(elements)}")
+    for number, one in enumerate(elements):
         if not isinstance(one, dict) or "name" not in one:
             raise InvalidRequestError(f"{name}[{number}] must have a name, not {shown(one)}")
-    return tuple({**one, "name": parse_name(one["name"], what)} for one in given)
+    return tuple({**one, "name": parse_name(one["name"], what)} for one in elements)
 
 
-def _fields(given: object, allowed: tuple[str, ...], what: str) -> dict[str, Any]:
-    if not isinstance(given, Mapping):
-        raise InvalidRequestError(f"{what} must have fields, not {shown(given)}")
-    for key in given:
+def _fields(value: object, allowed: tuple[str, ...], what: str) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise InvalidRequestError(f"{what} must have fields, not {shown(value)}")
+    for key in value:
         if key not in allowed:
             raise InvalidRequestError(
                 f"{what} has the unknown field {shown(key)}{nearest(str(key), allowed)}; it takes "
                 + ", ".join(allowed)
             )
-    return dict(given)
+    return dict(value)

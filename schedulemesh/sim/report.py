@@ -95,27 +95,27 @@ def reported(result: Result, delays_alone: Mapping[str, float] | None = None) ->
         by_pool[run.pool_name].append(run)
     first, last = busy_period(result)
     capacity = mean_of(result.capacity, first - result.begin, last - result.begin)
-    kind, whole = result.kind, capacity * UNIT
-    found = {"": _report(result, result.runs, kind, whole, tuple(result.pools), delays_alone)}
+    kind, units = result.kind, capacity * UNIT
+    reports = {"": _report(result, result.runs, kind, units, tuple(result.pools), delays_alone)}
     for name, runs in by_pool.items():
         kind = result.pools[name].kind
-        whole = units_of(result.pools[name].quota, kind)
-        found[name] = _report(result, runs, kind, whole, (name,), delays_alone)
-    return found
+        units = units_of(result.pools[name].quota, kind)
+        reports[name] = _report(result, runs, kind, units, (name,), delays_alone)
+    return reports
 
 
 def _report(
     result: Result,
     every: Sequence[Run],
     kind: Kind,
-    whole: float,
+    units: float,
     pools: tuple[str, ...],
     delays_alone: Mapping[str, float] | None,
 ) -> Report:
-    """The figures of these pools, in this kind of resource, of which they have ``whole`` units."""
+    """The figures of these pools, in this kind of resource, of which they have so many units."""
     runs = [run for run in every if run.ended_at is not None]
     first, last = (at - result.begin for at in busy_period(result))
-    held = (mean_of(held_steps(result, name, kind, whole), first, last) for name in pools)
+    utilisations = (mean_of(held_steps(result, name, kind, units), first, last) for name in pools)
 
     def total(seconds: Callable[[Run], float]) -> float:
         return sum(seconds(run) * units_of(run.need, kind) for run in runs)
@@ -137,7 +137,7 @@ def _report(
         overhead_gpu_s=overhead / UNIT,
         lost_work=lost / work,
         overhead=overhead / work,
-        utilisation=sum(held),
+        utilisation=sum(utilisations),
         violation_s=sum(result.pools[name].short_s for name in pools),
         alone=None if delays_alone is None else _alone(runs, delays_alone),
     )
@@ -147,5 +147,5 @@ def _alone(runs: Sequence[Run], delays_s: Mapping[str, float]) -> Alone:
     """Jobs that would not have run alone, being larger than their pool's quota, are not worse off."""
     longer = [run.delay_s - delays_s.get(run.job.job_id, math.inf) for run in runs]
     worse = [seconds for seconds in longer if seconds > TOLERANCE_S]
-    known = [delays_s[run.job.job_id] for run in runs if run.job.job_id in delays_s]
-    return Alone(delay_s=spread(known), worse_off=len(worse), worse_off_by_s=spread(worse))
+    delays = [delays_s[run.job.job_id] for run in runs if run.job.job_id in delays_s]
+    return Alone(delay_s=spread(delays), worse_off=len(worse), worse_off_by_s=spread(worse))

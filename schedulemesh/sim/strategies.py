@@ -18,19 +18,19 @@ from schedulemesh.plugins.scheduling import SchedulingStrategyPlugin
 Strategy = Union[str, SchedulingStrategyPlugin]
 
 
-def parse_node_strategy(given: object) -> str:
+def parse_node_strategy(value: object) -> str:
     """The name of a built-in strategy for choosing nodes. Raises InvalidRequestError where it is none."""
-    name = as_text(given)
+    name = as_text(value)
     if name not in NODE_STRATEGIES:
         raise InvalidRequestError(
-            f"node_strategy is {shown(given)}; allowed are {', '.join(NODE_STRATEGIES)}"
+            f"node_strategy is {shown(value)}; allowed are {', '.join(NODE_STRATEGIES)}"
         )
     return name
 
 
-def parse_strategies(given: object) -> tuple[str, ...]:
+def parse_strategies(value: object) -> tuple[str, ...]:
     """The strategies of a policy file; each can be loaded. Raises InvalidRequestError."""
-    names = as_elements(given, "strategies", "a list of strategies")
+    names = as_elements(value, "strategies", "a list of strategies")
     for name in names:
         if not isinstance(name, str):
             raise InvalidRequestError(

@@ -81,11 +81,11 @@ class Submissions:
         if need.fits(has):
             return ()
         pairs = ((need.cpu, has.cpu), (need.memory, has.memory), (need.gpu, has.gpu))
-        if any(asked and not most for asked, most in pairs):
+        if any(amount and not most for amount, most in pairs):
             raise InvalidRequestError(
                 f"job {job.job_id!r} needs {need}, and the largest node has {has}; simulate it on other nodes"
             )
-        count = max(math.ceil(asked / most) for asked, most in pairs if asked)
+        count = max(math.ceil(amount / most) for amount, most in pairs if amount)
         cpus = _shares(need.cpu, min(has.cpu, math.ceil(need.cpu / count)), count)
         memories = _shares(need.memory, min(has.memory, math.ceil(need.memory / count)), count)
         gpus = _shares(need.gpu, _gpus_of_a_member(need.gpu, has.gpu, count), count)
@@ -95,13 +95,13 @@ class Submissions:
         )
 
 
-def _gpus_of_a_member(asked: int, most: int, count: int) -> int:
+def _gpus_of_a_member(amount: int, most: int, count: int) -> int:
     """All of a node where the GPUs determine the number of members; otherwise whole ones, divided evenly."""
-    if asked and math.ceil(asked / most) == count:
+    if amount and math.ceil(amount / most) == count:
         return most
-    return min(most, math.ceil(asked / count / UNIT) * UNIT)
+    return min(most, math.ceil(amount / count / UNIT) * UNIT)
 
 
-def _shares(asked: int, each: int, count: int) -> list[int]:
+def _shares(amount: int, each: int, count: int) -> list[int]:
     """What each of ``count`` members has of what is asked: at most ``each``, the last ones what is left."""
-    return [max(0, min(each, asked - each * at)) for at in range(count)]
+    return [max(0, min(each, amount - each * at)) for at in range(count)]

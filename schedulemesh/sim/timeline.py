@@ -60,15 +60,15 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
         """
         interval_s = self._checked(interval_s)
         waiting = {n: self._means(pool.waiting, interval_s) for n, pool in self.pools.items()}
-        held = {n: self._means(pool.held_gpus, interval_s) for n, pool in self.pools.items()}
+        held_gpus = {n: self._means(pool.held_gpus, interval_s) for n, pool in self.pools.items()}
         capacity = self._means(self.capacity_gpus, interval_s)
-        whole = _sums(held.values())
-        parts = [h / size if size else 0.0 for h, size in zip(whole, capacity, strict=True)]
-        found = self._intervals("", interval_s, _sums(waiting.values()), whole, parts)
+        totals = _sums(held_gpus.values())
+        parts = [h / size if size else 0.0 for h, size in zip(totals, capacity, strict=True)]
+        intervals = self._intervals("", interval_s, _sums(waiting.values()), totals, parts)
         for name, pool in self.pools.items():
             parts = self._means(pool.utilisation, interval_s)
-            found += self._intervals(name, interval_s, waiting[name], held[name], parts)
-        return found
+            intervals += self._intervals(name, interval_s, waiting[name], held_gpus[name], parts)
+        return intervals
 
     def largest(self) -> float:
         """The most GPUs that the cluster had at any time."""
@@ -96,7 +96,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
         name: str,
         interval_s: float,
         waiting: Sequence[float],
-        held: Sequence[float],
+        held_gpus: Sequence[float],
         parts: Sequence[float],
     ) -> list[Interval]:
         return [
@@ -107,7 +107,9 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
                 held_gpus=holds,
                 utilisation=part,
             )
-            for number, (waits, holds, part) in enumerate(zip(waiting, held, parts, strict=True))
+            for number, (waits, holds, part) in enumerate(
+                zip(waiting, held_gpus, parts, strict=True)
+            )
         ]
 
 
@@ -139,12 +141,12 @@ def timeline(result: Result) -> Timeline:
     )
 
 
-def held_steps(result: Result, pool: str, kind: Kind, whole: float) -> Steps:
+def held_steps(result: Result, pool: str, kind: Kind, units: float) -> Steps:
     """What the jobs of a pool held of one kind, as a part of so many units; of none it is always 0."""
     series = result.pools[pool].held_series
     return tuple(
-        (time - result.begin, units_of(held, kind) / whole if whole else 0.0)
-        for time, held in series
+        (time - result.begin, units_of(resources, kind) / units if units else 0.0)
+        for time, resources in series
     )
 
 

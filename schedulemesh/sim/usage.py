@@ -81,10 +81,10 @@ class PoolUsage:
         """The pool's jobs hold so much less."""
         self._set_held(self.held - amount, now)
 
-    def _set_held(self, held: Resources, now: float) -> None:
+    def _set_held(self, resources: Resources, now: float) -> None:
         self._advance(now)
-        self.held = held
-        self.held_series.append((now, held))
+        self.held = resources
+        self.held_series.append((now, resources))
         self._entitle(now)
 
     def _count_waiting(self, change: int, now: float) -> None:

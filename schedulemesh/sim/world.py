@@ -96,15 +96,15 @@ class World:
 
     def _stuck(self) -> None:
         jobs = "1 job has" if self._left == 1 else f"{self._left} jobs have"
-        said = f"{jobs} not ended, and nothing happens after {self.now - self._begin:,.0f} s of the trace"
+        problem = f"{jobs} not ended, and nothing happens after {self.now - self._begin:,.0f} s of the trace"
         first = next(iter(self.engine.state.queue.by_id.values()), None)
         if first is not None:
             why = self.engine.explain(first.task_id, self.now)
-            said += (
+            problem += (
                 f". Job {first.task_id!r} needs {first.submission.agent.resources} and waits: {why.error}. "
                 "Leave such jobs out of the trace, or simulate nodes and a policy with which they can start"
             )
-        raise SimulationError(said)
+        raise SimulationError(problem)
 
     def handle(self, stimulus: s.AnyStimulus) -> Step:
         """One step of the engine, whose instructions are carried out."""
@@ -168,8 +168,8 @@ class World:
         elif change.event == "lost":
             self._lose(change.node)
         else:
-            wanted = change.event == "drain"
-            self.handle(s.DrainRequested(node_id=change.node, drained=wanted))
+            is_drain = change.event == "drain"
+            self.handle(s.DrainRequested(node_id=change.node, drained=is_drain))
 
     def _lose(self, node_id: str) -> None:
         """A node dies, and with it every process there, and of a gang all members."""

@@ -32,17 +32,17 @@ def check_file(path: Path) -> None:
             raise refused(path, "the file is empty, and a journal never is")
         if head != _MAGIC:
             raise refused(path, "it does not begin like an SQLite database")
-        found = _quick_check(path)
-        if found:
-            raise refused(path, found)
+        problem = _quick_check(path)
+        if problem:
+            raise refused(path, problem)
         if newest is not None:
             _check_end(path, newest)
 
 
-def refused(path: Path, found: str) -> JournalError:
+def refused(path: Path, problem: str) -> JournalError:
     """The error for a damaged file. Makes a copy, unless an identical one exists."""
     return JournalError(
-        f"the journal {path} is damaged: {found}. Nothing of it was used, and {_copied(path)}. Put a good "
+        f"the journal {path} is damaged: {problem}. Nothing of it was used, and {_copied(path)}. Put a good "
         "backup in its place, without the old -wal, -shm and .newest; or, to give up what it knew, shut down "
         f"what still runs of this scheduler, remove {path.name} with these three, and start anew"
     )
@@ -77,12 +77,12 @@ def _quick_check(path: Path) -> str:
     """The first problem that SQLite finds; empty: none."""
     try:
         with contextlib.closing(_read_only(path)) as connection:
-            (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+            (answer,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     except sqlite3.DatabaseError as error:
         if isinstance(error, sqlite3.OperationalError):
             raise
         return str(error)
-    return "" if found == "ok" else str(found)
+    return "" if answer == "ok" else str(answer)
 
 
 def _read_only(path: Path) -> sqlite3.Connection:
@@ -92,9 +92,9 @@ def _read_only(path: Path) -> sqlite3.Connection:
 
 def _kept_aside(path: Path) -> Path:
     """The path of a copy in the same folder; an identical copy is used again."""
-    wanted, number = _digest(path), 1
+    digest, number = _digest(path), 1
     while (copy := path.with_name(f"{path.name}.damaged-{number}")).exists():
-        if _digest(copy) == wanted:
+        if _digest(copy) == digest:
             return copy
         number += 1
     try:
@@ -111,8 +111,8 @@ def _kept_aside(path: Path) -> Path:
 
 
 def _digest(path: Path) -> list[str]:
-    found = []
+    hashes = []
     for suffix in _FILES:
         part = beside(path, suffix)
-        found.append(hashlib.sha256(part.read_bytes()).hexdigest() if part.exists() else "")
-    return found
+        hashes.append(hashlib.sha256(part.read_bytes()).hexdigest() if part.exists() else "")
+    return hashes

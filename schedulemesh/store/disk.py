@@ -62,12 +62,12 @@ def file_system(folder: Path, mounts: Path = _MOUNTS) -> str:
     except OSError:
         return ""
     for line in lines:
-        _, point, found = line.split(" ", 3)[:3]
+        _, point, mounted_kind = line.split(" ", 3)[:3]
         mounted = Path(point.encode().decode("unicode_escape"))
         depth = len(mounted.parts)
         # Of two mounts on the same point the later one hides the earlier.
         if depth >= best and (where == mounted or mounted in where.parents):
-            best, kind = depth, found
+            best, kind = depth, mounted_kind
     return kind
 
 

@@ -47,15 +47,15 @@ def is_there(path: Path) -> bool:
 def check_folder(folder: Path) -> None:
     """Raise JournalError if another user could replace the journal in this folder."""
     with journal_errors(f"the folder {folder} cannot be used"):
-        found = folder.stat()
-    if found.st_uid not in (os.geteuid(), 0):
+        status = folder.stat()
+    if status.st_uid not in (os.geteuid(), 0):
         raise JournalError(
-            f"the folder {folder} belongs to user {found.st_uid}, and this is user {os.geteuid()}; give "
+            f"the folder {folder} belongs to user {status.st_uid}, and this is user {os.geteuid()}; give "
             "it to this user (chown), or choose another state_path"
         )
-    if found.st_mode & _OTHERS_WRITE:
+    if status.st_mode & _OTHERS_WRITE:
         raise JournalError(
-            f"others may write to the folder {folder} (mode {stat.S_IMODE(found.st_mode):04o}), and so "
+            f"others may write to the folder {folder} (mode {stat.S_IMODE(status.st_mode):04o}), and so "
             f"could replace the journal; run `chmod 700 {folder}`, or choose another state_path"
         )
 
@@ -63,10 +63,10 @@ def check_folder(folder: Path) -> None:
 def _checked(path: Path) -> bool:
     with journal_errors(f"{path} cannot be used"):
         try:
-            found = path.lstat()
+            status = path.lstat()
         except (FileNotFoundError, NotADirectoryError):
             return False
-        kind = stat.S_IFMT(found.st_mode)
+        kind = stat.S_IFMT(status.st_mode)
         if kind == stat.S_IFLNK:
             raise JournalError(
                 f"{path} is a symbolic link to {path.readlink()}, and a journal is never reached through "
@@ -77,21 +77,21 @@ def _checked(path: Path) -> bool:
                 f"{path} is {_KINDS.get(kind, 'no regular file')}, where the journal's file must be; "
                 "remove it, or choose another state_path"
             )
-        if found.st_uid != os.geteuid():
+        if status.st_uid != os.geteuid():
             raise JournalError(
-                f"{path} belongs to user {found.st_uid}, and this is user {os.geteuid()}; give it to this "
+                f"{path} belongs to user {status.st_uid}, and this is user {os.geteuid()}; give it to this "
                 "user (chown), or choose another state_path"
             )
-        if found.st_nlink > 1:
+        if status.st_nlink > 1:
             raise JournalError(
-                f"{path} has {found.st_nlink} hard links, so its write-ahead log could lie under another "
+                f"{path} has {status.st_nlink} hard links, so its write-ahead log could lie under another "
                 "name; remove the other names"
             )
-        if found.st_mode & 0o077:
+        if status.st_mode & 0o077:
             logger.warning(
                 "%s had mode %04o; only its owner may read it from now on",
                 path,
-                stat.S_IMODE(found.st_mode),
+                stat.S_IMODE(status.st_mode),
             )
             path.chmod(0o600)
     return True
@@ -101,10 +101,10 @@ def _remove_drafts(path: Path) -> None:
     """Remove unfinished files of processes that were killed while creating a journal or probing the disk."""
     marks = (f".{path.name}-", ".probe-")
     with contextlib.suppress(OSError):
-        for found in list(path.parent.iterdir()):
-            mark = next((mark for mark in marks if found.name.startswith(mark)), None)
-            if mark is not None and not _lives(found.name.removeprefix(mark).partition("-")[0]):
-                found.unlink(missing_ok=True)
+        for file in list(path.parent.iterdir()):
+            mark = next((mark for mark in marks if file.name.startswith(mark)), None)
+            if mark is not None and not _lives(file.name.removeprefix(mark).partition("-")[0]):
+                file.unlink(missing_ok=True)
 
 
 def _lives(number: str) -> bool:

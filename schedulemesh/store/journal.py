@@ -138,8 +138,8 @@ class MemoryJournal:
 
     def blob(self, key: str) -> bytes | None:
         """See Journal."""
-        found = self._blobs.get(key)
-        return None if found is None else found[1]
+        entry = self._blobs.get(key)
+        return None if entry is None else entry[1]
 
     def blob_sizes(self) -> dict[str, int]:
         """See Journal."""

@@ -140,27 +140,27 @@ def _make_tables(connection: Connection) -> None:
 
 
 def _format(connection: Connection, address: Address) -> int:
-    known = inspect(connection).has_table(meta.name)
-    wanted = select(meta.c.value).where(meta.c.name == "format")
-    found = connection.execute(wanted).first() if known else None
-    if found is None:
+    has_table = inspect(connection).has_table(meta.name)
+    query = select(meta.c.value).where(meta.c.name == "format")
+    row = connection.execute(query).first() if has_table else None
+    if row is None:
         raise JournalError(
             f"{address} is a database, but holds no journal; choose another state_path"
         )
-    return int(found[0])
+    return int(row[0])
 
 
 def _row(address: Address) -> Any:
     """The query for the journal's id. A file contains one journal, whatever its name."""
-    wanted = select(journals.c.id)
+    query = select(journals.c.id)
     if address.url is None:
-        return wanted
-    return wanted.where(journals.c.namespace == address.namespace, journals.c.name == address.name)
+        return query
+    return query.where(journals.c.namespace == address.namespace, journals.c.name == address.name)
 
 
 def _enter_new(connection: Connection, address: Address, **values: int) -> int:
-    given = {"epoch": 0, "last": 0, "base": 0, "parts": 0, **values}
-    made = insert(journals).values(namespace=address.namespace, name=address.name, **given)
+    columns = {"epoch": 0, "last": 0, "base": 0, "parts": 0, **values}
+    made = insert(journals).values(namespace=address.namespace, name=address.name, **columns)
     return int(connection.execute(made.returning(journals.c.id)).scalar_one())
 
 

@@ -114,15 +114,15 @@ class SqlJournal:
             raised = update(journals).where(journals.c.id == self._id)
             epoch = case((journals.c.epoch > above, journals.c.epoch), else_=above) + 1
             connection.execute(raised.values(epoch=epoch))
-            found = self._row(connection)
-        self._epoch, self._last, self._base = found.epoch, found.last, found.base
+            row = self._row(connection)
+        self._epoch, self._last, self._base = row.epoch, row.last, row.base
         self._mark_height()
         return self._epoch
 
     def load(self) -> Stored:
         """See Journal."""
         with self._transaction("be read") as connection:
-            found = self._row(connection)
+            journal = self._row(connection)
             parts = connection.execute(
                 select(snapshots.c.number, snapshots.c.crc, snapshots.c.part)
                 .where(snapshots.c.journal == self._id)
@@ -130,18 +130,18 @@ class SqlJournal:
             ).all()
             records = connection.execute(
                 select(commits.c.number, commits.c.crc, commits.c.facts)
-                .where(commits.c.journal == self._id, commits.c.number > found.base)
+                .where(commits.c.journal == self._id, commits.c.number > journal.base)
                 .order_by(commits.c.number)
             ).all()
-        self._check("part {} of the snapshot", parts, 1, found.parts)
-        self._check("commit {}", records, found.base + 1, found.last)
+        self._check("part {} of the snapshot", parts, 1, journal.parts)
+        self._check("commit {}", records, journal.base + 1, journal.last)
         return Stored(
-            base=found.base,
+            base=journal.base,
             parts=[bytes(row.part) for row in parts],
             records=[bytes(row.facts) for row in records],
         )
 
-    def append(self, record: bytes, given: Mapping[str, bytes]) -> None:
+    def append(self, record: bytes, new_blobs: Mapping[str, bytes]) -> None:
         """See Journal."""
         doubt, self._doubt = self._doubt, True
         number = self._last + (1 if record else 0)
@@ -150,7 +150,7 @@ class SqlJournal:
             with self._transaction("be written") as connection:
                 if doubt:
                     self._forget_after(connection, self._last)
-                self._insert(connection, record, given, number)
+                self._insert(connection, record, new_blobs, number)
                 is_committing = True
             self._mark_height(number)
         except Exception as error:
@@ -185,9 +185,9 @@ class SqlJournal:
 
     def blob(self, key: str) -> bytes | None:
         """See Journal."""
-        mine = (blobs.c.journal == self._id) & (blobs.c.key == key)
+        is_blob = (blobs.c.journal == self._id) & (blobs.c.key == key)
         with self._transaction("be read") as connection:
-            row = connection.execute(select(blobs.c.data).where(mine)).first()
+            row = connection.execute(select(blobs.c.data).where(is_blob)).first()
         if row is None:
             return None
         data = bytes(row.data)
@@ -201,9 +201,9 @@ class SqlJournal:
 
     def blob_sizes(self) -> dict[str, int]:
         """See Journal."""
-        wanted = select(blobs.c.key, func.length(blobs.c.data)).where(blobs.c.journal == self._id)
+        query = select(blobs.c.key, func.length(blobs.c.data)).where(blobs.c.journal == self._id)
         with self._transaction("be read") as connection:
-            return {row[0]: row[1] for row in connection.execute(wanted)}
+            return {row[0]: row[1] for row in connection.execute(query)}
 
     def note(self, name: str) -> bytes | None:
         """See Journal."""
@@ -245,30 +245,30 @@ class SqlJournal:
         self.close()
 
     def _insert(
-        self, connection: Connection, record: bytes, given: Mapping[str, bytes], number: int
+        self, connection: Connection, record: bytes, new_blobs: Mapping[str, bytes], number: int
     ) -> None:
         """Write what is appended; nothing: test that it could be."""
         self._claim(connection, _ADVANCE, found=self._last, to=number)
         if record:
             stored = {"number": number, "crc": zlib.crc32(record), "facts": record}
             connection.execute(_COMMIT, {"journal": self._id, **stored})
-        for key, data in given.items():
+        for key, data in new_blobs.items():
             self._put_blob(connection, key, data, number)
-        if not record and not given:
+        if not record and not new_blobs:
             self._write_something(connection)
 
     def _row(self, connection: Connection) -> Row[Any]:
-        found = connection.execute(select(journals).where(journals.c.id == self._id)).first()
-        if found is None:
+        row = connection.execute(select(journals).where(journals.c.id == self._id)).first()
+        if row is None:
             raise JournalError(f"the journal {self.address} was removed while it was in use")
-        return found
+        return row
 
     def _claim(self, connection: Connection, change: Update, **values: int) -> None:
         """Update the journal's row if this epoch may still write. Call it first in a transaction, so that
         writers wait for each other.
         """
-        given = {"mine": self._id, "my_epoch": self._epoch, **values}
-        if connection.execute(change, given).rowcount != 1:
+        parameters = {"mine": self._id, "my_epoch": self._epoch, **values}
+        if connection.execute(change, parameters).rowcount != 1:
             raise JournalTakenOverError(
                 f"epoch {self._epoch} of the journal {self.address} is over: another process has taken "
                 "it over and writes now"
@@ -286,19 +286,19 @@ class SqlJournal:
         connection.execute(
             insert(commits), {"journal": self._id, "number": number, "crc": 0, "facts": b""}
         )
-        mine = (commits.c.journal == self._id) & (commits.c.number == number)
-        connection.execute(delete(commits).where(mine))
+        is_row = (commits.c.journal == self._id) & (commits.c.number == number)
+        connection.execute(delete(commits).where(is_row))
 
     def _put_blob(self, connection: Connection, key: str, data: bytes, number: int) -> None:
-        mine = (blobs.c.journal == self._id) & (blobs.c.key == key)
-        found = connection.execute(select(blobs.c.number).where(mine)).scalar()
+        is_blob = (blobs.c.journal == self._id) & (blobs.c.key == key)
+        stored_number = connection.execute(select(blobs.c.number).where(is_blob)).scalar()
         if key in self._damaged_blobs:
             self._damaged_blobs.discard(key)
-            connection.execute(delete(blobs).where(mine))
-        elif found is not None:
+            connection.execute(delete(blobs).where(is_blob))
+        elif stored_number is not None:
             # An update writes all bytes of the row, so it is done at most once per snapshot.
-            if found <= self._base:
-                connection.execute(update(blobs).where(mine).values(number=number))
+            if stored_number <= self._base:
+                connection.execute(update(blobs).where(is_blob).values(number=number))
             return
         stored = {"key": key, "number": number, "crc": zlib.crc32(data), "data": data}
         connection.execute(insert(blobs), {"journal": self._id, **stored})
@@ -320,11 +320,11 @@ class SqlJournal:
             if zlib.crc32(data) != crc:
                 raise self._damaged(f"{what.format(number)} is not what was written")
 
-    def _damaged(self, found: str) -> JournalError:
+    def _damaged(self, problem: str) -> JournalError:
         if self.address.path is not None:
-            return refused(self.address.path, found)
+            return refused(self.address.path, problem)
         return JournalError(
-            f"the journal {self.address} is damaged: {found}. Nothing of it was used; restore its rows "
+            f"the journal {self.address} is damaged: {problem}. Nothing of it was used; restore its rows "
             "from a backup of the database, or use another name"
         )
 
@@ -350,9 +350,9 @@ class SqlJournal:
         """Take the lock. Returns who holds it, if another process does, else an empty text."""
         if self._lock is not None and self._high_mark is not None:
             return "" if self._lock.take() else self._holder(self._high_mark)
-        asked = text("SELECT pg_try_advisory_lock(:space, :id)")
-        found = connection.execute(asked, {"space": LOCK_SPACE, "id": self._id}).scalar()
-        return "" if found else "another connection to the database"
+        query = text("SELECT pg_try_advisory_lock(:space, :id)")
+        is_locked = connection.execute(query, {"space": LOCK_SPACE, "id": self._id}).scalar()
+        return "" if is_locked else "another connection to the database"
 
     def _holder(self, high_mark: HighMark) -> str:
         mark = high_mark.read()

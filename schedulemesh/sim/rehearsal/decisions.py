@@ -52,16 +52,20 @@ def compared(
     tick_s: float,
 ) -> Check:
     """The check of two sequences of decisions with their times."""
-    ours, theirs = dict(recorded), dict(rehearsed)
+    recorded_times, rehearsed_times = dict(recorded), dict(rehearsed)
     differences = [
-        Difference(decision=one, recorded_at=ours.get(one), rehearsed_at=theirs.get(one))
-        for one in ours | theirs
-        if one not in ours or one not in theirs or abs(ours[one] - theirs[one]) > tick_s
+        Difference(
+            decision=one, recorded_at=recorded_times.get(one), rehearsed_at=rehearsed_times.get(one)
+        )
+        for one in recorded_times | rehearsed_times
+        if one not in recorded_times
+        or one not in rehearsed_times
+        or abs(recorded_times[one] - rehearsed_times[one]) > tick_s
     ]
     missed = sum(one.recorded_at is not None for one in differences)
     return Check(
-        decisions=len(ours),
-        same=len(ours) - missed,
+        decisions=len(recorded_times),
+        same=len(recorded_times) - missed,
         differences=tuple(
             sorted(differences, key=lambda d: min(d.recorded_at or 1e18, d.rehearsed_at or 1e18))
         ),
@@ -73,7 +77,7 @@ def decisions(
     submissions: Iterable[Submission], nodes: dict[int, str], until: float
 ) -> list[tuple[Decision, float]]:
     """What was decided about these submissions up to a moment, each with its time."""
-    found: list[tuple[Decision, float]] = []
+    timed: list[tuple[Decision, float]] = []
     seen: dict[str, int] = {}
     for submission in submissions:
         number = seen[submission.key] = seen.get(submission.key, 0) + 1
@@ -87,8 +91,8 @@ def decisions(
                         kind=kind,
                         how=how,
                     )
-                    found.append((decision, at))
-    return found
+                    timed.append((decision, at))
+    return timed
 
 
 def _of(attempt: Attempt, nodes: dict[int, str]) -> Iterable[tuple[str, str, float]]:

@@ -95,12 +95,12 @@ def task_waits(
 ) -> list[TaskWait]:
     """The waiting of each submission of the period in both; the most that was gained first."""
     theirs = _by_number(rehearsed)
-    found = []
+    waits = []
     for key, submission in _by_number(recorded).items():
         other, first = theirs.get(key), submission.attempts[0]
         if other is None or not since <= submitted_at(submission) <= until:
             continue
-        found.append(
+        waits.append(
             TaskWait(
                 task_id=submission.key,
                 pool=first.pool_name,
@@ -109,13 +109,13 @@ def task_waits(
                 rehearsed_s=waited_s(other, until),
             )
         )
-    return sorted(found, key=lambda one: one.rehearsed_s - one.recorded_s)
+    return sorted(waits, key=lambda one: one.rehearsed_s - one.recorded_s)
 
 
 def _by_number(submissions: Iterable[Submission]) -> dict[tuple[str, int], Submission]:
     seen: dict[str, int] = {}
-    found = {}
+    numbered = {}
     for submission in submissions:
         seen[submission.key] = seen.get(submission.key, 0) + 1
-        found[submission.key, seen[submission.key]] = submission
-    return found
+        numbered[submission.key, seen[submission.key]] = submission
+    return numbered

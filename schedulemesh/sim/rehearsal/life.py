@@ -72,10 +72,10 @@ class Life:
     @property
     def late_s(self) -> float:
         """By how many seconds it began to work later than in the history; 0: unknown."""
-        known = self.recorded
-        if known is None or known.started_at is None or not self.is_running:
+        recorded = self.recorded
+        if recorded is None or recorded.started_at is None or not self.is_running:
             return 0.0
-        return self._began_at - known.started_at
+        return self._began_at - recorded.started_at
 
     @property
     def savable(self) -> bool:
@@ -115,18 +115,18 @@ class Life:
         """How its work ends that begins now; None: the history does not have its end, or it was ended from
         outside.
         """
-        known = self.recorded
-        if known is None or not self._is_as_recorded(known):
+        recorded = self.recorded
+        if recorded is None or not self._is_as_recorded(recorded):
             return self._from_work(now)
-        later = now - (known.started_at or now)
-        if known.state == "preempted":
+        later = now - (recorded.started_at or now)
+        if recorded.state == "preempted":
             end = self._from_work(now)
             # It worked until it was evicted, however much work it seems to have had.
-            least = (known.ended_at or 0.0) + later
+            least = (recorded.ended_at or 0.0) + later
             return None if end is None else msgspec.structs.replace(end, at=max(end.at, least))
-        if known.ended_at is None or not _ends_by_itself(known):
+        if recorded.ended_at is None or not _ends_by_itself(recorded):
             return None
-        return End(at=known.ended_at + later, state=known.state, reason=known.reason)
+        return End(at=recorded.ended_at + later, state=recorded.state, reason=recorded.reason)
 
     def end_report(self, end: End) -> s.AnyStimulus:
         """What tells the engine of this end."""
@@ -147,10 +147,10 @@ class Life:
             reason=_REASONS[end.reason] if end.state == "failed" else None,
         )
 
-    def _is_as_recorded(self, known: Attempt) -> bool:
+    def _is_as_recorded(self, recorded: Attempt) -> bool:
         """Whether as much work was done before this attempt as in the history."""
         done = self.submission.done_before(self.attempt)
-        return known.started_at is not None and abs(done - self._done_s) <= _SAME_S
+        return recorded.started_at is not None and abs(done - self._done_s) <= _SAME_S
 
     def _from_work(self, now: float) -> End | None:
         if not self.submission.ended:

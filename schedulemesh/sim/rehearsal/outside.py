@@ -78,13 +78,13 @@ class Outside:
     def define(self) -> None:
         """Have the definitions in force that the recording begins with, before anything else happens."""
         recording = self._recording
-        known = {
+        defined = {
             (event.kind, event.subject) for event in (*recording.definitions, *recording.events)
         }
         if recording.present is not None:
-            for missing in _undefined(recording.present, known):
+            for missing in _undefined(recording.present, defined):
                 self._world.handle(missing)
-            self._world.handle(self._seen.start_with(_unseen(recording.present, known)))
+            self._world.handle(self._seen.start_with(_unseen(recording.present, defined)))
         for look, event in _by_look(recording.definitions):
             stimulus = self._seen.of_cluster(look) if look else self._stimulus(event)
             if stimulus is not None:
@@ -129,8 +129,8 @@ class Outside:
         self._world.handle(self._seen.now())
 
     def _restarting(self, event: Event) -> Callable[[], None]:
-        given = detail_of(event)
-        epoch, gap = given.get("epoch", 0), given.get("gap", 0)
+        detail = detail_of(event)
+        epoch, gap = detail.get("epoch", 0), detail.get("gap", 0)
         return lambda: self._world.restart(s.SupervisorBegan(epoch=epoch, gap=gap))
 
     def _looking(self, look: list[Event]) -> Callable[[], None]:
@@ -307,17 +307,17 @@ def _by_look(events: Iterable[Event]) -> list[tuple[list[Event], Event]]:
     """The events in their order. Those of one look at the cluster come together, with the first of them; with
     others there is an empty list.
     """
-    found: list[tuple[list[Event], Event]] = []
+    grouped: list[tuple[list[Event], Event]] = []
     looks: dict[float, list[Event]] = {}
     for event in events:
         if not is_of_cluster(event):
-            found.append(([], event))
+            grouped.append(([], event))
         elif event.at in looks:
             looks[event.at].append(event)
         else:
             looks[event.at] = [event]
-            found.append((looks[event.at], event))
-    return found
+            grouped.append((looks[event.at], event))
+    return grouped
 
 
 def _submission(fact: f.AnyFact | None) -> s.TaskSubmitted | None:
@@ -339,28 +339,28 @@ def _is_readmitted(fact: f.AgentAdmitted, before: Attempt | None) -> bool:
     return before is not None and before.state == "preempted" and fact.request_id is None
 
 
-def _undefined(state: MeshState, known: set[tuple[str, str]]) -> Iterator[s.AnyStimulus]:
+def _undefined(state: MeshState, defined: set[tuple[str, str]]) -> Iterator[s.AnyStimulus]:
     """The definitions of a state that no event contains."""
     for cohort in state.ledger.cohorts.specs.values():
-        if ("cohort_defined", cohort.name) not in known:
+        if ("cohort_defined", cohort.name) not in defined:
             yield s.CohortRequested(spec=cohort)
     for account in state.ledger.accounts.values():
-        if ("pool_defined", account.spec.name) not in known:
+        if ("pool_defined", account.spec.name) not in defined:
             yield s.PoolRequested(spec=account.spec)
-    if ("policy_changed", "") not in known:
+    if ("policy_changed", "") not in defined:
         yield s.PolicyChangeRequested(policy=state.policy, client=_CLIENT, changes=())
-    if ("queue_policy_changed", "") not in known:
+    if ("queue_policy_changed", "") not in defined:
         policy = state.queue.policy
         yield s.QueuePolicyChangeRequested(policy=policy, client=_CLIENT, changes=())
     for class_key in state.loaded:
-        if ("class_loaded", class_key) not in known:
+        if ("class_loaded", class_key) not in defined:
             yield s.ClassProbed(class_key=class_key)
 
 
-def _unseen(state: MeshState, known: set[tuple[str, str]]) -> Iterator[Node]:
+def _unseen(state: MeshState, defined: set[tuple[str, str]]) -> Iterator[Node]:
     """The nodes of a state that no event contains: the history keeps events for a while only."""
     for node in state.cluster.nodes.values():
-        if not any((kind, node.node_id) in known for kind in NODE_KINDS):
+        if not any((kind, node.node_id) in defined for kind in NODE_KINDS):
             yield node
 
 

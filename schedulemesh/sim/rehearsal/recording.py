@@ -28,13 +28,13 @@ class Submission(msgspec.Struct, kw_only=True):
     @property
     def work_s(self) -> list[float]:
         """Seconds of work up to each failure of its run, and at last up to its end."""
-        found, done = [], 0.0
+        worked, done = [], 0.0
         for attempt in self._started:
             done = (done if attempt.restored else 0.0) + work_of(attempt)
             if attempt.state != "preempted":
-                found.append(done)
+                worked.append(done)
                 done = 0.0
-        return found
+        return worked
 
     def done_before(self, number: int) -> float:
         """Seconds of work that the attempt of this number, from 0, began with."""
@@ -42,8 +42,8 @@ class Submission(msgspec.Struct, kw_only=True):
         before = [one for one in self.attempts[:number] if one.started_at is not None]
         present = next((one for one in ahead if one.started_at is not None), self.attempts[number])
         for attempt, following in zip(before, [*before, present][1:], strict=True):
-            kept = attempt.state == "preempted" and following.restored
-            done = done + work_of(attempt) if kept else 0.0
+            was_restored = attempt.state == "preempted" and following.restored
+            done = done + work_of(attempt) if was_restored else 0.0
         return done
 
     def following(self, number: int) -> Attempt | None:
@@ -92,8 +92,8 @@ def recorded(
     events: Iterable[Event], attempts: Iterable[Attempt], node_ids: dict[int, str]
 ) -> Recording:
     """The recording of these rows of a history; events are in the order of their numbers."""
-    kept = [event for event in events if event.kind not in _REMARKS]
-    numbered = [msgspec.structs.replace(one, number=n) for n, one in enumerate(kept, 1)]
+    relevant = [event for event in events if event.kind not in _REMARKS]
+    numbered = [msgspec.structs.replace(one, number=n) for n, one in enumerate(relevant, 1)]
     by_id = {attempt.id: attempt for attempt in attempts}
     return Recording(
         events=numbered,
@@ -116,9 +116,9 @@ def _submissions(attempts: Iterable[Attempt]) -> Iterator[Submission]:
     latest: dict[str, Submission] = {}
     for attempt in sorted(attempts, key=lambda one: one.id):
         key = attempt.task_id or attempt.agent_name
-        known = latest.get(key)
-        if known is not None and _is_further(attempt):
-            known.attempts.append(attempt)
+        submission = latest.get(key)
+        if submission is not None and _is_further(attempt):
+            submission.attempts.append(attempt)
             continue
         latest[key] = Submission(key=key, attempts=[attempt])
         yield latest[key]

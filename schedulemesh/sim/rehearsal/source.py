@@ -75,11 +75,11 @@ def address_at(source: str, name: str | None = None, namespace: str = "schedulem
                 "the state folder"
             )
         return Address(namespace=namespace, name=path.stem, path=path)
-    found = sorted(one for one in path.rglob("*.sqlite") if name in (None, one.stem))
-    if len(found) != 1:
-        what = "no journal" if not found else f"{len(found)} journals: give --name"
+    journal_paths = sorted(one for one in path.rglob("*.sqlite") if name in (None, one.stem))
+    if len(journal_paths) != 1:
+        what = "no journal" if not journal_paths else f"{len(journal_paths)} journals: give --name"
         raise InvalidRequestError(f"{source} contains {what}")
-    return Address(namespace=namespace, name=found[0].stem, path=found[0])
+    return Address(namespace=namespace, name=journal_paths[0].stem, path=journal_paths[0])
 
 
 def open_history(
@@ -105,13 +105,13 @@ def _read(address: Address, since: float | None) -> Recording:
         )
         every = [attempt_of(row) for row in rows]
         first = _first(every, since)
-        mine = events.c.journal == journal
-        found = connection.execute(select(events).where(mine).order_by(events.c.number))
-        noted = [_event(row) for row in found]
-        found = connection.execute(select(steps).where(steps.c.journal == journal))
-        noted = sorted([*noted, *map(_step, found)], key=lambda one: one.number)
-        known = connection.execute(select(nodes).where(nodes.c.journal == journal))
-        node_ids = {int(row.id): str(row.node_id) for row in known}
+        of_journal = events.c.journal == journal
+        rows = connection.execute(select(events).where(of_journal).order_by(events.c.number))
+        noted = [_event(row) for row in rows]
+        rows = connection.execute(select(steps).where(steps.c.journal == journal))
+        noted = sorted([*noted, *map(_step, rows)], key=lambda one: one.number)
+        node_rows = connection.execute(select(nodes).where(nodes.c.journal == journal))
+        node_ids = {int(row.id): str(row.node_id) for row in node_rows}
     begin = next(
         (one.number for one in noted if one.attempt is not None and one.attempt >= first), None
     )
@@ -180,18 +180,18 @@ def _first(every: list[Attempt], since: float | None) -> int:
 
 def _journal(address: Address) -> int:
     """The number of the journal. Raises InvalidRequestError where there is none."""
-    wanted = select(journals.c.id)
+    query = select(journals.c.id)
     if address.url is not None:
-        wanted = wanted.where(
+        query = query.where(
             journals.c.namespace == address.namespace, journals.c.name == address.name
         )
     engine = engine_of(address)
     with engine.connect() as connection:
-        found = connection.execute(wanted).scalar()
+        journal_id = connection.execute(query).scalar()
     engine.dispose()
-    if found is None:
+    if journal_id is None:
         raise InvalidRequestError(f"there is no scheduler {address}")
-    return int(found)
+    return int(journal_id)
 
 
 @contextmanager
@@ -203,8 +203,8 @@ def _reading(address: Address) -> Iterator[Connection]:
     engine = history_engine(address)
     try:
         with engine.connect() as connection, connection.begin():
-            wanted = select(column("version_num", String)).select_from(table(VERSION_TABLE))
-            version = connection.execute(wanted).scalar()
+            query = select(column("version_num", String)).select_from(table(VERSION_TABLE))
+            version = connection.execute(query).scalar()
             if version != HEAD:
                 raise InvalidRequestError(
                     f"the history has version {version}, and this ScheduleMesh reads version {HEAD}; "

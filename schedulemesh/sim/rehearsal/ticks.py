@@ -18,8 +18,8 @@ class Ticks:
     def after(self, time: float) -> float:
         """The first tick after a time."""
         next_one = bisect_right(self._recorded, time)
-        known = self._recorded[max(0, next_one - 1) : next_one + 1] or [self._begin]
-        anchor = min(known, key=lambda one: abs(one - time))
+        neighbours = self._recorded[max(0, next_one - 1) : next_one + 1] or [self._begin]
+        anchor = min(neighbours, key=lambda one: abs(one - time))
         period = self._period_s
         at = anchor + ((time - anchor) // period + 1) * period
         if next_one < len(self._recorded) and at > self._recorded[next_one] - period / 2:

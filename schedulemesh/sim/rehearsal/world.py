@@ -214,8 +214,8 @@ class RehearsedWorld(World):
 
     def _next(self, key: str) -> Submission | None:
         """The next of these with a key; None: the history has no further ones."""
-        known = self._by_engine.get(key)
-        return known.pop(0) if known else None
+        submissions = self._by_engine.get(key)
+        return submissions.pop(0) if submissions else None
 
     def late_s(self, task_id: str) -> float:
         """By how many seconds a task began to work later than in the history; 0: unknown."""
@@ -277,11 +277,13 @@ class RehearsedWorld(World):
     def _start(self, order: i.StartAgent) -> None:
         life = self._lives[order.agent.name]
         life.starts(order.incarnation, restored=order.state_key is not None)
-        known = life.recorded
+        recorded = life.recorded
         number: int | None = None
-        if known is not None and known.state == "failed" and known.started_at is None:
-            failed_at = (known.ended_at or 0.0) + (life.admitted_at - (known.admitted_at or 0.0))
-            number = self._reported.numbers.get((known.id, "failed"))
+        if recorded is not None and recorded.state == "failed" and recorded.started_at is None:
+            failed_at = (recorded.ended_at or 0.0) + (
+                life.admitted_at - (recorded.admitted_at or 0.0)
+            )
+            number = self._reported.numbers.get((recorded.id, "failed"))
             self.recorded_at(
                 max(self.now, failed_at), number, lambda: self._start_failed(order, life)
             )
@@ -289,22 +291,30 @@ class RehearsedWorld(World):
         due = self.now + self._typical.start_s
         if order.state_key is not None:
             due += self._typical.restore_s
-        if known is not None and known.started_at is None and known.admitted_at == life.admitted_at:
-            due = max(due, known.ended_at or inf)
-        if known is not None and known.started_at is not None and known.admitted_at is not None:
-            due = known.started_at + (life.admitted_at - known.admitted_at)
-            if due == known.started_at:
-                number = self._reported.numbers.get((known.id, "started"))
+        if (
+            recorded is not None
+            and recorded.started_at is None
+            and recorded.admitted_at == life.admitted_at
+        ):
+            due = max(due, recorded.ended_at or inf)
+        if (
+            recorded is not None
+            and recorded.started_at is not None
+            and recorded.admitted_at is not None
+        ):
+            due = recorded.started_at + (life.admitted_at - recorded.admitted_at)
+            if due == recorded.started_at:
+                number = self._reported.numbers.get((recorded.id, "started"))
             if due < self.now:
-                due = self.now + known.started_at - self._victims.ready_at(known)
+                due = self.now + recorded.started_at - self._victims.ready_at(recorded)
                 number = None
         self.recorded_at(due, number, lambda: self._began(order))
 
     def _start_failed(self, order: i.StartAgent, life: Life) -> None:
         """The start fails as in the history, whose next attempt shows what became of the task."""
-        name, incarnation, known = order.agent.name, order.incarnation, life.recorded
+        name, incarnation, recorded = order.agent.name, order.incarnation, life.recorded
         following = life.submission.following(life.attempt)
-        if known is not None and following is not None and following.number > known.number:
+        if recorded is not None and following is not None and following.number > recorded.number:
             # It was tried again: the process died, which counts as a failure.
             self._report(s.AgentGone(agent_name=name, incarnation=incarnation))
             return
@@ -323,8 +333,8 @@ class RehearsedWorld(World):
         life = self._lives[order.agent.name]
         if life.incarnation != order.incarnation:
             return
-        known = life.recorded
-        started = None if known is None else self._reported.starts.get(known.id)
+        recorded = life.recorded
+        started = None if recorded is None else self._reported.starts.get(recorded.id)
         if started is not None:
             life.capabilities = started.capabilities
         node_id, gpu_ids, members = self._where(order, started)
@@ -362,12 +372,12 @@ class RehearsedWorld(World):
         end = life.end(self.now)
         if end is None:
             return
-        at, known, incarnation = end.at, life.recorded, life.incarnation
+        at, recorded, incarnation = end.at, life.recorded, life.incarnation
         number, reported = None, self._reported
-        if known is not None and known.ended_at == at:
-            kind = "ending" if known.id in reported.failed_at else known.state
-            number = reported.numbers.get((known.id, kind))
-            at = reported.failed_at.get(known.id, at)
+        if recorded is not None and recorded.ended_at == at:
+            kind = "ending" if recorded.id in reported.failed_at else recorded.state
+            number = reported.numbers.get((recorded.id, kind))
+            at = reported.failed_at.get(recorded.id, at)
         if end.state == "lost" and at in reported.recovered_at:
             self._gone_at(at, number, life.agent_name, incarnation)
             return
@@ -383,23 +393,27 @@ class RehearsedWorld(World):
 
     def _stop(self, order: i.StopAgent) -> None:
         life = self._lives.get(order.agent_name)
-        known = None if life is None else life.recorded
+        recorded = None if life is None else life.recorded
         due = self.now + self._typical.end_s
-        ended_at = None if known is None else self._reported.ending_at.get(known.id, known.ended_at)
-        if known is not None and ended_at is not None:
-            if known.released_at is not None:
+        ended_at = (
+            None
+            if recorded is None
+            else self._reported.ending_at.get(recorded.id, recorded.ended_at)
+        )
+        if recorded is not None and ended_at is not None:
+            if recorded.released_at is not None:
                 # While it starts it may be told to stop without that being an event: its end is one.
-                starts = known.started_at is None and self._expected is not None
+                starts = recorded.started_at is None and self._expected is not None
                 late_s = 0.0 if starts else self.now - ended_at
-                due = max(self.now, known.released_at + late_s)
-            elif known.open and ended_at == self.now:
+                due = max(self.now, recorded.released_at + late_s)
+            elif recorded.open and ended_at == self.now:
                 due = inf
-        elif known is not None and known.open and self._expected is not None:
+        elif recorded is not None and recorded.open and self._expected is not None:
             due = inf  # what the history does not end, ends after it
         name, incarnation = order.agent_name, order.incarnation
         number = None
-        if known is not None and due == known.released_at == known.ended_at:
-            number = self._reported.numbers.get((known.id, known.state))
+        if recorded is not None and due == recorded.released_at == recorded.ended_at:
+            number = self._reported.numbers.get((recorded.id, recorded.state))
         self._gone_at(due, number, name, incarnation)
 
     def _ended(self, name: str, incarnation: int) -> None:
@@ -413,33 +427,40 @@ class RehearsedWorld(World):
         within the medians.
         """
         life, now = self._lives[order.agent_name], self.now
-        incarnation, known = order.incarnation, life.recorded
+        incarnation, recorded = order.incarnation, life.recorded
         evicted_at = (
-            None if known is None else known.evicted_at or self._reported.evicted_at.get(known.id)
+            None
+            if recorded is None
+            else recorded.evicted_at or self._reported.evicted_at.get(recorded.id)
         )
-        if known is not None and evicted_at == now and (known.open or known.released_at):
-            if known.state in ("preempting", "preempted", "cancelled"):
-                self._evict_as_recorded(life, known)
-            name, number = order.agent_name, self._reported.numbers.get((known.id, "preempted"))
-            released_at = known.released_at or inf  # what the history does not end, ends after it
+        if recorded is not None and evicted_at == now and (recorded.open or recorded.released_at):
+            if recorded.state in ("preempting", "preempted", "cancelled"):
+                self._evict_as_recorded(life, recorded)
+            name, number = order.agent_name, self._reported.numbers.get((recorded.id, "preempted"))
+            # What the history does not end, ends after it.
+            released_at = recorded.released_at or inf
             self._gone_at(released_at, number, name, incarnation)
             return
         saved_at = now + max(order.grace_s, self._typical.save_s)
         self.at(now + order.grace_s, lambda: self._stopped(life, incarnation, saved_at))
 
-    def _evict_as_recorded(self, life: Life, known: Attempt) -> None:
+    def _evict_as_recorded(self, life: Life, recorded: Attempt) -> None:
         """Have the state saved, or not, when the history had."""
         life.stops_as_recorded()
         if life.task is None:
             return
-        task_id, evicted_at, saved_at = life.task.task_id, known.evicted_at or 0.0, known.saved_at
+        task_id, evicted_at, saved_at = (
+            life.task.task_id,
+            recorded.evicted_at or 0.0,
+            recorded.saved_at,
+        )
         if saved_at is not None and saved_at >= evicted_at:
             key = f"{task_id}#{life.incarnation}"
             stored = s.StateStored(task_id=task_id, state_key=key)
-            number = self._reported.numbers.get((known.id, "saved"))
+            number = self._reported.numbers.get((recorded.id, "saved"))
             self.recorded_at(saved_at, number, lambda: self._report(stored))
-        failed = s.StateNotSaved(task_id=task_id, error=known.save_error)
-        for at, number in self._reported.not_saved.get(known.id, ()):
+        failed = s.StateNotSaved(task_id=task_id, error=recorded.save_error)
+        for at, number in self._reported.not_saved.get(recorded.id, ()):
             self.recorded_at(at, number, lambda: self._report(failed))
 
     def _stopped(self, life: Life, incarnation: int, saved_at: float) -> None:

@@ -121,5 +121,5 @@ def text_of(values: object) -> str:
 
 def attempt_of(row: Row[Any]) -> Attempt:
     """The attempt of a row of the table."""
-    given = {name: value for name in FIELDS if (value := getattr(row, name)) is not None}
-    return Attempt(**given)
+    fields = {name: value for name in FIELDS if (value := getattr(row, name)) is not None}
+    return Attempt(**fields)

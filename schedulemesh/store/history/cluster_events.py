@@ -33,7 +33,7 @@ class Notes(Protocol):
     ) -> None:
         """Note an event now."""
 
-    def step(self, kind: str, **given: str) -> None:
+    def step(self, kind: str, **fields: str) -> None:
         """Note a step now that is no event."""
 
 

@@ -41,28 +41,28 @@ class SqlCommits:
 
     def between(self, after: int, upto: int, limit: int) -> list[tuple[int, bytes]]:
         """See Commits."""
-        mine = (commits.c.journal == self._journal) & commits.c.number.between(after + 1, upto)
-        wanted = select(commits.c.number, commits.c.crc, commits.c.facts).where(mine)
+        in_range = (commits.c.journal == self._journal) & commits.c.number.between(after + 1, upto)
+        query = select(commits.c.number, commits.c.crc, commits.c.facts).where(in_range)
         with self._connected() as connection, connection.begin():
-            rows = connection.execute(wanted.order_by(commits.c.number).limit(limit)).all()
+            rows = connection.execute(query.order_by(commits.c.number).limit(limit)).all()
         return [(row.number, _checked(row.number, row.crc, row.facts)) for row in rows]
 
     def base(self) -> int:
         """See Commits."""
-        wanted = select(journals.c.base).where(journals.c.id == self._journal)
+        query = select(journals.c.base).where(journals.c.id == self._journal)
         with self._connected() as connection, connection.begin():
-            return int(connection.execute(wanted).scalar_one())
+            return int(connection.execute(query).scalar_one())
 
     def upto(self, number: int) -> Stored:
         """See Commits."""
-        mine = (commits.c.journal == self._journal) & (commits.c.number <= number)
+        in_range = (commits.c.journal == self._journal) & (commits.c.number <= number)
         chunks = select(snapshots.c.part).where(snapshots.c.journal == self._journal)
         with self._connected() as connection, connection.begin():
-            found = select(journals.c.base).where(journals.c.id == self._journal)
-            base = int(connection.execute(found).scalar_one())
+            base_query = select(journals.c.base).where(journals.c.id == self._journal)
+            base = int(connection.execute(base_query).scalar_one())
             parts = connection.execute(chunks.order_by(snapshots.c.number)).scalars().all()
-            wanted = select(commits.c.facts).where(mine, commits.c.number > base)
-            records = connection.execute(wanted.order_by(commits.c.number)).scalars().all()
+            query = select(commits.c.facts).where(in_range, commits.c.number > base)
+            records = connection.execute(query.order_by(commits.c.number)).scalars().all()
         return Stored(base=base, parts=list(map(bytes, parts)), records=list(map(bytes, records)))
 
     def close(self) -> None:

@@ -45,8 +45,8 @@ class Loaded:
 
 def load(connection: Connection, journal: int) -> Loaded:
     """What the tables say."""
-    found = connection.execute(select(progress).where(progress.c.journal == journal)).first()
-    if found is None:
+    row = connection.execute(select(progress).where(progress.c.journal == journal)).first()
+    if row is None:
         return Loaded(Fold(), None)
     rows = connection.execute(select(nodes).where(nodes.c.journal == journal))
     seen = {row.node_id: SeenNode(id=row.id, present=row.present) for row in rows}
@@ -55,11 +55,11 @@ def load(connection: Connection, journal: int) -> Loaded:
     fold = Fold(
         map(attempt_of, rows),
         seen,
-        next_attempt=found.next_attempt,
-        next_event=found.next_event,
-        at=found.at,
+        next_attempt=row.next_attempt,
+        next_event=row.next_event,
+        at=row.at,
     )
-    return Loaded(fold, found.upto)
+    return Loaded(fold, row.upto)
 
 
 def write(connection: Connection, journal: int, fold: Fold, upto: int) -> None:
@@ -102,8 +102,8 @@ def _write_progress(connection: Connection, journal: int, fold: Fold, upto: int)
         "next_event": fold.next_event,
         "at": fold.at,
     }
-    mine = update(progress).where(progress.c.journal == journal).values(**values)
-    if connection.execute(mine).rowcount == 0:
+    statement = update(progress).where(progress.c.journal == journal).values(**values)
+    if connection.execute(statement).rowcount == 0:
         connection.execute(insert(progress), {"journal": journal, **values})
 
 

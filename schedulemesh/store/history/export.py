@@ -211,11 +211,11 @@ WRITERS: dict[str, Callable[[Path, Rows], None]] = {
 }
 
 
-def _path(given: object) -> Path:
+def _path(value: object) -> Path:
     """Raises InvalidRequestError for what is no path."""
-    text = as_text(os.fspath(given) if isinstance(given, os.PathLike) else given)
+    text = as_text(os.fspath(value) if isinstance(value, os.PathLike) else value)
     if not text or not text.isprintable():
-        raise InvalidRequestError(f"path is {shown(given)}; it names the file to write")
+        raise InvalidRequestError(f"path is {shown(value)}; it names the file to write")
     return Path(text).expanduser()
 
 
@@ -223,6 +223,8 @@ def _writer(kind: object, path: Path) -> Callable[[Path, Rows], None]:
     name = path.suffix.lstrip(".").lower() if kind is None else as_text(kind)
     if name not in WRITERS:
         allowed = ", ".join(WRITERS)
-        told = f"format is {shown(kind)}" if kind is not None else f"{path.name!r} names no format"
-        raise InvalidRequestError(f"{told}; allowed are {allowed}")
+        problem = (
+            f"format is {shown(kind)}" if kind is not None else f"{path.name!r} names no format"
+        )
+        raise InvalidRequestError(f"{problem}; allowed are {allowed}")
     return WRITERS[name]

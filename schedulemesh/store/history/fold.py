@@ -109,24 +109,24 @@ class Fold:
         **detail: object,
     ) -> None:
         """Note an event now. Empty details are left out. ``fact``: what a rehearsal needs of it."""
-        given = {name: value for name, value in detail.items() if value not in (None, "", ())}
+        details = {name: value for name, value in detail.items() if value not in (None, "", ())}
         self.events.append(
             self._numbered(
                 kind=kind,
                 attempt=None if attempt is None else attempt.id,
                 subject=subject,
-                detail=text_of(given),
+                detail=text_of(details),
                 fact="" if fact is None else encode_facts((fact,)).decode(),
             )
         )
 
-    def step(self, kind: str, **given: str) -> None:
+    def step(self, kind: str, **fields: str) -> None:
         """Note a step now that is no event; it has a number in the sequence of events."""
-        self.steps.append(self._numbered(kind=kind, **given))
+        self.steps.append(self._numbered(kind=kind, **fields))
 
-    def _numbered(self, **given: Any) -> Event:
+    def _numbered(self, **fields: Any) -> Event:
         self.next_event += 1
-        return Event(number=self.next_event - 1, at=self.at, **given)
+        return Event(number=self.next_event - 1, at=self.at, **fields)
 
     def begin(self, **fields: Any) -> Attempt:
         """A new attempt."""
@@ -196,15 +196,15 @@ class Fold:
     # -- the queue ----------------------------------------------------------------------------------------
 
     def _task_queued(self, fact: q.TaskQueued) -> None:
-        given, attempts = fact.submission, fact.attempts
+        submission, attempts = fact.submission, fact.attempts
         arrived = attempts.arrived_at
         attempt = self.begin(
             number=attempts.number,
-            client=given.client or "",
+            client=submission.client or "",
             submitted_at=fact.at if arrived is None else arrived,
             queued_at=fact.at,
         )
-        attempt.describe(given.task, given.agent)
+        attempt.describe(submission.task, submission.agent)
         self.tasks[attempt.task_id] = attempt
         if arrived is None:
             self.event("queued", attempt, fact=fact)
@@ -217,8 +217,8 @@ class Fold:
             return
         before, attempt.priority = attempt.priority, fact.priority
         self.touch(attempt)
-        held = attempt.reason == Reason.HELD_BY_USER.value
-        if fact.held != held:
+        was_held = attempt.reason == Reason.HELD_BY_USER.value
+        if fact.held != was_held:
             attempt.reason = Reason.HELD_BY_USER.value if fact.held else ""
             self.event("held" if fact.held else "released", attempt, fact=fact)
         elif fact.priority != before:
@@ -262,8 +262,8 @@ class Fold:
         self.place(attempt, spec.name)
         self.charge(attempt)
         victims = [victim.task_id for victim in fact.evicting]
-        given = None if waited else fact
-        self.event("admitted", attempt, fact=given, evicting=victims or None)
+        noted_fact = None if waited else fact
+        self.event("admitted", attempt, fact=noted_fact, evicting=victims or None)
 
     def _agent_started(self, fact: f.AgentStarted) -> None:
         members = [m.node_id for m in fact.members] or [fact.node_id]
@@ -406,8 +406,8 @@ class Fold:
 
     def node(self, node_id: str) -> SeenNode:
         """A node, by which attempts refer to it."""
-        found = self.nodes.get(node_id)
-        if found is None:
-            found = self.nodes[node_id] = SeenNode(id=len(self.nodes) + 1, present=False)
+        node = self.nodes.get(node_id)
+        if node is None:
+            node = self.nodes[node_id] = SeenNode(id=len(self.nodes) + 1, present=False)
             self.changed_nodes.add(node_id)
-        return found
+        return node

@@ -55,15 +55,15 @@ class Follower:
         last = self._last()
         if self.upto >= last:
             return None
-        found = self._commits.between(self.upto, last, _COMMITS)
-        if not found or found[0][0] != self.upto + 1:
+        records = self._commits.between(self.upto, last, _COMMITS)
+        if not records or records[0][0] != self.upto + 1:
             base = self._commits.base()
             if base <= self.upto:
                 raise JournalError(f"commit {self.upto + 1} of the journal is missing")
             self._resync(base)
             return 0
         facts = 0
-        for _, record in found:
+        for _, record in records:
             for fact in decode_facts(record):
                 self.fold.add(fact)
                 facts += 1

@@ -49,8 +49,8 @@ class Pace:
         worked_s, _, own_s = _between(self._began, now)
         wall_s, process_s, thread_s = _between(self._looked, now)
         if wall_s > _LOOK_S:
-            given = min(1.0, own_s / worked_s) if worked_s > 0.0 else 1.0
-            self._busy = process_s - thread_s > _BUSY * given * wall_s
+            own_share = min(1.0, own_s / worked_s) if worked_s > 0.0 else 1.0
+            self._busy = process_s - thread_s > _BUSY * own_share * wall_s
             self._looked = now
         share = _SHARE_BUSY if self._busy else _SHARE_IDLE
         return max(own_s, min(worked_s, _REST_S * share)) * (1.0 - share) / share

@@ -68,33 +68,35 @@ class History:
 
     def attempts(self, filters: Filters, limit: int, span: Span) -> list[dict[str, Any]]:
         """The first attempts of a part of the list."""
-        wanted = select(attempts).where(*self._wanted(filters))
+        query = select(attempts).where(*self._wanted(filters))
         if span.before is not None:
-            wanted = wanted.where(attempts.c.id < span.before)
+            query = query.where(attempts.c.id < span.before)
         if span.after is not None:
-            wanted = wanted.where(attempts.c.id > span.after).order_by(attempts.c.id)
+            query = query.where(attempts.c.id > span.after).order_by(attempts.c.id)
         else:
-            wanted = wanted.order_by(attempts.c.id.desc())
+            query = query.order_by(attempts.c.id.desc())
         node_ids = self._node_ids()
-        found: list[dict[str, Any]] = []
+        answers: list[dict[str, Any]] = []
         # Labels are compared here, so rows are read until there are enough that have them.
-        rows = self._connection.execution_options(yield_per=500).execute(wanted)
+        rows = self._connection.execution_options(yield_per=500).execute(query)
         for row in rows:
             attempt = attempt_of(row)
             if _has(attempt, filters.labels):
-                found.append(self._shown(attempt, node_ids))
-                if len(found) == limit:
+                answers.append(self._shown(attempt, node_ids))
+                if len(answers) == limit:
                     break
         rows.close()
-        return found
+        return answers
 
     def events_of(self, ids: Sequence[int]) -> dict[int, list[dict[str, Any]]]:
         """The events of these attempts, in their order, by attempt."""
-        found: dict[int, list[dict[str, Any]]] = {number: [] for number in ids}
-        mine = by_index(events, self._journal) & events.c.attempt.in_(ids)
-        for row in self._connection.execute(select(events).where(mine).order_by(events.c.number)):
-            found[row.attempt].append(_event(row))
-        return found
+        by_attempt: dict[int, list[dict[str, Any]]] = {number: [] for number in ids}
+        of_attempts = by_index(events, self._journal) & events.c.attempt.in_(ids)
+        for row in self._connection.execute(
+            select(events).where(of_attempts).order_by(events.c.number)
+        ):
+            by_attempt[row.attempt].append(_event(row))
+        return by_attempt
 
     def events(
         self,
@@ -110,33 +112,33 @@ class History:
             and_(attempts.c.journal == events.c.journal, attempts.c.id == events.c.attempt),
         )
         named = ("task_id", "agent_name", "pool_name", "owner")
-        wanted = select(events, *(attempts.c[name] for name in named)).select_from(joined)
+        query = select(events, *(attempts.c[name] for name in named)).select_from(joined)
         if task_id is None:
-            wanted = wanted.where(events.c.journal == self._journal)
+            query = query.where(events.c.journal == self._journal)
         else:
-            mine = by_index(events, self._journal)
-            wanted = wanted.where(mine, events.c.attempt.in_(self._attempts_of(task_id)))
-        wanted = wanted.where(events.c.number > after)
+            of_journal = by_index(events, self._journal)
+            query = query.where(of_journal, events.c.attempt.in_(self._attempts_of(task_id)))
+        query = query.where(events.c.number > after)
         if pool_name is not None:
             itself = events.c.attempt.is_(None) & (events.c.subject == pool_name)
-            wanted = wanted.where(itself | (attempts.c.pool_name == pool_name))
+            query = query.where(itself | (attempts.c.pool_name == pool_name))
         if chosen := tuple(kinds):
-            wanted = wanted.where(events.c.kind.in_(chosen))
-        rows = self._connection.execute(wanted.order_by(events.c.number).limit(limit))
+            query = query.where(events.c.kind.in_(chosen))
+        rows = self._connection.execute(query.order_by(events.c.number).limit(limit))
         return [_event(row) | {name: getattr(row, name) or "" for name in named} for row in rows]
 
     def _attempts_of(self, task_id: str) -> Sequence[int]:
         """The numbers of the attempts of a task."""
-        mine = by_index(attempts, self._journal) & (attempts.c.task_id == task_id)
-        return self._connection.execute(select(attempts.c.id).where(mine)).scalars().all()
+        of_task = by_index(attempts, self._journal) & (attempts.c.task_id == task_id)
+        return self._connection.execute(select(attempts.c.id).where(of_task)).scalars().all()
 
     def event_span(self) -> tuple[int, int]:
         """The cursors of the oldest event that is kept and of the newest one; where none is kept, the first
         is one higher than the second. Steps have numbers of the same sequence.
         """
-        mine = progress.c.journal == self._journal
+        of_journal = progress.c.journal == self._journal
         following = (
-            self._connection.execute(select(progress.c.next_event).where(mine)).scalar() or 1
+            self._connection.execute(select(progress.c.next_event).where(of_journal)).scalar() or 1
         )
         oldest: list[int | None] = [
             self._connection.execute(
@@ -153,59 +155,63 @@ class History:
 
         Both are whole hours. ``label``: only of the labels with this key.
         """
-        found = self._ended_usage(by, since, until, label)
-        self._add_open(found, by, since, min(until, self._now), label)
-        rows = [{str(by.name).lower(): name} | _public(sums) for name, sums in found.items()]
+        by_name = self._ended_usage(by, since, until, label)
+        self._add_open(by_name, by, since, min(until, self._now), label)
+        rows = [{str(by.name).lower(): name} | _public(sums) for name, sums in by_name.items()]
         return sorted(rows, key=lambda row: (-row["gpu_hours"], -row["cpu_hours"]))
 
     def _ended_usage(
         self, by: Dimension, since: float, until: float, label: str | None
     ) -> dict[str, Sums]:
-        mine = (usage.c.journal == self._journal) & (usage.c.dimension == int(by))
+        of_dimension = (usage.c.journal == self._journal) & (usage.c.dimension == int(by))
         span = usage.c.hour.between(int(since // HOUR_S), int(-(-until // HOUR_S)) - 1)
         sums = [func.sum(usage.c[name]).label(name) for name in NAMES]
-        wanted = select(usage.c.name, *sums).where(mine, span).group_by(usage.c.name)
+        query = select(usage.c.name, *sums).where(of_dimension, span).group_by(usage.c.name)
         if label is not None:
-            wanted = wanted.where(usage.c.name.startswith(f"{label}=", autoescape=True))
-        found = {}
-        for row in self._connection.execute(wanted):
+            query = query.where(usage.c.name.startswith(f"{label}=", autoescape=True))
+        by_name = {}
+        for row in self._connection.execute(query):
             values = {name: getattr(row, name) for name in NAMES}
             counts = {n: int(values[n]) for n in NAMES if isinstance(getattr(Sums(), n), int)}
-            found[str(row.name)] = Sums(**(values | counts))
-        return found
+            by_name[str(row.name)] = Sums(**(values | counts))
+        return by_name
 
     def _add_open(
-        self, found: dict[str, Sums], by: Dimension, since: float, until: float, label: str | None
+        self, by_name: dict[str, Sums], by: Dimension, since: float, until: float, label: str | None
     ) -> None:
         """Add what is being used, up to now."""
         running = attempts.c.open & attempts.c.charged & (attempts.c.started_at < until)
-        wanted = select(attempts).where(by_index(attempts, self._journal), running)
-        for row in self._connection.execute(wanted):
+        query = select(attempts).where(by_index(attempts, self._journal), running)
+        for row in self._connection.execute(query):
             attempt = attempt_of(row)
             seconds = until - max(since, attempt.started_at or until)
             for dimension, name in names_of(attempt.pool_name, attempt.owner, attempt.labels):
                 if dimension != by or (label is not None and not name.startswith(f"{label}=")):
                     continue
-                found.setdefault(name, Sums()).use(attempt, max(0.0, seconds))
+                by_name.setdefault(name, Sums()).use(attempt, max(0.0, seconds))
 
     def _wanted(self, filters: Filters) -> list[ColumnElement[bool]]:
         by_task = filters.task_id is not None
-        found = [
+        conditions = [
             by_index(attempts, self._journal) if by_task else attempts.c.journal == self._journal
         ]
         for name in ("task_id", "pool_name", "owner", "agent_name", "state"):
             value = getattr(filters, name)
             if value is not None:
-                found.append(attempts.c[name] == value)
+                conditions.append(attempts.c[name] == value)
         if filters.since is not None:
-            found.append(attempts.c.ended_at.is_(None) | (attempts.c.ended_at >= filters.since))
+            conditions.append(
+                attempts.c.ended_at.is_(None) | (attempts.c.ended_at >= filters.since)
+            )
         if filters.until is not None:
-            found.append(attempts.c.submitted_at < filters.until)
-        return found
+            conditions.append(attempts.c.submitted_at < filters.until)
+        return conditions
 
     def _node_ids(self) -> dict[int, str]:
-        mine = nodes.c.journal == self._journal
-        return {row.id: row.node_id for row in self._connection.execute(select(nodes).where(mine))}
+        of_journal = nodes.c.journal == self._journal
+        return {
+            row.id: row.node_id for row in self._connection.execute(select(nodes).where(of_journal))
+        }
 
     def _shown(self, attempt: Attempt, node_ids: Mapping[int, str]) -> dict[str, Any]:
         """An attempt as it is answered: what is not known is None, or an empty text."""
@@ -235,13 +241,13 @@ class History:
 def _has(attempt: Attempt, labels: Mapping[str, str]) -> bool:
     if not labels:
         return True
-    own = _object(attempt.labels)
-    return all(own.get(key) == value for key, value in labels.items())
+    own_labels = _object(attempt.labels)
+    return all(own_labels.get(key) == value for key, value in labels.items())
 
 
 def _object(text: str) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.json.decode(text) if text else {}
-    return found
+    decoded: dict[str, Any] = msgspec.json.decode(text) if text else {}
+    return decoded
 
 
 def _span(begin: float | None, end: float | None) -> float:
@@ -250,8 +256,8 @@ def _span(begin: float | None, end: float | None) -> float:
 
 def _event(row: Row[Any]) -> dict[str, Any]:
     """An event as it is answered."""
-    found = {"cursor": row.number, "at": row.at, "kind": row.kind, "subject": row.subject or ""}
-    return found | {"detail": _object(row.detail or "")}
+    event = {"cursor": row.number, "at": row.at, "kind": row.kind, "subject": row.subject or ""}
+    return event | {"detail": _object(row.detail or "")}
 
 
 def _public(sums: Sums) -> dict[str, Any]:

@@ -154,11 +154,11 @@ class Recorder:
         """The reasons that were found at commits that the history contains, so that it has the attempts that
         they are about.
         """
-        found = []
+        reasons = []
         while self._waits and self._waits[0][0] <= upto:
             _, task_id, reason = self._waits.popleft()
-            found.append((task_id, reason))
-        return found
+            reasons.append((task_id, reason))
+        return reasons
 
     def _retain(self, connection: Connection) -> None:
         """Remove what is too old, now and then."""
@@ -170,10 +170,10 @@ class Recorder:
     def _failed(self, error: Exception | None) -> None:
         """Note why the history cannot be written; a damaged file is set aside."""
         reason = getattr(error, "orig", None) or error
-        told = "it failed" if reason is None else reason_of(reason)
-        if told != self.trouble:
-            logger.warning("the history of %s cannot be written: %s", self.place.address, told)
-        self.trouble = told
+        trouble = "it failed" if reason is None else reason_of(reason)
+        if trouble != self.trouble:
+            logger.warning("the history of %s cannot be written: %s", self.place.address, trouble)
+        self.trouble = trouble
         path = history_path(self.place.address)
         if path is not None and _is_damage(error):
             aside = beside(self.place.address.path or path, f".history.damaged-{int(time.time())}")

@@ -65,16 +65,16 @@ def _begin_agent(fold: Fold, state: MeshState, agent: Agent) -> None:
         return
     on_it = state.running.on_agent(agent.spec.name)
     task = state.running.by_id[on_it[0]] if on_it else None
-    known = None if task is None else fold.tasks.get(task.spec.task_id)
-    if known is not None:
-        fold.charge(known)
+    attempt = None if task is None else fold.tasks.get(task.spec.task_id)
+    if attempt is not None:
+        fold.charge(attempt)
     elif task is not None:
         _begin_task(fold, task, agent, agent.admitted_at)
     else:
         started = agent.phase.started_at if isinstance(agent.phase, Running) else None
-        attempt = _begun(fold, None, agent.spec, agent.admitted_at, started)
-        attempt.nodes = _nodes_of(fold, agent)
-        fold.charge(attempt)
+        begun = _begun(fold, None, agent.spec, agent.admitted_at, started)
+        begun.nodes = _nodes_of(fold, agent)
+        fold.charge(begun)
 
 
 def _begin_task(fold: Fold, task: RunningTask, agent: Agent | None, admitted_at: float) -> None:

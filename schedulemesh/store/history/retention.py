@@ -25,15 +25,15 @@ class Retention:
     def apply(self, connection: Connection, now: float, stop: threading.Event) -> int:
         """Remove what is too old or too much; returns how many attempts that were."""
         settings, removed = self._settings, 0
-        mine = attempts.c.journal == self._journal
+        of_journal = attempts.c.journal == self._journal
         oldest = now - settings.keep_s
         first = self._highest(connection, attempts.c.id) - settings.keep_tasks
         over = (attempts.c.ended_at < oldest) | (attempts.c.id <= first)
         while not stop.is_set():
-            wanted = select(attempts.c.id).where(mine, attempts.c.open.is_(False), over)
+            query = select(attempts.c.id).where(of_journal, attempts.c.open.is_(False), over)
             with connection.begin():
-                found = connection.execute(wanted.order_by(attempts.c.id).limit(_AT_ONCE))
-                ids = found.scalars().all()
+                rows = connection.execute(query.order_by(attempts.c.id).limit(_AT_ONCE))
+                ids = rows.scalars().all()
                 if ids:
                     self._remove(connection, list(ids))
             removed += len(ids)
@@ -53,8 +53,8 @@ class Retention:
         """Remove these attempts, sorted by id, with their events."""
         for first in range(0, len(ids), 500):
             some = ids[first : first + 500]
-            mine = by_index(events, self._journal) & events.c.attempt.in_(some)
-            connection.execute(delete(events).where(mine))
+            of_attempts = by_index(events, self._journal) & events.c.attempt.in_(some)
+            connection.execute(delete(events).where(of_attempts))
             gone = (attempts.c.journal == self._journal) & attempts.c.id.in_(some)
             connection.execute(delete(attempts).where(gone))
 
@@ -67,22 +67,24 @@ class Retention:
         stop: threading.Event,
     ) -> None:
         """Remove the events, or the steps, that are too old or too many: up to the number ``first``."""
-        mine = table.c.journal == self._journal
+        of_journal = table.c.journal == self._journal
         old_ones = (table.c.at < oldest) | (table.c.number <= first)
         while not stop.is_set():
-            wanted = select(table.c.number, table.c.at).where(mine)
+            query = select(table.c.number, table.c.at).where(of_journal)
             with connection.begin():
-                rows = connection.execute(wanted.order_by(table.c.number).limit(_AT_ONCE)).all()
+                rows = connection.execute(query.order_by(table.c.number).limit(_AT_ONCE)).all()
                 old = [row.number for row in rows if row.at < oldest or row.number <= first]
                 if old:
-                    gone = mine & table.c.number.between(old[0], old[-1])
+                    gone = of_journal & table.c.number.between(old[0], old[-1])
                     connection.execute(delete(table).where(gone, old_ones))
             if len(old) < _AT_ONCE:
                 return
 
     def _highest(self, connection: Connection, column: Column[int]) -> int:
         """The highest number of a row; 0: there is none."""
-        mine = column.table.c.journal == self._journal
+        of_journal = column.table.c.journal == self._journal
         with connection.begin():
-            found: int | None = connection.execute(select(func.max(column)).where(mine)).scalar()
-        return found or 0
+            highest: int | None = connection.execute(
+                select(func.max(column)).where(of_journal)
+            ).scalar()
+        return highest or 0

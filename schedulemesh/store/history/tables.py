@@ -65,8 +65,8 @@ def migrate(connection: Connection) -> None:
     """
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
-    found = _version(connection)
-    if found == HEAD:
+    version = _version(connection)
+    if version == HEAD:
         return
     logging.getLogger("alembic").setLevel(logging.WARNING)
     # Imported only where there is something to do: it takes longer than all of the rest.
@@ -76,11 +76,11 @@ def migrate(connection: Connection) -> None:
 
     config = Config()
     config.set_main_option("script_location", str(_SCRIPTS).replace("%", "%%"))
-    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
-    if found is not None and found not in known:
+    revisions = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    if version is not None and version not in revisions:
         raise JournalError(
-            f"the history has version {found}, this ScheduleMesh knows versions up to {HEAD}; it was left as "
-            "it is: use the version that wrote it"
+            f"the history has version {version}, this ScheduleMesh knows versions up to {HEAD}; it was left "
+            "as it is: use the version that wrote it"
         )
     config.attributes["connection"] = connection
     command.upgrade(config, "head")

@@ -116,11 +116,11 @@ class Booking:
 @lru_cache(maxsize=4_096)
 def names_of(pool_name: str, owner: str, labels: str) -> tuple[tuple[int, str], ...]:
     """What the use of an attempt is counted for: its pool, its owner and each of its labels."""
-    found = [(int(Dimension.POOL), pool_name), (int(Dimension.OWNER), owner)]
+    names = [(int(Dimension.POOL), pool_name), (int(Dimension.OWNER), owner)]
     if labels:
-        given: dict[str, str] = msgspec.json.decode(labels)
-        found += [(int(Dimension.LABEL), f"{key}={value}") for key, value in given.items()]
-    return tuple(found)
+        by_key: dict[str, str] = msgspec.json.decode(labels)
+        names += [(int(Dimension.LABEL), f"{key}={value}") for key, value in by_key.items()]
+    return tuple(names)
 
 
 def hours(begin: float, end: float) -> Iterator[tuple[int, float]]:
