@@ -13,19 +13,23 @@ import functools
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType, TracebackType
 from typing import Any, Protocol
 
+import ray
 from ray.util import placement_group as ray_placement_group
 from ray.util import placement_group_table
 from ray.util import remove_placement_group as ray_remove_placement_group
 from ray.util.placement_group import VALID_PLACEMENT_GROUP_STRATEGIES, PlacementGroup
 from typing_extensions import Self
 
+from schedulemesh.core.backend.ray_resources import labels_of
+from schedulemesh.domain.node_labels import NodeLabels, parse_node_labels
 from schedulemesh.errors import GroupNotLeasedError, InvalidRequestError, shown
 from schedulemesh.integrations.group_matching import (
     LeasedGroup,
+    LeasedNode,
     RequestedGroup,
     best_match,
     mismatch,
@@ -34,7 +38,14 @@ from schedulemesh.integrations.group_matching import (
 _SIGNATURE = inspect.signature(ray_placement_group)
 #: Arguments of ``placement_group`` that do not prevent a lease from serving the call. The name and the
 #: lifetime of a served group remain those of the lease, the target node is a hint.
-_SUPPORTED = {"bundles", "strategy", "name", "lifetime", "_soft_target_node_id"}
+_SUPPORTED = {
+    "bundles",
+    "strategy",
+    "name",
+    "lifetime",
+    "_soft_target_node_id",
+    "bundle_label_selector",
+}
 
 
 class HasPlacementGroups(Protocol):
@@ -133,7 +144,8 @@ class Capture:
     def serve(self, request: RequestedGroup) -> PlacementGroup | None:
         """A free group for the request, which is then in use; None: there is none."""
         with self._lock:
-            free = [(position, _as_placed(group)) for position, group in self._free()]
+            nodes = _nodes() if request.depends_on_nodes else {}
+            free = [(position, _as_placed(group, nodes)) for position, group in self._free()]
             position = best_match(request, free, larger=self._larger)
             if position is None:
                 return None
@@ -160,8 +172,9 @@ class Capture:
 
     def _refusal(self, request: RequestedGroup) -> str:
         asked = [dict(bundle) for bundle in request.bundles]
+        nodes = _nodes() if request.depends_on_nodes else {}
         reasons = [
-            f"group {position}: {mismatch(request, _as_placed(group), larger=self._larger)}"
+            f"group {position}: {mismatch(request, _as_placed(group, nodes), larger=self._larger)}"
             for position, group in self._free()
         ]
         reasons += [f"group {position} is in use" for position in sorted(self._used)]
@@ -212,14 +225,33 @@ _REPLACEMENTS: dict[Callable[..., Any], Callable[..., Any]] = {
 
 def _requested(arguments: dict[str, Any]) -> RequestedGroup:
     given = {name for name, value in arguments.items() if value}
+    unsupported = given - _SUPPORTED
+    name, selectors = "bundle_label_selector", list[NodeLabels]()
+    try:
+        selectors = [parse_node_labels(one, name) for one in arguments.get(name) or ()]
+    except (InvalidRequestError, TypeError):  # for Ray to refuse
+        unsupported.add(name)
     return RequestedGroup(
         bundles=arguments["bundles"],
         strategy=arguments.get("strategy") or "PACK",
-        unsupported=sorted(given - _SUPPORTED),
+        selectors=selectors,
+        unsupported=sorted(unsupported),
     )
 
 
-def _as_placed(group: PlacementGroup) -> LeasedGroup:
+def _nodes() -> dict[str, LeasedNode]:
+    """The nodes of the cluster by id."""
+    return {
+        node["NodeID"]: LeasedNode(
+            resources=node["Resources"],
+            labels=labels_of(node.get("Labels") or {}, node["Resources"]),
+        )
+        for node in ray.nodes()
+        if node["Alive"]
+    }
+
+
+def _as_placed(group: PlacementGroup, nodes: Mapping[str, LeasedNode]) -> LeasedGroup:
     entry = placement_group_table(group)
     if not entry or entry["state"] == "REMOVED":
         return LeasedGroup(bundles=(), nodes=(), exists=False)
@@ -227,10 +259,13 @@ def _as_placed(group: PlacementGroup) -> LeasedGroup:
     return LeasedGroup(
         bundles=[entry["bundles"][index] for index in order],
         nodes=[entry["bundles_to_node_id"].get(index, "") for index in order],
+        by_id=nodes,
     )
 
 
-def _replace_everywhere(replacements: dict[Callable[..., Any], Callable[..., Any]]) -> None:
+def _replace_everywhere(
+    replacements: dict[Callable[..., Any], Callable[..., Any]],
+) -> None:
     """Replace functions wherever a module holds them as an attribute. This package's own calls to Ray are
     left alone: it manages the groups of the lease.
     """

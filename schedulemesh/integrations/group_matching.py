@@ -10,8 +10,12 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from schedulemesh.domain.node_labels import NodeLabels, selects, spelled
+
 #: Ray counts resources in ten-thousandths.
 _UNIT = 10_000
+#: Resources that every node has for itself, of which a bundle asks a little to be there.
+_PINS = ("node:", "accelerator_type:")
 
 Bundle = Mapping[str, float]
 
@@ -23,8 +27,23 @@ class RequestedGroup:
     bundles: Sequence[Bundle]
     #: "PACK", "SPREAD", "STRICT_PACK" or "STRICT_SPREAD".
     strategy: str = "PACK"
-    #: Set arguments of the call that a lease cannot satisfy, such as label selectors.
+    #: The labels that the node of each bundle must have; empty: any node will do.
+    selectors: Sequence[NodeLabels] = field(default=())
+    #: Set arguments of the call that a lease cannot satisfy, such as a topology strategy.
     unsupported: Sequence[str] = field(default=())
+
+    @property
+    def depends_on_nodes(self) -> bool:
+        """Whether it asks for certain nodes."""
+        return any(self.selectors) or any(_pins(bundle) for bundle in self.bundles)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeasedNode:
+    """What a node is asked for by."""
+
+    resources: Bundle = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +55,8 @@ class LeasedGroup:
     nodes: Sequence[str]
     #: False: Ray has removed it, or never created it.
     exists: bool = True
+    #: The nodes by id, where the request asks for certain ones.
+    by_id: Mapping[str, LeasedNode] = field(default_factory=dict)
 
 
 def best_match(
@@ -60,7 +81,11 @@ def mismatch(request: RequestedGroup, group: LeasedGroup, *, larger: bool) -> st
         return "it does not exist in Ray any more"
     if request.unsupported:
         return f"{' and '.join(request.unsupported)} cannot be satisfied by a lease"
-    return _bundle_mismatch(request, group, larger) or _strategy_mismatch(request, group)
+    return (
+        _bundle_mismatch(request, group, larger)
+        or _node_mismatch(request, group)
+        or _strategy_mismatch(request, group)
+    )
 
 
 def _bundle_mismatch(request: RequestedGroup, group: LeasedGroup, larger: bool) -> str | None:
@@ -73,6 +98,25 @@ def _bundle_mismatch(request: RequestedGroup, group: LeasedGroup, larger: bool) 
         if lacks or (not larger and _differ(want, have)):
             return f"its bundle {index} is {_shown(bundle)}, requested is {_shown(wanted)}"
     return None
+
+
+def _node_mismatch(request: RequestedGroup, group: LeasedGroup) -> str | None:
+    """Whether a bundle is on another node than the one that is asked for: by the address or the accelerator,
+    of which every node has one as a resource, or by labels.
+    """
+    for index, (wanted, node_id) in enumerate(zip(request.bundles, group.nodes, strict=False)):
+        node = group.by_id.get(node_id, LeasedNode())
+        for name, amount in _pins(wanted).items():
+            if amount > node.resources.get(name, 0.0):
+                return f"its bundle {index} is not on a node with {name}"
+        selector = request.selectors[index] if index < len(request.selectors) else ()
+        if not selects(selector, node.labels):
+            return f"its bundle {index} is not on a node with {spelled([selector])}"
+    return None
+
+
+def _pins(bundle: Bundle) -> dict[str, float]:
+    return {name: amount for name, amount in bundle.items() if amount and name.startswith(_PINS)}
 
 
 def _strategy_mismatch(request: RequestedGroup, group: LeasedGroup) -> str | None:
@@ -100,8 +144,9 @@ def _differ(want: Mapping[str, int], have: Mapping[str, int]) -> bool:
 def _units(bundle: Bundle, rounded: Callable[[float], int]) -> dict[str, int]:
     """Amounts in Ray's units; memory in those of leases, which hold a little more than was requested."""
     amounts = {
-        name: rounded(amount * _UNIT / 2**20) if name == "memory" else round(amount * _UNIT)
+        name: (rounded(amount * _UNIT / 2**20) if name == "memory" else round(amount * _UNIT))
         for name, amount in bundle.items()
+        if not name.startswith(_PINS)
     }
     return {name: units for name, units in amounts.items() if units}
 

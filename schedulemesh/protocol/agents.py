@@ -160,6 +160,8 @@ class AgentInit(msgspec.Struct, frozen=True, kw_only=True):
     job: JobStart | None = None
     #: What its process sends with its calls, so that no other process makes them in its name.
     key: bytes = b""
+    #: Whether it holds all GPUs of its placement group that it may use, so that nothing else fits into it.
+    fills_group: bool = False
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):

@@ -344,6 +344,14 @@ def environment_limit(environment: Mapping[str, object]) -> float:
     return float(seconds) if seconds > 0 else MAX_TIMEOUT_S
 
 
+def fills_group(agent: AgentSpec) -> bool:
+    """Whether it leaves no GPU of its placement group to what it starts: its process takes the only bundle,
+    or it is a gang, whose members take all of them.
+    """
+    alone = agent.gang is not None or len(agent.bundles) <= 1
+    return alone and bool(own_need(agent).gpu)
+
+
 def own_need(agent: AgentSpec) -> Resources:
     """What the agent's own actor takes: the first of its bundles, or all. Nothing of a claim that is for what
     it starts: that of a job, and bundles of which it leaves the first free.

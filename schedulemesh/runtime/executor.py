@@ -33,7 +33,13 @@ from schedulemesh.errors import JournalError
 from schedulemesh.protocol.agents import AgentInit, JobStart, MessageError
 from schedulemesh.protocol.job_logs import JobKey
 from schedulemesh.runtime.agent_registry import Agents
-from schedulemesh.runtime.agent_start import NO_ROOM_IN_RAY, AgentStart, own_need, start_failed
+from schedulemesh.runtime.agent_start import (
+    NO_ROOM_IN_RAY,
+    AgentStart,
+    fills_group,
+    own_need,
+    start_failed,
+)
 from schedulemesh.runtime.backend import Backend, BackendError, GroupMember
 from schedulemesh.runtime.endings import Endings
 from schedulemesh.runtime.eviction import Eviction
@@ -388,6 +394,7 @@ class Executor:
             world_size=order.world_size,
             job=await self._job_start(order, address),
             key=self._agents.key_of(agent.name, order.incarnation),
+            fills_group=fills_group(agent),
         )
 
     async def _job_start(self, order: StartAgent, address: tuple[str, str]) -> JobStart | None:

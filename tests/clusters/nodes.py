@@ -20,16 +20,19 @@ FAST = {
 
 
 @contextlib.contextmanager
-def three_nodes(labels: Sequence[Mapping[str, str]] = ({}, {})) -> Iterator[Cluster]:
-    """A cluster of three nodes, stopped in any case; ``labels``: those of the second and the third. This
-    program is connected to the first, the head.
+def three_nodes(
+    labels: Sequence[Mapping[str, str]] = ({}, {}), models: Sequence[str] = ("", "")
+) -> Iterator[Cluster]:
+    """A cluster of three nodes, stopped in any case. ``labels``: those of the second and the third;
+    ``models``: the models of their GPUs, which need not exist. This program is connected to the head.
     """
     head = {**NODE, "include_dashboard": False, "_system_config": FAST}
     cluster = Cluster(initialize_head=True, head_node_args=head, connect=False)
     try:
         ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
-        for given in labels:
-            cluster.add_node(**NODE, labels=dict(given))
+        for given, model in zip(labels, models, strict=True):
+            gpu = {"num_gpus": 1, "resources": {f"accelerator_type:{model}": 1}} if model else {}
+            cluster.add_node(**NODE, **gpu, labels=dict(given))
         cluster.wait_for_nodes()
         yield cluster
     finally:

@@ -108,13 +108,22 @@ def test_what_has_no_placement_groups_is_not_captured(given):
         capture(given)
 
 
-def test_label_selectors_are_left_to_ray(lease, library):
-    wants_a_node = {"bundle_label_selector": [{"ray.io/node-id": "none"}]}
-    with (
-        capture(lease, strict=True),
-        pytest.raises(GroupNotLeasedError, match="bundle_label_selector cannot be satisfied"),
-    ):
-        library.placement_group([{"CPU": 2.0}], **wants_a_node)
+def test_bundles_that_are_pinned_to_their_nodes_are_served(lease, library):
+    node = next(node for node in ray.nodes() if node["Alive"])
+    here, label = f"node:{node['NodeManagerAddress']}", "ray.io/node-id"
+    with capture(lease, strict=True):
+        group = library.placement_group([{"CPU": 2.0, here: 0.001}])
+        assert group == lease.placement_groups[2]
+        library.remove_placement_group(group)
+        selected = library.placement_group(
+            [{"CPU": 2.0}], bundle_label_selector=[{label: node["NodeID"]}]
+        )
+        assert selected == group
+        library.remove_placement_group(selected)
+        with pytest.raises(GroupNotLeasedError, match=r"not on a node with node:10\.9\.8\.7"):
+            library.placement_group([{"CPU": 2.0, "node:10.9.8.7": 0.001}])
+        with pytest.raises(GroupNotLeasedError, match=f"not on a node with {label}=none"):
+            library.placement_group([{"CPU": 2.0}], bundle_label_selector=[{label: "none"}])
 
 
 def test_larger_groups_serve_where_that_is_allowed(lease, library):

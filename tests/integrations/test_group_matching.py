@@ -7,6 +7,7 @@ import pytest
 from schedulemesh.core.backend.ray_resources import bundle_amounts, requested_resources
 from schedulemesh.integrations.group_matching import (
     LeasedGroup,
+    LeasedNode,
     RequestedGroup,
     best_match,
     mismatch,
@@ -39,7 +40,9 @@ def test_resources_of_zero_and_rounding_make_no_difference():
 @pytest.mark.parametrize(
     "asked", [{"GPU": 1 / 3}, {"GPU": 0.33334}, {"memory": 10**9}, {"CPU": 1 / 7}]
 )
-def test_what_a_lease_holds_beyond_a_request_that_is_no_whole_unit_makes_no_difference(asked):
+def test_what_a_lease_holds_beyond_a_request_that_is_no_whole_unit_makes_no_difference(
+    asked,
+):
     leased = bundle_amounts(requested_resources(asked))
     assert match(asks(asked), group(leased)) == 0
     assert match(asks(asked), group({name: 2 * n for name, n in leased.items()})) is None
@@ -90,6 +93,42 @@ def test_only_the_requested_bundles_must_follow_the_strategy():
 def test_a_removed_group_and_unsupported_options_serve_nothing():
     removed = LeasedGroup(bundles=(), nodes=(), exists=False)
     assert mismatch(asks(CPU), removed, larger=True) == "it does not exist in Ray any more"
-    selected = RequestedGroup(bundles=[CPU], unsupported=["bundle_label_selector"])
+    selected = RequestedGroup(bundles=[CPU], unsupported=["topology_strategy"])
     said = mismatch(selected, group(CPU), larger=False)
-    assert said == "bundle_label_selector cannot be satisfied by a lease"
+    assert said == "topology_strategy cannot be satisfied by a lease"
+
+
+NODES = {
+    "a": LeasedNode(
+        resources={"node:10.0.0.1": 1.0, "accelerator_type:H100": 1.0, "CPU": 8.0},
+        labels={"zone": "x"},
+    ),
+    "b": LeasedNode(resources={"node:10.0.0.2": 1.0, "accelerator_type:A100": 1.0}),
+}
+
+
+def on_nodes(*nodes, bundle=GPU):
+    return LeasedGroup(bundles=[bundle] * len(nodes), nodes=nodes, by_id=NODES)
+
+
+@pytest.mark.parametrize("pin", ["node:10.0.0.1", "accelerator_type:H100"])
+def test_a_bundle_that_is_pinned_to_a_node_is_served_where_the_leased_one_is_there(pin):
+    # As vLLM asks for the node of its driver, and verl for a model of GPU.
+    pinned = asks({**GPU, pin: 0.001}, GPU)
+    assert pinned.depends_on_nodes
+    assert match(pinned, on_nodes("b", "a"), on_nodes("a", "b")) == 1
+    assert mismatch(pinned, on_nodes("b", "a"), larger=False) == (
+        f"its bundle 0 is not on a node with {pin}"
+    )
+    assert not asks(GPU, GPU).depends_on_nodes
+
+
+def test_more_of_a_node_than_it_has_is_not_served():
+    assert match(asks({**GPU, "node:10.0.0.1": 1.5}), on_nodes("a")) is None
+
+
+@pytest.mark.parametrize(("zone", "served"), [("x", True), ("in(x, y)", True), ("!x", False)])
+def test_labels_are_those_of_the_leased_bundles_nodes(zone, served):
+    request = RequestedGroup(bundles=[GPU], selectors=[(("zone", zone),)])
+    said = mismatch(request, on_nodes("a"), larger=False)
+    assert (said is None) is served

@@ -7,9 +7,12 @@ import asyncio
 import pytest
 
 from schedulemesh.core.agent_actor import AgentActor
+from schedulemesh.domain.agent import GangSpec
 from schedulemesh.domain.resources import parse_resources
+from schedulemesh.runtime.agent_start import fills_group
 from schedulemesh.runtime.backend import NodeView
 from tests.core.test_request_service import client
+from tests.engine.builders import Mesh
 from tests.runtime.composition import InThread
 from tests.runtime.fake_backend import OWN_NODE
 
@@ -132,3 +135,18 @@ def test_a_room_in_which_nothing_runs_is_removed_by_the_next_supervisor(service,
     removals_done(service)
     state.agents["a"] = agent
     assert rooms(service) == {}
+
+
+@pytest.mark.parametrize(
+    ("how", "fills"),
+    [
+        ({"gpu": 1}, True),
+        ({"cpu": 1}, False),
+        ({"bundles": [{"gpu": 1}]}, True),
+        ({"bundles": [{"cpu": 1}, {"gpu": 1}]}, False),
+        ({"bundles": [{"gpu": 1}] * 2, "gang": GangSpec()}, True),
+        ({"bundles": [{"cpu": 1}] * 2, "gang": GangSpec()}, False),
+    ],
+)
+def test_an_agent_that_leaves_no_gpu_to_others_fills_its_group(how, fills):
+    assert fills_group(Mesh().submission("a", **how).agent) is fills

@@ -16,7 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import ray
-from ray import ObjectRef, cloudpickle
+from ray import ObjectRef, PlacementGroupID, cloudpickle
+from ray._private.worker import Worker
 from ray.actor import ActorHandle
 
 from schedulemesh.core.agent.control_channel import (
@@ -111,6 +112,8 @@ class AgentHost:
 
     def _sm_begin(self, init: bytes, supervisor: ActorHandle) -> None:
         self._sm_init = msgspec.msgpack.decode(init, type=AgentInit)
+        if self._sm_init.fills_group:
+            _hide_placement_group()
         if self._sm_init.world_size:
             set_environment(self._sm_init.rank, self._sm_init.world_size)
         self._sm_channel = ControlChannel(self._sm_init, supervisor)
@@ -339,3 +342,10 @@ def _forward_async_generator(name: str) -> UserFunction:
                 yield item
 
     return forward
+
+
+def _hide_placement_group() -> None:
+    """Show this process to code that asks Ray as one outside of placement groups. Libraries such as vLLM
+    start their workers in the current group, and would wait for ever for what this process holds of it.
+    """
+    Worker.placement_group_id = property(lambda _: PlacementGroupID.nil())

@@ -1,0 +1,25 @@
+"""Agents that ask for a model of GPU or for labels: the scheduler places them, also by evictions.
+
+The cluster lives in a process of its own.
+"""
+
+from __future__ import annotations
+
+from tests.integration.drivers import output_of
+
+
+def test_agents_run_on_the_nodes_that_they_ask_for_and_evict_there_alone():
+    told = output_of("tests.clusters.labelled_nodes", 200)
+    models = told["models"]
+    for name, expected in (("low a", "A100"), ("low h", "H100"), ("top h", "H100")):
+        answer = told[name]
+        assert answer["success"], answer
+        assert models[answer["really_on"]] == expected
+        assert answer["agent"]["node_id"] == answer["really_on"]
+    for name in ("dry h", "top h"):
+        assert [victim["task_id"] for victim in told[name]["preempted"]] == ["low-h"]
+    for name in ("none", "dry none"):
+        answer = told[name]
+        assert answer["reason"] == "cluster_out_of_resources"
+        assert "A100, H100" in answer["error"]
+        assert answer["seconds"] < 10.0
