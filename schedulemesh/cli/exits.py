@@ -42,7 +42,7 @@ class RefusedError(ScheduleMeshError):
 
     def __init__(self, refused: Refused) -> None:
         super().__init__(". ".join(filter(None, (refused.error, refused.hint, _victims(refused)))))
-        self.reason = refused.reason
+        self.refused, self.reason = refused, refused.reason
 
 
 def _victims(refused: Refused) -> str:

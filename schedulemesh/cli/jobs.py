@@ -11,15 +11,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from schedulemesh.cli.changes import assignments
 from schedulemesh.cli.columns import JOBS
 from schedulemesh.cli.command import Select, Target, View, command, note
+from schedulemesh.cli.job_options import JobOptions, completed
 from schedulemesh.cli.output import show
 from schedulemesh.cli.rows import Listing
+from schedulemesh.cli.texts import duration, local_time, megabytes, seconds
 
 if TYPE_CHECKING:
     from schedulemesh.cli.gateway import Gateway
     from schedulemesh.protocol.answers import JobLog
     from schedulemesh.protocol.job_logs import ReadJobLog
+    from schedulemesh.protocol.requests import SubmitTask
 
 app = typer.Typer()
 
@@ -30,104 +34,27 @@ _KINDS = ("cpu", "gpu", "memory")
 @command(app)
 def submit(
     target: Target,
+    job: JobOptions,
+    context: typer.Context,
     entrypoint: Annotated[
-        list[str], typer.Argument(metavar="-- COMMAND…", help="The driver's command, after `--`.")
-    ],
-    pool: Annotated[str, typer.Option(help="The pool that it runs in.")],
-    task_id: Annotated[str | None, typer.Option("--id", help="Its id; else one is made.")] = None,
-    cpus: Annotated[
-        float | None,
-        typer.Option(min=0, help="CPUs for what it starts in Ray; else one for each of its GPUs."),
-    ] = None,
-    gpus: Annotated[float, typer.Option(min=0, help="GPUs for what it starts in Ray.")] = 0.0,
-    memory: Annotated[float, typer.Option(min=0, help="Memory for what it starts, in MB.")] = 0.0,
-    resource: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=AMOUNT", help="A custom resource. Repeatable."),
+        typer.Argument(metavar="-- COMMAND…", help="The driver's command, after `--`."),
     ] = None,
-    bundle: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=AMOUNT,…",
-            help="A part of the claim, on one node, such as cpu=8,gpu=4. Repeatable.",
-        ),
-    ] = None,
-    strategy: Annotated[
+    file: Annotated[
         str | None,
         typer.Option(
-            help="How its parts are placed: PACK, SPREAD, STRICT_PACK or STRICT_SPREAD. "
-            "Without --bundle there is a part for each GPU, else for each CPU."
+            "--file",
+            "-f",
+            metavar="FILE",
+            help="YAML with these options by name, and its `command`.",
         ),
     ] = None,
-    priority: Annotated[float, typer.Option(help="Its priority.")] = 5.0,
-    working_dir: Annotated[
-        str | None,
-        typer.Option(help="A folder of this machine that it runs in, up to 16 MB packed."),
-    ] = None,
-    env: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="A variable of its environment. Repeatable."),
-    ] = None,
-    runtime_env: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE|YAML", help="Ray's runtime environment: a YAML or JSON file, or its text."
-        ),
-    ] = None,
-    checkpoint_dir: Annotated[
-        str | None, typer.Option(help="A folder on all nodes that every attempt finds again.")
-    ] = None,
-    driver_cpus: Annotated[
-        float | None, typer.Option(min=0, help="CPUs of its claim that the driver itself holds.")
-    ] = None,
-    driver_gpus: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            help="GPUs of its claim that the driver itself holds; else all, until it connects to Ray.",
-        ),
-    ] = None,
-    start_limit: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PHASE=SECONDS",
-            help="How long environment, load or constructor may take. Repeatable.",
-        ),
-    ] = None,
-    grace: Annotated[
-        float | None, typer.Option(min=0, help="Seconds from the notice of an eviction to its end.")
-    ] = None,
-    over_claim: Annotated[
-        str | None,
-        typer.Option(
-            help="warn or end: where it holds more in Ray than it claims; else the policy's."
-        ),
-    ] = None,
-    keep_actor: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAMESPACE/NAME", help="A detached actor that stays when it ends. Repeatable."
-        ),
-    ] = None,
-    owner: Annotated[
-        str | None, typer.Option(help="To whom it belongs; else the user of this process.")
-    ] = None,
-    retries: Annotated[int, typer.Option(min=0, help="How often it is started again.")] = 0,
-    on_oom: Annotated[
-        str | None,
-        typer.Option(
-            help="retry, grow (with twice the memory) or fail: where it is killed by a shortage of memory."
-        ),
-    ] = None,
-    oom_max_memory: Annotated[
-        float | None, typer.Option(min=0, help="The most memory that grow gives it, in MB.")
-    ] = None,
-    on_preempted: Annotated[
-        str, typer.Option(help="requeue or drop: what becomes of it when it is evicted.")
-    ] = "requeue",
-    detached: Annotated[
+    dry_run: Annotated[
         bool,
-        typer.Option("--detached", help="Not a child of the task that this process belongs to."),
+        typer.Option(
+            "--dry-run",
+            help="Only say what would happen: exit code 0 where it would start now, 6 where it would not.",
+        ),
     ] = False,
     now: Annotated[
         bool, typer.Option("--now", help="Refuse it where it does not fit, instead of queueing it.")
@@ -139,47 +66,63 @@ def submit(
         bool, typer.Option("--follow", help="As --wait, and print what it writes.")
     ] = False,
 ) -> int:
-    """Run a driver command as a task on the cluster."""
-    from schedulemesh.cli.changes import assignments
+    """Run a driver command as a task on the cluster.
+
+    A script may have options in the comments at its beginning, as `#SM --gpus 4`; those of the command line
+    override them.
+    """
     from schedulemesh.cli.gateway import gateway_to
 
-    name = task_id or f"job-{uuid.uuid4().hex[:8]}"
-    custom = assignments(resource or ())
-    amounts: dict[str, object] = {"gpu": gpus, "memory": memory}
-    given = {
-        "task_id": name,
-        "entrypoint": entrypoint,
-        "pool_name": pool,
-        "bundles": parse_bundle_words(bundle or ()),
-        "strategy": strategy,
-        "priority": priority,
-        "working_dir": working_dir,
-        "env": _variables(env or ()),
-        "runtime_env": None if runtime_env is None else _runtime_env(runtime_env),
-        "checkpoint_dir": checkpoint_dir,
-        "driver_cpus": driver_cpus,
-        "driver_gpus": driver_gpus,
-        "start_limits": assignments(start_limit or ()) or None,
-        "grace_s": grace,
-        "over_claim": over_claim,
-        "keep_actors": keep_actor,
-        "owner": owner,
-        "max_retries": retries,
-        "on_oom": on_oom,
-        "oom_max_memory": oom_max_memory,
-        "on_preempted": on_preempted,
-        "queue": not now,
-        "detached": detached,
-    }
+    job, command_words = completed(context, job, entrypoint or [], file)
+    name = job.task_id or f"job-{uuid.uuid4().hex[:8]}"
+    given = {**_given(job), "task_id": name, "entrypoint": command_words, "queue": not now}
     with gateway_to(target) as gateway:
-        amounts["cpu"] = _cpus_for(gateway, pool, gpus) if cpus is None else cpus
-        given["resources"] = _resources({**amounts, "custom": custom}, bundle)
+        gpus, pool = job.gpus, str(job.pool)
+        cpus = _cpus_for(gateway, pool, gpus) if job.cpus is None else job.cpus
+        memory = 0.0 if job.memory is None else megabytes(job.memory, "--memory")
+        amounts = {"cpu": cpus, "gpu": gpus, "memory": memory}
+        custom = {"custom": assignments(job.resource or ())}
+        given["resources"] = _resources({**amounts, **custom}, job.bundle)
+        if dry_run:
+            return _announced(gateway, target, given)
         _submit(gateway, target, given)
         if not (wait or follow):
             print(name)
             return 0
         note(f"submitted {name}")
         return _awaited(gateway, name, follow=follow)
+
+
+def _given(job: JobOptions) -> dict[str, object]:
+    """The arguments of ``submit_job`` that options stand for. Raises InvalidRequestError."""
+    return {
+        "pool_name": job.pool,
+        "labels": _pairs(job.label or (), "--label", "a label is LABEL=VALUE"),
+        "estimated_duration": None if job.time is None else seconds(job.time, "--time"),
+        "bundles": parse_bundle_words(job.bundle or ()),
+        "strategy": job.strategy,
+        "priority": job.priority,
+        "working_dir": job.working_dir,
+        "env": _pairs(job.env or (), "--env", "a variable is NAME=VALUE"),
+        "runtime_env": None if job.runtime_env is None else _runtime_env(job.runtime_env),
+        "checkpoint_dir": job.checkpoint_dir,
+        "driver_cpus": job.driver_cpus,
+        "driver_gpus": job.driver_gpus,
+        "start_limits": _start_limits(job.start_limit or ()),
+        "grace_s": None if job.grace is None else seconds(job.grace, "--grace"),
+        "over_claim": job.over_claim,
+        "keep_actors": job.keep_actor,
+        "owner": job.owner,
+        "max_retries": job.retries,
+        "on_oom": job.on_oom,
+        "oom_max_memory": (
+            None
+            if job.oom_max_memory is None
+            else megabytes(job.oom_max_memory, "--oom-max-memory")
+        ),
+        "on_preempted": job.on_preempted,
+        "detached": job.detached,
+    }
 
 
 @command(app)
@@ -195,12 +138,12 @@ def adopt(
     ] = None,
     gpus: Annotated[float | None, typer.Option(min=0, help="GPUs that it claims.")] = None,
     memory: Annotated[
-        float | None, typer.Option(min=0, help="Memory that it claims, in MB.")
+        str | None, typer.Option(metavar="SIZE", help="Memory that it claims, such as 64GB.")
     ] = None,
     priority: Annotated[float, typer.Option(help="Its priority.")] = 5.0,
     grace: Annotated[
-        float | None,
-        typer.Option(min=0, help="Seconds from SIGTERM to its end when it is evicted."),
+        str | None,
+        typer.Option(metavar="DURATION", help="From SIGTERM to its end when it is evicted: 90s."),
     ] = None,
     owner: Annotated[
         str | None, typer.Option(help="To whom it belongs; else the user of this process.")
@@ -214,7 +157,8 @@ def adopt(
     from schedulemesh.protocol.job_logs import ListJobs
     from schedulemesh.protocol.requests import ListExternalUsage
 
-    amounts = {"cpu": cpus, "gpu": gpus, "memory": memory}
+    size = None if memory is None else megabytes(memory, "--memory")
+    amounts = {"cpu": cpus, "gpu": gpus, "memory": size}
     claim = {kind: amount for kind, amount in amounts.items() if amount is not None}
     given = {
         "resources": claim or None,
@@ -222,7 +166,7 @@ def adopt(
         "pool_name": pool,
         "task_id": task_id or f"ray-job-{ray_job_id}",
         "priority": priority,
-        "grace_s": grace,
+        "grace_s": None if grace is None else seconds(grace, "--grace"),
         "owner": owner,
     }
     with gateway_to(target) as gateway:
@@ -288,18 +232,24 @@ def _print_log(
         sys.stdout.flush()
 
 
-def _submit(gateway: Gateway, target: Target, given: dict[str, object]) -> None:
-    """Submit a job. Raises RefusedError."""
+def _request_of(target: Target, given: dict[str, object]) -> SubmitTask:
+    """The request that submits a job. Raises InvalidRequestError."""
     from schedulemesh.core.client.job_request import job_submission
     from schedulemesh.core.client.origin import task_of
     from schedulemesh.core.client.task_request import Caller
-    from schedulemesh.protocol.answers import Response
-    from schedulemesh.protocol.patience import until_answered
 
     caller = Caller(
         namespace=target.namespace, runtime_env={}, task_id=task_of(target.name, target.namespace)
     )
-    request = job_submission(caller, given).request
+    return job_submission(caller, given).request
+
+
+def _submit(gateway: Gateway, target: Target, given: dict[str, object]) -> None:
+    """Submit a job. Raises RefusedError."""
+    from schedulemesh.protocol.answers import Response
+    from schedulemesh.protocol.patience import until_answered
+
+    request = _request_of(target, given)
     try:
         # It has an id by which the scheduler knows it again.
         until_answered(lambda: gateway.ask(request, Response))
@@ -308,6 +258,29 @@ def _submit(gateway: Gateway, target: Target, given: dict[str, object]) -> None:
             f"job {given['task_id']!r} may be submitted all the same; `schedulemesh jobs` lists it then"
         )
         raise
+
+
+def _announced(gateway: Gateway, target: Target, given: dict[str, object]) -> int:
+    """Say what a submission would do; the exit code, as ``--dry-run`` has it."""
+    from schedulemesh.cli.exits import ExitCode, RefusedError, code_of
+    from schedulemesh.engine.messages.outcomes import Accepted
+    from schedulemesh.protocol.answers import Response
+
+    try:
+        outcome = gateway.ask(_request_of(target, {**given, "dry_run": True}), Response).outcome
+    except RefusedError as error:
+        print(f"would not start now: {error}")
+        if (at := error.refused.earliest_start) is not None:
+            print(f"earliest start: {local_time(at)}, if what runs ends as estimated")
+        code = code_of(error)
+        return ExitCode.CONFLICT if code is ExitCode.FAILED else code
+    victims = outcome.preempted if isinstance(outcome, Accepted) else ()
+    print("would start now" + (f", and evict {len(victims)}:" if victims else ""))
+    for victim in victims:
+        print(
+            f"  {victim.task_id} ({victim.reason}), which loses {duration(victim.lost_work)} of work"
+        )
+    return ExitCode.OK
 
 
 def _awaited(gateway: Gateway, name: str, *, follow: bool) -> int:
@@ -357,7 +330,6 @@ def parse_bundle_words(words: Iterable[str]) -> list[dict[str, object]] | None:
     """Bundles from words ``NAME=AMOUNT,…``; None: there are none. What is neither cpu, gpu nor memory is a
     custom resource. Raises InvalidRequestError.
     """
-    from schedulemesh.cli.changes import assignments
     from schedulemesh.errors import InvalidRequestError
 
     found: list[dict[str, object]] = []
@@ -373,15 +345,23 @@ def parse_bundle_words(words: Iterable[str]) -> list[dict[str, object]] | None:
     return found or None
 
 
-def _variables(words: Iterable[str]) -> dict[str, str]:
-    """Variables from words ``NAME=VALUE``. Raises InvalidRequestError."""
+def _start_limits(words: Iterable[str]) -> dict[str, float] | None:
+    """How long each named phase of the start may take. Raises InvalidRequestError."""
+    limits = _pairs(words, "--start-limit", "a limit is PHASE=DURATION, such as load=5m")
+    return {
+        phase: seconds(span, f"--start-limit {phase}") for phase, span in limits.items()
+    } or None
+
+
+def _pairs(words: Iterable[str], option: str, form: str) -> dict[str, str]:
+    """Names and values from words ``NAME=VALUE``. Raises InvalidRequestError."""
     from schedulemesh.errors import InvalidRequestError
 
     found = {}
     for word in words:
         name, sign, value = word.partition("=")
         if not name or not sign:
-            raise InvalidRequestError(f"--env is {word!r}; a variable is NAME=VALUE")
+            raise InvalidRequestError(f"{option} is {word!r}; {form}")
         found[name] = value
     return found
 

@@ -69,15 +69,40 @@ def data(value: object) -> str:
 
 
 def seconds(given: str, what: str) -> float:
-    """A duration as people write it: ``90s``, ``30m``, ``12h``, ``7d``. Raises InvalidRequestError."""
+    """A duration as people write it: ``90s``, ``30m``, ``1h30m``, ``7d``, or a number of seconds. Raises
+    InvalidRequestError.
+    """
     from schedulemesh.protocol.times import span_of
 
-    found = span_of(given)
+    found = _plain_number(given)
+    found = span_of(given) if found is None else found
     if found is not None:
         return found
     raise InvalidRequestError(
-        f"{what} is {given!r}; allowed is a duration such as 90s, 30m, 12h, 7d or 2w"
+        f"{what} is {given!r}; allowed is a duration such as 90s, 30m, 1h30m, 12h, 7d or 2w"
     )
+
+
+def megabytes(given: str, what: str) -> float:
+    """A size as people write it: ``512MB``, ``64GB``, or a number of MB. Raises InvalidRequestError."""
+    from schedulemesh.domain.resources import size_of
+
+    found = _plain_number(given)
+    found = size_of(given) if found is None else found
+    if found is not None:
+        return found
+    raise InvalidRequestError(
+        f"{what} is {given!r}; allowed is a size such as 512MB, 64GB or 1TB, or a number of MB"
+    )
+
+
+def _plain_number(given: str) -> float | None:
+    """A number without a unit; None: it is none, or below zero."""
+    try:
+        number = float(given)
+    except ValueError:
+        return None
+    return number if 0 <= number < float("inf") else None
 
 
 def moment(given: str, now: float | None = None, what: str = "--since") -> float:

@@ -6,6 +6,7 @@ Ray itself uses, so that sums are exact after any number of reservations and rel
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypedDict
 
@@ -53,11 +54,33 @@ class Amounts(TypedDict, total=False):
     custom: dict[str, float]
 
 
+#: MB of a unit of memory.
+_UNITS_MB = {"k": 2.0**-10, "m": 1.0, "g": 2.0**10, "t": 2.0**20}
+_SIZE = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*([kmgt])(?:i?b)?", re.IGNORECASE)
+
+
+def size_of(text: str) -> float | None:
+    """The MB of a size as people write it: ``512MB``, ``64GB``, ``64Gi``, ``1TB``; None: it is none."""
+    found = _SIZE.fullmatch(text.strip())
+    return None if found is None else float(found[1]) * _UNITS_MB[found[2].lower()]
+
+
+def size_text(memory_mb: float) -> str:
+    """Memory as people read it, such as ``64 GB``."""
+    if memory_mb < _UNITS_MB["g"]:
+        return f"{memory_mb:.12g} MB"
+    return f"{round(memory_mb / _UNITS_MB['g'], 3):.12g} GB"
+
+
 def amounts_text(given: Mapping[str, Any]) -> str:
-    """Amounts as people read them, such as ``cpu 8, gpu 4``."""
+    """Amounts as people read them, such as ``cpu 8, memory 64 GB, gpu 4``."""
     own = ((kind, given.get(kind)) for kind in ("cpu", "memory", "gpu"))
     shown_amounts = [*own, *given.get("custom", {}).items()]
-    return ", ".join(f"{kind} {n:.12g}" for kind, n in shown_amounts if n is not None) or "-"
+    return ", ".join(_amount_text(*part) for part in shown_amounts if part[1] is not None) or "-"
+
+
+def _amount_text(kind: str, amount: float) -> str:
+    return f"{kind} {size_text(amount) if kind == 'memory' else f'{amount:.12g}'}"
 
 
 #: CPUs that count as much as a GPU where work is compared: about what a node has of them per GPU.
@@ -196,7 +219,7 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     def __str__(self) -> str:
         """Short and readable, such as ``cpu 2, memory 512 MB``."""
         parts = [
-            f"{kind} {amount / UNIT:g}{' MB' if kind == 'memory' else ''}"
+            f"{kind} {size_text(amount / UNIT) if kind == 'memory' else f'{amount / UNIT:g}'}"
             for kind, amount in self.items()
         ]
         return ", ".join(parts) or "nothing"
@@ -305,6 +328,9 @@ def _is_custom(name: str) -> bool:
 
 def _amount(kind: str, amount: object, what: str) -> int:
     """The units of an amount of one kind. Raises InvalidRequestError."""
+    text = as_text(amount) if kind == "memory" else None
+    if text is not None and (size := size_of(text)) is not None:
+        amount = size
     number = as_number(amount)
     if kind == "memory" and number is not None and MAX_AMOUNT < number < float("inf"):
         raise InvalidRequestError(

@@ -15,6 +15,7 @@ from schedulemesh.domain.resources import NOTHING
 from schedulemesh.engine.admission import queue
 from schedulemesh.engine.admission.decide import submit
 from schedulemesh.engine.admission.pending import hand_on
+from schedulemesh.engine.explanation.estimate import start_if_queued
 from schedulemesh.engine.explanation.task import explain
 from schedulemesh.engine.explanation.waiting import ExplainedReasons, WaitCauses
 from schedulemesh.engine.lifecycle import agents as lifecycle
@@ -238,7 +239,10 @@ def _submit(tx: Transaction, stimulus: s.TaskSubmitted) -> RequestOutcome:
         stimulus = msgspec.structs.replace(stimulus, task=task)
     if stimulus.queue and not stimulus.dry_run:
         return queue.join(tx, stimulus)
-    return submit(tx, stimulus)
+    outcome = submit(tx, stimulus)
+    if stimulus.dry_run and isinstance(outcome, Refused):
+        return msgspec.structs.replace(outcome, earliest_start=start_if_queued(tx, stimulus))
+    return outcome
 
 
 def _ensure_pool(tx: Transaction, stimulus: s.PoolRequested) -> RequestOutcome:

@@ -40,6 +40,8 @@ def refused(outcome: Refused) -> Plain:
         answer["turned_away"] = counts(outcome.turned_away)
     if outcome.sufficient_priority is not None:
         answer["sufficient_priority"] = outcome.sufficient_priority
+    if outcome.earliest_start is not None:
+        answer["earliest_start"] = outcome.earliest_start
     if outcome.hint:
         answer["hint"] = outcome.hint
     if outcome.detail:

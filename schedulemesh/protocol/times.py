@@ -11,7 +11,8 @@ from schedulemesh.domain.numbers import LATEST_S, parse_number
 from schedulemesh.errors import InvalidRequestError, shown
 
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
-_SPAN = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*([smhdw])")
+_PART = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*([smhdw])")
+_SPAN = re.compile(rf"(?:{_PART.pattern}\s*){{1,5}}")
 
 
 def parse_time(given: object, what: str, now: float | None = None) -> float | None:
@@ -38,8 +39,9 @@ def parse_time(given: object, what: str, now: float | None = None) -> float | No
 
 
 def span_of(text: str) -> float | None:
-    """The seconds of a duration as people write it: ``90s``, ``30m``, ``12h``, ``7d``, ``2w``; None: it is
-    none.
+    """The seconds of a duration as people write it and tables show it: ``90s``, ``30m``, ``1h30m``, ``7d``,
+    ``2w``; None: it is none.
     """
-    found = _SPAN.fullmatch(text.strip())
-    return None if found is None else float(found[1]) * _UNITS_S[found[2]]
+    if _SPAN.fullmatch(text.strip()) is None:
+        return None
+    return sum(float(amount) * _UNITS_S[unit] for amount, unit in _PART.findall(text))

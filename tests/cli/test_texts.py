@@ -27,7 +27,7 @@ def test_durations_are_short(seconds, text):
 
 def test_amounts_are_written_without_idle_digits():
     given = {"cpu": 1.0, "memory": 10_485_760.0, "custom": {"加速器": 0.5}}
-    assert amounts(given) == "cpu 1, memory 10485760, 加速器 0.5"
+    assert amounts(given) == "cpu 1, memory 10240 GB, 加速器 0.5"
     assert amounts({}) == amounts(None) == "-"
 
 

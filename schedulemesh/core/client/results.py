@@ -121,6 +121,8 @@ class Result(TypedDict, total=False):
     turned_away: dict[str, int]
     #: Of a refusal: the lowest priority with which it would have been accepted, where there is one.
     sufficient_priority: float
+    #: Of a refused dry run: when it could start at the earliest if it waited, in seconds since 1970.
+    earliest_start: float | None
     #: Of a start that failed: victims that run again, those that wait in the queue, and those that ended.
     restarted: list[str]
     requeued: list[str]

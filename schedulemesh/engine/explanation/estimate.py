@@ -17,15 +17,19 @@ from schedulemesh.domain.resources import NOTHING, UNIT, Resources
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.domain.task_kinds import TaskKind
 from schedulemesh.engine.admission.admit import Request
+from schedulemesh.engine.admission.decide import understand
 from schedulemesh.engine.admission.delays import counts_estimates
 from schedulemesh.engine.admission.ends import Ends, estimate_of
 from schedulemesh.engine.admission.needs import is_ruled_out, need_of
 from schedulemesh.engine.admission.projection import Projection, classes_by_pool, quota_free_at
 from schedulemesh.engine.messages.explanation import DurationEstimate
+from schedulemesh.engine.messages.outcomes import Refused
+from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.state.estimates import Estimate
 from schedulemesh.engine.state.lending import could_ever_borrow
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.queue import QueuedTask
+from schedulemesh.engine.transaction import Transaction
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -57,6 +61,22 @@ def earliest_start(state: MeshState, task: QueuedTask, request: Request, now: fl
     if start.at is None:
         return start
     return msgspec.structs.replace(start, at=max(start.at, now, task.not_before))
+
+
+def start_if_queued(tx: Transaction, submission: TaskSubmitted) -> float | None:
+    """When a task that is not submitted yet could start at the earliest, if it joined the queue now; None:
+    that is not known, or it could not start.
+    """
+    request = understand(tx, submission)
+    if isinstance(request, Refused) or submission.task is None:
+        return None
+    agent = msgspec.structs.replace(submission.agent, pool_name=request.pool_name)
+    task = QueuedTask(
+        submission=msgspec.structs.replace(submission, agent=agent),
+        queued_at=tx.now,
+        number=tx.state.queue.next_number,
+    )
+    return earliest_start(tx.state, task, request, tx.now).at
 
 
 def duration_of(state: MeshState, spec: TaskSpec, need: Resources) -> DurationEstimate | None:
@@ -120,7 +140,8 @@ def _asked_before(state: MeshState, task: QueuedTask) -> Resources:
     """What all tasks that come before it in its pool ask for, without those that the pool cannot hold."""
     queue, asked = state.queue, NOTHING
     entry = queue.entry(task)
-    for queue_class in queue.pools[task.pool_name].classes.values():
+    pool = queue.pools.get(task.pool_name)
+    for queue_class in () if pool is None else pool.classes.values():
         count, first = queue_class.entries.bisect_left(entry), queue.by_id[queue_class.first[-1]]
         if count and not is_ruled_out(state, first):
             asked = asked + need_of(state, first).times(count)

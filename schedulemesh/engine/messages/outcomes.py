@@ -103,6 +103,8 @@ class Refused(Outcome, tag="refused", frozen=True, kw_only=True):
     turned_away: dict[Reason, int] = {}
     #: The lowest priority with which it would have been accepted; None: there is none, or it is unknown.
     sufficient_priority: float | None = None
+    #: Of a dry run: when it could start at the earliest if it waited, in seconds since 1970; None: not known.
+    earliest_start: float | None = None
     #: What the caller can do; empty: the error says it, or nothing helps.
     hint: str = ""
     #: The traceback of what user code raised; empty: it raised nothing.

@@ -1,0 +1,268 @@
+"""The options of ``submit``, which also come from a file, and from directives in the head of a script."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from schedulemesh.errors import InvalidRequestError, shown
+
+#: The error of a command line that is wrong: of click or, in later versions of typer, of its own copy.
+_UsageError: Any = typer.BadParameter.__base__
+#: How a directive begins.
+_MARK = "#SM"
+#: Bytes of a script that are looked at for directives, and how many words of the command may be the script.
+_HEAD, _SCRIPT_WORDS = 65_536, 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobOptions:
+    """What a job asks for, and how it runs."""
+
+    pool: Annotated[str | None, typer.Option(help="The pool that it runs in.")] = None
+    task_id: Annotated[str | None, typer.Option("--id", help="Its id; else one is made.")] = None
+    cpus: Annotated[
+        float | None,
+        typer.Option(min=0, help="CPUs for what it starts in Ray; else one for each of its GPUs."),
+    ] = None
+    gpus: Annotated[float, typer.Option(min=0, help="GPUs for what it starts in Ray.")] = 0.0
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE", help="Memory for what it starts: 512MB, 64GB, or a number of MB."
+        ),
+    ] = None
+    resource: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=AMOUNT", help="A custom resource. Repeatable."),
+    ] = None
+    bundle: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=AMOUNT,…",
+            help="A part of the claim, on one node, such as cpu=8,gpu=4. Repeatable.",
+        ),
+    ] = None
+    strategy: Annotated[
+        str | None,
+        typer.Option(
+            help="How its parts are placed: PACK, SPREAD, STRICT_PACK or STRICT_SPREAD. "
+            "Without --bundle there is a part for each GPU, else for each CPU."
+        ),
+    ] = None
+    priority: Annotated[float, typer.Option(help="Its priority.")] = 5.0
+    label: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--label",
+            "-l",
+            metavar="LABEL=VALUE",
+            help="A label, by which rules rank it. Repeatable.",
+        ),
+    ] = None
+    time: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help="How long it will run: 90s, 30m, 2h, 1d. With it others need not wait in vain.",
+        ),
+    ] = None
+    working_dir: Annotated[
+        str | None,
+        typer.Option(help="A folder of this machine that it runs in, up to 16 MB packed."),
+    ] = None
+    env: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A variable of its environment. Repeatable."),
+    ] = None
+    runtime_env: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|YAML", help="Ray's runtime environment: a YAML or JSON file, or its text."
+        ),
+    ] = None
+    checkpoint_dir: Annotated[
+        str | None, typer.Option(help="A folder on all nodes that every attempt finds again.")
+    ] = None
+    driver_cpus: Annotated[
+        float | None, typer.Option(min=0, help="CPUs of its claim that the driver itself holds.")
+    ] = None
+    driver_gpus: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="GPUs of its claim that the driver itself holds; else all, until it connects to Ray.",
+        ),
+    ] = None
+    start_limit: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PHASE=DURATION",
+            help="How long environment, load or constructor may take, such as load=5m. Repeatable.",
+        ),
+    ] = None
+    grace: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION", help="From the notice of an eviction to its end: 90s, 2m."
+        ),
+    ] = None
+    over_claim: Annotated[
+        str | None,
+        typer.Option(
+            help="warn or end: where it holds more in Ray than it claims; else the policy's."
+        ),
+    ] = None
+    keep_actor: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAMESPACE/NAME", help="A detached actor that stays when it ends. Repeatable."
+        ),
+    ] = None
+    owner: Annotated[
+        str | None, typer.Option(help="To whom it belongs; else the user of this process.")
+    ] = None
+    retries: Annotated[int, typer.Option(min=0, help="How often it is started again.")] = 0
+    on_oom: Annotated[
+        str | None,
+        typer.Option(
+            help="retry, grow (with twice the memory) or fail: where it is killed by a shortage of memory."
+        ),
+    ] = None
+    oom_max_memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="The most memory that grow gives it.")
+    ] = None
+    on_preempted: Annotated[
+        str, typer.Option(help="requeue or drop: what becomes of it when it is evicted.")
+    ] = "requeue"
+    detached: Annotated[
+        bool,
+        typer.Option("--detached", help="Not a child of the task that this process belongs to."),
+    ] = False
+
+
+def completed(
+    context: typer.Context, options: JobOptions, command: list[str], file: str | None
+) -> tuple[JobOptions, list[str]]:
+    """The options and the command with what a file and then the head of the script say; the command line
+    itself overrides both. Raises InvalidRequestError.
+    """
+    if file is not None:
+        words, from_file = _of_file(file)
+        options, command = _under(context, options, words, file), command or from_file
+    for script, words in _directives(command):
+        options = _under(context, options, words, script)
+    if not command:
+        raise InvalidRequestError(
+            "there is no command; give it after `--`, or as `command` in the file of -f"
+        )
+    if options.pool is None:
+        raise InvalidRequestError("name the pool that it runs in: --pool NAME")
+    return options, command
+
+
+def _under(context: typer.Context, options: JobOptions, words: list[str], where: str) -> JobOptions:
+    """The options with those of these words beneath them: one that was given stays, several are joined."""
+    try:
+        with context.command.make_context("submit", [*words]) as beneath:
+            given = {
+                name: value for name, value in beneath.params.items() if _is_given(beneath, name)
+            }
+    except _UsageError as error:
+        raise InvalidRequestError(f"{where}: {error.format_message()}") from None
+    names = {field.name for field in fields(JobOptions)}
+    if unknown := given.keys() - names:
+        raise InvalidRequestError(
+            f"{where} has {', '.join(sorted(unknown))}, which only the command line takes"
+        )
+    for name, value in given.items():
+        present = getattr(options, name)
+        if isinstance(value, (list, tuple)):
+            given[name] = [*value, *(present or ())]
+        elif _is_given(context, name):
+            given[name] = present
+    return replace(options, **given)
+
+
+def _is_given(context: Any, name: str) -> bool:
+    """Whether a parameter is on the command line of a context."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _of_file(path: str) -> tuple[list[str], list[str]]:
+    """The options in a YAML file as words, and its command. Raises InvalidRequestError."""
+    import yaml
+
+    try:
+        found = yaml.safe_load(Path(path).read_text("utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise InvalidRequestError(f"{path} cannot be read as YAML: {error}") from None
+    if not isinstance(found, dict):
+        raise InvalidRequestError(
+            f"{path} has {shown(found)}; a job is written as the options of submit, such as pool: research, "
+            "and its command"
+        )
+    command = found.pop("command", None) or []
+    if isinstance(command, str):
+        command = shlex.split(command)
+    if not isinstance(command, list):
+        raise InvalidRequestError(
+            f"{path} has the command {shown(command)}; it is a text or a list"
+        )
+    return list(_words(path, found)), [str(word) for word in command]
+
+
+def _words(path: str, found: Mapping[Any, Any]) -> Iterator[str]:
+    """The words of the command line that the fields of a file stand for."""
+    for key, value in found.items():
+        option = f"--{str(key).replace('_', '-')}"
+        if value is True:
+            yield option
+        elif value is not False and value is not None:
+            for one in _values(value):
+                if isinstance(one, (dict, list)):
+                    raise InvalidRequestError(f"{path} has {key}: {shown(value)}, which is nested")
+                yield f"{option}={one}"
+
+
+def _values(value: Any) -> Iterable[Any]:
+    """Each value of an option, those of a dict as NAME=VALUE."""
+    if isinstance(value, dict):
+        return [f"{name}={one}" for name, one in value.items()]
+    return value if isinstance(value, list) else [value]
+
+
+def _directives(command: list[str]) -> Iterator[tuple[str, list[str]]]:
+    """The script that a command runs, with the options in the comments at its beginning, as sbatch reads
+    them: up to its first line that is no comment.
+    """
+    for word in command[:_SCRIPT_WORDS]:
+        try:
+            if not Path(word).is_file():
+                continue
+            with Path(word).open("rb") as script:
+                head = script.read(_HEAD).decode("utf-8")
+        except (OSError, ValueError):
+            continue
+        words: list[str] = []
+        for line in head.splitlines():
+            if line.strip() and not line.startswith("#"):
+                break
+            mark, _, options = line.partition(" ")
+            if mark == _MARK:
+                words += _split(word, options)
+        if words:
+            yield word, words
+
+
+def _split(script: str, options: str) -> list[str]:
+    try:
+        return shlex.split(options, comments=True)
+    except ValueError as error:
+        raise InvalidRequestError(f"{script} has {_MARK} {options}: {error}") from None
