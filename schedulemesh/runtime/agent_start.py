@@ -83,10 +83,7 @@ class AgentStart(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def environment(self) -> Mapping[str, object]:
         """The runtime environment in its Ray options."""
-        environment: Mapping[str, object] = json.loads(self.order.agent.options).get(
-            "runtime_env", {}
-        )
-        return environment
+        return environment_of(self.order.agent)
 
     @property
     def limits(self) -> dict[str, float]:
@@ -333,6 +330,12 @@ async def _too_late(
     else:
         was = "Ray was still starting its process; look at its ray_options"
     return NoReport(error=f"{late}: {was}", reason=Reason.AGENT_START_TIMEOUT)
+
+
+def environment_of(agent: AgentSpec) -> Mapping[str, object]:
+    """The runtime environment in an agent's Ray options; empty: there is none, or it is none."""
+    environment = json.loads(agent.options).get("runtime_env")
+    return environment if isinstance(environment, dict) else {}
 
 
 def environment_limit(environment: Mapping[str, object]) -> float:

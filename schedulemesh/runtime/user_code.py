@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
 
@@ -11,7 +10,7 @@ from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.protocol.agents import Handled, MessageError, line_and_traceback, unpack
-from schedulemesh.runtime.agent_start import SET_AT_ONCE, environment_limit
+from schedulemesh.runtime.agent_start import SET_AT_ONCE, environment_limit, environment_of
 from schedulemesh.runtime.backend import Backend, BackendError, BackendTimeoutError
 from schedulemesh.runtime.blob_cache import BlobCache
 from schedulemesh.runtime.reactor import Reactor
@@ -51,11 +50,11 @@ class UserCode:
 
     async def probe(self, class_key: str, shipped: bytes, agent: AgentSpec) -> Refused | None:
         """Load the class in a worker of its own before anything is evicted for it; a refusal: it fails."""
-        env = json.loads(agent.options).get("runtime_env")
+        env = environment_of(agent)
         timeout_s = self._reactor.state.policy.start_timeout
         if agent.start_limits is not None:
             timeout_s = agent.start_limits.load or timeout_s
-        if env and env.keys() - SET_AT_ONCE:
+        if env.keys() - SET_AT_ONCE:
             own = None if agent.start_limits is None else agent.start_limits.environment
             timeout_s += own or environment_limit(env)
         try:

@@ -169,6 +169,32 @@ def test_a_command_that_cannot_be_started_fails_as_in_a_shell(make, command, cod
     assert failed.value.exit_code == code
 
 
+MEANWHILE = "processes on this node meanwhile because memory was short)"
+
+
+@pytest.mark.parametrize(
+    ("code", "killed", "how"),
+    [
+        (-9, 0, "the driver ended with SIGKILL"),
+        (-9, 2, f"the driver ended with SIGKILL (the kernel killed 2 {MEANWHILE}"),
+        (-15, 2, "the driver ended with SIGTERM"),
+        (1, 2, "the driver ended with exit code 1"),
+    ],
+)
+def test_a_driver_that_was_killed_is_told_with_what_the_kernel_killed(code, killed, how):
+    assert job_runner._failure(code, "", killed) == how
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("pgfault 7\noom_kill 3\n", 3), ("pgfault 7\n", 0), ("", 0)]
+)
+def test_the_kernel_says_how_many_processes_it_has_killed(tmp_path, text, count):
+    file = tmp_path / "vmstat"
+    file.write_text(text)
+    assert job_runner.oom_kills(file) == count
+    assert job_runner.oom_kills(tmp_path / "none") == 0
+
+
 def test_the_failure_of_a_command_that_is_too_long_says_so_briefly(make):
     with pytest.raises(JobFailedError, match="Argument list too long") as failed:
         make("", entrypoint=("echo", "y" * 200_000)).run_driver()

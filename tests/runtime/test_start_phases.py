@@ -68,6 +68,8 @@ async def refused(asked):
         (PIP, None, 600),
         (VARIABLES, None, 120),
         ("{}", None, 120),
+        (json.dumps({"runtime_env": None}), None, 120),
+        (json.dumps({"runtime_env": 7}), None, 120),
         (PIP, StartLimits(environment=300.0), 300),
         (
             json.dumps({"runtime_env": {"pip": [], "config": {"setup_timeout_seconds": 90}}}),

@@ -98,6 +98,8 @@ class JobRunner:
         self._deadline: float | None = None
         #: Whether the driver was, or is to be, terminated.
         self._stopped = False
+        #: How many processes the kernel killed on this node while the driver ran, because memory was short.
+        self._oom_kills = 0
         self._devices = JobDevices(job, command, node_id())
 
     def run_driver(self) -> dict[str, Any]:
@@ -170,6 +172,7 @@ class JobRunner:
         with self._lock:
             if self._stopped:
                 return -signal.SIGTERM
+            oom_kills_before = oom_kills()
             driver = self._driver = self._started()
         assert driver.stdout is not None  # noqa: S101  # it was asked for
         output = _Output(driver.stdout, log)
@@ -181,6 +184,7 @@ class JobRunner:
             daemon=True,
         ).start()
         code = driver.wait()
+        self._oom_kills = oom_kills() - oom_kills_before
         output.wait()
         return code
 
@@ -247,7 +251,8 @@ class JobRunner:
             if channel is not None:
                 channel.note_cancelled(self._job.task_id)
         elif code:
-            raise JobFailedError(_failure(code, last_line), self._job.task_id, exit_code=code)
+            failure = _failure(code, last_line, self._oom_kills)
+            raise JobFailedError(failure, self._job.task_id, exit_code=code)
         return {
             "exit_code": code,
             "attempt": self._job.attempt,
@@ -416,11 +421,29 @@ def _readable(source: IO[bytes], *, wait: bool) -> bool:
     return bool(look.poll(None if wait else 0))
 
 
-def _failure(code: int, last_line: str) -> str:
+def oom_kills(vmstat: Path = Path("/proc/vmstat")) -> int:
+    """How many processes the kernel has killed on this node because memory was short; 0: also where it does
+    not say so.
+    """
+    try:
+        lines = vmstat.read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    counts = (line.partition(" ")[2] for line in lines if line.startswith("oom_kill "))
+    return int(next(counts, "0"))
+
+
+def _failure(code: int, last_line: str, killed: int = 0) -> str:
+    """How a driver failed. ``killed``: how many processes the kernel killed there for its memory."""
     how = f"exit code {code}"
     if code < 0:
         try:
             how = signal.Signals(-code).name
+            if code == -signal.SIGKILL and killed > 0:
+                how += (
+                    f" (the kernel killed {killed} processes on this node meanwhile because memory "
+                    "was short)"
+                )
         except ValueError:
             how = f"signal {-code}"
     said = f"; the last line of its log: {last_line}" if last_line else ""
