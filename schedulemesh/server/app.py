@@ -23,7 +23,7 @@ from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.request_ids import keyed, new_request_id
 from schedulemesh.errors import InvalidRequestError, SchedulerUnavailableError
 from schedulemesh.metrics.exposition import CONTENT_TYPE
-from schedulemesh.protocol.answers import encode_answer
+from schedulemesh.protocol.answers import AnyAnswer, encode_answer
 from schedulemesh.protocol.audit_requests import MAX_LISTED, QueryAudit
 from schedulemesh.protocol.callers import Caller
 from schedulemesh.protocol.credentials import hash_of, is_nonce, new_secret
@@ -33,7 +33,8 @@ from schedulemesh.protocol.metric_requests import GetMetrics
 from schedulemesh.protocol.pages import ListPage
 from schedulemesh.protocol.queue_requests import ChangeQueuePolicy
 from schedulemesh.protocol.requests import CHANGES as RECORDED
-from schedulemesh.protocol.requests import AnyRequest, ChangePolicy, decode_request
+from schedulemesh.protocol.requests import (AnyRequest, ChangePolicy,
+                                            decode_request)
 from schedulemesh.protocol.roles import LEAST_ROLE, allows
 from schedulemesh.protocol.token_requests import AnyTokenChange
 from schedulemesh.server.answers import plain, rows_of
@@ -41,26 +42,20 @@ from schedulemesh.server.change import Change, Given
 from schedulemesh.server.changes import CHANGES
 from schedulemesh.server.connections import Connections
 from schedulemesh.server.event_feed import EventFeed
-from schedulemesh.server.event_streams import (
-    MAX_STREAMS,
-    MAX_STREAMS_OF_TOKEN,
-    EventStream,
-    Wanted,
-)
+from schedulemesh.server.event_streams import (MAX_STREAMS,
+                                               MAX_STREAMS_OF_TOKEN,
+                                               EventStream, Wanted)
 from schedulemesh.server.gateway import Gateway
 from schedulemesh.server.guard import Guard, Tokens, address_of, secret_in
-from schedulemesh.server.history import QUESTIONS, STREAM_PARAMETERS, STREAM_PATH, Question
-from schedulemesh.server.listings import Page, Row, page_answer, page_of, page_query
+from schedulemesh.server.history import (QUESTIONS, STREAM_PARAMETERS,
+                                         STREAM_PATH, Question)
+from schedulemesh.server.listings import (Page, Row, page_answer, page_of,
+                                          page_query)
 from schedulemesh.server.openapi import document
 from schedulemesh.server.parameters import read_parameters
-from schedulemesh.server.problems import (
-    Problem,
-    answer_failure,
-    answer_problem,
-    answer_unknown,
-    json_response,
-    unavailable,
-)
+from schedulemesh.server.problems import (Problem, answer_failure,
+                                          answer_problem, answer_unknown,
+                                          json_response, unavailable)
 from schedulemesh.server.reads import LISTINGS, SINGLES, Listing, Single
 from schedulemesh.server.shared_reads import SharedReads
 from schedulemesh.server.task_reads import TASK_READS, TaskRead
@@ -308,7 +303,8 @@ class _Calls:
                 _allowed(request, change.asks)
                 raise
             # What the role does not allow is refused by the supervisor, which records it.
-            told = plain(await self._gateway.ask(asked, caller))
+            answered = await self._gateway.ask(asked, caller)
+            told = _told_once(answered) if change.reveals else plain(answered)
             if change.asks in TOKEN_CHANGES:
                 self._tokens.outdated()
             return json_response({**told, "token": secret} if change.reveals else told)
@@ -339,8 +335,25 @@ class _Calls:
             owner=caller.token.owner,
             packed_runner=self._gateway.packed_runner,
             secret_hash=hash_of(secret),
-            request_id=new_request_id() if change.reveals else _request_id(request, body),
+            # No secret is kept for a repetition, so each request for one has a content of its own.
+            request_id=_request_id(request, hash_of(secret) if change.reveals else body),
         )
+
+
+def _told_once(answer: AnyAnswer) -> dict[str, Any]:
+    """An answer that has a secret beside it: a repetition is refused, because the secret was not kept."""
+    try:
+        return plain(answer)
+    except Problem as problem:
+        if problem.body["reason"] != Reason.REQUEST_ID_REUSED.value:
+            raise
+        raise Problem(
+            problem.status,
+            Reason.REQUEST_ID_REUSED.value,
+            "a request was made with this key before, and only its answer had the secret; see GET /tokens "
+            "whether the token was issued, and give it another secret with POST /tokens/NAME/rotate and "
+            "another key",
+        ) from None
 
 
 def _by(caller: Caller, request: AnyRequest) -> AnyRequest:

@@ -204,6 +204,27 @@ def test_a_name_is_given_once_and_rotation_replaces_the_secret(api):
         assert new.delete("/api/v1/agents/a").status_code == 403
 
 
+def test_a_repeated_request_for_a_secret_issues_nothing_and_is_refused(api):
+    key = {"idempotency-key": "once"}
+    body = {"name": "ada", "role": "viewer"}
+    made = api.client.post("/api/v1/tokens", json=body, headers=key)
+    assert made.status_code == 200
+    for changed in ({}, {"name": "eve"}):
+        again = api.client.post("/api/v1/tokens", json={**body, **changed}, headers=key)
+        assert (again.status_code, again.json()["reason"]) == (409, "request_id_reused")
+        assert "token" not in again.json()
+        assert "rotate" in again.json()["error"]
+    assert "eve" not in {token["name"] for token in api.get("/tokens")["items"]}
+    # The secret of the first answer stays, and the key of one call is none of another.
+    with api.client_with(made.json()["token"]) as ada:
+        assert ada.get("/api/v1/pools").status_code == 200
+        rotated = api.client.post("/api/v1/tokens/ada/rotate", json={}, headers=key)
+        assert rotated.status_code == 200
+        assert api.client.post("/api/v1/tokens/ada/rotate", json={}, headers=key).status_code == 409
+    with api.client_with(rotated.json()["token"]) as ada:
+        assert ada.get("/api/v1/pools").status_code == 200
+
+
 def test_a_revoked_token_is_refused_at_once_and_the_last_operator_stays(api):
     with issue(api, "v", "viewer") as client:
         assert client.get("/api/v1/status").status_code == 200
