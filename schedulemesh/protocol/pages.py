@@ -18,7 +18,7 @@ from schedulemesh.protocol.request_base import MAX_NAMES, Request
 #: The most rows of a page.
 MAX_LIMIT = 1_000
 #: The listings of which the supervisor makes the rows of one page only.
-PAGED = ("tasks", "queue")
+PAGED = ("tasks", "queue", "agents", "jobs", "preemptions", "saved_states")
 
 Scalar = str | float | bool | None
 Item = TypeVar("Item")
@@ -43,7 +43,7 @@ class PageQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListPage(Request, tag="list_page", frozen=True, kw_only=True):
-    """List one page of the tasks, or of those that wait in the queue."""
+    """List one page of the tasks, of those that wait in the queue, or of another of ``PAGED``."""
 
     #: One of ``PAGED``.
     listing: str

@@ -408,14 +408,11 @@ class GetAbout(Request, tag="get_about", frozen=True, kw_only=True):
 
 #: Queries that are answered from the engine's state alone.
 AnyStateQuery = Union[
-    ListAgents,
     ListPools,
     ListCohorts,
-    ListSavedStates,
     ListOrphans,
     GetPolicy,
     GetPreemptionStats,
-    ListPreemptions,
     GetDrainStatus,
     GetStats,
 ]
@@ -453,6 +450,9 @@ AnyChange = Union[
 #: Requests that do not change the state.
 AnyQuery = Union[
     AnyStateQuery,
+    ListAgents,
+    ListSavedStates,
+    ListPreemptions,
     EvaluatePreemption,
     ExplainTask,
     WaitTasks,

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from schedulemesh.domain.agent import RUN_DRIVER, AgentSpec
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import sum_of
 from schedulemesh.domain.task import Attempts, EndState, TaskSpec, task_row
 from schedulemesh.engine.engine import Engine
+from schedulemesh.engine.explanation.waiting import WaitCauses
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.past import EndedTask
+from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.protocol.answers import JobLog, Listed, Refusal
 from schedulemesh.protocol.job_logs import JobKey, LogPiece, ReadJobLog
 from schedulemesh.runtime.backend import BackendError
 from schedulemesh.runtime.job_claims import ClaimOfJob, claims_of, jobs_of
+from schedulemesh.runtime.portions import rows_in_portions
 from schedulemesh.runtime.queries import task_status
 from schedulemesh.runtime.running import Running, Service
 
@@ -38,7 +44,9 @@ class JobService(Service):
         Ray, as far as Ray can be asked now.
         """
         reactor = self._reactor
-        rows = await reactor.read(lambda: job_rows(reactor.state, reactor.engine, reactor.now()))
+        rows = await rows_in_portions(
+            reactor, lambda: _row_makers(reactor.state, reactor.engine, reactor.now())
+        )
         claims = await self._claims()
         for row in rows:
             claim = claims.get(str(row.get("agent_name")))
@@ -119,9 +127,10 @@ class JobService(Service):
         )
 
 
-def job_rows(state: MeshState, engine: Engine, now: float) -> list[dict[str, object]]:
-    """Every job that runs or waits, then those that have ended lately."""
-    rows: list[dict[str, object]] = []
+def _row_makers(
+    state: MeshState, engine: Engine, now: float
+) -> Iterator[Callable[[], dict[str, object] | None]]:
+    """What makes the row of every job that runs or waits, then of those that have ended lately."""
     causes = engine.wait_causes(now)
     for task in state.running.by_id.values():
         agent = state.agents.get(task.agent_name)
@@ -131,20 +140,31 @@ def job_rows(state: MeshState, engine: Engine, now: float) -> list[dict[str, obj
                 "started_at": task.started_at,
                 "running_time": max(0.0, now - task.started_at) if task.started_at else 0.0,
             }
-            rows.append(_row(state, task.spec, agent.spec, task.attempts, **started))
+            yield partial(_row, state, task.spec, agent.spec, task.attempts, **started)
     for waiting in state.queue.by_id.values():
         if waiting.submission.agent.job is not None:
-            waited = {"waiting_time": max(0.0, now - waiting.queued_at)}
-            status = task_status(state, waiting.task_id, causes)
-            row = _row(state, waiting.spec, waiting.submission.agent, waiting.attempts, **waited)
-            rows.append({**row, **status})
+            yield partial(_waiting_row, state, waiting, causes, now)
     for ended in state.ended.values():
         if ended.spec.run == RUN_DRIVER:
-            row = _row(state, ended.spec, None, ended.attempts)
-            # An end that is a failure is counted among the failures.
-            failed = ended.state in (EndState.FAILED, EndState.LOST)
-            rows.append({**row, "attempt": ended_attempt(ended.attempts, failed=failed)})
-    return rows
+            yield partial(_ended_row, state, ended)
+
+
+def _waiting_row(
+    state: MeshState, waiting: QueuedTask, causes: WaitCauses, now: float
+) -> dict[str, object] | None:
+    """The row of a job that waits; None: it waits no more."""
+    if state.queue.by_id.get(waiting.task_id) is not waiting:
+        return None
+    waited = {"waiting_time": max(0.0, now - waiting.queued_at)}
+    row = _row(state, waiting.spec, waiting.submission.agent, waiting.attempts, **waited)
+    return {**row, **task_status(state, waiting.task_id, causes)}
+
+
+def _ended_row(state: MeshState, ended: EndedTask) -> dict[str, object]:
+    row = _row(state, ended.spec, None, ended.attempts)
+    # An end that is a failure is counted among the failures.
+    failed = ended.state in (EndState.FAILED, EndState.LOST)
+    return {**row, "attempt": ended_attempt(ended.attempts, failed=failed)}
 
 
 def ended_attempt(attempts: Attempts, *, failed: bool) -> int:

@@ -9,10 +9,10 @@ from schedulemesh.engine.state.evictions import EvictionRecord, Evictor
 from schedulemesh.protocol.requests import ListPreemptions
 
 
-def selected(records: Iterable[EvictionRecord], query: ListPreemptions) -> list[dict[str, object]]:
+def selected(records: Iterable[EvictionRecord], query: ListPreemptions) -> list[EvictionRecord]:
     """The last records that a query asks for, oldest first."""
     found = [record for record in records if _concerns(record, query)]
-    return [preemption_row(record) for record in found[max(0, len(found) - query.limit) :]]
+    return found[max(0, len(found) - query.limit) :]
 
 
 def preemption_row(record: EvictionRecord) -> dict[str, object]:

@@ -12,7 +12,6 @@ from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.resources import sum_of
 from schedulemesh.domain.task import Attempts, TaskSpec, task_row
-from schedulemesh.engine.explain import pool_not_found
 from schedulemesh.engine.explanation.waiting import WaitCauses
 from schedulemesh.engine.lifecycle.drain import agents_of
 from schedulemesh.engine.state.agents import Agent, kind_of
@@ -21,14 +20,15 @@ from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.engine.state.tasks import RunningTask
 from schedulemesh.protocol import requests
-from schedulemesh.protocol.answers import Details, Listed, QueueRow, Refusal, WithHandles
+from schedulemesh.protocol.answers import Details, Listed, QueueRow
 from schedulemesh.protocol.credentials import without_token
 from schedulemesh.protocol.drain_requests import GetDrainStatus
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.agent_usage import public_usage
-from schedulemesh.runtime.gangs import every_process, processes_of
+from schedulemesh.runtime.backend import Handle
+from schedulemesh.runtime.gangs import processes_of
 from schedulemesh.runtime.pg_manager import Groups
-from schedulemesh.runtime.preemption_rows import preemption_row, selected
+from schedulemesh.runtime.preemption_rows import preemption_row
 
 #: The number of preemptions listed by get_preemption_stats.
 RECENT = 100
@@ -122,25 +122,19 @@ class View:
         self._groups = groups
         self._now = now
 
-    def answer(self, query: requests.AnyStateQuery) -> Listed | Details | WithHandles | Refusal:
+    def answer(self, query: requests.AnyStateQuery) -> Listed | Details:
         """Answer a query."""
         match query:
-            case requests.ListAgents():
-                return self.agents(query.pool_name)
             case requests.ListPools():
                 return Listed(rows=self.pools())
             case requests.ListCohorts():
                 return Listed(rows=self.cohorts())
-            case requests.ListSavedStates():
-                return Listed(rows=self.saved_states())
             case requests.ListOrphans():
                 return Listed(rows=self.orphans())
             case requests.GetPolicy():
                 return Details(facts={"policy": self.policy(), "changes": self.policy_changes()})
             case requests.GetPreemptionStats():
                 return Details(facts=self.preemption_stats())
-            case requests.ListPreemptions():
-                return Listed(rows=self.preemptions(query))
             case GetDrainStatus():
                 return Listed(rows=self.drains())
             case requests.GetStats():
@@ -148,18 +142,16 @@ class View:
             case _:
                 assert_never(query)
 
-    def agents(self, pool_name: str | None = None) -> WithHandles | Refusal:
-        """Each agent of the pool (None: of all), with its Ray handle; of a gang with those of all members."""
-        if pool_name is not None and pool_name not in self._state.ledger.accounts:
-            return Refusal(refused=pool_not_found(self._state, pool_name))
-        found = [a for a in self._state.agents.values() if pool_name in (None, a.spec.pool_name)]
-        return WithHandles(
-            answer=Listed(rows=[self._agent(agent) for agent in found]),
-            handles=[
-                self._agents.handle(process.spec.name, process.incarnation)
-                for process in every_process(self._state, found)
-            ],
-        )
+    def agents(self, pool_name: str | None = None) -> list[Agent]:
+        """Each agent of the pool; None: of all."""
+        return [a for a in self._state.agents.values() if pool_name in (None, a.spec.pool_name)]
+
+    def handles(self, agent: Agent) -> list[Handle | None]:
+        """The Ray handle of an agent; of a gang those of all members."""
+        return [
+            self._agents.handle(process.spec.name, process.incarnation)
+            for process in processes_of(self._state, agent)
+        ]
 
     def pools(self) -> list[dict[str, object]]:
         """Each pool with its quota: total, free, reserved, used, lent, borrowed; and with whom it shares."""
@@ -272,8 +264,10 @@ class View:
         kind = "placement group"
         return actors + [{"name": name, "namespace": None, "kind": kind} for name in groups]
 
-    def saved_states(self) -> list[dict[str, object]]:
-        """Every task with a stored state, and every lost task: running, preempted or lost."""
+    def saved_states(self) -> list[tuple[TaskSpec, str, bool]]:
+        """Every task with a stored state, and every lost task; what became of it, and whether its state is
+        stored.
+        """
         state = self._state
         saved: list[tuple[TaskSpec, str, bool]] = []
         saved += [(t, "lost", key is not None) for a in state.lost.values() for t, key in a.tasks]
@@ -284,11 +278,7 @@ class View:
         running = (task for task in state.running.by_id.values() if task.state_key)
         saved += [(task.spec, "running", True) for task in running]
         # The last entry of a task counts.
-        rows = {
-            spec.task_id: {**task_row(spec), "status": status, "state_saved": is_saved}
-            for spec, status, is_saved in saved
-        }
-        return list(rows.values())
+        return list({entry[0].task_id: entry for entry in saved}.values())
 
     def policy(self) -> dict[str, object]:
         """The current policy."""
@@ -323,10 +313,6 @@ class View:
             "recent_preemptions": [preemption_row(record) for record in finished[-RECENT:]],
         }
 
-    def preemptions(self, query: requests.ListPreemptions) -> list[dict[str, object]]:
-        """The preemptions that a query asks for, those in progress included, newest last."""
-        return selected(self._state.evictions.records.values(), query)
-
     def stats(self) -> dict[str, object]:
         """Preemption statistics, the pools, and the numbers of agents and nodes."""
         return {
@@ -336,7 +322,8 @@ class View:
             "nodes": len(self._state.cluster.nodes),
         }
 
-    def _agent(self, agent: Agent) -> dict[str, object]:
+    def agent(self, agent: Agent) -> dict[str, object]:
+        """An agent, with its tasks and what it uses."""
         running = self._state.running
         task_ids = list(running.on_agent(agent.spec.name))
         return {
@@ -405,6 +392,12 @@ class View:
 def _first_process(agent: Agent) -> str:
     """The process that reports for an agent; a lease, which has none, reports nothing under its own name."""
     return next(iter(agent.spec.process_names), agent.spec.name)
+
+
+def saved_state(entry: tuple[TaskSpec, str, bool]) -> dict[str, object]:
+    """One of ``View.saved_states``."""
+    spec, status, is_saved = entry
+    return {**task_row(spec), "status": status, "state_saved": is_saved}
 
 
 def queued_task(row: QueueRow) -> dict[str, object]:

@@ -13,18 +13,22 @@ from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.protocol.answers import QueueRow
 
 
-def queued(
-    state: MeshState,
-    pool_name: str,
-    causes: WaitCauses,
-    now: float,
-    first: int = 0,
-    last: int | None = None,
-) -> Iterator[QueueRow]:
-    """The tasks in a pool's queue, in their order: those after position ``first``, up to ``last``."""
-    tasks = islice(state.queue.of_pool(pool_name), first, last)
-    for position, task in enumerate(tasks, first + 1):
-        yield queue_row(state, task, position, causes, now)
+def positioned(
+    state: MeshState, pool_name: str, first: int = 0, last: int | None = None
+) -> Iterator[tuple[int, QueuedTask]]:
+    """The tasks in a pool's queue with their positions, in their order: those after position ``first``, up
+    to ``last``.
+    """
+    return enumerate(islice(state.queue.of_pool(pool_name), first, last), first + 1)
+
+
+def row_if_queued(
+    state: MeshState, task: QueuedTask, position: int, causes: WaitCauses, now: float
+) -> QueueRow | None:
+    """The same as ``queue_row``; None: the task waits no more."""
+    if state.queue.by_id.get(task.task_id) is not task:
+        return None
+    return queue_row(state, task, position, causes, now)
 
 
 def queue_row(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 
 from schedulemesh.config.queueing import changed_queue_policy
 from schedulemesh.domain.reasons import Reason
@@ -12,8 +14,9 @@ from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Done, Refused, TasksCancelled
 from schedulemesh.errors import JournalError
 from schedulemesh.protocol import queue_requests as q
-from schedulemesh.protocol.answers import Details, QueueListed, Refusal, Response
-from schedulemesh.runtime.queue_rows import queued
+from schedulemesh.protocol.answers import Details, QueueListed, QueueRow, Refusal, Response
+from schedulemesh.runtime.portions import rows_in_portions
+from schedulemesh.runtime.queue_rows import positioned, row_if_queued
 from schedulemesh.runtime.running import Service
 from schedulemesh.store.journal import InDoubtError
 
@@ -70,19 +73,24 @@ class QueueService(Service):
         """The first tasks of a pool's queue, or of each pool's."""
         name = request.pool_name
 
-        def look() -> QueueListed | Refusal:
-            state = self._reactor.state
-            if name is not None and name not in state.ledger.accounts:
-                return Refusal(refused=pool_not_found(state, name))
-            names = sorted(state.queue.pools) if name is None else [name]
-            now = self._reactor.now()
-            first = request.after
-            last = None if request.limit is None else first + request.limit
-            causes = self._reactor.engine.wait_causes(now)
-            rows = [row for one in names for row in queued(state, one, causes, now, first, last)]
-            return QueueListed(rows=rows, total=sum(map(state.queue.size, names)))
+        await self._reactor.whole()
+        if name is not None and name not in self._reactor.state.ledger.accounts:
+            return Refusal(refused=pool_not_found(self._reactor.state, name))
 
-        return await self._reactor.read(look)
+        def begin() -> list[Callable[[], QueueRow | None]]:
+            state, now, first = self._reactor.state, self._reactor.now(), request.after
+            causes = self._reactor.engine.wait_causes(now)
+            last = None if request.limit is None else first + request.limit
+            return [
+                partial(row_if_queued, state, task, position, causes, now)
+                for pool in ([name] if name is not None else sorted(state.queue.pools))
+                for position, task in positioned(state, pool, first, last)
+            ]
+
+        rows = await rows_in_portions(self._reactor, begin)
+        queue = self._reactor.state.queue
+        names = [name] if name is not None else sorted(queue.pools)
+        return QueueListed(rows=rows, total=sum(map(queue.size, names)))
 
     async def change_policy(self, request: q.ChangeQueuePolicy) -> Details | Refusal:
         """Change these fields of the queue's policy; returns the complete policy."""

@@ -82,8 +82,8 @@ class RequestService(Service):
         self._tasks = TaskService(running)
         self._external = ExternalUsageService(running)
         self._queue = QueueService(running)
-        self._pages = TaskPages(running)
         self._jobs = JobService(running)
+        self._pages = TaskPages(running, self._jobs)
         self.leases = LeaseService(running)
         self._metrics = MetricsService(running)
         self.alerts = AlertService(running, self._metrics)
@@ -230,6 +230,12 @@ class RequestService(Service):
                 return await self._queue.list(request)
             case r.ListTasks():
                 return await self._pages.all()
+            case r.ListAgents():
+                return await self._pages.agents(request)
+            case r.ListPreemptions():
+                return await self._pages.preemptions(request)
+            case r.ListSavedStates():
+                return await self._pages.saved_states()
             case ListPage():
                 return await self._pages.page(request)
             case q.GetQueuePolicy():
@@ -284,8 +290,8 @@ class RequestService(Service):
             case _:
                 return await self._viewed(request)
 
-    async def _viewed(self, query: r.AnyStateQuery) -> AnyAnswer | WithHandles:
-        def look() -> AnyAnswer | WithHandles:
+    async def _viewed(self, query: r.AnyStateQuery) -> AnyAnswer:
+        def look() -> AnyAnswer:
             view = View(self._reactor.state, self._agents, self._groups, self._reactor.now())
             return view.answer(query)
 

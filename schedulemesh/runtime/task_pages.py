@@ -1,40 +1,53 @@
-"""Pages of the running and waiting tasks: only the rows of the page are made, and all tasks are looked at in
-portions between which others are served. So a dashboard costs others little, however many tasks wait.
+"""Listings and their pages, looked at in portions between which others are served. So a dashboard costs
+others little, however many tasks wait; of tasks only the rows of the page are made.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 
 from schedulemesh.domain.task import INTERNAL, TaskSpec
+from schedulemesh.engine.explain import pool_not_found
 from schedulemesh.engine.explanation.waiting import WaitCauses
-from schedulemesh.engine.state.agents import kind_of
+from schedulemesh.engine.state.agents import Agent, kind_of
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.engine.state.tasks import RunningTask
-from schedulemesh.protocol.answers import Details, Listed
+from schedulemesh.protocol.answers import Details, Listed, Refusal, WithHandles
 from schedulemesh.protocol.pages import ListPage, PageQuery, Selected, Selection
-from schedulemesh.runtime.queries import View, queued_task
+from schedulemesh.protocol.requests import MAX_PREEMPTIONS, ListAgents, ListPreemptions
+from schedulemesh.runtime.backend import Handle
+from schedulemesh.runtime.job_service import JobService
+from schedulemesh.runtime.portions import portions, rows_in_portions
+from schedulemesh.runtime.preemption_rows import preemption_row, selected
+from schedulemesh.runtime.queries import View, queued_task, saved_state
 from schedulemesh.runtime.queue_rows import queue_row
-from schedulemesh.runtime.running import Service
+from schedulemesh.runtime.running import Running, Service
 
-#: Tasks that are looked at at once.
-_PORTION = 250
 #: The order of the queue, in which it needs not be sorted.
 _OF_QUEUE = (("pool_name", False), ("position", False), ("task_id", False))
 
 _OF_SPEC = frozenset(TaskSpec.__struct_fields__) - INTERNAL
 
 Task = RunningTask | QueuedTask
+Row = dict[str, object]
+MakeRow = Callable[[], Row]
 
 
 class TaskPages(Service):
-    """Lists pages of tasks."""
+    """Lists tasks, agents, preemptions and saved states, and pages of them and of jobs."""
+
+    def __init__(self, running: Running, jobs: JobService) -> None:
+        super().__init__(running)
+        self._jobs = jobs
 
     async def page(self, request: ListPage) -> Details:
         """The page; what it shows is durable. Raises InvalidRequestError for a cursor of another listing."""
+        if request.listing not in ("tasks", "queue"):
+            return await self._page_of_rows(request)
         reactor = self._reactor
         while True:
             await reactor.whole()
@@ -58,12 +71,63 @@ class TaskPages(Service):
             waiting = [t for name in sorted(state.queue.pools) for t in state.queue.of_pool(name)]
             tasks: list[Task] = [*state.running.by_id.values(), *waiting]
             rows: list[dict[str, object]] = []
-            for first in range(0, len(tasks), _PORTION):
-                rows += self._rows(tasks[first : first + _PORTION], of_queue=False)
+            for portion in portions(tasks):
+                rows += self._rows(portion, of_queue=False)
                 await asyncio.sleep(0)
             await reactor.flushed()
             if reactor.engine is engine:
                 return Listed(rows=rows)
+
+    async def agents(self, request: ListAgents) -> WithHandles | Refusal:
+        """Each agent of a pool, or of all, with its Ray handle; of a gang with those of all members."""
+        state, name = self._reactor.state, request.pool_name
+        if name is not None and name not in state.ledger.accounts:
+            return Refusal(refused=pool_not_found(state, name))
+        found = await self._agents_of(name)
+        handles = [handle for _, of_agent in found for handle in of_agent]
+        return WithHandles(answer=Listed(rows=[row for row, _ in found]), handles=handles)
+
+    async def _agents_of(self, pool_name: str | None) -> list[tuple[Row, list[Handle | None]]]:
+        def begin() -> list[Callable[[], tuple[Row, list[Handle | None]]]]:
+            view = self._view(self._reactor.state)
+            return [partial(_with_handles, view, agent) for agent in view.agents(pool_name)]
+
+        return await rows_in_portions(self._reactor, begin)
+
+    async def preemptions(self, request: ListPreemptions) -> Listed:
+        """The preemptions that are asked for, those in progress included, newest last."""
+
+        def begin() -> list[MakeRow]:
+            records = self._reactor.state.evictions.records.values()
+            return [partial(preemption_row, record) for record in selected(records, request)]
+
+        return Listed(rows=await rows_in_portions(self._reactor, begin))
+
+    async def saved_states(self) -> Listed:
+        """Every task with a stored state, and every lost task: running, preempted or lost."""
+
+        def begin() -> list[MakeRow]:
+            entries = self._view(self._reactor.state).saved_states()
+            return [partial(saved_state, entry) for entry in entries]
+
+        return Listed(rows=await rows_in_portions(self._reactor, begin))
+
+    async def _page_of_rows(self, request: ListPage) -> Details:
+        """A page of a listing whose rows are all made."""
+        match request.listing:
+            case "agents":
+                rows = [row for row, _ in await self._agents_of(None)]
+            case "jobs":
+                rows = (await self._jobs.list()).rows
+            case "preemptions":
+                rows = (await self.preemptions(ListPreemptions(limit=MAX_PREEMPTIONS))).rows
+            case _:
+                rows = (await self.saved_states()).rows
+        selection = Selection[Row](request.page, lambda row, field: row.get(field))
+        for portion in portions(rows):
+            selection.add(portion)
+            await asyncio.sleep(0)
+        return Details(facts=selection.selected()._asdict())
 
     async def _selected(self, request: ListPage) -> Selected:
         """The tasks of the page."""
@@ -76,13 +140,13 @@ class TaskPages(Service):
         now = self._reactor.now()
         fields = _Fields(state, self._reactor.engine.wait_causes(now), now)
         selection = Selection[Task](query, fields.value)
-        for first in range(0, len(tasks), _PORTION):
+        for portion in portions(tasks):
             # What has ended meanwhile is not listed.
-            selection.add(filter(fields.is_there, tasks[first : first + _PORTION]))
+            selection.add(filter(fields.is_there, portion))
             await asyncio.sleep(0)
         return selection.selected()
 
-    def _rows(self, tasks: list[Task], *, of_queue: bool) -> Iterator[dict[str, object]]:
+    def _rows(self, tasks: Sequence[Task], *, of_queue: bool) -> Iterator[dict[str, object]]:
         """The rows of tasks that are still there."""
         state, now = self._reactor.state, self._reactor.now()
         view, positions = self._view(state), _Positions(state)
@@ -97,6 +161,10 @@ class TaskPages(Service):
 
     def _view(self, state: MeshState) -> View:
         return View(state, self._agents, self._groups, self._reactor.now())
+
+
+def _with_handles(view: View, agent: Agent) -> tuple[Row, list[Handle | None]]:
+    return view.agent(agent), view.handles(agent)
 
 
 class _Positions:

@@ -30,11 +30,10 @@ from schedulemesh.protocol.credentials import hash_of, is_nonce, new_secret
 from schedulemesh.protocol.drain_requests import Drain
 from schedulemesh.protocol.history_requests import QueryEvents
 from schedulemesh.protocol.metric_requests import GetMetrics
-from schedulemesh.protocol.pages import ListPage
+from schedulemesh.protocol.pages import ListPage, PageQuery
 from schedulemesh.protocol.queue_requests import ChangeQueuePolicy
 from schedulemesh.protocol.requests import CHANGES as RECORDED
-from schedulemesh.protocol.requests import (AnyRequest, ChangePolicy,
-                                            decode_request)
+from schedulemesh.protocol.requests import AnyRequest, ChangePolicy, decode_request
 from schedulemesh.protocol.roles import LEAST_ROLE, allows
 from schedulemesh.protocol.token_requests import AnyTokenChange
 from schedulemesh.server.answers import plain, rows_of
@@ -42,20 +41,21 @@ from schedulemesh.server.change import Change, Given
 from schedulemesh.server.changes import CHANGES
 from schedulemesh.server.connections import Connections
 from schedulemesh.server.event_feed import EventFeed
-from schedulemesh.server.event_streams import (MAX_STREAMS,
-                                               MAX_STREAMS_OF_TOKEN,
-                                               EventStream, Wanted)
+from schedulemesh.server.event_streams import MAX_STREAMS, MAX_STREAMS_OF_TOKEN, EventStream, Wanted
 from schedulemesh.server.gateway import Gateway
 from schedulemesh.server.guard import Guard, Tokens, address_of, secret_in
-from schedulemesh.server.history import (QUESTIONS, STREAM_PARAMETERS,
-                                         STREAM_PATH, Question)
-from schedulemesh.server.listings import (Page, Row, page_answer, page_of,
-                                          page_query)
+from schedulemesh.server.history import QUESTIONS, STREAM_PARAMETERS, STREAM_PATH, Question
+from schedulemesh.server.listings import Page, Row, page_answer, page_of, page_query
 from schedulemesh.server.openapi import document
 from schedulemesh.server.parameters import read_parameters
-from schedulemesh.server.problems import (Problem, answer_failure,
-                                          answer_problem, answer_unknown,
-                                          json_response, unavailable)
+from schedulemesh.server.problems import (
+    Problem,
+    answer_failure,
+    answer_problem,
+    answer_unknown,
+    json_response,
+    unavailable,
+)
 from schedulemesh.server.reads import LISTINGS, SINGLES, Listing, Single
 from schedulemesh.server.shared_reads import SharedReads
 from schedulemesh.server.task_reads import TASK_READS, TaskRead
@@ -204,6 +204,15 @@ class _Calls:
         rows = await self._rows(listing.request)
         return page_of(rows, listing.row, listing.key, query)
 
+    async def _rows_of(self, listing: Listing, name: str) -> Sequence[Row]:
+        """The rows of a listing with this name, and maybe others."""
+        if listing.paged:
+            key = listing.key[0]
+            asked = PageQuery(fields=((key, (name,)),), order=((key, False),), limit=1)
+            facts = plain(await self._reads.ask(ListPage(listing=listing.paged, page=asked)))
+            return list(facts["items"])
+        return rows_of(await self._reads.ask(listing.request))
+
     async def _rows(self, request: AnyRequest) -> Sequence[Row]:
         """All rows of a listing; those of the audit come in several answers."""
         if not isinstance(request, QueryAudit):
@@ -223,7 +232,7 @@ class _Calls:
         async def answer(request: Request) -> Response:
             _allowed(request, type(listing.request))
             name = parse_name(request.path_params[key], key)
-            for row in rows_of(await self._reads.ask(listing.request)):
+            for row in await self._rows_of(listing, name):
                 if row[key] == name:
                     return json_response({"success": True, **row})
             error = f"there is nothing of the name {name!r} in {listing.path}"

@@ -81,6 +81,7 @@ LISTINGS = (
         key=("name",),
         request=r.ListAgents(),
         missing=Reason.AGENT_NOT_FOUND,
+        paged="agents",
     ),
     Listing(
         path="/tasks",
@@ -97,6 +98,7 @@ LISTINGS = (
         key=("task_id",),
         request=ListJobs(),
         missing=Reason.TASK_NOT_FOUND,
+        paged="jobs",
     ),
     Listing(
         path="/queue",
@@ -134,6 +136,7 @@ LISTINGS = (
         row=PreemptionRecord,
         key=("decided_at", "task_id"),
         request=r.ListPreemptions(limit=r.MAX_PREEMPTIONS),
+        paged="preemptions",
     ),
     Listing(
         path="/saved_states",
@@ -141,6 +144,7 @@ LISTINGS = (
         row=SavedStateInfo,
         key=("task_id",),
         request=r.ListSavedStates(),
+        paged="saved_states",
     ),
     Listing(
         path="/metrics/agents",

@@ -17,7 +17,7 @@ from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.query import PreemptionQuery
 from schedulemesh.protocol.agents import Handled, SavedState, pack, unpack
 from schedulemesh.protocol.task_rows import TaskInfo
-from schedulemesh.runtime.queries import View
+from schedulemesh.runtime.queries import View, saved_state
 from tests.engine.builders import Mesh, pool
 
 #: By type, a value that is no default.
@@ -63,18 +63,18 @@ def mesh():
 def test_the_lists_of_tasks_and_agents(mesh):
     task = view(mesh).running_task(mesh.state.running.by_id[SPEC.task_id])
     assert as_in_spec(task) == SHOWN
-    (agent,) = view(mesh).agents().answer.rows
+    agent = view(mesh).agent(*view(mesh).agents())
     assert agent["tasks"] == [SPEC.task_id]
     assert agent["task_details"] == [SHOWN]
 
 
 def test_saved_states_and_recent_preemptions(mesh):
     mesh.handle(s.StateStored(task_id=SPEC.task_id, state_key="k"))
-    (running,) = view(mesh).saved_states()
+    running = saved_state(*view(mesh).saved_states())
     assert running == {**SHOWN, "status": "running", "state_saved": True}
     mesh.preempt(task_id=SPEC.task_id)
     mesh.handle(s.CancelAnswered(task_id=SPEC.task_id, cancel_success=True))
-    (preempted,) = view(mesh).saved_states()
+    preempted = saved_state(*view(mesh).saved_states())
     assert preempted == {**SHOWN, "status": "preempted", "state_saved": True}
     (record,) = view(mesh).preemption_stats()["recent_preemptions"]
     assert as_in_spec(record) == SHOWN

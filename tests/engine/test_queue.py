@@ -10,7 +10,7 @@ from schedulemesh.domain.reasons import Change, Reason
 from schedulemesh.engine.messages import queue_facts as f
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Accepted, Done, Pending, Queued, Refused
-from schedulemesh.runtime.queue_rows import queued
+from schedulemesh.runtime.queue_rows import positioned, queue_row
 from tests.engine.builders import Mesh, differences, node, pool
 
 
@@ -230,7 +230,9 @@ def test_a_change_of_cohorts_after_which_a_waiting_task_cannot_borrow_enough_say
     given.queue("large", cpu=8)
     (warning,) = given.cohort("team").warnings
     assert warning.startswith("1 of the tasks that wait in pool 'p' cannot start in it")
-    (row,) = queued(given.state, "p", given.engine.wait_causes(given.now), given.now)
+    ((position, task),) = positioned(given.state, "p")
+    causes = given.engine.wait_causes(given.now)
+    row = queue_row(given.state, task, position, causes, given.now)
     assert row.cannot_start == Reason.EXCEEDS_POOL_CAPACITY
 
 

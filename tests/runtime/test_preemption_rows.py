@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from schedulemesh.protocol.requests import ListPreemptions
-from schedulemesh.runtime.preemption_rows import selected
+from schedulemesh.runtime.preemption_rows import preemption_row, selected
 from tests.engine.builders import Mesh, pool
 
 
@@ -25,7 +25,8 @@ def mesh():
 
 
 def rows(mesh, **which):
-    return selected(mesh.state.evictions.records.values(), ListPreemptions(**which))
+    records = selected(mesh.state.evictions.records.values(), ListPreemptions(**which))
+    return [preemption_row(record) for record in records]
 
 
 def test_a_row_has_everything_about_both_sides(mesh):

@@ -6,15 +6,18 @@ import asyncio
 import random
 
 import pytest
+from msgspec.structs import replace
 
+from schedulemesh.domain.agent import RUN_DRIVER, JobSpec
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.protocol import requests as r
-from schedulemesh.protocol.answers import Malformed
+from schedulemesh.protocol.answers import Malformed, WithHandles, read_answer
+from schedulemesh.protocol.job_logs import ListJobs
 from schedulemesh.protocol.pages import ListPage, PageQuery, Selection
 from schedulemesh.protocol.queue_requests import ChangeQueuedTask, ListQueue, SubmitMany
 from schedulemesh.protocol.task_rows import QueueListing, TaskListing
-from schedulemesh.runtime import task_pages
+from schedulemesh.runtime import portions as runtime_portions
 from schedulemesh.runtime.backend import NodeView
 from schedulemesh.server.listings import scalar_fields
 from tests.runtime.composition import InThread
@@ -60,7 +63,7 @@ def lasting(rows):
 
 @pytest.mark.parametrize("listing", ["tasks", "queue"])
 def test_pages_are_those_of_all_rows(mesh, listing, monkeypatch):
-    monkeypatch.setattr(task_pages, "_PORTION", 10)
+    monkeypatch.setattr(runtime_portions, "PORTION", 10)
     rows = all_rows(mesh, listing)
     key = ("task_id",) if listing == "tasks" else ("pool_name", "position", "task_id")
     fields = [field for field in scalar_fields(ROWS[listing]) if field not in _PASSING]
@@ -94,7 +97,7 @@ def test_all_pages_together_have_every_row_once(mesh, listing, descending):
 
 
 def test_what_ends_while_a_page_is_made_is_not_listed(mesh, monkeypatch):
-    monkeypatch.setattr(task_pages, "_PORTION", 5)
+    monkeypatch.setattr(runtime_portions, "PORTION", 5)
     pages = mesh.requests._pages
     query = PageQuery(order=(("task_id", False),), limit=100)
 
@@ -121,7 +124,7 @@ def test_a_cursor_of_another_listing_is_refused(mesh):
 @pytest.mark.parametrize(
     ("listing", "query"),
     [
-        ("agents", {}),
+        ("pools", {}),
         ("tasks", {"limit": 0}),
         ("tasks", {"limit": 1_001}),
         ("tasks", {"after": ()}),
@@ -130,3 +133,79 @@ def test_a_cursor_of_another_listing_is_refused(mesh):
 def test_what_is_no_page_is_refused(listing, query):
     with pytest.raises(InvalidRequestError):
         ListPage(listing=listing, page=PageQuery(order=(("task_id", False),), **query))
+
+
+#: Every listing whose rows are many, by the request that asks for all of it.
+MANY = {
+    "agents": (r.ListAgents(), "name"),
+    "preemptions": (r.ListPreemptions(limit=r.MAX_PREEMPTIONS), "task_id"),
+    "saved_states": (r.ListSavedStates(), "task_id"),
+    "jobs": (ListJobs(), "task_id"),
+    "queue": (ListQueue(), "task_id"),
+}
+
+
+def as_job(task):
+    return replace(
+        task, agent=replace(task.agent, job=JobSpec()), task=replace(task.task, run=RUN_DRIVER)
+    )
+
+
+@pytest.fixture(scope="module")
+def busy(tmp_path_factory):
+    """Forty agents run, of which ten were evicted, and thirty jobs are held in the queue."""
+    mesh = InThread(tmp_path_factory.mktemp("busy") / "j.sqlite")
+    room = parse_resources({"cpu": 100})
+    mesh.backend.free = [NodeView(node_id="node-1", total=room, free=room, labels={})]
+    mesh.do(mesh.running.monitor.observe())
+    ask(mesh, r.EnsurePool(name="p", resources=parse_resources({"cpu": 40}), labels={}))
+    tasks = [submission(f"t{number:02}", pool="p") for number in range(70)]
+    tasks[40:] = map(as_job, tasks[40:])
+    ask(mesh, SubmitMany(submissions=tuple(tasks), blobs={key_of(CLASS): CLASS}))
+    for task in tasks[40:]:
+        task_id = task.task.task_id
+        ask(mesh, ChangeQueuedTask(task_id=task_id, held=True, request_id=f"hold {task_id}"))
+    for number in range(10):
+        ask(mesh, r.PreemptTask(task_id=f"t{number:02}", request_id=f"evict {number}"))
+    yield mesh
+    mesh.close()
+
+
+@pytest.mark.parametrize("listing", MANY)
+def test_others_are_served_while_the_rows_of_a_listing_are_made(busy, listing, monkeypatch):
+    request, key = MANY[listing]
+    expected = rows_of(ask(busy, request))
+    assert len(expected) >= 10
+    monkeypatch.setattr(runtime_portions, "PORTION", 3)
+
+    async def both():
+        turns, ended = 0, asyncio.ensure_future(busy.service.ask(r.encode_request(request)))
+        while not ended.done():
+            await asyncio.sleep(0)
+            turns += 1
+        answer = ended.result()
+        return turns, answer[0] if isinstance(answer, tuple) else answer
+
+    turns, answer = busy.do(both())
+    assert [row[key] for row in rows_of(read_answer(answer))] == [row[key] for row in expected]
+    assert turns >= len(expected) // 3
+
+
+@pytest.mark.parametrize("listing", [name for name in MANY if name != "queue"])
+def test_the_pages_of_a_listing_have_every_row_once(busy, listing):
+    request, key = MANY[listing]
+    expected = sorted(row[key] for row in rows_of(ask(busy, request)))
+    found, after, more = [], None, True
+    while more:
+        query = PageQuery(order=((key, False),), limit=7, after=after)
+        page = ask(busy, ListPage(listing=listing, page=query)).facts
+        assert page["total"] == len(expected)
+        found += [row[key] for row in page["items"]]
+        after, more = (found[-1],), page["more"]
+    assert found == expected
+
+
+def rows_of(answer):
+    """The rows of an answer, as they are shown."""
+    answer = answer.answer if isinstance(answer, WithHandles) else answer
+    return [row if isinstance(row, dict) else row.public() for row in answer.rows]
