@@ -281,10 +281,11 @@ def check_agent(spec: AgentSpec) -> None:
             )
     if spec.job is not None:
         check_job(spec)
-    if size_of(spec.labels) + len(spec.options) > MAX_BYTES:
+    selectors = (dict(selector) for selector in (spec.node_labels, *spec.fallback_labels))
+    size = size_of(spec.labels) + len(spec.options) + sum(map(size_of, selectors))
+    if size > MAX_BYTES:
         raise InvalidRequestError(
-            f"labels and ray_options take {size_of(spec.labels) + len(spec.options)} bytes together; up "
-            f"to {MAX_BYTES} are kept with a task"
+            f"labels and ray_options take {size} bytes together; up to {MAX_BYTES} are kept with a task"
         )
     if spec.references_id:
         raise InvalidRequestError("references_id is set by the scheduler, not by its callers")

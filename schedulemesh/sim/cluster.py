@@ -11,8 +11,8 @@ from schedulemesh.domain.labels import Labels, parse_labels
 from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.numbers import parse_count
 from schedulemesh.domain.resources import Resources, parse_resources
-from schedulemesh.errors import InvalidRequestError, shown
-from schedulemesh.sim.tables import Cells, as_float, as_int, csv_table
+from schedulemesh.errors import InvalidRequestError
+from schedulemesh.sim.tables import Cells, as_float, as_int, as_pairs, csv_table
 
 #: The columns of a table of nodes; ``name`` may repeat, every other one is optional.
 COLUMNS = ("name", "count", "cpu", "memory_gb", "gpu", "labels")
@@ -65,19 +65,10 @@ def _kind(place: str, cells: Cells) -> NodeKind:
             cpu=as_float(cells.get("cpu") or "0", "cpu"),
             memory_gb=as_float(cells.get("memory_gb") or "0", "memory_gb"),
             gpu=as_float(cells.get("gpu") or "0", "gpu"),
-            labels=_labels(cells.get("labels") or ""),
+            labels=as_pairs(cells.get("labels") or "", "labels"),
         )
     except InvalidRequestError as error:
         raise InvalidRequestError(f"{place}: {error}") from None
-
-
-def _labels(text: str) -> Labels:
-    pairs = [pair.partition("=") for pair in text.split(";") if pair]
-    if not all(sign for _, sign, _ in pairs):
-        raise InvalidRequestError(
-            f"labels is {shown(text)}; write labels as KEY=VALUE, several as zone=a;disk=ssd"
-        )
-    return {key: value for key, _, value in pairs}
 
 
 def reports(kinds: Iterable[NodeKind]) -> tuple[NodeReport, ...]:

@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from schedulemesh.domain.node_labels import parse_node_labels
 from schedulemesh.domain.numbers import MAX_DURATION_S, parse_number
 from schedulemesh.errors import InvalidRequestError, shown
 from schedulemesh.sim.jobs import LIMITS, Job
-from schedulemesh.sim.tables import as_float
+from schedulemesh.sim.tables import as_float, as_pairs
 
 #: The fields of a row by the names of the columns: text, or the values themselves.
 Row = dict[str, Any]
@@ -94,6 +95,11 @@ def _job(
     fails_at_s: tuple[float, ...] = (),
 ) -> Job:
     requested = row.get("requested_s")
+    try:
+        node_labels = as_pairs(_text(row, "node_labels"), "node_labels")
+        parse_node_labels(node_labels, "node_labels")
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"{place}: {error}") from None
     return Job(
         job_id=job_id,
         submit_s=submit_s,
@@ -107,6 +113,7 @@ def _job(
         estimate_s=None if _is_missing(requested) else _number(place, row, "requested_s"),
         savable=_savable(place, row),
         fails_at_s=fails_at_s,
+        node_labels=node_labels,
     )
 
 

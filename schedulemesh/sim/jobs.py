@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from schedulemesh.domain.names import as_text
+from schedulemesh.domain.node_labels import parse_node_labels
 from schedulemesh.domain.numbers import (
     MAX_COUNT,
     MAX_DURATION_S,
@@ -43,6 +44,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     pool: str = ""
     priority: float = 5.0
     labels: dict[str, str] = {}
+    #: The labels that its nodes must have, with conditions as in Ray's ``label_selector``.
+    node_labels: dict[str, str] = {}
     #: What its user believes that it takes, in seconds; None: nothing is known.
     estimate_s: float | None = None
     #: Whether an eviction saves its state; otherwise its work is lost.
@@ -54,6 +57,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
         """Check the id and the ranges."""
         if not as_text(self.job_id):
             raise InvalidRequestError(f"job_id must be a text, not {shown(self.job_id)}")
+        parse_node_labels(self.node_labels, "node_labels")
         for name, (least, most) in LIMITS.items():
             parse_number(getattr(self, name), name, least, most)
         if self.estimate_s is not None:

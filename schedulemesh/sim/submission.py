@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from schedulemesh.domain.agent import AgentSpec, GangSpec
 from schedulemesh.domain.node import NodeReport
+from schedulemesh.domain.node_labels import parse_node_labels
 from schedulemesh.domain.resources import UNIT, Resources
 from schedulemesh.domain.task import MAX_RETRIES, TaskSpec
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
@@ -51,6 +52,7 @@ class Submissions:
                 class_key=CLASS_KEY,
                 bundles=bundles,
                 gang=_GANG if bundles else None,
+                node_labels=parse_node_labels(job.node_labels, "node_labels"),
             ),
             task=TaskSpec(
                 task_id=job.job_id,

@@ -50,6 +50,16 @@ def as_int(text: str, column: str) -> int:
         raise InvalidRequestError(f"{column} is {shown(text)}; it must be a whole number") from None
 
 
+def as_pairs(text: str, column: str) -> dict[str, str]:
+    """The labels in a cell of a column. Raises InvalidRequestError."""
+    pairs = [pair.partition("=") for pair in text.split(";") if pair]
+    if not all(sign for _, sign, _ in pairs):
+        raise InvalidRequestError(
+            f"{column} is {shown(text)}; write labels as KEY=VALUE, several as zone=a;disk=ssd"
+        )
+    return {key: value for key, _, value in pairs}
+
+
 def _rows(path: Path) -> Iterator[tuple[str, list[str]]]:
     reader = csv.reader(_opened(path))
     try:

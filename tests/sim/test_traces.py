@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from schedulemesh.errors import InvalidRequestError
-from schedulemesh.sim import Job, read_nodes, read_policy, read_trace
+from schedulemesh.sim import Job, NodeKind, read_nodes, read_policy, read_trace, simulate
 from schedulemesh.sim.cluster import reports
 from schedulemesh.sim.exported import jobs_of
 from schedulemesh.sim.policy import read_policies
@@ -289,4 +289,25 @@ def test_a_packed_trace_that_is_cut_off_is_refused(tmp_path):
     path = tmp_path / "trace.csv.gz"
     path.write_bytes(gzip.compress(b"job_id,submit_s,duration_s\n" * 99)[:-9])
     with pytest.raises(InvalidRequestError, match="cannot be read"):
+        read_trace(path)
+
+
+def test_jobs_run_on_the_nodes_whose_labels_they_ask_for(tmp_path):
+    path = tmp_path / "trace.csv"
+    path.write_text(
+        "job_id,submit_s,duration_s,gpus,node_labels\n"
+        "first,0,100,8,model=H100\nsecond,1,100,8,model=H100\nother,2,100,8,model=!H100\n"
+    )
+    nodes = [NodeKind(name="a", gpu=8, labels={"model": "A100"})]
+    nodes.append(NodeKind(name="h", gpu=8, labels={"model": "H100"}))
+    runs = {run.job.job_id: run.first_start for run in simulate(read_trace(path), nodes).runs}
+    begun = runs["first"]
+    assert runs["second"] - begun >= 100.0, "it waits for the first, and the A100s are free"
+    assert runs["other"] - begun < 10.0
+
+
+def test_conditions_that_are_none_are_refused_with_their_line(tmp_path):
+    path = tmp_path / "trace.csv"
+    path.write_text("job_id,submit_s,duration_s,node_labels\nj,0,1,zone=in(a\n")
+    with pytest.raises(InvalidRequestError, match=r"line 2: node_labels\['zone'\] is 'in\(a'"):
         read_trace(path)
