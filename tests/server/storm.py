@@ -24,7 +24,13 @@ import msgspec
 
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.protocol import requests as r
-from schedulemesh.protocol.queue_requests import MAX_SUBMISSIONS, CancelTasks, SubmitMany
+from schedulemesh.protocol.job_logs import ListJobs
+from schedulemesh.protocol.queue_requests import (
+    MAX_SUBMISSIONS,
+    CancelTasks,
+    ListQueue,
+    SubmitMany,
+)
 from schedulemesh.protocol.request_base import MAX_NAMES
 from schedulemesh.runtime.backend import NodeView
 from schedulemesh.server.changes import CHANGES
@@ -40,13 +46,12 @@ ROLES = ("viewer", "submitter", "operator", "")
 EXPECTED = {200, 400, 401, 403, 404, 405, 408, 409, 413, 415, 503}
 
 
-def bodies(chance):
-    """Bodies of all sizes, as JSON and packed."""
+def bodies():
+    """Bodies of all sizes, as JSON."""
     name = "名" * 253
     yield {}
-    yield {
-        "task_ids": [f"{i}"[:4] + name[:200] for i in range(chance.choice((1, MAX_NAMES, 5_000)))]
-    }
+    for count in (1, MAX_NAMES, 5_000):
+        yield {"task_ids": [f"{i}"[:4] + name[:200] for i in range(count)]}
     yield {"names": ["n" * 200] * MAX_NAMES}
     yield {"labels": {f"k{i}": "v" * 200 for i in range(3_000)}, "resources": {"cpu": 1}}
     yield {"protected_pools": ["p"] * 200_000}
@@ -56,22 +61,15 @@ def bodies(chance):
     yield "x" * (MAX_JSON - 10)
 
 
-def packed(chance):
+def packed():
     """Packed requests: right ones of the largest size, and hostile ones."""
-    return chance.choice(
-        (
-            lambda: r.encode_request(
-                CancelTasks(task_ids=tuple(f"t{i}" for i in range(MAX_NAMES)))
-            ),
-            lambda: r.encode_request(many("storm", chance.randrange(1_000))),
-            lambda: r.encode_request(r.ListTasks()),
-            lambda: msgspec.msgpack.encode(
-                {"request": "cancel_tasks", "task_ids": ["t"] * 8_000_000}
-            ),
-            lambda: msgspec.msgpack.encode({"request": "wait_tasks", "junk": [[]] * 5_000_000}),
-            lambda: b"\xdd" + b"\xff" * (MAX_BODY - 1),
-        )
-    )()
+    yield r.encode_request(CancelTasks(task_ids=tuple(f"t{i}" for i in range(MAX_NAMES))))
+    yield from (r.encode_request(many("storm", first)) for first in range(0, 1_000, 250))
+    lists = (r.ListTasks(), r.ListAgents(), ListQueue(), ListJobs(), r.ListSavedStates())
+    yield from map(r.encode_request, lists)
+    yield msgspec.msgpack.encode({"request": "cancel_tasks", "task_ids": ["t"] * 8_000_000})
+    yield msgspec.msgpack.encode({"request": "wait_tasks", "junk": [[]] * 5_000_000})
+    yield b"\xdd" + b"\xff" * (MAX_BODY - 1)
 
 
 def many(name, first):
@@ -79,13 +77,24 @@ def many(name, first):
     return SubmitMany(submissions=tuple(given), blobs={key_of(CLASS): CLASS})
 
 
-def hostile_call(client, chance):
-    """One hostile call; its status."""
-    kind = chance.randrange(4)
+class Contents:
+    """Everything that hostile calls send, made once: making it takes longer than sending it."""
+
+    def __init__(self):
+        self.json = [msgspec.json.encode(body) for body in bodies()]
+        self.packed = list(packed())
+
+
+def hostile_call(client, chance, contents):
+    """One hostile call; its status. One in twelve has a packed body, which may be large; half of the others
+    read.
+    """
+    kind = chance.randrange(12)
     if kind == 0:
         headers = {"content-type": "application/msgpack"}
-        return client.post("/api/v1/requests", content=packed(chance), headers=headers).status_code
-    if kind == 1:
+        content = chance.choice(contents.packed)
+        return client.post("/api/v1/requests", content=content, headers=headers).status_code
+    if kind < 7:
         call = chance.choice((*LISTINGS, *SINGLES))
         path = call.path.split("{")[0] + ("none" if "{" in call.path else "")
         query = chance.choice(
@@ -94,7 +103,7 @@ def hostile_call(client, chance):
         return client.get(f"/api/v1{path}{query}").status_code
     change = chance.choice(CHANGES)
     path = "/".join("none" if part.startswith("{") else part for part in change.path.split("/"))
-    content = msgspec.json.encode(chance.choice(list(bodies(chance))))
+    content = chance.choice(contents.json)
     return client.request(change.method, f"/api/v1{path}", content=content).status_code
 
 
@@ -103,6 +112,7 @@ class Storm:
 
     def __init__(self, url, tokens, seed):
         self.statuses, self.stop = Counter(), threading.Event()
+        self.contents = Contents()
         self.threads = [
             threading.Thread(target=self.run, args=(url, tokens[i % len(tokens)], seed + i))
             for i in range(CLIENTS)
@@ -117,7 +127,7 @@ class Storm:
                     base_url=url, headers=headers, trust_env=False, timeout=120
                 ) as client:
                     while not self.stop.is_set():
-                        self.statuses[hostile_call(client, chance)] += 1
+                        self.statuses[hostile_call(client, chance, self.contents)] += 1
             except httpx.TransportError:
                 # A body that is too large is refused before it was sent.
                 self.statuses["closed"] += 1
@@ -198,7 +208,10 @@ def main(seconds, seed):
         report("alone", before)
         report(f"in a storm of {CLIENTS} clients", during, before)
         report("afterwards", after, before)
-        print("answers:", ", ".join(f"{status}: {n}" for status, n in sorted(statuses.items())))
+        print(
+            f"hostile answers: {sum(statuses.values()):,};",
+            ", ".join(f"{status}: {n}" for status, n in sorted(statuses.items())),
+        )
         unexpected = {s for s in statuses if s != "closed" and int(s) not in EXPECTED}
         api.close()
         mesh.close()
