@@ -52,6 +52,9 @@ def _used(usage: Row | None) -> str:
 #: As wide as the longest code that is often given, with a comma, so that it can be copied.
 REASON = Column(heading="reason", key="", show=waits_because, least=25)
 
+_PHASES = ("queued", "starting", "running", "preempting", "ending")
+_ENDED = ("completed", "failed", "cancelled", "lost")
+
 POOLS = (
     Column(heading="pool", key="name"),
     Column(heading="cohort", key="cohort"),
@@ -87,7 +90,7 @@ TASKS = (
     Column(heading="owner", key="owner"),
     Column(heading="pool", key="pool_name"),
     Column(heading="priority", key="priority", show=number, right=True),
-    Column(heading="state", key="phase"),
+    Column(heading="state", key="phase", allowed=_PHASES),
     Column(heading="agent", key="agent_name"),
     wide("kind", "kind"),
     wide("started", "started_at", local_time),
@@ -100,7 +103,7 @@ JOBS = (
     Column(heading="owner", key="owner"),
     Column(heading="pool", key="pool_name"),
     Column(heading="prio", key="priority", show=priority, right=True),
-    Column(heading="state", key="state"),
+    Column(heading="state", key="state", allowed=(*_PHASES, *_ENDED)),
     Column(heading="claim", key="resources", show=amounts),
     Column(heading="waits", key="waiting_time", show=duration, right=True),
     Column(heading="runs", key="running_time", show=duration, right=True),

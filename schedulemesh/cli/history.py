@@ -68,7 +68,10 @@ def history(
     )
 
     def look(gateway: Any) -> Listing:
-        return attempt_listing(gateway.ask(request, Details).facts)
+        facts = gateway.ask(request, Details).facts
+        if pool is not None and not facts["attempts"]:
+            check_pool(gateway, pool)
+        return attempt_listing(facts)
 
     show(target, view, look, select, on_events=True)
 
@@ -136,6 +139,8 @@ def events(
     )
     with gateway_to(target) as gateway:
         first = gateway.ask(query, Details).facts
+        if pool is not None and not first["events"]:
+            check_pool(gateway, pool)
         missing = gap_note(query.after, first["gap"])
         found = selected(event_listing(first["events"], missing), select)
         if follow:
@@ -186,6 +191,14 @@ def attempt_listing(facts: dict[str, Any]) -> Listing:
         name="task_id",
         notes=(*notes, *_delay(facts)),
     )
+
+
+def check_pool(gateway: Any, name: str) -> None:
+    """Raise RefusedError where there is no pool of this name now; one that is gone may be in the history."""
+    from schedulemesh.protocol.answers import QueueListed
+    from schedulemesh.protocol.queue_requests import ListQueue
+
+    gateway.ask(ListQueue(pool_name=name, limit=0), QueueListed)
 
 
 def usage_listing(by: str, facts: dict[str, Any]) -> Listing:

@@ -55,7 +55,10 @@ def start(
     from schedulemesh.cli.alerts import alert_settings
     from schedulemesh.cli.ray_gateway import on_ray
     from schedulemesh.core.client.head import ScheduleMeshHead
+    from schedulemesh.errors import InvalidRequestError
 
+    if auth not in ("off", "token"):
+        raise InvalidRequestError(f"--auth is {auth!r}; allowed are token and off")
     name, namespace = target.name, target.namespace
     with on_ray(target.address):
         head = ScheduleMeshHead(

@@ -35,6 +35,8 @@ class Column:
     width: int | None = None
     #: Characters that its lines keep where other columns can be narrowed instead.
     least: int = 0
+    #: All values that it may have, where they are few: a filter for another one is refused. Empty: any.
+    allowed: tuple[str, ...] = ()
 
     def cell(self, row: Row) -> str:
         """The text of its cell in a row."""
@@ -86,6 +88,7 @@ def selected(listing: Listing, select: Select) -> Listing:
     for given in select.filters or ():
         key, wanted, equal = _parts(given, "-f")
         at = _key_of(listing, key)
+        _check_value(listing, key, at, wanted)
         rows = [row for row in rows if _matches(value_at(row, at), wanted) == equal]
     for given in select.labels or ():
         key, wanted, equal = _parts(given, "-l")
@@ -125,6 +128,18 @@ def _key_of(listing: Listing, given: str) -> str:
     raise InvalidRequestError(
         f"{listing.kind} have no field {given!r}{nearest(given, allowed)}; they have {', '.join(allowed)}"
     )
+
+
+def _check_value(listing: Listing, given: str, at: str, wanted: str) -> None:
+    """Raise InvalidRequestError for a value that the field never has."""
+    for column in listing.columns:
+        if column.allowed and at in (column.key, column.heading):
+            if wanted.lower() not in column.allowed:
+                raise InvalidRequestError(
+                    f"{given} is {wanted!r}{nearest(wanted, column.allowed)}; it may be "
+                    f"{', '.join(column.allowed)}"
+                )
+            return
 
 
 def _matches(value: object, wanted: str) -> bool:

@@ -32,6 +32,49 @@ STATES = (
     "preempted",
     "unknown",
 )
+#: The kinds of events; what each means is in docs/history.md.
+EVENT_KINDS = (
+    "queued",
+    "requeued",
+    "waiting",
+    "held",
+    "released",
+    "priority_changed",
+    "moved_to_front",
+    "admitted",
+    "started",
+    "restarted",
+    "claim_moved",
+    "ending",
+    "registered",
+    "preempting",
+    "saved",
+    "not_saved",
+    "eviction_failed",
+    "completed",
+    "failed",
+    "cancelled",
+    "lost",
+    "preempted",
+    "unknown",
+    "pool_defined",
+    "cohort_defined",
+    "policy_changed",
+    "queue_policy_changed",
+    "node_joined",
+    "node_changed",
+    "node_lost",
+    "node_cordoned",
+    "node_uncordoned",
+    "drain_started",
+    "drain_ended",
+    "group_created",
+    "group_removed",
+    "supervisor_started",
+    "supervisor_recovered",
+    "gap",
+    "found",
+)
 #: By what the use of resources is summed up.
 GROUPINGS = ("pool", "owner", "label")
 
@@ -121,6 +164,10 @@ class QueryEvents(Request, tag="query_events", frozen=True, kw_only=True):
         check_number(self.kinds, "kinds", MAX_KINDS)
         for kind in self.kinds:
             parse_name(kind, "kind")
+            if kind not in EVENT_KINDS:
+                raise InvalidRequestError(
+                    f"kind is {kind!r}{nearest(kind, EVENT_KINDS)}; it may be {', '.join(EVENT_KINDS)}"
+                )
 
 
 def _check_times(since: float | None, until: float | None) -> None:

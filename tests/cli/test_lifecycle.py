@@ -139,3 +139,8 @@ def test_what_is_no_orphan_is_not_ended(orphaned, run):
 def test_the_versions(run):
     assert run("--version").stdout == f"schedulemesh {__version__}\n"
     assert json.loads(run("version", "-o", "json").stdout)["schedulemesh"] == __version__
+
+
+def test_another_kind_of_authentication_is_refused_before_anything_is_joined(run):
+    done = run("start", "--auth", "oidc")
+    assert (done.exit_code, done.stderr) == (2, "--auth is 'oidc'; allowed are token and off\n")

@@ -100,3 +100,27 @@ def test_the_live_view_is_repeated(busy, run):
     assert "################ 100%" in text
     limited = run("top", "--count", "1", "--limit", "1", "-o", "json")
     assert len(json.loads(limited.stdout)["running"]) == 1
+
+
+@pytest.mark.parametrize("command", ["tasks", "jobs"])
+def test_a_filter_for_a_state_that_there_is_not_is_refused(scheduler, run, command):
+    for given in ("state=runing", "state!=runing"):
+        done = run(command, "-f", given)
+        assert done.exit_code == 2, done.output
+        assert "did you mean 'running'?" in done.stderr
+    assert run(command, "-f", "state=Running").exit_code == 0
+
+
+@pytest.mark.parametrize("command", ["history", "events"])
+def test_a_pool_that_there_is_not_is_refused(scheduler, run, command):
+    scheduler.pool()
+    done = run(command, "--pool", "nope")
+    assert done.exit_code == 3, done.output
+    assert "研究" in done.stderr
+    assert run(command, "--pool", "研究").exit_code == 0
+
+
+def test_a_kind_of_event_that_there_is_not_is_refused(scheduler, run):
+    done = run("events", "--kind", "start")
+    assert done.exit_code == 2, done.output
+    assert "started" in done.stderr

@@ -19,6 +19,7 @@ from schedulemesh.domain.reasons import (
     PreemptionReason,
     Reason,
 )
+from schedulemesh.protocol.history_requests import EVENT_KINDS
 from tests.docs.documents import ROOT, section
 
 API = ROOT / "docs" / "api" / "schedule_mesh.md"
@@ -136,3 +137,11 @@ def test_every_code_that_is_given_is_a_member():
             "Reason"
         ):
             assert ast.unparse(expression.value) == enum
+
+
+def test_the_page_of_the_history_has_every_kind_of_event():
+    rows = (ROOT / "docs" / "history.md").read_text("utf-8").split("| kind | what happened |")[1]
+    kinds = [
+        row.split("|")[1] for row in rows.split("\n\n")[0].splitlines() if row.startswith("| `")
+    ]
+    assert {kind for cell in kinds for kind in re.findall(r"`(\w+)`", cell)} == set(EVENT_KINDS)

@@ -11,7 +11,7 @@ import pytest
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.protocol import requests as r
 from schedulemesh.protocol.agents import SavedState, key_of
-from schedulemesh.protocol.history_requests import QueryEvents
+from schedulemesh.protocol.history_requests import EVENT_KINDS, QueryEvents
 from schedulemesh.protocol.metric_requests import GetReportedMetrics
 from schedulemesh.protocol.queue_requests import MAX_SUBMISSIONS, CancelTasks, SubmitMany
 from schedulemesh.protocol.request_base import MAX_NAMES
@@ -72,7 +72,7 @@ def test_as_many_as_are_allowed_are_accepted():
         CancelTasks(task_ids=names),
         WaitTasks(task_ids=names, until=WaitUntil.ENDED, enough=1, wait_s=0.0),
         r.EndOrphans(names=names),
-        QueryEvents(kinds=names[:100]),
+        QueryEvents(kinds=(EVENT_KINDS * 3)[:100]),
         GetReportedMetrics(names=names),
         SubmitMany(submissions=tuple(submission(f"t{i}") for i in range(MAX_SUBMISSIONS))),
     ):
