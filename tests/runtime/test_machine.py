@@ -602,7 +602,7 @@ class Story:
         self.nothing_is_left_of_what_was_begun(running, processes)
         assert all(g.phase is GroupPhase.READY for g in state.groups.by_id.values())
         await self.tasks_are_kept(running.reactor)
-        await self.checkpoints_are_the_newest(running.reactor)
+        await self.checkpoints_are_the_newest(running.reactor, self.checkpoints)
         await running.reactor.flushed()
         refolded = running.reactor._journal.load().fold()
         refolded.queue.advance(running.reactor.now())
@@ -645,12 +645,17 @@ class Story:
         if self.service._requests is not None:
             reactor = self.service._requests.running.reactor
             await reactor.flushed()
-            await self.checkpoints_are_the_newest(reactor)
+            requests = map(r.decode_request, self.open.values())
+            submissions = (asked for asked in requests if isinstance(asked, r.SubmitTask))
+            # It may be a task of the same id that runs by now, of which nothing was answered yet.
+            anew = {asked.submission.task.task_id for asked in submissions}
+            await self.checkpoints_are_the_newest(reactor, self.checkpoints.keys() - anew)
 
-    async def checkpoints_are_the_newest(self, reactor):
-        """A task that goes on is restored from the state that was acknowledged last, or from a newer one."""
+    async def checkpoints_are_the_newest(self, reactor, task_ids):
+        """Each of these tasks that goes on is restored from what was acknowledged last, or from a newer state."""
         state = reactor.state
-        for task_id, number in self.checkpoints.items():
+        for task_id in sorted(task_ids):
+            number = self.checkpoints.get(task_id, 0)
             key = saved_key(state, task_id)
             goes_on = task_id in state.running.by_id or task_id in state.queue.by_id
             assert key is not None or not goes_on, f"the state of {task_id} is lost"
