@@ -652,7 +652,7 @@ class Story:
             await self.checkpoints_are_the_newest(reactor, self.checkpoints.keys() - anew)
 
     async def checkpoints_are_the_newest(self, reactor, task_ids):
-        """Each of these tasks that goes on is restored from what was acknowledged last, or from a newer state."""
+        """Each of these tasks that goes on is restored from the state acknowledged last, or a newer one."""
         state = reactor.state
         for task_id in sorted(task_ids):
             number = self.checkpoints.get(task_id, 0)
