@@ -200,9 +200,8 @@ class QueueMesh(Mesh):
             pool_name = fact.agent.pool_name
             for other, earlier in left:
                 strict = other.pool_name == pool_name and self.is_strict(pool_name)
-                before = other.queue_class is queue_class or (
-                    strict and not walk.is_ruled_out(self.state, other)
-                )
+                passed_over = other.spec.extra_of or walk.is_ruled_out(self.state, other)
+                before = other.queue_class is queue_class or (strict and not passed_over)
                 assert not before or earlier > place, f"{task_id} passed one at {earlier}"
 
 

@@ -13,9 +13,9 @@ from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.admission.delays import Delays
 from schedulemesh.engine.admission.needs import could_ever_pay, need_of
 from schedulemesh.engine.admission.reservations import is_reserved_for, start_of
-from schedulemesh.engine.placement.leaving import all_leaving
+from schedulemesh.engine.placement.leaving import all_leaving, unclaimed_quota
 from schedulemesh.engine.placement.strategies import Strategies
-from schedulemesh.engine.state.agents import Agent, Ending, Running
+from schedulemesh.engine.state.agents import Agent, Ending, Running, Waiting
 from schedulemesh.engine.state.device_guarantees import is_sure
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
@@ -440,11 +440,11 @@ def _left(
     account = state.ledger.accounts[head.pool_name]
     until = now if head.reservation is None else max(head.reservation.at or now, now)
     if node_id is None:
-        free = account.free
+        free = account.free + unclaimed_quota(state, head.pool_name)
         for name, agent in state.agents.items():
             end = _last_end(state, name, now)
             if end is not None and end <= until and _counts(state, name, end, head.pool_name):
-                for share in agent.shares:
+                for share in (*agent.shares, *agent.promised):
                     if share.pool_name == head.pool_name:
                         free = free + share.amount
     else:
@@ -486,13 +486,21 @@ def _counts(state: MeshState, agent_name: str, end: float, pool_name: str) -> bo
 
 
 def _free_at(state: MeshState, node: Node, now: float, until: float) -> Resources:
-    """What is free on a node when the agents have ended whose tasks all end by then."""
+    """What is free on a node when what is leaving is gone, those have their claims that wait for it, and the
+    agents have ended whose tasks all end by then.
+    """
     free = node.free
     for name, allocation in node.allocations.items():
-        end = _last_end(state, name, now)
+        gpu = sum(units for _, units in allocation.devices.units)
+        holds = allocation.held + Resources(gpu=gpu)
+        agent, end = state.agents[name], _last_end(state, name, now)
+        if isinstance(agent.phase, Ending):
+            free = free + holds
+        elif isinstance(agent.phase, Waiting):
+            free = free - (agent.spec.resources - holds)
+            holds = agent.spec.resources
         if end is not None and end <= until:
-            gpu = sum(units for _, units in allocation.devices.units)
-            free = free + allocation.held + Resources(gpu=gpu)
+            free = free + holds
     return free
 
 
