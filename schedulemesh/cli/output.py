@@ -206,8 +206,10 @@ def _print_tables(found: Found, output: Output) -> None:
 
 
 def _fitted(listing: Listing) -> Listing:
-    """A table as it fits into the terminal; longer tables have no width."""
-    if len(listing.rows) >= _MANY:
+    """A table as it fits into the terminal; longer tables have no width, and cells of several lines are laid
+    out by Rich.
+    """
+    if len(listing.rows) >= _MANY or listing.ruled:
         return listing
     from schedulemesh.cli.fitting import fitted
 
