@@ -38,6 +38,8 @@ CALLS = (
     "left_behind",
     "find_actor",
     "kill",
+    "death_of",
+    "deaths_of",
 )
 KEPT = pack(KeptResult(value=pickle.dumps(42)))
 
