@@ -27,7 +27,7 @@ from schedulemesh.engine.messages import instructions as i
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.facts import AnyFact, Devices, merged
 from schedulemesh.engine.messages.job_stimuli import JobWorkObserved
-from schedulemesh.engine.messages.outcomes import Evaluation
+from schedulemesh.engine.messages.outcomes import Evaluation, Refused
 from schedulemesh.engine.messages.query import PreemptionQuery
 from schedulemesh.engine.placement.leaving import all_leaving
 from schedulemesh.engine.placement.strategies import Strategies
@@ -540,6 +540,11 @@ class Mesh:
 def names(victims: Iterable[Any]) -> list[str]:
     """The task ids of candidates."""
     return [victim.task_id for victim in victims]
+
+
+def as_submitted(dry: Refused) -> Refused:
+    """The refusal of a dry run as a submission is answered: without a start in the queue."""
+    return msgspec.structs.replace(dry, earliest_start=None)
 
 
 def differences(left: MeshState, right: MeshState) -> list[str]:

@@ -35,7 +35,7 @@ from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Accepted, Pending, ProbeNeeded, Queued, Refused
 from schedulemesh.engine.state.agents import Running, Starting
 from tests.engine import walk
-from tests.engine.builders import differences, node, pool
+from tests.engine.builders import as_submitted, differences, node, pool
 from tests.engine.loan_walk import LoanWalk, within
 from tests.engine.test_machine import pick, picks
 from tests.engine.test_queue_machine import QueueMesh
@@ -290,7 +290,7 @@ class LendingMachine(RuleBasedStateMachine):
             self.mesh.handle(s.ClassProbed(class_key=outcome.class_key))
             return
         if isinstance(outcome, Refused):
-            assert dry == outcome
+            assert as_submitted(dry) == outcome
             return
         assert isinstance(outcome, Pending)
         assert self.state.agents[job["name"]].submission.evicting == dry.preempted

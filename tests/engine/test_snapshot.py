@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from schedulemesh.domain.cohort import CohortSpec
 from schedulemesh.domain.tokens import Role, TokenSpec
 from schedulemesh.engine.codec import decode_chunk, encode_chunk
 from schedulemesh.engine.messages import stimuli as s
@@ -58,6 +59,16 @@ def test_a_state_comes_back_field_by_field(size):
 def test_an_empty_state_comes_back():
     assert differences(MeshState(), written(MeshState())) == []
     assert differences(MeshState(), restored([])) == []
+
+
+def test_cohorts_come_back_in_their_order():
+    mesh = Mesh()
+    for name, parent in (("left", "root"), ("root", None), ("right", "left")):
+        mesh.handle(s.CohortRequested(spec=CohortSpec(name=name, parent=parent)))
+    mesh.handle(s.CohortRequested(spec=CohortSpec(name="last", parent="first")))
+    specs = mesh.state.ledger.cohorts.specs
+    back = restored([decode_chunk(encode_chunk(p)) for p in parts(take_snapshot(mesh.state))])
+    assert list(back.ledger.cohorts.specs) == list(specs)
 
 
 def test_every_field_of_the_state_is_in_the_snapshot_or_derived():

@@ -291,6 +291,8 @@ def _put_books(state: MeshState, part: Snapshot) -> None:
     for pool_name, so_far in part.group_counts:
         state.groups.counts[pool_name] = so_far
         state.groups.of_pool.setdefault(pool_name, {})
+    # All of them first: each would create its parent behind itself, and listings would have another order.
+    state.ledger.cohorts.specs.update((cohort.name, cohort) for cohort in part.cohorts)
     for cohort in part.cohorts:
         state.ledger.cohorts.ensure(cohort)
     for owner, borrower, amount in part.loans:
