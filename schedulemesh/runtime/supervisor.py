@@ -169,8 +169,15 @@ class SupervisorService:
         return encode_answer(answer)
 
     async def recover(self) -> None:
-        """Recover, though nobody asks for anything."""
-        await self.ready()
+        """Recover, though nobody asks for anything; again after a while where Ray does not answer."""
+        while True:
+            try:
+                await self.ready()
+            except BackendError as error:
+                logger.warning("the supervisor cannot recover: %s; trying again", error)
+                await asyncio.sleep(_PAUSE_S)
+            else:
+                return
 
     async def hello(self, credential: bytes = b"") -> bytes:
         """Which supervisor this is: a Hello. Raises NotAllowedError."""

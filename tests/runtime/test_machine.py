@@ -191,6 +191,8 @@ class Story:
         self.backend.free = [view(name) for name in NODES]
         self.backend.start = self.started
         self.service = None
+        #: The recovery of the present supervisor.
+        self.recovering: asyncio.Task | None = None
         #: The requests without an answer.
         self.open: dict[asyncio.Task, bytes] = {}
         self.number = 0
@@ -235,6 +237,8 @@ class Story:
             health_interval_s=15.0,
             journal=JournalSettings(saved_state_bytes=STATE_BYTES),
         )
+        # Its process does so itself: clients may go away before they have asked for anything.
+        self.recovering = asyncio.ensure_future(self.service.recover())
         self.ask(r.ListPools())
 
     # what clients do

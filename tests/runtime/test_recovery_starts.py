@@ -18,7 +18,7 @@ from schedulemesh.runtime.backend import NodeView
 from tests.engine.builders import Mesh
 from tests.runtime import virtual_time
 from tests.runtime.composition import supervisor
-from tests.runtime.fake_backend import NOTHING_RETURNED, FakeBackend
+from tests.runtime.fake_backend import NOTHING_RETURNED, FakeBackend, HeldCalls, Verdict
 
 CLASS = b"a class"
 ONE = parse_resources({"cpu": 1})
@@ -44,6 +44,33 @@ class Backend(FakeBackend):
     async def agent_report(self, handle):
         await asyncio.sleep(1.0)  # virtual: as long as the process takes to start
         return await super().agent_report(handle)
+
+
+@pytest.mark.parametrize("look", ["living_actors", "nodes", "groups"])
+def test_a_look_that_fails_once_does_not_leave_a_supervisor_that_nobody_asks_unrecovered(
+    tmp_path, look
+):
+    class Control(HeldCalls):
+        def __init__(self):
+            super().__init__()
+            self.refusals = 1
+
+        async def turn(self, call, subject):
+            if call == look and self.refusals:
+                self.refusals -= 1
+                return Verdict.REFUSED
+            return Verdict.DONE
+
+    async def story():
+        backend = FakeBackend()
+        backend.control, backend.restarted = Control(), True
+        service = supervisor(backend, tmp_path / "j.sqlite")
+        await service.recover()
+        assert backend.control.refusals == 0
+        assert service._requests is not None
+        await killed(service)
+
+    virtual_time.run(story())
 
 
 async def asked(service, request):
