@@ -58,6 +58,8 @@ class Groups:
         self._changed = asyncio.Event()
         #: Groups that the journal does not know: see orphans.py.
         self.orphans: set[str] = set()
+        #: The groups whose creation was ordered and has not ended.
+        self._ordered: set[str] = set()
 
     def name(self, group_id: str) -> str:
         """The group's name in Ray."""
@@ -94,10 +96,17 @@ class Groups:
     async def create(self, order: CreateGroup) -> GroupCreated | GroupCreateFailed | None:
         """Create the group and wait until Ray has placed it; an existing group of its name is taken over.
 
-        A group that is not placed in time is removed again. None: it was removed meanwhile.
+        A group that is not placed in time is removed again. None: it was removed meanwhile, or is being
+        created already: a recovery orders again what was ordered just before.
         """
-        async with self._lock(order.group_id):
-            return await self._create(order)
+        if order.group_id in self._ordered:
+            return None
+        self._ordered.add(order.group_id)
+        try:
+            async with self._lock(order.group_id):
+                return await self._create(order)
+        finally:
+            self._ordered.discard(order.group_id)
 
     async def _create(self, order: CreateGroup) -> GroupCreated | GroupCreateFailed | None:
         try:

@@ -89,6 +89,18 @@ def test_a_group_that_is_not_placed_in_time_is_withdrawn_with_a_reason(backend, 
     assert isinstance(run(groups.create(order())), GroupCreated), "it may be tried again"
 
 
+def test_one_that_is_ordered_twice_is_made_once_and_not_again_after_it_failed(backend, groups):
+    backend.full = {"b"}
+
+    async def story():
+        return await asyncio.gather(*(groups.create(order(wait_s=0.01)) for _ in range(2)))
+
+    first, second = run(story())
+    assert isinstance(first, GroupCreateFailed)
+    assert second is None
+    assert (backend.made, backend.by_id) == (1, {})
+
+
 def test_a_shortage_is_reported_bundle_by_bundle(backend, groups):
     backend.full = {"a"}
     backend.free = [NodeView(node_id="a", total=CPU, free=CPU, labels={})]
