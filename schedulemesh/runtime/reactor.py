@@ -6,7 +6,8 @@ import asyncio
 import functools
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from enum import Enum
 from typing import TypeVar
 
 from typing_extensions import Self
@@ -31,7 +32,6 @@ from schedulemesh.runtime.snapshots import CommitFollower, Snapshots, is_small_e
 from schedulemesh.runtime.threads import in_thread
 from schedulemesh.runtime.witness import Seen
 from schedulemesh.store.journal import Journal
-from schedulemesh.store.recovery import Stored
 from schedulemesh.store.writer import GroupWriter, after_refusal
 
 logger = logging.getLogger(__name__)
@@ -47,6 +47,19 @@ _RETRY_S, _RETRY_MAX_S = 0.2, 10.0
 _FETCH_S = 15.0
 #: How many numbers are skipped after a restored backup, because some may have been assigned since.
 _GAP = 1_000_000
+
+
+class Condition(Enum):
+    """What the journal and the state are fit for. Reads are always answered, while it is RELOADING later."""
+
+    #: Changes are decided and written.
+    OK = "ok"
+    #: The state contains part of a failed step, and is being read anew: everybody waits.
+    RELOADING = "reloading"
+    #: The journal cannot be written. The state is what is durable, and writing is tried again.
+    RETRYING = "retrying"
+    #: Another supervisor writes the journal, or it cannot be read: nothing is changed any more.
+    SUPERSEDED = "superseded"
 
 
 class Observers:
@@ -132,15 +145,13 @@ class Reactor:
         #: How long decisions and commits take.
         self.times = ReactorTimes()
         self._follower: CommitFollower | None = None
-        #: Clear while the journal cannot be written; then ``_trouble`` says why.
-        self._healthy = asyncio.Event()
-        self._healthy.set()
+        self._condition = Condition.OK
+        #: Set when the condition changes, and then replaced.
+        self._changed = asyncio.Event()
+        #: Why the journal cannot be written, while it cannot.
         self._trouble = ""
-        #: Clear while the state contains part of a failed step and is being reloaded.
-        self._whole = asyncio.Event()
-        self._whole.set()
-        self._healing: asyncio.Task[None] | None = None
-        self._reloading: asyncio.Task[None] | None = None
+        #: What brings the condition back to OK.
+        self._mending: asyncio.Task[None] | None = None
         self._closed = False
 
     @classmethod
@@ -232,11 +243,11 @@ class Reactor:
         written, and NotStorableError if they can never be; then nothing has changed. A repeated request needs
         nothing to be written.
         """
-        if not self._whole.is_set():
+        if self._condition is not Condition.OK:
             await self.whole()
-        if not self._healthy.is_set() and (decided := self.engine.decided(stimulus)) is not None:
-            return Step(outcome=decided, stimulus=stimulus, at=self.now())
-        self._check_healthy()
+            if (decided := self._decided(stimulus)) is not None:
+                return decided
+        self._check_writable()
         limit = self.saved_state_bytes
         if isinstance(stimulus, StateStored) and not is_small_enough(stimulus, blobs or {}, limit):
             return Step()
@@ -244,9 +255,16 @@ class Reactor:
         await self._published([step], kept)
         return step
 
-    def _check_healthy(self) -> None:
+    def _decided(self, stimulus: AnyStimulus) -> Step | None:
+        """The step of a repeated request that was decided before, while nothing can be written."""
+        if self._condition is Condition.OK:
+            return None
+        outcome = self.engine.decided(stimulus)
+        return None if outcome is None else Step(outcome=outcome, stimulus=stimulus, at=self.now())
+
+    def _check_writable(self) -> None:
         """Raise JournalError while the journal cannot be written."""
-        if not self._healthy.is_set():
+        if self._condition is not Condition.OK:
             raise JournalError(
                 f"the journal cannot be written, so nothing can be changed now: {self._trouble}"
             )
@@ -294,13 +312,13 @@ class Reactor:
         """Return once the journal can be written, and nothing of what failed before can become durable any
         more. It does not return after a takeover.
         """
-        await self._healthy.wait()
+        await self._until(Condition.OK)
 
     async def steps(self, stimuli: Sequence[AnyStimulus], blobs: Mapping[str, bytes]) -> list[Step]:
         """As ``step`` for several stimuli, whose facts become durable together."""
-        if not self._whole.is_set():
+        if self._condition is not Condition.OK:
             await self.whole()
-        self._check_healthy()
+        self._check_writable()
         steps, kept = self._decide_all(stimuli, blobs)
         await self._published(steps, kept)
         return steps
@@ -355,7 +373,7 @@ class Reactor:
             try:
                 return await self.step(stimulus, blobs)
             except JournalError:
-                await self._healthy.wait()
+                await self.writable()
 
     async def report_all(self, stimuli: Sequence[AnyStimulus]) -> None:
         """As ``report`` for several results, whose facts become durable together."""
@@ -363,14 +381,13 @@ class Reactor:
             try:
                 await self.steps(stimuli, {})
             except JournalError:
-                await self._healthy.wait()
+                await self.writable()
             else:
                 return
 
     async def whole(self) -> None:
         """Return once the state consists of complete steps only; it stays so until the caller awaits."""
-        while not self._whole.is_set():
-            await self._whole.wait()
+        await self._until(Condition.OK, Condition.RETRYING, Condition.SUPERSEDED)
 
     async def read(self, query: Callable[[], Value]) -> Value:
         """The result of ``query``, once everything that it read is durable; the query is repeated if that was
@@ -419,9 +436,8 @@ class Reactor:
         not removed.
         """
         self._closed = True
-        for task in (self._healing, self._reloading):
-            if task is not None:
-                task.cancel()
+        if self._mending is not None:
+            self._mending.cancel()
         self._clock_notes.cancel()
         self._snapshots.cancel()
         await self._writer.close()
@@ -455,43 +471,55 @@ class Reactor:
             self._snapshots.take_if_due()
             self._clock_notes.note_if_due()
 
+    async def _until(self, *conditions: Condition) -> None:
+        """Return in one of these conditions; it stays so until the caller awaits."""
+        while self._condition not in conditions:
+            await self._changed.wait()
+
+    def _become(
+        self, condition: Condition, mending: Coroutine[None, None, None] | None = None
+    ) -> None:
+        """Change the condition; ``mending`` brings it back to OK, and what did so until now ends."""
+        if self._mending is not None and self._mending is not asyncio.current_task():
+            self._mending.cancel()
+        self._mending = None if mending is None else asyncio.ensure_future(mending)
+        self._condition = condition
+        self._changed.set()
+        self._changed = asyncio.Event()
+
     def _fall_back(self) -> None:
         """Roll the state back to what is durable, and retry writing."""
-        if not self._healthy.is_set() or not self._writer.broken:
+        if self._condition in (Condition.RETRYING, Condition.SUPERSEDED) or not self._writer.broken:
             return
-        self._healthy.clear()
         self.times.failed()
         try:
             self.engine = Engine(self._writer.stored.fold(), strategies=self._strategies)
         except JournalError as error:
             self._give_up(error)
         else:
-            self._healing = asyncio.ensure_future(self._heal())
+            self._become(Condition.RETRYING, self._heal())
 
     def _start_over(self) -> None:
         """Roll the state back to before the failed step; other requests wait meanwhile."""
-        self._whole.clear()
-        self._reloading = asyncio.ensure_future(self._reload())
+        self._become(Condition.RELOADING, self._reload())
 
     async def _reload(self) -> None:
         try:
             stored = await self._writer.copy()
         except JournalError:
             self._fall_back()
-        else:
-            await self._fold(stored)
-        self._whole.set()
-
-    async def _fold(self, stored: Stored) -> None:
+            return
         try:
             self.engine = Engine(await in_thread(stored.fold), strategies=self._strategies)
         except JournalError as error:
             self._give_up(error)
+        else:
+            self._become(Condition.OK)
 
     def _give_up(self, error: JournalError) -> None:
         """Change nothing any more."""
         self._trouble = str(error)
-        self._healthy.clear()
+        self._become(Condition.SUPERSEDED)
         logger.critical("this supervisor changes nothing any more: %s", error)
 
     async def _heal(self) -> None:
@@ -508,6 +536,6 @@ class Reactor:
                 logger.warning("%s; changes are refused; next attempt in %g s", error, wait_s)
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, _RETRY_MAX_S)
-        self._healthy.set()
+        self._become(Condition.OK)
         self.times.healed()
         logger.warning("the journal can be written again")

@@ -15,6 +15,7 @@ from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.engine.messages.stimuli import AgentGone, PoolRequested
 from schedulemesh.protocol.requests import ResizePool
+from schedulemesh.runtime.reactor import Condition
 from tests.core.test_request_service import client
 from tests.runtime.composition import InThread
 
@@ -33,14 +34,14 @@ def test_a_change_of_a_pool_overwrites_no_change_that_was_made_meanwhile(service
 
     async def resized_while_the_state_is_read_again():
         reactor = service.running.reactor
-        reactor._whole.clear()
+        reactor._become(Condition.RELOADING)
         resize = asyncio.ensure_future(
             service.requests._pools.resize_pool(ResizePool(name="p", target_agents=3))
         )
         await asyncio.sleep(0)
         other = PoolSpec(name="p", resources=parse_resources({"cpu": 2}))
         reactor.engine.handle(PoolRequested(spec=other), reactor.now())
-        reactor._whole.set()
+        reactor._become(Condition.OK)
         return (await resize).spec
 
     spec = service.do(resized_while_the_state_is_read_again())

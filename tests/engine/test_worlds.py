@@ -31,8 +31,8 @@ WORLDS = int(os.environ.get("HYPOTHESIS_EXAMPLES", "12"))
 SEED = int(os.environ.get("SCHEDULEMESH_SEED", "1"))
 #: GPUs of each node.
 GPUS = 8
-#: Seconds in which tasks arrive; those without an eviction until all has come to its end, in which all declared
-#: ends have passed, too; and at most until then.
+#: Seconds in which tasks arrive; those without an eviction until all has come to its end, in which all
+#: declared ends have passed, too; and at most until then.
 BUSY_S, QUIET_S, SETTLED_S = 60, 31, 600
 #: Ticks that may pass beside the time of saving: the one that evicts, and the one that starts.
 TICKS = 3

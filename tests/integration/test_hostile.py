@@ -65,7 +65,7 @@ class TestAConstructorThat:
     def test_ends_the_process(self, pool):
         answer = submit(pool, "t", Exiting)
         assert (answer["success"], answer["reason"]) == (False, "agent_start_failed")
-        assert "died" in answer["error"]
+        assert "its process ended" in answer["error"]
         assert_nothing_held(pool)
 
     @pytest.mark.parametrize("where", ["init", "argument", "restart"])

@@ -19,7 +19,7 @@ from schedulemesh.protocol.agents import key_of
 from schedulemesh.runtime import reactor as reactor_module
 from schedulemesh.runtime.answers import Answers
 from schedulemesh.runtime.journal_recovery import EarlierLives
-from schedulemesh.runtime.reactor import Reactor
+from schedulemesh.runtime.reactor import Condition, Reactor
 from schedulemesh.runtime.witness import Seen
 from schedulemesh.store.journal import MemoryJournal
 from schedulemesh.store.sql import SqlJournal
@@ -45,7 +45,7 @@ def on_loop(test):
             reactor.subscribe(lambda step: orders.extend(instructed(step)))
             await test(reactor, journal, orders)
             journal.fails = None
-            await asyncio.wait_for(reactor._healthy.wait(), 10)
+            await asyncio.wait_for(reactor.writable(), 10)
             await reactor.step(s.ClockTicked())
             folded = journal.load().fold()
             check(folded)
@@ -107,7 +107,7 @@ async def test_reads_continue_and_changes_are_refused_until_the_journal_recovers
     with pytest.raises(JournalError):
         await reactor.keep({"k": b"v"})
     journal.fails = None
-    await asyncio.wait_for(reactor._healthy.wait(), 10)
+    await asyncio.wait_for(reactor.writable(), 10)
     await reactor.step(wanted("q"))
     assert list(reactor.state.ledger.accounts) == ["p", "q"]
 
@@ -358,7 +358,7 @@ def test_random_failures_neither_lose_nor_duplicate(seed, tmp_path):
 
         await asyncio.gather(*(caller(number) for number in range(8)))
         journal.fails = None
-        await asyncio.wait_for(reactor._healthy.wait(), 10)
+        await asyncio.wait_for(reactor.writable(), 10)
         assert set(reactor.state.ledger.accounts) == acknowledged
 
     story(tmp_path)
@@ -377,7 +377,7 @@ def test_a_fenced_reactor_changes_nothing(tmp_path):
         for _ in range(2):
             with pytest.raises(JournalError):
                 await reactor.step(wanted("q"))
-            await reactor._healing
+            await reactor._until(Condition.SUPERSEDED)
         with pytest.raises(JournalError, match="another process has taken it over"):
             await reactor.step(wanted("q"))
         assert list(reactor.state.ledger.accounts) == ["p"]
@@ -527,7 +527,7 @@ def test_it_recovers_when_the_database_is_back(database, server):
                 await reactor.step(wanted("q"))
         finally:
             await loop.run_in_executor(None, server.start)
-        await asyncio.wait_for(reactor._healthy.wait(), 20)
+        await asyncio.wait_for(reactor.writable(), 20)
         await reactor.step(wanted("r"))
         assert list(journal.load().fold().ledger.accounts) == ["p", "r"]
         assert differences(reactor.state, journal.load().fold()) == []
