@@ -407,6 +407,21 @@ def test_a_reserved_start_counts_on_what_is_leaving():
     assert mesh.state.queue.by_id["first"].reservation.node_ids == ("n1",)
 
 
+@pytest.mark.parametrize("duration", [None, 100.0])
+def test_free_room_is_left_for_who_can_start_once_something_has_left(duration):
+    mesh = Mesh(*(pool(name, cpu=8) for name in "pq"), nodes=[node("a", cpu=6)])
+    mesh.run("other", "q", 9.0, cpu=2, duration=1000.0)
+    mesh.run("stopping", "q", 9.0, cpu=2)
+    mesh.queue("first", "p", 5.0, cpu=4)
+    mesh.tick(1.0)
+    assert mesh.state.queue.by_id["first"].reservation.at == 2000.0
+    mesh.handle(s.AgentDeletionRequested(agent_name="stopping"))
+    mesh.queue("later", "p", 1.0, cpu=2, duration=duration)
+    assert mesh.starts == {}
+    mesh.leave("stopping")
+    assert list(mesh.starts) == ["first"]
+
+
 def test_what_is_claimed_of_it_is_free_when_its_claimant_ends():
     mesh = two_nodes({"gpu": 8})
     mesh.change("first", held=True)

@@ -70,9 +70,13 @@ def test_so_it_is_where_every_action_and_every_tick_comes_at_another_time(seed, 
     assert found.recorded[""].preemptions > 5
 
 
-# 29 and 37 end during evictions; in 30 a process dies while it starts.
-@pytest.mark.parametrize("seed", [0, 1, 2, 29, 30, 32, 37, 38])
-def test_so_it_is_where_clients_operators_and_nodes_intervene(seed, tmp_path):
+# 29 and 37 end during evictions; in 30 a process dies while it starts. Some worlds have all ten kinds of
+# interventions, some all but one.
+@pytest.mark.parametrize(
+    ("seed", "kinds"),
+    [(0, 9), (1, 10), (2, 9), (29, 9), (30, 10), (32, 9), (35, 10), (37, 10), (38, 10)],
+)
+def test_so_it_is_where_clients_operators_and_nodes_intervene(seed, kinds, tmp_path):
     jobs = random_jobs(seed, 40, "ab", mean_s=6.0, shorter=15.0)
     disturbed = functools.partial(DisturbedWorld, seed=seed, pause_s=8.0)
     timing = Timing(start_s=1.0, end_s=0.5, save_s=2.0)
@@ -81,14 +85,9 @@ def test_so_it_is_where_clients_operators_and_nodes_intervene(seed, tmp_path):
     written(world, tmp_path / "mesh.sqlite")
     found = rehearse(open_history(str(tmp_path / "mesh.sqlite")))
     assert found.check.differences == ()
-    assert found.check.same == found.check.decisions
+    assert found.check.same == found.check.decisions > 30
     assert found.check.left_out == {}
-    if seed not in (
-        1,
-        29,
-    ):  # kept for how they end; in 1 little is decided, and in 29 one kind is missing
-        assert found.check.decisions > 30
-        assert len(world.happened) == 10
+    assert len(world.happened) == kinds
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -92,6 +92,8 @@ class Delays:
         self._facts = -1
         self._projections = Projections(tx.state, tx.now, tx.estimated_ends)
         self._classes: dict[str, list[TaskClass]] | None = None
+        #: By task with a reserved start, whether what is leaving makes room for it before that.
+        self._soon: dict[str, bool] = {}
         #: By task with a reserved start: that start, and what it needs on each node.
         self._places: dict[str, tuple[Reservation, dict[str, Resources]]] = {}
 
@@ -120,7 +122,8 @@ class Delays:
         if times is None:
             return False
         estimated = counts_estimates(tx.state, head, tx.now)
-        return tx.now + (times.estimated if estimated else times.declared) <= reservation.at
+        over_at = tx.now + (times.estimated if estimated else times.declared)
+        return over_at <= reservation.at and over_at <= self._start_at(head)
 
     def limits(self, heads: Iterable[QueuedTask]) -> RunTimes:
         """The longest run times with which a task is over before the start of one of these tasks."""
@@ -148,7 +151,7 @@ class Delays:
             self._classes = classes_by_pool(state)
         classes, ends = self._classes.get(pool_name, []), self._projections.of(head).ends
         at = quota_free_at(state, pool_name, need, classes, ends, taken=taken)
-        return at is None or at > start_at(head, self._tx.now)
+        return at is None or at > self._start_at(head)
 
     def takes_room(self, taken: Taken, heads: Iterable[QueuedTask]) -> bool:
         """Whether what is left on some node at a reserved start would not be enough for its task."""
@@ -165,7 +168,7 @@ class Delays:
         node = self._tx.state.cluster.nodes.get(node_id)
         if need is None or node is None:
             return False
-        free = self._projections.of(head).free_by(node, start_at(head, self._tx.now))
+        free = self._projections.of(head).free_by(node, self._start_at(head))
         return not need.of_kinds(taken).fits(free - taken)
 
     def _needs_of(self, head: QueuedTask) -> dict[str, Resources]:
@@ -185,7 +188,36 @@ class Delays:
         """Whether a running agent is expected to hold what it has until after a reserved start."""
         self._refresh()
         end = self._projections.of(head).ends.of_agent(agent_name)
-        return end is None or end > start_at(head, self._tx.now)
+        return end is None or end > self._start_at(head)
+
+    def _start_at(self, head: QueuedTask) -> float:
+        """The reserved time; now where what is leaving makes room for it. Starts are reserved at ticks, and
+        what has begun to leave since then may have brought them forward.
+        """
+        at, now = start_at(head, self._tx.now), self._tx.now
+        if at <= now:
+            return now
+        self._refresh()
+        soon = self._soon.get(head.task_id)
+        if soon is None:
+            soon = self._soon[head.task_id] = self._may_start_soon(head)
+        return now if soon else at
+
+    def _may_start_soon(self, head: QueuedTask) -> bool:
+        """Whether all that a task needs is free once what is leaving its nodes is gone."""
+        state, projection = self._tx.state, self._projections.of(head)
+        needs = self._needs_of(head)
+        if not any(map(projection.is_being_left, needs)):
+            return False
+        for node_id, need in needs.items():
+            node = state.cluster.nodes.get(node_id)
+            if node is None or not need.fits(projection.free_by(node, self._tx.now)):
+                return False
+        if self._classes is None:
+            self._classes = classes_by_pool(state)
+        classes, need = self._classes.get(head.pool_name, []), need_of(state, head)
+        at = quota_free_at(state, head.pool_name, need, classes, projection.ends)
+        return at is not None and at <= self._tx.now
 
     def takes_group(self, asked: GroupRequest, group: Group | None, head: QueuedTask) -> bool:
         """Whether a task of the same pool would use the group that this task is to get, or the last one that
@@ -220,6 +252,7 @@ class Delays:
             self._facts = len(tx.facts)
             self._projections = Projections(tx.state, tx.now, tx.estimated_ends)
             self._classes = None
+            self._soon.clear()
 
 
 def sums_on(node_ids: Iterable[str], bundles: Iterable[Resources]) -> dict[str, Resources]:

@@ -150,6 +150,10 @@ class Projection:
             free = free + freed
         return free
 
+    def is_being_left(self, node_id: str) -> bool:
+        """Whether something is leaving this node."""
+        return node_id in self._leaving
+
     def _free_soon(self, node: Node) -> Resources:
         """What is free on a node once what is leaving is gone, apart from what is claimed of it."""
         free = self._free.get(node.node_id)
