@@ -111,6 +111,8 @@ class SupervisorService:
         #: The recovery in progress, or the last that failed.
         self._recovery: asyncio.Task[RequestService] | None = None
         self._watching: asyncio.Task[None] | None = None
+        #: The shutdown in progress, or the last one.
+        self._ending: asyncio.Task[None] | None = None
         self._loops = Loops()
 
     async def ready(self) -> RequestService:
@@ -326,7 +328,13 @@ class SupervisorService:
         await self._end()
 
     async def _end(self) -> None:
-        """As ``shutdown``, for the supervisor itself.
+        """As ``shutdown``, for the supervisor itself; once, however many ask for it."""
+        if self._ending is None or (self._ending.done() and self._ending.exception() is not None):
+            self._ending = asyncio.ensure_future(self._end_all())
+        await asyncio.shield(self._ending)
+
+    async def _end_all(self) -> None:
+        """End everything that belongs to it.
 
         A supervisor that cannot recover ends the agents and groups that carry its mark, and leaves its
         journal as it is.

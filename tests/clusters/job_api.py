@@ -32,7 +32,21 @@ from ray.job_submission import JobSubmissionClient
 
 folder = Path(sys.argv[1])
 client = JobSubmissionClient()
-client.submit_job(entrypoint=f"echo $$ > {folder}/plain && sleep 600")
+
+
+# The agent of a Ray that has just begun takes no submissions yet.
+def submitted(entrypoint):
+    until = time.time() + 60
+    while True:
+        try:
+            return client.submit_job(entrypoint=entrypoint)
+        except RuntimeError as error:
+            if "No available agent" not in str(error) or time.time() > until:
+                raise
+            time.sleep(0.5)
+
+
+submitted(f"echo $$ > {folder}/plain && sleep 600")
 script = folder / "submitted.py"
 script.write_text(f'''
 import os, time, ray
@@ -46,7 +60,7 @@ pid = ray.get(worker.pid.remote())
 open("{folder}/uses_ray", "w").write(str(os.getpid()))
 time.sleep(600)
 ''')
-client.submit_job(entrypoint=f"{sys.executable} {script}")
+submitted(f"{sys.executable} {script}")
 ray.init()
 
 

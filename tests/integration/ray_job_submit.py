@@ -70,7 +70,8 @@ async def main(given):
 
 
 if __name__ == "__main__":
-    ray.init("auto", log_to_driver=False, logging_level="ERROR")
+    # "auto" could be another Ray of this machine.
+    ray.init(os.environ["RAY_ADDRESS"], log_to_driver=False, logging_level="ERROR")
     if sys.argv[1:]:
         asyncio.run(submit(json.loads(sys.argv[1])))
     else:

@@ -58,6 +58,9 @@ def under_ray(folders):
         env={**os.environ, "RAY_ADDRESS": address},
     )
     ended = json.loads(done.stdout.splitlines()[-1])
+    for name, (code, log) in ended.items():
+        if code != LAYOUTS[name].exit_code:
+            print(f"{name}: exit code {code}: {log}")  # pytest shows it where the test fails
     return {name: (code, printed(log)) for name, (code, log) in ended.items()}
 
 

@@ -161,6 +161,16 @@ def test_a_restarted_one_is_patient_with_its_journal(backend, journal_file, monk
     run(story())
 
 
+def test_a_shutdown_that_is_asked_for_twice_succeeds_for_both(backend, journal_file):
+    async def story():
+        service = supervisor(backend, journal_file)
+        await service.ready()
+        await asyncio.gather(service.shutdown(), service.shutdown())
+        assert not journal_file.exists()
+
+    run(story())
+
+
 def test_a_shutdown_leaves_nothing(backend, journal_file, monkeypatch):
     monkeypatch.setattr(module, "_LINGER_S", 0.0)
 

@@ -134,7 +134,7 @@ def test_what_the_searches_for_one_task_share_is_what_each_would_find(monkeypatc
 
 
 def _searched_anew(sites):
-    return [] if sites._shape is None else list(sites._nodes(sites._shape))
+    return [] if sites.shape is None else list(sites._nodes(sites.shape))
 
 
 @pytest.mark.parametrize("seed", range(2))
