@@ -165,8 +165,10 @@ class MixedWorld(DisturbedWorld):
         """Its caller or holder completes it, or lets it expire."""
         if run.incarnation != incarnation or not run.is_running:
             return
-        run.ended(self.now, failed=False)
         task_id = run.job.job_id
+        if not isinstance(self.engine.state.agents[task_id].phase, Running):
+            return  # it is being evicted, and runs again: its completion would be refused
+        run.ended(self.now, failed=False)
         if self._kind(task_id) == "lease" and self._draw.random() < 0.3:
             how = self._draw.choice((TaskEndReason.EXPIRED, TaskEndReason.HOLDER_ENDED))
             self.handle(
