@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import ray
+from ray.cluster_utils import Cluster
 
 from schedulemesh.core import RayScheduler
 from tests.integration.polling import actors_in, process_exists, until
@@ -142,19 +143,23 @@ def story(mesh, folder):
 
 
 def main():
-    ray.init(
-        address="local",
-        num_cpus=4,
-        object_store_memory=80_000_000,
-        include_dashboard=True,
-        dashboard_port=0,
-        log_to_driver=False,
-    )
+    # The usual port of its agent, which takes submissions, may be that of another Ray on this machine.
+    head = {
+        "num_cpus": 4,
+        "object_store_memory": 80_000_000,
+        "include_dashboard": True,
+        "dashboard_port": 0,
+        "dashboard_agent_listen_port": 0,
+    }
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    ray.init(address=cluster.address, log_to_driver=False)
     with tempfile.TemporaryDirectory() as folder:
         mesh = RayScheduler("mesh", state_path=str(Path(folder) / "state"))
         mesh.ensure_pool("p", resources={"cpu": 4})
         told = story(mesh, Path(folder))
         mesh.shutdown()
+    ray.shutdown()
+    cluster.shutdown()
     print(json.dumps(told))
 
 

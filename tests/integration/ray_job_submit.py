@@ -29,7 +29,9 @@ async def ran(manager, gate, given):
                 dict(given["runtime_env"]), include_gitignore=True, scratch_dir=scratch
             )
         env = RuntimeEnv(**env).to_dict()
-        job = await manager.submit_job(entrypoint=given["entrypoint"], runtime_env=env)
+        # Ray would give the driver the address of the Ray that was started last on this machine.
+        entrypoint = f"export RAY_ADDRESS={os.environ['RAY_ADDRESS']}; {given['entrypoint']}"
+        job = await manager.submit_job(entrypoint=entrypoint, runtime_env=env)
         while not (info := await manager.get_job_info(job)).status.is_terminal():  # noqa: ASYNC110
             await asyncio.sleep(0.05)  # between two looks at what has no event
         return [info.driver_exit_code, manager.get_job_logs(job) or info.message]
