@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
@@ -74,26 +74,23 @@ def seconds(given: str, what: str) -> float:
     """
     from schedulemesh.protocol.times import span_of
 
-    found = _plain_number(given)
-    found = span_of(given) if found is None else found
-    if found is not None:
-        return found
-    raise InvalidRequestError(
-        f"{what} is {given!r}; allowed is a duration such as 90s, 30m, 1h30m, 12h, 7d or 2w"
-    )
+    return _with_unit(given, what, span_of, "a duration such as 90s, 30m, 1h30m, 12h, 7d or 2w")
 
 
 def megabytes(given: str, what: str) -> float:
     """A size as people write it: ``512MB``, ``64GB``, or a number of MB. Raises InvalidRequestError."""
     from schedulemesh.domain.resources import size_of
 
-    found = _plain_number(given)
-    found = size_of(given) if found is None else found
-    if found is not None:
-        return found
-    raise InvalidRequestError(
-        f"{what} is {given!r}; allowed is a size such as 512MB, 64GB or 1TB, or a number of MB"
-    )
+    return _with_unit(given, what, size_of, "a size such as 512MB, 64GB or 1TB, or a number of MB")
+
+
+def _with_unit(word: str, what: str, parse: Callable[[str], float | None], allowed: str) -> float:
+    """A number, or an amount with a unit that ``parse`` knows. Raises InvalidRequestError."""
+    amount = _plain_number(word)
+    amount = parse(word) if amount is None else amount
+    if amount is None:
+        raise InvalidRequestError(f"{what} is {word!r}; allowed is {allowed}")
+    return amount
 
 
 def _plain_number(given: str) -> float | None:

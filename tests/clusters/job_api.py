@@ -22,7 +22,6 @@ from tests.integration.polling import actors_in, process_exists, until
 #: daemon; and has two detached actors, of which one is a cache.
 DRIVER = """
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -44,7 +43,7 @@ def submitted(entrypoint):
         except RuntimeError as error:
             if "No available agent" not in str(error) or time.time() > until:
                 raise
-            time.sleep(0.5)
+            time.sleep(0.5)  # between two attempts: that the agent is there has no event
 
 
 submitted(f"echo $$ > {folder}/plain && sleep 600")
@@ -59,7 +58,7 @@ class Detached:
 worker = Detached.options(name="submitted", namespace="outside", lifetime="detached").remote()
 pid = ray.get(worker.pid.remote())
 open("{folder}/uses_ray", "w").write(str(os.getpid()))
-time.sleep(600)
+time.sleep(600)  # there to be ended
 ''')
 submitted(f"{sys.executable} {script}")
 ray.init()
@@ -73,14 +72,15 @@ class Cache:
 
 @ray.remote(num_cpus=0)
 def leaves_a_daemon():
+    reader, writer = os.pipe()
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
-            os.execvp("sleep", ["sleep", "600"])
+            os.write(writer, str(os.getpid()).encode())
+            os.execvp("sleep", ["sleep", "600"])  # there to be ended
         os._exit(0)
     os.wait()
-    found = subprocess.run(["pgrep", "-n", "-f", "^sleep 600$"], capture_output=True, text=True)
-    return int(found.stdout)
+    return int(os.read(reader, 20))
 
 
 how = {"namespace": "outside", "lifetime": "detached"}
@@ -93,9 +93,9 @@ other = Cache.options(name="other", **how).remote()
 until = time.time() + 60
 while not ((folder / "plain").exists() and (folder / "uses_ray").exists()):
     assert time.time() < until
-    time.sleep(0.1)
+    time.sleep(0.1)  # between two looks at files of other processes
 (folder / "all").touch()
-time.sleep(600)
+time.sleep(600)  # there to be ended
 """
 
 

@@ -33,7 +33,7 @@ class Hog:
         for _ in range(HOG_MB // _CHUNK_MB):
             self.taken.append(bytearray(os.urandom(2**20)) * _CHUNK_MB)
             time.sleep(0.02)  # so that the monitor sees it before the machine is full
-        time.sleep(60)
+        time.sleep(60)  # until it is killed
 
 
 def memory_mb() -> tuple[float, float]:

@@ -437,7 +437,7 @@ from schedulemesh import job
 folder = job.checkpoint_dir()
 print("ready", flush=True)
 while not job.preempted():
-    time.sleep(0.01)
+    time.sleep(0.01)  # between two looks at the notice, which has no event
 SAVE
 """
 
@@ -479,7 +479,7 @@ def test_what_a_driver_saves_upon_sigterm_is_reported(make, log, channel):
 
         signal.signal(signal.SIGTERM, save)
         print("ready", flush=True)
-        time.sleep(60)
+        time.sleep(60)  # there to be ended
         """)
     run = Run(runner)
     until(lambda: "ready" in log())

@@ -220,7 +220,7 @@ class OnLoop(AgentActor):
                 point = self.safe_point()
                 if self.awaits:
                     await point
-                await asyncio.sleep(0.001)
+                await asyncio.sleep(0.001)  # the step itself
         return self.step
 
 
@@ -236,7 +236,7 @@ class SavesAtOnce(OnLoop):
 class SavesAsCoroutine(OnLoop):
     async def save_state(self):
         before = self.step
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.02)  # it would work on meanwhile, if it were not at its safe point
         return (before, self.step)
 
     async def cancel(self, task_id):
@@ -251,7 +251,7 @@ async def saved_and_cancelled(channel, built):
     await built.stepped.wait()
     first = await asyncio.to_thread(save, channel)
     at_first = built.step
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.05)  # that it takes no step has no event
     passed = built.step - at_first
     second = await asyncio.to_thread(save, channel)
     cancelled = await asyncio.to_thread(carry_out, channel, "cancel")

@@ -132,7 +132,7 @@ class AsyncSteps(MetricsReportingAgent):
             self.steps += 1
             self.report_metrics(steps=self.steps)
             await self.safe_point()
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # the step itself
         return self.steps
 
     async def done(self):
@@ -148,7 +148,7 @@ class AsyncSteps(MetricsReportingAgent):
 
 class AsyncStepsSavedOnLoop(AsyncSteps):
     async def save_state(self):
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)  # what is saved takes its time
         return self.steps
 
     async def cancel(self, task_id):

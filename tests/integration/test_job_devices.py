@@ -9,7 +9,7 @@ import ray
 
 from tests.integration.polling import until
 
-#: What a script finds that does not use Ray.
+#: What a script finds that does not use Ray, and that stays for a while, so that others run beside it.
 PLAIN = (
     "import os, time; print('sees', os.environ['CUDA_VISIBLE_DEVICES'], flush=True); time.sleep({})"
 )

@@ -238,7 +238,7 @@ import time
 from schedulemesh import job
 (job.checkpoint_dir() / "step").write_text("7")
 print("saved", flush=True)
-time.sleep(600)
+time.sleep(600)  # there to be evicted
 """
 
 

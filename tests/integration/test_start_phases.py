@@ -11,7 +11,7 @@ class Slow:
     """Its constructor takes a while."""
 
     def __init__(self, name, labels, seconds):
-        time.sleep(seconds)
+        time.sleep(seconds)  # what the limit of the constructor is for
 
 
 def test_explain_says_that_the_constructor_runs_and_it_has_a_limit_of_its_own(scheduler):

@@ -216,7 +216,7 @@ def test_a_class_that_cannot_be_loaded_says_so(scheduler, tmp_path, monkeypatch)
 
 
 def test_a_constructor_that_raises_or_exits_is_a_refusal(scheduler):
-    for cls, word in ((Raising, "not today"), (Exiting, "process")):
+    for cls, word in ((Raising, "not today"), (Exiting, "its process ended")):
         scheduler.ensure_pool(
             "pool",
             resources={"cpu": 8.0},

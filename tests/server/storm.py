@@ -141,7 +141,7 @@ def dashboard(url, token, path):
         while True:
             began = time.monotonic()
             client.get(path).raise_for_status()
-            time.sleep(max(0.0, 1.0 - (time.monotonic() - began)))
+            time.sleep(max(0.0, 1.0 - (time.monotonic() - began)))  # a page reads once a second
 
 
 def honest(url, token, seconds):
@@ -154,7 +154,7 @@ def honest(url, token, seconds):
                 began = time.perf_counter()
                 client.request(method, path).raise_for_status()
                 times.append(1000 * (time.perf_counter() - began))
-            time.sleep(0.005)
+            time.sleep(0.005)  # it is no flood
     return times
 
 
@@ -200,7 +200,7 @@ def main(seconds, seed):
         with in_process(
             "storm", api.url, ",".join(tokens[role] for role in ROLES), seconds + 3, seed
         ) as storm:
-            time.sleep(1)
+            time.sleep(1)  # all clients of the storm have begun by then
             during = measured(api.url, api.token, seconds)
             output, _ = storm.communicate()
         statuses = msgspec.json.decode(output)
@@ -226,7 +226,7 @@ def dashboards(seconds):
         paths = ("/api/v1/tasks", "/api/v1/tasks?sort=-priority", "/api/v1/queue")
         readers = [in_process("dashboard", api.url, api.token, path) for path in paths]
         try:
-            time.sleep(2)
+            time.sleep(2)  # all pages have been read by then
             during = measured(api.url, api.token, seconds)
         finally:
             for reader in readers:
@@ -254,7 +254,7 @@ if __name__ == "__main__":
             storm = Storm(url, tokens.split(","), int(seed))
             for thread in storm.threads:
                 thread.start()
-            time.sleep(float(seconds))
+            time.sleep(float(seconds))  # the storm's length
             storm.stop.set()
             for thread in storm.threads:
                 thread.join()
