@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -72,6 +73,7 @@ FOLDER_SUFFIXES = (".zip", ".tar.gz", ".tgz", ".tar.xz")
 
 #: How the addresses begin at which Ray finds modules that are sent with jobs.
 MODULE_URI = "gcs://"
+_WHEEL = re.compile(re.escape(MODULE_URI) + r"[\w.+-]+\.whl")
 
 #: What happens to a job that holds more in Ray than it claims.
 OVER_CLAIM = ("warn", "end")
@@ -337,11 +339,19 @@ def check_job(spec: AgentSpec) -> None:
         )
 
 
+def module_archive(key: str) -> str:
+    """Where Ray finds the archive of a module with this key."""
+    return f"{MODULE_URI}_ray_pkg_{key}.zip"
+
+
 def _check_module(module: PackedModule) -> None:
     parse_key(module.key, "a module's key")
-    if not module.uri.startswith(MODULE_URI):
+    # Under another name it could stand in for a package that somebody else is about to send.
+    archive = module_archive(module.key)
+    if module.uri != archive and not _WHEEL.fullmatch(module.uri):
         raise InvalidRequestError(
-            f"a module is to be found at {shown(module.uri)}; allowed is {MODULE_URI}..."
+            f"a module is to be found at {shown(module.uri)}; allowed are {archive} and the name of a wheel "
+            f"after {MODULE_URI}"
         )
 
 

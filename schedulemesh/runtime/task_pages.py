@@ -80,6 +80,7 @@ class TaskPages(Service):
 
     async def agents(self, request: ListAgents) -> WithHandles | Refusal:
         """Each agent of a pool, or of all, with its Ray handle; of a gang with those of all members."""
+        await self._reactor.whole()
         state, name = self._reactor.state, request.pool_name
         if name is not None and name not in state.ledger.accounts:
             return Refusal(refused=pool_not_found(state, name))

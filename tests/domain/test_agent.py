@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from schedulemesh.domain.agent import AgentSpec, GangSpec, JobSpec, check_agent
+from schedulemesh.domain.agent import (
+    AgentSpec,
+    GangSpec,
+    JobSpec,
+    PackedModule,
+    check_agent,
+    module_archive,
+)
 from schedulemesh.domain.resources import Resources
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.runtime.agent_start import own_need
@@ -38,3 +45,28 @@ def test_a_job_is_accepted_and_its_process_takes_nothing():
 def test_a_job_that_cannot_be_is_refused(fields, said):
     with pytest.raises(InvalidRequestError, match=said):
         check_agent(job(**fields))
+
+
+def sent(uri, key=KEY):
+    """A job with this module."""
+    return job(job=JobSpec(grace_s=30.0, modules=(PackedModule(uri=uri, key=key),)))
+
+
+def test_modules_have_the_address_of_their_contents_or_the_name_of_a_wheel():
+    check_agent(sent(module_archive(KEY)))
+    check_agent(sent("gcs://pkg-1.0+local-py3-none-any.whl"))
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        module_archive("1" * 64),
+        "gcs://_ray_pkg_0123456789abcdef.zip",
+        "gcs://a/b.whl",
+        "https://a/b.whl",
+        "gcs://",
+    ],
+)
+def test_a_module_cannot_take_the_place_of_another_package(uri):
+    with pytest.raises(InvalidRequestError, match="a module is to be found at"):
+        check_agent(sent(uri))

@@ -21,7 +21,7 @@ from schedulemesh.core.agent.job_runner import JobRunner
 from schedulemesh.core.backend.ray_capabilities import visit_packed
 from schedulemesh.core.backend.ray_options import parse_options
 from schedulemesh.core.transport.user_code import ship_arguments, ship_class
-from schedulemesh.domain.agent import FOLDER_SUFFIXES, MODULE_URI, PackedModule
+from schedulemesh.domain.agent import FOLDER_SUFFIXES, MODULE_URI, PackedModule, module_archive
 from schedulemesh.errors import InvalidRequestError, shown
 from schedulemesh.protocol.agents import key_of
 from schedulemesh.protocol.job_command import JobCommand, PackedFolder, Packer, Sent
@@ -111,7 +111,7 @@ def packed_module(path: Path, excludes: tuple[str, ...] = ()) -> tuple[PackedMod
 
 def _module(archive: bytes) -> tuple[PackedModule, bytes]:
     key = key_of(archive)
-    return PackedModule(uri=f"{MODULE_URI}_ray_pkg_{key}.zip", key=key), archive
+    return PackedModule(uri=module_archive(key), key=key), archive
 
 
 PACKER = Packer(folder=packed_folder, module=packed_module)
