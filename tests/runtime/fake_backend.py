@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import zlib
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
@@ -150,7 +151,7 @@ class FakeActor:
         """Take a call. Raises BackendError if it is dead by then."""
         self.calls.append((method, args))
         if self.stuck is not None:
-            await self.stuck
+            await asyncio.shield(self.stuck)
         if not self.alive:
             raise BackendError("the actor is dead")
         if method == "class_loaded":
@@ -193,6 +194,9 @@ class FakeCleaner:
     def _answered(self, method: str, subject: object) -> tuple[int, ...]:
         self.calls.append((method, subject))
         self._fail()
+        if self._backend.unkillable[self.node_id]:
+            self._backend.unkillable[self.node_id] -= 1
+            return (77,)
         return self.answers.pop(0) if self.answers else ()
 
     async def left_behind(self, hosts: Mapping[int, int]) -> dict[int, list[Process]]:
@@ -290,6 +294,8 @@ class FakeBackend:
             ids=("3",), env_vars={"CUDA_VISIBLE_DEVICES": "3"}
         )
         self.cleaners: list[FakeCleaner] = []
+        #: By node, how many of the next terminations leave a process.
+        self.unkillable: Counter[str] = Counter()
         #: The packed settings of the processes that serve HTTP APIs, by (namespace, name).
         self.http: dict[tuple[str, str], bytes] = {}
 

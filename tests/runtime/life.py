@@ -17,7 +17,7 @@ from schedulemesh.runtime.backend import NodeView
 from tests.runtime import virtual_time
 from tests.runtime.composition import supervisor
 from tests.runtime.fake_backend import FakeBackend, HeldCalls
-from tests.runtime.test_machine import CALLS, _all_calls
+from tests.runtime.story import CALLS, all_calls
 
 NODE = parse_resources({"cpu": 4, "gpu": 2})
 CLASS = b"a class"
@@ -29,7 +29,7 @@ class Life:
     """A supervisor on a cluster with one node whose calls are held as the test says."""
 
     def __init__(self, journal_file):
-        self.held = HeldCalls(*_all_calls())
+        self.held = HeldCalls(*all_calls())
         self.backend = FakeBackend(self.held)
         self.backend.free = [NodeView(node_id="n", total=NODE, free=NODE, labels={})]
         self.journal_file = journal_file

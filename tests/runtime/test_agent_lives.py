@@ -19,7 +19,7 @@ from schedulemesh.protocol.answers import SavedBytes, decode_answer
 from schedulemesh.protocol.state_requests import GetSavedState
 from tests.runtime import life as lives
 from tests.runtime.life import SOON_S
-from tests.runtime.test_machine import CALLS
+from tests.runtime.story import CALLS
 
 ONE = parse_resources({"cpu": 1})
 

@@ -1,0 +1,916 @@
+"""Stories of a whole supervisor on a backend that delays, reorders and fails calls, and crashes in between.
+
+A seed decides what clients, agents, the cluster and the backend do. Callers are cancelled; processes save
+slowly, too much, at safe points or not at all, wait for room, or cannot be killed. Time is virtual, so that a
+story is the same whenever it is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+
+import msgspec
+
+from schedulemesh.config.settings import JournalSettings
+from schedulemesh.core.agent.safe_points import SafePoints
+from schedulemesh.domain.agent import AgentSpec, GangSpec
+from schedulemesh.domain.end_reasons import TaskEndReason
+from schedulemesh.domain.lease import LeaseSpec
+from schedulemesh.domain.placement import GroupsSpec
+from schedulemesh.domain.pool import PoolSpec
+from schedulemesh.domain.resources import NOTHING, parse_resources, sum_of
+from schedulemesh.domain.task import TaskSpec
+from schedulemesh.engine.messages import facts
+from schedulemesh.engine.messages.outcomes import Accepted, Queued, Refused
+from schedulemesh.engine.messages.queue_facts import TaskQueued
+from schedulemesh.engine.messages.stimuli import TaskSubmitted
+from schedulemesh.engine.state.agents import Running, Starting
+from schedulemesh.engine.state.groups import GroupPhase
+from schedulemesh.engine.state.invariants import check
+from schedulemesh.metrics.catalogue import LOOP_OVERDUE
+from schedulemesh.protocol import queue_requests as q
+from schedulemesh.protocol import requests as r
+from schedulemesh.protocol.agents import (
+    AgentInit,
+    Command,
+    KeptResult,
+    Report,
+    Result,
+    RunReport,
+    SavedState,
+    key_of,
+    pack,
+    unpack,
+)
+from schedulemesh.protocol.answers import Response, SavedBytes, decode_answer
+from schedulemesh.protocol.lease_requests import ReleaseLease
+from schedulemesh.protocol.state_requests import SaveTaskState
+from schedulemesh.protocol.task_requests import CancelTask
+from schedulemesh.runtime.backend import ActorView, BackendError, GroupMember, NodeView
+from schedulemesh.runtime.gangs import every_process
+from schedulemesh.runtime.queries import saved_key
+from schedulemesh.store.sql import SqlJournal
+from tests.engine.builders import differences
+from tests.runtime import virtual_time
+from tests.runtime.composition import supervisor
+from tests.runtime.fake_backend import FakeActor, FakeBackend, HeldCalls, Verdict
+
+CLASS = b"a class"
+RAISED = RunReport(kept=b"", reason=TaskEndReason.RUN_RAISED, error="it raised")
+NODE = parse_resources({"cpu": 4, "gpu": 2})
+NODES = ("n1", "n2")
+POOLS = {"p": 4, "q": 3, "g": 4}
+NAMES = tuple(f"a{number}" for number in range(6))
+#: The calls that are held together.
+HOLDS = (
+    ("agent_report",),
+    ("create_group", "group", "groups"),
+    ("terminate", "nodes", "demand"),
+    ("actor_ended", "kill"),
+    ("actor", "find_actor", "living_actors"),
+    ("members", "remove_group", "end_members", "group_in_use"),
+    ("probe_class", "preserve_state"),
+    ("run_task",),
+    ("end_jobs", "terminate_workers"),
+)
+CALLS = {call for calls in HOLDS for call in calls}
+#: The calls that fail together for a while.
+LOOKS = (
+    ("nodes",),
+    ("living_actors",),
+    ("groups",),
+    ("usage", "demand"),
+    ("keep",),
+    ("left_behind",),
+)
+#: Virtual seconds in which all that was begun ends, once nothing is held; and those for which nothing goes on
+#: before a story is at its end.
+SETTLES_S, QUIET_S = 120.0, 3.0
+#: What facts show.
+FACTS = {
+    facts.AgentStarted: "an agent started",
+    facts.NodeLost: "a node was lost",
+    facts.EvictionStarted: "an eviction began",
+    facts.SavingFailed: "an eviction could not save",
+    facts.TaskPreempted: "a task was evicted",
+    facts.AgentEnded: "an agent ended",
+    TaskQueued: "a task was queued",
+}
+#: The loops that must not be overdue at the end.
+LOOPS = {"cluster_monitor", "health", "leases"}
+#: Virtual seconds between two safe points of a process that has any, by its place among all processes.
+SAFE_POINTS_S = (0.3, 2.0, 40.0)
+#: Bytes that a saved state may have.
+STATE_BYTES = 4000
+#: Virtual seconds that a process takes to save whose class comes to its safe points rarely.
+SLOW_S = 20.0
+
+#: What may happen: how often, and with which arguments.
+EVENTS = {
+    "submit": (
+        24,
+        {
+            "name": NAMES,
+            "pool": sorted(POOLS),
+            "cpu": (1, 2, 4),
+            "gpu": (0, 0, 0, 1),
+            "priority": (1.0, 5.0, 9.0),
+            "pinned": (True, True, False),
+            "replicas": (None, None, 1, 2, 3),
+            "most": (0, 0, 4),
+            "parts": (0, 0, 0, 1, 2),
+            "queue": (False, True, True),
+            "run": ("", "", "train"),
+            "retries": (0, 2),
+            "on_preempted": ("drop", "requeue"),
+        },
+    ),
+    "change_queued": (
+        3,
+        {
+            "name": NAMES,
+            "change": ({"held": True}, {"held": False}, {"priority": 7.0}, {"to_front": True}),
+        },
+    ),
+    "cancel": (2, {"name": NAMES}),
+    "cancel_many": (1, {"count": (1, 3)}),
+    "runs_raise": (2, {"raising": (True, False, False)}),
+    "release_lease": (2, {"name": NAMES}),
+    "holder_uses": (2, {"which": range(9)}),
+    "complete": (3, {"name": NAMES, "end_agent": (True, True, False)}),
+    "delete": (3, {"name": NAMES}),
+    "delete_while_it_starts": (3, {"rounds": (0, 1, 3, 6)}),
+    "checkpoint": (24, {"which": range(6)}),
+    "evict_checkpointed": (6, {"which": range(6)}),
+    "cancel_caller": (2, {"which": range(9)}),
+    "cancel_next_caller": (6, {"rounds": range(1, 9)}),
+    "saving": (
+        4,
+        {"how": ("quick", "safe point", "safe point", "slow", "fails", "too large", "never")},
+    ),
+    "look_fails": (3, {"calls": LOOKS, "times": (1, 3)}),
+    "not_killable": (2, {"node": NODES, "times": (1, 5)}),
+    "no_room": (2, {"node": NODES, "full": (True, False, False)}),
+    "preempt": (3, {"name": NAMES, "whole": (True, False)}),
+    "resize": (1, {"pool": sorted(POOLS), "cpu": (1, 2, 4, 6)}),
+    "actor_dies": (2, {"which": range(9)}),
+    "node_is_lost": (1, {"node": NODES}),
+    "node_returns": (3, {"node": NODES}),
+    "group_fails": (1, {"which": range(9)}),
+    "hold": (4, {"calls": HOLDS}),
+    "release": (3, {"calls": HOLDS}),
+    "let": (12, {"which": range(9), "verdict": tuple(Verdict)}),
+    "let_all": (2, {"verdict": tuple(Verdict)}),
+    "refuse_starts": (1, {"calls": ((), (), ("start_agent",), ("kill_actor",))}),
+    "wait": (10, {"seconds": (0.0, 0.1, 0.6, 3.0, 40.0)}),
+    "crash": (1, {}),
+}
+
+
+def happenings(seed, count):
+    """So many events, drawn from a seed: the beginning of a longer story is the shorter one."""
+    draw = random.Random(seed)
+    weights = [weight for weight, _ in EVENTS.values()]
+    for _ in range(count):
+        (name,) = draw.choices([*EVENTS], weights)
+        yield name, {key: draw.choice(values) for key, values in EVENTS[name][1].items()}
+
+
+def view(name):
+    return NodeView(node_id=name, total=NODE, free=NODE, labels={})
+
+
+class StoryCalls(HeldCalls):
+    """Also fails some calls of a name."""
+
+    def __init__(self, seen, *through):
+        super().__init__(*through)
+        self.seen = seen
+        #: How many of the next calls fail.
+        self.failing = Counter()
+        #: By node, how many of the next attempts to end what agents have started do not end it.
+        self.unkillable = Counter()
+
+    async def turn(self, call, subject):
+        if self.failing[call]:
+            self.failing[call] -= 1
+            self.seen["a look of the monitor failed"] += 1
+            return Verdict.REFUSED
+        if call == "terminate" and self.unkillable[subject]:
+            self.seen["a process could not be killed"] += 1
+        verdict = await super().turn(call, subject)
+        if verdict is Verdict.REFUSED:
+            self.seen["a call was refused"] += 1
+        if verdict is Verdict.ANSWER_LOST:
+            self.seen["an answer was lost"] += 1
+        return verdict
+
+
+class Story:
+    """A supervisor, its clients, the processes of agents, and the cluster."""
+
+    def __init__(self, journal_file, opened=SqlJournal, quiet_s=QUIET_S):
+        self.journal_file, self.opened = journal_file, opened
+        #: Virtual seconds for which nothing goes on at the end.
+        self.quiet_s = quiet_s
+        #: How often what has happened.
+        self.seen = Counter()
+        self.held = StoryCalls(self.seen, *all_calls())
+        self.backend = FakeBackend(self.held)
+        self.backend.unkillable = self.held.unkillable
+        self.backend.free = [view(name) for name in NODES]
+        self.backend.start = self.started
+        self.backend.waiting = lambda actor: actor in self.waiting
+        self.service = None
+        #: The recovery of the present supervisor.
+        self.recovering: asyncio.Task | None = None
+        #: The requests without an answer.
+        self.open: dict[asyncio.Task, bytes] = {}
+        self.number = 0
+        #: Whether the runs of processes that are started from now on raise.
+        self.raising = False
+        #: The tasks whose submission was accepted, or acknowledged as queued.
+        self.acknowledged: set[str] = set()
+        #: After how many rounds of the loop the next client goes away; 0: it stays.
+        self.rounds = 0
+        #: The client that goes away.
+        self.leaving: asyncio.Task | None = None
+        #: After how many rounds of the loop the next agent that starts is deleted; None: it is not.
+        self.deleting_after: int | None = None
+        self.deleting: asyncio.Task | None = None
+        #: How processes save from now on.
+        self.how = "quick"
+        #: How often any process has saved: a later state is a higher number.
+        self.saves = 0
+        #: By task, the newest state that was acknowledged as saved in its present life.
+        self.checkpoints: dict[str, int] = {}
+        #: The actors for which their node has no room, which have no process yet.
+        self.waiting: list[FakeActor] = []
+        #: The processes that poll for commands, and their open polls.
+        self.hosts: set[asyncio.Task] = set()
+        self.polls: set[asyncio.Task] = set()
+        #: What must never happen and did.
+        self.broken: list[str] = []
+
+    async def begin(self):
+        self.open_service()
+        groups = GroupsSpec(max_dynamic=9)
+        for name, cpu in POOLS.items():
+            spec = PoolSpec(
+                name=name,
+                resources=parse_resources({"cpu": cpu, "gpu": 2}),
+                groups=groups if name == "g" else None,
+            )
+            self.ask(r.CreatePool(spec=spec))
+        await self.wait(0.1)
+
+    def open_service(self):
+        self.service = supervisor(
+            self.backend,
+            self.journal_file,
+            clock=virtual_time.clock(),
+            monitor_interval_s=1.0,
+            health_interval_s=15.0,
+            journal=JournalSettings(saved_state_bytes=STATE_BYTES),
+            opened=self.opened,
+        )
+        # Its process does so itself: clients may go away before they have asked for anything.
+        self.recovering = asyncio.ensure_future(self.recovered(self.service))
+        self.ask(r.ListPools())
+
+    async def recovered(self, service):
+        await service.recover()
+        service._requests.running.reactor.observers.add(self.observed)
+
+    def observed(self, step):
+        """What has become true."""
+        self.seen["steps"] += 1
+        for fact in step.facts:
+            if (what := FACTS.get(type(fact))) is not None:
+                self.seen[what] += 1
+
+    # what clients do
+
+    def ask(self, request):
+        self._send(r.encode_request(request))
+
+    def _send(self, data):
+        task = asyncio.ensure_future(self._answered(self.service, data))
+        self.open[task] = data
+        rounds, self.rounds = self.rounds, 0
+        if rounds:
+            self.leaving = asyncio.ensure_future(self._go_away(task, rounds))
+
+    async def _answered(self, service, data):
+        """Ask until the supervisor can recover, as clients do."""
+        while True:
+            try:
+                answer = await service.ask(data)
+            except BackendError:
+                await asyncio.sleep(0.5)  # virtual time
+                continue
+            encoded = answer[0] if isinstance(answer, tuple) else answer
+            assert b"internal_error" not in encoded, encoded
+            self.note(r.decode_request(data), encoded)
+            self.open.pop(asyncio.current_task(), None)
+            return
+
+    def note(self, request, encoded):
+        """What an answer promises."""
+        if isinstance(request, r.SubmitTask):
+            outcome = decode_answer(encoded, Response)
+            if not isinstance(outcome, Refused) and isinstance(outcome.outcome, Accepted | Queued):
+                task_id = request.submission.task.task_id
+                self.acknowledged.add(task_id)
+                self.checkpoints.pop(task_id, None)
+        elif isinstance(request, SaveTaskState):
+            answer = decode_answer(encoded, SavedBytes)
+            saved = None if isinstance(answer, Refused) else answer.state
+            if saved is not None and (number := number_of(unpack(saved, SavedState))) is not None:
+                self.seen["a checkpoint was acknowledged"] += 1
+                newest = max(number, self.checkpoints.get(request.task_id, 0))
+                self.checkpoints[request.task_id] = newest
+
+    def next(self):
+        self.number += 1
+        return f"r{self.number}"
+
+    async def submit(
+        self, name, pool, cpu, gpu, priority, pinned, replicas, most, queue, run, **how
+    ):
+        """A single agent, a gang, elastic or not, or a lease; it may wait, and run by itself."""
+        if how["parts"]:
+            self.submit_lease(name, pool, priority, how["parts"], queue=queue)
+            return
+        bundles = (parse_resources({"cpu": cpu, "gpu": gpu}),) * (replicas or 1)
+        agent = AgentSpec(
+            name=name,
+            pool_name=pool,
+            resources=sum_of(bundles),
+            class_key=key_of(CLASS),
+            bundles=bundles if replicas else (),
+            gang=GangSpec(strategy="SPREAD", replicas=most) if replicas else None,
+        )
+        task = TaskSpec(
+            task_id=f"t-{name}",
+            pool_name=pool,
+            priority=priority,
+            run=run,
+            max_retries=how["retries"],
+            on_preempted=how["on_preempted"],
+        )
+        submission = TaskSubmitted(
+            agent=agent,
+            task=task,
+            request_id=self.next(),
+            choose_node=bool(pinned or pool == "g" or replicas),
+            queue=queue,
+        )
+        self.ask(r.SubmitTask(submission=submission, blobs={key_of(CLASS): CLASS}))
+
+    def submit_lease(self, name, pool, priority, parts, *, queue):
+        """A lease of one or two groups, with a short time from its notice to its end."""
+        bundles = (parse_resources({"cpu": 1}),) * 2
+        agent = AgentSpec(
+            name=name,
+            pool_name=pool,
+            resources=sum_of(bundles),
+            bundles=bundles,
+            lease=LeaseSpec(parts=parts, strategy="SPREAD", grace_s=2.0),
+        )
+        task = TaskSpec(task_id=f"t-{name}", pool_name=pool, priority=priority)
+        submission = TaskSubmitted(
+            agent=agent, task=task, request_id=self.next(), choose_node=True, queue=queue
+        )
+        self.ask(r.SubmitTask(submission=submission))
+
+    async def release_lease(self, name):
+        self.ask(ReleaseLease(task_id=f"t-{name}", request_id=self.next()))
+
+    async def holder_uses(self, which):
+        """The holder of a lease, or somebody else, runs something in a group."""
+        groups = sorted(self.backend.by_id)
+        if groups:
+            ray_id = groups[which % len(groups)]
+            member = GroupMember(name="", namespace="", node_id="", pid=7, actor_id=self.next())
+            self.backend.foreign.setdefault(ray_id, []).append(member)
+
+    async def complete(self, name, end_agent):
+        request = r.CompleteTask(task_id=f"t-{name}", end_agent=end_agent, request_id=self.next())
+        self.ask(request)
+
+    async def delete(self, name):
+        self.ask(r.DeleteAgent(agent_name=name))
+
+    async def delete_while_it_starts(self, rounds):
+        """Delete an agent that starts, or the next one that does, after so many rounds of the loop."""
+        reactor = None if self.service._requests is None else self.service._requests.running.reactor
+        agents = {} if reactor is None else reactor.state.agents
+        starting = [name for name, agent in agents.items() if isinstance(agent.phase, Starting)]
+        if starting:
+            self.delete_starting(starting[0])
+        else:
+            self.deleting_after = rounds
+
+    async def _delete_after(self, name, rounds):
+        for _ in range(rounds):
+            await asyncio.sleep(0)
+        if self.service._requests is not None:
+            agent = self.service._requests.running.reactor.state.agents.get(name)
+            if agent is not None and isinstance(agent.phase, Starting):
+                self.delete_starting(name)
+
+    def delete_starting(self, name):
+        self.seen["an agent was deleted while it started"] += 1
+        self.ask(r.DeleteAgent(agent_name=name))
+
+    async def checkpoint(self, which):
+        """Have one of the tasks saved that run."""
+        if self.service._requests is not None:
+            running = self.service._requests.running.reactor.state.running.by_id
+            # Extra members of an elastic gang begin anew with its core.
+            tasks = sorted(running.keys() & {f"t-{name}" for name in NAMES})
+            if tasks:
+                self.ask(SaveTaskState(task_id=tasks[which % len(tasks)]))
+
+    async def evict_checkpointed(self, which):
+        """Evict one of the tasks whose state was acknowledged as saved; its own save may fail."""
+        tasks = sorted(self.checkpoints)
+        if tasks:
+            name = tasks[which % len(tasks)].removeprefix("t-")
+            await self.preempt(name, whole=True)
+
+    async def cancel_caller(self, which):
+        """A client goes away, and does not repeat what it asked for."""
+        if self.open:
+            self._leaves(list(self.open)[which % len(self.open)])
+
+    async def preempt(self, name, whole):
+        if whole:
+            self.ask(r.PreemptTask(agent_name=name, request_id=self.next()))
+        else:
+            task_id = f"t-{name}"
+            self.ask(r.ExecutePreemption(task_id=task_id, agent_name=name, request_id=self.next()))
+
+    async def change_queued(self, name, change):
+        request = q.ChangeQueuedTask(task_id=f"t-{name}", request_id=self.next(), **change)
+        self.ask(request)
+
+    async def cancel(self, name):
+        self.ask(CancelTask(task_id=f"t-{name}", request_id=self.next()))
+
+    async def cancel_many(self, count):
+        self.ask(q.CancelTasks(task_ids=tuple(f"t-{name}" for name in NAMES[:count])))
+
+    async def resize(self, pool, cpu):
+        self.ask(r.ResizePool(name=pool, resources=parse_resources({"cpu": cpu})))
+
+    async def cancel_next_caller(self, rounds):
+        """The next client goes away after so many rounds of the loop, while its step is written."""
+        self.rounds = rounds
+
+    async def _go_away(self, task, rounds):
+        for _ in range(rounds):
+            await asyncio.sleep(0)
+        if task in self.open:
+            self.seen["a caller went away while its step was written"] += 1
+        self._leaves(task)
+
+    def _leaves(self, task):
+        """A client goes away. Nobody learns whether a task that it submitted has begun anew."""
+        data = self.open.pop(task, None)
+        if data is not None:
+            self.seen["a caller went away"] += 1
+            task.cancel()
+            request = r.decode_request(data)
+            if isinstance(request, r.SubmitTask):
+                self.checkpoints.pop(request.submission.task.task_id, None)
+
+    # what processes do
+
+    async def saving(self, how):
+        self.how = how
+
+    def host(self, actor):
+        """A process that polls for commands until it is dead."""
+        report = Report(node_id=actor.node_id, pid=actor.pid, capabilities=("save_state", "cancel"))
+        actor.answers["agent_report"] = report
+        host = asyncio.ensure_future(self._serve(actor, unpack(actor.request.init, AgentInit)))
+        self.hosts.add(host)
+
+    async def _serve(self, actor, init):
+        process = Process(self, SAFE_POINTS_S[actor.pid % len(SAFE_POINTS_S)])
+        while actor.alive:
+            service = self.service
+            poll = asyncio.ensure_future(service.poll(init.agent_name, init.incarnation, init.key))
+            self.polls.add(poll)
+            await asyncio.wait({poll})
+            self.polls.discard(poll)
+            if poll.cancelled() or poll.exception() is not None:
+                await asyncio.sleep(1.0)  # virtual time
+                continue
+            for command in unpack(poll.result(), list[Command]):
+                result = await self._carried_out(command, process)
+                if actor.alive and service is self.service:
+                    await service.command_done(command.command_id, pack(result))
+        process.end()
+
+    async def _carried_out(self, command, process):
+        if command.kind in ("resume", "cancel"):
+            process.points.release()
+        if command.kind != "save":
+            return Result()
+        if self.how == "safe point":
+            return await process.save(command)
+        if self.how == "never":
+            self.seen["a save hung"] += 1
+            await asyncio.sleep(command.within_s)  # virtual time
+        if self.how == "slow":
+            self.seen["a save was slow"] += 1
+            await asyncio.sleep(SLOW_S)  # virtual time
+        if self.how == "fails":
+            self.seen["a save failed"] += 1
+            return Result(error="it raised", success=False)
+        return self.saved(too_large=self.how == "too large")
+
+    def saved(self, *, too_large=False):
+        """The next state."""
+        self.saves += 1
+        self.seen["a state was above the limit"] += too_large
+        data = str(self.saves).encode()
+        return Result(data=data.zfill(2 * STATE_BYTES) if too_large else data)
+
+    # what the cluster does
+
+    def started(self, actor):
+        """An actor is created: nothing else of its agent is alive, and its node has room."""
+        actor.answers["run_task"] = RAISED if self.raising else returned(actor.request.name)
+        rounds, self.deleting_after = self.deleting_after, None
+        if rounds is not None:
+            name = unpack(actor.request.init, AgentInit).agent_name
+            self.deleting = asyncio.ensure_future(self._delete_after(name, rounds))
+        living = [other for other in self.backend.actors if other.alive]
+        names = Counter(agent_of(other) for other in living)
+        if names[agent_of(actor)] > 1:
+            self.broken.append(f"{agent_of(actor)} has two processes")
+        if actor.request.slot is None and actor.node_id in self.backend.full:
+            self.wait_for_room(actor)
+            return
+        self.host(actor)
+        if all(node.node_id != actor.node_id for node in self.backend.free):
+            return
+        used = NOTHING
+        for other in living:
+            if other.node_id == actor.node_id and other not in self.waiting:
+                used = used + other.request.resources
+        if used.beyond(NODE):
+            self.broken.append(f"{actor.node_id} is full: {used}")
+
+    def wait_for_room(self, actor):
+        """Ray keeps an actor waiting, until others of its node end or it is killed."""
+        self.seen["a process waited for room"] += 1
+        actor.stuck = asyncio.get_running_loop().create_future()
+        self.backend.views[actor] = ActorView(node_id=actor.node_id, has_process=False)
+        self.waiting.append(actor)
+
+    def give_room(self):
+        """Processes begin that have waited for it, on nodes that have room."""
+        for actor in [one for one in self.waiting if one.node_id not in self.backend.full]:
+            self.waiting.remove(actor)
+            del self.backend.views[actor]
+            actor.stuck.set_result(None)
+            if actor.alive:
+                self.seen["a process got its room late"] += 1
+                self.host(actor)
+
+    async def runs_raise(self, raising):
+        self.raising = raising
+
+    async def actor_dies(self, which):
+        living = [actor for actor in self.backend.actors if actor.alive]
+        if living:
+            living[which % len(living)].alive = False
+
+    async def node_is_lost(self, node):
+        self.backend.free = [one for one in self.backend.free if one.node_id != node]
+        for actor in self.backend.actors:
+            if actor.node_id == node:
+                actor.alive = False
+        for ray_id, group in list(self.backend.by_id.items()):
+            if node in group.node_ids:
+                self._reschedule(ray_id)
+
+    def _reschedule(self, ray_id):
+        group = self.backend.by_id[ray_id]
+        self.backend.by_id[ray_id] = msgspec.structs.replace(group, state="RESCHEDULING")
+
+    async def node_returns(self, node):
+        if all(one.node_id != node for one in self.backend.free):
+            self.backend.free.append(view(node))
+
+    async def look_fails(self, calls, times):
+        self.held.failing.update(dict.fromkeys(calls, times))
+
+    async def not_killable(self, node, times):
+        """What agents on a node have started does not end for a while."""
+        self.held.unkillable[node] += times
+
+    async def no_room(self, node, full):
+        self.backend.full = self.backend.full | {node} if full else self.backend.full - {node}
+        self.give_room()
+
+    async def group_fails(self, which):
+        groups = sorted(self.backend.by_id)
+        if groups:
+            ray_id = groups[which % len(groups)]
+            for actor in self.backend.actors:
+                if actor.request.slot is not None and actor.request.slot.ray_id == ray_id:
+                    actor.alive = False
+            self._reschedule(ray_id)
+
+    # what the backend does
+
+    async def hold(self, calls):
+        self.held.through -= set(calls)
+
+    async def release(self, calls):
+        self.held.through |= set(calls)
+
+    async def let(self, which, verdict):
+        if self.held.pending:
+            self.held.pending[which % len(self.held.pending)].let(verdict)
+            await asyncio.sleep(0)
+
+    async def let_all(self, verdict):
+        for call in reversed(self.held.pending):
+            call.let(verdict)
+
+    async def refuse_starts(self, calls):
+        self.held.refused = set(calls)
+
+    async def wait(self, seconds):
+        await asyncio.sleep(seconds)  # virtual time
+
+    async def crash(self):
+        """The supervisor's process dies; clients repeat what was not answered to the next one. One that has
+        not recovered yet has nothing to lose.
+        """
+        recovery = self.service._recovery
+        if self.service._requests is None or (recovery is not None and not recovery.done()):
+            return
+        self.seen["the supervisor crashed"] += 1
+        requests, self.open = self.open, {}
+        running = self.service._requests.running
+        running.executor.stop_all()
+        for task in requests:
+            task.cancel()
+        running.agents.endings.cancel_all()
+        for poll in list(self.polls):
+            poll.cancel()
+        await asyncio.gather(*requests, return_exceptions=True)
+        await running.reactor.close(destroy=False)
+        self.backend.restarted = True
+        self.open_service()
+        for data in requests.values():
+            self._send(data)
+
+    # what must be true
+
+    def sound(self):
+        """After every event."""
+        assert not self.broken
+        if self.service._requests is not None:
+            check(self.service._requests.running.reactor.state)
+        for task in self.open:
+            assert not task.done(), task
+
+    async def settled(self):
+        """Once nothing is held, all that was begun has ended, and the state is what exists."""
+        self.held.refused, self.backend.full = set(), set()
+        self.give_room()
+        self.held.failing.clear()
+        self.held.through |= CALLS
+        self.held.unkillable.clear()
+        await self.let_all(Verdict.DONE)
+        await self.quiet()
+        assert not self.broken
+        assert not self.held.pending
+        assert not self.open, f"not answered: {list(self.open.values())}"
+        running = self.service._requests.running
+        state = running.reactor.state
+        check(state)
+        phases = {name: type(agent.phase) for name, agent in state.agents.items()}
+        assert phases == dict.fromkeys(phases, Running)
+        processes = every_process(state, state.agents.values())
+        assert self.backend.living() == {running.agents.where(one) for one in processes}
+        assert self.groups_in_ray() == self.groups_of(running)
+        self.nothing_is_left_of_what_was_begun(running, processes)
+        assert all(g.phase is GroupPhase.READY for g in state.groups.by_id.values())
+        await self.tasks_are_kept(running.reactor)
+        await self.checkpoints_are_the_newest(running.reactor, self.checkpoints)
+        await running.reactor.flushed()
+        refolded = running.reactor._journal.load().fold()
+        refolded.queue.advance(running.reactor.now())
+        assert differences(refolded, state) == []
+        running.executor.stop_all()
+        for task in [*self.polls, *self.hosts]:
+            task.cancel()
+        await running.reactor.close(destroy=False)
+
+    async def quiet(self):
+        """Return once nothing goes on any more, or everything should have ended."""
+        now = asyncio.get_running_loop().time
+        began = quiet_since = now()
+        while now() - quiet_since < self.quiet_s and now() - began < SETTLES_S:
+            await asyncio.sleep(0.5)  # virtual time
+            if self.goes_on():
+                quiet_since = now()
+
+    def goes_on(self):
+        """Whether anything is asked, started or ended."""
+        if self.open or self.held.pending or self.service._requests is None:
+            return True
+        running = self.service._requests.running
+        state = running.reactor.state
+        processes = every_process(state, state.agents.values())
+        return bool(
+            any(not isinstance(agent.phase, Running) for agent in state.agents.values())
+            or any(group.phase is not GroupPhase.READY for group in state.groups.by_id.values())
+            or any(task.spec.run for task in state.running.by_id.values())
+            or self.groups_in_ray() != self.groups_of(running)
+            or overdue_loops(running)
+            or len(running.executor.endings)
+            or len(running.agents.endings)
+            or self.backend.living() != {running.agents.where(one) for one in processes}
+            or running.agents._records.keys() != keys_of(processes)
+        )
+
+    def groups_in_ray(self):
+        return {view.name for view in self.backend.by_id.values()}
+
+    def groups_of(self, running):
+        """The names in Ray of all placement groups that are known."""
+        groups = {*running.reactor.state.groups.by_id, *running.executor.rooms._of.values()}
+        return {running.groups.name(group_id) for group_id in groups}
+
+    def nothing_is_left_of_what_was_begun(self, running, processes):
+        """Every loop works, nothing is still being ended, and no process that has ended is remembered."""
+        assert not overdue_loops(running)
+        assert not len(running.executor.endings)
+        assert not len(running.agents.endings)
+        assert running.agents._records.keys() == keys_of(processes)
+
+    async def checkpoints_are_kept(self):
+        """In the middle of a story, while the supervisor is there."""
+        if self.service._requests is not None:
+            reactor = self.service._requests.running.reactor
+            await reactor.flushed()
+            requests = map(r.decode_request, self.open.values())
+            submissions = (asked for asked in requests if isinstance(asked, r.SubmitTask))
+            # It may be a task of the same id that runs by now, of which nothing was answered yet.
+            anew = {asked.submission.task.task_id for asked in submissions}
+            await self.checkpoints_are_the_newest(reactor, self.checkpoints.keys() - anew)
+
+    async def checkpoints_are_the_newest(self, reactor, task_ids):
+        """Each of these tasks that goes on is restored from the state acknowledged last, or a newer one."""
+        state = reactor.state
+        for task_id in sorted(task_ids):
+            number = self.checkpoints.get(task_id, 0)
+            key = saved_key(state, task_id)
+            goes_on = task_id in state.running.by_id or task_id in state.queue.by_id
+            assert key is not None or not goes_on, f"the state of {task_id} is lost"
+            if key is not None:
+                saved = unpack(await reactor.blob(key), SavedState)
+                assert (number_of(saved) or 0) >= number, f"the state of {task_id} is an older one"
+
+    async def tasks_are_kept(self, reactor):
+        """No acknowledged task is unknown, no run was forgotten, each result is that of a run of its task."""
+        state = reactor.state
+        known = state.running.by_id.keys() | state.queue.by_id.keys() | state.ended.keys()
+        assert self.acknowledged <= known
+        assert not [task for task in state.running.by_id.values() if task.spec.run]
+        for task_id, ended in state.ended.items():
+            if ended.result_key is not None:
+                kept = unpack(await reactor.blob(ended.result_key), KeptResult)
+                runs = [kept.value] if kept.value is not None else list(kept.members)
+                names = [agent_named(run.decode()) for run in runs]
+                agent = task_id.removeprefix("t-")
+                ranks = [f"{agent}-{rank}" for rank in range(len(names))]
+                assert names in ([agent], ranks), ended
+
+
+class Process:
+    """What a process has of the safe points of a class with async methods, whose method runs all the time."""
+
+    def __init__(self, story, every_s):
+        self._story = story
+        self.points = SafePoints(self._save)
+        self._every_s = every_s
+        self._saving = 0
+        self._method: asyncio.Task | None = None
+        #: The save that was begun last.
+        self._answering: asyncio.Task | None = None
+
+    async def save(self, command):
+        """As the control channel has it saved: at the next safe point, or beside the method if none comes."""
+        if self._method is None:
+            self._method = asyncio.ensure_future(self._run())
+        until = asyncio.get_running_loop().time() + command.within_s
+        request = self.points.request(command.limit_bytes, until)
+        answer = asyncio.wrap_future(request._result)
+        await asyncio.wait({answer}, timeout=command.seconds)
+        if not answer.done() and not request.take():
+            await asyncio.wait({answer}, timeout=command.within_s - command.seconds)
+        if answer.done():
+            self._story.seen["a state was saved at a safe point"] += 1
+            return answer.result()
+        self._story.seen["no safe point came in time"] += 1
+        return msgspec.structs.replace(self._story.saved(), consistent=False)
+
+    async def _run(self):
+        while True:
+            await asyncio.sleep(self._every_s)  # virtual time
+            await self.points.reach_on_loop()
+
+    def _save(self, request, point):
+        self._answering = asyncio.ensure_future(self._answer(request))
+
+    async def _answer(self, request):
+        self._saving += 1
+        if self._saving > 1:
+            self._story.broken.append("two saves of one object at the same time")
+        await asyncio.sleep(0.2)  # virtual time
+        self._saving -= 1
+        request.answer(self._story.saved())
+
+    def end(self):
+        """The process is dead."""
+        if self._method is not None:
+            self._method.cancel()
+
+
+def keys_of(processes):
+    """The names of processes, each with its incarnation."""
+    return {(process.spec.name, process.incarnation) for process in processes}
+
+
+def overdue_loops(running):
+    """The loops of which no round was completed that was due, and those that are not there."""
+    samples = next(shown for metric, shown in running.loops.families() if metric is LOOP_OVERDUE)
+    return {sample.labels[0] for sample in samples if sample.value} | (
+        LOOPS - {sample.labels[0] for sample in samples}
+    )
+
+
+def number_of(saved):
+    """Which save of the story a state is, of a gang the first of it; None: it is none."""
+    states = saved.members or (saved.state,)
+    numbers = [int(state) for state in states if state is not None]
+    return min(numbers) if numbers else None
+
+
+def returned(actor_name):
+    """The report of a run that returned; it names the process."""
+    return RunReport(kept=pack(KeptResult(value=actor_name.encode())))
+
+
+def agent_of(actor):
+    """The agent of an actor, by the actor's name."""
+    return agent_named(actor.request.name)
+
+
+def agent_named(actor_name):
+    return actor_name.rpartition(":")[2].partition("#")[0]
+
+
+def all_calls():
+    return CALLS | {
+        "recall",
+        "keep",
+        "request_capacity",
+        "job_runs",
+        "death_of",
+        "environment_line",
+        "deaths_of",
+        "waits_for_room",
+        "left_behind",
+        "class_loaded",
+        "build_agent",
+        "restore_state",
+        "accelerators",
+    }
+
+
+async def told(story, seed, count):
+    """Tell a story of so many events; raises AssertionError where something is not as it must be."""
+    await story.begin()
+    for name, arguments in happenings(seed, count):
+        story.seen["events"] += 1
+        await getattr(story, name)(**arguments)
+        await asyncio.sleep(0.01)  # virtual time
+        story.sound()
+        if name == "wait":
+            await story.checkpoints_are_kept()
+    await story.settled()
