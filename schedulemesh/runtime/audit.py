@@ -8,6 +8,7 @@ Submissions and ends of tasks are in the history instead; recording them here to
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Awaitable, Callable
 from weakref import WeakValueDictionary
@@ -66,6 +67,10 @@ AUDITED = frozenset(r.CHANGES).difference(_FREQUENT)
 _MOST = 4_000
 #: Fields of requests that are not recorded: bytes, secrets, and what the record has elsewhere.
 _LEFT_OUT = ("request", "blobs", "secret_hash", "client", "request_id", "saved")
+
+
+#: The fields of a type of struct, found out once: that takes longer than a whole record otherwise.
+_fields_of = functools.cache(msgspec.structs.fields)
 
 
 class Audit:
@@ -206,7 +211,7 @@ def _fields(value: msgspec.Struct) -> dict[str, object]:
     """The fields of a request or a definition that do not have their defaults, as plain data."""
     return {
         field.name: _plain(getattr(value, field.name))
-        for field in msgspec.structs.fields(type(value))
+        for field in _fields_of(type(value))
         if getattr(value, field.name) not in (field.default, msgspec.UNSET)
     }
 

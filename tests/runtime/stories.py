@@ -11,7 +11,6 @@ takes a third of the time. It ends at the first violation, with what repeats tha
 from __future__ import annotations
 
 import argparse
-import gc
 import logging
 import random
 import sys
@@ -46,7 +45,7 @@ class Disk:
         self.journal = MemoryJournal()
         self.exists = False
 
-    def opened(self, _file: Path, *, must_exist: bool = False) -> OpenedJournal:
+    def opened(self, _file: None, *, must_exist: bool = False) -> OpenedJournal:
         if must_exist and not self.exists:
             raise JournalError("there is no journal")
         self.exists = True
@@ -71,10 +70,14 @@ class OpenedJournal:
 
 def tell(seed: int, count: int, *, on_disk: bool, quiet_s: float = QUIET_S) -> Counter[str]:
     """Tell the story of a seed with so many events: how often what happened. Raises what went wrong."""
+    if not on_disk:
+        return _tell(Story(None, Disk().opened, quiet_s), seed, count)
     with tempfile.TemporaryDirectory() as folder:
-        opened = SqlJournal if on_disk else Disk().opened
-        story = Story(Path(folder) / "mesh.sqlite", opened, quiet_s)
-        virtual_time.run(told(story, seed, count))
+        return _tell(Story(Path(folder) / "mesh.sqlite", SqlJournal, quiet_s), seed, count)
+
+
+def _tell(story: Story, seed: int, count: int) -> Counter[str]:
+    virtual_time.run(told(story, seed, count))
     return story.seen
 
 
@@ -125,7 +128,6 @@ def told_of(seeds: Iterable[int]) -> Told:
         except Exception:  # noqa: BLE001  # any exception is a violation, which is reported
             so_far.violated[seed] = traceback.format_exc()
             break
-    gc.collect()
     return so_far
 
 
@@ -161,7 +163,6 @@ def main() -> None:
     # Ray is not needed, and must not be asked.
     sys.modules["ray"] = None  # type: ignore[assignment]
     sys.stdout.reconfigure(line_buffering=True)
-    gc.freeze()
     total = tell_all(options.seed, options.stories, options.processes)
     print(total.summary())
     for seed, violation in total.violated.items():

@@ -38,16 +38,24 @@ _TIMED = (
 )
 
 
+#: Where so many rounds of the loop take no time, somebody waits for less than the loop's resolution, and every
+#: further round takes so many seconds.
+_MOST_ROUNDS, _STEP_S = 10_000, 1e-9
+
+
 class _Selector(selectors.DefaultSelector):
     """Where the loop would wait, its time advances instead; it has no files that anything could come from."""
 
     def __init__(self):
         super().__init__()
         self.now = 0.0
+        #: How many rounds have taken no time.
+        self._rounds = 0
 
     def select(self, timeout=None):
         assert timeout is not None, "everything waits for something that cannot happen"
-        self.now += max(timeout, 0.0)
+        self._rounds = 0 if timeout > 0.0 else self._rounds + 1
+        self.now += max(timeout, 0.0) if self._rounds < _MOST_ROUNDS else _STEP_S
         return []
 
 
@@ -71,6 +79,19 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         except Exception as error:  # noqa: BLE001  # whoever waits gets it, as from a thread
             done.set_exception(error)
         return done
+
+
+class _NoThread:
+    """The thread of a writer that needs none."""
+
+    def __init__(self, **_how):
+        pass
+
+    def start(self):
+        pass
+
+    def join(self):
+        pass
 
 
 class InlineWriter(writer.GroupWriter):
@@ -102,6 +123,7 @@ def run(story, within_s=10_000.0):
                 module, "time", SimpleNamespace(monotonic=loop.time, perf_counter=loop.time)
             )
         patch.setattr(reactor, "GroupWriter", InlineWriter)
+        patch.setattr(writer, "threading", SimpleNamespace(Thread=_NoThread))
         try:
             return loop.run_until_complete(asyncio.wait_for(story, within_s))
         finally:
