@@ -38,7 +38,7 @@ _TIMED = (
 )
 
 
-#: Where so many rounds of the loop take no time, somebody waits for less than the loop's resolution, and every
+#: Where so many rounds of the loop take no time, somebody waits for less than its resolution: every
 #: further round takes so many seconds.
 _MOST_ROUNDS, _STEP_S = 10_000, 1e-9
 
