@@ -66,17 +66,19 @@ class Ends:
 
     def of_agent(self, agent_name: str) -> float | None:
         """When the last task of an agent ends; None: nobody knows."""
-        if self.none_known:
+        running, last = self._state.running, None
+        if not self.estimated and not running.with_end:
             return None
         agent = self._state.agents.get(agent_name)
         if agent is None or isinstance(agent.phase, Ending):
             return None
-        running, last = self._state.running, None
         for task_id in running.on_agent(agent_name):
-            end = self.of_task(running.by_id[task_id])
+            task = running.by_id[task_id]
+            end = self.of_task(task) if self.estimated else task.ends_at
             if end is None or end <= self.now:
                 return None
-            last = end if last is None or end > last else last
+            if last is None or end > last:
+                last = end
         return last
 
     def of_group(self, group: Group) -> float | None:

@@ -42,8 +42,8 @@ _NODES_PER_BUNDLE = 2
 #: Running tasks of a pool that are looked at, those that end first.
 _ENDS = 10_000
 
-#: When something ends, the name of its allocation, and what that frees on a node.
-_EndOnNode = tuple[float, str, Resources]
+#: When something ends on a node, and the key of its allocation.
+_EndOnNode = tuple[float, str]
 _end_of = itemgetter(0)
 
 
@@ -144,10 +144,10 @@ class Projection:
     def free_by(self, node: Node, until: float) -> Resources:
         """What is free on a node at a time."""
         free = self._free_soon(node)
-        for end, _, freed in self.ends_on(node):
+        for end, key in self.ends_on(node):
             if end > until:
                 break
-            free = free + freed
+            free = free + self._freed(node, key)
         return free
 
     def is_being_left(self, node_id: str) -> bool:
@@ -189,24 +189,22 @@ class Projection:
         """What ends on a node, the first first; placement groups that nobody uses do now."""
         if self.nothing_ends:
             return []
-        found = self._on_nodes.get(node.node_id)
-        if found is None:
-            found = []
-            for key, allocation in node.allocations.items():
-                end = self._end_of(key)
-                if end is not None:
-                    found.append((end, key, self._held_until_end(key, allocation)))
-            found.sort(key=_end_of)
-            self._on_nodes[node.node_id] = found
-        return found
+        ends = self._on_nodes.get(node.node_id)
+        if ends is None:
+            ends = [
+                (end, key) for key in node.allocations if (end := self._end_of(key)) is not None
+            ]
+            ends.sort(key=_end_of)
+            self._on_nodes[node.node_id] = ends
+        return ends
 
     @cached_property
     def nothing_ends(self) -> bool:
         """Whether surely nothing ends on any node at a known time; what is leaving counts as gone."""
         return self.ends.none_known and not self._state.groups.idle()
 
-    def _held_until_end(self, key: str, allocation: Allocation) -> Resources:
-        """What an allocation holds when it ends: all that is claimed for an agent that waits for it."""
+    def _freed(self, node: Node, key: str) -> Resources:
+        """What an allocation frees when it ends: all that is claimed for an agent that waits for it."""
         if is_bundle(key):
             group_id, number = bundle_of(key)
             group = self._state.groups.by_id[group_id]
@@ -214,7 +212,7 @@ class Projection:
         else:
             agent = self._state.agents[key]
             waits, need = isinstance(agent.phase, Waiting), agent.spec.resources
-        return need if waits else held_by(allocation)
+        return need if waits else held_by(node.allocations[key])
 
     def _end_of(self, key: str) -> float | None:
         """When an allocation ends."""
@@ -256,10 +254,10 @@ class Projection:
         room = self._room(self._leaving.get(node.node_id, ()))
         if need.fits(free) and room.has_room_on(node.node_id, shape):
             return self._now
-        for end, key, freed in self.ends_on(node):
+        for end, key in self.ends_on(node):
             if before is not None and end > before:
                 return None
-            free = free + freed
+            free = free + self._freed(node, key)
             room.release(node.node_id, key)
             if need.fits(free) and room.has_room_on(node.node_id, shape):
                 return end
@@ -313,7 +311,7 @@ class Projection:
         """What ends on these nodes, and agents in groups that it may have."""
         state, seen = self._state, set()
         for node in nodes:
-            for end, key, _ in self.ends_on(node):
+            for end, key in self.ends_on(node):
                 name = bundle_of(key)[0] if is_bundle(key) else key
                 if name not in seen:
                     seen.add(name)

@@ -16,13 +16,13 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from schedulemesh.domain.placement import OnNode
-from schedulemesh.domain.resources import NOTHING, Resources, sum_of
+from schedulemesh.domain.placement import OnNode, Place
+from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.engine.messages.facts import Share, merged
 from schedulemesh.engine.placement.bundles import Room
 from schedulemesh.engine.placement.group_choice import is_held_only_by
 from schedulemesh.engine.placement.scenario import Allocations, Removal, bundle_allocations
-from schedulemesh.engine.state.agents import Agent, Ending, Waiting
+from schedulemesh.engine.state.agents import Agent, AgentPhase, Ending, Waiting
 from schedulemesh.engine.state.cluster import Cluster
 from schedulemesh.engine.state.groups import Group, GroupPhase
 from schedulemesh.engine.state.mesh_state import MeshState
@@ -36,9 +36,18 @@ class Leaver(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     waiters: tuple[str, ...] = ()
     #: None: it is a group that nobody uses any more.
     agent: Agent | None = None
+    #: What of the agent this was worked out from.
+    phase: AgentPhase | None = None
+    shares: tuple[Share, ...] = ()
+    place: Place | None = None
     #: The group that is removed with it, or that it is.
     group: Group | None = None
     allocations: Allocations = ()
+
+    def is_of(self, agent: Agent) -> bool:
+        """Whether it would be worked out again from this agent."""
+        same = self.agent is agent and self.phase is agent.phase
+        return same and self.shares is agent.shares and self.place is agent.place
 
 
 class Leaving(Removal, frozen=True, kw_only=True, gc=False):
@@ -54,51 +63,73 @@ class Leaving(Removal, frozen=True, kw_only=True, gc=False):
         return tuple(leaver.agent for leaver in self.leavers if leaver.agent is not None)
 
 
+class AllLeaving(msgspec.Struct, kw_only=True):
+    """Everything that is leaving in one revision of the state."""
+
+    items: tuple[Leaving, ...]
+    #: What of each pool's quota is neither claimed nor to be held for anybody; None: not asked for yet.
+    quota: dict[str, Resources] | None = None
+
+
 def all_leaving(state: MeshState) -> tuple[Leaving, ...]:
     """Everything that is leaving, in an order that depends on the state alone. Worked out once for each
     revision of the state.
     """
     if not state.leaving and not state.groups.ending:
         return ()
-    found: tuple[Leaving, ...] | None = state.spared.leaving
-    if found is None:
-        found = state.spared.leaving = _all_leaving(state)
-    return found
+    return _in_this_revision(state).items
+
+
+def unclaimed_quota(state: MeshState, pool_name: str) -> Resources:
+    """What of a pool's quota is leaving and neither claimed nor to be held for anybody."""
+    if not state.leaving:
+        return NOTHING
+    leaving = _in_this_revision(state)
+    if leaving.quota is None:
+        items = (item for item in leaving.items if not any(map(_is_held, item.agents)))
+        shares = merged(share for item in items for share in item.unclaimed)
+        leaving.quota = {share.pool_name: share.amount for share in shares}
+    return leaving.quota.get(pool_name, NOTHING)
+
+
+def _in_this_revision(state: MeshState) -> AllLeaving:
+    leaving: AllLeaving | None = state.spared.leaving
+    if leaving is None:
+        leaving = state.spared.leaving = AllLeaving(items=_all_leaving(state))
+    return leaving
 
 
 def _all_leaving(state: MeshState) -> tuple[Leaving, ...]:
     sets: dict[str, list[Leaver]] = {}
     by_waiter: dict[str, str] = {}
-    unchanged = {}
     for leaver in _leavers(state):
         joined = {by_waiter[name]: None for name in leaver.waiters if name in by_waiter}
         members = [member for key in joined for member in sets.pop(key)]
         members.append(leaver)
         sets[leaver.name] = members
         for member in members if joined else (leaver,):
-            by_waiter.update(dict.fromkeys(member.waiters, leaver.name))
-    found = []
-    for members in sets.values():
-        first, agent = members[0], members[0].agent
-        if agent is None or first.group is not None or first.waiters:
-            found.append(_leaving(state, members))
+            for name in member.waiters:
+                by_waiter[name] = leaver.name
+    known, alone = state.spared.leaving_alone, {}
+    items = []
+    for name, members in sets.items():
+        first = members[0]
+        if len(members) > 1 or not _is_alone(first):
+            items.append(_leaving(state, members))
             continue
-        # Nobody waits for it, so this depends on the agent alone.
-        name, parts = first.name, (agent, agent.shares, agent.place)
-        known = state.spared.leaving_agents.get(name)
-        if known is None or any(a is not b for a, b in zip(known[0], parts, strict=True)):
-            known = (parts, _leaving(state, members))
-        unchanged[name] = known
-        found.append(known[1])
-    state.spared.leaving_agents = unchanged
-    return tuple(found)
+        item = known.get(name)
+        if item is None or item.leavers[0] is not first:
+            item = _leaving(state, members)
+        alone[name] = item
+        items.append(item)
+    state.spared.leaving_alone = alone
+    return tuple(items)
 
 
-def unclaimed_quota(state: MeshState, pool_name: str) -> Resources:
-    """What of a pool's quota is leaving and neither claimed nor to be held for anybody."""
-    items = (item for item in all_leaving(state) if not any(map(_is_held, item.agents)))
-    shares = (share for item in items for share in item.unclaimed)
-    return sum_of(share.amount for share in shares if share.pool_name == pool_name)
+def _is_alone(leaver: Leaver) -> bool:
+    """Whether nobody waits for it, and it is in no group: what it frees depends on its agent alone."""
+    agent = leaver.agent
+    return not leaver.waiters and agent is not None and agent.group_id is None
 
 
 def _is_held(agent: Agent) -> bool:
@@ -108,9 +139,12 @@ def _is_held(agent: Agent) -> bool:
 
 
 def _leavers(state: MeshState) -> Iterator[Leaver]:
+    known = state.spared.leaving_alone
     agents = [state.agents[name] for name in state.leaving]
     for agent in sorted(agents, key=lambda agent: agent.incarnation):
-        yield _agent_leaver(state, agent)
+        item = known.get(agent.spec.name)
+        leaver = None if item is None else item.leavers[0]
+        yield leaver if leaver and leaver.is_of(agent) else _agent_leaver(state, agent)
     for group_id in sorted(state.groups.ending):
         group = state.groups.by_id[group_id]
         yield Leaver(
@@ -124,13 +158,23 @@ def _leavers(state: MeshState) -> Iterator[Leaver]:
 def _agent_leaver(state: MeshState, agent: Agent) -> Leaver:
     name, place = agent.spec.name, agent.place
     waiters = agent.phase.waiters if isinstance(agent.phase, Ending) else ()
+    allocations: Allocations = ((place.node_id, name),) if isinstance(place, OnNode) else ()
     group = state.groups.by_id.get(agent.group_id or "")
     if group is not None and _goes_with(group, name):
         waiters = tuple(dict.fromkeys((*waiters, *group.waiters)))
         allocations = bundle_allocations(group)
-        return Leaver(name=name, waiters=waiters, agent=agent, group=group, allocations=allocations)
-    on_node = ((place.node_id, name),) if isinstance(place, OnNode) else ()
-    return Leaver(name=name, waiters=waiters, agent=agent, allocations=on_node)
+    else:
+        group = None
+    return Leaver(
+        name=name,
+        waiters=waiters,
+        agent=agent,
+        phase=agent.phase,
+        shares=agent.shares,
+        place=place,
+        group=group,
+        allocations=allocations,
+    )
 
 
 def _goes_with(group: Group, agent_name: str) -> bool:

@@ -33,10 +33,10 @@ class SparedWork:
         self._in_vain: dict[str, tuple[int, float, float, bool]] = {}
         #: By task: the revision in which a search for its start found this one again, whatever the time.
         self._starts: dict[str, tuple[int, Reservation]] = {}
-        #: What is leaving, in an order, as ``placement.leaving`` has worked it out; None: not yet.
+        #: What is leaving, as ``placement.leaving`` has worked it out in this revision; None: not yet.
         self.leaving: Any = None
-        #: The same by agents for which nobody waits, each with what it was worked out from.
-        self.leaving_agents: dict[str, Any] = {}
+        #: The same by agents for which nobody waits, of the last revision in which that was worked out.
+        self.leaving_alone: dict[str, Any] = {}
 
     def note(self, fact: Fact) -> None:
         """Note that a fact has changed the state."""
