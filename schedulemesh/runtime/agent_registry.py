@@ -325,8 +325,9 @@ class Agents:
             try:
                 record.handle = self._backend.start_agent(start.request(address))
             except BackendError:
-                # Who has the name that the user has chosen is another actor, which must not be ended.
-                record.place = None
+                if _own_address(start.order.agent.options)[1]:
+                    # Who has a name that the user has chosen is another actor, which must not be ended.
+                    record.place = None
                 raise
         else:
             record.handle = await self._find(address)

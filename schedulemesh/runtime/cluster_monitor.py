@@ -393,9 +393,10 @@ class ClusterMonitor:
                 for process in processes_of(state, agent)
             )
         )
-        self._executor.begin()
         if state.agents or len(state.running) or state.groups.by_id:
             await self._reactor.step(RecoveryObserved(living=alive, groups=groups, deaths=deaths))
+        else:
+            self._executor.begin()
         for gang_name in elastic_gangs(state):
             # A member may have ended before the others could be told, by this process or the former one.
             self._spawn(tell_members(self._agents, state, gang_name))

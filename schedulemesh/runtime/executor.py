@@ -75,7 +75,8 @@ _ENDED_RUN_S = 5.0
 class Executor:
     """Starts, stops and evicts agents, each in a task of its own on the supervisor's event loop.
 
-    It executes what the reactor decides from ``begin`` on.
+    It executes what the reactor decides from RecoveryObserved on, which orders everything again that was
+    decided before; steps before it may still become durable after it was decided.
     """
 
     def __init__(
@@ -114,9 +115,7 @@ class Executor:
         reactor.subscribe(self.take)
 
     def begin(self) -> None:
-        """Execute the instructions of all steps from now on. Called just before RecoveryObserved, which
-        orders everything again that was decided before.
-        """
+        """Execute the instructions of all steps from now on, where there is nothing to recover."""
         self._begun = True
 
     def stop_all(self) -> None:
@@ -132,6 +131,8 @@ class Executor:
 
     def take(self, step: Step) -> None:
         """Begin to execute the instructions of a durable step; each result is the next stimulus."""
+        if isinstance(step.stimulus, s.RecoveryObserved):
+            self._begun = True
         if not self._begun:
             return
         for instruction in step.instructions:

@@ -140,6 +140,8 @@ class Reactor:
         self._snapshots = Snapshots(self, journal, self._writer, settings)
         self._clock_notes = ClockNotes(journal, clock)
         self._subscribers: list[Subscriber] = []
+        #: The newest commit whose steps were not published yet; it may be durable already.
+        self._unpublished: asyncio.Future[None] | None = None
         #: Those that need not see a step before its caller is answered.
         self.observers = Observers()
         #: How long decisions and commits take.
@@ -281,6 +283,8 @@ class Reactor:
         began = time.perf_counter()
 
         def publish(commit: asyncio.Future[None] | None) -> None:
+            if commit is self._unpublished:
+                self._unpublished = None
             error = None if commit is None else commit.exception()
             if error is not None:
                 self._fall_back()
@@ -293,7 +297,9 @@ class Reactor:
             if error is None:
                 self._publish(steps)
 
-        commit = kept if kept is not None else self._undurable()
+        if kept is not None:
+            self._unpublished = kept
+        commit = kept if kept is not None else self._undurable() or self._unpublished
         if commit is None:
             publish(None)
         else:

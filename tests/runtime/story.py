@@ -118,7 +118,7 @@ EVENTS = {
             "gpu": (0, 0, 0, 1),
             "priority": (1.0, 5.0, 9.0),
             "pinned": (True, True, False),
-            "replicas": (None, None, 1, 2, 3),
+            "replicas": (None, None, None, 1, 2, 3),
             "most": (0, 0, 4),
             "parts": (0, 0, 0, 1, 2),
             "queue": (False, True, True),
@@ -152,7 +152,7 @@ EVENTS = {
     ),
     "look_fails": (3, {"calls": LOOKS, "times": (1, 3)}),
     "not_killable": (3, {"node": NODES, "times": (1, 5)}),
-    "no_room": (5, {"node": NODES, "full": (True, True, False)}),
+    "no_room": (6, {"node": NODES, "full": (True, True, False)}),
     "preempt": (3, {"name": NAMES, "whole": (True, False)}),
     "resize": (1, {"pool": sorted(POOLS), "cpu": (1, 2, 4, 6)}),
     "actor_dies": (2, {"which": range(9)}),
@@ -555,7 +555,7 @@ class Story:
         names = Counter(agent_of(other) for other in living)
         if names[agent_of(actor)] > 1:
             self.broken.append(f"{agent_of(actor)} has two processes")
-        if actor.request.slot is None and actor.node_id in self.backend.full:
+        if actor.node_id in self.backend.full:
             self.wait_for_room(actor)
             return
         self.host(actor)

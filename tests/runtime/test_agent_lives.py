@@ -78,6 +78,15 @@ def test_an_agent_whose_own_name_is_taken_ends_nobody_else(lived):
     lived(story)
 
 
+def test_an_actor_that_has_the_name_of_one_of_ours_ends_before_its_start_has_failed(lived):
+    async def story(life):
+        life.backend.others.add(("space", life.running.agents.mark("a#1")))
+        assert b"the name is taken" in await life.submit("a", cpu=1)
+        assert life.backend.living() == set()
+
+    lived(story)
+
+
 def test_an_actor_of_ours_that_nobody_claims_is_ended_without_a_restart(lived):
     async def story(life):
         address = ("space", life.running.agents.mark("gone#7"))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.errors import JournalError
 from schedulemesh.protocol.agents import key_of
 from schedulemesh.runtime.reactor import Reactor
 from schedulemesh.store.sql import SqlJournal
 from tests.engine.builders import pool
+from tests.runtime import virtual_time
 
 
 def published(tmp_path, story):
@@ -48,6 +51,25 @@ def test_subscribers_hear_of_steps_in_the_order_of_their_facts(tmp_path):
         assert heard == [(subscriber, size) for size in sizes for subscriber in "ab"]
 
     published(tmp_path, story)
+
+
+@pytest.mark.parametrize("rounds", range(4))
+def test_a_step_without_facts_is_published_behind_those_on_which_it_was_decided(tmp_path, rounds):
+    """However many rounds of the event loop after them it is decided."""
+
+    async def story():
+        reactor = await Reactor.recover(SqlJournal(tmp_path / "j.sqlite"))
+        heard = []
+        reactor.subscribe(lambda step: heard.append(len(step.facts)))
+        first = asyncio.ensure_future(reactor.step(wanted("p")))
+        for _ in range(1 + rounds):
+            await asyncio.sleep(0)
+        await reactor.step(wanted("p"))
+        await first
+        assert heard == [1, 0]
+        await reactor.close(destroy=False)
+
+    virtual_time.run(story())
 
 
 def test_a_subscriber_that_fails_keeps_nobody_from_hearing(tmp_path, caplog):

@@ -227,3 +227,38 @@ def test_a_run_that_ended_while_there_was_no_supervisor_is_not_evicted(
         await killed(service)
 
     virtual_time.run(story())
+
+
+class Timed(Running):
+    """The note at the end of a recovery takes so many rounds of the loop."""
+
+    rounds = 0
+
+    async def keep(self, key, value):
+        for _ in range(self.rounds if self.restarted else 0):
+            await asyncio.sleep(0)
+        await super().keep(key, value)
+
+
+@pytest.mark.parametrize("rounds", range(12))
+def test_what_is_decided_while_it_recovers_is_started_once(tmp_path, rounds):
+    """However long before its recovery ends, in rounds of the event loop."""
+
+    async def story():
+        backend, journal_file = Timed(), tmp_path / "j.sqlite"
+        backend.over = asyncio.Event()
+        service = supervisor(backend, journal_file, clock=virtual_time.clock())
+        await submitted(service)
+        await asyncio.sleep(1.0)  # virtual
+        await killed(service)
+        (former,) = backend.actors
+        former.alive = False
+        backend.rounds = rounds
+        service = after_a_crash(backend, journal_file)
+        await service.ready()
+        await asyncio.sleep(5.0)  # virtual
+        _, present = backend.actors
+        assert backend.living() == {present.address}
+        await killed(service)
+
+    virtual_time.run(story())
