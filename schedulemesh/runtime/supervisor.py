@@ -7,6 +7,8 @@ import functools
 import logging
 import platform
 import time
+from collections.abc import Awaitable
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -64,6 +66,8 @@ from schedulemesh.store.journal import Journal
 
 logger = logging.getLogger(__name__)
 
+Answer = TypeVar("Answer")
+
 #: Bytes of a request above which it is checked beside the loop.
 _LARGE = 64 * 1024
 #: For so many seconds a restarted supervisor tries to use its journal before callers get an error, and so
@@ -114,6 +118,8 @@ class SupervisorService:
         #: The shutdown in progress, or the last one.
         self._ending: asyncio.Task[None] | None = None
         self._loops = Loops()
+        #: Those that wait for the answer to a request.
+        self._answering: set[asyncio.Task[Any]] = set()
 
     async def ready(self) -> RequestService:
         """Recover, unless that is done or in progress: read the journal, reconcile, watch the cluster.
@@ -165,10 +171,36 @@ class SupervisorService:
             request = await in_thread(work) if large else work()
         except InvalidRequestError as error:
             return encode_answer(Malformed(error=str(error)))
-        answer = await (await self.ready()).answer(request, refs, caller, address)
+        answer = await self._until_shutdown(
+            (await self.ready()).answer(request, refs, caller, address)
+        )
         if isinstance(answer, WithHandles):
             return encode_answer(answer.answer), answer.handles
         return encode_answer(answer)
+
+    async def _until_shutdown(self, answering: Awaitable[Answer]) -> Answer:
+        """What a request is answered with. Raises SchedulerUnavailableError where the scheduler is shut down
+        meanwhile: of calls that are still open when the process ends, Ray tells everybody.
+        """
+        task = cast("asyncio.Task[Any]", asyncio.current_task())
+        self._answering.add(task)
+        try:
+            return await answering
+        except asyncio.CancelledError:
+            if task in self._answering:
+                raise
+            raise SchedulerUnavailableError(
+                f"scheduler {self._settings.name!r} was shut down"
+            ) from None
+        finally:
+            self._answering.discard(task)
+
+    def _answer_nothing_more(self) -> None:
+        """Have the requests that wait for something be refused."""
+        answering = tuple(self._answering)
+        self._answering.clear()
+        for task in answering:
+            task.cancel()
 
     async def recover(self) -> None:
         """Recover, though nobody asks for anything; again after a while where Ray does not answer."""
@@ -359,6 +391,7 @@ class SupervisorService:
             running.plugins.close()
         await self._http.end()
         await self._witness.forget()
+        self._answer_nothing_more()
         # The caller ends it as soon as it has this answer.
         asyncio.get_running_loop().call_later(_LINGER_S, self._backend.end_supervisor)
 

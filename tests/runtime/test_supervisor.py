@@ -11,7 +11,8 @@ from schedulemesh.domain.resources import parse_resources
 from schedulemesh.errors import JournalError, SchedulerUnavailableError
 from schedulemesh.protocol import requests as r
 from schedulemesh.protocol.agents import unpack
-from schedulemesh.protocol.answers import Hello, Listed, PoolResponse, decode_answer
+from schedulemesh.protocol.answers import Details, Hello, Listed, PoolResponse, decode_answer
+from schedulemesh.protocol.history_requests import QueryEvents
 from schedulemesh.runtime import supervisor as module
 from schedulemesh.runtime.backend import BackendError
 from schedulemesh.store.sql import SqlJournal
@@ -167,6 +168,20 @@ def test_a_shutdown_that_is_asked_for_twice_succeeds_for_both(backend, journal_f
         await service.ready()
         await asyncio.gather(service.shutdown(), service.shutdown())
         assert not journal_file.exists()
+
+    run(story())
+
+
+def test_a_shutdown_refuses_requests_that_wait_for_something(backend, journal_file):
+    async def story():
+        service = supervisor(backend, journal_file)
+        await service.ready()
+        waiting = asyncio.ensure_future(asked(service, QueryEvents(wait_s=20.0), Details))
+        for _ in range(20):
+            await asyncio.sleep(0)  # the request arrives
+        await service.shutdown()
+        with pytest.raises(SchedulerUnavailableError, match="'mesh' was shut down"):
+            await waiting
 
     run(story())
 

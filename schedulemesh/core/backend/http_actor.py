@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 _ANNOUNCE_S = 5.0
 #: Seconds after which a request is no longer waited for. The supervisor may still carry it out.
 _ANSWER_S = 300.0
+#: Seconds in which Ray takes note that a call has returned.
+_RETURN_S = 0.1
 
 
 class HttpActor:
@@ -38,6 +40,9 @@ class HttpActor:
     def __init__(self, settings: bytes, supervisor: Any) -> None:
         self._supervisor = supervisor
         self._server, self._key = _composed(settings, supervisor)
+        #: Set when ``serve`` returns: Ray tells everybody of a call that is still open when a process ends.
+        self._has_served = asyncio.Event()
+        self._supervisor_ended = False
         # Ray may still count a process that it restarts as unavailable when this call arrives: with retries
         # it is made again, and without them the process would live and serve nothing.
         itself = ray.get_runtime_context().current_actor
@@ -52,10 +57,14 @@ class HttpActor:
             logger.warning("the HTTP API cannot listen: %s", error)
         finally:
             announcing.cancel()
+            self._has_served.set()
+            if self._supervisor_ended:
+                asyncio.get_running_loop().call_later(_RETURN_S, _end_process)
 
     async def end(self) -> None:
-        """Serve no more, and remove the discovery file."""
+        """Remove the discovery file, and serve no more; returns when all connections have ended."""
         self._server.end()
+        await self._has_served.wait()
 
     async def _announce(self) -> None:
         """Say again and again where the API is, because a restarted supervisor does not know it; end with
@@ -66,8 +75,9 @@ class HttpActor:
             try:
                 await self._supervisor.http_serves.remote(url, self._key, self._server.failures)
             except ActorDiedError:
+                self._supervisor_ended = True
                 self._server.end()
-                ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
+                return
             except RayError as error:
                 logger.warning("the supervisor does not answer: %s", error)
             await asyncio.sleep(_ANNOUNCE_S)
@@ -124,6 +134,11 @@ def start_http_actor(settings: bytes, name: str, namespace: str, supervisor: Any
         ),
     )
     actor.remote(settings, supervisor)
+
+
+def _end_process() -> None:
+    """End this process for good."""
+    ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
 
 
 def http_actor_name(name: str) -> str:
