@@ -23,7 +23,7 @@ from schedulemesh.core.client.history_calls import HistoryCalls
 from schedulemesh.core.client.job_calls import JobCalls
 from schedulemesh.core.client.lease_calls import LeaseCalls
 from schedulemesh.core.client.metric_calls import MetricCalls
-from schedulemesh.core.client.origin import identity
+from schedulemesh.core.client.origin import named_scheduler
 from schedulemesh.core.client.ray_cluster import join_or_start, join_running
 from schedulemesh.core.client.results import SubmitResult
 from schedulemesh.core.client.scheduler import RayScheduler
@@ -115,7 +115,7 @@ class SimpleScheduler(
     Ray is looked for at ``RAY_ADDRESS``, then on this machine; else a local one is started, with
     ``local_ray`` as options of ``ray.init``, and ended by ``shutdown``. An address that does not answer is
     given up after 10 s, and the log says which Ray was joined. The other arguments are those of RayScheduler:
-    without a ``name`` the driver of a job and an agent attach to the scheduler that started them.
+    without a ``name`` it is the scheduler that lives in the cluster, as there.
 
     The attribute ``scheduler`` is the RayScheduler that carries out the calls; what a call does and returns
     in full is documented there.
@@ -172,10 +172,10 @@ class SimpleScheduler(
         Raises SchedulerNotFoundError where there is no such scheduler, or no Ray; none is started.
         """
         if not ray.is_initialized() and not join_running():
-            wanted, _ = identity(name, namespace)
+            wanted, _ = named_scheduler(name, namespace)
+            which = "a scheduler" if wanted is None else f"scheduler {wanted!r}"
             raise SchedulerNotFoundError(
-                f"there is no Ray to find scheduler {wanted!r} on: set RAY_ADDRESS, or run this on a node "
-                "of the cluster"
+                f"there is no Ray to find {which} on: set RAY_ADDRESS, or run this on a node of the cluster"
             )
         simple = cls.__new__(cls)
         simple._started_ray, simple._detached = False, True  # noqa: SLF001  # its own class

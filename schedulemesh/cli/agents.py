@@ -108,5 +108,5 @@ def health(
         found = gateway.ask(EnsureAgentHealth(timeout_s=timeout), Details).facts
     facts = {name: found[name] for name in ("checked", "healthy", "rebuilt", "removed")}
     problems = Listing(kind="details", rows=found["details"], columns=_PROBLEMS, name="agent_name")
-    emit(Record(facts={"name": target.name, **facts}, listings=(problems,)), output)
+    emit(Record(facts={"name": gateway.name, **facts}, listings=(problems,)), output)
     return 1 if found["removed"] else 0

@@ -25,7 +25,7 @@ _LAST_BYTES = 1_000_000
 
 
 def _who(row: Row) -> str:
-    return str(row["who"] or "(no token)")
+    return str(row["who"] or "(unknown)")
 
 
 def _about(row: Row) -> str:

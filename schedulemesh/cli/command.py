@@ -14,11 +14,15 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
+from types import FrameType
 from typing import Annotated, Any, get_type_hints
 
 import typer
@@ -41,12 +45,16 @@ class Format(str, Enum):
 class Target:
     """The scheduler that a command is for."""
 
-    name: Annotated[str, typer.Option(envvar="SCHEDULEMESH_NAME", help="The scheduler's name.")] = (
-        "head"
-    )
+    name: Annotated[
+        str | None,
+        typer.Option(
+            envvar="SCHEDULEMESH_NAME",
+            help="The scheduler's name; default: the one that lives in the cluster.",
+        ),
+    ] = None
     namespace: Annotated[
-        str, typer.Option(envvar="SCHEDULEMESH_NAMESPACE", help="Its Ray namespace.")
-    ] = "schedulemesh"
+        str | None, typer.Option(envvar="SCHEDULEMESH_NAMESPACE", help="Its Ray namespace.")
+    ] = None
     address: Annotated[
         str,
         typer.Option(envvar="RAY_ADDRESS", help="The Ray cluster; auto: the one on this machine."),
@@ -214,17 +222,41 @@ def _options_of(group: Any) -> list[inspect.Parameter]:
     ]
 
 
+class TerminatedError(KeyboardInterrupt):
+    """SIGTERM, which ends a command as an interrupt does."""
+
+
 def _run(body: Callable[[], int | None]) -> int:
     """The exit code of a command; an error is printed as a sentence on stderr."""
     try:
-        return int(body() or 0)
+        with ended_by_sigterm():
+            return int(body() or 0)
+    except TerminatedError:
+        return 128 + signal.SIGTERM
     except KeyboardInterrupt:
-        return 130
+        return 128 + signal.SIGINT
     except (ScheduleMeshError, TimeoutError) as error:
         from schedulemesh.cli.exits import code_of
 
         note(str(error))
         return int(code_of(error))
+
+
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """Within, SIGTERM raises TerminatedError, whatever handler a library has set for it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    former = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, former)
+
+
+def _terminate(_number: int, _frame: FrameType | None) -> None:
+    raise TerminatedError
 
 
 def note(sentence: str) -> None:

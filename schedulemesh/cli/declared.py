@@ -71,7 +71,7 @@ def apply(
     with gateway_to(target) as gateway:
         plan = None
         if wanted.tokens is not None:
-            own = declared_tokens.own_hash(target) if prune else None
+            own = declared_tokens.own_hash(gateway) if prune else None
             plan = declared_tokens.Plan.of(gateway, wanted.tokens, prune=prune, own=own)
         if dry_run:
             emit(difference_listing(gateway, wanted, plan), output)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from schedulemesh.cli.changes import changed_result, client_name
-from schedulemesh.cli.command import Target, note
+from schedulemesh.cli.command import note
 from schedulemesh.cli.exits import RefusedError
 from schedulemesh.cli.gateway import Gateway
 from schedulemesh.config.discovery import found as found_file
@@ -58,9 +58,9 @@ def current(gateway: Gateway) -> dict[str, Fields]:
     }
 
 
-def own_hash(target: Target) -> str | None:
+def own_hash(gateway: Gateway) -> str | None:
     """The hash of the secret with which this command calls the scheduler; None: it has none."""
-    file = found_file(home_folder(os.environ), target.namespace, target.name)
+    file = found_file(home_folder(os.environ), gateway.namespace, gateway.name)
     secret = os.environ.get(ENVIRONMENT_VARIABLE) or ("" if file is None else file.token)
     return hash_of(secret) if secret else None
 

@@ -16,6 +16,14 @@ from schedulemesh.protocol.requests import AnyRequest
 class Gateway(Protocol):
     """A connection to one scheduler."""
 
+    @property
+    def name(self) -> str:
+        """The scheduler's name."""
+
+    @property
+    def namespace(self) -> str:
+        """Its Ray namespace."""
+
     def ask(self, request: AnyRequest, expected: type[AnswerT]) -> AnswerT:
         """Send a request and wait for its answer.
 
@@ -33,19 +41,19 @@ class Gateway(Protocol):
 @contextmanager
 def gateway_to(target: Target) -> Iterator[Gateway]:
     """A connection to the scheduler, closed at the end of the block: over HTTP where it serves an API on
-    this machine or the address is a URL, otherwise over Ray, which is imported only then.
+    this machine, for the Ray cluster at the address, or where the address is a URL; otherwise over Ray, which
+    is imported only then.
     """
     from schedulemesh.cli import http_gateway
 
     if target.address.startswith(("http://", "https://")):
-        with http_gateway.at_url(target.address) as gateway:
+        with http_gateway.at_url(target) as gateway:
             yield gateway
         return
-    if target.address == "auto":
-        with http_gateway.discovered(target) as served:
-            if served is not None:
-                yield served
-                return
+    with http_gateway.discovered(target) as served:
+        if served is not None:
+            yield served
+            return
     from schedulemesh.cli.ray_gateway import connected
 
     with connected(target) as over_ray:

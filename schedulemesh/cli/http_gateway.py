@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from typing import NamedTuple
@@ -13,8 +14,9 @@ from urllib.parse import urlencode, urlsplit
 from schedulemesh.cli.command import Target, note
 from schedulemesh.cli.exits import accepted
 from schedulemesh.cli.following import Part, by_stream
-from schedulemesh.config.discovery import found
+from schedulemesh.config.discovery import Discovered, all_found, found
 from schedulemesh.config.http import home_folder
+from schedulemesh.config.settings import DEFAULT_NAME, DEFAULT_NAMESPACE
 from schedulemesh.errors import (
     InvalidRequestError,
     NotAllowedError,
@@ -51,6 +53,8 @@ class Served(NamedTuple):
 
     url: str
     token: str
+    name: str
+    namespace: str
     #: With which the API proves that it is the scheduler's; None: it is at a URL that the user gave.
     key: str | None = None
 
@@ -68,6 +72,16 @@ class HttpGateway:
     def __init__(self, locate: Callable[[], Served]) -> None:
         self._locate = locate
         self._connect()
+
+    @property
+    def name(self) -> str:
+        """See Gateway."""
+        return self._served.name
+
+    @property
+    def namespace(self) -> str:
+        """See Gateway."""
+        return self._served.namespace
 
     def ask(self, request: AnyRequest, expected: type[AnswerT]) -> AnswerT:
         """Send a request and wait for its answer; see Gateway."""
@@ -92,15 +106,14 @@ class HttpGateway:
     def _sent(self, data: bytes) -> tuple[http.client.HTTPResponse, bytes]:
         if self._connection.sock is None:
             self._connect()
-        headers = {"content-type": _TYPE, "authorization": f"Bearer {self._token}"}
+        headers = {"content-type": _TYPE, "authorization": f"Bearer {self._served.token}"}
         self._connection.request("POST", _PATH, data, headers)
         response = self._connection.getresponse()
         return response, response.read()
 
     def _connect(self) -> None:
-        served = self._locate()
-        self._token = served.token
-        self._connection = _connected(served)
+        self._served = self._locate()
+        self._connection = _connected(self._served)
 
     def follow(self, query: QueryEvents) -> Iterator[Part]:
         """The events after ``query.after``, as they happen; see Gateway."""
@@ -142,7 +155,8 @@ class HttpGateway:
 
 def _is_dashboard(url: str) -> bool:
     """Whether a URL is that of Ray's dashboard, which says its version to everybody."""
-    with suppress(OSError, http.client.HTTPException), closing(_connected(Served(url, ""))) as api:
+    served = Served(url, "", "", "")
+    with suppress(OSError, http.client.HTTPException), closing(_connected(served)) as api:
         api.request("GET", "/api/version")
         answer = api.getresponse().read(_MOST_OF_PROOF)
         return b"ray_version" in answer or urlsplit(url).port == _DASHBOARD_PORT
@@ -150,9 +164,11 @@ def _is_dashboard(url: str) -> bool:
 
 
 @contextmanager
-def at_url(url: str) -> Iterator[HttpGateway]:
+def at_url(target: Target) -> Iterator[HttpGateway]:
     """Within, the scheduler whose HTTP API is at a URL, with the token ``SCHEDULEMESH_TOKEN``."""
-    served = Served(url, os.environ.get(ENVIRONMENT_VARIABLE, ""))
+    url, token = target.address, os.environ.get(ENVIRONMENT_VARIABLE, "")
+    name, namespace = target.name or DEFAULT_NAME, target.namespace or DEFAULT_NAMESPACE
+    served = Served(url, token, name, namespace)
     try:
         gateway = HttpGateway(lambda: served)
     except OSError as error:
@@ -163,11 +179,16 @@ def at_url(url: str) -> Iterator[HttpGateway]:
 
 @contextmanager
 def discovered(target: Target) -> Iterator[HttpGateway | None]:
-    """Within, the scheduler through its HTTP API on this machine; None: it has none that answers."""
-    file = found(home_folder(os.environ), target.namespace, target.name)
+    """Within, the scheduler through its HTTP API on this machine; None: it has none that answers, or it
+    is not certain which scheduler is meant.
+    """
+    file = _file_of(target)
     try:
-        has_none = file is None or not file.url
-        gateway = None if has_none else HttpGateway(lambda: _found_again(target))
+        if file is None or not file.url:
+            gateway = None
+        else:
+            namespace, name = file.namespace, file.name
+            gateway = HttpGateway(lambda: _found_again(namespace, name))
     except OSError as error:
         if isinstance(error, ImpostorError):
             note(f"{error}; the scheduler is asked over Ray instead")
@@ -179,18 +200,64 @@ def discovered(target: Target) -> Iterator[HttpGateway | None]:
         yield gateway
 
 
-def _found_again(target: Target) -> Served:
+def _file_of(target: Target) -> Discovered | None:
+    """The file of the scheduler that is meant, if that is in the cluster at the address; where no name is
+    given, of the only one that serves an API there, unless the cluster has another one without.
+    """
+    folder = home_folder(os.environ)
+    if target.name is not None:
+        file = found(folder, target.namespace or DEFAULT_NAMESPACE, target.name)
+        return file if file is not None and _is_of_cluster(file, target.address) else None
+    files = [
+        file
+        for file in all_found(folder, target.namespace)
+        if file.url and _is_of_cluster(file, target.address)
+    ]
+    if len(files) > 1:
+        files = [file for file in files if _serves(file)]
+    return files[0] if len(files) == 1 and not files[0].others else None
+
+
+def _is_of_cluster(file: Discovered, address: str) -> bool:
+    """Whether a scheduler is in the Ray cluster at an address as users give it."""
+    if address == "auto":
+        return True
+    host, _, port = address.rpartition(":")
+    if address in file.cluster or not host:
+        return address in file.cluster
+    try:
+        found_hosts = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return False
+    return any(f"{ip[0]}:{port}" in file.cluster for *_, ip in found_hosts)
+
+
+def _serves(file: Discovered) -> bool:
+    """Whether an API answers where the file says."""
+    try:
+        _connected(_served(file)).close()
+    except OSError:
+        return False
+    return True
+
+
+def _served(file: Discovered) -> Served:
+    token = os.environ.get(ENVIRONMENT_VARIABLE) or file.token
+    return Served(file.url, token, file.name, file.namespace, file.key)
+
+
+def _found_again(namespace: str, name: str) -> Served:
     """Where the API is now.
 
     Raises SchedulerNotFoundError where it has ended with its scheduler, and OSError where the scheduler lives
     without it.
     """
-    file = found(home_folder(os.environ), target.namespace, target.name)
+    file = found(home_folder(os.environ), namespace, name)
     if file is None:
-        raise SchedulerNotFoundError(f"scheduler {target.name!r} was shut down")
+        raise SchedulerNotFoundError(f"scheduler {name!r} was shut down")
     if not file.url:
-        raise ConnectionRefusedError(f"scheduler {target.name!r} was started again without one")
-    return Served(file.url, os.environ.get(ENVIRONMENT_VARIABLE) or file.token, file.key)
+        raise ConnectionRefusedError(f"scheduler {name!r} was started again without one")
+    return _served(file)
 
 
 def _connected(served: Served) -> http.client.HTTPConnection:

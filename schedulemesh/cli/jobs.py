@@ -84,8 +84,8 @@ def submit(
         custom = {"custom": assignments(job.resource or ())}
         given["resources"] = _resources({**amounts, **custom}, job.bundle)
         if dry_run:
-            return _announced(gateway, target, given)
-        _submit(gateway, target, given)
+            return _announced(gateway, given)
+        _submit(gateway, given)
         if not (wait or follow):
             print(name)
             return 0
@@ -172,7 +172,7 @@ def adopt(
     with gateway_to(target) as gateway:
         rows = gateway.ask(ListExternalUsage(), Listed).rows
         jobs = gateway.ask(ListJobs(), Listed).rows
-        caller = Caller(namespace=target.namespace, runtime_env={})
+        caller = Caller(namespace=gateway.namespace, runtime_env={})
         gateway.ask(adoption(caller, given, rows, jobs).request, Response)
     print(given["task_id"])
 
@@ -232,24 +232,26 @@ def _print_log(
         sys.stdout.flush()
 
 
-def _request_of(target: Target, given: dict[str, object]) -> SubmitTask:
+def _request_of(gateway: Gateway, given: dict[str, object]) -> SubmitTask:
     """The request that submits a job. Raises InvalidRequestError."""
     from schedulemesh.core.client.job_request import job_submission
     from schedulemesh.core.client.origin import task_of
     from schedulemesh.core.client.task_request import Caller
 
     caller = Caller(
-        namespace=target.namespace, runtime_env={}, task_id=task_of(target.name, target.namespace)
+        namespace=gateway.namespace,
+        runtime_env={},
+        task_id=task_of(gateway.name, gateway.namespace),
     )
     return job_submission(caller, given).request
 
 
-def _submit(gateway: Gateway, target: Target, given: dict[str, object]) -> None:
+def _submit(gateway: Gateway, given: dict[str, object]) -> None:
     """Submit a job. Raises RefusedError."""
     from schedulemesh.protocol.answers import Response
     from schedulemesh.protocol.patience import until_answered
 
-    request = _request_of(target, given)
+    request = _request_of(gateway, given)
     try:
         # It has an id by which the scheduler knows it again.
         until_answered(lambda: gateway.ask(request, Response))
@@ -260,14 +262,14 @@ def _submit(gateway: Gateway, target: Target, given: dict[str, object]) -> None:
         raise
 
 
-def _announced(gateway: Gateway, target: Target, given: dict[str, object]) -> int:
+def _announced(gateway: Gateway, given: dict[str, object]) -> int:
     """Say what a submission would do; the exit code, as ``--dry-run`` has it."""
     from schedulemesh.cli.exits import ExitCode, RefusedError, code_of
     from schedulemesh.engine.messages.outcomes import Accepted
     from schedulemesh.protocol.answers import Response
 
     try:
-        outcome = gateway.ask(_request_of(target, {**given, "dry_run": True}), Response).outcome
+        outcome = gateway.ask(_request_of(gateway, {**given, "dry_run": True}), Response).outcome
     except RefusedError as error:
         print(f"would not start now: {error}")
         if (at := error.refused.earliest_start) is not None:

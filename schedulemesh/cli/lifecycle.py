@@ -12,6 +12,8 @@ from schedulemesh.cli.columns import ORPHANS
 from schedulemesh.cli.command import Output, Target, View, Yes, command, note
 from schedulemesh.cli.output import emit, repeat
 from schedulemesh.cli.rows import Listing, Record
+from schedulemesh.config.http import DEFAULT_HOST, DEFAULT_PORT
+from schedulemesh.config.settings import DEFAULT_NAMESPACE
 
 if TYPE_CHECKING:
     from schedulemesh.core.client.scheduler import RayScheduler
@@ -41,8 +43,11 @@ def start(
         float | None, typer.Option(min=1.0, help="Seconds between two health checks of the agents.")
     ] = None,
     http: Annotated[
-        str, typer.Option(help="Port or host:port of its HTTP API; off: there is none.")
-    ] = "127.0.0.1:8090",
+        str | None,
+        typer.Option(
+            help="Port or host:port of its HTTP API; off: there is none. Default: 127.0.0.1:8090."
+        ),
+    ] = None,
     alerts: Annotated[
         str | None,
         typer.Option(help="A YAML file of alert rules and receivers; off: there are no alerts."),
@@ -54,23 +59,29 @@ def start(
     """Start a detached scheduler on the cluster's head node, or find it running."""
     from schedulemesh.cli.alerts import alert_settings
     from schedulemesh.cli.ray_gateway import on_ray
+    from schedulemesh.core.client.connection import living_schedulers
     from schedulemesh.core.client.head import ScheduleMeshHead
+    from schedulemesh.core.client.scheduler_list import chosen_scheduler
     from schedulemesh.errors import InvalidRequestError
 
     if auth not in ("off", "token"):
         raise InvalidRequestError(f"--auth is {auth!r}; allowed are token and off")
-    name, namespace = target.name, target.namespace
     with on_ray(target.address):
+        if http is None:
+            name, namespace = chosen_scheduler(target.name, target.namespace)
+            lives = (namespace or DEFAULT_NAMESPACE, name) in living_schedulers()
+            http = None if lives else f"{DEFAULT_HOST}:{DEFAULT_PORT}"
         head = ScheduleMeshHead(
-            name,
-            namespace=namespace,
+            target.name,
+            namespace=target.namespace,
             state_path=state_path,
             health_interval_s=health_interval,
-            http=None if http == "off" else http,
+            http=None if http in (None, "off") else http,
             alerts=alert_settings(alerts),
             auth=None if auth == "off" else auth,
         )
         about = head.start()
+    name, namespace = about["name"], about["namespace"]
     print(f"scheduler {name!r} is alive (epoch {about['epoch']}, process {about['pid']})")
     print(f"journal: {about['journal']}")
     print(f"attach:  RayScheduler.attach({name!r}, namespace={namespace!r})")
@@ -83,10 +94,9 @@ def stop(target: Target, yes: Yes = False) -> int:
     from schedulemesh.cli.ray_gateway import on_ray
     from schedulemesh.core.client.head import ScheduleMeshHead
 
-    name = target.name
     with on_ray(target.address):
-        head = ScheduleMeshHead(name, namespace=target.namespace)
-        about = head.health()
+        head = ScheduleMeshHead(target.name, namespace=target.namespace)
+        about, name = head.health(), head.name
         if about["alive"]:
             question = (
                 f"End scheduler {name!r} with {about['agents']} agents and delete its journal?"

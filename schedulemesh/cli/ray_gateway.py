@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import ray
 
-from schedulemesh.cli.command import Target
+from schedulemesh.cli.command import Target, ended_by_sigterm
 from schedulemesh.cli.exits import UnreachableError, accepted
 from schedulemesh.cli.following import Part, by_requests
 from schedulemesh.core.client import asking
@@ -15,6 +15,7 @@ from schedulemesh.core.client.connection import Connection, find
 from schedulemesh.core.client.new_settings import parse_settings
 from schedulemesh.core.client.ray_cluster import join
 from schedulemesh.core.client.scheduler import RayScheduler
+from schedulemesh.core.client.scheduler_list import chosen_scheduler
 from schedulemesh.protocol.answers import AnswerT, Details
 from schedulemesh.protocol.history_requests import QueryEvents
 from schedulemesh.protocol.requests import AnyRequest
@@ -25,6 +26,16 @@ class RayGateway:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+
+    @property
+    def name(self) -> str:
+        """See Gateway."""
+        return self._connection.settings.name
+
+    @property
+    def namespace(self) -> str:
+        """See Gateway."""
+        return self._connection.settings.namespace
 
     def ask(self, request: AnyRequest, expected: type[AnswerT]) -> AnswerT:
         """Send a request and wait for its answer; see Gateway."""
@@ -39,7 +50,8 @@ class RayGateway:
 def connected(target: Target) -> Iterator[RayGateway]:
     """Within, the scheduler can be asked."""
     with on_ray(target.address):
-        settings = parse_settings(target.name, target.namespace, None, detached=True)
+        chosen = chosen_scheduler(target.name, target.namespace)
+        settings = parse_settings(*chosen, None, detached=True)
         yield RayGateway(find(settings))
 
 
@@ -56,7 +68,9 @@ def on_ray(address: str) -> Iterator[None]:
             f"no Ray cluster was joined: {error}. `ray start --head` starts one on this machine"
         ) from None
     try:
-        yield
+        # Ray has set a handler of its own, which prints a stack.
+        with ended_by_sigterm():
+            yield
     finally:
         ray.shutdown()
 

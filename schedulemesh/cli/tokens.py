@@ -146,7 +146,7 @@ def rotate(
     with gateway_to(target) as gateway:
         former = _hash_of_token(gateway, token)
         _change(gateway, request)
-    _write_file(target, former, secret)
+        _write_file(gateway, former, secret)
     note(f"token {token!r} has another secret, which is shown only now")
     _print(output, {"name": token, "token": secret})
 
@@ -211,7 +211,7 @@ def _hash_of_token(gateway: Gateway, name: str) -> str:
     return next((token["secret_hash"] for token in found if token["name"] == name), "")
 
 
-def _write_file(target: Target, former: str, secret: str) -> None:
+def _write_file(gateway: Gateway, former: str, secret: str) -> None:
     """Replace the token in the scheduler's file on this machine, if it is the one that was rotated."""
     import msgspec
 
@@ -220,7 +220,7 @@ def _write_file(target: Target, former: str, secret: str) -> None:
     from schedulemesh.protocol.credentials import hash_of
 
     folder = home_folder(os.environ)
-    file = found(folder, target.namespace, target.name)
+    file = found(folder, gateway.namespace, gateway.name)
     if file is not None and hash_of(file.token) == former:
         path = write(folder, msgspec.structs.replace(file, token=secret))
         note(f"{path} has the new secret")

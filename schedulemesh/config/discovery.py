@@ -37,6 +37,10 @@ class Discovered(msgspec.Struct, frozen=True, kw_only=True):
     #: What only that process and readers of this file know; with it the process proves that it is the one
     #: that wrote the file (``protocol.credentials.server_proof``).
     key: str = ""
+    #: Addresses of the scheduler's Ray cluster as seen from this machine, as ``10.0.0.7:6379``.
+    cluster: tuple[str, ...] = ()
+    #: The other schedulers of the cluster, as ``namespace/name``, a few seconds ago.
+    others: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"Discovered(name={self.name!r}, namespace={self.namespace!r}, url={self.url!r})"
@@ -52,13 +56,30 @@ def found(folder: str | os.PathLike[str], namespace: str, name: str) -> Discover
 
     Raises NotAllowedError where another user owns the file, or may read or change it, or it is no file.
     """
-    path = path_of(folder, namespace, name)
     try:
-        with open(path, "rb", opener=_without_waiting) as file:
-            _check_owner(path, os.fstat(file.fileno()))
-            return msgspec.json.decode(file.read(), type=Discovered)
+        return _read(path_of(folder, namespace, name))
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
+
+
+def all_found(folder: str | os.PathLike[str], namespace: str | None = None) -> list[Discovered]:
+    """What the files of all schedulers say, or of those of one namespace; without those that cannot be read,
+    or that others may change.
+    """
+    every = []
+    for path in sorted(Path(folder).glob("*/*.json")):
+        with contextlib.suppress(
+            OSError, msgspec.MsgspecError, NotAllowedError, UnicodeDecodeError
+        ):
+            every.append(_read(path))
+    return [file for file in every if namespace in (None, file.namespace)]
+
+
+def _read(path: Path) -> Discovered:
+    """Raises NotAllowedError for a file that is not this user's alone."""
+    with open(path, "rb", opener=_without_waiting) as file:
+        _check_owner(path, os.fstat(file.fileno()))
+        return msgspec.json.decode(file.read(), type=Discovered)
 
 
 def _without_waiting(path: str, flags: int) -> int:

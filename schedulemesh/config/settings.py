@@ -26,6 +26,8 @@ from schedulemesh.errors import InvalidRequestError, shown
 PROTOCOL_VERSION = 4
 
 DEFAULT_NAMESPACE = "schedulemesh"
+#: The name of a new scheduler where none is given.
+DEFAULT_NAME = "head"
 
 #: How long results of submissions are remembered, so that a retried request is executed once.
 ANSWER_MEMORY_S = 24 * 3600.0

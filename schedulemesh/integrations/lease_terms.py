@@ -45,8 +45,8 @@ class Lease(Protocol):
 class LeaseTerms:
     """What all leases of a run have in common. Can be pickled: a process of a library attaches by itself."""
 
-    #: The scheduler's name and Ray namespace; None: the namespace of the job.
-    scheduler: str
+    #: The scheduler's name and Ray namespace; None: the one that lives in the cluster, and any namespace.
+    scheduler: str | None
     namespace: str | None
     #: For a scheduler with auth="token"; None: the one that is found.
     token: str | None

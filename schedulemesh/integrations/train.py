@@ -56,7 +56,7 @@ class LeasedWorkers(ControllerCallback, WorkerGroupCallback, ReportCallback):  #
         task_id: str,
         pool: str,
         *,
-        scheduler: str = "default",
+        scheduler: str | None = None,
         namespace: str | None = None,
         token: str | None = None,
         **fields: Any,

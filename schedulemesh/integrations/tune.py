@@ -26,7 +26,7 @@ def leased_trials(
     task_id: str,
     pool: str,
     *,
-    scheduler: str = "default",
+    scheduler: str | None = None,
     namespace: str | None = None,
     token: str | None = None,
     **fields: Any,

@@ -183,9 +183,10 @@ class Audit:
 
 
 def _who(record: AuditRecord) -> str:
-    """The name of the token, or where a change came without one the user and host that its client names."""
-    user, separator, _ = record.address.partition(", ray job ")
-    return record.token or (user if separator else "")
+    """The name of the token, or where a change came without one the user and host that its client names, or
+    else the process that it came from.
+    """
+    return record.token or record.address.partition(", ray job ")[0]
 
 
 def _row(record: AuditRecord) -> dict[str, object]:

@@ -8,7 +8,7 @@ import logging
 import platform
 import time
 from collections.abc import Awaitable
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import msgspec
 
@@ -119,7 +119,7 @@ class SupervisorService:
         self._ending: asyncio.Task[None] | None = None
         self._loops = Loops()
         #: Those that wait for the answer to a request.
-        self._answering: set[asyncio.Task[Any]] = set()
+        self._answering: set[asyncio.Task[object]] = set()
 
     async def ready(self) -> RequestService:
         """Recover, unless that is done or in progress: read the journal, reconcile, watch the cluster.
@@ -182,7 +182,7 @@ class SupervisorService:
         """What a request is answered with. Raises SchedulerUnavailableError where the scheduler is shut down
         meanwhile: of calls that are still open when the process ends, Ray tells everybody.
         """
-        task = cast("asyncio.Task[Any]", asyncio.current_task())
+        task = cast("asyncio.Task[object]", asyncio.current_task())
         self._answering.add(task)
         try:
             return await answering

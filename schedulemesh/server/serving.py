@@ -9,6 +9,7 @@ import logging
 import os
 import socket
 
+import msgspec
 import uvicorn
 
 from schedulemesh.config.discovery import Discovered, forget, found, write
@@ -34,9 +35,16 @@ _END_S = 2
 class HttpServer:
     """The HTTP server of one scheduler in this process."""
 
-    def __init__(self, gateway: Gateway, settings: HttpSettings, namespace: str, name: str) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        settings: HttpSettings,
+        namespace: str,
+        name: str,
+        cluster: tuple[str, ...] = (),
+    ) -> None:
         self._gateway, self._settings = gateway, settings
-        self._namespace, self._name = namespace, name
+        self._namespace, self._name, self._cluster = namespace, name, cluster
         self._feed = EventFeed(gateway)
         self._tokens = TokenTable(gateway)
         self._server: uvicorn.Server | None = None
@@ -56,6 +64,7 @@ class HttpServer:
             token=token,
             pid=os.getpid(),
             key=new_secret(),
+            cluster=self._cluster,
         )
         prove = functools.partial(server_proof, discovered.key, discovered.url)
         connections = Connections()
@@ -93,11 +102,26 @@ class HttpServer:
 
     def end(self) -> None:
         """Remove the discovery file, and have ``run`` return."""
-        if self._found().done():
-            forget(self._settings.folder, self._found().result())
+        if (file := self._own_file()) is not None:
+            forget(self._settings.folder, file)
         self._feed.end()
         if self._server is not None:
             self._server.should_exit = True
+
+    def note_others(self, others: tuple[str, ...]) -> None:
+        """Write to the discovery file which other schedulers live in the cluster, so that commands without a
+        name do not take this one for the only one.
+        """
+        file = self._own_file()
+        if file is not None and file.others != others:
+            self._announce(msgspec.structs.replace(file, others=others))
+
+    def _own_file(self) -> Discovered | None:
+        """The discovery file as it is now, whose token may have been rotated; None: it is another's."""
+        if not self._found().done():
+            return None
+        file = self._earlier()
+        return file if file is not None and file.key == self._found().result().key else None
 
     def _earlier(self) -> Discovered | None:
         """What was written to the discovery file before; None: nothing that can be trusted."""

@@ -82,7 +82,12 @@ def restarted(api):
     api.start()
 
 
-def test_it_resumes_where_the_http_process_was_restarted_and_ends_by_ctrl_c(api, mesh, followed):
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["ctrl-c", "sigterm"]
+)
+def test_it_resumes_where_the_http_process_was_restarted_and_ends_by_a_signal(
+    api, mesh, followed, number, code
+):
     known = api.get("/events")["items"]
     assert rows(followed, len(known)) == known
     mesh.submit("乙")
@@ -91,9 +96,9 @@ def test_it_resumes_where_the_http_process_was_restarted_and_ends_by_ctrl_c(api,
     mesh.submit("丙")
     whole = api.get("/events")["items"]
     assert first + rows(followed, len(whole) - len(known) - 1) == whole[len(known) :]
-    followed.send_signal(signal.SIGINT)
+    followed.send_signal(number)
     _, remarks = followed.communicate(timeout=30)
-    assert (followed.returncode, remarks.splitlines()[-1]) == (130, "False")
+    assert (followed.returncode, remarks.splitlines()[-1]) == (code, "False")
     assert "Traceback" not in remarks
 
 

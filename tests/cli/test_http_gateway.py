@@ -93,6 +93,72 @@ def test_looking_needs_no_ray(api):
         assert isinstance(json.loads(done.stdout), (list, dict))
 
 
+@pytest.fixture
+def over_ray(monkeypatch):
+    """The targets of commands that go over Ray."""
+    targets = []
+
+    @contextlib.contextmanager
+    def connected(target):
+        targets.append(target)
+        raise SchedulerUnavailableError("asked over Ray")
+        yield
+
+    monkeypatch.setattr("schedulemesh.cli.ray_gateway.connected", connected)
+    return targets
+
+
+@pytest.mark.parametrize(
+    "address", ["auto", "10.0.0.7:6379", "127.0.0.1:6379", "localhost:6379", "http"]
+)
+def test_the_api_of_the_cluster_at_ray_address_is_used_without_a_name(
+    api, run, monkeypatch, over_ray, address
+):
+    monkeypatch.delenv("SCHEDULEMESH_NAME")
+    monkeypatch.delenv("SCHEDULEMESH_NAMESPACE")
+    monkeypatch.setenv("SCHEDULEMESH_TOKEN", api.token)
+    monkeypatch.setenv("RAY_ADDRESS", api.url if address == "http" else address)
+    done = run("tasks", "-o", "name")
+    assert (done.stdout, over_ray) == ("甲\n", []), done.stderr
+
+
+@pytest.mark.parametrize("address", ["10.0.0.8:6379", "127.0.0.1:6380", "no-such-host:6379", "x"])
+def test_another_cluster_at_ray_address_is_asked_over_ray(api, run, monkeypatch, over_ray, address):
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    assert run("tasks").exit_code == ExitCode.UNREACHABLE
+    monkeypatch.delenv("SCHEDULEMESH_NAME")
+    assert run("tasks").exit_code == ExitCode.UNREACHABLE
+    assert [target.name for target in over_ray] == ["mesh", None]
+
+
+def test_without_a_name_an_api_is_used_only_where_its_scheduler_is_the_only_one(
+    api, run, monkeypatch, over_ray, tmp_path
+):
+    monkeypatch.delenv("SCHEDULEMESH_NAME")
+    monkeypatch.delenv("SCHEDULEMESH_NAMESPACE")
+    gone = Discovered(name="gone", namespace="x", url="http://127.0.0.1:1", token="t", pid=1)
+    path = write(api.folder, gone)
+    assert run("tasks", "-o", "name").stdout == "甲\n", "the other one does not answer"
+    path.chmod(0o644)
+    path.with_name("broken.json").write_text("{")
+    assert run("tasks", "-o", "name").stdout == "甲\n", "files that cannot be used"
+    api.loop.call_soon_threadsafe(api.server.note_others, ("space/b",))
+    api.do(api.server.address())
+    assert run("tasks").exit_code == ExitCode.UNREACHABLE
+    assert run("tasks", "--name", "mesh", "--namespace", "space", "-o", "name").stdout == "甲\n"
+    api.loop.call_soon_threadsafe(api.server.note_others, ())
+    api.do(api.server.address())
+    assert run("tasks", "-o", "name").stdout == "甲\n"
+    second = InThread(tmp_path / "second.sqlite")
+    with contextlib.closing(second):
+        other = Api(second, tmp_path / "other")
+        copy = msgspec.structs.replace(found(other.folder, "space", "mesh"), name="b")
+        write(api.folder, copy)
+        assert run("tasks").exit_code == ExitCode.UNREACHABLE
+        assert len(over_ray) == 2
+        other.close()
+
+
 def test_changes_and_refusals_are_those_of_the_scheduler(api, run):
     assert run("pools", "set", "研究", "resources.gpu=2").exit_code == 0
     assert json.loads(run("pools", "get", "研究", "-o", "json").stdout)["resources"] == {

@@ -16,7 +16,7 @@ def submitted(scheduler, monkeypatch):
     """The arguments of each submission."""
     scheduler.pool()
     seen = []
-    monkeypatch.setattr(jobs, "_submit", lambda _gateway, _target, given: seen.append(given))
+    monkeypatch.setattr(jobs, "_submit", lambda _gateway, given: seen.append(given))
     return seen
 
 

@@ -38,7 +38,7 @@ def test_a_runtime_environment_is_a_file_or_a_text(busy, run, tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     (tmp_path / name).write_text('{"env_vars": {"A": "b"}}')
     seen = []
-    monkeypatch.setattr(jobs, "_submit", lambda _gateway, _target, given: seen.append(given))
+    monkeypatch.setattr(jobs, "_submit", lambda _gateway, given: seen.append(given))
     for given in (name, "{env_vars: {A: b}}", "env_vars:\n  A: b"):
         assert run(*SUBMIT, "--runtime-env", given, "--", "true").exit_code == 0
     assert [given["runtime_env"] for given in seen] == [{"env_vars": {"A": "b"}}] * 3
@@ -66,7 +66,7 @@ def test_gpus_without_cpus_claim_a_cpu_each(scheduler, run, monkeypatch, words, 
     scheduler.pool(gpu=8)
     scheduler.pool("gpus", cpu=0, gpu=8)
     requests = []
-    monkeypatch.setattr(jobs, "_submit", lambda _gateway, _target, given: requests.append(given))
+    monkeypatch.setattr(jobs, "_submit", lambda _gateway, given: requests.append(given))
     done = run("submit", "--pool", "研究", *words, "--", "true")
     assert (done.exit_code, note in done.stderr) == (0, True), done.stderr
     assert requests[0]["resources"] == claim

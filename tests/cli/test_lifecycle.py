@@ -10,6 +10,7 @@ import pytest
 from schedulemesh import __version__
 from schedulemesh.cli import ray_gateway
 from schedulemesh.cli.exits import ExitCode, code_of_reason
+from schedulemesh.core.client import connection, scheduler_list
 from schedulemesh.core.client.head import ScheduleMeshHead
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.errors import (
@@ -28,6 +29,9 @@ def connected(monkeypatch):
     """A Ray that can be joined, with nothing on it."""
     monkeypatch.setattr(ray_gateway, "join", lambda address, **options: address)
     monkeypatch.setattr(ray_gateway.ray, "shutdown", lambda: None)
+    monkeypatch.setattr(scheduler_list, "require_ray", lambda: None)
+    for module in (connection, scheduler_list):
+        monkeypatch.setattr(module, "living_schedulers", lambda namespace=None: [])
 
 
 @pytest.mark.parametrize("words", COMMANDS)

@@ -89,14 +89,15 @@ def test_what_contradicts_itself_is_refused(scheduler, run, home, words, code):
 
 def test_the_file_follows_its_rotated_token(scheduler, run, home):
     secret = run("tokens", "create", "mine", "--role", "operator").stdout.strip()
-    told = Discovered(name="head", namespace="schedulemesh", url="", token=secret, pid=0)
+    name, namespace = scheduler.connection.settings.name, scheduler.connection.settings.namespace
+    told = Discovered(name=name, namespace=namespace, url="", token=secret, pid=0)
     path = write(home, told)
     rotated = run("tokens", "rotate", "mine").stdout.strip()
-    assert found(home, "schedulemesh", "head").token == rotated
+    assert found(home, namespace, name).token == rotated
     assert path.stat().st_mode & 0o777 == 0o600
     run("tokens", "create", "other")
     run("tokens", "rotate", "other")
-    assert found(home, "schedulemesh", "head").token == rotated
+    assert found(home, namespace, name).token == rotated
 
 
 @pytest.mark.parametrize("form", ["table", "wide", "json", "yaml", "csv", "name"])

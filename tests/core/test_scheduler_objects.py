@@ -11,9 +11,10 @@ import pytest
 from schedulemesh import simple as simple_module
 from schedulemesh.config.settings import PROTOCOL_VERSION
 from schedulemesh.core.client import connection as connections
-from schedulemesh.core.client import origin
+from schedulemesh.core.client import origin, scheduler_list
 from schedulemesh.core.client import scheduler as scheduler_module
 from schedulemesh.core.client.connection import Connection
+from schedulemesh.core.client.head import ScheduleMeshHead
 from schedulemesh.core.client.scheduler import RayScheduler
 from schedulemesh.errors import (
     InvalidRequestError,
@@ -60,6 +61,21 @@ def living(monkeypatch):
 
     be(False)
     return be
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch):
+    """Namespace and name of each scheduler that Ray has registered."""
+    schedulers = []
+
+    def living_schedulers(namespace):
+        return [each for each in schedulers if namespace in (None, each[0])]
+
+    monkeypatch.setattr(scheduler_list, "living_schedulers", living_schedulers)
+    monkeypatch.setattr(scheduler_list, "require_ray", lambda: None)
+    for variable in ("SCHEDULEMESH_NAME", "SCHEDULEMESH_NAMESPACE"):
+        monkeypatch.delenv(variable, raising=False)
+    return schedulers
 
 
 def test_a_block_ends_a_scheduler_of_this_job(living, ended):
@@ -215,16 +231,52 @@ def test_in_a_job_arguments_that_name_another_scheduler_win(living, ended, in_a_
     with RayScheduler("own") as scheduler:
         assert (scheduler.name, namespace_of(scheduler)) == ("own", "schedulemesh")
     with RayScheduler(namespace="elsewhere") as scheduler:
-        assert (scheduler.name, namespace_of(scheduler)) == ("default", "elsewhere")
-    assert ended == ["own", "default"]
+        assert (scheduler.name, namespace_of(scheduler)) == ("head", "elsewhere")
+    assert ended == ["own", "head"]
 
 
-def test_names_in_the_environment_of_commands_are_not_those_of_a_job(
+def test_outside_of_a_job_the_environment_names_a_scheduler_that_is_made_where_it_is_missing(
     living, ended, in_a_job, monkeypatch
 ):
     monkeypatch.delenv("SCHEDULEMESH_TASK_ID")
     with RayScheduler() as scheduler:
-        assert scheduler.name == "default"
+        assert (scheduler.name, namespace_of(scheduler)) == ("team", "space")
+    assert ended == ["team"], "it is of this job"
+    assert namespace_of(RayScheduler("other")) == "schedulemesh"
+    assert RayScheduler(namespace="elsewhere").name == "head"
+
+
+MAKERS = [RayScheduler, RayScheduler.attach, lambda **given: head_of(ScheduleMeshHead(**given))]
+
+
+def head_of(head):
+    return SimpleNamespace(name=head.name, _connection=SimpleNamespace(settings=head._chosen()))
+
+
+@pytest.mark.parametrize("made", MAKERS)
+def test_without_a_name_it_is_the_scheduler_that_lives_or_a_new_one_of_the_same_name_for_all(
+    living, registered, made
+):
+    scheduler = made()
+    assert (scheduler.name, namespace_of(scheduler)) == ("head", "schedulemesh")
+    registered.append(("space", "exp"))
+    scheduler = made()
+    assert (scheduler.name, namespace_of(scheduler)) == ("exp", "space")
+    scheduler = made(namespace="other")
+    assert (scheduler.name, namespace_of(scheduler)) == ("head", "other")
+    registered.append(("other", "b"))
+    assert made(namespace="other").name == "b"
+
+
+@pytest.mark.parametrize("made", MAKERS)
+def test_of_several_schedulers_one_must_be_named(living, registered, made):
+    registered.extend([("schedulemesh", "exp"), ("space", "head")])
+    with pytest.raises(
+        InvalidRequestError, match=r"2 schedulers live.*'exp' and 'head' \(namespace 'space'\)"
+    ):
+        made()
+    assert made(name="exp").name == "exp"
+    assert made(namespace="space").name == "head"
 
 
 def test_an_agent_has_the_scheduler_that_started_it(living, ended, monkeypatch):

@@ -121,7 +121,10 @@ def test_without_a_token_the_user_and_host_of_the_client_say_who_it_was(mesh):
     assert change["who"] == "first-operator"
     record = AuditRecord(number=1, call="drain", address=change["address"])
     assert audit_row(record)["who"] == "adax@lab-1"
-    assert audit_row(AuditRecord(number=1, call="drain", address="HTTP server"))["who"] == ""
+    assert (
+        audit_row(AuditRecord(number=1, call="drain", address="HTTP server"))["who"]
+        == "HTTP server"
+    )
 
 
 def test_changes_at_the_same_time_have_each_its_own_before_and_after(mesh):

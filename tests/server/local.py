@@ -71,7 +71,8 @@ class Api:
         self.gateway.asked.clear()
 
     async def _made(self):
-        return HttpServer(self.gateway, self.settings, "space", "mesh")
+        cluster = ("10.0.0.7:6379", "127.0.0.1:6379")
+        return HttpServer(self.gateway, self.settings, "space", "mesh", cluster)
 
     def client_with(self, token):
         headers = {} if token is None else {"authorization": f"Bearer {token}"}

@@ -13,6 +13,7 @@ import ray
 from ray.exceptions import ActorDiedError, RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from schedulemesh.core.backend.registered_schedulers import registered_schedulers
 from schedulemesh.core.transport.handles import as_future
 from schedulemesh.errors import SchedulerUnavailableError
 from schedulemesh.protocol.agents import pack
@@ -39,7 +40,7 @@ class HttpActor:
 
     def __init__(self, settings: bytes, supervisor: Any) -> None:
         self._supervisor = supervisor
-        self._server, self._key = _composed(settings, supervisor)
+        self._server, self._key, self._own = _composed(settings, supervisor)
         #: Set when ``serve`` returns: Ray tells everybody of a call that is still open when a process ends.
         self._has_served = asyncio.Event()
         self._supervisor_ended = False
@@ -80,7 +81,23 @@ class HttpActor:
                 return
             except RayError as error:
                 logger.warning("the supervisor does not answer: %s", error)
+            await self._note_others()
             await asyncio.sleep(_ANNOUNCE_S)
+
+    async def _note_others(self) -> None:
+        """Tell commands of this machine which other schedulers the cluster has."""
+        try:
+            living = await asyncio.to_thread(registered_schedulers)
+        except RayError as error:
+            logger.warning("Ray does not say which schedulers there are: %s", error)
+            return
+        self._server.note_others(
+            tuple(
+                f"{namespace}/{name}"
+                for namespace, name in living
+                if (namespace, name) != self._own
+            )
+        )
 
 
 class RayGateway:
@@ -146,8 +163,17 @@ def http_actor_name(name: str) -> str:
     return f"schedulemesh-http:{name}"
 
 
-def _composed(settings: bytes, supervisor: Any) -> tuple[Any, bytes]:
-    """The composition root of this process: the server, and the key of this process."""
+def _addresses() -> tuple[str, ...]:
+    """The addresses of the cluster as seen from this node."""
+    address = str(ray.get_runtime_context().gcs_address)
+    host, _, port = address.rpartition(":")
+    if host.strip("[]") != ray.util.get_node_ip_address():
+        return (address,)
+    return tuple(dict.fromkeys((address, f"127.0.0.1:{port}", f"::1:{port}")))
+
+
+def _composed(settings: bytes, supervisor: Any) -> tuple[Any, bytes, tuple[str, str]]:
+    """The composition root of this process: the server, the key of this process, and whose it is."""
     import msgspec
 
     from schedulemesh.config.settings import SchedulerSettings
@@ -167,4 +193,5 @@ def _composed(settings: bytes, supervisor: Any) -> tuple[Any, bytes]:
         raise ValueError("the settings have no HTTP API")
     key = made.auth.process_key
     gateway = RayGateway(supervisor, made.name, key)
-    return HttpServer(gateway, made.http, made.namespace, made.name), key
+    server = HttpServer(gateway, made.http, made.namespace, made.name, _addresses())
+    return server, key, (made.namespace, made.name)

@@ -9,29 +9,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from schedulemesh.core.backend.registered_schedulers import CALLS
+
 if TYPE_CHECKING:
     from schedulemesh.runtime.supervisor import SupervisorService
-
-#: The calls that clients and agent hosts make.
-CALLS = (
-    "alive",
-    "ask",
-    "ask_as",
-    "command_done",
-    "hello",
-    "http_serves",
-    "last_saved",
-    "poll",
-    "recover",
-    "agent_restarted",
-    "report_metrics",
-    "report_usage",
-    "result_part",
-    "shutdown",
-    "start_phase",
-    "withdraw",
-    "work_saved",
-)
 
 
 class Supervisor:

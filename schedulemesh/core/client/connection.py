@@ -6,7 +6,7 @@ import functools
 import logging
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Union, cast
 
 import msgspec
@@ -15,8 +15,9 @@ from ray.actor import ActorHandle
 from ray.exceptions import ActorDiedError, ActorUnschedulableError, RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from schedulemesh.config.settings import PROTOCOL_VERSION, SchedulerSettings
+from schedulemesh.config.settings import DEFAULT_NAMESPACE, PROTOCOL_VERSION, SchedulerSettings
 from schedulemesh.core.agent.process_marks import JOB_MARK
+from schedulemesh.core.backend.registered_schedulers import actor_name, registered_schedulers
 from schedulemesh.core.backend.supervisor_actor import Supervisor
 from schedulemesh.core.client.contradictions import refuse_contradictions, without_password
 from schedulemesh.core.client.credentials import NewToken, credential_of, forget_token, token_of
@@ -185,6 +186,7 @@ def connect(
     other settings, and NotAllowedError where it does not accept the token.
     """
     require_ray()
+    living = living_schedulers()
     job_id = ray.get_runtime_context().get_job_id()
     new = NewToken(settings, token_of(settings, token))
     new.write()
@@ -209,6 +211,13 @@ def connect(
             f"{hello.job_id}; choose another name, or make it detached to share it"
         )
     refuse_contradictions(settings, hello.settings)
+    if living and (settings.namespace, settings.name) not in living:
+        logger.warning(
+            "scheduler %r is a second one on the same nodes, beside %s: neither knows what the other has "
+            "promised, so both may promise the same resources; while there are several, each must be named",
+            settings.name,
+            shown_schedulers(living),
+        )
     connection = Connection(
         handle, settings, hello, credential=credential, owned=not hello.detached
     )
@@ -302,9 +311,17 @@ def registered(settings: SchedulerSettings) -> ActorHandle:
         ) from None
 
 
-def actor_name(name: str) -> str:
-    """The Ray name of a scheduler's supervisor."""
-    return f"schedulemesh:{name}"
+def living_schedulers(namespace: object = None) -> list[tuple[str, str]]:
+    """See ``registered_schedulers``. Raises SchedulerUnavailableError where Ray does not answer."""
+    return ask_ray("list the schedulers", lambda: registered_schedulers(namespace))
+
+
+def shown_schedulers(schedulers: Sequence[tuple[str, str]]) -> str:
+    """Schedulers by name, with their namespaces where that is not the default."""
+    return " and ".join(
+        repr(name) if namespace == DEFAULT_NAMESPACE else f"{name!r} (namespace {namespace!r})"
+        for namespace, name in schedulers
+    )
 
 
 def require_ray() -> None:

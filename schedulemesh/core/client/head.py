@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+import msgspec
 import ray
 
 from schedulemesh.config.alerts import AlertSettings
-from schedulemesh.config.settings import JournalSettings
+from schedulemesh.config.settings import DEFAULT_NAME, JournalSettings, SchedulerSettings
 from schedulemesh.core.client.about_results import AboutResult, HeadHealth, HeadStopped
 from schedulemesh.core.client.arguments import public_calls
 from schedulemesh.core.client.asking import details
@@ -23,27 +24,26 @@ from schedulemesh.core.client.connection import (
 from schedulemesh.core.client.credentials import credential_of, token_of
 from schedulemesh.core.client.new_settings import parse_settings
 from schedulemesh.core.client.results import combined
+from schedulemesh.core.client.scheduler_list import chosen_scheduler
 from schedulemesh.errors import SchedulerNotFoundError, SchedulerUnavailableError
 from schedulemesh.protocol.requests import GetAbout
-
-#: The name of a head's scheduler where none is given.
-HEAD_NAME = "head"
 
 
 @public_calls
 class ScheduleMeshHead:
     """Starts, checks and stops a detached scheduler on the cluster's head node.
 
-    Jobs attach to it with ``RayScheduler.attach(name, namespace=...)``. ``state_path`` is the folder of its
-    journal on the head node, or the URL of a PostgreSQL database (None: a folder of Ray's session).
-    ``health_interval_s``: seconds between two health checks that it makes by itself (None: it makes none).
-    ``http`` is where its HTTP API listens, ``alerts`` who receives alerts, ``auth`` whether every call needs
-    a token, and ``token`` that of this object, as for RayScheduler.
+    Without a ``name`` it is the scheduler that lives in the cluster, or a new one named "head". Jobs attach
+    to it with ``RayScheduler.attach()``. ``state_path`` is the folder of its journal on the head node, or the
+    URL of a PostgreSQL database (None: a folder of Ray's session). ``health_interval_s``: seconds between two
+    health checks that it makes by itself (None: it makes none). ``http`` is where its HTTP API listens,
+    ``alerts`` who receives alerts, ``auth`` whether every call needs a token, and ``token`` that of this
+    object, as for RayScheduler.
     """
 
     def __init__(
         self,
-        name: str = HEAD_NAME,
+        name: str | None = None,
         *,
         namespace: str | None = None,
         state_path: str | os.PathLike[str] | None = None,
@@ -55,7 +55,7 @@ class ScheduleMeshHead:
         token: str | None = None,
     ) -> None:
         self._settings = parse_settings(
-            name,
+            DEFAULT_NAME if name is None else name,
             namespace,
             state_path,
             detached=True,
@@ -67,6 +67,21 @@ class ScheduleMeshHead:
             what="the head's name",
         )
         self._token = token
+        self._is_named, self._namespace = name is not None, namespace
+
+    @property
+    def name(self) -> str:
+        """The scheduler's name. Raises InvalidRequestError where none was given and several live."""
+        return self._chosen().name
+
+    def _chosen(self) -> SchedulerSettings:
+        """The settings with the name of the scheduler, which is looked for once where none was given."""
+        if not self._is_named:
+            self._settings = msgspec.structs.replace(
+                self._settings, **chosen_scheduler(None, self._namespace)._asdict()
+            )
+            self._is_named = True
+        return self._settings
 
     def start(self) -> HeadHealth:
         """Start the scheduler, or find it alive; returns what ``health`` returns.
@@ -75,7 +90,7 @@ class ScheduleMeshHead:
         SchedulerUnavailableError where it cannot start.
         """
         require_ray()
-        return _health(connect(self._settings, self._token, head_node_id()))
+        return _health(connect(self._chosen(), self._token, head_node_id()))
 
     def health(self) -> HeadHealth:
         """Return ``alive``, and with it what ``RayScheduler.about`` returns.
@@ -84,7 +99,7 @@ class ScheduleMeshHead:
         needed to free it.
         """
         try:
-            return _health(find(self._settings, self._token))
+            return _health(find(self._chosen(), self._token))
         except SchedulerUnavailableError as error:
             return {"success": False, "alive": False, "registered": True, "error": str(error)}
         except SchedulerNotFoundError as error:
@@ -97,9 +112,10 @@ class ScheduleMeshHead:
         agents, and its journal stays.
         """
         try:
-            handle = registered(self._settings)
-            credential = credential_of(token_of(self._settings, self._token))
-            ended = end(handle, self._settings, credential)
+            settings = self._chosen()
+            handle = registered(settings)
+            credential = credential_of(token_of(settings, self._token))
+            ended = end(handle, settings, credential)
         except SchedulerNotFoundError:
             ended = False
         return {"success": True} if ended else {"success": True, "already_gone": True}

@@ -6,10 +6,8 @@ import os
 
 import msgspec
 
+from schedulemesh.config.settings import DEFAULT_NAMESPACE
 from schedulemesh.core.agent.control_channel import current
-
-#: The name of a scheduler where none is given.
-DEFAULT_NAME = "default"
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,12 +43,19 @@ def own_scheduler(name: object, namespace: object) -> Origin | None:
     return found
 
 
-def identity(name: object, namespace: object) -> tuple[object, object]:
-    """The name and the namespace of the scheduler that these arguments mean."""
+def named_scheduler(name: object, namespace: object) -> tuple[object, object]:
+    """The name and the namespace that these arguments, the job or agent that this process belongs to, or the
+    environment give, in this order; None where nothing does.
+    """
+    if name is not None:
+        return name, namespace
     own = own_scheduler(name, namespace)
     if own is not None:
         return own.name, own.namespace
-    return DEFAULT_NAME if name is None else name, namespace
+    named_namespace = os.environ.get("SCHEDULEMESH_NAMESPACE") or None
+    if namespace not in (None, named_namespace or DEFAULT_NAMESPACE):
+        return None, namespace
+    return os.environ.get("SCHEDULEMESH_NAME") or None, namespace or named_namespace
 
 
 def task_of(name: str, namespace: str) -> str:

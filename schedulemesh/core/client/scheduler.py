@@ -32,9 +32,10 @@ from schedulemesh.core.client.job_calls import JobCalls
 from schedulemesh.core.client.lease_calls import LeaseCalls
 from schedulemesh.core.client.metric_calls import MetricCalls
 from schedulemesh.core.client.new_settings import parse_settings
-from schedulemesh.core.client.origin import identity, own_scheduler
+from schedulemesh.core.client.origin import own_scheduler
 from schedulemesh.core.client.pool_calls import PoolCalls
 from schedulemesh.core.client.queue_calls import QueueCalls
+from schedulemesh.core.client.scheduler_list import chosen_scheduler
 from schedulemesh.core.client.task_fields import (
     AgentFields,
     OptionalFields,
@@ -67,9 +68,11 @@ class RayScheduler(
 
     ``detached`` False: the scheduler ends with this job, and nothing of it stays in Ray. True: it outlives
     the job, and creating it again attaches to the living one. Without a ``name`` the driver of a job and an
-    agent attach to the scheduler that started them; elsewhere the name is "default". ``state_path`` is the
-    folder of its journal on this node, or the URL of a PostgreSQL database (None: a folder of Ray's session).
-    ``node_strategy`` chooses among nodes with room, ``pool_strategy`` among pools that match a task:
+    agent attach to the scheduler that started them; elsewhere it is the one that SCHEDULEMESH_NAME names, or
+    the one that lives in the cluster (several: an error names them); where none lives, a new one is named
+    "head". ``state_path`` is the folder of its journal on this node, or the URL of a PostgreSQL database
+    (None: a folder of Ray's session). ``node_strategy`` chooses among nodes with room, ``pool_strategy``
+    among pools that match a task:
     "bin_pack", "spread", "best_fit", "dominant_share" or "fragmentation_aware". ``strategies`` are asked
     before those: instances of SchedulingStrategyPlugin, import paths "module:Class", or names of installed
     ones (see docs/plugins.md).
@@ -109,7 +112,7 @@ class RayScheduler(
     ) -> None:
         own = own_scheduler(name, namespace)
         settings = parse_settings(
-            *identity(name, namespace),
+            *chosen_scheduler(name, namespace),
             state_path,
             detached=detached,
             node_strategy=node_strategy,
@@ -141,7 +144,7 @@ class RayScheduler(
         is not the living one's, and NotAllowedError where it does not accept the token (None: the one in
         SCHEDULEMESH_TOKEN, or in the scheduler's file on this machine).
         """
-        settings = parse_settings(*identity(name, namespace), state_path, detached=True)
+        settings = parse_settings(*chosen_scheduler(name, namespace), state_path, detached=True)
         show_log()
         scheduler = cls.__new__(cls)
         scheduler._connection = find(settings, token)  # noqa: SLF001  # its own class

@@ -1,20 +1,26 @@
-"""The schedulers of a Ray cluster: found by the names of their supervisors, and each asked about itself."""
+"""The schedulers of a Ray cluster: which there are, what each says of itself, and which one is meant."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import ray
 from typing_extensions import TypedDict
 
-from schedulemesh.core.backend.supervisor_actor import CALLS
+from schedulemesh.config.settings import DEFAULT_NAME, DEFAULT_NAMESPACE
 from schedulemesh.core.client.about_results import AboutResult
 from schedulemesh.core.client.asking import details
-from schedulemesh.core.client.connection import actor_name, find
-from schedulemesh.core.client.deadline import ask_ray
+from schedulemesh.core.client.connection import (
+    find,
+    living_schedulers,
+    require_ray,
+    shown_schedulers,
+)
 from schedulemesh.core.client.new_settings import parse_settings
+from schedulemesh.core.client.origin import named_scheduler
 from schedulemesh.core.client.ray_cluster import join, join_running
 from schedulemesh.core.client.results import Result
 from schedulemesh.errors import (
@@ -55,11 +61,8 @@ class SchedulersResult(Result, total=False):
 
 def list_schedulers(address: object = None) -> SchedulersResult:
     """Every scheduler of the cluster at an address, ordered by namespace and name; see RayScheduler.list."""
-    with _connected(address):
-        named = ask_ray("list the actors", _named)
-        with ThreadPoolExecutor(_AT_ONCE) as at_once:
-            found = at_once.map(lambda one: described(*one) if _is_scheduler(*one) else None, named)
-            schedulers = [one for one in found if one is not None]
+    with _connected(address), ThreadPoolExecutor(_AT_ONCE) as at_once:
+        schedulers = list(at_once.map(lambda one: described(*one), living_schedulers()))
     return {"success": True, "schedulers": schedulers}
 
 
@@ -87,30 +90,32 @@ def described(namespace: str, name: str) -> SchedulerInfo:
     }
 
 
-def _named() -> list[tuple[str, str]]:
-    """The Ray namespace and the name of every actor that has the name of a supervisor, or of an agent: a
-    scheduler's name may be the beginning of another's.
+class Chosen(NamedTuple):
+    """The scheduler that is meant."""
+
+    name: object
+    namespace: object
+
+
+def chosen_scheduler(name: object, namespace: object) -> Chosen:
+    """The name and the namespace of the scheduler that these arguments mean: where nothing gives a name, the
+    one that lives in the cluster, or in this namespace; where none does, a new one of the default name.
+
+    Raises InvalidRequestError where several live.
     """
-    prefix = actor_name("")
-    actors = ray.util.list_named_actors(all_namespaces=True)
-    return sorted(
-        (actor["namespace"], actor["name"].removeprefix(prefix))
-        for actor in actors
-        if actor["name"].startswith(prefix)
-    )
-
-
-def _is_scheduler(namespace: str, name: str) -> bool:
-    """Whether the actor is a supervisor: no agent has all its methods."""
-    if ":" not in name:
-        return True
-    try:
-        handle = ask_ray(
-            "find an actor", lambda: ray.get_actor(actor_name(name), namespace=namespace)
+    name, namespace = named_scheduler(name, namespace)
+    if name is not None:
+        return Chosen(name, namespace)
+    require_ray()
+    living = living_schedulers(namespace)
+    if len(living) > 1:
+        raise InvalidRequestError(
+            f"{len(living)} schedulers live in this Ray cluster: {shown_schedulers(living)}; name the one "
+            f"that is meant: as the argument, with --name {living[0][1]}, or in SCHEDULEMESH_NAME"
         )
-    except ValueError:
-        return False  # it has ended meanwhile
-    return all(hasattr(handle, call) for call in CALLS)
+    if living:
+        return Chosen(living[0][1], living[0][0])
+    return Chosen(DEFAULT_NAME, DEFAULT_NAMESPACE if namespace is None else namespace)
 
 
 @contextmanager
