@@ -11,6 +11,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "schedulemesh"
 MODULES = sorted(PACKAGE.rglob("*.py"))
+PRIVATE_IN_RAY = ("ray._private.", "ray._raylet.", "ray.core.generated.")
 
 
 def loads(module: str) -> set[str]:
@@ -126,6 +127,30 @@ def test_a_cycle_would_be_found():
 def test_a_module_is_one_subject():
     long = [p for p in MODULES if len(p.read_text(encoding="utf-8").splitlines()) > 900]
     assert names(long) == []
+
+
+def private_uses_of_ray(path: Path) -> bool:
+    """Whether a module imports or reads what Ray does not publish."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.ImportFrom):
+            modules = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        elif isinstance(node, ast.Attribute):
+            modules = [ast.unparse(node)]
+        else:
+            continue
+        if any(f"{module}.".startswith(PRIVATE_IN_RAY) for module in modules):
+            return True
+    return False
+
+
+def test_private_parts_of_ray_are_used_in_few_places():
+    """A new version of Ray is checked there."""
+    users = {str(path.relative_to(PACKAGE)) for path in MODULES if private_uses_of_ray(path)}
+    outside = {name for name in users if not name.startswith("core/backend/")}
+    assert "core/backend/ray_internals.py" in users
+    assert outside == {"core/agent/ray_process.py", "core/client/ray_cluster.py"}
 
 
 def test_no_module_is_named_utils_or_helpers():

@@ -16,8 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import ray
-from ray import ObjectRef, PlacementGroupID, cloudpickle
-from ray._private.worker import Worker
+from ray import ObjectRef, cloudpickle
 from ray.actor import ActorHandle
 
 from schedulemesh.core.agent.control_channel import (
@@ -28,6 +27,7 @@ from schedulemesh.core.agent.control_channel import (
 )
 from schedulemesh.core.agent.process_marks import kill, mark_this_process, marked
 from schedulemesh.core.agent.ranks import rank_arguments, set_environment
+from schedulemesh.core.agent.ray_process import hide_placement_group
 from schedulemesh.core.agent.task_runs import TaskRuns, decoded_order
 from schedulemesh.core.agent.user_errors import error_text
 from schedulemesh.core.transport.user_code import load_arguments, load_class
@@ -113,7 +113,7 @@ class AgentHost:
     def _sm_begin(self, init: bytes, supervisor: ActorHandle) -> None:
         self._sm_init = msgspec.msgpack.decode(init, type=AgentInit)
         if self._sm_init.fills_group:
-            _hide_placement_group()
+            hide_placement_group()
         if self._sm_init.world_size:
             set_environment(self._sm_init.rank, self._sm_init.world_size)
         self._sm_channel = ControlChannel(self._sm_init, supervisor)
@@ -342,10 +342,3 @@ def _forward_async_generator(name: str) -> UserFunction:
                 yield item
 
     return forward
-
-
-def _hide_placement_group() -> None:
-    """Show this process to code that asks Ray as one outside of placement groups. Libraries such as vLLM
-    start their workers in the current group, and would wait for ever for what this process holds of it.
-    """
-    Worker.placement_group_id = property(lambda _: PlacementGroupID.nil())

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray._private import accelerators
 from ray.exceptions import GetTimeoutError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from schedulemesh.core.agent.ray_process import gpu_variable, job_metadata
 from schedulemesh.errors import JobFailedError
 from schedulemesh.protocol.agents import DEVICES_NAMESPACE, JobStart
 from schedulemesh.protocol.job_command import JobCommand
@@ -109,8 +109,7 @@ class JobDevices:
         """The variables by which libraries find their devices and their number of threads, as Ray sets them.
         Those of the runtime environment (``chosen``) and of the node are the user's.
         """
-        manager = accelerators.get_accelerator_manager_for_resource("GPU")
-        name = manager.get_visible_accelerator_ids_env_var()
+        name = gpu_variable()
         found = {}
         if name not in chosen and not _is_on(base.get(f"RAY_EXPERIMENTAL_NOSET_{name}", "")):
             found[name] = self._ids or ""
@@ -130,12 +129,8 @@ class JobDevices:
         return options.remote()
 
     def _is_in_table(self) -> bool:
-        client = ray._private.worker.global_worker.gcs_client  # noqa: SLF001
         with contextlib.suppress(RayError):
-            jobs = client.get_all_job_info(
-                skip_submission_job_info_field=True, skip_is_running_tasks_field=True
-            )
-            return any(job.config.metadata.get(_OWNER) == self._job.owner for job in jobs.values())
+            return self._job.owner in job_metadata(_OWNER)
         return False
 
 
