@@ -19,7 +19,7 @@ from schedulemesh.domain.names import parse_name
 from schedulemesh.errors import InvalidRequestError, shown
 
 #: Pairs (high, low) of all rules together.
-MAX_RULES = 100_000
+MAX_RULES = 10_000
 
 LabelRules = dict[str, dict[str, tuple[str, ...]]]
 #: {(high, low): rank} for the pairs of one key.
@@ -34,6 +34,7 @@ def parse_label_rules(raw: object) -> LabelRules:
     rules: LabelRules = {}
     by_key = as_items(raw, "label_preemption_rules", "a dict")
     _check_number(len(by_key))
+    count = 0
     for key, of_key in by_key:
         name = parse_name(key, "each key of label_preemption_rules")
         what = f"label_preemption_rules[{name!r}]"
@@ -46,7 +47,8 @@ def parse_label_rules(raw: object) -> LabelRules:
             for high, lows in by_high
         }
         # A value without pairs counts as one, too.
-        _check_number(sum(len(lows) or 1 for pairs in rules.values() for lows in pairs.values()))
+        count += sum(len(lows) or 1 for lows in rules[name].values())
+        _check_number(count)
     for name, of_name in rules.items():
         try:
             ranks_of(of_name)
@@ -57,7 +59,7 @@ def parse_label_rules(raw: object) -> LabelRules:
 
 def _check_number(count: int) -> None:
     if count > MAX_RULES:
-        raise InvalidRequestError(f"label_preemption_rules has more than {MAX_RULES} pairs")
+        raise InvalidRequestError(f"label_preemption_rules has more than {MAX_RULES:,} pairs")
 
 
 def ranks_of(rules: Mapping[str, tuple[str, ...]]) -> Ranks:

@@ -6,7 +6,6 @@ requests make no other row appear twice or not at all.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
@@ -17,6 +16,10 @@ from schedulemesh.protocol.request_base import MAX_NAMES, Request
 
 #: The most rows of a page.
 MAX_LIMIT = 1_000
+#: Rows that are collected beyond those of a page before they are sorted.
+_SURPLUS = 1_000
+#: The most fields that rows are sorted by.
+MAX_SORTED = 32
 #: The listings of which the supervisor makes the rows of one page only.
 PAGED = ("tasks", "queue", "agents", "jobs", "preemptions", "saved_states")
 
@@ -36,7 +39,7 @@ class PageQuery(msgspec.Struct, frozen=True, kw_only=True):
     #: Each of these labels, with this value; None: with any.
     labels: Annotated[tuple[tuple[str, str | None], ...], _Few] = ()
     #: The fields to sort by, and whether from the largest to the smallest.
-    order: Annotated[tuple[tuple[str, bool], ...], _Few]
+    order: Annotated[tuple[tuple[str, bool], ...], msgspec.Meta(max_length=MAX_SORTED)]
     #: The values of ``order`` of the last row of the page before; None: it is the first page.
     after: Annotated[tuple[Scalar, ...], _Few] | None = None
     limit: int = 100
@@ -79,22 +82,22 @@ class Selection(Generic[Item]):
     def __init__(self, query: PageQuery, get: Get[Item]) -> None:
         self._query, self._get = query, get
         self._after = None if query.after is None else _compared(query.after, query.order)
-        self._first: list[tuple[list[tuple[bool, Any]], int, Item]] = []
+        #: Those that may be on the page, with the values by which they are sorted.
+        self._first: list[tuple[list[Any], Item]] = []
         self._total = 0
 
     def add(self, items: Iterable[Item]) -> None:
         """Look at a portion."""
-        found = [item for item in items if self._passes(item)]
+        passing = [item for item in items if self._passes(item)]
+        self._total += len(passing)
         order, get = self._query.order, self._get
-        placed = [
-            (_compared([get(item, field) for field, _ in order], order), self._total + number, item)
-            for number, item in enumerate(found)
-        ]
-        self._total += len(found)
         try:
-            if self._after is not None:
-                placed = [one for one in placed if self._after < one[0]]
-            self._first = heapq.nsmallest(self._query.limit + 1, [*self._first, *placed])
+            for item in passing:
+                values = [get(item, field) for field, _ in order]
+                if self._after is None or self._after < _compared(values, order):
+                    self._first.append((values, item))
+            if len(self._first) > self._query.limit + _SURPLUS:
+                self._sort()
         except TypeError:
             raise InvalidRequestError(
                 "the cursor is not one that this listing returned as `next`"
@@ -102,9 +105,18 @@ class Selection(Generic[Item]):
 
     def selected(self) -> Selected:
         """The items of the page, once all were looked at."""
-        items = [item for _, _, item in self._first]
+        self._sort()
+        items = [item for _, item in self._first]
         limit = self._query.limit
         return Selected(items[:limit], self._total, len(items) > limit)
+
+    def _sort(self) -> None:
+        """Sort by the last field first: sorting keeps the order of what is equal, and compares values of
+        one field at a time, which is many times faster than comparing rows.
+        """
+        for number, (_, descending) in reversed([*enumerate(self._query.order)]):
+            self._first.sort(key=_key(number, descending=descending), reverse=descending)
+        del self._first[self._query.limit + 1 :]
 
     def _passes(self, item: Item) -> bool:
         get = self._get
@@ -117,6 +129,16 @@ class Selection(Generic[Item]):
         return all(
             key in labels and value in (None, labels[key]) for key, value in self._query.labels
         )
+
+
+def _key(number: int, *, descending: bool) -> Callable[[tuple[list[Any], Any]], tuple[bool, Any]]:
+    """By which rows are sorted by their value of this number; those without a value come last."""
+
+    def key(entry: tuple[list[Any], Any]) -> tuple[bool, Any]:
+        value = entry[0][number]
+        return ((value is None) is not descending, "" if value is None else value)
+
+    return key
 
 
 class _Descending:

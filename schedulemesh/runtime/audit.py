@@ -16,7 +16,6 @@ from weakref import WeakValueDictionary
 import msgspec
 from msgspec import json
 
-from schedulemesh.config.policy import changed_policy
 from schedulemesh.config.queueing import changed_queue_policy
 from schedulemesh.domain.audit import DONE, REFUSED, AuditRecord
 from schedulemesh.domain.pool import PoolSpec
@@ -323,7 +322,8 @@ def is_so_already(state: MeshState, request: r.AnyRequest) -> bool:
                 cohort = state.ledger.cohorts.specs.get(request.name)
                 return cohort is not None and request.applied_to(cohort) == cohort
             case r.ChangePolicy():
-                return changed_policy(state.policy, request.changes) == state.policy
+                policy_now = state.policy.public()
+                return all(policy_now.get(name) == to for name, to in request.changes.items())
             case q.ChangeQueuePolicy():
                 policy = state.queue.policy
                 return changed_queue_policy(policy, request.changes) == policy

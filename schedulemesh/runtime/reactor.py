@@ -28,6 +28,7 @@ from schedulemesh.runtime.journal_recovery import (
     Recovered,
     recovered_from,
 )
+from schedulemesh.runtime.portions import PortionTurns
 from schedulemesh.runtime.snapshots import CommitFollower, Snapshots, is_small_enough
 from schedulemesh.runtime.threads import in_thread
 from schedulemesh.runtime.witness import Seen
@@ -144,6 +145,8 @@ class Reactor:
         self._unpublished: asyncio.Future[None] | None = None
         #: Those that need not see a step before its caller is answered.
         self.observers = Observers()
+        #: The portions of long reads.
+        self.turns = PortionTurns()
         #: How long decisions and commits take.
         self.times = ReactorTimes()
         self._follower: CommitFollower | None = None

@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 import msgspec
 
@@ -60,6 +61,7 @@ from schedulemesh.runtime.state_service import StateService
 from schedulemesh.runtime.submission_service import SubmissionService
 from schedulemesh.runtime.task_pages import TaskPages
 from schedulemesh.runtime.task_service import TaskService
+from schedulemesh.runtime.threads import in_thread
 from schedulemesh.version import VERSION
 
 logger = logging.getLogger(__name__)
@@ -316,7 +318,8 @@ class RequestService(Service):
     async def _change_policy(self, request: r.ChangePolicy) -> Details | Refusal:
         """Change these fields of the policy; returns the complete policy."""
         before = self._reactor.state.policy
-        policy = changed_policy(before, request.changes)
+        # Many label rules take their time, during which others are served; no other change comes between.
+        policy = await in_thread(partial(changed_policy, before, request.changes))
         outcome: RequestOutcome | None = None
         if request.changes:
             step = await self._reactor.step(

@@ -4,8 +4,7 @@ others little, however many tasks wait; of tasks only the rows of the page are m
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
 
@@ -21,7 +20,7 @@ from schedulemesh.protocol.pages import ListPage, PageQuery, Selected, Selection
 from schedulemesh.protocol.requests import MAX_PREEMPTIONS, ListAgents, ListPreemptions
 from schedulemesh.runtime.backend import Handle
 from schedulemesh.runtime.job_service import JobService
-from schedulemesh.runtime.portions import portions, rows_in_portions
+from schedulemesh.runtime.portions import rows_in_portions
 from schedulemesh.runtime.preemption_rows import preemption_row, selected
 from schedulemesh.runtime.queries import View, queued_task, saved_state
 from schedulemesh.runtime.queue_rows import queue_row
@@ -55,7 +54,7 @@ class TaskPages(Service):
             selected = await self._selected(request)
             if reactor.engine is not engine:
                 continue
-            rows = list(self._rows(selected.items, of_queue=request.listing == "queue"))
+            rows = await self._rows(selected.items, of_queue=request.listing == "queue")
             await reactor.flushed()
             if reactor.engine is engine:
                 return Details(
@@ -70,10 +69,7 @@ class TaskPages(Service):
             engine, state = reactor.engine, reactor.state
             waiting = [t for name in sorted(state.queue.pools) for t in state.queue.of_pool(name)]
             tasks: list[Task] = [*state.running.by_id.values(), *waiting]
-            rows: list[dict[str, object]] = []
-            for portion in portions(tasks):
-                rows += self._rows(portion, of_queue=False)
-                await asyncio.sleep(0)
+            rows = await self._rows(tasks, of_queue=False)
             await reactor.flushed()
             if reactor.engine is engine:
                 return Listed(rows=rows)
@@ -125,9 +121,7 @@ class TaskPages(Service):
             case _:
                 rows = (await self.saved_states()).rows
         selection = Selection[Row](request.page, lambda row, field: row.get(field))
-        for portion in portions(rows):
-            selection.add(portion)
-            await asyncio.sleep(0)
+        await self._reactor.turns.each(rows, selection.add)
         return Details(facts=selection.selected()._asdict())
 
     async def _selected(self, request: ListPage) -> Selected:
@@ -141,24 +135,40 @@ class TaskPages(Service):
         now = self._reactor.now()
         fields = _Fields(state, self._reactor.engine.wait_causes(now), now)
         selection = Selection[Task](query, fields.value)
-        for portion in portions(tasks):
+
+        def add(portion: Sequence[Task]) -> None:
             # What has ended meanwhile is not listed.
             selection.add(filter(fields.is_there, portion))
-            await asyncio.sleep(0)
+
+        await self._reactor.turns.each(tasks, add)
         return selection.selected()
 
-    def _rows(self, tasks: Sequence[Task], *, of_queue: bool) -> Iterator[dict[str, object]]:
-        """The rows of tasks that are still there."""
+    async def _rows(self, tasks: Sequence[Task], *, of_queue: bool) -> list[Row]:
+        """The rows of tasks that are still there when theirs is made."""
+        make, rows = self._row_maker(of_queue=of_queue), list[Row]()
+
+        def add(portion: Sequence[Task]) -> None:
+            rows.extend(row for task in portion if (row := make(task)) is not None)
+
+        await self._reactor.turns.each(tasks, add)
+        return rows
+
+    def _row_maker(self, *, of_queue: bool) -> Callable[[Task], Row | None]:
+        """Makes the row of a task; None: it waits no more."""
         state, now = self._reactor.state, self._reactor.now()
         view, positions = self._view(state), _Positions(state)
         causes = self._reactor.engine.wait_causes(now)
-        for task in tasks:
+
+        def row_of(task: Task) -> Row | None:
             if isinstance(task, RunningTask):
                 # It has ended, if it is not there; a page shows what was there when it was looked at.
-                yield view.running_task(task)
-            elif state.queue.by_id.get(task.task_id) is task:
-                row = queue_row(state, task, positions.of(task), causes, now)
-                yield row.public() if of_queue else queued_task(row)
+                return view.running_task(task)
+            if state.queue.by_id.get(task.task_id) is not task:
+                return None
+            row = queue_row(state, task, positions.of(task), causes, now)
+            return row.public() if of_queue else queued_task(row)
+
+        return row_of
 
     def _view(self, state: MeshState) -> View:
         return View(state, self._agents, self._groups, self._reactor.now())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, get_args
 
 import msgspec
@@ -305,9 +306,11 @@ class _Calls:
         async def answer(request: Request) -> Response:
             caller: Caller = request.state.caller
             secret = new_secret()
+            data = await request.body()
             try:
-                given = await self._given(request, change, secret)
-                asked = _with_id(change.request(given), given.request_id)
+                read = partial(self._asked, request, change, secret, data)
+                # Checking what is large takes its time, during which others are served.
+                asked = await asyncio.to_thread(read) if len(data) > _LARGE else read()
             except (Problem, InvalidRequestError):
                 _allowed(request, change.asks)
                 raise
@@ -333,11 +336,11 @@ class _Calls:
 
         return answer
 
-    async def _given(self, request: Request, change: Change, secret: str) -> Given:
-        """What the caller of a change gave. Raises Problem and InvalidRequestError."""
+    def _asked(self, request: Request, change: Change, secret: str, data: bytes) -> AnyRequest:
+        """The request for a change with this body. Raises Problem and InvalidRequestError."""
         caller: Caller = request.state.caller
-        body = _body(await request.body(), change.body)
-        return Given(
+        body = _body(data, change.body)
+        given = Given(
             path=request.path_params,
             body=body,
             client=caller.client,
@@ -347,6 +350,7 @@ class _Calls:
             # No secret is kept for a repetition, so each request for one has a content of its own.
             request_id=_request_id(request, hash_of(secret) if change.reveals else body),
         )
+        return _with_id(change.request(given), given.request_id)
 
 
 def _told_once(answer: AnyAnswer) -> dict[str, Any]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
+
+from schedulemesh.domain.placement import MAX_BUNDLES
 
 
 class Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -25,6 +27,10 @@ class Resources(Body, frozen=True, kw_only=True):
         """The amounts that are given."""
         given: dict[str, Any] = msgspec.to_builtins(self)
         return given
+
+
+#: As many as one placement group may have; refused before each is looked at.
+Bundles = Annotated[list[Resources], msgspec.Meta(max_length=MAX_BUNDLES)]
 
 
 class Nothing(Body, frozen=True, kw_only=True):
@@ -190,7 +196,7 @@ class NewJob(_Submitted, frozen=True, kw_only=True):
     #: What the driver's work takes in Ray; null: the sum of bundles, or what the pool gives by default.
     resources: Resources | None = None
     #: The parts of its claim, each on one node.
-    bundles: list[Resources] | None = None
+    bundles: Bundles | None = None
     #: Variables of the driver's environment.
     env: dict[str, str] | None = None
     #: Ray's runtime environment of the driver and its workers; its folders are URIs.
@@ -222,7 +228,7 @@ class NewLease(_Submitted, frozen=True, kw_only=True):
 
     pool: str
     #: Placement groups, each a list of bundles; all have as many.
-    groups: list[list[Resources]]
+    groups: Annotated[list[Bundles], msgspec.Meta(max_length=MAX_BUNDLES)]
     #: A node label: all groups are on nodes with the same value of it.
     same_label: str | None = None
     #: Seconds after which it ends unless it is renewed.

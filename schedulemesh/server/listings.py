@@ -152,14 +152,15 @@ def _parsed(name: str, text: str, kind: type) -> Scalar:
 
 def _order(given: str, fields: Mapping[str, type], key: Sequence[str]) -> list[Sorting]:
     """The fields of a sort such as ``-priority,task_id``, then those of the key."""
-    order = []
+    order, named = [], set[str]()
     for part in filter(None, given.split(",")):
         field = part.removeprefix("-")
         if field not in fields:
             known = ", ".join(fields)
             raise _invalid(f"cannot sort by {field!r}{nearest(field, fields)}; there are {known}")
-        order.append(Sorting(field, part.startswith("-")))
-    named = {sorting.field for sorting in order}
+        if field not in named:
+            order.append(Sorting(field, part.startswith("-")))
+            named.add(field)
     return order + [Sorting(field, descending=False) for field in key if field not in named]
 
 

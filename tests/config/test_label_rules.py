@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schedulemesh.config.label_rules import CycleError, parse_label_rules, ranks_of
+from schedulemesh.config.label_rules import MAX_RULES, CycleError, parse_label_rules, ranks_of
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.errors import InvalidRequestError
 from tests.engine.builders import Mesh
 from tests.engine.walk import longest_chain
 
@@ -85,3 +86,10 @@ def test_every_key_has_ranks_of_its_own():
     assert rules == {"tier": {"a": ("b",), "b": ("c",)}, "team": {"c": ("a",)}}
     assert dict(ranks_of(rules["tier"])) == {("a", "b"): 1, ("b", "c"): 1}
     assert dict(ranks_of(rules["team"])) == {("c", "a"): 1}
+
+
+def test_pairs_of_all_keys_count_together():
+    many = {f"k{number}": {"high": ["low"]} for number in range(MAX_RULES)}
+    assert len(parse_label_rules(many)) == MAX_RULES
+    with pytest.raises(InvalidRequestError, match="more than 10,000 pairs"):
+        parse_label_rules({**many, "one more": {"high": []}})

@@ -173,6 +173,8 @@ def test_a_lease_may_end_with_a_ray_job(api):
         ({"ttl_s": None}, "ttl_s"),
         ({"groups": []}, "groups is empty"),
         ({"groups": [[{"cpu": 1}], [{"cpu": 1}, {"cpu": 1}]]}, "1 to 2 bundles"),
+        ({"groups": [[{"cpu": 1}]] * 1_001}, "length <= 1000"),
+        ({"groups": [[{"cpu": 1}] * 1_001]}, "length <= 1000"),
         ({"strategy": "TIGHT"}, "strategy"),
         ({"holder_job": ""}, "holder_job"),
         ({"detached": True}, "detached"),

@@ -1,0 +1,54 @@
+"""Long reads are made in portions, and others are served between any two of them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+import pytest
+
+from schedulemesh.runtime.portions import PORTION, PortionTurns
+
+
+def test_between_two_portions_of_any_reads_others_are_served():
+    portions_served, others_served = [], 0
+
+    async def other(done):
+        nonlocal others_served
+        while not done.is_set():
+            others_served += 1
+            await asyncio.sleep(0)
+
+    async def several_reads():
+        turns, done = PortionTurns(), asyncio.Event()
+        serving = asyncio.ensure_future(other(done))
+        items = range(4 * PORTION + 1)
+        reads = (
+            turns.each(
+                items, lambda part, read=read: portions_served.append((read, *part, others_served))
+            )
+            for read in "abc"
+        )
+        await asyncio.gather(*reads)
+        done.set()
+        await serving
+
+    asyncio.run(several_reads())
+    assert len(portions_served) == 3 * 5
+    for read in "abc":
+        items = [item for name, *part, _ in portions_served if name == read for item in part]
+        assert items == list(range(4 * PORTION + 1))
+    moments = [moment for *_, moment in portions_served]
+    assert all(earlier < later for earlier, later in itertools.pairwise(moments))
+
+
+def test_a_read_that_fails_lets_others_continue():
+    async def reads():
+        turns = PortionTurns()
+        with pytest.raises(ZeroDivisionError):
+            await turns.each([0], lambda portion: 1 // portion[0])
+        seen = []
+        await turns.each([1], seen.extend)
+        return seen
+
+    assert asyncio.run(reads()) == [1]

@@ -1,0 +1,424 @@
+"""What one request costs the others: every call with the most expensive arguments that are allowed, one
+request at a time, beside an honest caller that reads, submits and changes something.
+
+``python -m tests.server.costly_requests [seconds [words]]`` measures each request for so many seconds
+(default 3), or those whose name has one of the words, on a scheduler with 5,000 waiting tasks, 300 running
+ones, their history and 10,000 recorded changes. The honest caller's percentiles are compared with those
+beside a client that sends a cheap request as often as it is answered, so that the clients take the same of
+the processors. Supervisor and HTTP server are threads of one process here, so what they do at the same time
+is slower than in two. The longest portions are what each of them does without serving anybody else, in
+milliseconds on a processor: unlike the percentiles they do not depend on what else the machine does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import multiprocessing
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import msgspec
+
+from schedulemesh.domain.resources import parse_resources
+from schedulemesh.engine.messages.stimuli import TaskSubmitted
+from schedulemesh.protocol import requests as r
+from schedulemesh.protocol.audit_requests import MAX_ROWS as MAX_AUDIT
+from schedulemesh.protocol.audit_requests import QueryAudit
+from schedulemesh.protocol.history_requests import (
+    EVENT_KINDS,
+    MAX_ROWS,
+    QueryEvents,
+    QueryHistory,
+    QueryUsage,
+)
+from schedulemesh.protocol.job_logs import ListJobs
+from schedulemesh.protocol.metric_requests import GetMetrics
+from schedulemesh.protocol.pages import MAX_LIMIT, ListPage, PageQuery
+from schedulemesh.protocol.queue_requests import MAX_SUBMISSIONS, CancelTasks, ListQueue, SubmitMany
+from schedulemesh.protocol.request_base import MAX_NAMES
+from schedulemesh.protocol.task_requests import WaitTasks, WaitUntil
+from schedulemesh.runtime.backend import NodeView
+from schedulemesh.server.app import API, MSGPACK
+from schedulemesh.server.changes import CHANGES
+from schedulemesh.server.guard import MAX_BODY, MAX_JSON
+from schedulemesh.server.listings import scalar_fields
+from schedulemesh.server.reads import LISTINGS, SINGLES
+from tests.runtime.composition import InThread
+from tests.server.local import Api
+from tests.server.work import CLASS, ask, key_of, submission
+
+WAITING, RUNNING, RECORDED = 5_000, 300, 10_000
+#: A request that costs others nothing worth mentioning.
+CHEAP = "cheap"
+
+
+class Costly(NamedTuple):
+    """A request that is sent as it is."""
+
+    name: str
+    method: str
+    path: str
+    content: bytes = b""
+    kind: str = "application/json"
+
+
+def read(path: str) -> Costly:
+    return Costly(path, "GET", API + path)
+
+
+def packed(request: Any, name: str = "") -> Costly:
+    data = r.encode_request(request)
+    return Costly(
+        f"packed {name or type(request).__name__}", "POST", f"{API}/requests", data, MSGPACK
+    )
+
+
+def packed_junk(name: str, content: Any) -> Costly:
+    data = content if isinstance(content, bytes) else msgspec.msgpack.encode(content)
+    return Costly(f"packed {name}", "POST", f"{API}/requests", data[:MAX_BODY], MSGPACK)
+
+
+def body(method: str, path: str, content: Any, name: str = "") -> Costly:
+    data = content if isinstance(content, bytes) else msgspec.json.encode(content)
+    return Costly(f"{method} {path} {name or f'{len(data):,} bytes'}", method, API + path, data)
+
+
+def costly_reads() -> Iterator[Costly]:
+    """Every call that reads, with the most rows, in each order, and with the most parameters."""
+    for listing in LISTINGS:
+        fields = scalar_fields(listing.row)
+        yield read(f"{listing.path}?limit={MAX_LIMIT}")
+        for field in (f for f in ("priority", "reason", "waiting_time", "position") if f in fields):
+            yield read(f"{listing.path}?limit={MAX_LIMIT}&sort=-{field}")
+        yield read(f"{listing.path}?limit={MAX_LIMIT}&sort=" + ",".join(f"-{f}" for f in fields))
+        one = listing.key[0]
+        many = "&".join(f"{one}={number}" for number in range(MAX_NAMES - 1))
+        yield Costly(
+            f"{listing.path} with {MAX_NAMES:,} filters", "GET", f"{API}{listing.path}?{many}"
+        )
+        if listing.missing is not None:
+            yield read(f"{listing.path}/none")
+    for single in SINGLES:
+        yield read(single.path.replace("{name:path}", "p").replace("{task_id:path}", "waits-4999"))
+    yield read("/tasks/runs-0")
+    yield Costly("/metrics", "GET", "/metrics")
+    yield Costly("/metrics?agents=true", "GET", "/metrics?agents=true")
+    yield read("/openapi.json")
+    kinds = "&".join(f"kind={kind}" for kind in EVENT_KINDS)
+    yield read(f"/events?limit={MAX_LIMIT}&{kinds}")
+    yield read(f"/events?limit={MAX_LIMIT}&task_id=none")
+    yield read(f"/history?limit={MAX_LIMIT}&with_events=true&since=0")
+    yield read(f"/history?limit={MAX_LIMIT}&label=a=b&label=team=y&since=0")
+    yield read("/history?limit=1000&owner=none&since=0")
+    for by in ("pool", "owner", "label"):
+        yield read(f"/usage?by={by}&since=0&limit={MAX_LIMIT}")
+        yield read(f"/usage?by={by}&since=0&until=99999999999&limit={MAX_LIMIT}")
+
+
+def costly_changes() -> Iterator[Costly]:
+    """Changes with the largest bodies, and evaluations."""
+    name = "n" * 250
+    yield body(
+        "POST", "/tasks/cancel", {"task_ids": [f"{i}-{name}" for i in range(MAX_NAMES)]}, "1,000"
+    )
+    yield body("POST", "/tasks/cancel", {"task_ids": ["t"] * (MAX_JSON // 5)})
+    yield body("POST", "/orphans/end", {"names": [f"{i}-{name}" for i in range(MAX_NAMES)]})
+    yield body("PATCH", "/policy", {"protected_pools": ["p"] * 200_000})
+    rules = {f"k{i}": {"a": ["b"]} for i in range(10_000)}
+    yield body("PATCH", "/policy", {"label_preemption_rules": rules}, "rules")
+    chain = {"k": {f"v{i}": [f"v{i + 1}"] for i in range(10_000)}}
+    yield body("PATCH", "/policy", {"label_preemption_rules": chain}, "a chain of rules")
+    dense = {"k": {f"v{i}": [f"v{j}" for j in range(i + 1, 140)] for i in range(140)}}
+    yield body("PATCH", "/policy", {"label_preemption_rules": dense}, "dense rules")
+    yield body(
+        "PATCH",
+        "/policy",
+        {"label_preemption_rules": {f"k{i}": {"a": ["b"]} for i in range(30_000)}},
+        "too many rules",
+    )
+    yield read("/policy")
+    yield body("PATCH", "/policy", {"label_preemption_rules": {}}, "no rules")
+    yield body("PUT", "/pools/q", {"labels": {f"k{i}": "v" * 200 for i in range(3_000)}})
+    yield body("PUT", "/pools/q", {"resources": {"custom": {f"k{i}": 1 for i in range(40_000)}}})
+    token = {"name": "q", "role": "submitter", "owner": "o", "pools": ["p"] * 50_000}
+    yield body("POST", "/tokens", token)
+    yield body("POST", "/tokens", {**token, "pools": [f"p{i}" for i in range(900)]}, "900 pools")
+    job = {"task_id": "j", "entrypoint": ["x"] * 200_000, "pool_name": "p", "queue": True}
+    yield body("POST", "/jobs", job)
+    yield body("POST", "/jobs", {**job, "entrypoint": ["x"], "bundles": [{"cpu": 1}] * 60_000})
+    bundles = [{"cpu": 1}] * 1_000
+    yield body("POST", "/jobs", {**job, "entrypoint": ["x"], "bundles": bundles}, "1,000 bundles")
+    lease = {"task_id": "l", "pool": "p", "groups": [[{"cpu": 1}]] * 30_000, "ttl_s": 60}
+    yield body("POST", "/leases", lease)
+    yield body("POST", "/evaluations", {"priority": 1e9, "pool_name": "p", "limit": 10_000})
+    wants = {"priority": 99, "pool_name": "p", "limit": 10_000, "resources": {"cpu": 200}}
+    yield body("POST", "/evaluations", wants, "200 CPUs")
+    yield body("POST", "/agents/check", {"timeout": 5})
+    for change in CHANGES[:3]:
+        path = change.path.split("{")[0].rstrip("/")
+        yield body(change.method, path, [0] * (MAX_JSON // 3), "a list")
+    yield body("PATCH", "/policy", b"[" * MAX_JSON, "open lists")
+    yield body("PATCH", "/policy", b'{"a":"' + b"\\u00e9" * 170_000 + b'"}', "escapes")
+
+
+def costly_packed() -> Iterator[Costly]:
+    """Packed requests, which may be larger."""
+    yield packed(CancelTasks(task_ids=tuple(f"t{i}" for i in range(MAX_NAMES))))
+    ids = tuple(f"waits-{i}" for i in range(MAX_NAMES))
+    yield packed(WaitTasks(task_ids=ids, until=WaitUntil.ENDED, enough=MAX_NAMES, wait_s=0.0))
+    tasks = tuple(submission(f"again-{i}") for i in range(MAX_SUBMISSIONS))
+    yield packed(SubmitMany(submissions=tasks, blobs={key_of(CLASS): CLASS}), "SubmitMany again")
+    blob = b"x" * (MAX_BODY - 100_000)
+    yield packed(SubmitMany(submissions=tasks[:1], blobs={key_of(blob): blob}), "16 MB to store")
+    yield packed(dry_run(1), "dry run of 1 CPU")
+    yield packed(dry_run(200), "dry run of 200 CPUs")
+    for request in (r.ListTasks(), r.ListAgents(), ListQueue(), ListJobs(), r.ListSavedStates()):
+        yield packed(request)
+    yield packed(r.ListPreemptions(limit=r.MAX_PREEMPTIONS))
+    yield packed(QueryAudit(limit=MAX_AUDIT))
+    yield packed(QueryAudit(limit=MAX_AUDIT, token="nobody"), "QueryAudit, nothing found")
+    yield packed(QueryHistory(limit=MAX_ROWS, with_events=True, since=0.0))
+    yield packed(QueryHistory(limit=MAX_ROWS, owner="nobody"), "QueryHistory, nothing found")
+    yield packed(QueryUsage(by="label", since=0.0))
+    yield packed(QueryEvents(limit=MAX_ROWS))
+    yield packed(GetMetrics(agents=True))
+    order = tuple((field, True) for field in ("reason", "waiting_time", "priority", "task_id"))
+    values = ids
+    fields = tuple((name, values) for name in ("task_id", "name", "owner", "pool_name") * 20)
+    page = PageQuery(order=order, limit=MAX_LIMIT)
+    yield packed(ListPage(listing="tasks", page=page))
+    page = PageQuery(order=order * 250, limit=MAX_LIMIT)
+    yield packed(ListPage(listing="tasks", page=page), "ListPage by 1,000 fields")
+    page = PageQuery(order=(("task_id", False),), fields=fields, limit=MAX_LIMIT)
+    yield packed(ListPage(listing="queue", page=page), "ListPage with 80 filters of 1,000")
+    yield packed_junk(
+        "cancel of 8,000,000", {"request": "cancel_tasks", "task_ids": ["t"] * 8_000_000}
+    )
+    yield packed_junk(
+        "junk of 5,000,000 lists", {"request": "wait_tasks", "junk": [[]] * 5_000_000}
+    )
+    yield packed_junk("16 MB of nothing", b"\xdd" + b"\xff" * (MAX_BODY - 1))
+    yield packed_junk("1 MB of lists", {"request": "wait_tasks", "task_ids": [[]] * 1_000_000})
+    blobs = {"request": "submit_many", "blobs": {f"{i:064}": b"" for i in range(200_000)}}
+    yield packed_junk("200,000 empty blobs", blobs)
+
+
+def dry_run(cpus: int) -> r.SubmitTask:
+    """A dry run that needs evictions."""
+    asked: TaskSubmitted = submission("dry", priority=99.0, queue=False)
+    agent = msgspec.structs.replace(asked.agent, resources=parse_resources({"cpu": cpus}))
+    return r.SubmitTask(
+        submission=msgspec.structs.replace(asked, agent=agent, dry_run=True),
+        blobs={key_of(CLASS): CLASS},
+    )
+
+
+class Portions:
+    """The longest portion of work of each loop, between which it serves others, in seconds of its thread on a
+    processor: what other processes take does not count.
+    """
+
+    def __init__(self, *threads: threading.Thread) -> None:
+        self._threads, self._longest = threads, dict.fromkeys((t.ident for t in threads), 0.0)
+        run = asyncio.Handle._run
+
+        def timed(handle: asyncio.Handle) -> None:
+            began = time.thread_time()
+            run(handle)
+            portion, ident = time.thread_time() - began, threading.get_ident()
+            if portion > self._longest.get(ident, portion):
+                self._longest[ident] = portion
+
+        asyncio.Handle._run = timed
+
+    def longest(self) -> list[float]:
+        """Of each thread, since the last call."""
+        found = [self._longest[thread.ident] for thread in self._threads]
+        self._longest = dict.fromkeys(self._longest, 0.0)
+        return found
+
+
+def hostile(connection: Connection, url: str, token: str) -> None:
+    """Send a request again and again until another one comes; then say how many were answered, and how."""
+    headers = {"authorization": f"Bearer {token}"}
+    with httpx.Client(base_url=url, headers=headers, trust_env=False, timeout=120) as client:
+        while (request := connection.recv()) is not None:
+            count, status = 0, "no answer"
+            began = time.monotonic()
+            while not connection.poll():
+                try:
+                    answer = client.request(
+                        request.method,
+                        request.path,
+                        content=request.content,
+                        headers={"content-type": request.kind},
+                    )
+                    status = str(answer.status_code)
+                except httpx.TransportError:
+                    status = "closed"  # it is refused before all of it was sent
+                count += 1
+                connection.send("answered")
+            connection.recv()
+            connection.send((count, time.monotonic() - began, status))
+
+
+def honest(connection: Connection, url: str, token: str) -> None:
+    """The times in ms of calls that read, submit and change, for as many seconds as come."""
+    headers = {"authorization": f"Bearer {token}"}
+    number = 0
+    with httpx.Client(base_url=url, headers=headers, trust_env=False, timeout=120) as client:
+        while (seconds := connection.recv()) is not None:
+            times, until = [], time.monotonic() + seconds
+            while time.monotonic() < until:
+                number += 1
+                job = {
+                    "task_id": f"h-{number}",
+                    "entrypoint": ["true"],
+                    "pool_name": "h",
+                    "queue": True,
+                }
+                calls = (
+                    ("GET", "/status", None),
+                    ("POST", "/jobs", job),
+                    ("GET", f"/tasks/h-{number}", None),
+                    ("POST", f"/tasks/h-{number}/cancel", {}),
+                )
+                for method, path, content in calls:
+                    began = time.perf_counter()
+                    client.request(method, API + path, json=content).raise_for_status()
+                    times.append(1000 * (time.perf_counter() - began))
+                time.sleep(0.005)  # it is no flood
+            connection.send(times)
+
+
+class Client:
+    """One of the functions above in a process of its own."""
+
+    def __init__(self, work: Any, api: Api) -> None:
+        self.connection, other = multiprocessing.Pipe()
+        context = multiprocessing.get_context("spawn")
+        self.process = context.Process(target=work, args=(other, api.url, api.token), daemon=True)
+        self.process.start()
+
+    def end(self) -> None:
+        self.connection.send(None)
+        self.process.join(30)
+
+
+def prepared(folder: Path) -> tuple[InThread, Api]:
+    """A scheduler with tasks that wait and run, a history and recorded changes; and its HTTP API."""
+    mesh = InThread(folder / "j.sqlite")
+    room = parse_resources({"cpu": RUNNING})
+    mesh.backend.free = [NodeView(node_id="n1", total=room, free=room, labels={})]
+    mesh.do(mesh.running.monitor.observe())
+    ask(mesh, r.EnsurePool(name="p", resources=room, labels={}))
+    ask(mesh, r.EnsurePool(name="h", resources=parse_resources({"cpu": 4}), labels={}))
+    for name, number in (("runs", RUNNING), ("waits", WAITING)):
+        for first in range(0, number, MAX_SUBMISSIONS):
+            last = min(first + MAX_SUBMISSIONS, number)
+            given = tuple(submission(f"{name}-{i}") for i in range(first, last))
+            ask(mesh, SubmitMany(submissions=given, blobs={key_of(CLASS): CLASS}))
+    api = Api(mesh, folder / "home")
+    mesh.do(recorded_changes(mesh))
+    # As the process of a supervisor has them.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 50)
+    return mesh, api
+
+
+async def recorded_changes(mesh: InThread) -> None:
+    """Record changes of a policy."""
+    for first in range(0, RECORDED, 100):
+        await asyncio.gather(
+            *(
+                mesh.service.ask(r.encode_request(CancelTasks(task_ids=(f"none-{first + i}",))))
+                for i in range(100)
+            )
+        )
+
+
+class Row(NamedTuple):
+    """What was measured with one request."""
+
+    name: str
+    status: str
+    #: In ms: of the request itself, of the honest caller, and the longest portions of the two loops.
+    each: float
+    median: float
+    p99: float
+    supervisor: float
+    http: float
+
+
+class Measurement:
+    def __init__(self, mesh: InThread, api: Api) -> None:
+        self.hostile, self.honest = Client(hostile, api), Client(honest, api)
+        self.portions = Portions(mesh.thread, api.thread)
+
+    def of(self, request: Costly, seconds: float) -> Row:
+        self.hostile.connection.send(request)
+        self.hostile.connection.recv()  # it has been answered once
+        self.portions.longest()
+        self.honest.connection.send(seconds)
+        times = self.honest.connection.recv()
+        portions = [1000 * s for s in self.portions.longest()]
+        self.hostile.connection.send("stop")
+        while (answer := self.hostile.connection.recv()) == "answered":
+            pass
+        count, took, status = answer
+        p99 = statistics.quantiles(times, n=100)[98]
+        each = 1000 * took / max(1, count)
+        return Row(request.name, status, each, statistics.median(times), p99, *portions)
+
+    def end(self) -> None:
+        self.hostile.end()
+        self.honest.end()
+
+
+def main(seconds: float, words: list[str]) -> None:
+    # Supervisor and server are processes of their own elsewhere, and do not wait for each other's lock.
+    sys.setswitchinterval(0.0005)
+    cheap = Costly(CHEAP, "GET", f"{API}/queue_policy")
+    requests = [*costly_reads(), *costly_changes(), *costly_packed()]
+    requests = [one for one in requests if not words or any(word in one.name for word in words)]
+    with tempfile.TemporaryDirectory() as folder:
+        mesh, api = prepared(Path(folder))
+        measurement = Measurement(mesh, api)
+        rows, bases = [], []
+        for number, request in enumerate(requests):
+            if number % 10 == 0:
+                bases.append(measurement.of(cheap, 2 * seconds))
+                shown(bases[-1], bases[-1])
+            rows.append(measurement.of(request, seconds))
+            shown(rows[-1], bases[-1])
+        measurement.end()
+        api.close()
+        mesh.close()
+    base = sorted(bases, key=lambda row: row.p99)[len(bases) // 2]
+    print(
+        f"\nworst first; the base is {base.name}: median {base.median:.1f} ms, p99 {base.p99:.1f} ms"
+    )
+    for row in sorted(rows, key=lambda row: -row.p99):
+        shown(row, base)
+
+
+def shown(row: Row, base: Row) -> None:
+    print(
+        f"{row.p99 / base.p99:6.2f} x  p99 {row.p99:7.1f}  p50 {row.median:6.1f} ms  each {row.each:8.1f}  "
+        f"longest portions {row.supervisor:6.1f} {row.http:6.1f}  {row.status:9} {row.name[:90]}",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    main(float((sys.argv[1:] or [3])[0]), sys.argv[2:])
