@@ -21,7 +21,6 @@ from schedulemesh.protocol.answers import JobLog, Listed, Refusal
 from schedulemesh.protocol.job_logs import JobKey, LogPiece, ReadJobLog
 from schedulemesh.runtime.backend import BackendError
 from schedulemesh.runtime.job_claims import ClaimOfJob, claims_of, jobs_of
-from schedulemesh.runtime.portions import rows_in_portions
 from schedulemesh.runtime.queries import task_status
 from schedulemesh.runtime.running import Running, Service
 
@@ -44,8 +43,8 @@ class JobService(Service):
         Ray, as far as Ray can be asked now.
         """
         reactor = self._reactor
-        rows = await rows_in_portions(
-            reactor, lambda: _row_makers(reactor.state, reactor.engine, reactor.now())
+        rows = await reactor.read_rows(
+            lambda: _row_makers(reactor.state, reactor.engine, reactor.now())
         )
         claims = await self._claims()
         for row in rows:

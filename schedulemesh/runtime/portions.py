@@ -1,20 +1,16 @@
-"""Makes the rows of a listing in portions, between which others are served, however many rows there are."""
+"""Long reads are made in portions, between which others are served, however many items there are."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeVar
-
-if TYPE_CHECKING:
-    from schedulemesh.runtime.reactor import Reactor
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 #: Items that are looked at at once: about a millisecond. A call of somebody else waits for several portions,
 #: one for each of its own steps.
 PORTION = 25
 
 Item = TypeVar("Item")
-Row = TypeVar("Row")
 
 
 def portions(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
@@ -36,24 +32,3 @@ class PortionTurns:
             async with self._lock:
                 work(portion)
                 await asyncio.sleep(0)
-
-
-async def rows_in_portions(
-    reactor: Reactor, begin: Callable[[], Iterable[Callable[[], Row | None]]]
-) -> list[Row]:
-    """The rows that the functions make which ``begin`` returns. What they read is durable; it is read anew
-    if it was rolled back meanwhile. ``begin`` chooses what is listed at one moment, and each row is as it is
-    when it is made; None: what it was about is no longer there.
-    """
-    while True:
-        await reactor.whole()
-        engine = reactor.engine
-        rows: list[Row] = []
-
-        def make(portion: Sequence[Callable[[], Row | None]], rows: list[Row] = rows) -> None:
-            rows.extend(row for made in portion if (row := made()) is not None)
-
-        await reactor.turns.each([*begin()], make)
-        await reactor.flushed()
-        if reactor.engine is engine:
-            return rows

@@ -15,7 +15,6 @@ from schedulemesh.engine.messages.outcomes import Done, Refused, TasksCancelled
 from schedulemesh.errors import JournalError
 from schedulemesh.protocol import queue_requests as q
 from schedulemesh.protocol.answers import Details, QueueListed, QueueRow, Refusal, Response
-from schedulemesh.runtime.portions import rows_in_portions
 from schedulemesh.runtime.queue_rows import positioned, row_if_queued
 from schedulemesh.runtime.running import Service
 from schedulemesh.store.journal import InDoubtError
@@ -87,7 +86,7 @@ class QueueService(Service):
                 for position, task in positioned(state, pool, first, last)
             ]
 
-        rows = await rows_in_portions(self._reactor, begin)
+        rows = await self._reactor.read_rows(begin)
         queue = self._reactor.state.queue
         names = [name] if name is not None else sorted(queue.pools)
         return QueueListed(rows=rows, total=sum(map(queue.size, names)))

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import logging
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import TypeVar
 
@@ -408,6 +408,27 @@ class Reactor:
             await self.flushed()
             if self.engine is seen:
                 return value
+
+    async def read_rows(
+        self, begin: Callable[[], Iterable[Callable[[], Value | None]]]
+    ) -> list[Value]:
+        """The rows that the functions make which ``begin`` returns; see ``read``. They are made in portions:
+        ``begin`` chooses what is listed at one moment, and each row is as it is when it is made; None: what
+        it was about is no longer there.
+        """
+        while True:
+            await self.whole()
+            seen, rows = self.engine, list[Value]()
+
+            def make(
+                portion: Sequence[Callable[[], Value | None]], rows: list[Value] = rows
+            ) -> None:
+                rows.extend(row for made in portion if (row := made()) is not None)
+
+            await self.turns.each([*begin()], make)
+            await self.flushed()
+            if self.engine is seen:
+                return rows
 
     async def flushed(self) -> None:
         """Return once everything decided so far is durable or rolled back."""

@@ -20,7 +20,6 @@ from schedulemesh.protocol.pages import ListPage, PageQuery, Selected, Selection
 from schedulemesh.protocol.requests import MAX_PREEMPTIONS, ListAgents, ListPreemptions
 from schedulemesh.runtime.backend import Handle
 from schedulemesh.runtime.job_service import JobService
-from schedulemesh.runtime.portions import rows_in_portions
 from schedulemesh.runtime.preemption_rows import preemption_row, selected
 from schedulemesh.runtime.queries import View, queued_task, saved_state
 from schedulemesh.runtime.queue_rows import queue_row
@@ -89,7 +88,7 @@ class TaskPages(Service):
             view = self._view(self._reactor.state)
             return [partial(_with_handles, view, agent) for agent in view.agents(pool_name)]
 
-        return await rows_in_portions(self._reactor, begin)
+        return await self._reactor.read_rows(begin)
 
     async def preemptions(self, request: ListPreemptions) -> Listed:
         """The preemptions that are asked for, those in progress included, newest last."""
@@ -98,7 +97,7 @@ class TaskPages(Service):
             records = self._reactor.state.evictions.records.values()
             return [partial(preemption_row, record) for record in selected(records, request)]
 
-        return Listed(rows=await rows_in_portions(self._reactor, begin))
+        return Listed(rows=await self._reactor.read_rows(begin))
 
     async def saved_states(self) -> Listed:
         """Every task with a stored state, and every lost task: running, preempted or lost."""
@@ -107,7 +106,7 @@ class TaskPages(Service):
             entries = self._view(self._reactor.state).saved_states()
             return [partial(saved_state, entry) for entry in entries]
 
-        return Listed(rows=await rows_in_portions(self._reactor, begin))
+        return Listed(rows=await self._reactor.read_rows(begin))
 
     async def _page_of_rows(self, request: ListPage) -> Details:
         """A page of a listing whose rows are all made."""

@@ -39,7 +39,7 @@ from tests.drills.processes import DrillFailed, agent_processes, marks, until
 NODES, CPUS, NAMESPACE = 3, 3, "nodes"
 NODE = {"num_cpus": CPUS, "object_store_memory": 80_000_000}
 #: Kills of a round; tasks that are submitted before the first one and for each, and how many of these evict.
-KILLS, FIRST, TASKS, URGENT = 8, 12, 6, 2
+KILLS, FIRST, TASKS, URGENT = 8, 14, 7, 3
 #: What a task does wrong, and how often it is chosen.
 KINDS = {
     "good": 6,
@@ -168,7 +168,7 @@ class Round:
                     "actor_args": [task_id, str(self.folder), rng.choice((0.0, 0.3, 1.0))],
                     "agent_name": f"on-{task_id}",
                     "run": "work",
-                    "run_args": (10 if urgent else rng.randrange(20, 120),),
+                    "run_args": (10 if urgent else rng.randrange(40, 200),),
                     "queue": True,
                     "max_retries": RETRIES.get(kind, 30),
                     "on_preempted": "requeue",
@@ -315,7 +315,7 @@ class Round:
                 wrong.append(f"{task_id} began at step {began}, restored: {last['restored']}")
         numbers = [attempt["attempt"] for attempt in attempts]
         if numbers != list(range(1, len(numbers) + 1)):
-            wrong.append(f"{task_id} has the attempts {numbers}")
+            wrong.append(f"{task_id} has the attempts {numbers}: {attempts}")
         evicted = sum(attempt["state"] == "preempted" for attempt in attempts)
         if evicted != status.get("preemptions", 0):
             wrong.append(f"{task_id}: {evicted} evictions in the history, counted {status}")
