@@ -29,7 +29,9 @@ MARK_MS = 5.0
 FEW, MANY, MARK_RATIO = 100, 1_000, 12.0
 
 
-def lending(nodes: int = 500, decisions: int = 101) -> list[Row]:
+def lending(
+    nodes: int = 500, decisions: int = 101, few: int = FEW, many: int = MANY, ends: int = 41
+) -> list[Row]:
     """Reclaim quota by dry runs of submissions of the owner, which change nothing."""
     lent = LentOut(nodes)
     number = nodes * GPUS // EACH
@@ -68,19 +70,19 @@ def lending(nodes: int = 500, decisions: int = 101) -> list[Row]:
             "the very first decision, which computes the summary of every node", f"{first:,.0f} ms"
         ),
         note("admit a borrower, of 31 pools in one tree of cohorts", spread(borrowed)),
-        _ends_of_tasks(),
+        _ends_of_tasks(few, many, ends),
     ]
 
 
-def _ends_of_tasks(ends: int = 41) -> Row:
+def _ends_of_tasks(few: int, many: int, ends: int) -> Row:
     """The end of a task in a cohort each of whose pools runs a task, and has two that wait."""
-    few, many = (statistics.median(FullCohort(count).ends(ends)) for count in (FEW, MANY))
+    in_few, in_many = (statistics.median(FullCohort(count).ends(ends)) for count in (few, many))
     return at_most(
-        f"the end of a task, {MANY:,} pools in one cohort, relative to {FEW} pools",
-        many / few,
+        f"the end of a task, {many:,} pools in one cohort, relative to {few} pools",
+        in_many / in_few,
         MARK_RATIO,
         " ×",
-        f"{many:.2g} ms",
+        f"{in_many:.2g} ms",
     )
 
 
