@@ -100,6 +100,9 @@ FACTS = {
 }
 #: The loops that must not be overdue at the end.
 LOOPS = {"cluster_monitor", "health", "leases"}
+#: Virtual seconds after which a process gets the room for which it waits, by its place among all processes.
+#: Those that wait in vain are given up after 0.75 s, in a placement group after 2.5 s.
+ROOM_S = (0.3, 0.7, 2.0, None)
 #: Virtual seconds between two safe points of a process that has any, by its place among all processes.
 SAFE_POINTS_S = (0.3, 2.0, 40.0)
 #: Bytes that a saved state may have.
@@ -147,12 +150,12 @@ EVENTS = {
     "cancel_caller": (2, {"which": range(9)}),
     "cancel_next_caller": (6, {"rounds": range(1, 9)}),
     "saving": (
-        8,
+        10,
         {"how": ("quick", "safe point", "safe point", "slow", "fails", "too large", "never")},
     ),
     "look_fails": (3, {"calls": LOOKS, "times": (1, 3)}),
     "not_killable": (3, {"node": NODES, "times": (1, 5)}),
-    "no_room": (6, {"node": NODES, "full": (True, True, False)}),
+    "no_room": (14, {"node": NODES, "full": (True, True, False)}),
     "preempt": (3, {"name": NAMES, "whole": (True, False)}),
     "resize": (1, {"pool": sorted(POOLS), "cpu": (1, 2, 4, 6)}),
     "actor_dies": (2, {"which": range(9)}),
@@ -574,10 +577,17 @@ class Story:
         actor.stuck = asyncio.get_running_loop().create_future()
         self.backend.views[actor] = ActorView(node_id=actor.node_id, has_process=False)
         self.waiting.append(actor)
+        if (after_s := ROOM_S[actor.pid % len(ROOM_S)]) is not None:
+            asyncio.get_running_loop().call_later(after_s, self.place, actor)
 
     def give_room(self):
         """Processes begin that have waited for it, on nodes that have room."""
         for actor in [one for one in self.waiting if one.node_id not in self.backend.full]:
+            self.place(actor)
+
+    def place(self, actor):
+        """A process begins that has waited for room, unless it has been given up."""
+        if actor in self.waiting:
             self.waiting.remove(actor)
             del self.backend.views[actor]
             actor.stuck.set_result(None)
@@ -895,6 +905,7 @@ def all_calls():
     return CALLS | {
         "recall",
         "keep",
+        "usage",
         "request_capacity",
         "job_runs",
         "death_of",
