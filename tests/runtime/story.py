@@ -104,7 +104,7 @@ LOOPS = {"cluster_monitor", "health", "leases"}
 #: Those that wait in vain are given up after 0.75 s, in a placement group after 2.5 s.
 ROOM_S = (0.3, 0.7, 2.0, None)
 #: Virtual seconds between two safe points of a process that has any, by its place among all processes.
-SAFE_POINTS_S = (0.3, 2.0, 40.0)
+SAFE_POINTS_S = (0.3, 2.0, 40.0, 40.0)
 #: Bytes that a saved state may have.
 STATE_BYTES = 4000
 #: Virtual seconds that a process takes to save whose class comes to its safe points rarely.
@@ -151,7 +151,15 @@ EVENTS = {
     "cancel_next_caller": (6, {"rounds": range(1, 9)}),
     "saving": (
         10,
-        {"how": ("quick", "safe point", "safe point", "slow", "fails", "too large", "never")},
+        {
+            "how": (
+                "quick",
+                *("safe point", "slow", "too large") * 2,
+                "safe point",
+                "fails",
+                "never",
+            )
+        },
     ),
     "look_fails": (3, {"calls": LOOKS, "times": (1, 3)}),
     "not_killable": (3, {"node": NODES, "times": (1, 5)}),
