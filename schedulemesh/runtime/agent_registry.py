@@ -150,7 +150,7 @@ class Agents:
     def newest_incarnation(self, living: Iterable[tuple[str, str]]) -> int:
         """The highest incarnation in the names of living actors with this scheduler's mark."""
         numbers = [name.rpartition("#")[2] for _, name in self.unclaimed_actors(living, set())]
-        return max((int(number) for number in numbers if number.isdigit()), default=0)
+        return max((int(number) for number in numbers if number.isdecimal()), default=0)
 
     def orphan_of(self, agent_name: str) -> str | None:
         """The name in Ray of an orphan of this agent; None: there is none."""

@@ -11,7 +11,7 @@ from schedulemesh.core.backend import node_cleaner, ray_backend, ray_groups
 from schedulemesh.core.backend.node_cleaner import OwnNodeCleaner
 from schedulemesh.core.backend.ray_backend import RayBackend
 from schedulemesh.core.backend.ray_errors import refused, translated
-from schedulemesh.domain.placement import GroupShape
+from schedulemesh.domain.placement import PART_JOINT, GroupShape
 from schedulemesh.domain.resources import NOTHING, parse_resources
 from schedulemesh.protocol.agents import Accelerators, ShippedClass, pack
 from schedulemesh.runtime.backend import (
@@ -26,6 +26,32 @@ from schedulemesh.runtime.backend import (
 SHIPPED = pack(ShippedClass(name="C", methods=(), code=b""))
 NODE = "ab" * 28
 SLOT = BundleSlot(ray_id="0" * 36, shape=GroupShape(bundles=(parse_resources({"cpu": 1}),)))
+
+
+def entry(name):
+    """What Ray's table says of a placement group."""
+    return {"name": name, "state": "CREATED", "bundles_to_node_id": {0: NODE}}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "train#part",
+        "train#part1",
+        "train#part1/",
+        "#part/",
+        "a#partb/c",
+        "a#part0/999999999",
+        "a#part5/2",
+    ],
+)
+def test_placement_groups_of_others_have_any_name(monkeypatch, name):
+    table = {"1": entry(name), "2": entry("ours#part0/2"), "3": entry("ours#part1/2")}
+    monkeypatch.setattr(ray_groups, "placement_group_table", lambda: table)
+    views = {view.name: view for view in ray_groups._all_groups()}
+    assert views["ours"].ray_id == PART_JOINT.join("23")
+    assert views["ours"].state == "CREATED"
+    assert views.keys() <= {"ours", name, "a"}
 
 
 class Context:

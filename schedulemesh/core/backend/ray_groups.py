@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -40,6 +41,7 @@ from schedulemesh.runtime.backend import (
 _NODE_ID = "ray.io/node-id"
 #: Between the name of a group and the number of a part of it.
 _PART = "#part"
+_PART_NAME = re.compile(r"(.*)#part(\d{1,9})/(\d{1,9})", re.DOTALL)
 #: Threads for calls about groups, so that these do not queue behind others; each call takes milliseconds, but
 #: one that creates a group for which Ray has no room takes ``_PLACED_S``.
 _THREADS = 8
@@ -152,21 +154,19 @@ def _created_part(name: str, shape: GroupShape, node_ids: Sequence[str]) -> str:
 
 
 def _all_groups() -> list[GroupView]:
-    """Every group; the parts of one are put together by their names."""
+    """Every group; the parts of one are put together by their names. Groups of others have any name."""
     whole: list[GroupView] = []
-    parts: dict[str, dict[int, GroupView]] = {}
-    counts: dict[str, int] = {}
+    parts: dict[tuple[str, int], dict[int, GroupView]] = {}
     for view in _views():
-        name, mark, number = view.name.rpartition(_PART)
-        if not mark:
+        part = _PART_NAME.fullmatch(view.name)
+        if part is None:
             whole.append(view)
-            continue
-        index, _, count = number.partition("/")
-        parts.setdefault(name, {})[int(index)] = view
-        counts[name] = int(count)
+        else:
+            name, index, count = part.groups()
+            parts.setdefault((name, int(count)), {})[int(index)] = view
     together = (
-        _together(name, [found.get(i) for i in range(counts[name])])
-        for name, found in parts.items()
+        _together(name, [found[index] for index in sorted(found)], count)
+        for (name, count), found in parts.items()
     )
     return whole + [view for view in together if view is not None]
 
@@ -181,13 +181,13 @@ def _one_group(ray_id: str) -> GroupView | None:
     views = [_view(one, placement_group_table(PlacementGroup(_id(one)))) for one in ids]
     if len(ids) == 1:
         return views[0]
-    name = next((view.name.rpartition(_PART)[0] for view in views if view is not None), "")
-    return _together(name, views)
-
-
-def _together(name: str, views: Sequence[GroupView | None]) -> GroupView | None:
-    """The parts of a group as one; None: there is none of them."""
     existing = [view for view in views if view is not None]
+    name = existing[0].name.rpartition(_PART)[0] if existing else ""
+    return _together(name, existing, len(ids))
+
+
+def _together(name: str, existing: Sequence[GroupView], count: int) -> GroupView | None:
+    """What exists of so many parts of a group as one; None: there is none of them."""
     if not existing:
         return None
     states = {view.state for view in existing}
@@ -196,7 +196,7 @@ def _together(name: str, views: Sequence[GroupView | None]) -> GroupView | None:
     return GroupView(
         ray_id=PART_JOINT.join(view.ray_id for view in existing),
         name=name,
-        state=state if len(existing) == len(views) else "INCOMPLETE",
+        state=state if len(existing) == count else "INCOMPLETE",
         node_ids=tuple(node_id for view in existing for node_id in view.node_ids),
     )
 
