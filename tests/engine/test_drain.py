@@ -11,6 +11,7 @@ from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.domain.reasons import Change
 from schedulemesh.engine.lifecycle.drain import agents_of
 from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.facts import AgentEnded
 from schedulemesh.engine.messages.outcomes import Accepted, Done, Queued, Refused
 from tests.engine.builders import Mesh, amount, differences, node, pool, shape
 
@@ -260,5 +261,7 @@ def test_an_incoming_task_does_not_start_in_a_pool_that_was_drained_while_it_wai
         mesh.leave(name, saved=True)
     mesh.tick(3.0)
     assert (mesh.starts, sorted(mesh.waiting())) == ({}, ["urgent", "v1", "v2"])
+    ended = [f for f in mesh.facts if isinstance(f, AgentEnded) and f.agent_name == "urgent"]
+    assert [f.error for f in ended] == ["pool 'p' is being drained; it waits in the queue again"]
     drain(mesh, drained=False, pool_name="p")
     assert "urgent" in mesh.starts

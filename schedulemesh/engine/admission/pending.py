@@ -85,17 +85,28 @@ def continue_start(tx: Transaction, agent: Agent) -> None:
     if group is not None and group.phase is GroupPhase.CREATING:
         return
     if (drained := _drained(tx.state, agent)) is not None:
-        undo(tx, agent, Reason.PREEMPTION_FAILED, f"{drained} is being drained; submit again")
+        _give_up(tx, agent, f"{drained} is being drained")
         return
     if group is not None and group.phase is GroupPhase.PLANNED and whole(tx.state, group):
         make(tx, group)
         return
     if not _whole(tx.state, agent):
-        error = "what the victims freed was not what had been promised; submit again"
-        undo(tx, agent, Reason.PREEMPTION_FAILED, error)
+        _give_up(tx, agent, "what the victims freed was not what had been promised")
         return
     tx.emit(AgentReady(agent_name=agent.spec.name, at=tx.now))
     tx.instruct(start_instruction(tx.state, agent.spec.name))
+
+
+def _give_up(tx: Transaction, agent: Agent, error: str) -> None:
+    """Undo a start for which what was freed is of no use."""
+    reason = Reason.PREEMPTION_FAILED
+    waits_again = task_without_room(tx.state, agent, reason) is not None
+    undo(
+        tx,
+        agent,
+        reason,
+        f"{error}; {'it waits in the queue again' if waits_again else 'submit again'}",
+    )
 
 
 def _drained(state: MeshState, agent: Agent) -> str | None:
