@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,7 +14,9 @@ from schedulemesh.cli.texts import names
 
 app = typer.Typer()
 
-Nodes = Annotated[list[str], typer.Argument(help="Ids of nodes.")]
+Nodes = Annotated[
+    list[str], typer.Argument(help="Host names, addresses, or ids or the beginnings of ids.")
+]
 
 _PROBLEMS = (
     Column(heading="agent", key="agent_name"),
@@ -44,15 +46,42 @@ def list_agents(
 
 
 @command(app, "nodes")
-def list_nodes(target: Target, view: View, select: Select) -> None:
+def list_nodes(
+    target: Target,
+    view: View,
+    select: Select,
+    nodes: Annotated[
+        list[str] | None,
+        typer.Argument(help="Only these: host names, addresses, ids or the beginnings of ids."),
+    ] = None,
+) -> None:
     """List the nodes: what is free, what other Ray work uses, and which are closed."""
     from schedulemesh.protocol.answers import Listed
     from schedulemesh.protocol.requests import ListNodes
 
-    def listing(rows: list[dict[str, object]]) -> Listing:
-        return Listing(kind="nodes", rows=rows, columns=NODES, name="node_id")
+    def listing(rows: list[dict[str, Any]]) -> Listing:
+        chosen = _named_nodes(rows, nodes) if nodes else rows
+        return Listing(kind="nodes", rows=chosen, columns=NODES, name="node_id")
 
     show(target, view, lambda g: listing(g.ask(ListNodes(), Listed).rows), select)
+
+
+def _named_nodes(rows: list[dict[str, Any]], nodes: list[str]) -> list[dict[str, Any]]:
+    """The rows of these nodes. Raises RefusedError for a name that means none, or several."""
+    from schedulemesh.cli.exits import RefusedError
+    from schedulemesh.domain.node_names import nodes_named, unknown_node
+    from schedulemesh.domain.reasons import Reason
+    from schedulemesh.engine.messages.outcomes import Refused
+
+    names = {row["node_id"]: (row["host"], row["address"]) for row in rows}
+    chosen = set()
+    for name in nodes:
+        named = nodes_named(name, names)
+        if len(named) != 1:
+            error = unknown_node(name, named, names)
+            raise RefusedError(Refused(reason=Reason.NODE_NOT_FOUND, error=error))
+        chosen.add(named[0])
+    return [row for row in rows if row["node_id"] in chosen]
 
 
 @command(app)

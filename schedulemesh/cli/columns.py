@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from schedulemesh.cli.rows import Column, Row
-from schedulemesh.cli.texts import amounts, duration, labels, local_time, names, number, text
+from schedulemesh.cli.texts import amounts, duration, labels, local_time, names, node, number, text
 
 
 def wide(heading: str, key: str, show: Callable[[Any], str] = text) -> Column:
@@ -78,7 +78,7 @@ AGENTS = (
     Column(heading="state", key="state"),
     Column(heading="tasks", key="tasks", show=names),
     Column(heading="process", key="pid", show=lambda pid: str(pid or ""), right=True),
-    wide("node", "node_id"),
+    wide("node", "node_id", node),
     wide("uses", "usage", _used),
     wide("gpus idle since", "idle_since", local_time),
     wide("restarts", "restarts"),
@@ -89,9 +89,11 @@ TASKS = (
     Column(heading="task", key="task_id"),
     Column(heading="owner", key="owner"),
     Column(heading="pool", key="pool_name"),
-    Column(heading="priority", key="priority", show=number, right=True),
+    Column(heading="prio", key="priority", show=priority, right=True),
     Column(heading="state", key="phase", allowed=_PHASES),
-    Column(heading="agent", key="agent_name"),
+    Column(heading="holds or asks", key="resources", show=amounts),
+    Column(heading="node", key="node_id", show=node),
+    wide("agent", "agent_name"),
     wide("kind", "kind"),
     wide("started", "started_at", local_time),
     wide("remaining", "remaining_time", duration),
@@ -112,7 +114,7 @@ JOBS = (
     wide("uses", "used", amounts),
     wide("beyond claim", "beyond_claim", amounts),
     wide("agent", "agent_name"),
-    wide("node", "node_id"),
+    wide("node", "node_id", node),
     wide("started", "started_at", local_time),
     wide("ended", "ended_at", local_time),
     wide("error", "error"),
@@ -146,14 +148,21 @@ def _other_work(node: Row) -> str:
     return f"{used} ({', '.join(jobs)} beyond its claim)" if jobs else used
 
 
+def _node_name(node: Row) -> str:
+    return str(node.get("host") or node.get("address") or "")
+
+
 NODES = (
-    Column(heading="node", key="node_id"),
+    Column(heading="node", key="", show=_node_name),
+    Column(heading="id", key="short_id"),
     Column(heading="total", key="total", show=amounts),
     Column(heading="free", key="free", show=amounts),
     Column(heading="other Ray work", key="", show=_other_work),
     Column(heading="cordoned", key="cordoned"),
     Column(heading="draining", key="draining"),
     Column(heading="agents", key="agents", show=_count, right=True),
+    wide("address", "address"),
+    wide("node_id", "node_id"),
     wide("labels", "labels", labels),
 )
 
@@ -171,7 +180,7 @@ EXTERNAL = (
     Column(heading="nodes", key="nodes", show=_count, right=True),
     Column(heading="driver", key="entrypoint"),
     wide("process", "driver_pid"),
-    wide("on node", "driver_node_id"),
+    wide("on node", "driver_node_id", node),
     wide("started", "started_at", local_time),
     wide("ended", "ended"),
     wide("actors", "actors"),
@@ -186,7 +195,7 @@ def _asked_by(drain: Row) -> str:
 
 DRAINS = (
     Column(heading="what", key="", show=lambda row: "node" if row["node_id"] else "pool"),
-    Column(heading="name", key="name"),
+    Column(heading="name", key="name", show=node),
     Column(heading="since", key="started_at", show=local_time),
     Column(heading="until", key="deadline", show=local_time),
     Column(heading="agents", key="agents", show=_count, right=True),

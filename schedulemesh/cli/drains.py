@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-Names = Annotated[list[str], typer.Argument(help="Ids of nodes.", show_default=False)]
+Names = Annotated[
+    list[str],
+    typer.Argument(
+        help="Host names, addresses, or ids or the beginnings of ids.", show_default=False
+    ),
+]
 Pools = Annotated[bool, typer.Option("--pool", help="The names are those of pools.")]
 
 

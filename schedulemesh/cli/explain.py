@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import textwrap
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, NamedTuple, cast
 from unicodedata import east_asian_width
 
 import typer
@@ -14,7 +15,7 @@ import typer
 from schedulemesh.cli.command import Format, Target, View, command
 from schedulemesh.cli.output import repeat
 from schedulemesh.cli.rows import Record
-from schedulemesh.cli.texts import amounts
+from schedulemesh.cli.texts import amounts, node
 from schedulemesh.domain.reasons import Reason
 
 if TYPE_CHECKING:
@@ -29,8 +30,10 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-#: Columns of the text.
+#: Columns of the text where stdout is no terminal.
 WIDTH = 80
+#: Columns of the text at least.
+_NARROWEST = 40
 #: Stands for the second column of a wide character while text is wrapped.
 _SECOND = "\0"
 #: What each code says, as part of a line.
@@ -60,15 +63,28 @@ def explain(
         def look() -> Record:
             found = explained(gateway.ask(ExplainTask(task_id=task), Explained).explanation)
             # The keys are those of ExplainResult, whose module needs Ray.
-            text = text_of(cast("ExplainResult", found), time.time())
+            width = shutil.get_terminal_size((WIDTH, 24)).columns
+            text = text_of(cast("ExplainResult", found), time.time(), max(width, _NARROWEST))
             return Record(facts=found, name="task_id", text=text)
 
         repeat(view, look)
 
 
-def text_of(answer: ExplainResult, now: float) -> str:
-    """The explanation for a person, in lines of at most WIDTH columns."""
-    lines = [*_wrapped(_title(answer, now))]
+class Line(NamedTuple):
+    """A line of the text before it is wrapped: what begins its first line, and the others."""
+
+    what: str
+    first: str = ""
+    later: str = "  "
+
+
+def text_of(answer: ExplainResult, now: float, width: int = WIDTH) -> str:
+    """The explanation for a person, in lines of at most so many columns."""
+    return "\n".join(part for line in _lines(answer, now) for part in _wrapped(line, width))
+
+
+def _lines(answer: ExplainResult, now: float) -> list[Line]:
+    lines = [Line(_title(answer, now))]
     lines += _part("", answer["detail"])
     lines += _part(answer["reason"], answer["error"])
     lines += _part("next step", answer["hint"])
@@ -81,7 +97,7 @@ def text_of(answer: ExplainResult, now: float) -> str:
     lines += _listed("held by", [_holder(holder) for holder in answer["holders"]])
     for usage in answer["external_usage"]:
         what = f"other Ray work uses {amounts(usage['resources'])}"
-        lines += _part(f"node {usage['node_id']}", what)
+        lines += _part(f"node {node(usage['node_id'])}", what)
         lines += _listed("used by", [_job(job) for job in usage["jobs"]])
     if answer["considered"] is not None:
         lines += _considered(answer["considered"])
@@ -91,7 +107,7 @@ def text_of(answer: ExplainResult, now: float) -> str:
         lines += _part("earliest start", _start(answer, now))
     if answer["eviction"] is not None:
         lines += _part("last eviction", _eviction(answer["eviction"], now))
-    return "\n".join(lines)
+    return lines
 
 
 def _title(answer: ExplainResult, now: float) -> str:
@@ -139,7 +155,7 @@ def _job(job: ExternalJobInfo) -> str:
     return f"{amounts(job['resources'])} by job {job['job_id']} in {job['namespace']}{driver}"
 
 
-def _considered(found: ConsideredInfo) -> Iterator[str]:
+def _considered(found: ConsideredInfo) -> Iterator[Line]:
     """Who could be evicted, or which rules spare how many."""
     if found["victims"]:
         yield from _part("evictions", f"room after that of {', '.join(found['victims'])}")
@@ -230,27 +246,29 @@ def _times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
 
 
-def _part(heading: str, what: str) -> list[str]:
+def _part(heading: str, what: str) -> list[Line]:
     """A part of the text; none where there is nothing to say."""
     if not what:
         return []
-    return _wrapped(f"{heading}: {what}" if heading else what, "  ", "    ")
+    return [Line(f"{heading}: {what}" if heading else what, "  ", "    ")]
 
 
-def _listed(heading: str, entries: list[str]) -> list[str]:
+def _listed(heading: str, entries: list[str]) -> list[Line]:
     if not entries:
         return []
-    lines = _wrapped(f"{heading}:", "  ", "    ")
-    for entry in entries[:_SHOWN]:
-        lines += _wrapped(entry, "    ", "      ")
+    lines = [Line(f"{heading}:", "  ", "    ")]
+    lines += [Line(entry, "    ", "      ") for entry in entries[:_SHOWN]]
     if len(entries) > _SHOWN:
-        lines.append(f"    and {len(entries) - _SHOWN} more")
+        lines.append(Line(f"and {len(entries) - _SHOWN} more", "    "))
     return lines
 
 
-def _wrapped(what: str, first: str = "", later: str = "  ") -> list[str]:
+def _wrapped(line: Line, width: int) -> list[str]:
+    what, first, later = line
     measured = "".join(c + _SECOND if east_asian_width(c) in "WF" else c for c in what)
     # A long name may be broken within a wide character, which then reaches one column further.
-    width = WIDTH - (measured != what)
-    lines = textwrap.wrap(measured, width, initial_indent=first, subsequent_indent=later)
-    return [line.replace(_SECOND, "") for line in lines]
+    width -= measured != what
+    lines = textwrap.wrap(
+        measured, width, initial_indent=first, subsequent_indent=later, break_on_hyphens=False
+    )
+    return [part.replace(_SECOND, "") for part in lines]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer.core import TyperGroup
 
 from schedulemesh import __version__
 from schedulemesh.cli.columns import ORPHANS
@@ -14,6 +15,7 @@ from schedulemesh.cli.output import emit, repeat
 from schedulemesh.cli.rows import Listing, Record
 from schedulemesh.config.http import DEFAULT_HOST, DEFAULT_PORT
 from schedulemesh.config.settings import DEFAULT_NAMESPACE
+from schedulemesh.errors import nearest
 
 if TYPE_CHECKING:
     from schedulemesh.core.client.scheduler import RayScheduler
@@ -157,6 +159,29 @@ def _end_orphans(scheduler: RayScheduler, names: Sequence[str] | None, *, yes: b
     ended = scheduler.end_orphans(names or None)["ended"]
     print(f"ended: {', '.join(ended) or 'nothing'}")
     return ExitCode.OK
+
+
+@app.command("help")
+def show_help(
+    ctx: typer.Context,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="COMMAND", help="A command, such as submit or `pools set`."),
+    ] = None,
+) -> None:
+    """Show what the commands do, or what one of them does and takes."""
+    context = ctx.find_root()
+    for name in names or ():
+        group = context.command
+        found = group.commands.get(name) if isinstance(group, TyperGroup) else None
+        if found is None:
+            known = sorted(group.commands) if isinstance(group, TyperGroup) else ()
+            note(
+                f"there is no command {name!r}{nearest(name, known)}; `schedulemesh help` lists all"
+            )
+            raise typer.Exit(2)
+        context = typer.Context(found, info_name=name, parent=context)
+    print(context.get_help())
 
 
 @command(app)

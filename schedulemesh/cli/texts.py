@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
+from string import hexdigits
 from typing import Any
 
 from schedulemesh.errors import InvalidRequestError
+
+#: Digits of the id of a node of Ray's, and those of them that are shown.
+_RAY_ID, _NODE = 56, 8
 
 _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
 
@@ -47,6 +51,12 @@ def number(value: float | None) -> str:
 def names(given: object) -> str:
     """Several names, or those of a dict, in one cell."""
     return ", ".join(map(str, given)) if isinstance(given, (list, tuple, dict)) else text(given)
+
+
+def node(node_id: object) -> str:
+    """The id of a node as it is shown: of Ray's, which have 56 digits, the first eight, which name it too."""
+    shown = text(node_id)
+    return shown[:_NODE] if len(shown) == _RAY_ID and not set(shown) - set(hexdigits) else shown
 
 
 def labels(given: Mapping[str, str] | None) -> str:

@@ -68,6 +68,11 @@ class NodeInfo(TypedDict, total=False):
     """A living node of the cluster."""
 
     node_id: str
+    #: The shortest beginning of ``node_id`` that no other node has, of at least four characters.
+    short_id: str
+    #: The name of its machine, and its IP address; empty: unknown.
+    host: str
+    address: str
     labels: dict[str, str]
     total: Amounts
     #: By the scheduler's own accounting.

@@ -34,6 +34,8 @@ class TaskListing(TaskInfo, total=False):
     #: "agent", "gang", "lease" or "job".
     kind: str
     phase: str
+    #: Where its agent runs, of several processes the first; None: it has none.
+    node_id: str | None
     #: Since 1970; None: it does not run yet.
     started_at: float | None
     remaining_time: float

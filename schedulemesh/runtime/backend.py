@@ -49,6 +49,9 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     draining: bool = False
     #: When it is removed, in seconds since 1970; None: that is not known, or it stays.
     drain_deadline: float | None = None
+    #: The name of its machine, and its IP address; empty: unknown.
+    host: str = ""
+    address: str = ""
 
 
 class ActorView(msgspec.Struct, frozen=True, kw_only=True):

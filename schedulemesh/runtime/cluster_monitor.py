@@ -167,6 +167,8 @@ class ClusterMonitor:
         self._follower = ClaimFollower()
         #: What jobs use beside their claims.
         self.claims = ClaimWatch()
+        #: Host name and address of each node, by its id.
+        self.node_names: dict[str, tuple[str, str]] = {}
         self._demand = executor.demand
         self._recovered = False
         #: (namespace, name) of actors of ours that nobody claimed at the last look.
@@ -190,6 +192,7 @@ class ClusterMonitor:
         groups = await attempts.make(self._groups.living) if placed else {}
         now = self._reactor.now()
         if views is not None:
+            self.node_names = {view.node_id: (view.host, view.address) for view in views}
             await attempts.make(lambda: self._report_nodes(views, attempts, now))
         if groups is not None:
             await attempts.make(lambda: self._remove_lost_groups(placed, groups))

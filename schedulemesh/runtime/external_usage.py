@@ -6,6 +6,7 @@ import logging
 
 import msgspec
 
+from schedulemesh.domain.node_names import short_ids
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages.explanation import Explanation, ExternalJob
 from schedulemesh.protocol.answers import Listed
@@ -40,8 +41,12 @@ class ExternalUsageService(Service):
             ).nodes()
 
         rows = await self._reactor.read(look)
+        names, short = self._monitor.node_names, short_ids([str(row["node_id"]) for row in rows])
         for row in rows:
-            row["external_jobs"] = [job.public() for job in jobs_on(work, str(row["node_id"]))]
+            node_id = str(row["node_id"])
+            row["short_id"] = short[node_id]
+            row["host"], row["address"] = names.get(node_id, ("", ""))
+            row["external_jobs"] = [job.public() for job in jobs_on(work, node_id)]
         return Listed(rows=rows)
 
     async def named(self, found: Explanation) -> Explanation:

@@ -206,12 +206,14 @@ class View:
 
     def running_task(self, task: RunningTask) -> dict[str, object]:
         """A task that holds resources or is registered."""
+        agent = self._state.agents.get(task.agent_name)
         return {
             **task_row(task.spec),
             "agent_name": task.agent_name,
             "kind": kind_of(self._state.agents, task.agent_name),
             "phase": task.phase.value,
             "resources": task.resources.public(),
+            "node_id": None if agent is None else agent.node_id,
             "started_at": task.started_at,
             "remaining_time": task.remaining(self._now),
             "last_metrics": self._metrics_of(task.agent_name),
@@ -407,6 +409,7 @@ def queued_task(row: QueueRow) -> dict[str, object]:
         "agent_name": row.agent_name,
         "kind": row.kind,
         "phase": "queued",
+        "node_id": None,
         "started_at": None,
         "remaining_time": row.task.estimated_duration or 0.0,
         "last_metrics": {},

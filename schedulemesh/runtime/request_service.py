@@ -11,6 +11,7 @@ from functools import partial
 import msgspec
 
 from schedulemesh.config.policy import changed_policy
+from schedulemesh.domain.node_names import nodes_named, unknown_node
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Done, Pending, Refused, RequestOutcome
@@ -114,7 +115,9 @@ class RequestService(Service):
         """
         if caller is not None:
             request = await self._limited(bound(request, caller), caller)
-        refused = None if caller is None else await self._not_allowed(request, caller)
+        request, refused = self._with_node_id(request)
+        if caller is not None:
+            refused = await self._not_allowed(request, caller) or refused
         kind = type(request)
         with self._open.answering(request) as earlier:
             try:
@@ -141,6 +144,18 @@ class RequestService(Service):
             return Malformed(error=str(error))
         except Exception as error:  # noqa: BLE001  # a broken promise; it is logged and answered
             return _failed(request, error)
+
+    def _with_node_id(self, request: r.AnyRequest) -> tuple[r.AnyRequest, Refused | None]:
+        """The request with the id of the node that it names; or why that is not certain."""
+        if not isinstance(request, (r.CordonNode, Drain)) or request.node_id is None:
+            return request, None
+        names = self._monitor.node_names
+        nodes = {node_id: names.get(node_id, ()) for node_id in self._reactor.state.cluster.nodes}
+        named = nodes_named(request.node_id, nodes)
+        if len(named) == 1:
+            return msgspec.structs.replace(request, node_id=named[0]), None
+        error = unknown_node(request.node_id, named, nodes)
+        return request, Refused(reason=Reason.NODE_NOT_FOUND, error=error)
 
     async def _limited(self, request: r.AnyRequest, caller: Caller) -> r.AnyRequest:
         """The request with the limits of its token, as the token is now."""

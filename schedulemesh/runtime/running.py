@@ -52,5 +52,5 @@ class Service:
         self._agents, self._groups = running.agents, running.groups
         self._reactor, self._answers = running.reactor, running.answers
         self._executor, self._orphans = running.executor, running.orphans
-        self._plugins = running.plugins
+        self._plugins, self._monitor = running.plugins, running.monitor
         self._http = running.http

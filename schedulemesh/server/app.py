@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from schedulemesh.config.http import HttpSettings
 from schedulemesh.domain.names import parse_name
+from schedulemesh.domain.node_names import nodes_named, unknown_node
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.request_ids import keyed, new_request_id
 from schedulemesh.errors import InvalidRequestError, SchedulerUnavailableError
@@ -27,6 +28,7 @@ from schedulemesh.metrics.exposition import CONTENT_TYPE
 from schedulemesh.protocol.answers import AnyAnswer, encode_answer
 from schedulemesh.protocol.audit_requests import MAX_LISTED, QueryAudit
 from schedulemesh.protocol.callers import Caller
+from schedulemesh.protocol.cluster_rows import NodeInfo
 from schedulemesh.protocol.credentials import hash_of, is_nonce, new_secret
 from schedulemesh.protocol.drain_requests import Drain
 from schedulemesh.protocol.history_requests import QueryEvents
@@ -233,10 +235,16 @@ class _Calls:
         async def answer(request: Request) -> Response:
             _allowed(request, type(listing.request))
             name = parse_name(request.path_params[key], key)
-            for row in await self._rows_of(listing, name):
+            rows = await self._rows_of(listing, name)
+            error = f"there is nothing of the name {name!r} in {listing.path}"
+            if listing.row is NodeInfo:
+                nodes = {row["node_id"]: (row["host"], row["address"]) for row in rows}
+                named = nodes_named(name, nodes)
+                error = unknown_node(name, named, nodes)
+                name = named[0] if len(named) == 1 else name
+            for row in rows:
                 if row[key] == name:
                     return json_response({"success": True, **row})
-            error = f"there is nothing of the name {name!r} in {listing.path}"
             raise Problem(404, str(listing.missing), error)
 
         return answer

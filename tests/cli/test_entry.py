@@ -10,6 +10,7 @@ import typer
 
 from schedulemesh.cli.app import app
 from schedulemesh.cli.entry import ALONE, app_for
+from schedulemesh.cli.root import GROUPS
 
 ALL = typer.main.get_group(app).commands
 
@@ -29,6 +30,27 @@ def test_a_command_alone_is_that_of_all(name):
 @pytest.mark.parametrize("words", [[], ["--help"], ["--version"], ["no such command"], ["doctor"]])
 def test_other_words_load_all(words):
     assert app_for(words) is app
+
+
+def test_help_lists_each_command_in_one_of_six_groups(run):
+    assert len(GROUPS) == 6
+    assert sorted(name for names in GROUPS.values() for name in names) == sorted(ALL)
+    for words in (["-h"], ["--help"], ["help"]):
+        done = run(*words)
+        assert done.exit_code == 0
+        assert "..." not in done.stdout.partition("Look:")[2], "sentences are whole"
+        assert max(map(len, done.stdout.splitlines())) <= 80
+        for heading in GROUPS:
+            assert f"\n{heading}:\n" in done.stdout
+
+
+def test_help_tells_of_one_command_and_of_its_subcommands(run):
+    for words in (["queue"], ["pools"], ["pools", "set"]):
+        asked, own = run("help", *words), run(*words, "-h")
+        assert (asked.exit_code, asked.stdout) == (0, own.stdout)
+    done = run("help", "queu")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "did you mean 'queue'?" in done.stderr
 
 
 def test_status_loads_neither_other_commands_nor_ray():

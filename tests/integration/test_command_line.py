@@ -83,6 +83,7 @@ CHANGES = {
 }
 #: Commands that print no data, a secret alone, or a file of one form.
 OTHERS = {
+    "help",
     "start",
     "stop",
     "demo",

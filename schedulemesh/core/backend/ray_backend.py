@@ -343,6 +343,8 @@ def _nodes() -> list[NodeView]:
             labels=labels_of(node.get("Labels") or {}, node["Resources"]),
             draining=node["NodeID"] in draining,
             drain_deadline=draining.get(node["NodeID"]),
+            host=node["NodeManagerHostname"],
+            address=node["NodeManagerAddress"],
         )
         for node in ray.nodes()
         if node["Alive"]

@@ -1,0 +1,64 @@
+"""Nodes are named by their host, their address, or the beginning of their id, on every surface."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from schedulemesh.cli.exits import ExitCode
+from schedulemesh.domain.resources import parse_resources
+from schedulemesh.runtime.backend import NodeView
+
+ROOM = parse_resources({"cpu": 8, "memory": 65_536})
+ONE, TWO = "238f" + "0" * 52, "2390" + "1" * 52
+
+
+@pytest.fixture
+def nodes(scheduler):
+    service = scheduler.connection.service
+    service.backend.free = [
+        NodeView(node_id=node_id, total=ROOM, free=ROOM, labels={}, host=host, address=address)
+        for node_id, host, address in ((ONE, "gpu-7", "10.0.0.7"), (TWO, "gpu-8", "10.0.0.8"))
+    ]
+    service.do(service.running.monitor.observe())
+
+
+def cordoned(run):
+    return [
+        row["node_id"] for row in json.loads(run("nodes", "-o", "json").stdout) if row["cordoned"]
+    ]
+
+
+def test_nodes_are_listed_by_host_with_the_shortest_id(nodes, run):
+    table = run("nodes").stdout
+    assert "gpu-7  238f" in table
+    assert ONE not in table
+    assert run("nodes", "238", "-o", "name").stdout == f"{ONE}\n"
+    assert run("nodes", "gpu-8", "10.0.0.7", "-o", "name").stdout == f"{ONE}\n{TWO}\n"
+    unknown = run("nodes", "gpu-9")
+    assert (unknown.exit_code, unknown.stdout) == (ExitCode.NOT_FOUND, "")
+    assert f"there is no node 'gpu-9'; nodes are: {ONE}, {TWO}" in unknown.stderr
+
+
+@pytest.mark.parametrize("name", ["238f", "gpu-7", "10.0.0.7", ONE])
+def test_a_node_is_closed_and_drained_by_any_of_its_names(nodes, scheduler, run, name):
+    assert run("cordon", name).exit_code == 0
+    assert cordoned(run) == [ONE]
+    assert run("uncordon", name).exit_code == 0
+    assert cordoned(run) == []
+    assert run("drain", name).exit_code == 0
+    assert json.loads(run("drains", "-o", "json").stdout)[0]["node_id"] == ONE
+    assert run("undrain", name).exit_code == 0
+    assert scheduler.calls.cordon_node(name)["success"]
+    assert cordoned(run) == [ONE]
+
+
+@pytest.mark.parametrize("name", ["23", "2", "x"])
+def test_a_name_of_several_nodes_or_none_changes_nothing(nodes, scheduler, run, name):
+    done = run("cordon", name)
+    assert done.exit_code == ExitCode.NOT_FOUND
+    assert ONE in done.stderr
+    assert TWO in done.stderr
+    assert scheduler.calls.drain_node(name)["reason"] == "node_not_found"
+    assert cordoned(run) == []
