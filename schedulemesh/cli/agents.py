@@ -10,7 +10,7 @@ from schedulemesh.cli.columns import AGENTS, EXTERNAL, NODES
 from schedulemesh.cli.command import Output, Select, Target, View, command
 from schedulemesh.cli.output import emit, show
 from schedulemesh.cli.rows import Column, Listing, Record
-from schedulemesh.cli.texts import names
+from schedulemesh.cli.texts import names, seconds
 
 app = typer.Typer()
 
@@ -125,8 +125,9 @@ def health(
     target: Target,
     output: Output,
     timeout: Annotated[
-        float, typer.Option(min=0.1, help="Seconds of silence after which an agent is asked.")
-    ] = 120.0,
+        str,
+        typer.Option(metavar="DURATION", help="How long an agent is silent before it is asked."),
+    ] = "2m",
 ) -> int:
     """Check every agent, and rebuild those that are dead or do not answer; fails if one was removed."""
     from schedulemesh.cli.gateway import gateway_to
@@ -134,7 +135,9 @@ def health(
     from schedulemesh.protocol.requests import EnsureAgentHealth
 
     with gateway_to(target) as gateway:
-        found = gateway.ask(EnsureAgentHealth(timeout_s=timeout), Details).facts
+        found = gateway.ask(
+            EnsureAgentHealth(timeout_s=seconds(timeout, "--timeout")), Details
+        ).facts
     facts = {name: found[name] for name in ("checked", "healthy", "rebuilt", "removed")}
     problems = Listing(kind="details", rows=found["details"], columns=_PROBLEMS, name="agent_name")
     emit(Record(facts={"name": gateway.name, **facts}, listings=(problems,)), output)

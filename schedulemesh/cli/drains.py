@@ -10,6 +10,7 @@ from schedulemesh.cli.columns import DRAINS
 from schedulemesh.cli.command import Output, Select, Target, View, command
 from schedulemesh.cli.output import show
 from schedulemesh.cli.rows import Listing
+from schedulemesh.cli.texts import seconds
 
 if TYPE_CHECKING:
     from schedulemesh.cli.gateway import Gateway
@@ -32,16 +33,17 @@ def drain(
     names: Names,
     pool: Pools = False,
     deadline: Annotated[
-        float | None,
+        str | None,
         typer.Option(
-            min=0.0,
-            metavar="SECONDS",
-            help="When all should have ended; tasks that are expected to end by then may finish.",
+            metavar="DURATION",
+            help="When all should have ended, such as 30m from now; tasks that are expected to end by then "
+            "may finish.",
         ),
     ] = None,
 ) -> int:
     """Start nothing new on these nodes, and save and move what runs there."""
-    return _change(target, output, names, "draining", pool=pool, deadline=deadline)
+    deadline_s = None if deadline is None else seconds(deadline, "--deadline")
+    return _change(target, output, names, "draining", pool=pool, deadline=deadline_s)
 
 
 @command(app)

@@ -13,6 +13,7 @@ from schedulemesh.cli.columns import ORPHANS
 from schedulemesh.cli.command import Output, Target, View, Yes, command, note
 from schedulemesh.cli.output import emit, repeat
 from schedulemesh.cli.rows import Listing, Record
+from schedulemesh.cli.texts import seconds
 from schedulemesh.config.http import DEFAULT_HOST, DEFAULT_PORT
 from schedulemesh.config.settings import DEFAULT_NAMESPACE
 from schedulemesh.errors import nearest
@@ -42,7 +43,8 @@ def start(
         str | None, typer.Option(help="Folder of the journal; default: Ray's session folder.")
     ] = None,
     health_interval: Annotated[
-        float | None, typer.Option(min=1.0, help="Seconds between two health checks of the agents.")
+        str | None,
+        typer.Option(metavar="DURATION", help="How often the health of the agents is checked: 5m."),
     ] = None,
     http: Annotated[
         str | None,
@@ -77,7 +79,9 @@ def start(
             target.name,
             namespace=target.namespace,
             state_path=state_path,
-            health_interval_s=health_interval,
+            health_interval_s=(
+                None if health_interval is None else seconds(health_interval, "--health-interval")
+            ),
             http=None if http in (None, "off") else http,
             alerts=alert_settings(alerts),
             auth=None if auth == "off" else auth,

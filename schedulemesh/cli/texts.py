@@ -82,7 +82,7 @@ def seconds(given: str, what: str) -> float:
     """A duration as people write it: ``90s``, ``30m``, ``1h30m``, ``7d``, or a number of seconds. Raises
     InvalidRequestError.
     """
-    from schedulemesh.protocol.times import span_of
+    from schedulemesh.domain.numbers import span_of
 
     return _with_unit(given, what, span_of, "a duration such as 90s, 30m, 1h30m, 12h, 7d or 2w")
 

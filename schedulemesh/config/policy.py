@@ -16,9 +16,10 @@ from schedulemesh.domain.containers import as_elements
 from schedulemesh.domain.kinds import is_a
 from schedulemesh.domain.names import as_text, parse_name
 from schedulemesh.domain.numbers import (
-    MAX_DURATION_S,
     MAX_TIMEOUT_S,
+    as_seconds,
     parse_count,
+    parse_duration,
     parse_flag,
     parse_number,
     parse_positive,
@@ -185,10 +186,13 @@ class PreemptionPolicy(msgspec.Struct, frozen=True, kw_only=True):
         for name in _THRESHOLDS:
             force(self, name, parse_positive(getattr(self, name), name, MAX_THRESHOLD))
         for name in _TIMEOUTS:
-            force(self, name, parse_positive(getattr(self, name), name, MAX_TIMEOUT_S))
+            seconds = as_seconds(getattr(self, name), name)
+            force(self, name, parse_positive(seconds, name, MAX_TIMEOUT_S))
         for name in _DURATIONS:
-            force(self, name, _number(self, name, 0.0, MAX_TIMEOUT_S))
-        force(self, "usage_half_life_s", _number(self, "usage_half_life_s", 0.0, MAX_DURATION_S))
+            seconds = as_seconds(getattr(self, name), name)
+            force(self, name, parse_number(seconds, name, 0.0, MAX_TIMEOUT_S))
+        half_life_s = parse_duration(self.usage_half_life_s, "usage_half_life_s")
+        force(self, "usage_half_life_s", half_life_s)
         force(self, "max_preemptions", parse_count(self.max_preemptions, "max_preemptions", 1))
         force(self, "lost_work_budget", _number(self, "lost_work_budget", 0.0, MAX_LOST_WORK))
         force(self, "idle_gpu_percent", _number(self, "idle_gpu_percent", 0.0, 100.0))

@@ -11,7 +11,7 @@ import msgspec
 from schedulemesh.config.changes import with_changes
 from schedulemesh.domain.containers import as_elements
 from schedulemesh.domain.names import as_text
-from schedulemesh.domain.numbers import parse_flag, parse_number, parse_positive
+from schedulemesh.domain.numbers import as_seconds, parse_flag, parse_number, parse_positive
 from schedulemesh.errors import InvalidRequestError, shown
 
 #: See QueuePolicy.order.
@@ -156,7 +156,9 @@ class QueuePolicy(msgspec.Struct, frozen=True, kw_only=True):
             ("waiting_weight", _MAX_WAITING_WEIGHT),
             ("waiting_weight_s", _MAX_PATIENCE_S),
         ):
-            force(self, name, parse_number(getattr(self, name), name, 0.0, most))
+            given = getattr(self, name)
+            given = as_seconds(given, name) if name.endswith("_s") else given
+            force(self, name, parse_number(given, name, 0.0, most))
 
 
 def changed_queue_policy(policy: QueuePolicy, changes: dict[str, Any]) -> QueuePolicy:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numbers
 import operator
+import re
 
 from schedulemesh.domain.kinds import is_a, without_enum
 from schedulemesh.errors import InvalidRequestError, shown
@@ -16,6 +17,9 @@ MAX_DURATION_S = 1e10
 LATEST_S = 1e11
 #: Seconds of a time limit; the longest that every clock of Python can wait.
 MAX_TIMEOUT_S = 1e9
+_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_PART = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*([smhdw])")
+_SPAN = re.compile(rf"(?:{_PART.pattern}\s*){{1,5}}")
 #: Agents, groups, hosts or rows: no count is higher.
 MAX_COUNT = 1_000_000
 
@@ -77,17 +81,42 @@ def parse_priority(given: object, what: str = "priority") -> float:
     return parse_number(given, what, -MAX_PRIORITY, MAX_PRIORITY)
 
 
+def span_of(text: str) -> float | None:
+    """The seconds of a duration as people write it and tables show it: ``90s``, ``30m``, ``1h30m``, ``7d``,
+    ``2w``; None: it is none.
+    """
+    if _SPAN.fullmatch(text.strip()) is None:
+        return None
+    return sum(float(amount) * _UNITS_S[unit] for amount, unit in _PART.findall(text))
+
+
+def as_seconds(given: object, what: str) -> object:
+    """The seconds of a duration that is written as a text; anything else as it is. Raises
+    InvalidRequestError for another text.
+    """
+    if type(given) is not str:
+        return given
+    seconds = span_of(given)
+    if seconds is None:
+        raise InvalidRequestError(
+            f"{what} is {shown(given)}; allowed are seconds as a number, and a duration such as '90s', "
+            "'30m', '1h30m', '12h', '7d' or '2w'"
+        )
+    return seconds
+
+
 def parse_duration(given: object, what: str = "estimated_duration") -> float:
-    """Seconds that something takes. Raises InvalidRequestError."""
-    return parse_number(given, what, 0.0, MAX_DURATION_S)
+    """Seconds that something takes, as a number or as "30m". Raises InvalidRequestError."""
+    return parse_number(as_seconds(given, what), what, 0.0, MAX_DURATION_S)
 
 
 def parse_timeout(given: object, what: str) -> float:
-    """Seconds of a time limit, above 0. Raises InvalidRequestError."""
-    number = as_number(given)
+    """Seconds of a time limit, above 0, as a number or as "30m". Raises InvalidRequestError."""
+    number = as_number(as_seconds(given, what))
     if number is None or not 0 < number <= MAX_TIMEOUT_S:
         raise InvalidRequestError(
-            f"{what} must be seconds above 0 and up to {_short(MAX_TIMEOUT_S)}, not {shown(given)}"
+            f"{what} must be seconds above 0 and up to {_short(MAX_TIMEOUT_S)}, or a duration such as '30m', "
+            f"not {shown(given)}"
         )
     return float(number)
 

@@ -270,6 +270,22 @@ def parse_resources(given: object, what: str = "resources") -> Resources:
     return Resources(**amounts, custom=custom)
 
 
+def as_megabytes(given: object, what: str) -> object:
+    """The MB of a size that is written as a text; anything else as it is. Raises InvalidRequestError for
+    another text.
+    """
+    text = as_text(given)
+    if text is None:
+        return given
+    size = size_of(text)
+    if size is None:
+        raise InvalidRequestError(
+            f"{what} is {shown(given)}; allowed are MB as a number, and a size such as '512MB', '64GB' or "
+            "'1TB'"
+        )
+    return size
+
+
 def bytes_hint(resources: Resources) -> str:
     """What is said of a memory that is probably given in bytes; empty: it is not."""
     return "" if resources.memory < LIKE_BYTES * UNIT else _hint(resources.memory / UNIT)
@@ -328,9 +344,8 @@ def _is_custom(name: str) -> bool:
 
 def _amount(kind: str, amount: object, what: str) -> int:
     """The units of an amount of one kind. Raises InvalidRequestError."""
-    text = as_text(amount) if kind == "memory" else None
-    if text is not None and (size := size_of(text)) is not None:
-        amount = size
+    if kind == "memory":
+        amount = as_megabytes(amount, f"{what}['memory']")
     number = as_number(amount)
     if kind == "memory" and number is not None and MAX_AMOUNT < number < float("inf"):
         raise InvalidRequestError(

@@ -17,7 +17,7 @@ from schedulemesh.domain.numbers import (
     parse_positive,
     parse_priority,
 )
-from schedulemesh.domain.resources import LIKE_BYTES
+from schedulemesh.domain.resources import LIKE_BYTES, as_megabytes
 from schedulemesh.errors import InvalidRequestError, shown
 
 DEFAULT_PRIORITY = 5.0
@@ -220,7 +220,9 @@ PARSERS: dict[str, Callable[[Any], Any]] = {
     "parent": lambda given: parse_name(given, "the parent's task_id"),
     "on_restore_failure": parse_on_restore_failure,
     "on_oom": parse_on_oom,
-    "oom_max_memory": lambda given: parse_positive(given, "oom_max_memory", LIKE_BYTES),
+    "oom_max_memory": lambda given: parse_positive(
+        as_megabytes(given, "oom_max_memory"), "oom_max_memory", LIKE_BYTES
+    ),
 }
 
 #: Every field with its default; the task's id has none, so that it is always checked.

@@ -11,6 +11,7 @@ from schedulemesh.domain.names import as_text, parse_key, parse_name
 from schedulemesh.domain.numbers import (
     LATEST_S,
     MAX_DURATION_S,
+    as_seconds,
     parse_count,
     parse_number,
     parse_positive,
@@ -166,4 +167,8 @@ def contradiction(spec: TokenSpec) -> str | None:
 
 def parse_lifetime(given: object) -> float | None:
     """The seconds after which a token expires; None: it does not. Raises InvalidRequestError."""
-    return None if given is None else parse_positive(given, "expires_in", MAX_DURATION_S)
+    return (
+        None
+        if given is None
+        else parse_positive(as_seconds(given, "expires_in"), "expires_in", MAX_DURATION_S)
+    )

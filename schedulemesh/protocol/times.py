@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import time
 from datetime import datetime
 
 from schedulemesh.domain.names import as_text
-from schedulemesh.domain.numbers import LATEST_S, parse_number
+from schedulemesh.domain.numbers import LATEST_S, parse_number, span_of
 from schedulemesh.errors import InvalidRequestError, shown
-
-_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
-_PART = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*([smhdw])")
-_SPAN = re.compile(rf"(?:{_PART.pattern}\s*){{1,5}}")
 
 
 def parse_time(given: object, what: str, now: float | None = None) -> float | None:
@@ -36,12 +31,3 @@ def parse_time(given: object, what: str, now: float | None = None) -> float | No
             f"{what} is {shown(given)}; allowed are a duration before now such as 90s, 30m, 12h, 7d or 2w, a "
             "date such as 2026-03-01 or 2026-03-01T12:30, and seconds since 1970"
         ) from error
-
-
-def span_of(text: str) -> float | None:
-    """The seconds of a duration as people write it and tables show it: ``90s``, ``30m``, ``1h30m``, ``7d``,
-    ``2w``; None: it is none.
-    """
-    if _SPAN.fullmatch(text.strip()) is None:
-        return None
-    return sum(float(amount) * _UNITS_S[unit] for amount, unit in _PART.findall(text))

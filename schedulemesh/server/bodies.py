@@ -18,7 +18,7 @@ class Resources(Body, frozen=True, kw_only=True):
     """Amounts of resources; memory in MB."""
 
     cpu: float | UnsetType = UNSET
-    memory: float | UnsetType = UNSET
+    memory: float | str | UnsetType = UNSET
     gpu: float | UnsetType = UNSET
     #: By the name of the custom resource.
     custom: dict[str, float] | UnsetType = UNSET
@@ -92,7 +92,7 @@ class DrainStart(Body, frozen=True, kw_only=True):
     """How a drain is made."""
 
     #: Seconds by which all agents should have ended; null: there is no time limit.
-    deadline: float | None = None
+    deadline: float | str | None = None
 
 
 class Deletion(Body, frozen=True, kw_only=True):
@@ -113,7 +113,7 @@ class HealthCheck(Body, frozen=True, kw_only=True):
     """A check of all agents."""
 
     #: Agents that were silent for so many seconds are asked for a sign of life.
-    timeout: float = 120.0
+    timeout: float | str = 120.0
 
 
 class NewToken(Body, frozen=True, kw_only=True):
@@ -135,7 +135,7 @@ class NewToken(Body, frozen=True, kw_only=True):
     #: Of a submitter: the owner of its tasks.
     owner: str = ""
     #: Seconds after which it expires; null: it does not.
-    expires_in: float | None = None
+    expires_in: float | str | None = None
 
 
 class TokenChange(Body, frozen=True, kw_only=True):
@@ -157,7 +157,7 @@ class Rotation(Body, frozen=True, kw_only=True):
     """How a token's secret is replaced."""
 
     #: Seconds after which it expires; null: it does not.
-    expires_in: float | None = None
+    expires_in: float | str | None = None
 
 
 class _Submitted(Body, frozen=True, kw_only=True):
@@ -167,7 +167,7 @@ class _Submitted(Body, frozen=True, kw_only=True):
     labels: dict[str, str] | None = None
     priority: float | None = None
     #: Seconds from its start to its end.
-    estimated_duration: float | None = None
+    estimated_duration: float | str | None = None
     #: The user that it belongs to; null: the owner of the token.
     owner: str | None = None
     #: Evictions after which it cannot be evicted any more; null: as the policy says.
@@ -175,7 +175,7 @@ class _Submitted(Body, frozen=True, kw_only=True):
     #: Whether it waits in the queue where it does not fit; else it is refused.
     queue: bool = False
     #: Seconds from the notice of an eviction to its end; null: as the policy says.
-    grace_s: float | None = None
+    grace_s: float | str | None = None
     #: One of Ray's placement strategies; null: as the pool says, else PACK.
     strategy: str | None = None
 
@@ -207,14 +207,14 @@ class NewJob(_Submitted, frozen=True, kw_only=True):
     driver_cpus: float | None = None
     driver_gpus: float | None = None
     #: Seconds that each phase of a start may take: "environment", "load" and "constructor".
-    start_limits: dict[str, float] | None = None
+    start_limits: dict[str, float | str] | None = None
     #: How often it is started again after its driver failed or was lost.
     max_retries: int = 0
     #: "retry", "grow" (with twice the memory) or "fail" when its process is killed because its node is short
     #: of memory; null: "retry".
     on_oom: str | None = None
     #: The most memory that "grow" gives it, in MB; null: the quota of its pool.
-    oom_max_memory: float | None = None
+    oom_max_memory: float | str | None = None
     #: "requeue" or "drop" when it is evicted.
     on_preempted: str = "requeue"
     #: "warn" or "end": what happens where it holds more in Ray than it claims; null: as the policy says.
@@ -232,7 +232,7 @@ class NewLease(_Submitted, frozen=True, kw_only=True):
     #: A node label: all groups are on nodes with the same value of it.
     same_label: str | None = None
     #: Seconds after which it ends unless it is renewed.
-    ttl_s: float | None = None
+    ttl_s: float | str | None = None
     #: The Ray job with which it ends.
     holder_job: str | None = None
 

@@ -90,6 +90,22 @@ def test_a_job_runs_with_what_its_body_says(api):
     assert (row["task_id"], row["owner"], row["priority"]) == ("train", "ada", 7.0)
 
 
+def test_durations_and_sizes_may_be_texts(api):
+    claim = {"resources": {"cpu": 1, "memory": "512MB"}}
+    texts = {"grace_s": "2m", "estimated_duration": "1h30m"}
+    assert api.send("POST", "/jobs", {**JOB, **claim, **texts}, 409)["short"]
+    submission = sent(api).submission
+    assert submission.agent.job.grace_s == 120.0
+    assert submission.task.estimated_duration == 5400.0
+    assert submission.agent.resources.public()["memory"] == 512.0
+    for wrong, named in (
+        ({"grace_s": "soon"}, "'30m'"),
+        ({"resources": {"memory": "1QB"}}, "'64GB'"),
+    ):
+        answer = api.send("POST", "/jobs", {**JOB, **claim, **wrong}, 400)
+        assert named in answer["error"]
+
+
 def test_a_job_that_does_not_fit_waits_if_it_is_asked_to(api):
     large = {**JOB, "resources": {"cpu": 2}}
     assert api.send("POST", "/jobs", {**large, "task_id": "first"})["success"]
