@@ -80,7 +80,16 @@ class Line(NamedTuple):
 
 def text_of(answer: ExplainResult, now: float, width: int = WIDTH) -> str:
     """The explanation for a person, in lines of at most so many columns."""
-    return "\n".join(part for line in _lines(answer, now) for part in _wrapped(line, width))
+    lines = [_with_short_nodes(line, answer) for line in _lines(answer, now)]
+    return "\n".join(part for line in lines for part in _wrapped(line, width))
+
+
+def _with_short_nodes(line: Line, answer: ExplainResult) -> Line:
+    """The line with the ids of the nodes of the task as they are shown elsewhere."""
+    what = line.what
+    for node_id in answer["node_ids"]:
+        what = what.replace(node_id, node(node_id))
+    return line._replace(what=what)
 
 
 def _lines(answer: ExplainResult, now: float) -> list[Line]:
@@ -160,14 +169,15 @@ def _considered(found: ConsideredInfo) -> Iterator[Line]:
     if found["victims"]:
         yield from _part("evictions", f"room after that of {', '.join(found['victims'])}")
         return
+    tasks = f"{found['tasks']} running task{'' if found['tasks'] == 1 else 's'}"
     spared = [
         f"{count} spared: {code} ({_MEANINGS[code]})"
         for code, count in found["turned_away"].items()
     ]
     if found["searched"]:
-        heading = f"evictions: none, {found['tasks']} running tasks considered"
+        heading = f"evictions: none, {tasks} considered"
     else:
-        heading = f"evictions: {found['evictable']} of {found['tasks']} running tasks allowed"
+        heading = f"evictions: {found['evictable']} of {tasks} allowed"
     yield from _listed(heading, spared)
     if found["sufficient_priority"] is not None:
         yield from _part("sufficient", f"priority {found['sufficient_priority']:.12g}")

@@ -10,7 +10,7 @@ import typer
 from schedulemesh.cli.command import Output, Select, Since, Target, View, command, note
 from schedulemesh.cli.output import emit, emit_stream, show
 from schedulemesh.cli.rows import Column, Listing, Row, selected
-from schedulemesh.cli.texts import data, duration, labels, local_time, moment, names, number
+from schedulemesh.cli.texts import data, duration, labels, local_time, moment, names, node, number
 
 if TYPE_CHECKING:
     from schedulemesh.cli.following import Part
@@ -247,7 +247,7 @@ def _ran(row: Row) -> str:
 
 
 def _about(row: Row) -> str:
-    return str(row["task_id"] or row["agent_name"] or row["subject"])
+    return str(row["task_id"] or row["agent_name"] or node(row["subject"]))
 
 
 def _details(given: dict[str, Any]) -> str:
@@ -262,6 +262,9 @@ def _wide(heading: str, key: str, show: Any = number) -> Column:
     return Column(heading=heading, key=key, show=show, wide=True)
 
 
+#: Characters of the longest reason that is often given.
+_REASON = 20
+
 _ATTEMPTS = (
     Column(heading="task", key="task_id"),
     Column(heading="#", key="attempt", right=True),
@@ -270,7 +273,7 @@ _ATTEMPTS = (
     Column(heading="submitted", key="submitted_at", show=local_time),
     Column(heading="waited", key="waited_s", show=duration, right=True),
     Column(heading="ran", key="", show=_ran, right=True),
-    Column(heading="state", key="", show=_how),
+    Column(heading="state", key="", show=_how, least=_REASON),
     Column(heading="state", key="state", wide=True),
     Column(heading="reason", key="reason", wide=True),
     Column(heading="agent", key="agent_name", wide=True),
@@ -304,7 +307,7 @@ _EVENTS = (
     Column(heading="time", key="at", show=local_time),
     Column(heading="event", key="kind"),
     Column(heading="about", key="", show=_about),
-    Column(heading="details", key="detail", show=_details),
+    Column(heading="details", key="detail", show=_details, least=_REASON + len("reason=")),
     Column(heading="cursor", key="cursor", wide=True, right=True),
     Column(heading="task", key="task_id", wide=True),
     Column(heading="pool", key="pool_name", wide=True),

@@ -6,14 +6,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from schedulemesh.cli.command import Select, Target, View, command
+from schedulemesh.cli.command import Format, Select, Target, View, command
 from schedulemesh.cli.output import show, write_utf8
-from schedulemesh.cli.rows import Column, Listing
+from schedulemesh.cli.rows import Column, Listing, Record
+from schedulemesh.cli.texts import amounts, duration
 
 if TYPE_CHECKING:
     from schedulemesh.cli.gateway import Gateway
 
 app = typer.Typer()
+
+#: How the names of all metrics begin.
+_PREFIX = "schedulemesh_"
+_KINDS = ("cpu", "memory", "gpu")
 
 Prometheus = Annotated[
     bool,
@@ -38,7 +43,7 @@ def metrics(
     agents: Agents = False,
     by: By = None,
 ) -> None:
-    """Show the metrics: counts, amounts and mean latencies by pool, agent and node.
+    """Show how the scheduler fares in a dozen figures; with -o wide, a filter or as data, all metrics.
 
     With --by the numbers that agents have reported in the last minutes, aggregated.
     """
@@ -46,8 +51,89 @@ def metrics(
         show(target, view, lambda gateway: _reported(gateway, by), select)
     elif prometheus:
         _print_text(target, agents=agents)
+    elif view.output is Format.TABLE and not (agents or select.everything):
+        show(target, view, lambda gateway: summary(_text(gateway, agents=False)))
     else:
         show(target, view, lambda gateway: metric_listing(_text(gateway, agents=agents)), select)
+
+
+def summary(text: str) -> Record:
+    """The figures by which one sees how the scheduler fares, for the whole cluster."""
+    totals = Totals(text)
+    tasks = ", ".join(
+        f"{totals.of('tasks', state=state):g} {state}"
+        for state in ("running", "starting", "preempting", "queued")
+    )
+    nodes = totals.by("nodes", "state")
+    used, quota = (totals.by(f"pool_quota{part}", "resource") for part in ("_used", ""))
+    lost, saved = (totals.of(f"{what}_work_gpu_seconds_total") for what in ("lost", "saved"))
+    lines = [
+        ("tasks", tasks),
+        ("longest wait", duration(totals.most("queue_oldest_wait_seconds"))),
+        ("mean wait", duration(totals.mean("queue_wait_seconds"))),
+        ("submissions", _by_count(totals.by("submissions_total", "outcome"))),
+        ("ended", _by_count(totals.by("tasks_ended_total", "state"))),
+        ("preemptions", f"{totals.of('preemption_count'):g}"),
+        ("GPU time", f"{duration(lost)} of work lost, {duration(saved)} saved"),
+        ("quota used", f"{_of_quota(used)} of {_of_quota(quota)}"),
+        ("nodes", _by_count(nodes)),
+        ("decision", _in_ms(totals.mean("decision_seconds"))),
+        ("journal write", _in_ms(totals.mean("journal_write_seconds"))),
+        ("errors", f"{totals.of('journal_errors_total') + totals.of('loop_failures_total'):g}"),
+        ("alerts", f"{totals.of('alerts', state='firing'):g} firing"),
+    ]
+    return Record(facts=dict(lines), lines=lines)
+
+
+class Totals:
+    """Sums over all pools, of the metrics of an exposition without the beginning of their names."""
+
+    def __init__(self, text: str) -> None:
+        from schedulemesh.metrics.reading import samples_in, times_in
+
+        self._samples = list(samples_in(text))
+        self._times = times_in(text)
+
+    def of(self, name: str, **labels: str) -> float:
+        """The sum of the values that have these labels."""
+        return sum(value for _, value in self._chosen(name, labels))
+
+    def by(self, name: str, label: str) -> dict[str, float]:
+        """The sums by the values of a label."""
+        found: dict[str, float] = {}
+        for labels, value in self._chosen(name, {}):
+            found[labels[label]] = found.get(labels[label], 0.0) + value
+        return found
+
+    def most(self, name: str) -> float:
+        """The largest value; 0: there is none."""
+        return max((value for _, value in self._chosen(name, {})), default=0.0)
+
+    def mean(self, name: str) -> float | None:
+        """The mean of what was observed; None: nothing was."""
+        total, count = self._times.get(_PREFIX + name, (0.0, 0.0))
+        return total / count if count else None
+
+    def _chosen(self, name: str, wanted: dict[str, str]) -> list[tuple[dict[str, str], float]]:
+        return [
+            (labels, value)
+            for found, labels, value in self._samples
+            if found == _PREFIX + name and wanted.items() <= labels.items()
+        ]
+
+
+def _by_count(counts: dict[str, float]) -> str:
+    return ", ".join(f"{count:g} {what}" for what, count in counts.items() if count) or "none"
+
+
+def _of_quota(by_resource: dict[str, float]) -> str:
+    custom = {name: amount for name, amount in by_resource.items() if name not in _KINDS}
+    known = {name: by_resource[name] for name in _KINDS if name in by_resource}
+    return amounts({**known, "custom": custom})
+
+
+def _in_ms(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds * 1000:.2g} ms"
 
 
 def metric_listing(text: str) -> Listing:

@@ -212,7 +212,9 @@ def cohort_parts(state: MeshState, pool_name: str, short: Resources) -> list[str
     if pool_name in state.policy.protected_pools:
         return ["a protected pool does not borrow from its cohort"]
     idle = idle_in_cohort(ledger, pool_name)
-    said = [f"cohort {account.spec.cohort!r} has {idle} idle for it to borrow"]
+    said = [
+        f"cohort {account.spec.cohort!r} has {idle} idle for it to borrow, and it needs {short}"
+    ]
     limit = account.spec.borrowing_limit
     if limit is not None and limit.room(short, account.borrowed) != short:
         said.append(f"its borrowing_limit is {limit.public()}, of which {account.borrowed} is used")

@@ -25,5 +25,18 @@ def samples_in(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
                 yield name, dict(sample.labels), mean
 
 
+def times_in(text: str) -> dict[str, tuple[float, float]]:
+    """Of each histogram the sum and the number of all that was observed, whatever its labels."""
+    found = {}
+    for family in text_string_to_metric_families(text):
+        parts = {
+            end: sum(s.value for s in family.samples if s.name == f"{family.name}_{end}")
+            for end in ("sum", "count")
+        }
+        if parts["count"]:
+            found[str(family.name)] = (parts["sum"], parts["count"])
+    return found
+
+
 def _key(labels: dict[str, str]) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(labels.items()))

@@ -61,9 +61,23 @@ def test_rows_are_chosen(busy, run):
 def test_every_format(busy, run, form):
     done = run("metrics", "-o", form)
     assert (done.exit_code, done.stderr) == (0, "")
-    assert "schedulemesh_pool_quota" in done.stdout.replace("\n", "")
-    if form == "table":
-        assert max(map(len, done.stdout.splitlines())) <= 80
+    shown = "quota used" if form == "table" else "schedulemesh_pool_quota"
+    assert shown in done.stdout.replace("\n", "")
+
+
+def test_a_dozen_figures_say_how_the_scheduler_fares(busy, run):
+    busy.submit("乙", queue=True)
+    busy.submit("丙", queue=True)
+    lines = dict(line.split("  ", 1) for line in run("metrics").stdout.splitlines())
+    figures = {heading: figure.strip() for heading, figure in lines.items()}
+    assert 10 <= len(figures) <= 14
+    assert figures["tasks"] == "2 running, 0 starting, 0 preempting, 1 queued"
+    assert figures["submissions"] == "2 admitted, 1 queued"
+    assert figures["quota used"] == "cpu 2 of cpu 2"
+    assert figures["decision"].endswith(" ms")
+    assert figures["alerts"] == "0 firing"
+    rows = run("metrics", "-f", "name=schedulemesh_agents").stdout
+    assert "schedulemesh_agents" in rows, "a filter chooses among all metrics"
 
 
 def report(scheduler, task_id, **values):

@@ -331,7 +331,9 @@ def test_a_cohort_without_idle_quota_is_named():
     given.queue("t", cpu=2)
     found = given.explain("t")
     assert codes(found) == [Reason.INSUFFICIENT_QUOTA, Reason.COHORT_EXHAUSTED]
-    assert found.others[0].error == "cohort 'c' has nothing idle for it to borrow"
+    assert (
+        found.others[0].error == "cohort 'c' has nothing idle for it to borrow, and it needs cpu 2"
+    )
 
 
 def test_a_borrowing_limit_is_named():

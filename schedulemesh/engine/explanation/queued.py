@@ -242,9 +242,9 @@ def _order(tx: Transaction, task: QueuedTask, request: Request, plan: Plan | Non
         found.append(Finding(reason=Reason.BEHIND_QUEUE_HEAD, error=error, hint=to_the_front))
     elif plan is not None and waits:
         error = (
-            f"{_evicting(plan)} would make room for it; {before} of pool {task.pool_name!r} come before it, "
-            "and nobody is evicted for it while evictions would help one of these, or while it would delay "
-            "the start of one"
+            f"{_evicting(plan)} would make room for it; {before} of pool {task.pool_name!r} "
+            f"{'comes' if before == '1 task' else 'come'} before it, and nobody is evicted for it while "
+            "evictions would help one of these, or while it would delay the start of one"
         )
         found.append(Finding(reason=Reason.BEHIND_QUEUE_HEAD, error=error, hint=to_the_front))
     if request.fits_now and Passing(tx).permitted(request, entry) is None:
@@ -265,7 +265,7 @@ def _count_before(state: MeshState, pool_name: str, entry: Entry) -> str:
         for queue_class in queue.pools[pool_name].classes.values()
         if not is_ruled_out(state, queue.by_id[queue_class.first[-1]])
     )
-    return f"{count} task{'s' if count > 1 else ''}"
+    return f"{count} task{'' if count == 1 else 's'}"
 
 
 def _turns(tx: Transaction, plan: Plan) -> int:
