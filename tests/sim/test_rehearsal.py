@@ -37,7 +37,7 @@ POLICIES = {
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory):
     path = tmp_path_factory.mktemp("state") / "mesh.sqlite"
-    run_and_write(path, seed=3, count=120, timing=SLOW, policy=policy_of())
+    run_and_write(path, seed=3, count=72, timing=SLOW, policy=policy_of())
     return open_history(str(path))
 
 
@@ -119,7 +119,7 @@ def test_more_nodes_and_more_quota_shorten_the_wait(recording):
     found = rehearse(recording, Changes(nodes=4, pools={"a": 32, "b": 32}))
     before, after = found.recorded[""], found.rehearsed[""]
     assert after.waited_s.mean < before.waited_s.mean / 4
-    assert after.tasks == before.tasks == 120
+    assert after.tasks == before.tasks == 72
     assert found.waits[0].rehearsed_s < found.waits[0].recorded_s
     assert found.check.differences == ()
 
@@ -183,10 +183,10 @@ def test_what_is_declared_stays_and_what_is_not_changes_when_the_history_defines
 
 
 def test_a_change_counts_from_the_beginning_of_the_period(recording):
-    middle = recording.submissions[60].attempts[0].submitted_at
+    middle = recording.submissions[36].attempts[0].submitted_at
     found = rehearse(recording, Changes(nodes=4), since=middle)
     assert found.since == middle
-    assert found.recorded[""].tasks == found.rehearsed[""].tasks == 60
+    assert found.recorded[""].tasks == found.rehearsed[""].tasks == 36
 
 
 def test_nodes_that_are_taken_away_lengthen_the_wait(recording):
@@ -217,7 +217,7 @@ def test_definitions_that_the_history_does_not_keep_are_those_of_its_end(recordi
     part = msgspec.structs.replace(recording, definitions=[], missing=len(recording.definitions))
     found = rehearse(part)
     assert found.check.differences == ()
-    assert found.check.same == found.check.decisions > 100
+    assert found.check.same == found.check.decisions > 72
     assert found.check.left_out == {
         "events before the period that are not kept any more": len(recording.definitions)
     }
