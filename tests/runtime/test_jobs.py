@@ -39,8 +39,9 @@ def service(tmp_path, monkeypatch):
 
 @pytest.fixture
 def calls(service):
-    """The public calls, with a pool."""
+    """The public calls, with a pool. No runner of the fake backend answers when it is told to cancel."""
     found = client(service)
+    assert found.update_preemption_policy(cancel_timeout=0.05)["success"]
     assert found.ensure_pool("p", resources={"cpu": 4})["success"]
     return found
 
