@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from schedulemesh.cli.rows import Column, Row
 from schedulemesh.cli.texts import amounts, duration, labels, local_time, names, node, number, text
+from schedulemesh.domain.reasons import Reason
 
 
 def wide(heading: str, key: str, show: Callable[[Any], str] = text) -> Column:
@@ -75,7 +77,7 @@ AGENTS = (
     Column(heading="agent", key="name"),
     Column(heading="pool", key="pool"),
     Column(heading="holds", key="resources", show=amounts),
-    Column(heading="state", key="state"),
+    Column(heading="state", key="state", allowed=("waiting", "starting", "running", "ending")),
     Column(heading="tasks", key="tasks", show=names),
     Column(heading="process", key="pid", show=lambda pid: str(pid or ""), right=True),
     wide("node", "node_id", node),
@@ -129,7 +131,7 @@ QUEUE = (
     Column(heading="prio", key="priority", show=priority, right=True),
     Column(heading="asks", key="resources", show=amounts),
     Column(heading="waits", key="waiting_time", show=duration, right=True),
-    REASON,
+    replace(REASON, allowed=tuple(reason.value for reason in Reason)),
     wide("held", "held"),
     wide("runs for", "", _expected),
     wide("reserved start", "reserved_start", local_time),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -183,11 +184,16 @@ def _export(
 
 def attempt_listing(facts: dict[str, Any]) -> Listing:
     """The answer to QueryHistory."""
+    from schedulemesh.protocol.history_requests import STATES
+
     notes = ("there are older ones; --limit shows more",) if facts["more"] else ()
     return Listing(
         kind="attempts",
         rows=facts["attempts"],
-        columns=_ATTEMPTS,
+        columns=tuple(
+            replace(column, allowed=STATES) if column.key == "state" else column
+            for column in _ATTEMPTS
+        ),
         name="task_id",
         notes=(*notes, *_delay(facts)),
     )

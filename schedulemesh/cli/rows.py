@@ -119,7 +119,9 @@ def _parts(given: str, option: str) -> tuple[str, str, bool]:
 def _key_of(listing: Listing, given: str) -> str:
     """The field of the rows that a filter names, by its key or by the heading of its column."""
     headings = {column.heading: column.key for column in listing.columns if column.key}
-    known = {*headings.values(), *(key for row in listing.rows for key in row)}
+    # A column of several fields is filtered by the field of its name.
+    known = {*headings.values(), *(c.heading for c in listing.columns if c.allowed and not c.key)}
+    known.update(key for row in listing.rows for key in row)
     if given in known or given.partition(".")[0] in known:
         return given
     if given in headings:

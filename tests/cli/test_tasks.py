@@ -102,13 +102,20 @@ def test_the_live_view_is_repeated(busy, run):
     assert len(json.loads(limited.stdout)["running"]) == 1
 
 
-@pytest.mark.parametrize("command", ["tasks", "jobs"])
+@pytest.mark.parametrize("command", ["tasks", "jobs", "agents", "history"])
 def test_a_filter_for_a_state_that_there_is_not_is_refused(scheduler, run, command):
     for given in ("state=runing", "state!=runing"):
         done = run(command, "-f", given)
         assert done.exit_code == 2, done.output
         assert "did you mean 'running'?" in done.stderr
     assert run(command, "-f", "state=Running").exit_code == 0
+
+
+def test_a_filter_of_the_queue_for_a_reason_that_there_is_not_is_refused(scheduler, run):
+    done = run("queue", "-f", "reason=insuficient_quota")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "did you mean 'insufficient_quota'?" in done.stderr
+    assert run("queue", "-f", "reason=insufficient_quota").exit_code == 0
 
 
 @pytest.mark.parametrize("command", ["history", "events"])
