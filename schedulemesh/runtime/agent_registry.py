@@ -325,8 +325,9 @@ class Agents:
             try:
                 record.handle = self._backend.start_agent(start.request(address))
             except BackendError:
-                if _own_address(start.order.agent.options)[1]:
-                    # Who has a name that the user has chosen is another actor, which must not be ended.
+                # Who has a name that the user has chosen is another actor, which must not be ended.
+                is_users = bool(_own_address(start.order.agent.options)[1])
+                if is_users or await self._find(address) is None:
                     record.place = None
                 raise
         else:

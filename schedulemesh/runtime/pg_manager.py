@@ -107,6 +107,8 @@ class Groups:
                 return await self._create(order)
         finally:
             self._ordered.discard(order.group_id)
+            if order.group_id not in self._slots:
+                self._locks.pop(order.group_id, None)
 
     async def _create(self, order: CreateGroup) -> GroupCreated | GroupCreateFailed | None:
         try:
@@ -228,8 +230,9 @@ class Groups:
         the request of a former supervisor.
         """
         for group_id, view in (await self.living()).items():
-            # Of those that are being created or removed there is a lock.
-            known = (table.by_id, self._slots, self._locks, self.orphans)
+            # Of those that are being created or removed the lock is taken.
+            locked = {one for one, lock in self._locks.items() if lock.locked()}
+            known = (table.by_id, self._slots, locked, self.orphans)
             if not any(group_id in groups for groups in known):
                 await self._remove_unknown(group_id, view)
 

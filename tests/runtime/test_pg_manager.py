@@ -214,6 +214,17 @@ def test_a_group_that_a_former_supervisor_requested_and_ray_made_late_is_removed
     assert left == {"of_the_state", "orphan", "other", "made", "being_made"}
 
 
+def test_a_late_group_is_removed_also_where_this_supervisor_could_not_make_one_of_its_name(
+    backend, groups
+):
+    backend.full = {"b"}
+    assert isinstance(run(groups.create(order(wait_s=0.01))), GroupCreateFailed)
+    backend.by_id["f" * 36] = view()
+    run(groups.remove_late(book()))
+    assert backend.by_id == {}
+    assert groups._locks == {}
+
+
 def test_lost_and_moved_groups_are_detected():
     on_book = book(
         well=GroupPhase.READY,
