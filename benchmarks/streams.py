@@ -17,15 +17,15 @@ from typing import Any
 
 from benchmarks.mesh import amounts, finished, gone, opening, reported, submitted
 from benchmarks.rows import Row, at_most, note
+from schedulemesh.api.history import QueryEvents
+from schedulemesh.api.tokens import CreateToken, GetTokenHashes
 from schedulemesh.config.settings import HistorySettings
 from schedulemesh.domain.tokens import TokenSpec
 from schedulemesh.engine.messages.outcomes import Done
 from schedulemesh.engine.messages.stimuli import AnyStimulus
 from schedulemesh.engine.transaction import Step
 from schedulemesh.protocol.answers import AnyAnswer, Details, Response, encode_answer
-from schedulemesh.protocol.history_requests import QueryEvents
 from schedulemesh.protocol.requests import decode_request
-from schedulemesh.protocol.token_requests import CreateToken, GetTokenHashes
 from schedulemesh.runtime.history_recorder import history_of
 from schedulemesh.runtime.history_service import HistoryService
 from schedulemesh.runtime.periodic import Loops

@@ -36,8 +36,8 @@ def list_agents(
     pool: Annotated[str | None, typer.Option(help="Only those of this pool.")] = None,
 ) -> None:
     """List the agents: what they hold, and the tasks that they run."""
+    from schedulemesh.api.agents import ListAgents
     from schedulemesh.protocol.answers import Listed
-    from schedulemesh.protocol.requests import ListAgents
 
     def listing(rows: list[dict[str, object]]) -> Listing:
         return Listing(kind="agents", rows=rows, columns=AGENTS)
@@ -56,8 +56,8 @@ def list_nodes(
     ] = None,
 ) -> None:
     """List the nodes: what is free, what other Ray work uses, and which are closed."""
+    from schedulemesh.api.nodes import ListNodes
     from schedulemesh.protocol.answers import Listed
-    from schedulemesh.protocol.requests import ListNodes
 
     def listing(rows: list[dict[str, Any]]) -> Listing:
         chosen = _named_nodes(rows, nodes) if nodes else rows
@@ -87,8 +87,8 @@ def _named_nodes(rows: list[dict[str, Any]], nodes: list[str]) -> list[dict[str,
 @command(app)
 def external(target: Target, view: View, select: Select) -> None:
     """List the Ray jobs that hold or wait for something outside of the scheduler."""
+    from schedulemesh.api.nodes import ListExternalUsage
     from schedulemesh.protocol.answers import Listed
-    from schedulemesh.protocol.requests import ListExternalUsage
 
     def listing(rows: list[dict[str, object]]) -> Listing:
         return Listing(kind="external", rows=rows, columns=EXTERNAL, name="job_id")
@@ -109,9 +109,9 @@ def uncordon(target: Target, output: Output, nodes: Nodes) -> int:
 
 
 def _cordon(target: Target, output: Output, nodes: list[str], *, cordoned: bool) -> int:
+    from schedulemesh.api.nodes import CordonNode
     from schedulemesh.cli.changes import change_each
     from schedulemesh.protocol.answers import Response
-    from schedulemesh.protocol.requests import CordonNode
 
     def request(node_id: str) -> CordonNode:
         return CordonNode(node_id=node_id, cordoned=cordoned)
@@ -130,9 +130,9 @@ def health(
     ] = "2m",
 ) -> int:
     """Check every agent, and rebuild those that are dead or do not answer; fails if one was removed."""
+    from schedulemesh.api.agents import EnsureAgentHealth
     from schedulemesh.cli.gateway import gateway_to
     from schedulemesh.protocol.answers import Details
-    from schedulemesh.protocol.requests import EnsureAgentHealth
 
     with gateway_to(target) as gateway:
         found = gateway.ask(

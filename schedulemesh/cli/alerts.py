@@ -22,7 +22,7 @@ app = typer.Typer()
 @command(app)
 def alerts(target: Target, view: View, select: Select) -> None:
     """Show the alerts that fire or are pending, and the last that were resolved."""
-    from schedulemesh.protocol.alert_requests import GetAlerts
+    from schedulemesh.api.metrics import GetAlerts
     from schedulemesh.protocol.answers import Listed
 
     def listing(gateway: Gateway) -> Listing:

@@ -15,8 +15,8 @@ from schedulemesh.cli.texts import data, local_time, moment
 from schedulemesh.errors import InvalidRequestError
 
 if TYPE_CHECKING:
+    from schedulemesh.api.audit import QueryAudit
     from schedulemesh.cli.gateway import Gateway
-    from schedulemesh.protocol.audit_requests import QueryAudit
 
 app = typer.Typer()
 
@@ -85,7 +85,7 @@ def audit(
     ] = None,
 ) -> None:
     """Show who changed what, when, and from where; changes that were refused too."""
-    from schedulemesh.protocol.audit_requests import QueryAudit
+    from schedulemesh.api.audit import QueryAudit
 
     begin = None if since is None else moment(since)
     request = QueryAudit(token=who, call=call, outcome=outcome, since=begin)
@@ -102,8 +102,8 @@ def audit(
 
 def _changes(gateway: Gateway, request: QueryAudit, limit: int) -> list[dict[str, Any]]:
     """The newest changes, the newest first."""
+    from schedulemesh.api.audit import read_changes
     from schedulemesh.protocol.answers import Listed
-    from schedulemesh.protocol.audit_requests import read_changes
 
     rows = read_changes(request, limit, lambda page: gateway.ask(page, Listed).rows)
     # A gateway raises what is refused.
@@ -114,8 +114,8 @@ def _append(target: Target, request: QueryAudit, path: Path) -> None:
     """Append what a file does not have yet. A change that was open when it was written stays so there."""
     import msgspec
 
+    from schedulemesh.api.audit import MAX_LISTED
     from schedulemesh.cli.gateway import gateway_to
-    from schedulemesh.protocol.audit_requests import MAX_LISTED
 
     try:
         with open(path, "a+b", opener=_private) as file:

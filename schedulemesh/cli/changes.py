@@ -7,20 +7,20 @@ import socket
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from schedulemesh.api.call import Call
 from schedulemesh.cli.columns import CHANGES
 from schedulemesh.cli.command import Output, Target, note
 from schedulemesh.cli.output import emit
 from schedulemesh.cli.rows import Listing
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.protocol.answers import AnswerT, PoolResponse, Response
-from schedulemesh.protocol.requests import AnyRequest
 
 
 def change_each(
     target: Target,
     output: Output,
     names: Iterable[str],
-    request: Callable[[str], AnyRequest],
+    request: Callable[[str], Call],
     expected: type[AnswerT],
     done: Callable[[AnswerT], str],
 ) -> int:

@@ -20,8 +20,8 @@ app = typer.Typer()
 @command(app)
 def cohorts(target: Target, view: View, select: Select) -> None:
     """List the cohorts: which pools share their quota, and how much of it is idle."""
+    from schedulemesh.api.pools import ListCohorts
     from schedulemesh.protocol.answers import Listed
-    from schedulemesh.protocol.requests import ListCohorts
 
     def listing(gateway: Gateway) -> Listing:
         rows = gateway.ask(ListCohorts(), Listed).rows

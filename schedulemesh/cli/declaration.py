@@ -24,6 +24,8 @@ from typing import Any
 import msgspec
 import yaml
 
+from schedulemesh.api.policies import GetPolicy, GetQueuePolicy
+from schedulemesh.api.pools import EnsureCohort, EnsurePool, ListCohorts, ListPools
 from schedulemesh.cli import declared_tokens
 from schedulemesh.cli.gateway import Gateway
 from schedulemesh.config.groups import parse_groups, public_groups
@@ -42,14 +44,6 @@ from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import Resources
 from schedulemesh.errors import InvalidRequestError, nearest, shown
 from schedulemesh.protocol.answers import Details, Listed
-from schedulemesh.protocol.queue_requests import GetQueuePolicy
-from schedulemesh.protocol.requests import (
-    EnsureCohort,
-    EnsurePool,
-    GetPolicy,
-    ListCohorts,
-    ListPools,
-)
 
 #: The fields of a pool beside its name.
 POOL_FIELDS = (

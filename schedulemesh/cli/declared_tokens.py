@@ -14,6 +14,13 @@ from datetime import date, datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from schedulemesh.api.tokens import (
+    ChangeToken,
+    CreateToken,
+    GetTokenHashes,
+    ListTokens,
+    RevokeToken,
+)
 from schedulemesh.cli.changes import changed_result, client_name
 from schedulemesh.cli.command import note
 from schedulemesh.cli.exits import RefusedError
@@ -29,13 +36,6 @@ from schedulemesh.engine.lifecycle.tokens import LIMITS
 from schedulemesh.errors import InvalidRequestError, NotAllowedError, shown
 from schedulemesh.protocol.answers import Details, Listed, Response
 from schedulemesh.protocol.credentials import ENVIRONMENT_VARIABLE, hash_of, new_secret
-from schedulemesh.protocol.token_requests import (
-    ChangeToken,
-    CreateToken,
-    GetTokenHashes,
-    ListTokens,
-    RevokeToken,
-)
 
 #: The fields of a token beside its name.
 FIELDS = ("role", *LIMITS, "expires_at")

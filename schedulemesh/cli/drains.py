@@ -55,8 +55,8 @@ def undrain(target: Target, output: Output, names: Names, pool: Pools = False) -
 @command(app)
 def drains(target: Target, view: View, select: Select) -> None:
     """Show the drains in progress, and what is left of each."""
+    from schedulemesh.api.nodes import GetDrainStatus
     from schedulemesh.protocol.answers import Listed
-    from schedulemesh.protocol.drain_requests import GetDrainStatus
 
     def listing(gateway: Gateway) -> Listing:
         rows = gateway.ask(GetDrainStatus(), Listed).rows
@@ -77,9 +77,9 @@ def _change(
     deadline: float | None = None,
 ) -> int:
     """Start or end the drain of each."""
+    from schedulemesh.api.nodes import Drain
     from schedulemesh.cli.changes import change_each, client_name
     from schedulemesh.protocol.answers import Response
-    from schedulemesh.protocol.drain_requests import Drain
 
     def request(name: str) -> Drain:
         return Drain(

@@ -52,10 +52,10 @@ def explain(
     as_json: Annotated[bool, typer.Option("--json", help="The same as -o json.")] = False,
 ) -> None:
     """Say why a task waits, where it runs, by whom it was evicted or how it ended."""
+    from schedulemesh.api.tasks import ExplainTask
     from schedulemesh.cli.gateway import gateway_to
     from schedulemesh.protocol.answers import Explained
     from schedulemesh.protocol.public import explained
-    from schedulemesh.protocol.requests import ExplainTask
 
     view = replace(view, output=Format.JSON) if as_json else view
     with gateway_to(target) as gateway:

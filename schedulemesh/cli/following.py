@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from schedulemesh.api.history import QueryEvents
 from schedulemesh.cli.exits import RefusedError
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.errors import SchedulerUnavailableError
-from schedulemesh.protocol.history_requests import QueryEvents
 
 #: Seconds that one request over Ray waits for an event.
 _WAIT_S = 20.0

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from schedulemesh.api.call import Call
+from schedulemesh.api.history import QueryEvents
 from schedulemesh.cli.command import Target
 from schedulemesh.cli.following import Part
 from schedulemesh.protocol.answers import AnswerT
-from schedulemesh.protocol.history_requests import QueryEvents
-from schedulemesh.protocol.requests import AnyRequest
 
 
 class Gateway(Protocol):
@@ -24,7 +24,7 @@ class Gateway(Protocol):
     def namespace(self) -> str:
         """Its Ray namespace."""
 
-    def ask(self, request: AnyRequest, expected: type[AnswerT]) -> AnswerT:
+    def ask(self, request: Call, expected: type[AnswerT]) -> AnswerT:
         """Send a request and wait for its answer.
 
         Raises RefusedError where the scheduler refuses it, InvalidRequestError where it is malformed, and

@@ -53,8 +53,8 @@ def history(
     if export is not None:
         _export(target, export, export_format, begin, end)
         return
+    from schedulemesh.api.history import QueryHistory
     from schedulemesh.protocol.answers import Details
-    from schedulemesh.protocol.history_requests import QueryHistory
 
     request = QueryHistory(
         task_id=task,
@@ -89,8 +89,8 @@ def usage(
     until: Until = None,
 ) -> None:
     """Sum up GPU-hours, CPU-hours, waiting and lost work, in whole hours."""
+    from schedulemesh.api.history import QueryUsage
     from schedulemesh.protocol.answers import Details
-    from schedulemesh.protocol.history_requests import QueryUsage
 
     request = QueryUsage(by=by, since=_moment(since) or 0.0, until=_moment(until), label=label)
 
@@ -126,10 +126,10 @@ def events(
     """
     import msgspec
 
+    from schedulemesh.api.history import QueryEvents
     from schedulemesh.cli.following import gap_note
     from schedulemesh.cli.gateway import gateway_to
     from schedulemesh.protocol.answers import Details
-    from schedulemesh.protocol.history_requests import QueryEvents
 
     query = QueryEvents(
         after=after if follow else after or 0,
@@ -165,9 +165,9 @@ def _export(
     target: Target, path: str, kind: str | None, since: float | None, until: float | None
 ) -> None:
     """Write all attempts to a file."""
+    from schedulemesh.api.history import QueryHistory
     from schedulemesh.cli.gateway import gateway_to
     from schedulemesh.protocol.answers import Details
-    from schedulemesh.protocol.history_requests import QueryHistory
     from schedulemesh.store.history.export import AttemptPage, export
 
     with gateway_to(target) as gateway:
@@ -201,8 +201,8 @@ def attempt_listing(facts: dict[str, Any]) -> Listing:
 
 def check_pool(gateway: Any, name: str) -> None:
     """Raise RefusedError where there is no pool of this name now; one that is gone may be in the history."""
+    from schedulemesh.api.queue import ListQueue
     from schedulemesh.protocol.answers import QueueListed
-    from schedulemesh.protocol.queue_requests import ListQueue
 
     gateway.ask(ListQueue(pool_name=name, limit=0), QueueListed)
 

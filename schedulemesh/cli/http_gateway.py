@@ -11,6 +11,8 @@ from contextlib import closing, contextmanager, suppress
 from typing import NamedTuple
 from urllib.parse import urlencode, urlsplit
 
+from schedulemesh.api.call import Call
+from schedulemesh.api.history import QueryEvents
 from schedulemesh.cli.command import Target, note
 from schedulemesh.cli.exits import accepted
 from schedulemesh.cli.following import Part, by_stream
@@ -31,8 +33,7 @@ from schedulemesh.protocol.credentials import (
     same,
     server_proof,
 )
-from schedulemesh.protocol.history_requests import QueryEvents
-from schedulemesh.protocol.requests import AnyRequest, encode_request
+from schedulemesh.protocol.requests import encode_request
 
 #: Seconds in which the server has to accept a connection, and to answer: an eviction saves states first.
 _CONNECT_S, _ANSWER_S = 3.0, 900.0
@@ -83,7 +84,7 @@ class HttpGateway:
         """See Gateway."""
         return self._served.namespace
 
-    def ask(self, request: AnyRequest, expected: type[AnswerT]) -> AnswerT:
+    def ask(self, request: Call, expected: type[AnswerT]) -> AnswerT:
         """Send a request and wait for its answer; see Gateway."""
         try:
             response, body = self._sent(encode_request(request))

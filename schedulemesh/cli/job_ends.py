@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from schedulemesh.api.tasks import LONGEST_WAIT_S, GetResult, WaitTasks, WaitUntil
 from schedulemesh.cli.columns import waits_because
 from schedulemesh.cli.command import note
 from schedulemesh.cli.exits import RefusedError
@@ -17,7 +18,6 @@ from schedulemesh.domain.reasons import Reason
 from schedulemesh.errors import JobFailedError
 from schedulemesh.protocol.answers import Listed, TaskResult
 from schedulemesh.protocol.patience import until_answered
-from schedulemesh.protocol.task_requests import LONGEST_WAIT_S, GetResult, WaitTasks, WaitUntil
 
 #: What a shell adds to the number of a signal that has ended a process.
 _SIGNALLED = 128

@@ -20,10 +20,10 @@ from schedulemesh.cli.rows import Listing
 from schedulemesh.cli.texts import duration, local_time, megabytes, seconds
 
 if TYPE_CHECKING:
+    from schedulemesh.api.jobs import ReadJobLog
+    from schedulemesh.api.tasks import SubmitTask
     from schedulemesh.cli.gateway import Gateway
     from schedulemesh.protocol.answers import JobLog
-    from schedulemesh.protocol.job_logs import ReadJobLog
-    from schedulemesh.protocol.requests import SubmitTask
 
 app = typer.Typer()
 
@@ -150,12 +150,12 @@ def adopt(
     ] = None,
 ) -> None:
     """Make a Ray job that somebody else has started a task, which is accounted and can be evicted."""
+    from schedulemesh.api.jobs import ListJobs
+    from schedulemesh.api.nodes import ListExternalUsage
     from schedulemesh.cli.gateway import gateway_to
     from schedulemesh.core.client.job_adoption import adoption
     from schedulemesh.core.client.task_request import Caller
     from schedulemesh.protocol.answers import Listed, Response
-    from schedulemesh.protocol.job_logs import ListJobs
-    from schedulemesh.protocol.requests import ListExternalUsage
 
     size = None if memory is None else megabytes(memory, "--memory")
     amounts = {"cpu": cpus, "gpu": gpus, "memory": size}
@@ -180,8 +180,8 @@ def adopt(
 @command(app, "jobs")
 def list_jobs(target: Target, view: View, select: Select) -> None:
     """List the jobs that run, wait, or have ended lately."""
+    from schedulemesh.api.jobs import ListJobs
     from schedulemesh.protocol.answers import Listed
-    from schedulemesh.protocol.job_logs import ListJobs
 
     def listing(gateway: Gateway) -> Listing:
         rows = gateway.ask(ListJobs(), Listed).rows
@@ -307,8 +307,8 @@ def _cpus_for(gateway: Gateway, pool_name: str, gpus: float) -> float:
     """The CPUs of a claim that names its GPUs alone: an actor with a GPU holds a CPU in Ray, too, unless it
     says otherwise. Nothing in a pool whose quota has no CPUs.
     """
+    from schedulemesh.api.pools import ListPools
     from schedulemesh.protocol.answers import Listed
-    from schedulemesh.protocol.requests import ListPools
 
     if not gpus:
         return 0.0

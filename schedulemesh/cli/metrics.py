@@ -147,8 +147,8 @@ def reported_listing(by: str, rows: list[dict[str, Any]]) -> Listing:
 
 
 def _reported(gateway: Gateway, by: str) -> Listing:
+    from schedulemesh.api.metrics import GetReportedMetrics
     from schedulemesh.protocol.answers import Listed
-    from schedulemesh.protocol.metric_requests import GetReportedMetrics
 
     return reported_listing(by, gateway.ask(GetReportedMetrics(by=by), Listed).rows)
 
@@ -161,8 +161,8 @@ def _print_text(target: Target, *, agents: bool) -> None:
 
 
 def _text(gateway: Gateway, *, agents: bool) -> str:
+    from schedulemesh.api.metrics import GetMetrics
     from schedulemesh.protocol.answers import Details
-    from schedulemesh.protocol.metric_requests import GetMetrics
 
     return str(gateway.ask(GetMetrics(agents=agents), Details).facts["text"])
 

@@ -51,8 +51,8 @@ def show(
 
 def _until_event(gateway: Gateway) -> Callable[[float], None]:
     """A pause of the given seconds, and then until the next event, at most until the next heartbeat."""
+    from schedulemesh.api.history import QueryEvents
     from schedulemesh.protocol.answers import Details
-    from schedulemesh.protocol.history_requests import QueryEvents
 
     newest = gateway.ask(QueryEvents(after=None, limit=1), Details).facts["cursor"]
     parts = gateway.follow(QueryEvents(after=newest))

@@ -89,12 +89,11 @@ def set_fields(
 
 def set_policies(gateway: Gateway, preemption: Row, queue: Row) -> dict[str, dict[str, Any]]:
     """Change these fields; returns those policies, whole, of which fields were given."""
+    from schedulemesh.api.policies import ChangePolicy, ChangeQueuePolicy
     from schedulemesh.cli.changes import client_name
     from schedulemesh.cli.declaration import normal_preemption, normal_queue
     from schedulemesh.config.policy import resolve_changes
     from schedulemesh.protocol.answers import Details
-    from schedulemesh.protocol.queue_requests import ChangeQueuePolicy
-    from schedulemesh.protocol.requests import ChangePolicy
 
     resolved, level = resolve_changes(preemption, os.environ)
     resolved, queue = normal_preemption(resolved), normal_queue(queue)
@@ -130,8 +129,8 @@ def diff(target: Target, view: View, select: Select) -> None:
 @command(policy, "history")
 def history(target: Target, view: View, select: Select, since: Since = None) -> None:
     """List the last changes of the preemption policy, oldest first: when, by whom, what."""
+    from schedulemesh.api.policies import GetPolicy
     from schedulemesh.protocol.answers import Details
-    from schedulemesh.protocol.requests import GetPolicy
 
     after = None if since is None else moment(since)
 

@@ -28,8 +28,8 @@ _AMOUNTS = ("resources", "free", "used", "reserved", "lent", "borrowed")
 @group(pools)
 def list_pools(target: Target, view: View, select: Select) -> None:
     """List the pools with their quota."""
+    from schedulemesh.api.pools import ListPools
     from schedulemesh.protocol.answers import Listed
-    from schedulemesh.protocol.requests import ListPools
 
     def listing(gateway: Gateway) -> Listing:
         rows = gateway.ask(ListPools(), Listed).rows
@@ -46,12 +46,12 @@ def get(target: Target, view: View, pool: Pool) -> None:
 
 def _row(gateway: Gateway, name: str) -> dict[str, Any]:
     """The pool of this name. Raises RefusedError."""
+    from schedulemesh.api.pools import ListPools
     from schedulemesh.cli.exits import RefusedError
     from schedulemesh.domain.reasons import Reason
     from schedulemesh.engine.messages.outcomes import Refused
     from schedulemesh.errors import nearest
     from schedulemesh.protocol.answers import Listed
-    from schedulemesh.protocol.requests import ListPools
 
     rows = {row["name"]: row for row in gateway.ask(ListPools(), Listed).rows}
     if name not in rows:
@@ -85,12 +85,12 @@ def set_fields(
     ],
 ) -> None:
     """Create a pool, or change fields of it."""
+    from schedulemesh.api.pools import ListPools
     from schedulemesh.cli.changes import assignments, changed_result
     from schedulemesh.cli.columns import CHANGES
     from schedulemesh.cli.declaration import normal_pool, pool_request
     from schedulemesh.cli.gateway import gateway_to
     from schedulemesh.protocol.answers import Listed, PoolResponse
-    from schedulemesh.protocol.requests import ListPools
 
     given = assignments(changes)
     with gateway_to(target) as gateway:

@@ -26,8 +26,8 @@ def preemptions(
     since: Since = None,
 ) -> None:
     """List the last preemptions: who was evicted for whom, why, and what it cost."""
+    from schedulemesh.api.preemption import ListPreemptions
     from schedulemesh.protocol.answers import Listed
-    from schedulemesh.protocol.requests import ListPreemptions
 
     request = ListPreemptions(task_id=task, pool_name=pool, owner=owner, limit=limit)
     after = None if since is None else moment(since)

@@ -36,8 +36,8 @@ def show_queue(
     ] = 0,
 ) -> None:
     """Show the tasks that wait in their order, what each asks for, and why it waits."""
+    from schedulemesh.api.queue import ListQueue
     from schedulemesh.protocol.answers import QueueListed
-    from schedulemesh.protocol.queue_requests import ListQueue
 
     if limit is None:
         limit = 0 if select.everything else _SHOWN
@@ -98,9 +98,9 @@ def priority(
 
 def _change(target: Target, output: Output, tasks: list[str], done: str, **fields: Any) -> int:
     """Change how each task waits."""
+    from schedulemesh.api.queue import ChangeQueuedTask
     from schedulemesh.cli.changes import change_each
     from schedulemesh.protocol.answers import Response
-    from schedulemesh.protocol.queue_requests import ChangeQueuedTask
 
     def request(task_id: str) -> ChangeQueuedTask:
         return ChangeQueuedTask(task_id=task_id, request_id=uuid.uuid4().hex, **fields)

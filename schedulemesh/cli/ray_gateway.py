@@ -7,6 +7,8 @@ from contextlib import contextmanager
 
 import ray
 
+from schedulemesh.api.call import Call
+from schedulemesh.api.history import QueryEvents
 from schedulemesh.cli.command import Target, ended_by_sigterm
 from schedulemesh.cli.exits import UnreachableError, accepted
 from schedulemesh.cli.following import Part, by_requests
@@ -17,8 +19,6 @@ from schedulemesh.core.client.ray_cluster import join
 from schedulemesh.core.client.scheduler import RayScheduler
 from schedulemesh.core.client.scheduler_list import chosen_scheduler
 from schedulemesh.protocol.answers import AnswerT, Details
-from schedulemesh.protocol.history_requests import QueryEvents
-from schedulemesh.protocol.requests import AnyRequest
 
 
 class RayGateway:
@@ -37,7 +37,7 @@ class RayGateway:
         """See Gateway."""
         return self._connection.settings.namespace
 
-    def ask(self, request: AnyRequest, expected: type[AnswerT]) -> AnswerT:
+    def ask(self, request: Call, expected: type[AnswerT]) -> AnswerT:
         """Send a request and wait for its answer; see Gateway."""
         return accepted(asking.ask(self._connection, request, expected))
 

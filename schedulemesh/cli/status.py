@@ -40,8 +40,11 @@ def status(target: Target, view: View) -> None:
 
 def overview(gateway: Gateway) -> Record:
     """A scheduler with all that it has."""
+    from schedulemesh.api.agents import ListAgents
+    from schedulemesh.api.cluster import GetAbout
+    from schedulemesh.api.pools import ListPools
+    from schedulemesh.api.tasks import ListTasks
     from schedulemesh.protocol.answers import Details, Listed
-    from schedulemesh.protocol.requests import GetAbout, ListAgents, ListPools, ListTasks
 
     about = gateway.ask(GetAbout(), Details).facts
     pools = gateway.ask(ListPools(), Listed).rows

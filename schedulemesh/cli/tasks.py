@@ -18,8 +18,8 @@ app = typer.Typer()
 @command(app, "tasks")
 def list_tasks(target: Target, view: View, select: Select) -> None:
     """List the tasks that run, and those that wait."""
+    from schedulemesh.api.tasks import ListTasks
     from schedulemesh.protocol.answers import Listed
-    from schedulemesh.protocol.requests import ListTasks
 
     show(target, view, lambda g: task_listing(g.ask(ListTasks(), Listed).rows), select)
 
@@ -32,12 +32,12 @@ def task_listing(rows: list[dict[str, object]]) -> Listing:
 @command(app)
 def cancel(target: Target, output: Output, tasks: Tasks) -> int:
     """Cancel tasks."""
+    from schedulemesh.api.tasks import CancelTasks
+    from schedulemesh.api.values import MAX_NAMES
     from schedulemesh.cli.exits import code_of_reason
     from schedulemesh.cli.gateway import gateway_to
     from schedulemesh.engine.messages.outcomes import Refused, TasksCancelled
     from schedulemesh.protocol.answers import Response
-    from schedulemesh.protocol.queue_requests import CancelTasks
-    from schedulemesh.protocol.request_base import MAX_NAMES
 
     ids = tuple(dict.fromkeys(tasks))
     refused: dict[str, Refused] = {}
@@ -64,9 +64,9 @@ def preempt(
     ] = None,
 ) -> int:
     """Evict running tasks: save their states, and end their agents."""
+    from schedulemesh.api.preemption import PreemptTask
     from schedulemesh.cli.changes import change_each, client_name
     from schedulemesh.protocol.answers import Response
-    from schedulemesh.protocol.requests import PreemptTask
 
     def evicted(answer: Response) -> str:
         saved = sum(evicted.state_saved for evicted in answer.evicted)

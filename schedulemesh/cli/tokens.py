@@ -13,8 +13,8 @@ from schedulemesh.cli.rows import Column, Listing, Record
 from schedulemesh.cli.texts import data, local_time, names, number, seconds
 
 if TYPE_CHECKING:
+    from schedulemesh.api.call import Call
     from schedulemesh.cli.gateway import Gateway
-    from schedulemesh.protocol.requests import AnyRequest
 
 app = typer.Typer()
 tokens = typer.Typer(no_args_is_help=True, help="The tokens with which the scheduler is called.")
@@ -44,8 +44,8 @@ _TOKENS = (
 @command(tokens, "list")
 def list_tokens(target: Target, view: View, select: Select) -> None:
     """Show the tokens, without their secrets."""
+    from schedulemesh.api.tokens import ListTokens
     from schedulemesh.protocol.answers import Listed
-    from schedulemesh.protocol.token_requests import ListTokens
 
     def look(gateway: Gateway) -> Listing:
         rows = gateway.ask(ListTokens(), Listed).rows
@@ -90,11 +90,11 @@ def create(
     expires: Expires = None,
 ) -> None:
     """Issue a token, and print its secret, which is not shown again."""
+    from schedulemesh.api.tokens import CreateToken
     from schedulemesh.cli.changes import client_name
     from schedulemesh.cli.gateway import gateway_to
     from schedulemesh.domain.tokens import TokenSpec, parse_role
     from schedulemesh.protocol.credentials import hash_of, new_secret
-    from schedulemesh.protocol.token_requests import CreateToken
 
     secret = new_secret()
     spec = TokenSpec(
@@ -130,10 +130,10 @@ def rotate(
     ] = None,
 ) -> None:
     """Give a token another secret, and print it; the former one is accepted no more."""
+    from schedulemesh.api.tokens import RotateToken
     from schedulemesh.cli.changes import client_name
     from schedulemesh.cli.gateway import gateway_to
     from schedulemesh.protocol.credentials import hash_of, new_secret
-    from schedulemesh.protocol.token_requests import RotateToken
 
     secret = new_secret()
     request = RotateToken(
@@ -158,9 +158,9 @@ def revoke(
     names: Annotated[list[str], typer.Argument(help="Names of tokens.", show_default=False)],
 ) -> int:
     """Accept tokens no more; the last operator's cannot be revoked."""
+    from schedulemesh.api.tokens import RevokeToken
     from schedulemesh.cli.changes import change_each, client_name
     from schedulemesh.protocol.answers import Response
-    from schedulemesh.protocol.token_requests import RevokeToken
 
     def request(name: str) -> RevokeToken:
         return RevokeToken(name=name, client=client_name())
@@ -168,7 +168,7 @@ def revoke(
     return change_each(target, output, names, request, Response, lambda _: "revoked")
 
 
-def _change(gateway: Gateway, request: AnyRequest) -> None:
+def _change(gateway: Gateway, request: Call) -> None:
     from schedulemesh.protocol.answers import Response
 
     gateway.ask(request, Response)
@@ -204,8 +204,8 @@ def _request_id() -> str:
 
 def _hash_of_token(gateway: Gateway, name: str) -> str:
     """The hash of the secret of a token; empty: it is not valid."""
+    from schedulemesh.api.tokens import GetTokenHashes
     from schedulemesh.protocol.answers import Details
-    from schedulemesh.protocol.token_requests import GetTokenHashes
 
     found = gateway.ask(GetTokenHashes(), Details).facts["tokens"]
     return next((token["secret_hash"] for token in found if token["name"] == name), "")

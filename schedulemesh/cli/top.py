@@ -75,8 +75,11 @@ def top(
 
 def live_view(gateway: Gateway, limit: int) -> Record:
     """What ``top`` shows at one time."""
+    from schedulemesh.api.agents import ListAgents
+    from schedulemesh.api.cluster import GetAbout
+    from schedulemesh.api.pools import ListPools
+    from schedulemesh.api.tasks import ListTasks
     from schedulemesh.protocol.answers import Details, Listed
-    from schedulemesh.protocol.requests import GetAbout, ListAgents, ListPools, ListTasks
 
     about = gateway.ask(GetAbout(), Details).facts
     pools = [{**row, "share": _share(row)} for row in gateway.ask(ListPools(), Listed).rows]

@@ -38,6 +38,11 @@ class Role(str, Enum):
     #: Everything.
     OPERATOR = "operator"
 
+    @property
+    def rank(self) -> int:
+        """Its place in their order: the lowest may do least."""
+        return list(Role).index(self)
+
 
 class TokenSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A token as it is recorded: its secret is known to its holder only."""

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 import msgspec
 
 from schedulemesh.domain.end_reasons import TaskEndReason
-from schedulemesh.domain.task import TaskSpec
 
 Message = TypeVar("Message")
 
@@ -77,37 +76,6 @@ class ShippedFunction(msgspec.Struct, frozen=True, kw_only=True):
 
     code: bytes
     sys_path: tuple[str, ...] = ()
-
-
-class SavedState(msgspec.Struct, frozen=True, kw_only=True):
-    """The saved state of a task in its stored form."""
-
-    task: TaskSpec
-    agent_name: str
-    #: "preserver": ``state`` is the preserver's dict; "save_state": the return value of the agent's method;
-    #: "payload": it holds nothing to restore; "given": the dict that a caller passed to restore_task.
-    source: str
-    saved_at: float
-    #: False: saved while other methods of the object were running.
-    consistent: bool = True
-    last_metrics: dict[str, Any] = {}
-    #: Opaque.
-    state: bytes | None = None
-    payload: bytes | None = None
-    #: Why a preferred source failed; empty: none did.
-    warning: str = ""
-    #: False: the current state of the task could not be saved, and this is an earlier one.
-    current: bool = True
-    #: Of a gang: the state of each member in the order of ranks, opaque, instead of ``state``; None: a member
-    #: without one.
-    members: tuple[bytes | None, ...] = ()
-
-    @property
-    def restorable(self) -> bool:
-        """Whether it holds a state, and not only what is known of the task anyway."""
-        if self.source == "payload":
-            return False
-        return self.state is not None or any(state is not None for state in self.members)
 
 
 #: The Ray namespace of the actors that hold devices for drivers; each is named after the owner of its job.

@@ -8,9 +8,9 @@ from functools import partial
 
 import msgspec
 
+from schedulemesh.api.jobs import MAX_PIECE, ReadJobLog
 from schedulemesh.domain.task import ENDED_STATES
 from schedulemesh.protocol.answers import JobLog
-from schedulemesh.protocol.job_logs import MAX_PIECE, ReadJobLog
 from schedulemesh.protocol.patience import until_answered
 
 #: Sends a request; raises SchedulerUnavailableError where nobody answers.

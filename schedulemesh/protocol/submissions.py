@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from schedulemesh.api.tasks import SubmitTask
 from schedulemesh.config.groups import parse_bundles, parse_strategy
 from schedulemesh.domain.agent import (
     RUN_DRIVER,
@@ -26,7 +27,6 @@ from schedulemesh.domain.resources import NOTHING, Resources, parse_resources, s
 from schedulemesh.domain.task import PARSERS, TaskSpec, parse_task
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.errors import InvalidRequestError
-from schedulemesh.protocol.requests import SubmitTask
 
 _GROUPS = "a list of placement groups, each a list of bundles such as [[{'cpu': 1}, {'cpu': 1}]]"
 

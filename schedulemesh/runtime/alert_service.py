@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from schedulemesh.api.metrics import GetAlerts
 from schedulemesh.metrics.alert_samples import collected
 from schedulemesh.protocol.answers import Listed
+from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.metrics_service import MetricsService
 from schedulemesh.runtime.running import Running, Service
 
@@ -42,6 +44,7 @@ class AlertService(Service):
                 break
         await self._alerts.evaluate(samples, self._reactor.now())
 
-    def listed(self) -> Listed:
+    @handler
+    async def listed(self, _: GetAlerts) -> Listed:
         """The alerts that fire, those that are pending, and the last that were resolved."""
         return Listed(rows=self._alerts.rows())

@@ -8,13 +8,13 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
+from schedulemesh.api.call import Call
+from schedulemesh.api.tasks import SubmitMany, SubmitTask
 from schedulemesh.engine.messages.facts import AgentEnded, RequestAnswered
 from schedulemesh.engine.messages.outcomes import RequestOutcome
 from schedulemesh.engine.state.agents import Ending, Running
 from schedulemesh.engine.transaction import Step
 from schedulemesh.errors import JournalError
-from schedulemesh.protocol.queue_requests import SubmitMany
-from schedulemesh.protocol.requests import AnyRequest, SubmitTask
 from schedulemesh.runtime.reactor import Reactor
 from schedulemesh.store.journal import InDoubtError
 
@@ -86,7 +86,7 @@ class OpenRequests:
         self._open: dict[str, list[asyncio.Event]] = {}
 
     @contextlib.contextmanager
-    def answering(self, request: AnyRequest) -> Iterator[list[asyncio.Event]]:
+    def answering(self, request: Call) -> Iterator[list[asyncio.Event]]:
         """While a request is being answered; gives what is set when the same ones before it have been."""
         ids, answered = _ids(request), asyncio.Event()
         earlier = [each for request_id in ids for each in self._open.get(request_id, ())]
@@ -115,7 +115,7 @@ class OpenRequests:
             await each.wait()
 
 
-def _ids(request: AnyRequest) -> set[str]:
+def _ids(request: Call) -> set[str]:
     """The ids by which a request is recognised when it is repeated."""
     if isinstance(request, SubmitMany):
         given = [submission.request_id for submission in request.submissions]

@@ -16,6 +16,17 @@ from weakref import WeakValueDictionary
 import msgspec
 from msgspec import json
 
+from schedulemesh.api.audit import QueryAudit
+from schedulemesh.api.call import Call
+from schedulemesh.api.calls import CHANGES
+from schedulemesh.api.leases import ReleaseLease
+from schedulemesh.api.nodes import CordonNode, Drain
+from schedulemesh.api.policies import ChangePolicy, ChangeQueuePolicy
+from schedulemesh.api.pools import CreatePool, EnsureCohort, EnsurePool, ResizePool
+from schedulemesh.api.queue import ChangeQueuedTask
+from schedulemesh.api.states import SaveTaskState
+from schedulemesh.api.tasks import CompleteTask, RegisterTask, SubmitMany, SubmitTask
+from schedulemesh.api.tokens import ChangeToken, CreateToken, RevokeToken, RotateToken
 from schedulemesh.config.queueing import changed_queue_policy
 from schedulemesh.domain.audit import DONE, REFUSED, AuditRecord
 from schedulemesh.domain.pool import PoolSpec
@@ -26,10 +37,6 @@ from schedulemesh.engine.messages.audit_facts import ChangeAnswered
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.errors import InvalidRequestError, JournalError
-from schedulemesh.protocol import queue_requests as q
-from schedulemesh.protocol import requests as r
-from schedulemesh.protocol import state_requests
-from schedulemesh.protocol import token_requests as tokens
 from schedulemesh.protocol.answers import (
     AnyAnswer,
     Listed,
@@ -39,12 +46,10 @@ from schedulemesh.protocol.answers import (
     Response,
     WithHandles,
 )
-from schedulemesh.protocol.audit_requests import QueryAudit
 from schedulemesh.protocol.callers import Caller
 from schedulemesh.protocol.credentials import without_token
-from schedulemesh.protocol.drain_requests import Drain
-from schedulemesh.protocol.lease_requests import ReleaseLease
 from schedulemesh.protocol.public import pool_definition
+from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.reactor import Reactor
 from schedulemesh.store.journal import InDoubtError
 
@@ -52,15 +57,15 @@ logger = logging.getLogger(__name__)
 
 #: Changes that are in the history, or happen with every task; recorded only if the caller may not make them.
 _FREQUENT = (
-    r.SubmitTask,
-    q.SubmitMany,
-    r.RegisterTask,
-    r.CompleteTask,
-    state_requests.SaveTaskState,
+    SubmitTask,
+    SubmitMany,
+    RegisterTask,
+    CompleteTask,
+    SaveTaskState,
     ReleaseLease,
 )
 #: Changes that are recorded whatever comes of them.
-AUDITED = frozenset(r.CHANGES).difference(_FREQUENT)
+AUDITED = frozenset(CHANGES).difference(_FREQUENT)
 
 #: Characters of a text in a record.
 _MOST = 4_000
@@ -82,7 +87,7 @@ class Audit:
 
     async def carry_out(
         self,
-        request: r.AnyRequest,
+        request: Call,
         caller: Caller | None,
         address: str,
         execute: Callable[[], Awaitable[AnyAnswer | WithHandles]],
@@ -102,7 +107,7 @@ class Audit:
 
     async def _recorded(
         self,
-        request: r.AnyRequest,
+        request: Call,
         caller: Caller | None,
         address: str,
         execute: Callable[[], Awaitable[AnyAnswer | WithHandles]],
@@ -143,7 +148,7 @@ class Audit:
         return max(fact.record.number for fact in step.facts if hasattr(fact, "record"))
 
     async def _record_outcome(
-        self, number: int, request: r.AnyRequest, outcome: tuple[str, str, str]
+        self, number: int, request: Call, outcome: tuple[str, str, str]
     ) -> None:
         result, reason, error = outcome
         fact = ChangeAnswered(
@@ -158,6 +163,7 @@ class Audit:
         except JournalError as failed:
             logger.warning("the outcome of change %d is not recorded: %s", number, failed)
 
+    @handler
     async def query(self, request: QueryAudit) -> Listed:
         """The changes that a request is about, the newest first."""
         return Listed(rows=await self._reactor.read(lambda: self._rows(request)))
@@ -231,7 +237,7 @@ def _plain(value: object) -> object:
             return msgspec.to_builtins(value)
 
 
-def _request(request: r.AnyRequest) -> str:
+def _request(request: Call) -> str:
     fields = _fields(request)
     for name in _LEFT_OUT:
         fields.pop(name, None)
@@ -240,47 +246,47 @@ def _request(request: r.AnyRequest) -> str:
     return _text(fields)
 
 
-def _changed_alone(request: r.AnyRequest) -> tuple[str, ...] | None:
+def _changed_alone(request: Call) -> tuple[str, ...] | None:
     """What a request changes, if others that change it wait for this one; None: they do not. Changes of pools
     do not wait for each other, because they may wait for placement groups.
     """
     match request:
-        case r.ChangePolicy() | q.ChangeQueuePolicy():
+        case ChangePolicy() | ChangeQueuePolicy():
             return (type(request).__name__,)
-        case r.EnsureCohort():
+        case EnsureCohort():
             return ("cohort", request.name)
-        case tokens.CreateToken():
+        case CreateToken():
             return ("token", request.spec.name)
-        case tokens.RotateToken() | tokens.ChangeToken() | tokens.RevokeToken():
+        case RotateToken() | ChangeToken() | RevokeToken():
             return ("token", request.name)
         case Drain():
             return ("drain", request.node_id or "", request.pool_name or "")
-        case r.CordonNode():
+        case CordonNode():
             return ("node", request.node_id)
-        case q.ChangeQueuedTask():
+        case ChangeQueuedTask():
             return ("task", request.task_id)
         case _:
             return None
 
 
-def _subject(state: MeshState, request: r.AnyRequest) -> str:
+def _subject(state: MeshState, request: Call) -> str:
     """What a change is about as it is now; empty: it does not exist, or is not one thing."""
     match request:
-        case r.CreatePool() | r.EnsurePool() | r.ResizePool():
-            name = request.spec.name if isinstance(request, r.CreatePool) else request.name
+        case CreatePool() | EnsurePool() | ResizePool():
+            name = request.spec.name if isinstance(request, CreatePool) else request.name
             account = state.ledger.accounts.get(name)
             return "" if account is None else _text(_pool(account.spec))
-        case r.EnsureCohort():
+        case EnsureCohort():
             cohort = state.ledger.cohorts.specs.get(request.name)
             return "" if cohort is None else _text(_plain(cohort))
-        case r.ChangePolicy():
+        case ChangePolicy():
             policy = state.policy.public()
             return _text({name: policy.get(name) for name in request.changes})
-        case q.ChangeQueuePolicy():
+        case ChangeQueuePolicy():
             return _text(state.queue.policy.public())
-        case tokens.CreateToken():
+        case CreateToken():
             return _token(state, request.spec.name)
-        case tokens.RotateToken() | tokens.ChangeToken() | tokens.RevokeToken():
+        case RotateToken() | ChangeToken() | RevokeToken():
             return _token(state, request.name)
         case Drain():
             drains = state.drains
@@ -288,10 +294,10 @@ def _subject(state: MeshState, request: r.AnyRequest) -> str:
                 request.pool_name or ""
             )
             return "" if found is None else _text(_plain(found))
-        case r.CordonNode():
+        case CordonNode():
             node = state.cluster.nodes.get(request.node_id)
             return "" if node is None else _text({"cordoned": node.cordoned})
-        case q.ChangeQueuedTask():
+        case ChangeQueuedTask():
             waiting = state.queue.by_id.get(request.task_id)
             if waiting is None:
                 return ""
@@ -308,26 +314,26 @@ def _pool(spec: PoolSpec) -> dict[str, object]:
     return definition
 
 
-def is_so_already(state: MeshState, request: r.AnyRequest) -> bool:
+def is_so_already(state: MeshState, request: Call) -> bool:
     """Whether a request asks for what is so already, and would change nothing."""
     try:
         match request:
-            case r.CreatePool():
+            case CreatePool():
                 account = state.ledger.accounts.get(request.spec.name)
                 return account is not None and account.spec == request.spec
-            case r.EnsurePool() | r.ResizePool():
+            case EnsurePool() | ResizePool():
                 account = state.ledger.accounts.get(request.name)
                 return account is not None and request.applied_to(account.spec) == account.spec
-            case r.EnsureCohort():
+            case EnsureCohort():
                 cohort = state.ledger.cohorts.specs.get(request.name)
                 return cohort is not None and request.applied_to(cohort) == cohort
-            case r.ChangePolicy():
+            case ChangePolicy():
                 policy_now = state.policy.public()
                 return all(policy_now.get(name) == to for name, to in request.changes.items())
-            case q.ChangeQueuePolicy():
+            case ChangeQueuePolicy():
                 policy = state.queue.policy
                 return changed_queue_policy(policy, request.changes) == policy
-            case r.CordonNode():
+            case CordonNode():
                 node = state.cluster.nodes.get(request.node_id)
                 return node is not None and node.cordoned == request.cordoned
             case _:

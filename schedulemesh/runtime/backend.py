@@ -12,6 +12,7 @@ from typing import NamedTuple, NewType, Protocol
 
 import msgspec
 
+from schedulemesh.api.jobs import JobKey, LogPiece
 from schedulemesh.domain.agent import Death
 from schedulemesh.domain.node_labels import NodeLabels
 from schedulemesh.domain.placement import GroupShape
@@ -19,7 +20,6 @@ from schedulemesh.domain.resources import Resources
 from schedulemesh.errors import ScheduleMeshError
 from schedulemesh.metrics.catalogue import Metric
 from schedulemesh.protocol.agents import Accelerators
-from schedulemesh.protocol.job_logs import JobKey, LogPiece
 from schedulemesh.runtime.cluster_usage import ClusterUsage
 
 #: An actor as the backend refers to it. Only the backend looks inside.

@@ -12,6 +12,7 @@ from typing_extensions import Unpack
 
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.saved_state import SavedState
 from schedulemesh.domain.task import TaskSpec, TaskState
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.messages.stimuli import (
@@ -27,7 +28,6 @@ from schedulemesh.protocol.agents import (
     Handled,
     MessageError,
     Result,
-    SavedState,
     StateTooLargeError,
     key_of,
     line_and_traceback,

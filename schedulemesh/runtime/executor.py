@@ -10,6 +10,7 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 import msgspec
 from typing_extensions import assert_never
 
+from schedulemesh.api.jobs import JobKey
 from schedulemesh.domain.agent import JobSpec
 from schedulemesh.domain.resources import UNIT, Resources
 from schedulemesh.engine.lifecycle.agents import current
@@ -31,7 +32,6 @@ from schedulemesh.engine.state.job_updates import claimed_by_node
 from schedulemesh.engine.transaction import Step
 from schedulemesh.errors import JournalError
 from schedulemesh.protocol.agents import AgentInit, JobStart, MessageError
-from schedulemesh.protocol.job_logs import JobKey
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.agent_start import (
     NO_ROOM_IN_RAY,

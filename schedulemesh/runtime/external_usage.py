@@ -6,11 +6,13 @@ import logging
 
 import msgspec
 
+from schedulemesh.api.nodes import ListExternalUsage, ListNodes
 from schedulemesh.domain.node_names import short_ids
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages.explanation import Explanation, ExternalJob
 from schedulemesh.protocol.answers import Listed
 from schedulemesh.runtime.backend import BackendError
+from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.queries import View
 from schedulemesh.runtime.running import Service
 from schedulemesh.runtime.work_of_jobs import (
@@ -27,11 +29,13 @@ logger = logging.getLogger(__name__)
 class ExternalUsageService(Service):
     """Says who the other users of the cluster are. It asks Ray when somebody wants to know, and only then."""
 
-    async def listed(self) -> Listed:
+    @handler
+    async def listed(self, _: ListExternalUsage) -> Listed:
         """Each job and namespace that holds or waits for something. Raises BackendError."""
         return Listed(rows=[work.public() for work in await self._work()])
 
-    async def nodes(self) -> Listed:
+    @handler
+    async def nodes(self, _: ListNodes) -> Listed:
         """Each living node, with the jobs that hold something of it."""
         work = await self._known_work()
 

@@ -11,6 +11,7 @@ import msgspec
 
 from schedulemesh.domain.agent import AgentSpec, Death, MemberProcess, gang_of
 from schedulemesh.domain.placement import InGroup
+from schedulemesh.domain.saved_state import SavedState
 from schedulemesh.engine.lifecycle.agents import current
 from schedulemesh.engine.messages.facts import AgentEnded, AgentStarted, AnyFact
 from schedulemesh.engine.messages.instructions import StartAgent
@@ -19,7 +20,7 @@ from schedulemesh.engine.state.agents import Agent, AgentPhase, Ending, Running
 from schedulemesh.engine.state.gangs import members_running
 from schedulemesh.engine.state.job_updates import claimed_by_node
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.protocol.agents import SavedState, pack, unpack
+from schedulemesh.protocol.agents import pack, unpack
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.agent_start import AgentStart
 

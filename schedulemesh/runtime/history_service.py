@@ -8,11 +8,12 @@ from collections.abc import Callable
 
 import msgspec
 
+from schedulemesh.api.history import QueryEvents, QueryHistory, QueryUsage
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import JournalError
 from schedulemesh.protocol.answers import Details, Refusal
-from schedulemesh.protocol.history_requests import QueryEvents, QueryHistory, QueryUsage
+from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.history_recorder import within
 from schedulemesh.runtime.running import Running
 from schedulemesh.store.history.queries import Filters, History, Span, whole_hours
@@ -29,6 +30,7 @@ class HistoryService:
         self._history = running.history
         self._reactor = running.reactor
 
+    @handler
     async def attempts(self, request: QueryHistory) -> Details | Refusal:
         """The attempts that match, the newest first."""
         filters = Filters(
@@ -55,6 +57,7 @@ class HistoryService:
 
         return await self._answered(look)
 
+    @handler
     async def usage(self, request: QueryUsage) -> Details | Refusal:
         """What was used, by pool, owner or label."""
         now = self._reactor.now()
@@ -68,6 +71,7 @@ class HistoryService:
 
         return await self._answered(look)
 
+    @handler
     async def events(self, request: QueryEvents) -> Details | Refusal:
         """The events after one, waiting for the next where there is none."""
         until = time.monotonic() + request.wait_s

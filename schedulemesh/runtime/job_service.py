@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from schedulemesh.api.jobs import JobKey, ListJobs, LogPiece, ReadJobLog
 from schedulemesh.domain.agent import RUN_DRIVER, AgentSpec
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import sum_of
@@ -18,8 +19,8 @@ from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.past import EndedTask
 from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.protocol.answers import JobLog, Listed, Refusal
-from schedulemesh.protocol.job_logs import JobKey, LogPiece, ReadJobLog
 from schedulemesh.runtime.backend import BackendError
+from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.job_claims import ClaimOfJob, claims_of, jobs_of
 from schedulemesh.runtime.queries import task_status
 from schedulemesh.runtime.running import Running, Service
@@ -38,7 +39,8 @@ class JobService(Service):
         #: The node on which the last log of a job was found, by its runner's name.
         self._found_on: dict[str, str] = {}
 
-    async def list(self) -> Listed:
+    @handler
+    async def list(self, _: ListJobs) -> Listed:
         """Every job that waits or runs, then those that have ended lately; with what those that run hold in
         Ray, as far as Ray can be asked now.
         """
@@ -66,6 +68,7 @@ class JobService(Service):
         found = claims_of(state, self._agents, jobs_of(state), usage)
         return {claim.agent_name: claim for claim in found}
 
+    @handler
     async def log(self, request: ReadJobLog) -> JobLog | Refusal:
         """A part of the log of an attempt; an empty one where no attempt has written yet."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from schedulemesh.api.leases import ReleaseLease, RenewLease, SaveLease, WatchLease
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.lease import LeaseSpec
@@ -17,8 +18,8 @@ from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.task_phases import Preempting
 from schedulemesh.engine.transaction import Step
 from schedulemesh.protocol.answers import LeaseView, Refusal, Response
-from schedulemesh.protocol.lease_requests import ReleaseLease, RenewLease, SaveLease, WatchLease
 from schedulemesh.runtime.backend import BackendError
+from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.queries import task_status
 from schedulemesh.runtime.running import Running, Service
 
@@ -41,6 +42,7 @@ class LeaseService(Service):
             self._note(_agent_of(state, task_id), task_id)
         self._reactor.subscribe(self._take)
 
+    @handler
     async def watch(self, request: WatchLease) -> LeaseView | Refusal:
         """How a lease stands, once that is not what the caller knows or the time is over."""
         until = _now() + request.wait_s
@@ -60,6 +62,7 @@ class LeaseService(Service):
                 except (asyncio.TimeoutError, TimeoutError):
                     return view
 
+    @handler
     async def renew(self, request: RenewLease) -> Response:
         """Have the time to live of a lease begin again."""
         agent = await self._living(request)
@@ -69,6 +72,7 @@ class LeaseService(Service):
             self._begin_again(request.task_id, agent.lease)
         return Response(outcome=Done())
 
+    @handler
     async def save(self, request: SaveLease) -> Response:
         """Note that the work that is done in a lease can be restored from what its holder has saved."""
         agent = await self._living(request)
@@ -91,6 +95,7 @@ class LeaseService(Service):
             return Refused(reason=Reason.LEASE_ENDED, error=error)
         return agent
 
+    @handler
     async def release(self, request: ReleaseLease) -> Response:
         """End a lease; answered when what ran in its groups has ended. One that is being evicted ends now."""
         task_id, state = request.task_id, self._reactor.state

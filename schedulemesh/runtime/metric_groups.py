@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from schedulemesh.api.metrics import GetReportedMetrics
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.protocol.metric_requests import GetReportedMetrics
 
 #: Values of labels that one answer has at most; those of the most agents are taken.
 MAX_LABELS = 1_000

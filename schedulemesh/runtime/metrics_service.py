@@ -8,14 +8,15 @@ import asyncio
 import time
 from collections.abc import Iterator
 
+from schedulemesh.api.metrics import GetMetrics, GetReportedMetrics
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.metrics import catalogue as c
 from schedulemesh.metrics import gauges, recent
 from schedulemesh.metrics.exposition import PAUSE_S, PIECE_S, written
 from schedulemesh.metrics.values import Family, Sample
 from schedulemesh.protocol.answers import Details, Listed
-from schedulemesh.protocol.metric_requests import GetReportedMetrics
 from schedulemesh.runtime import metric_groups
+from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.running import Running, Service
 from schedulemesh.runtime.usage_metrics import jobs_beyond_claim, usage_families
 
@@ -30,18 +31,18 @@ class MetricsService(Service):
         self._loops = running.loops
         self._started_at = self._reactor.now()
 
-    async def exposition(self, *, per_agent: bool) -> Details:
-        """All metrics in the Prometheus text format; decisions are made while it is written. ``per_agent``:
-        also what each agent uses.
-        """
+    @handler
+    async def exposition(self, request: GetMetrics) -> Details:
+        """All metrics in the Prometheus text format; decisions are made while it is written."""
         while True:
             await self._reactor.whole()
             seen = self._reactor.engine
-            text = await written(self.families(seen.state, per_agent=per_agent))
+            text = await written(self.families(seen.state, per_agent=request.agents))
             await self._reactor.flushed()
             if self._reactor.engine is seen:
                 return Details(facts={"text": text})
 
+    @handler
     async def reported(self, request: GetReportedMetrics) -> Listed:
         """The reported metrics of each group; decisions are made while they are aggregated."""
         aggregates, reactor = self._agents.metrics.aggregates, self._reactor

@@ -5,65 +5,63 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 import msgspec
-from typing_extensions import assert_never
 
+from schedulemesh.api.call import Call
+from schedulemesh.api.jobs import ReadJobLog
+from schedulemesh.api.leases import ReleaseLease, RenewLease, SaveLease, WatchLease
+from schedulemesh.api.queue import ChangeQueuedTask
+from schedulemesh.api.states import GetSavedState, RestoreTask, SaveTaskState
+from schedulemesh.api.tasks import (
+    CancelTask,
+    CancelTasks,
+    CompleteTask,
+    GetResult,
+    RegisterTask,
+    SubmitMany,
+    SubmitTask,
+)
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.task import DEFAULT_PRIORITY, TaskSpec
 from schedulemesh.domain.tokens import Role, TokenSpec
-from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.protocol import queue_requests as q
-from schedulemesh.protocol import requests as r
-from schedulemesh.protocol import state_requests
-from schedulemesh.protocol import task_requests as t
 from schedulemesh.protocol.callers import Caller
-from schedulemesh.protocol.job_logs import ReadJobLog
-from schedulemesh.protocol.lease_requests import ReleaseLease, RenewLease, SaveLease, WatchLease
-from schedulemesh.protocol.roles import LEAST_ROLE, allows
-from schedulemesh.protocol.token_requests import (
-    AnyTokenChange,
-    ChangeToken,
-    CreateToken,
-    RevokeToken,
-    RotateToken,
-)
 from schedulemesh.runtime.queries import past_of
 
 
-def refusal(state: MeshState, caller: Caller, request: r.AnyRequest, now: float) -> Refused | None:
+def refusal(state: MeshState, caller: Caller, request: Call, now: float) -> Refused | None:
     """Why a caller may not make a request; None: it may."""
     known = state.tokens.get(caller.token.name)
     if known is None or known.secret_hash != caller.token.secret_hash or not known.valid(now):
         return _refused(f"token {caller.token.name!r} was revoked or rotated, or has expired")
-    if not allows(known.role, type(request)):
+    if not request.allows(known.role):
         return _refused(
             f"token {known.name!r} has the role {known.role.value}; this needs the role "
-            f"{LEAST_ROLE[type(request)].value}"
+            f"{request.least_role.value}"
         )
-    if known.role is not Role.SUBMITTER or LEAST_ROLE[type(request)] is not Role.SUBMITTER:
+    if known.role is not Role.SUBMITTER or request.least_role is not Role.SUBMITTER:
         return None
     error = _beyond(state, known, request)
     return None if error is None else _refused(error)
 
 
-def limited(request: r.AnyRequest, token: TokenSpec) -> r.AnyRequest:
+def limited(request: Call, token: TokenSpec) -> Call:
     """A request whose tasks have the limits of a submitter's token: they evict in its pools only, and one of
     the default priority has at most the token's highest.
     """
     if token.role is not Role.SUBMITTER:
         return request
     match request:
-        case r.SubmitTask():
+        case SubmitTask():
             submission = _limited_submission(request.submission, token)
             return msgspec.structs.replace(request, submission=submission)
-        case q.SubmitMany():
+        case SubmitMany():
             given = tuple(_limited_submission(one, token) for one in request.submissions)
             return msgspec.structs.replace(request, submissions=given)
-        case r.RegisterTask():
+        case RegisterTask():
             return msgspec.structs.replace(request, task=_limited_task(request.task, token))
-        case state_requests.RestoreTask():
+        case RestoreTask():
             task = _limited_task(request.saved.task, token)
             saved = msgspec.structs.replace(request.saved, task=task)
             return msgspec.structs.replace(request, saved=saved)
@@ -84,34 +82,34 @@ def _limited_task(task: TaskSpec, token: TokenSpec) -> TaskSpec:
     return msgspec.structs.replace(task, priority=priority, evict_pools=token.evict_pools)
 
 
-def _beyond(state: MeshState, token: TokenSpec, request: r.AnyRequest) -> str | None:
+def _beyond(state: MeshState, token: TokenSpec, request: Call) -> str | None:
     """Why a request is beyond the limits of a submitter's token; None: it is not."""
     match request:
-        case r.SubmitTask():
+        case SubmitTask():
             return _submission(state, token, request.submission)
-        case q.SubmitMany():
+        case SubmitMany():
             return _first(_submission(state, token, one) for one in request.submissions)
-        case r.RegisterTask():
+        case RegisterTask():
             return _registration(state, token, request.task, request.agent_name)
-        case state_requests.RestoreTask():
+        case RestoreTask():
             return _restoration(state, token, request.saved.task)
-        case q.CancelTasks():
+        case CancelTasks():
             lost = _lost_tasks(state)
             return _first(_changeable(state, token, task_id, lost) for task_id in request.task_ids)
-        case q.ChangeQueuedTask():
+        case ChangeQueuedTask():
             if request.to_front:
                 return "only an operator moves tasks to the front"
             return _changeable(state, token, request.task_id) or _priority(token, request.priority)
         case (
-            t.CancelTask()
-            | r.CompleteTask()
-            | state_requests.SaveTaskState()
+            CancelTask()
+            | CompleteTask()
+            | SaveTaskState()
             | RenewLease()
             | SaveLease()
             | ReleaseLease()
         ):
             return _changeable(state, token, request.task_id)
-        case t.GetResult() | state_requests.GetSavedState() | ReadJobLog() | WatchLease():
+        case GetResult() | GetSavedState() | ReadJobLog() | WatchLease():
             return _own(state, token, request.task_id)
         case _:
             return "this is not for submitters"
@@ -258,44 +256,3 @@ def _first(errors: Iterable[str | None]) -> str | None:
 
 def _refused(error: str) -> Refused:
     return Refused(reason=Reason.NOT_ALLOWED, error=error)
-
-
-def token_change(request: AnyTokenChange) -> s.AnyStimulus:
-    """A change of the tokens as the engine takes it."""
-    match request:
-        case CreateToken():
-            return s.TokenRequested(
-                spec=request.spec,
-                lifetime_s=request.lifetime_s,
-                client=request.client,
-                request_id=request.request_id,
-            )
-        case RotateToken():
-            spec = TokenSpec(name=request.name, role=Role.VIEWER, secret_hash=request.secret_hash)
-            return s.TokenRequested(
-                spec=spec,
-                rotate=True,
-                lifetime_s=request.lifetime_s,
-                client=request.client,
-                request_id=request.request_id,
-            )
-        case ChangeToken():
-            return s.TokenChangeRequested(
-                name=request.name,
-                role=request.role,
-                pools=request.pools,
-                max_priority=request.max_priority,
-                evict_pools=request.evict_pools,
-                label_values=request.label_values,
-                least_max_preemptions=request.least_max_preemptions,
-                owner=request.owner,
-                expires_at=request.expires_at,
-                client=request.client,
-                request_id=request.request_id,
-            )
-        case RevokeToken():
-            return s.TokenRevocationRequested(
-                name=request.name, client=request.client, request_id=request.request_id
-            )
-        case _:
-            assert_never(request)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
+from schedulemesh.api.pools import CreatePool, EnsureCohort, EnsurePool, GetGroupStats, ResizePool
 from schedulemesh.domain.cohort import CohortSpec
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.engine.explain import pool_not_found
@@ -12,8 +13,8 @@ from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Done, Refused
 from schedulemesh.engine.state.groups import GroupPhase
 from schedulemesh.protocol.answers import Details, PoolResponse, Refusal, Response
-from schedulemesh.protocol.requests import CreatePool, EnsureCohort, EnsurePool, ResizePool
 from schedulemesh.runtime.group_queries import GroupViews
+from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.running import Service
 
 #: Seconds beyond the wait limit of a pool's groups after which the request is answered in any case.
@@ -23,6 +24,7 @@ _GRACE_S = 1.0
 class PoolService(Service):
     """Make pools, change them, tell of their groups."""
 
+    @handler
     async def create_pool(self, request: CreatePool) -> PoolResponse:
         """Create a pool that must be new."""
         stimulus = s.PoolRequested(
@@ -30,6 +32,7 @@ class PoolService(Service):
         )
         return await self._define_pool(stimulus, request.blobs)
 
+    @handler
     async def ensure_pool(self, request: EnsurePool) -> PoolResponse:
         """Create a pool, or change the given fields."""
         await self._reactor.whole()
@@ -37,6 +40,7 @@ class PoolService(Service):
         base = PoolSpec(name=request.name) if account is None else account.spec
         return await self._change(base, request)
 
+    @handler
     async def resize_pool(self, request: ResizePool) -> PoolResponse:
         """Change the given fields of a pool."""
         await self._reactor.whole()
@@ -45,6 +49,7 @@ class PoolService(Service):
             return PoolResponse(outcome=pool_not_found(self._reactor.state, request.name))
         return await self._change(account.spec, request)
 
+    @handler
     async def ensure_cohort(self, request: EnsureCohort) -> Response:
         """Create a cohort, or change the given fields."""
         await self._reactor.whole()
@@ -61,8 +66,10 @@ class PoolService(Service):
         stimulus = s.PoolRequested(spec=request.applied_to(base), request_id=request.request_id)
         return await self._define_pool(stimulus, request.blobs)
 
-    async def group_stats(self, pool_name: str | None = None) -> Details | Refusal:
+    @handler
+    async def group_stats(self, request: GetGroupStats) -> Details | Refusal:
         """See GroupViews.stats."""
+        pool_name = request.pool_name
         if pool_name is not None and pool_name not in self._reactor.state.ledger.accounts:
             return Refusal(refused=pool_not_found(self._reactor.state, pool_name))
         return Details(facts=await self._reactor.read(lambda: self._group_views().stats(pool_name)))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from schedulemesh.api.preemption import ListPreemptions
 from schedulemesh.domain.task import task_row
 from schedulemesh.engine.state.evictions import EvictionRecord, Evictor
-from schedulemesh.protocol.requests import ListPreemptions
 
 
 def selected(records: Iterable[EvictionRecord], query: ListPreemptions) -> list[EvictionRecord]:

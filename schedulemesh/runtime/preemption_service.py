@@ -6,15 +6,17 @@ from collections.abc import Sequence
 
 import msgspec
 
+from schedulemesh.api.preemption import EvaluatePreemption, ExecutePreemption, PreemptTask
 from schedulemesh.domain.reasons import PreemptionReason
+from schedulemesh.domain.saved_state import SavedState
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import AgentEvicted, Done, Evicted, Pending
 from schedulemesh.engine.messages.query import PreemptionQuery
-from schedulemesh.protocol import requests as r
-from schedulemesh.protocol.agents import SavedState, pack, unpack
+from schedulemesh.protocol.agents import pack, unpack
 from schedulemesh.protocol.answers import Evaluated, EvictedState, Response
 from schedulemesh.runtime.eviction import without_state
+from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.queries import past_of
 from schedulemesh.runtime.running import Running, Service
 
@@ -30,7 +32,8 @@ class PreemptionService(Service):
         #: By task: the reason and score under which the last evaluation named it.
         self._named: dict[str, tuple[PreemptionReason, float]] = {}
 
-    async def evaluate(self, request: r.EvaluatePreemption) -> Evaluated:
+    @handler
+    async def evaluate(self, request: EvaluatePreemption) -> Evaluated:
         """The dry run of the preemption decision; evictions that are requested next get its reasons."""
         query = PreemptionQuery(
             priority=request.priority,
@@ -48,7 +51,8 @@ class PreemptionService(Service):
             self._named[candidate.task_id] = (candidate.reason, candidate.preempt_score)
         return Evaluated(evaluation=found)
 
-    async def execute(self, request: r.ExecutePreemption) -> Response:
+    @handler
+    async def execute(self, request: ExecutePreemption) -> Response:
         """Evict one task, under the reason that the last evaluation gave."""
         reason, score = self._named.get(request.task_id, (PreemptionReason.MANUAL, None))
         return await self._preempted(
@@ -62,7 +66,8 @@ class PreemptionService(Service):
             request.request_id,
         )
 
-    async def preempt(self, request: r.PreemptTask) -> Response:
+    @handler
+    async def preempt(self, request: PreemptTask) -> Response:
         """Evict the agent of a task, with all its tasks."""
         return await self._preempted(
             s.PreemptionRequested(

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 
-from schedulemesh.protocol.job_logs import JobKey, LogPiece
+from schedulemesh.api.jobs import JobKey, LogPiece
 from schedulemesh.runtime.backend import (
     Backend,
     BackendError,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-from typing_extensions import assert_never
-
 from schedulemesh.config.groups import public_groups
 from schedulemesh.config.pools import public_lending
 from schedulemesh.domain.agent import AgentSpec
@@ -19,10 +17,8 @@ from schedulemesh.engine.state.lending import lendable
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.engine.state.tasks import RunningTask
-from schedulemesh.protocol import requests
-from schedulemesh.protocol.answers import Details, Listed, QueueRow
+from schedulemesh.protocol.answers import QueueRow
 from schedulemesh.protocol.credentials import without_token
-from schedulemesh.protocol.drain_requests import GetDrainStatus
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.agent_usage import public_usage
 from schedulemesh.runtime.backend import Handle
@@ -114,33 +110,13 @@ def saved_key(state: MeshState, task_id: str) -> str | None:
 
 
 class View:
-    """Answers the queries that need only the state."""
+    """What the state alone shows, in rows."""
 
     def __init__(self, state: MeshState, agents: Agents, groups: Groups, now: float) -> None:
         self._state = state
         self._agents = agents
         self._groups = groups
         self._now = now
-
-    def answer(self, query: requests.AnyStateQuery) -> Listed | Details:
-        """Answer a query."""
-        match query:
-            case requests.ListPools():
-                return Listed(rows=self.pools())
-            case requests.ListCohorts():
-                return Listed(rows=self.cohorts())
-            case requests.ListOrphans():
-                return Listed(rows=self.orphans())
-            case requests.GetPolicy():
-                return Details(facts={"policy": self.policy(), "changes": self.policy_changes()})
-            case requests.GetPreemptionStats():
-                return Details(facts=self.preemption_stats())
-            case GetDrainStatus():
-                return Listed(rows=self.drains())
-            case requests.GetStats():
-                return Details(facts=self.stats())
-            case _:
-                assert_never(query)
 
     def agents(self, pool_name: str | None = None) -> list[Agent]:
         """Each agent of the pool; None: of all."""

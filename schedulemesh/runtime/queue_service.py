@@ -6,6 +6,9 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
+from schedulemesh.api.policies import ChangeQueuePolicy, GetQueuePolicy
+from schedulemesh.api.queue import ChangeQueuedTask, ListQueue
+from schedulemesh.api.tasks import CancelTasks
 from schedulemesh.config.queueing import changed_queue_policy
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.request_ids import portion_id
@@ -13,8 +16,8 @@ from schedulemesh.engine.explain import pool_not_found
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Done, Refused, TasksCancelled
 from schedulemesh.errors import JournalError
-from schedulemesh.protocol import queue_requests as q
 from schedulemesh.protocol.answers import Details, QueueListed, QueueRow, Refusal, Response
+from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.queue_rows import positioned, row_if_queued
 from schedulemesh.runtime.running import Service
 from schedulemesh.store.journal import InDoubtError
@@ -26,7 +29,8 @@ _PORTION = 50
 class QueueService(Service):
     """Changes, cancels and lists queued tasks; changes the policy of the queue."""
 
-    async def change(self, request: q.ChangeQueuedTask) -> Response:
+    @handler
+    async def change(self, request: ChangeQueuedTask) -> Response:
         """Change how a task waits."""
         step = await self._reactor.step(
             s.QueuedTaskChanged(
@@ -39,7 +43,8 @@ class QueueService(Service):
         )
         return Response(outcome=step.outcome or Done())
 
-    async def cancel(self, request: q.CancelTasks) -> Response:
+    @handler
+    async def cancel(self, request: CancelTasks) -> Response:
         """Cancel tasks; answered when the processes of those that ran are gone."""
         refused: dict[str, Refused] = {}
         ending: list[str] = []
@@ -68,7 +73,8 @@ class QueueService(Service):
             await self._answers.end_with(task_id)
         return Response(outcome=TasksCancelled(refused=refused, ending=tuple(ending)))
 
-    async def list(self, request: q.ListQueue) -> QueueListed | Refusal:
+    @handler
+    async def list(self, request: ListQueue) -> QueueListed | Refusal:
         """The first tasks of a pool's queue, or of each pool's."""
         name = request.pool_name
 
@@ -91,7 +97,16 @@ class QueueService(Service):
         names = [name] if name is not None else sorted(queue.pools)
         return QueueListed(rows=rows, total=sum(map(queue.size, names)))
 
-    async def change_policy(self, request: q.ChangeQueuePolicy) -> Details | Refusal:
+    @handler
+    async def policy(self, _: GetQueuePolicy) -> Details:
+        """The policy of the queue."""
+        return Details(facts=await self._reactor.read(self._policy))
+
+    def _policy(self) -> dict[str, object]:
+        return {"policy": self._reactor.state.queue.policy.public()}
+
+    @handler
+    async def change_policy(self, request: ChangeQueuePolicy) -> Details | Refusal:
         """Change these fields of the queue's policy; returns the complete policy."""
         await self._reactor.whole()
         policy = changed_queue_policy(self._reactor.state.queue.policy, request.changes)

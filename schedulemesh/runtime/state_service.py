@@ -6,6 +6,7 @@ import logging
 
 import msgspec
 
+from schedulemesh.api.states import GetSavedState, RestoreTask, SaveTaskState
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.lifecycle.agents import current
@@ -16,7 +17,7 @@ from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.task_phases import Preempting
 from schedulemesh.protocol.agents import key_of, line_and_traceback, pack
 from schedulemesh.protocol.answers import Refusal, Response, SavedBytes, WithHandles
-from schedulemesh.protocol.state_requests import RestoreTask
+from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.queries import past_of, saved_key
 from schedulemesh.runtime.references import NO_REFS
 from schedulemesh.runtime.running import Running, Service
@@ -32,6 +33,7 @@ class StateService(Service):
         super().__init__(running)
         self._submissions = submissions
 
+    @handler
     async def restore(self, request: RestoreTask) -> Response | WithHandles:
         """Pass a saved state to the pool's restorer, and restart the task if it was submitted."""
         # What is refused or repeated is compared with what is durable: the rest may be rolled back.
@@ -68,8 +70,10 @@ class StateService(Service):
         )
         return await self._submissions.submit(stimulus, {}, NO_REFS)
 
-    async def saved_state(self, task_id: str) -> SavedBytes | Refusal:
+    @handler
+    async def saved_state(self, request: GetSavedState) -> SavedBytes | Refusal:
         """The stored state of a task that was preempted; refused with the cause where its save failed."""
+        task_id = request.task_id
 
         def look() -> tuple[str | None, str]:
             state = self._reactor.state
@@ -89,9 +93,10 @@ class StateService(Service):
         agent = current(state, agent_name, incarnation)
         return None if agent is None or not keys else await self._reactor.fetch(keys[0])
 
-    async def checkpoint(self, task_id: str) -> SavedBytes | Refusal:
+    @handler
+    async def checkpoint(self, request: SaveTaskState) -> SavedBytes | Refusal:
         """Save a running task's state, and let it go on; nothing where it is not running."""
-        eviction = self._executor.eviction(task_id)
+        eviction = self._executor.eviction(request.task_id)
         task = eviction.task
         if task is None or task.phase is not TaskPhase.RUNNING:
             return SavedBytes()

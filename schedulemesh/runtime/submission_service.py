@@ -10,6 +10,7 @@ from itertools import islice
 
 import msgspec
 
+from schedulemesh.api.tasks import SubmitMany, SubmitTask
 from schedulemesh.engine.admission.decide import pool_for
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import (
@@ -24,10 +25,10 @@ from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.transaction import Step
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.protocol.answers import GroupPlace, MemberPlace, Response, Responses, WithHandles
-from schedulemesh.protocol.queue_requests import SubmitMany
 from schedulemesh.runtime.backend import Refs
 from schedulemesh.runtime.decision_log import log_refusal
 from schedulemesh.runtime.gangs import processes_of
+from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.restarts import with_real_restarts
 from schedulemesh.runtime.running import Service
 
@@ -40,6 +41,11 @@ _REMOVED_S = 5.0
 
 class SubmissionService(Service):
     """Answers submissions when the agent runs, or cannot."""
+
+    @handler
+    async def submit_task(self, request: SubmitTask, refs: Refs) -> Response | WithHandles:
+        """A submission of a client."""
+        return await self.submit(request.submission, request.blobs, refs)
 
     async def submit(
         self, stimulus: s.TaskSubmitted, blobs: Mapping[str, bytes], refs: Refs
@@ -59,6 +65,7 @@ class SubmissionService(Service):
         references.release_unused(self._reactor.state)
         return self._with_handle(outcome)
 
+    @handler
     async def submit_many(self, request: SubmitMany, refs: Refs) -> WithHandles:
         """Many submissions, which become durable together: answered when each is."""
         references, code = self._executor.references, self._executor.code

@@ -532,7 +532,7 @@ class SupervisorService:
         )
         spawn(exports)
         if settings.health_interval_s is not None:
-            check = functools.partial(requests.ensure_health, 2 * POLL_S)
+            check = functools.partial(requests.agents.ensure_health, 2 * POLL_S)
             spawn(loop("health", settings.health_interval_s, check, takes_s=_HEALTH_S))
 
     async def _end_with_job(self) -> None:

@@ -8,6 +8,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
 
+from schedulemesh.api.agents import ListAgents
+from schedulemesh.api.jobs import ListJobs
+from schedulemesh.api.pages import ListPage, PageQuery, Selected, Selection
+from schedulemesh.api.preemption import MAX_PREEMPTIONS, ListPreemptions
+from schedulemesh.api.states import ListSavedStates
+from schedulemesh.api.tasks import ListTasks
 from schedulemesh.domain.task import INTERNAL, TaskSpec
 from schedulemesh.engine.explain import pool_not_found
 from schedulemesh.engine.explanation.waiting import WaitCauses
@@ -16,9 +22,8 @@ from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.engine.state.tasks import RunningTask
 from schedulemesh.protocol.answers import Details, Listed, Refusal, WithHandles
-from schedulemesh.protocol.pages import ListPage, PageQuery, Selected, Selection
-from schedulemesh.protocol.requests import MAX_PREEMPTIONS, ListAgents, ListPreemptions
 from schedulemesh.runtime.backend import Handle
+from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.job_service import JobService
 from schedulemesh.runtime.preemption_rows import preemption_row, selected
 from schedulemesh.runtime.queries import View, queued_task, saved_state
@@ -42,6 +47,7 @@ class TaskPages(Service):
         super().__init__(running)
         self._jobs = jobs
 
+    @handler
     async def page(self, request: ListPage) -> Details:
         """The page; what it shows is durable. Raises InvalidRequestError for a cursor of another listing."""
         if request.listing not in ("tasks", "queue"):
@@ -60,7 +66,8 @@ class TaskPages(Service):
                     facts={"items": rows, "total": selected.total, "more": selected.more}
                 )
 
-    async def all(self) -> Listed:
+    @handler
+    async def all(self, _: ListTasks) -> Listed:
         """Every task: those that run, then those that wait in the order of each queue."""
         reactor = self._reactor
         while True:
@@ -73,6 +80,7 @@ class TaskPages(Service):
             if reactor.engine is engine:
                 return Listed(rows=rows)
 
+    @handler
     async def agents(self, request: ListAgents) -> WithHandles | Refusal:
         """Each agent of a pool, or of all, with its Ray handle; of a gang with those of all members."""
         await self._reactor.whole()
@@ -90,6 +98,7 @@ class TaskPages(Service):
 
         return await self._reactor.read_rows(begin)
 
+    @handler
     async def preemptions(self, request: ListPreemptions) -> Listed:
         """The preemptions that are asked for, those in progress included, newest last."""
 
@@ -99,7 +108,8 @@ class TaskPages(Service):
 
         return Listed(rows=await self._reactor.read_rows(begin))
 
-    async def saved_states(self) -> Listed:
+    @handler
+    async def saved_states(self, _: ListSavedStates) -> Listed:
         """Every task with a stored state, and every lost task: running, preempted or lost."""
 
         def begin() -> list[MakeRow]:
@@ -114,11 +124,11 @@ class TaskPages(Service):
             case "agents":
                 rows = [row for row, _ in await self._agents_of(None)]
             case "jobs":
-                rows = (await self._jobs.list()).rows
+                rows = (await self._jobs.list(ListJobs())).rows
             case "preemptions":
                 rows = (await self.preemptions(ListPreemptions(limit=MAX_PREEMPTIONS))).rows
             case _:
-                rows = (await self.saved_states()).rows
+                rows = (await self.saved_states(ListSavedStates())).rows
         selection = Selection[Row](request.page, lambda row, field: row.get(field))
         await self._reactor.turns.each(rows, selection.add)
         return Details(facts=selection.selected()._asdict())

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from schedulemesh.api.tasks import CancelTask, GetResult, WaitTasks
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.task import EndState
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Done, Pending, Refused
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.past import ENDED, EndedTask
-from schedulemesh.protocol import task_requests as r
 from schedulemesh.protocol.answers import Listed, Refusal, Response, TaskResult
+from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.queries import task_status
 from schedulemesh.runtime.running import Running, Service
 from schedulemesh.runtime.task_waits import CONDITIONS, TaskWaits, has_ended
@@ -28,7 +29,8 @@ class TaskService(Service):
         super().__init__(running)
         self._waits = TaskWaits(running.reactor)
 
-    async def wait(self, request: r.WaitTasks) -> Listed | Refusal:
+    @handler
+    async def wait(self, request: WaitTasks) -> Listed | Refusal:
         """The states of tasks, once enough of them have got so far or the time is over."""
         refused = await self._unknown(request.task_ids)
         if refused is not None:
@@ -43,7 +45,8 @@ class TaskService(Service):
 
         return await self._reactor.read(look)
 
-    async def result(self, request: r.GetResult) -> TaskResult | Refusal:
+    @handler
+    async def result(self, request: GetResult) -> TaskResult | Refusal:
         """The kept result or exception of a task, once it has ended; a task that its caller has completed has
         none.
         """
@@ -60,7 +63,8 @@ class TaskService(Service):
         kept = await self._reactor.blob(ended.result_key)
         return TaskResult(state=ended.state.value, error=ended.error, kept=kept)
 
-    async def cancel(self, request: r.CancelTask) -> Response:
+    @handler
+    async def cancel(self, request: CancelTask) -> Response:
         """End a task; answered when the process of its agent is gone, if that ends with it, even if another
         request has ended it.
         """

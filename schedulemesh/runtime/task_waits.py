@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
+from schedulemesh.api.tasks import WaitUntil
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.messages.facts import (
     AgentAdmitted,
@@ -19,7 +20,6 @@ from schedulemesh.engine.messages.queue_facts import TaskCancelled
 from schedulemesh.engine.state.agents import Ending
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.transaction import Step
-from schedulemesh.protocol.task_requests import WaitUntil
 from schedulemesh.runtime.reactor import Reactor
 
 #: Whether a task has got as far as somebody waits for.

@@ -18,6 +18,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from schedulemesh.api.audit import MAX_LISTED, QueryAudit
+from schedulemesh.api.call import Call
+from schedulemesh.api.history import QueryEvents
+from schedulemesh.api.metrics import GetMetrics
+from schedulemesh.api.nodes import Drain
+from schedulemesh.api.pages import ListPage, PageQuery
+from schedulemesh.api.policies import ChangePolicy, ChangeQueuePolicy
+from schedulemesh.api.tokens import AnyTokenChange
 from schedulemesh.config.http import HttpSettings
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.node_names import nodes_named, unknown_node
@@ -26,19 +34,10 @@ from schedulemesh.domain.request_ids import keyed, new_request_id
 from schedulemesh.errors import InvalidRequestError, SchedulerUnavailableError
 from schedulemesh.metrics.exposition import CONTENT_TYPE
 from schedulemesh.protocol.answers import AnyAnswer, encode_answer
-from schedulemesh.protocol.audit_requests import MAX_LISTED, QueryAudit
 from schedulemesh.protocol.callers import Caller
 from schedulemesh.protocol.cluster_rows import NodeInfo
 from schedulemesh.protocol.credentials import hash_of, is_nonce, new_secret
-from schedulemesh.protocol.drain_requests import Drain
-from schedulemesh.protocol.history_requests import QueryEvents
-from schedulemesh.protocol.metric_requests import GetMetrics
-from schedulemesh.protocol.pages import ListPage, PageQuery
-from schedulemesh.protocol.queue_requests import ChangeQueuePolicy
-from schedulemesh.protocol.requests import CHANGES as RECORDED
-from schedulemesh.protocol.requests import AnyRequest, ChangePolicy, decode_request
-from schedulemesh.protocol.roles import LEAST_ROLE, allows
-from schedulemesh.protocol.token_requests import AnyTokenChange
+from schedulemesh.protocol.requests import decode_request
 from schedulemesh.server.answers import plain, rows_of
 from schedulemesh.server.change import Change, Given
 from schedulemesh.server.changes import CHANGES
@@ -172,7 +171,7 @@ class _Calls:
         large = len(data) > _LARGE
         decoded = await asyncio.to_thread(decode_request, data) if large else decode_request(data)
         kind = type(decoded)
-        if kind not in RECORDED:
+        if not kind.changes_state:
             _allowed(request, kind)
         answer = await self._gateway.ask(_by(request.state.caller, decoded), request.state.caller)
         # The supervisor has refused a change that the role does not allow, and has recorded it.
@@ -216,7 +215,7 @@ class _Calls:
             return list(facts["items"])
         return rows_of(await self._reads.ask(listing.request))
 
-    async def _rows(self, request: AnyRequest) -> Sequence[Row]:
+    async def _rows(self, request: Call) -> Sequence[Row]:
         """All rows of a listing; those of the audit come in several answers."""
         if not isinstance(request, QueryAudit):
             return rows_of(await self._reads.ask(request))
@@ -292,7 +291,7 @@ class _Calls:
 
         async def accepted() -> bool:
             caller = await self._tokens.caller(secret, address)
-            return caller is not None and allows(caller.role, QueryEvents)
+            return caller is not None and QueryEvents.allows(caller.role)
 
         wanted = Wanted(given["task_id"], given["pool_name"], frozenset(given["kind"]))
         stream = EventStream(self._feed, wanted, after, accepted)
@@ -344,7 +343,7 @@ class _Calls:
 
         return answer
 
-    def _asked(self, request: Request, change: Change, secret: str, data: bytes) -> AnyRequest:
+    def _asked(self, request: Request, change: Change, secret: str, data: bytes) -> Call:
         """The request for a change with this body. Raises Problem and InvalidRequestError."""
         caller: Caller = request.state.caller
         body = _body(data, change.body)
@@ -377,23 +376,23 @@ def _told_once(answer: AnyAnswer) -> dict[str, Any]:
         ) from None
 
 
-def _by(caller: Caller, request: AnyRequest) -> AnyRequest:
+def _by(caller: Caller, request: Call) -> Call:
     """A request that has its real author where who asked is shown with what was changed."""
     if isinstance(request, (ChangePolicy, ChangeQueuePolicy, Drain, *TOKEN_CHANGES)):
         return msgspec.structs.replace(request, client=caller.client)
     return request
 
 
-def _allowed(request: Request, kind: type) -> Caller:
+def _allowed(request: Request, kind: type[Call]) -> Caller:
     """Who sent a request. Raises Problem where the role may not make requests of this class."""
     caller: Caller = request.state.caller
-    if allows(caller.role, kind):
+    if kind.allows(caller.role):
         return caller
     raise Problem(
         403,
         Reason.NOT_ALLOWED.value,
         f"token {caller.token.name!r} has the role {caller.role.value}; this call needs the role "
-        f"{LEAST_ROLE[kind].value}",
+        f"{kind.least_role.value}",
     )
 
 
@@ -405,7 +404,7 @@ def _body(data: bytes, kind: Any) -> Any:
         raise Problem(400, "invalid_request", f"the body is not valid: {error}") from error
 
 
-def _with_id(asked: AnyRequest, request_id: str) -> AnyRequest:
+def _with_id(asked: Call, request_id: str) -> Call:
     """A change with the id by which its repetition is recognised; a submission has it already."""
     if not hasattr(asked, "request_id"):
         return asked

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
+from schedulemesh.api.call import Call
 from schedulemesh.domain.names import parse_name
-from schedulemesh.protocol import requests as r
 from schedulemesh.protocol.job_command import JobCommand
 from schedulemesh.protocol.submissions import RunnerCode
 from schedulemesh.server import bodies, schemas
@@ -46,7 +46,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     #: The type of the answer; None: an object whose fields the Python reference lists.
     answer: Any = schemas.Done
     #: The class of the request, which decides who may make it.
-    asks: type
+    asks: type[Call]
     #: Whether the answer has the secret of the token that it issues, as ``token``.
     reveals: bool = False
-    request: Callable[[Given], r.AnyRequest]
+    request: Callable[[Given], Call]

@@ -6,6 +6,17 @@ from typing import Any
 
 from msgspec import UNSET
 
+from schedulemesh.api.agents import DeleteAgent, EnsureAgentHealth
+from schedulemesh.api.cluster import EndOrphans
+from schedulemesh.api.leases import ReleaseLease, RenewLease, SaveLease
+from schedulemesh.api.nodes import CordonNode, Drain
+from schedulemesh.api.policies import ChangePolicy, ChangeQueuePolicy
+from schedulemesh.api.pools import EnsureCohort, EnsurePool, ResizePool
+from schedulemesh.api.preemption import EvaluatePreemption, PreemptTask
+from schedulemesh.api.queue import ChangeQueuedTask
+from schedulemesh.api.states import SaveTaskState
+from schedulemesh.api.tasks import CancelTask, CancelTasks, CompleteTask
+from schedulemesh.api.tokens import ChangeToken, CreateToken, RevokeToken, RotateToken
 from schedulemesh.config.groups import parse_groups
 from schedulemesh.config.policy import PreemptionPolicy, changed_policy, resolve_changes
 from schedulemesh.config.pools import DEFAULT_STRATEGY, parse_changes, parse_lending
@@ -18,18 +29,6 @@ from schedulemesh.domain.numbers import parse_count, parse_priority, parse_timeo
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.domain.tokens import TokenSpec, parse_lifetime, parse_role
 from schedulemesh.errors import InvalidRequestError
-from schedulemesh.protocol import requests as r
-from schedulemesh.protocol.drain_requests import Drain
-from schedulemesh.protocol.lease_requests import ReleaseLease, RenewLease, SaveLease
-from schedulemesh.protocol.queue_requests import CancelTasks, ChangeQueuedTask, ChangeQueuePolicy
-from schedulemesh.protocol.state_requests import SaveTaskState
-from schedulemesh.protocol.task_requests import CancelTask
-from schedulemesh.protocol.token_requests import (
-    ChangeToken,
-    CreateToken,
-    RevokeToken,
-    RotateToken,
-)
 from schedulemesh.server import bodies, schemas
 from schedulemesh.server.change import Change, Given
 from schedulemesh.server.submissions import SUBMISSIONS
@@ -66,30 +65,30 @@ def _groups(config: dict[str, Any] | None) -> dict[str, Any] | None:
     return dict(plain)
 
 
-def _resized(given: Given) -> r.ResizePool:
+def _resized(given: Given) -> ResizePool:
     changes = _pool(given)
     if given.body.labels is not UNSET or given.body.placement_strategy is not UNSET:
         raise InvalidRequestError("labels and placement_strategy are changed by PUT, not by PATCH")
-    return r.ResizePool(**changes)
+    return ResizePool(**changes)
 
 
-def _cohort(given: Given) -> r.EnsureCohort:
+def _cohort(given: Given) -> EnsureCohort:
     body, changes = given.body, dict[str, Any]()
     if body.parent is not UNSET:
         changes["parent"] = parse_cohort(body.parent, "parent")
     if body.weight is not UNSET:
         changes["weight"] = 1.0 if body.weight is None else parse_weight(body.weight)
-    return r.EnsureCohort(name=given.name("name"), **changes)
+    return EnsureCohort(name=given.name("name"), **changes)
 
 
-def _policy(given: Given) -> r.ChangePolicy:
+def _policy(given: Given) -> ChangePolicy:
     word = given.body.get("preemption_aggressiveness")
     if isinstance(word, str) and word.startswith("env:"):
         raise InvalidRequestError("only the Python call reads variables of its own process (env:)")
     resolved, level = resolve_changes(given.body, {})
     checked = changed_policy(PreemptionPolicy(), resolved).public()
     changes = {name: checked[name] for name in resolved}
-    return r.ChangePolicy(changes=changes, client=given.client, level=level)
+    return ChangePolicy(changes=changes, client=given.client, level=level)
 
 
 def _queue_policy(given: Given) -> ChangeQueuePolicy:
@@ -111,9 +110,9 @@ def _queued_task(given: Given) -> ChangeQueuedTask:
     )
 
 
-def _preempt(given: Given, key: str) -> r.PreemptTask:
+def _preempt(given: Given, key: str) -> PreemptTask:
     for_pool = given.body.for_pool
-    return r.PreemptTask(
+    return PreemptTask(
         **{key: given.name(key)},
         for_pool=None if for_pool is None else parse_name(for_pool, "for_pool"),
         client=given.client,
@@ -131,9 +130,9 @@ def _drain(given: Given, key: str, *, drained: bool) -> Drain:
     )
 
 
-def _evaluation(given: Given) -> r.EvaluatePreemption:
+def _evaluation(given: Given) -> EvaluatePreemption:
     body = given.body
-    return r.EvaluatePreemption(
+    return EvaluatePreemption(
         priority=parse_priority(body.priority),
         pool_name=parse_name(body.pool_name, "pool_name"),
         labels=parse_labels(body.labels),
@@ -142,13 +141,13 @@ def _evaluation(given: Given) -> r.EvaluatePreemption:
     )
 
 
-def _check(given: Given) -> r.EnsureAgentHealth:
-    return r.EnsureAgentHealth(timeout_s=parse_timeout(given.body.timeout, "timeout"))
+def _check(given: Given) -> EnsureAgentHealth:
+    return EnsureAgentHealth(timeout_s=parse_timeout(given.body.timeout, "timeout"))
 
 
-def _orphans(given: Given) -> r.EndOrphans:
+def _orphans(given: Given) -> EndOrphans:
     names = given.body.names
-    return r.EndOrphans(
+    return EndOrphans(
         names=(
             None if names is None else tuple(parse_name(name, "an orphan's name") for name in names)
         )
@@ -269,8 +268,8 @@ CHANGES = (
         summary="Create a pool, or change what is given of it",
         body=bodies.PoolChange,
         answer=None,
-        asks=r.EnsurePool,
-        request=lambda given: r.EnsurePool(**_pool(given)),
+        asks=EnsurePool,
+        request=lambda given: EnsurePool(**_pool(given)),
     ),
     Change(
         method="PATCH",
@@ -278,7 +277,7 @@ CHANGES = (
         summary="Change what is given of a pool that exists",
         body=bodies.PoolChange,
         answer=None,
-        asks=r.ResizePool,
+        asks=ResizePool,
         request=_resized,
     ),
     Change(
@@ -286,7 +285,7 @@ CHANGES = (
         path="/cohorts/{name:path}",
         summary="Create a cohort, or change what is given of it",
         body=bodies.CohortChange,
-        asks=r.EnsureCohort,
+        asks=EnsureCohort,
         request=_cohort,
     ),
     Change(
@@ -295,7 +294,7 @@ CHANGES = (
         summary="Change the given fields of the preemption policy",
         body=dict[str, Any],
         answer=None,
-        asks=r.ChangePolicy,
+        asks=ChangePolicy,
         request=_policy,
     ),
     Change(
@@ -337,8 +336,8 @@ CHANGES = (
         path="/tasks/{task_id:path}/complete",
         summary="Report that a task is done",
         body=bodies.Completion,
-        asks=r.CompleteTask,
-        request=lambda given: r.CompleteTask(
+        asks=CompleteTask,
+        request=lambda given: CompleteTask(
             task_id=given.name("task_id"),
             end_agent=given.body.end_agent,
             request_id=given.request_id,
@@ -350,7 +349,7 @@ CHANGES = (
         summary="Save and cancel a task and the others of its agent, and end the agent",
         body=bodies.ManualPreemption,
         answer=None,
-        asks=r.PreemptTask,
+        asks=PreemptTask,
         request=lambda given: _preempt(given, "task_id"),
     ),
     Change(
@@ -390,7 +389,7 @@ CHANGES = (
         summary="Check all agents, and rebuild those that are dead or silent",
         body=bodies.HealthCheck,
         answer=None,
-        asks=r.EnsureAgentHealth,
+        asks=EnsureAgentHealth,
         request=_check,
     ),
     Change(
@@ -399,7 +398,7 @@ CHANGES = (
         summary="Save and cancel the tasks of an agent, and end it",
         body=bodies.ManualPreemption,
         answer=None,
-        asks=r.PreemptTask,
+        asks=PreemptTask,
         request=lambda given: _preempt(given, "agent_name"),
     ),
     Change(
@@ -407,8 +406,8 @@ CHANGES = (
         path="/agents/{agent_name:path}",
         summary="End an agent with its tasks",
         body=bodies.Deletion,
-        asks=r.DeleteAgent,
-        request=lambda given: r.DeleteAgent(
+        asks=DeleteAgent,
+        request=lambda given: DeleteAgent(
             agent_name=given.name("agent_name"), destroy_group=given.body.destroy_group
         ),
     ),
@@ -416,15 +415,15 @@ CHANGES = (
         method="PUT",
         path="/nodes/{node_id:path}/cordon",
         summary="Close a node to new agents",
-        asks=r.CordonNode,
-        request=lambda given: r.CordonNode(node_id=given.name("node_id"), cordoned=True),
+        asks=CordonNode,
+        request=lambda given: CordonNode(node_id=given.name("node_id"), cordoned=True),
     ),
     Change(
         method="DELETE",
         path="/nodes/{node_id:path}/cordon",
         summary="Open a node to new agents again",
-        asks=r.CordonNode,
-        request=lambda given: r.CordonNode(node_id=given.name("node_id"), cordoned=False),
+        asks=CordonNode,
+        request=lambda given: CordonNode(node_id=given.name("node_id"), cordoned=False),
     ),
     Change(
         method="PUT",
@@ -447,7 +446,7 @@ CHANGES = (
         summary="End orphaned actors",
         body=bodies.OrphanNames,
         answer=None,
-        asks=r.EndOrphans,
+        asks=EndOrphans,
         request=_orphans,
     ),
     Change(
@@ -456,7 +455,7 @@ CHANGES = (
         summary="Say which tasks an incoming task may evict; nothing changes",
         body=bodies.IncomingTask,
         answer=None,
-        asks=r.EvaluatePreemption,
+        asks=EvaluatePreemption,
         request=_evaluation,
     ),
 )

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from schedulemesh.api.history import QueryEvents
 from schedulemesh.errors import SchedulerUnavailableError
 from schedulemesh.protocol.answers import Details, Refusal
-from schedulemesh.protocol.history_requests import QueryEvents
 from schedulemesh.server.gateway import Gateway
 
 logger = logging.getLogger(__name__)

@@ -8,15 +8,10 @@ from typing import Any
 import msgspec
 from starlette.datastructures import QueryParams
 
-from schedulemesh.protocol.history_requests import (
-    GROUPINGS,
-    QueryEvents,
-    QueryHistory,
-    QueryUsage,
-)
+from schedulemesh.api.call import Call
+from schedulemesh.api.history import GROUPINGS, QueryEvents, QueryHistory, QueryUsage
+from schedulemesh.api.pages import MAX_LIMIT
 from schedulemesh.protocol.history_rows import AttemptInfo, HistoryEvent, UsageInfo
-from schedulemesh.protocol.pages import MAX_LIMIT
-from schedulemesh.protocol.requests import AnyRequest
 from schedulemesh.server import parameters as p
 from schedulemesh.server.listings import DEFAULT_LIMIT, page_of
 from schedulemesh.server.parameters import Parameter, read_parameters
@@ -45,8 +40,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     #: parameters are those of a listing then, beside its own.
     listed: bool = False
     #: The class of the request, which decides who may make it.
-    asks: type
-    request: Callable[[Mapping[str, Any]], AnyRequest]
+    asks: type[Call]
+    request: Callable[[Mapping[str, Any]], Call]
     #: The answer, from what the supervisor answered and the whole query.
     answer: Callable[[Json, Mapping[str, Any], QueryParams], Json]
     #: The schemas of what the answer has beside its rows.

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 import msgspec
 from starlette.datastructures import QueryParams
 
+from schedulemesh.api.pages import MAX_LIMIT, PageQuery, Scalar, Selection
+from schedulemesh.api.values import MAX_NAMES
 from schedulemesh.errors import InvalidRequestError, nearest
-from schedulemesh.protocol.pages import MAX_LIMIT, PageQuery, Scalar, Selection
-from schedulemesh.protocol.request_base import MAX_NAMES
 from schedulemesh.server.problems import Problem
 
 Row = Mapping[str, Any]

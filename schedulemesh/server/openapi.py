@@ -8,8 +8,7 @@ from typing import Any
 
 import msgspec
 
-from schedulemesh.protocol.pages import MAX_LIMIT
-from schedulemesh.protocol.roles import LEAST_ROLE
+from schedulemesh.api.pages import MAX_LIMIT
 from schedulemesh.server import bodies, schemas
 from schedulemesh.server.change import Change
 from schedulemesh.server.changes import CHANGES
@@ -210,7 +209,7 @@ def _single(single: Single, known: Mapping[Any, Json]) -> Json:
 
 def _task_read(read: TaskRead, known: Mapping[Any, Json]) -> Json:
     operation = _operation("get", read.path, read.summary, known[read.answer])
-    operation["description"] = f"Needs a token of the role {LEAST_ROLE[read.asks].value}."
+    operation["description"] = f"Needs a token of the role {read.asks.least_role.value}."
     operation["parameters"] += [_parameter(parameter) for parameter in read.parameters]
     return operation
 
@@ -218,7 +217,7 @@ def _task_read(read: TaskRead, known: Mapping[Any, Json]) -> Json:
 def _change(change: Change, known: Mapping[Any, Json]) -> Json:
     answer = _answer(change.answer, known)
     operation = _operation(change.method.lower(), change.path, change.summary, answer)
-    operation["description"] = f"Needs a token of the role {LEAST_ROLE[change.asks].value}."
+    operation["description"] = f"Needs a token of the role {change.asks.least_role.value}."
     key = {
         "name": "Idempotency-Key",
         "in": "header",

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 from starlette.datastructures import QueryParams
 
+from schedulemesh.api.history import HIGHEST_CURSOR
 from schedulemesh.domain.names import parse_name
 from schedulemesh.errors import InvalidRequestError, nearest
-from schedulemesh.protocol.history_requests import HIGHEST_CURSOR
 from schedulemesh.protocol.times import parse_time
 
 Json = dict[str, Any]

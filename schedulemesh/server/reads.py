@@ -7,18 +7,24 @@ from typing import Any
 
 import msgspec
 
+from schedulemesh.api.agents import ListAgents
+from schedulemesh.api.audit import MAX_ROWS, QueryAudit
+from schedulemesh.api.call import Call
+from schedulemesh.api.cluster import GetAbout, GetStats, ListOrphans, ListStrategies
+from schedulemesh.api.jobs import ListJobs
+from schedulemesh.api.metrics import GetAlerts, GetReportedMetrics
+from schedulemesh.api.nodes import GetDrainStatus, ListExternalUsage, ListNodes
+from schedulemesh.api.policies import GetPolicy, GetQueuePolicy
+from schedulemesh.api.pools import GetGroupStats, ListCohorts, ListPools
+from schedulemesh.api.preemption import MAX_PREEMPTIONS, GetPreemptionStats, ListPreemptions
+from schedulemesh.api.queue import ListQueue
+from schedulemesh.api.states import ListSavedStates
+from schedulemesh.api.tasks import ExplainTask, ListTasks
+from schedulemesh.api.tokens import ListTokens
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.reasons import Reason
-from schedulemesh.protocol import requests as r
-from schedulemesh.protocol.alert_requests import GetAlerts
-from schedulemesh.protocol.audit_requests import MAX_ROWS, QueryAudit
 from schedulemesh.protocol.cluster_rows import ExternalWork, NodeInfo, OrphanInfo, StrategyInfo
-from schedulemesh.protocol.drain_requests import GetDrainStatus
-from schedulemesh.protocol.job_logs import ListJobs
-from schedulemesh.protocol.metric_requests import GetReportedMetrics
 from schedulemesh.protocol.pool_rows import CohortInfo, PoolInfo
-from schedulemesh.protocol.queue_requests import GetQueuePolicy, ListQueue
-from schedulemesh.protocol.requests import AnyRequest
 from schedulemesh.protocol.rows import AlertInfo, ChangeInfo, ReportedMetric
 from schedulemesh.protocol.task_rows import (
     JobListing,
@@ -27,7 +33,6 @@ from schedulemesh.protocol.task_rows import (
     SavedStateInfo,
     TaskListing,
 )
-from schedulemesh.protocol.token_requests import ListTokens
 from schedulemesh.server import schemas
 
 
@@ -40,7 +45,7 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
     row: Any
     #: The fields that distinguish rows, by which they are sorted unless the caller says otherwise.
     key: tuple[str, ...]
-    request: AnyRequest
+    request: Call
     #: The code of the error where a row is asked for that does not exist; None: single rows are not offered.
     missing: Reason | None = None
     #: The name under which the supervisor makes the rows of one page only; empty: it makes all rows.
@@ -54,7 +59,7 @@ class Single(msgspec.Struct, frozen=True, kw_only=True):
     summary: str
     #: The type of the answer; None: an object whose fields the Python reference lists.
     answer: Any = None
-    request: Callable[[Mapping[str, str]], AnyRequest]
+    request: Callable[[Mapping[str, str]], Call]
 
 
 LISTINGS = (
@@ -63,7 +68,7 @@ LISTINGS = (
         summary="List the pools with their quota by use",
         row=PoolInfo,
         key=("name",),
-        request=r.ListPools(),
+        request=ListPools(),
         missing=Reason.POOL_NOT_FOUND,
     ),
     Listing(
@@ -71,7 +76,7 @@ LISTINGS = (
         summary="List the cohorts",
         row=CohortInfo,
         key=("name",),
-        request=r.ListCohorts(),
+        request=ListCohorts(),
         missing=Reason.COHORT_NOT_FOUND,
     ),
     Listing(
@@ -79,7 +84,7 @@ LISTINGS = (
         summary="List the agents",
         row=schemas.Agent,
         key=("name",),
-        request=r.ListAgents(),
+        request=ListAgents(),
         missing=Reason.AGENT_NOT_FOUND,
         paged="agents",
     ),
@@ -88,7 +93,7 @@ LISTINGS = (
         summary="List the tasks that run or wait",
         row=TaskListing,
         key=("task_id",),
-        request=r.ListTasks(),
+        request=ListTasks(),
         paged="tasks",
     ),
     Listing(
@@ -113,7 +118,7 @@ LISTINGS = (
         summary="List the living nodes",
         row=NodeInfo,
         key=("node_id",),
-        request=r.ListNodes(),
+        request=ListNodes(),
         missing=Reason.NODE_NOT_FOUND,
     ),
     Listing(
@@ -121,7 +126,7 @@ LISTINGS = (
         summary="List the Ray jobs that hold or wait for something outside of the scheduler",
         row=ExternalWork,
         key=("job_id", "namespace"),
-        request=r.ListExternalUsage(),
+        request=ListExternalUsage(),
     ),
     Listing(
         path="/drains",
@@ -135,7 +140,7 @@ LISTINGS = (
         summary="List the preemptions on record, those in progress included",
         row=PreemptionRecord,
         key=("decided_at", "task_id"),
-        request=r.ListPreemptions(limit=r.MAX_PREEMPTIONS),
+        request=ListPreemptions(limit=MAX_PREEMPTIONS),
         paged="preemptions",
     ),
     Listing(
@@ -143,7 +148,7 @@ LISTINGS = (
         summary="List the tasks whose state is stored, and those that were lost",
         row=SavedStateInfo,
         key=("task_id",),
-        request=r.ListSavedStates(),
+        request=ListSavedStates(),
         paged="saved_states",
     ),
     Listing(
@@ -172,14 +177,14 @@ LISTINGS = (
         summary="List actors and placement groups that the journal does not know",
         row=OrphanInfo,
         key=("name", "namespace", "kind"),
-        request=r.ListOrphans(),
+        request=ListOrphans(),
     ),
     Listing(
         path="/strategies",
         summary="List the scheduling strategies that were supplied",
         row=StrategyInfo,
         key=("name",),
-        request=r.ListStrategies(),
+        request=ListStrategies(),
     ),
     Listing(
         path="/alerts",
@@ -209,22 +214,22 @@ SINGLES = (
         path="/status",
         summary="Describe the supervisor, its journal, and how much there is",
         answer=schemas.Status,
-        request=lambda _: r.GetAbout(),
+        request=lambda _: GetAbout(),
     ),
     Single(
         path="/stats",
         summary="Count preemptions, agents and nodes; the pools by name",
-        request=lambda _: r.GetStats(),
+        request=lambda _: GetStats(),
     ),
     Single(
         path="/preemption_stats",
         summary="Count preemptions by kind, with the most recent ones",
-        request=lambda _: r.GetPreemptionStats(),
+        request=lambda _: GetPreemptionStats(),
     ),
     Single(
         path="/policy",
         summary="Read the preemption policy and its most recent changes",
-        request=lambda _: r.GetPolicy(),
+        request=lambda _: GetPolicy(),
     ),
     Single(
         path="/queue_policy",
@@ -234,16 +239,16 @@ SINGLES = (
     Single(
         path="/placement_groups",
         summary="Read the placement groups of all pools",
-        request=lambda _: r.GetGroupStats(),
+        request=lambda _: GetGroupStats(),
     ),
     Single(
         path="/pools/{name:path}/placement_groups",
         summary="Read the placement groups of a pool",
-        request=lambda path: r.GetGroupStats(pool_name=parse_name(path["name"], "the pool's name")),
+        request=lambda path: GetGroupStats(pool_name=parse_name(path["name"], "the pool's name")),
     ),
     Single(
         path="/tasks/{task_id:path}",
         summary="Explain a task: why it waits, where it runs, by whom it was evicted, how it ended",
-        request=lambda path: r.ExplainTask(task_id=parse_name(path["task_id"], "task_id")),
+        request=lambda path: ExplainTask(task_id=parse_name(path["task_id"], "task_id")),
     ),
 )

@@ -6,8 +6,9 @@ import asyncio
 
 import msgspec
 
+from schedulemesh.api.call import Call
 from schedulemesh.protocol.answers import AnyAnswer
-from schedulemesh.protocol.requests import AnyRequest, encode_request
+from schedulemesh.protocol.requests import encode_request
 from schedulemesh.server.gateway import Gateway
 
 
@@ -29,7 +30,7 @@ class SharedReads:
         self._gateway = gateway
         self._readings: dict[bytes, _Reading] = {}
 
-    async def ask(self, request: AnyRequest) -> AnyAnswer:
+    async def ask(self, request: Call) -> AnyAnswer:
         """The answer to a request that changes nothing."""
         key = encode_request(request)
         reading = self._readings.get(key)
@@ -44,7 +45,7 @@ class SharedReads:
         return await asyncio.shield(task)
 
     async def _read(
-        self, key: bytes, request: AnyRequest, after: asyncio.Task[AnyAnswer] | None = None
+        self, key: bytes, request: Call, after: asyncio.Task[AnyAnswer] | None = None
     ) -> AnyAnswer:
         if after is not None:
             await asyncio.wait([after])

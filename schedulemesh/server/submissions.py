@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from schedulemesh.api.tasks import SubmitTask
 from schedulemesh.domain.names import parse_name
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.protocol.job_command import parse_command
-from schedulemesh.protocol.requests import SubmitTask
 from schedulemesh.protocol.submissions import Submitter, job_request, lease_request
 from schedulemesh.server import bodies, schemas
 from schedulemesh.server.change import Change, Given

@@ -8,13 +8,13 @@ from typing import Any
 
 import msgspec
 
+from schedulemesh.api.call import Call
+from schedulemesh.api.jobs import MAX_PIECE, ReadJobLog
+from schedulemesh.api.leases import WatchLease
+from schedulemesh.api.tasks import LONGEST_WAIT_S
 from schedulemesh.domain.placement import PART_JOINT
 from schedulemesh.domain.task import ENDED_STATES
 from schedulemesh.protocol.answers import AnyAnswer, JobLog, LeaseView
-from schedulemesh.protocol.job_logs import MAX_PIECE, ReadJobLog
-from schedulemesh.protocol.lease_requests import WatchLease
-from schedulemesh.protocol.requests import AnyRequest
-from schedulemesh.protocol.task_requests import LONGEST_WAIT_S
 from schedulemesh.server import parameters as p
 from schedulemesh.server import schemas
 from schedulemesh.server.answers import unexpected
@@ -35,8 +35,8 @@ class TaskRead(msgspec.Struct, frozen=True, kw_only=True):
     answer: Any
     parameters: tuple[Parameter, ...]
     #: The class of the request, which decides who may make it.
-    asks: type
-    request: Callable[[str, Mapping[str, Any]], AnyRequest]
+    asks: type[Call]
+    request: Callable[[str, Mapping[str, Any]], Call]
     #: The answer, from that of the supervisor. Raises Problem for a refusal.
     told: Callable[[AnyAnswer], Json]
 

@@ -14,12 +14,12 @@ from collections.abc import Mapping
 
 import msgspec
 
+from schedulemesh.api.tokens import CreateToken, GetTokenHashes, RotateToken
 from schedulemesh.domain.tokens import LOCAL, Role, TokenSpec
 from schedulemesh.errors import SchedulerUnavailableError
 from schedulemesh.protocol.answers import Details, Response
 from schedulemesh.protocol.callers import Caller
 from schedulemesh.protocol.credentials import hash_of, new_secret
-from schedulemesh.protocol.token_requests import CreateToken, GetTokenHashes, RotateToken
 from schedulemesh.server.gateway import Gateway
 
 logger = logging.getLogger(__name__)

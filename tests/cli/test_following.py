@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from schedulemesh.api.history import QueryEvents
 from schedulemesh.cli import following, output
 from schedulemesh.cli.command import Target
 from schedulemesh.cli.exits import ExitCode, RefusedError
@@ -23,7 +24,6 @@ from schedulemesh.config.discovery import found, write
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import SchedulerNotFoundError, SchedulerUnavailableError
-from schedulemesh.protocol.history_requests import QueryEvents
 from schedulemesh.server import event_streams
 from tests.cli.conftest import Scheduler
 from tests.cli.test_http_gateway import PROGRAM

@@ -19,6 +19,7 @@ import threading
 import msgspec
 import pytest
 
+from schedulemesh.api.pools import ListPools
 from schedulemesh.cli import http_gateway
 from schedulemesh.cli.command import Target
 from schedulemesh.cli.exits import ExitCode
@@ -26,7 +27,6 @@ from schedulemesh.cli.http_gateway import discovered
 from schedulemesh.config.discovery import Discovered, found, write
 from schedulemesh.errors import SchedulerUnavailableError
 from schedulemesh.protocol.answers import Listed
-from schedulemesh.protocol.requests import ListPools
 from tests.cli.conftest import Scheduler
 from tests.runtime.composition import InThread
 from tests.server.local import Api

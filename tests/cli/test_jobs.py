@@ -7,13 +7,13 @@ import json
 
 import pytest
 
+from schedulemesh.api.tasks import SubmitTask
 from schedulemesh.cli import gateway, job_ends, jobs, ray_gateway
 from schedulemesh.cli.exits import ExitCode
 from schedulemesh.cli.jobs import parse_bundle_words
 from schedulemesh.errors import InvalidRequestError, SchedulerUnavailableError
 from schedulemesh.protocol import patience
 from schedulemesh.protocol.answers import Listed, TaskResult
-from schedulemesh.protocol.requests import SubmitTask
 
 
 def test_bundles_are_amounts_by_name():

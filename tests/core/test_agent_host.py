@@ -17,6 +17,7 @@ from schedulemesh.core.agent.host import host_class
 from schedulemesh.core.agent.user_workers import preserve, probe_class, restore
 from schedulemesh.core.agent.warm_host import warm_host_class
 from schedulemesh.core.transport.user_code import ship_arguments, ship_class, ship_function
+from schedulemesh.domain.saved_state import SavedState
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.protocol.agents import (
@@ -28,7 +29,6 @@ from schedulemesh.protocol.agents import (
     Result,
     RunOrder,
     RunReport,
-    SavedState,
     ShippedClass,
     pack,
     unpack,

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from msgspec import UNSET
 
+from schedulemesh.api.pools import EnsurePool, ResizePool
 from schedulemesh.config.groups import NO_LIMIT
 from schedulemesh.core.client.scheduler import RayScheduler
 from schedulemesh.core.client.task_request import Caller
@@ -24,7 +25,7 @@ from schedulemesh.protocol.answers import (
     Response,
     encode_answer,
 )
-from schedulemesh.protocol.requests import EnsurePool, ResizePool, decode_request
+from schedulemesh.protocol.requests import decode_request
 from schedulemesh.simple import SimpleTaskSpec
 from tests.integration.agents import Counter, Plain
 

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from schedulemesh.api.jobs import JobKey
 from schedulemesh.core.agent import job_folders
 from schedulemesh.core.agent.job_folders import (
     KEPT_S,
@@ -19,7 +20,6 @@ from schedulemesh.core.agent.job_folders import (
     read_log,
     task_folder,
 )
-from schedulemesh.protocol.job_logs import JobKey
 
 
 def key(task_id, root="/r", agent_name="a"):

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from schedulemesh.api.jobs import JobKey
 from schedulemesh.core.agent import job_runner
 from schedulemesh.core.agent.job_folders import LogWriter, job_folder, read_log
 from schedulemesh.core.agent.job_runner import JobRunner, driver_environment
 from schedulemesh.errors import JobFailedError
 from schedulemesh.protocol.agents import JobStart
 from schedulemesh.protocol.job_command import JobCommand
-from schedulemesh.protocol.job_logs import JobKey
 
 
 class Channel:

@@ -10,6 +10,7 @@ from ray import cloudpickle
 
 from schedulemesh.core.agent.host import public_state
 from schedulemesh.core.client.states import given_state
+from schedulemesh.domain.saved_state import SavedState
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.protocol.agents import (
     AgentInit,
@@ -19,7 +20,6 @@ from schedulemesh.protocol.agents import (
     Parameter,
     Report,
     Result,
-    SavedState,
     ShippedClass,
     key_of,
     pack,

@@ -9,12 +9,12 @@ from typing import Union, get_args, get_origin, get_type_hints, is_typeddict
 import msgspec
 import pytest
 
+from schedulemesh.api.pools import ResizePool
 from schedulemesh.core.agent_actor import AgentActor
 from schedulemesh.core.client.scheduler import RayScheduler
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.engine.messages.stimuli import AgentGone, PoolRequested
-from schedulemesh.protocol.requests import ResizePool
 from schedulemesh.runtime.reactor import Condition
 from tests.core.test_request_service import client
 from tests.runtime.composition import InThread

@@ -5,10 +5,18 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from schedulemesh.api.agents import EnsureAgentHealth, ListAgents
+from schedulemesh.api.nodes import CordonNode
+from schedulemesh.api.policies import ChangePolicy
+from schedulemesh.api.pools import EnsureCohort, EnsurePool, ListPools, ResizePool
+from schedulemesh.api.preemption import EvaluatePreemption, PreemptTask
+from schedulemesh.api.states import RestoreTask
+from schedulemesh.api.tasks import RegisterTask, SubmitTask
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.cohort import LoanLimit
 from schedulemesh.domain.reasons import Change, PreemptionReason, Reason
 from schedulemesh.domain.resources import Resources, parse_resources
+from schedulemesh.domain.saved_state import SavedState
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.outcomes import Done, Refused
 from schedulemesh.engine.messages.stimuli import (
@@ -18,8 +26,7 @@ from schedulemesh.engine.messages.stimuli import (
     TaskSubmitted,
 )
 from schedulemesh.errors import InvalidRequestError
-from schedulemesh.protocol import requests as r
-from schedulemesh.protocol.agents import SavedState, key_of
+from schedulemesh.protocol.agents import key_of
 from schedulemesh.protocol.answers import (
     EvictedState,
     Listed,
@@ -29,7 +36,7 @@ from schedulemesh.protocol.answers import (
     decode_answer,
     encode_answer,
 )
-from schedulemesh.protocol.state_requests import RestoreTask
+from schedulemesh.protocol.requests import decode_request, encode_request
 
 KEY = key_of(b"class")
 AGENT = AgentSpec(name="a", pool_name="p", resources=parse_resources({"cpu": 1}), class_key=KEY)
@@ -39,25 +46,25 @@ TASK = TaskSpec(task_id="t", pool_name="p", labels={"tier": "gold"}, estimated_d
 def submission(**changes):
     blobs = changes.pop("blobs", {KEY: b"class"})
     given = {"agent": AGENT, "task": TASK, "request_id": "r", **changes}
-    return r.SubmitTask(submission=TaskSubmitted(**given), blobs=blobs)
+    return SubmitTask(submission=TaskSubmitted(**given), blobs=blobs)
 
 
 @pytest.mark.parametrize(
     "request_",
     [
         submission(),
-        r.RegisterTask(task=TASK, agent_name="a"),
-        r.EnsurePool(name="p", pg_pool_config={"enable": True, "wait_timeout_s": 3}),
-        r.ResizePool(name="p", target_agents=3),
-        r.ChangePolicy(changes={"protected_pools": ["p"]}, client="host:1"),
-        r.PreemptTask(task_id="t", request_id="r"),
-        r.EvaluatePreemption(priority=5.0, pool_name="p", resources=Resources(cpu=10_000)),
-        r.ListPools(),
+        RegisterTask(task=TASK, agent_name="a"),
+        EnsurePool(name="p", pg_pool_config={"enable": True, "wait_timeout_s": 3}),
+        ResizePool(name="p", target_agents=3),
+        ChangePolicy(changes={"protected_pools": ["p"]}, client="host:1"),
+        PreemptTask(task_id="t", request_id="r"),
+        EvaluatePreemption(priority=5.0, pool_name="p", resources=Resources(cpu=10_000)),
+        ListPools(),
     ],
     ids=lambda request: type(request).__name__,
 )
 def test_a_request_comes_back_as_it_was_sent(request_):
-    assert r.decode_request(r.encode_request(request_)) == request_
+    assert decode_request(encode_request(request_)) == request_
 
 
 @pytest.mark.parametrize(
@@ -73,25 +80,25 @@ def test_stimuli_are_no_requests(stimulus):
     plain = msgspec.to_builtins(stimulus)
     for tag in (type(stimulus).__name__, "agent_gone", "preempt"):
         with pytest.raises(InvalidRequestError):
-            r.decode_request(msgspec.msgpack.encode({"request": tag, **plain}))
+            decode_request(msgspec.msgpack.encode({"request": tag, **plain}))
 
 
 @pytest.mark.parametrize("data", [None, "text", b"", b"\xc1", b"\x91" * 5000, bytearray(b"\x80")])
 def test_what_is_no_request_is_refused(data):
     with pytest.raises(InvalidRequestError):
-        r.decode_request(data)
+        decode_request(data)
 
 
 def test_unknown_fields_are_refused():
     with pytest.raises(InvalidRequestError, match="end"):
-        r.decode_request(msgspec.msgpack.encode({"request": "list_pools", "end": True}))
+        decode_request(msgspec.msgpack.encode({"request": "list_pools", "end": True}))
 
 
 def test_unknown_fields_of_a_submission_are_refused():
     plain = msgspec.to_builtins(submission(blobs={}))
     plain["submission"]["incarnation"] = 3
     with pytest.raises(InvalidRequestError, match="incarnation"):
-        r.decode_request(msgspec.msgpack.encode(plain))
+        decode_request(msgspec.msgpack.encode(plain))
 
 
 def wrong_agent(**changes):
@@ -136,23 +143,23 @@ def wrong_limit():
         (lambda: submission(request_id=""), "request_id"),
         (lambda: submission(request_id=None), "request_id"),
         (lambda: submission(state_key=KEY), "state_key is set by the scheduler"),
-        (lambda: r.PreemptTask(request_id="r"), "task_id or an agent_name"),
-        (lambda: r.PreemptTask(task_id=["x"], request_id="r"), "task_id"),
-        (lambda: r.CordonNode(node_id="", cordoned=True), "node_id"),
-        (lambda: r.EnsureCohort(name=""), "cohort's name"),
-        (lambda: r.EnsureCohort(name="c", parent="a\nb"), "parent"),
-        (lambda: r.EnsureCohort(name="c", weight=0.0), "weight.*above 0"),
-        (lambda: r.EnsurePool(name="p", lending={"cohort": " "}), "cohort"),
-        (lambda: r.EnsurePool(name="p", lending={"weight": -1.0}), "weight"),
-        (lambda: r.EnsurePool(name="p", lending={"lending_limit": LoanLimit()}), "lending_limit"),
+        (lambda: PreemptTask(request_id="r"), "task_id or an agent_name"),
+        (lambda: PreemptTask(task_id=["x"], request_id="r"), "task_id"),
+        (lambda: CordonNode(node_id="", cordoned=True), "node_id"),
+        (lambda: EnsureCohort(name=""), "cohort's name"),
+        (lambda: EnsureCohort(name="c", parent="a\nb"), "parent"),
+        (lambda: EnsureCohort(name="c", weight=0.0), "weight.*above 0"),
+        (lambda: EnsurePool(name="p", lending={"cohort": " "}), "cohort"),
+        (lambda: EnsurePool(name="p", lending={"weight": -1.0}), "weight"),
+        (lambda: EnsurePool(name="p", lending={"lending_limit": LoanLimit()}), "lending_limit"),
         (
-            lambda: r.EnsurePool(name="p", lending={"borrowing_limit": wrong_limit()}),
+            lambda: EnsurePool(name="p", lending={"borrowing_limit": wrong_limit()}),
             "borrowing_limit",
         ),
-        (lambda: r.EnsureAgentHealth(timeout_s=1e10), "timeout"),
-        (lambda: r.EvaluatePreemption(priority=0.0, pool_name="p", limit=-1), "limit"),
-        (lambda: r.ListAgents(pool_name=""), "pool"),
-        (lambda: r.EnsurePool(name="p", resources=Resources(gpu=-1)), "resources"),
+        (lambda: EnsureAgentHealth(timeout_s=1e10), "timeout"),
+        (lambda: EvaluatePreemption(priority=0.0, pool_name="p", limit=-1), "limit"),
+        (lambda: ListAgents(pool_name=""), "pool"),
+        (lambda: EnsurePool(name="p", resources=Resources(gpu=-1)), "resources"),
         (
             lambda: RestoreTask(
                 saved=SavedState(
@@ -187,13 +194,13 @@ def test_a_request_out_of_range_cannot_be_made(make, says):
 def test_bytes_that_no_client_makes_are_checked_again(task, says):
     data = msgspec.msgpack.encode({"request": "register_task", "task": task, "agent_name": "a"})
     with pytest.raises(InvalidRequestError, match=says):
-        r.decode_request(data)
+        decode_request(data)
 
 
 def test_blobs_have_the_hash_that_they_are_kept_under():
-    data = r.encode_request(submission(blobs={KEY: b"another class"}))
+    data = encode_request(submission(blobs={KEY: b"another class"}))
     with pytest.raises(InvalidRequestError, match="SHA-256"):
-        r.decode_request(data)
+        decode_request(data)
 
 
 def test_an_answer_comes_back_as_it_was_sent():

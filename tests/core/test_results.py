@@ -9,6 +9,7 @@ from ray import cloudpickle
 from schedulemesh.core.client import results
 from schedulemesh.domain.reasons import Change, PreemptionReason, Reason
 from schedulemesh.domain.resources import parse_resources
+from schedulemesh.domain.saved_state import SavedState
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.outcomes import (
     Accepted,
@@ -20,7 +21,7 @@ from schedulemesh.engine.messages.outcomes import (
     Pending,
     Refused,
 )
-from schedulemesh.protocol.agents import SavedState, pack
+from schedulemesh.protocol.agents import pack
 from schedulemesh.protocol.answers import EvictedState, Response
 
 CPU = parse_resources({"cpu": 1})

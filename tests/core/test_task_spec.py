@@ -12,10 +12,11 @@ from schedulemesh.core.agent import user_workers
 from schedulemesh.core.agent.host import public_state
 from schedulemesh.core.client import results
 from schedulemesh.core.transport.user_code import ship_function
+from schedulemesh.domain.saved_state import SavedState
 from schedulemesh.domain.task import INTERNAL, TaskSpec
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.query import PreemptionQuery
-from schedulemesh.protocol.agents import Handled, SavedState, pack, unpack
+from schedulemesh.protocol.agents import Handled, pack, unpack
 from schedulemesh.protocol.task_rows import TaskInfo
 from schedulemesh.runtime.queries import View, saved_state
 from tests.engine.builders import Mesh, pool

@@ -11,6 +11,7 @@ import re
 
 import pytest
 
+from schedulemesh.api.history import EVENT_KINDS
 from schedulemesh.domain.end_reasons import EndReason, TaskEndReason
 from schedulemesh.domain.reason_uses import EVALUATION_REASONS, QUEUE_REASONS, REFUSALS
 from schedulemesh.domain.reasons import (
@@ -19,7 +20,6 @@ from schedulemesh.domain.reasons import (
     PreemptionReason,
     Reason,
 )
-from schedulemesh.protocol.history_requests import EVENT_KINDS
 from tests.docs.documents import ROOT, section
 
 API = ROOT / "docs" / "api" / "schedule_mesh.md"

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import re
 
+from schedulemesh.api.history import QueryEvents
 from schedulemesh.domain.tokens import Role
-from schedulemesh.protocol.history_requests import QueryEvents
-from schedulemesh.protocol.roles import LEAST_ROLE
 from schedulemesh.server.app import API
 from schedulemesh.server.changes import CHANGES
 from schedulemesh.server.history import QUESTIONS, STREAM_PATH, STREAM_SUMMARY
@@ -22,17 +21,17 @@ _TABLE = re.compile(r"(?<=<!-- calls -->\n).*(?=<!-- end of calls -->)", re.DOTA
 
 def calls() -> list[tuple[str, str, str, Role]]:
     """Method, path, summary and role of every call below the prefix."""
-    found = [("GET", one.path, one.summary, LEAST_ROLE[type(one.request)]) for one in LISTINGS]
+    found = [("GET", one.path, one.summary, type(one.request).least_role) for one in LISTINGS]
     for one in LISTINGS:
         if one.missing is not None:
             summary = f"Read one row of `GET {API}{one.path}`"
-            role = LEAST_ROLE[type(one.request)]
+            role = type(one.request).least_role
             found.append(("GET", f"{one.path}/{{{one.key[0]}}}", summary, role))
     found += [("GET", one.path, one.summary, Role.VIEWER) for one in SINGLES]
-    found += [("GET", one.path, one.summary, LEAST_ROLE[one.asks]) for one in TASK_READS]
-    found += [("GET", one.path, one.summary, LEAST_ROLE[one.asks]) for one in QUESTIONS]
-    found.append(("GET", STREAM_PATH, STREAM_SUMMARY, LEAST_ROLE[QueryEvents]))
-    found += [(one.method, one.path, one.summary, LEAST_ROLE[one.asks]) for one in CHANGES]
+    found += [("GET", one.path, one.summary, one.asks.least_role) for one in TASK_READS]
+    found += [("GET", one.path, one.summary, one.asks.least_role) for one in QUESTIONS]
+    found.append(("GET", STREAM_PATH, STREAM_SUMMARY, QueryEvents.least_role))
+    found += [(one.method, one.path, one.summary, one.asks.least_role) for one in CHANGES]
     packed = "Any request of the Python client in its packed form, for clients of the same version"
     return [*found, ("POST", "/requests", packed, Role.VIEWER)]
 

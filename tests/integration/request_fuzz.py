@@ -23,10 +23,10 @@ from typing import Any
 import msgspec
 import ray
 
+from schedulemesh.api.call import Call
 from schedulemesh.config.settings import JournalSettings
 from schedulemesh.core import RayScheduler
 from schedulemesh.errors import ScheduleMeshError, SchedulerNotFoundError
-from schedulemesh.protocol import requests
 from tests.integration.hostile_values import HOSTILE, Values
 
 Kind = Callable[[random.Random], Any]
@@ -313,7 +313,7 @@ CALLS: dict[str, dict[str, Kind]] = {
 ENDING = {"detach", "shutdown", "supervisor_handle", "future", "dashboard", "metrics_text"}
 ENDING |= {"job_logs", "lease", "get_lease"}
 #: Tags of all requests.
-TAGS = [str(kind.__struct_config__.tag) for kind in requests.Request.__subclasses__()]
+TAGS = [str(kind.__struct_config__.tag) for kind in Call.__subclasses__()]
 
 
 class Witness(threading.Thread):

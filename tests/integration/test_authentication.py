@@ -12,13 +12,13 @@ import pytest
 import ray
 
 from schedulemesh import MetricsReportingAgent, NotAllowedError, RayScheduler, SchedulerExistsError
+from schedulemesh.api.tokens import CreateToken
 from schedulemesh.config.discovery import found, path_of
 from schedulemesh.config.http import home_folder
 from schedulemesh.domain.tokens import Role, TokenSpec
 from schedulemesh.protocol.answers import read_answer
 from schedulemesh.protocol.credentials import Credential, hash_of, new_secret
 from schedulemesh.protocol.requests import encode_request
-from schedulemesh.protocol.token_requests import CreateToken
 from tests.integration.polling import process_exists, until
 from tests.runtime.request_samples import allowed, classes, refused_by_role, sample
 

@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 import ray
 
+from schedulemesh.api.pools import ListPools
 from schedulemesh.core import RayScheduler
 from schedulemesh.core.client.head import ScheduleMeshHead
 from schedulemesh.engine.messages.facts import FORMAT_VERSION
 from schedulemesh.errors import SchedulerUnavailableError
 from schedulemesh.protocol.answers import Listed, decode_answer
-from schedulemesh.protocol.requests import ListPools, encode_request
+from schedulemesh.protocol.requests import encode_request
 from schedulemesh.runtime import supervisor as service
 from tests.integration.agents import Counter, Plain
 from tests.integration.drivers import start_driver

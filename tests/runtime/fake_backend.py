@@ -17,6 +17,7 @@ from typing import TypeVar, cast
 
 import msgspec
 
+from schedulemesh.api.jobs import JobKey, LogPiece
 from schedulemesh.core.agent.job_folders import job_folder, read_log
 from schedulemesh.domain.agent import Death
 from schedulemesh.domain.node_labels import NodeLabels
@@ -30,7 +31,6 @@ from schedulemesh.protocol.agents import (
     RunReport,
     pack,
 )
-from schedulemesh.protocol.job_logs import JobKey, LogPiece
 from schedulemesh.runtime.backend import (
     ActorView,
     AgentRequest,

@@ -6,13 +6,15 @@ import asyncio
 
 import msgspec
 
+from schedulemesh.api.pools import CreatePool
+from schedulemesh.api.tasks import SubmitTask
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
-from schedulemesh.protocol import requests as r
 from schedulemesh.protocol.agents import key_of
+from schedulemesh.protocol.requests import encode_request
 from schedulemesh.runtime.backend import NodeView
 from tests.runtime import virtual_time
 from tests.runtime.composition import supervisor
@@ -46,7 +48,7 @@ class Life:
         return self.service._requests.running
 
     def ask(self, request):
-        asked = asyncio.ensure_future(self.service.ask(r.encode_request(request)))
+        asked = asyncio.ensure_future(self.service.ask(encode_request(request)))
         self.requests.add(asked)
         return asked
 
@@ -61,7 +63,7 @@ class Life:
         stimulus = TaskSubmitted(
             agent=agent, task=None, request_id=f"{request}-{name}", choose_node=True
         )
-        return self.ask(r.SubmitTask(submission=stimulus, blobs={key_of(CLASS): CLASS}))
+        return self.ask(SubmitTask(submission=stimulus, blobs={key_of(CLASS): CLASS}))
 
     async def crash(self):
         running = self.running
@@ -102,7 +104,7 @@ def run(journal_file, story):
         pool = PoolSpec(name="p", resources=NODE)
         grouped = PoolSpec(name="g", resources=NODE, groups=groups)
         for spec in (pool, grouped):
-            await life.ask(r.CreatePool(spec=spec))
+            await life.ask(CreatePool(spec=spec))
         await story(life)
         await life.end()
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import msgspec
 import msgspec.inspect as mi
 
+from schedulemesh.api.calls import CALLS
 from schedulemesh.domain.tokens import Role
-from schedulemesh.protocol.requests import AnyRequest
-from schedulemesh.protocol.roles import LEAST_ROLE
 
 #: Values of fields that not every value of their type is valid for, by name.
 VALUES = {
@@ -31,7 +30,7 @@ _GIVEN = ("owner", "node_id", "class_key", "agent_name", "request_id", "task")
 
 def classes():
     """The classes of all requests."""
-    return [kind.cls for kind in mi.type_info(AnyRequest).types]
+    return list(CALLS)
 
 
 def sample(cls):
@@ -71,7 +70,7 @@ def _value(kind, name):
 
 def allowed(role, cls):
     """Whether the table lets a role make requests of this class."""
-    return list(Role).index(role) >= list(Role).index(LEAST_ROLE[cls])
+    return list(Role).index(role) >= list(Role).index(cls.least_role)
 
 
 def refused_by_role(answer):

@@ -13,6 +13,13 @@ from collections import Counter
 
 import msgspec
 
+from schedulemesh.api.agents import DeleteAgent
+from schedulemesh.api.leases import ReleaseLease
+from schedulemesh.api.pools import CreatePool, ListPools, ResizePool
+from schedulemesh.api.preemption import ExecutePreemption, PreemptTask
+from schedulemesh.api.queue import ChangeQueuedTask
+from schedulemesh.api.states import SaveTaskState
+from schedulemesh.api.tasks import CancelTask, CancelTasks, CompleteTask, SubmitTask
 from schedulemesh.config.settings import JournalSettings
 from schedulemesh.core.agent.safe_points import SafePoints
 from schedulemesh.domain.agent import AgentSpec, GangSpec
@@ -21,6 +28,7 @@ from schedulemesh.domain.lease import LeaseSpec
 from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import NOTHING, parse_resources, sum_of
+from schedulemesh.domain.saved_state import SavedState
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages import facts
 from schedulemesh.engine.messages.outcomes import Accepted, Queued, Refused
@@ -30,8 +38,6 @@ from schedulemesh.engine.state.agents import Running, Starting
 from schedulemesh.engine.state.groups import GroupPhase
 from schedulemesh.engine.state.invariants import check
 from schedulemesh.metrics.catalogue import LOOP_OVERDUE
-from schedulemesh.protocol import queue_requests as q
-from schedulemesh.protocol import requests as r
 from schedulemesh.protocol.agents import (
     AgentInit,
     Command,
@@ -39,15 +45,12 @@ from schedulemesh.protocol.agents import (
     Report,
     Result,
     RunReport,
-    SavedState,
     key_of,
     pack,
     unpack,
 )
 from schedulemesh.protocol.answers import Response, SavedBytes, decode_answer
-from schedulemesh.protocol.lease_requests import ReleaseLease
-from schedulemesh.protocol.state_requests import SaveTaskState
-from schedulemesh.protocol.task_requests import CancelTask
+from schedulemesh.protocol.requests import decode_request, encode_request
 from schedulemesh.runtime.backend import ActorView, BackendError, GroupMember, NodeView
 from schedulemesh.runtime.gangs import every_process
 from schedulemesh.runtime.queries import saved_key
@@ -274,7 +277,7 @@ class Story:
                 resources=parse_resources({"cpu": cpu, "gpu": 2}),
                 groups=groups if name == "g" else None,
             )
-            self.ask(r.CreatePool(spec=spec))
+            self.ask(CreatePool(spec=spec))
         await self.wait(0.1)
 
     def open_service(self):
@@ -289,7 +292,7 @@ class Story:
         )
         # Its process does so itself: clients may go away before they have asked for anything.
         self.recovering = asyncio.ensure_future(self.recovered(self.service))
-        self.ask(r.ListPools())
+        self.ask(ListPools())
 
     async def recovered(self, service):
         await service.recover()
@@ -305,7 +308,7 @@ class Story:
     # what clients do
 
     def ask(self, request):
-        self._send(r.encode_request(request))
+        self._send(encode_request(request))
 
     def _send(self, data):
         task = asyncio.ensure_future(self._answered(self.service, data))
@@ -324,13 +327,13 @@ class Story:
                 continue
             encoded = answer[0] if isinstance(answer, tuple) else answer
             assert b"internal_error" not in encoded, encoded
-            self.note(r.decode_request(data), encoded)
+            self.note(decode_request(data), encoded)
             self.open.pop(asyncio.current_task(), None)
             return
 
     def note(self, request, encoded):
         """What an answer promises."""
-        if isinstance(request, r.SubmitTask):
+        if isinstance(request, SubmitTask):
             outcome = decode_answer(encoded, Response)
             if not isinstance(outcome, Refused) and isinstance(outcome.outcome, Accepted | Queued):
                 task_id = request.submission.task.task_id
@@ -379,7 +382,7 @@ class Story:
             choose_node=bool(pinned or pool == "g" or replicas),
             queue=queue,
         )
-        self.ask(r.SubmitTask(submission=submission, blobs={key_of(CLASS): CLASS}))
+        self.ask(SubmitTask(submission=submission, blobs={key_of(CLASS): CLASS}))
 
     def submit_lease(self, name, pool, priority, parts, *, queue):
         """A lease of one or two groups, with a short time from its notice to its end."""
@@ -395,7 +398,7 @@ class Story:
         submission = TaskSubmitted(
             agent=agent, task=task, request_id=self.next(), choose_node=True, queue=queue
         )
-        self.ask(r.SubmitTask(submission=submission))
+        self.ask(SubmitTask(submission=submission))
 
     async def release_lease(self, name):
         self.ask(ReleaseLease(task_id=f"t-{name}", request_id=self.next()))
@@ -409,11 +412,11 @@ class Story:
             self.backend.foreign.setdefault(ray_id, []).append(member)
 
     async def complete(self, name, end_agent):
-        request = r.CompleteTask(task_id=f"t-{name}", end_agent=end_agent, request_id=self.next())
+        request = CompleteTask(task_id=f"t-{name}", end_agent=end_agent, request_id=self.next())
         self.ask(request)
 
     async def delete(self, name):
-        self.ask(r.DeleteAgent(agent_name=name))
+        self.ask(DeleteAgent(agent_name=name))
 
     async def delete_while_it_starts(self, rounds):
         """Delete an agent that starts, or the next one that does, after so many rounds of the loop."""
@@ -435,7 +438,7 @@ class Story:
 
     def delete_starting(self, name):
         self.seen["an agent was deleted while it started"] += 1
-        self.ask(r.DeleteAgent(agent_name=name))
+        self.ask(DeleteAgent(agent_name=name))
 
     async def checkpoint(self, which):
         """Have one of the tasks saved that run."""
@@ -460,23 +463,23 @@ class Story:
 
     async def preempt(self, name, whole):
         if whole:
-            self.ask(r.PreemptTask(agent_name=name, request_id=self.next()))
+            self.ask(PreemptTask(agent_name=name, request_id=self.next()))
         else:
             task_id = f"t-{name}"
-            self.ask(r.ExecutePreemption(task_id=task_id, agent_name=name, request_id=self.next()))
+            self.ask(ExecutePreemption(task_id=task_id, agent_name=name, request_id=self.next()))
 
     async def change_queued(self, name, change):
-        request = q.ChangeQueuedTask(task_id=f"t-{name}", request_id=self.next(), **change)
+        request = ChangeQueuedTask(task_id=f"t-{name}", request_id=self.next(), **change)
         self.ask(request)
 
     async def cancel(self, name):
         self.ask(CancelTask(task_id=f"t-{name}", request_id=self.next()))
 
     async def cancel_many(self, count):
-        self.ask(q.CancelTasks(task_ids=tuple(f"t-{name}" for name in NAMES[:count])))
+        self.ask(CancelTasks(task_ids=tuple(f"t-{name}" for name in NAMES[:count])))
 
     async def resize(self, pool, cpu):
-        self.ask(r.ResizePool(name=pool, resources=parse_resources({"cpu": cpu})))
+        self.ask(ResizePool(name=pool, resources=parse_resources({"cpu": cpu})))
 
     async def cancel_next_caller(self, rounds):
         """The next client goes away after so many rounds of the loop, while its step is written."""
@@ -495,8 +498,8 @@ class Story:
         if data is not None:
             self.seen["a caller went away"] += 1
             task.cancel()
-            request = r.decode_request(data)
-            if isinstance(request, r.SubmitTask):
+            request = decode_request(data)
+            if isinstance(request, SubmitTask):
                 self.checkpoints.pop(request.submission.task.task_id, None)
 
     # what processes do
@@ -791,8 +794,8 @@ class Story:
         if self.service._requests is not None:
             reactor = self.service._requests.running.reactor
             await reactor.flushed()
-            requests = map(r.decode_request, self.open.values())
-            submissions = (asked for asked in requests if isinstance(asked, r.SubmitTask))
+            requests = map(decode_request, self.open.values())
+            submissions = (asked for asked in requests if isinstance(asked, SubmitTask))
             # It may be a task of the same id that runs by now, of which nothing was answered yet.
             anew = {asked.submission.task.task_id for asked in submissions}
             await self.checkpoints_are_the_newest(reactor, self.checkpoints.keys() - anew)

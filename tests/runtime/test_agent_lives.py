@@ -8,15 +8,18 @@ import json
 
 import pytest
 
+from schedulemesh.api.agents import DeleteAgent, EnsureAgentHealth
+from schedulemesh.api.policies import ChangePolicy
+from schedulemesh.api.preemption import PreemptTask
+from schedulemesh.api.states import GetSavedState
+from schedulemesh.api.tasks import SubmitTask
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.stimuli import AgentGone, StateNotSaved, TaskSubmitted
-from schedulemesh.protocol import requests as r
 from schedulemesh.protocol.agents import Command, Result, key_of, pack, unpack
 from schedulemesh.protocol.answers import SavedBytes, decode_answer
-from schedulemesh.protocol.state_requests import GetSavedState
 from tests.runtime import life as lives
 from tests.runtime.life import SOON_S
 from tests.runtime.story import CALLS
@@ -39,7 +42,7 @@ def test_an_agent_that_is_deleted_while_its_start_asks_for_room_leaves_no_proces
             call.let()
         await asyncio.sleep(0.2)  # virtual time
         assert len(life.held.pending) == 1
-        life.ask(r.DeleteAgent(agent_name="a"))
+        life.ask(DeleteAgent(agent_name="a"))
         await asyncio.sleep(0.1)  # virtual time
         life.held.through |= CALLS
         for call in list(life.held.pending):
@@ -127,9 +130,9 @@ def test_a_process_that_cannot_be_killed_is_ended_once_whoever_asks(lived):
         cleaner.answers = [(77,)] * 10_000
         life.backend.actors[0].alive = False
         await asyncio.sleep(2.0)  # virtual time: the monitor sees it
-        life.ask(r.DeleteAgent(agent_name="a"))
+        life.ask(DeleteAgent(agent_name="a"))
         for _ in range(3):
-            life.ask(r.EnsureAgentHealth(timeout_s=1.0))
+            life.ask(EnsureAgentHealth(timeout_s=1.0))
         await asyncio.sleep(60.0)  # virtual time
         assert len([call for call in cleaner.calls if call[0] == "terminate"]) < 12
 
@@ -165,7 +168,7 @@ def test_an_agent_that_is_submitted_again_while_others_are_rebuilt_is_left_alone
         life.hold("agent_report", "living_actors")
         for actor in life.backend.actors:
             actor.alive = False
-        checked = life.ask(r.EnsureAgentHealth(timeout_s=1.0))
+        checked = life.ask(EnsureAgentHealth(timeout_s=1.0))
         while not [call for call in life.held.pending if call.call == "agent_report"]:
             await asyncio.sleep(0.1)  # virtual time
             for call in list(life.held.pending):
@@ -187,12 +190,12 @@ def test_an_agent_that_is_submitted_again_while_others_are_rebuilt_is_left_alone
 
 def test_a_state_that_could_not_be_saved_is_refused_with_the_cause(lived):
     async def story(life):
-        await life.ask(r.ChangePolicy(changes={"preemption_grace_s": 100.0}, client="me"))
+        await life.ask(ChangePolicy(changes={"preemption_grace_s": 100.0}, client="me"))
         agent = AgentSpec(name="t", pool_name="p", resources=ONE, class_key=key_of(lives.CLASS))
         task = TaskSpec(task_id="t", pool_name="p")
         stimulus = TaskSubmitted(agent=agent, task=task, request_id="first", choose_node=True)
-        await life.ask(r.SubmitTask(submission=stimulus, blobs={key_of(lives.CLASS): lives.CLASS}))
-        life.ask(r.PreemptTask(task_id="t", client="me", request_id="preempt"))
+        await life.ask(SubmitTask(submission=stimulus, blobs={key_of(lives.CLASS): lives.CLASS}))
+        life.ask(PreemptTask(task_id="t", client="me", request_id="preempt"))
         await asyncio.sleep(1.0)  # virtual time: within its grace
         error = 'save_state failed:\nTraceback\n  File "x", line 1\nOSError: the disk is full'
         await life.running.reactor.step(StateNotSaved(task_id="t", error=error))

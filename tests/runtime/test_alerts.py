@@ -6,15 +6,15 @@ import asyncio
 
 import pytest
 
+from schedulemesh.api.metrics import GetAlerts, GetMetrics
+from schedulemesh.api.pools import CreatePool
 from schedulemesh.config.alerts import AlertSettings, ReceiverRef, Webhook
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.errors import InvalidRequestError, JournalError
 from schedulemesh.metrics.alert_evaluation import Alert, AlertState
-from schedulemesh.protocol import requests as r
-from schedulemesh.protocol.alert_requests import GetAlerts
 from schedulemesh.protocol.answers import Listed, decode_answer
-from schedulemesh.protocol.metric_requests import GetMetrics
+from schedulemesh.protocol.requests import encode_request
 from schedulemesh.runtime import alert_monitor, alert_outbox, alert_service
 from schedulemesh.runtime.webhook import WebhookError, WebhookSender
 from tests.metrics.metered import parsed
@@ -63,12 +63,12 @@ def end(mesh):
 
 
 def ask(mesh, request):
-    return mesh.do(mesh.service.ask(r.encode_request(request)))
+    return mesh.do(mesh.service.ask(encode_request(request)))
 
 
 def pool(mesh, cpu=4):
     spec = PoolSpec(name="研究", resources=parse_resources({"cpu": cpu}))
-    ask(mesh, r.CreatePool(spec=spec))
+    ask(mesh, CreatePool(spec=spec))
 
 
 def evaluate(mesh):

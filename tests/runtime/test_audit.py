@@ -8,6 +8,14 @@ import msgspec
 import pytest
 from msgspec import json
 
+from schedulemesh.api.agents import DeleteAgent, ListAgents
+from schedulemesh.api.audit import QueryAudit
+from schedulemesh.api.calls import CHANGES
+from schedulemesh.api.policies import ChangePolicy, ChangeQueuePolicy
+from schedulemesh.api.pools import CreatePool, EnsureCohort, EnsurePool, ListPools, ResizePool
+from schedulemesh.api.queue import ChangeQueuedTask
+from schedulemesh.api.tasks import SubmitTask
+from schedulemesh.api.tokens import RevokeToken
 from schedulemesh.domain.audit import LASTING_CALLS, OPEN, AuditRecord
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import parse_resources
@@ -17,14 +25,10 @@ from schedulemesh.engine.state import audit as audit_state
 from schedulemesh.engine.state.audit import AuditLog, Group
 from schedulemesh.engine.state.snapshot import restored, take_snapshot
 from schedulemesh.errors import JournalError
-from schedulemesh.protocol import requests as r
 from schedulemesh.protocol.agents import key_of
 from schedulemesh.protocol.answers import Listed
-from schedulemesh.protocol.audit_requests import QueryAudit
 from schedulemesh.protocol.credentials import Credential
-from schedulemesh.protocol.queue_requests import ChangeQueuedTask, ChangeQueuePolicy
-from schedulemesh.protocol.roles import LEAST_ROLE
-from schedulemesh.protocol.token_requests import RevokeToken
+from schedulemesh.protocol.requests import encode_request
 from schedulemesh.runtime.audit import AUDITED
 from schedulemesh.runtime.audit import _row as audit_row
 from schedulemesh.runtime.backend import NodeView
@@ -43,12 +47,12 @@ def changes(mesh, **wanted):
 
 
 def test_a_change_of_a_pool_has_its_author_and_what_was_before_and_after(mesh):
-    ask(mesh, r.EnsurePool(name="p", resources=CPU, labels={}))
-    grown = r.EnsurePool(name="p", resources=parse_resources({"cpu": 3}))
+    ask(mesh, EnsurePool(name="p", resources=CPU, labels={}))
+    grown = EnsurePool(name="p", resources=parse_resources({"cpu": 3}))
     credential = msgspec.msgpack.encode(
         Credential(token=FIRST, job_id="01000000", node_id="ab", pid=7)
     )
-    mesh.do(mesh.service.ask(r.encode_request(grown), ([], []), credential))
+    mesh.do(mesh.service.ask(encode_request(grown), ([], []), credential))
     change, first = changes(mesh)
     assert (change["call"], change["token"], change["role"]) == (
         "ensure_pool",
@@ -66,7 +70,7 @@ def test_a_change_of_a_pool_has_its_author_and_what_was_before_and_after(mesh):
 
 
 def test_a_policy_change_has_the_fields_that_changed(mesh):
-    ask(mesh, r.ChangePolicy(changes={"min_runtime": 60.0}, client="c"))
+    ask(mesh, ChangePolicy(changes={"min_runtime": 60.0}, client="c"))
     (change,) = changes(mesh, call="change_policy")
     assert change["before"] == {"min_runtime": 0.0}
     assert change["after"] == {"min_runtime": 60.0}
@@ -74,10 +78,10 @@ def test_a_policy_change_has_the_fields_that_changed(mesh):
 
 def test_what_is_so_already_is_neither_recorded_nor_a_fact(mesh):
     asked = [
-        r.EnsureCohort(name="company", weight=2.0),
-        r.EnsurePool(name="p", resources=CPU, labels={"a": "b"}, lending={"cohort": "company"}),
-        r.ResizePool(name="p", resources=CPU),
-        r.ChangePolicy(changes={"min_runtime": 60.0}, client="c"),
+        EnsureCohort(name="company", weight=2.0),
+        EnsurePool(name="p", resources=CPU, labels={"a": "b"}, lending={"cohort": "company"}),
+        ResizePool(name="p", resources=CPU),
+        ChangePolicy(changes={"min_runtime": 60.0}, client="c"),
         ChangeQueuePolicy(changes={"order": "fifo"}, client="c"),
     ]
     for request in asked:
@@ -93,17 +97,17 @@ def test_what_is_so_already_is_neither_recorded_nor_a_fact(mesh):
 
 
 def test_who_may_not_change_it_is_recorded_also_where_it_is_so_already(mesh):
-    ask(mesh, r.EnsurePool(name="p", resources=CPU, labels={}))
+    ask(mesh, EnsurePool(name="p", resources=CPU, labels={}))
     viewer = issue(mesh, "viewer", Role.VIEWER)
-    assert ask(mesh, r.EnsurePool(name="p", resources=CPU), viewer).refused.reason == "not_allowed"
+    assert ask(mesh, EnsurePool(name="p", resources=CPU), viewer).refused.reason == "not_allowed"
     (change,) = changes(mesh, outcome="refused")
     assert (change["call"], change["token"]) == ("ensure_pool", "viewer")
 
 
 def test_amounts_are_recorded_as_callers_give_them(mesh):
     two = parse_resources({"cpu": 2, "memory": 512, "gpu": 0.5, "custom": {"fpga": 1}})
-    ask(mesh, r.EnsurePool(name="p", resources=two, labels={}))
-    ask(mesh, r.CreatePool(spec=PoolSpec(name="q", resources=two)))
+    ask(mesh, EnsurePool(name="p", resources=two, labels={}))
+    ask(mesh, CreatePool(spec=PoolSpec(name="q", resources=two)))
     given = {"cpu": 2.0, "memory": 512.0, "gpu": 0.5, "custom": {"fpga": 1.0}}
     created, ensured = changes(mesh)
     assert created["request"]["spec"]["resources"] == created["after"]["resources"] == given
@@ -114,8 +118,8 @@ def test_without_a_token_the_user_and_host_of_the_client_say_who_it_was(mesh):
     credential = msgspec.msgpack.encode(
         Credential(token=FIRST, job_id="01", node_id="ab", pid=7, user="ada\n, x@lab-1")
     )
-    request = r.EnsurePool(name="p", resources=CPU, labels={})
-    mesh.do(mesh.service.ask(r.encode_request(request), ([], []), credential))
+    request = EnsurePool(name="p", resources=CPU, labels={})
+    mesh.do(mesh.service.ask(encode_request(request), ([], []), credential))
     (change,) = changes(mesh)
     assert change["address"] == "adax@lab-1, ray job 01, node ab, pid 7"
     assert change["who"] == "first-operator"
@@ -129,10 +133,10 @@ def test_without_a_token_the_user_and_host_of_the_client_say_who_it_was(mesh):
 
 def test_changes_at_the_same_time_have_each_its_own_before_and_after(mesh):
     async def together():
-        asked = [r.ChangePolicy(changes={"min_runtime": s}, client="c") for s in (10.0, 20.0, 30.0)]
+        asked = [ChangePolicy(changes={"min_runtime": s}, client="c") for s in (10.0, 20.0, 30.0)]
         credential = msgspec.msgpack.encode(Credential(token=FIRST))
         await asyncio.gather(
-            *(mesh.service.ask(r.encode_request(one), ([], []), credential) for one in asked)
+            *(mesh.service.ask(encode_request(one), ([], []), credential) for one in asked)
         )
 
     mesh.do(together())
@@ -146,11 +150,11 @@ def test_changes_at_the_same_time_have_each_its_own_before_and_after(mesh):
 
 
 def test_refused_changes_are_recorded_also_those_of_other_roles(mesh):
-    ask(mesh, r.EnsurePool(name="p", resources=CPU, labels={}))
+    ask(mesh, EnsurePool(name="p", resources=CPU, labels={}))
     viewer = issue(mesh, "viewer", Role.VIEWER)
     ada = issue(mesh, "ada", Role.SUBMITTER, owner="ada")
-    ask(mesh, r.DeleteAgent(agent_name="x"), viewer)
-    submitted = r.SubmitTask(submission=submission("t", owner="bob"), blobs={key_of(CLASS): CLASS})
+    ask(mesh, DeleteAgent(agent_name="x"), viewer)
+    submitted = SubmitTask(submission=submission("t", owner="bob"), blobs={key_of(CLASS): CLASS})
     ask(mesh, submitted, ada)
     ask(mesh, RevokeToken(name="nobody", client="c"))
     found = [(c["call"], c["token"], c["reason"]) for c in changes(mesh, outcome="refused")]
@@ -163,11 +167,11 @@ def test_refused_changes_are_recorded_also_those_of_other_roles(mesh):
 
 
 def test_submissions_and_queries_that_are_accepted_are_not_recorded(mesh):
-    ask(mesh, r.EnsurePool(name="p", resources=CPU, labels={}))
+    ask(mesh, EnsurePool(name="p", resources=CPU, labels={}))
     before = len(changes(mesh))
     for name in ("first", "t"):
-        ask(mesh, r.SubmitTask(submission=submission(name), blobs={key_of(CLASS): CLASS}))
-    ask(mesh, r.ListPools())
+        ask(mesh, SubmitTask(submission=submission(name), blobs={key_of(CLASS): CLASS}))
+    ask(mesh, ListPools())
     assert len(changes(mesh)) == before
     ask(mesh, ChangeQueuedTask(task_id="t", priority=7.0, request_id="up"))
     (change,) = changes(mesh, call="change_queued_task")
@@ -188,17 +192,17 @@ def test_a_token_in_the_environment_of_an_agent_is_neither_listed_nor_recorded(m
     room = parse_resources({"cpu": 4})
     mesh.backend.free = [NodeView(node_id="node-1", total=room, free=room, labels={})]
     mesh.do(mesh.running.monitor.observe())
-    ask(mesh, r.EnsurePool(name="p", resources=parse_resources({"cpu": 2}), labels={}))
+    ask(mesh, EnsurePool(name="p", resources=parse_resources({"cpu": 2}), labels={}))
     ada = issue(mesh, "ada", Role.SUBMITTER, owner="ada")
     variables = {"SCHEDULEMESH_TOKEN": FIRST, "MODE": "test"}
     options = json.encode({"runtime_env": {"env_vars": variables}}).decode()
     given = submission("t", owner="bob")
     agent = msgspec.structs.replace(given.agent, options=options)
     given = msgspec.structs.replace(given, agent=agent)
-    made = r.SubmitTask(submission=given, blobs={key_of(CLASS): CLASS})
+    made = SubmitTask(submission=given, blobs={key_of(CLASS): CLASS})
     assert ask(mesh, made, ada).refused.reason == "not_allowed"
     ask(mesh, made)
-    (row,) = ask(mesh, r.ListAgents()).rows
+    (row,) = ask(mesh, ListAgents()).rows
     shown = {"SCHEDULEMESH_TOKEN": "***", "MODE": "test"}
     assert row["ray_options"] == {"runtime_env": {"env_vars": shown}}
     (change,) = changes(mesh, call="submit_task")
@@ -210,25 +214,25 @@ def test_a_token_in_the_environment_of_an_agent_is_neither_listed_nor_recorded(m
 def test_every_change_is_recorded_or_is_in_the_history():
     in_history = {"SubmitTask", "SubmitMany", "RegisterTask", "CompleteTask", "SaveTaskState"}
     in_history |= {"ReleaseLease"}
-    assert {kind.__name__ for kind in set(r.CHANGES) - AUDITED} == in_history
-    assert set(r.CHANGES) >= AUDITED
+    assert {kind.__name__ for kind in set(CHANGES) - AUDITED} == in_history
+    assert set(CHANGES) >= AUDITED
 
 
 def test_only_operators_read_it(mesh):
-    assert LEAST_ROLE[QueryAudit] is Role.OPERATOR
+    assert QueryAudit.least_role is Role.OPERATOR
     viewer = issue(mesh, "viewer", Role.VIEWER)
     assert ask(mesh, QueryAudit(), viewer).refused.reason == "not_allowed"
 
 
 def test_the_record_outlives_the_supervisor_and_snapshots(start):
     before = start()
-    ask(before, r.EnsurePool(name="p", resources=CPU, labels={}))
+    ask(before, EnsurePool(name="p", resources=CPU, labels={}))
     recorded = changes(before)
     again = start()
     assert changes(again) == recorded
     state = restored([take_snapshot(again.running.reactor.state)])
     assert state.audit.all() == again.running.reactor.state.audit.all()
-    ask(again, r.EnsurePool(name="q", resources=CPU, labels={}))
+    ask(again, EnsurePool(name="q", resources=CPU, labels={}))
     assert [c["number"] for c in changes(again)] == [2, 1]
 
 
@@ -241,7 +245,7 @@ def test_a_change_that_was_interrupted_stays_recorded_as_open(mesh, monkeypatch)
 
     monkeypatch.setattr(mesh.requests, "_execute", killed)
     with pytest.raises(Killed):
-        ask(mesh, r.EnsurePool(name="p", resources=CPU, labels={}))
+        ask(mesh, EnsurePool(name="p", resources=CPU, labels={}))
     (record,) = mesh.reloaded().audit.all()
     assert (record.call, record.outcome, record.token) == ("ensure_pool", OPEN, "first-operator")
 
@@ -255,7 +259,7 @@ def test_a_change_is_open_where_it_may_have_been_carried_out(mesh, monkeypatch, 
         raise error
 
     monkeypatch.setattr(mesh.requests, "_execute", fails)
-    refused = ask(mesh, r.EnsurePool(name="p", resources=CPU, labels={})).refused
+    refused = ask(mesh, EnsurePool(name="p", resources=CPU, labels={})).refused
     assert (refused.reason, refused.error) == ("journal_unavailable", str(error))
     (record,) = mesh.reloaded().audit.all()
     assert (record.outcome, record.error) == (outcome, str(error) if outcome == "refused" else "")
@@ -266,7 +270,7 @@ def test_a_change_that_cannot_be_recorded_is_not_carried_out(mesh, monkeypatch):
         raise JournalError("the disk is full")
 
     monkeypatch.setattr(mesh.running.reactor, "step", full)
-    refused = ask(mesh, r.EnsurePool(name="p", resources=CPU, labels={})).refused
+    refused = ask(mesh, EnsurePool(name="p", resources=CPU, labels={})).refused
     assert refused.reason == "journal_unavailable"
     assert "p" not in mesh.running.reactor.state.ledger.accounts
 
@@ -335,8 +339,8 @@ def test_old_changes_are_forgotten(monkeypatch):
 
 
 def test_changes_that_are_kept_longest_are_those_that_only_operators_make():
-    tags = {kind.__struct_config__.tag: kind for kind in r.CHANGES}
+    tags = {kind.__struct_config__.tag: kind for kind in CHANGES}
     assert set(tags) >= LASTING_CALLS
-    assert {LEAST_ROLE[tags[call]] for call in LASTING_CALLS} == {Role.OPERATOR}
+    assert {tags[call].least_role for call in LASTING_CALLS} == {Role.OPERATOR}
     of_rules = {tag for tag in tags if "token" in tag or "pool" in tag or "policy" in tag}
     assert of_rules <= LASTING_CALLS

@@ -8,29 +8,37 @@ import logging
 import msgspec
 import pytest
 
+from schedulemesh.api.agents import DeleteAgent
+from schedulemesh.api.calls import CALLS
+from schedulemesh.api.metrics import GetMetrics
+from schedulemesh.api.policies import ChangePolicy, GetPolicy
+from schedulemesh.api.pools import EnsurePool, ListPools
+from schedulemesh.api.preemption import PreemptTask
+from schedulemesh.api.queue import ChangeQueuedTask
+from schedulemesh.api.states import GetSavedState, RestoreTask, SaveTaskState
+from schedulemesh.api.tasks import (
+    CancelTask,
+    CancelTasks,
+    CompleteTask,
+    GetResult,
+    ListTasks,
+    RegisterTask,
+    SubmitTask,
+)
+from schedulemesh.api.tokens import ChangeToken, CreateToken, ListTokens, RevokeToken, RotateToken
 from schedulemesh.config.auth import AuthSettings, parse_auth
 from schedulemesh.domain.agent import JobSpec
 from schedulemesh.domain.resources import parse_resources
+from schedulemesh.domain.saved_state import SavedState
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.domain.tokens import Role, TokenSpec
 from schedulemesh.engine.state.snapshot import restored, take_snapshot
 from schedulemesh.errors import InvalidRequestError, NotAllowedError, SchedulerUnavailableError
-from schedulemesh.protocol import requests as r
-from schedulemesh.protocol.agents import MetricsReport, SavedState, key_of, pack, unpack
+from schedulemesh.protocol.agents import MetricsReport, key_of, pack, unpack
 from schedulemesh.protocol.answers import Hello, Listed, read_answer
 from schedulemesh.protocol.callers import Caller, bound
 from schedulemesh.protocol.credentials import Credential, hash_of, new_secret, parse_secret
-from schedulemesh.protocol.metric_requests import GetMetrics
-from schedulemesh.protocol.queue_requests import CancelTasks, ChangeQueuedTask
-from schedulemesh.protocol.state_requests import GetSavedState, RestoreTask, SaveTaskState
-from schedulemesh.protocol.task_requests import CancelTask, GetResult
-from schedulemesh.protocol.token_requests import (
-    ChangeToken,
-    CreateToken,
-    ListTokens,
-    RevokeToken,
-    RotateToken,
-)
+from schedulemesh.protocol.requests import encode_request
 from schedulemesh.runtime.backend import NodeView
 from tests.runtime.composition import InThread, supervisor
 from tests.runtime.fake_backend import FakeBackend
@@ -78,7 +86,7 @@ def mesh(start):
 
 def ask(mesh, request, token=FIRST):
     """The answer to a client with this token."""
-    answer = mesh.do(mesh.service.ask(r.encode_request(request), ([], []), sent(token)))
+    answer = mesh.do(mesh.service.ask(encode_request(request), ([], []), sent(token)))
     return read_answer(answer[0] if isinstance(answer, tuple) else answer)
 
 
@@ -94,7 +102,7 @@ def issue(mesh, name, role, lifetime_s=None, **limits):
 
 def refused(mesh, token):
     """The reason for which a client with this token does not see the pools; None: it does."""
-    answer = ask(mesh, r.ListPools(), token)
+    answer = ask(mesh, ListPools(), token)
     return None if isinstance(answer, Listed) else answer.refused.reason.value
 
 
@@ -103,17 +111,17 @@ def test_every_request_needs_an_accepted_token(mesh):
     for token in ("", "guess", new_secret(), FIRST.upper(), f" {FIRST}", f"{FIRST}\n"):
         assert refused(mesh, token) == "token_not_accepted", repr(token)
     for credential in (b"", b"\xc1", b"x" * 100_000, msgspec.msgpack.encode(["a", 1, 2, {}])):
-        data = r.encode_request(r.ListPools())
+        data = encode_request(ListPools())
         answer = read_answer(mesh.do(mesh.service.ask(data, ([], []), credential)))
         assert answer.refused.reason == "token_not_accepted"
 
 
 def test_a_refusal_says_what_to_do_and_nothing_of_the_token(mesh):
-    none = ask(mesh, r.ListPools(), "").refused.error
+    none = ask(mesh, ListPools(), "").refused.error
     assert "SCHEDULEMESH_TOKEN" in none
     assert "schedulemesh tokens create" in none
     secret = new_secret()
-    assert secret not in str(ask(mesh, r.ListPools(), secret))
+    assert secret not in str(ask(mesh, ListPools(), secret))
 
 
 def test_a_supervisor_says_who_it_is_to_holders_of_tokens_only(mesh):
@@ -127,10 +135,10 @@ def test_a_supervisor_says_who_it_is_to_holders_of_tokens_only(mesh):
 
 
 def test_roles_and_limits_hold_over_ray(mesh):
-    ask(mesh, r.EnsurePool(name="p", resources=CPU, labels={}))
+    ask(mesh, EnsurePool(name="p", resources=CPU, labels={}))
     viewer = issue(mesh, "viewer", Role.VIEWER)
     ada = issue(mesh, "ada", Role.SUBMITTER, owner="ada", pools=("p",), max_priority=4.0)
-    assert ask(mesh, r.DeleteAgent(agent_name="x"), viewer).refused.reason == "not_allowed"
+    assert ask(mesh, DeleteAgent(agent_name="x"), viewer).refused.reason == "not_allowed"
     assert ask(mesh, ListTokens(), ada).refused.reason == "not_allowed"
     for how, within in (
         ({"owner": "ada", "priority": 4.0}, True),
@@ -138,7 +146,7 @@ def test_roles_and_limits_hold_over_ray(mesh):
         ({"owner": "ada", "priority": 4.5}, False),
         ({"owner": "ada", "priority": 4.0, "pool": "q"}, False),
     ):
-        answer = ask(mesh, r.SubmitTask(submission=submission(f"t{how}"[:60], **how)), ada)
+        answer = ask(mesh, SubmitTask(submission=submission(f"t{how}"[:60], **how)), ada)
         assert (getattr(answer, "refused", None) is None) == within, answer
 
 
@@ -218,26 +226,26 @@ def test_agents_call_with_their_own_key_only(mesh):
 
 
 def test_two_tokens_with_the_same_request_id_do_not_get_each_others_answers(mesh):
-    ask(mesh, r.EnsurePool(name="p", resources=parse_resources({"cpu": 4}), labels={}))
+    ask(mesh, EnsurePool(name="p", resources=parse_resources({"cpu": 4}), labels={}))
     ada = issue(mesh, "ada", Role.SUBMITTER, owner="ada")
     bob = issue(mesh, "bob", Role.SUBMITTER, owner="bob")
 
     def submit(task_id, owner, token):
         made = msgspec.structs.replace(submission(task_id, owner=owner), request_id="the same")
-        return ask(mesh, r.SubmitTask(submission=made, blobs={key_of(CLASS): CLASS}), token).outcome
+        return ask(mesh, SubmitTask(submission=made, blobs={key_of(CLASS): CLASS}), token).outcome
 
     first = submit("of-ada", "ada", ada)
     assert submit("of-bob", "bob", bob) != first
     assert submit("of-ada", "ada", ada) == first
-    assert {row["task_id"] for row in ask(mesh, r.ListTasks()).rows} == {"of-ada", "of-bob"}
+    assert {row["task_id"] for row in ask(mesh, ListTasks()).rows} == {"of-ada", "of-bob"}
 
 
 def test_a_client_is_one_of_its_token_whatever_it_says(mesh):
     ada = issue(mesh, "ada", Role.OPERATOR)
     for seconds, client in ((4.0, "host:1"), (5.0, "first-operator/host:1")):
-        ask(mesh, r.ChangePolicy(changes={"min_runtime": seconds}, client=client), ada)
-    ask(mesh, r.ChangePolicy(changes={"min_runtime": 6.0}, client="host:1"))
-    changes = ask(mesh, r.GetPolicy()).facts["changes"]
+        ask(mesh, ChangePolicy(changes={"min_runtime": seconds}, client=client), ada)
+    ask(mesh, ChangePolicy(changes={"min_runtime": 6.0}, client="host:1"))
+    changes = ask(mesh, GetPolicy()).facts["changes"]
     clients = [change["client"] for change in changes]
     assert clients == ["ada/host:1", "ada/first-operator|host:1", "first-operator/host:1"]
 
@@ -246,7 +254,7 @@ def test_quota_that_is_held_for_a_client_is_that_of_its_token():
     def named(token, client):
         spec = TokenSpec(name=token, role=Role.OPERATOR, secret_hash="a" * 64)
         made = msgspec.structs.replace(submission("t"), client=client)
-        return bound(r.SubmitTask(submission=made), Caller(token=spec)).submission
+        return bound(SubmitTask(submission=made), Caller(token=spec)).submission
 
     seen = [
         named(*of)
@@ -276,7 +284,7 @@ def test_metrics_of_other_processes_need_a_token(mesh):
 
 def test_only_the_process_of_the_http_api_calls_on_behalf_of_others(mesh):
     caller = Caller(token=mesh.running.reactor.state.tokens["first-operator"], address="forged")
-    data = r.encode_request(r.ListPools())
+    data = encode_request(ListPools())
     for key in (b"", b"guess", sent(FIRST)):
         with pytest.raises(NotAllowedError):
             mesh.do(mesh.service.ask_as(pack(caller), data, key))
@@ -325,7 +333,7 @@ def test_failures_are_counted_and_the_log_has_few_lines_and_no_token(mesh, caplo
 def test_where_a_call_comes_from_is_recorded_as_short_ids(mesh, caplog):
     forged = Credential(job_id="01\n[INFO] done by root", node_id="f" * 100_000, pid=7)
     assert forged.address == f"ray job 01INFOdonebyroot, node {'f' * 64}, pid 7"
-    data = r.encode_request(r.ListPools())
+    data = encode_request(ListPools())
     with caplog.at_level(logging.INFO):
         mesh.do(mesh.service.ask(data, ([], []), msgspec.msgpack.encode(forged)))
     (line,) = [line for line in caplog.messages if "without an accepted token" in line]
@@ -356,6 +364,10 @@ def test_auth_is_token_or_none():
         parse_auth("password")
 
 
+def test_every_call_is_answered(mesh):
+    assert set(mesh.requests._handlers) == set(CALLS)
+
+
 def test_every_request_is_allowed_or_refused_by_role(mesh):
     tokens = {
         Role.VIEWER: issue(mesh, "viewer", Role.VIEWER),
@@ -375,12 +387,12 @@ def test_every_request_is_allowed_or_refused_by_role(mesh):
 def test_a_forged_owner_is_refused_and_others_tasks_are_out_of_reach(mesh):
     ada = issue(mesh, "ada", Role.SUBMITTER, owner="ada")
     bob = issue(mesh, "bob", Role.SUBMITTER, owner="bob")
-    ask(mesh, r.EnsurePool(name="p", resources=CPU, labels={}))
+    ask(mesh, EnsurePool(name="p", resources=CPU, labels={}))
     for name in ("first", "of-ada"):
-        made = r.SubmitTask(submission=submission(name, owner="ada"), blobs={key_of(CLASS): CLASS})
+        made = SubmitTask(submission=submission(name, owner="ada"), blobs={key_of(CLASS): CLASS})
         assert not hasattr(ask(mesh, made, ada), "refused")
     for request in (
-        r.CompleteTask(task_id="first", request_id="1"),
+        CompleteTask(task_id="first", request_id="1"),
         CancelTask(task_id="of-ada", request_id="2"),
         CancelTasks(task_ids=("of-ada",)),
         ChangeQueuedTask(task_id="of-ada", held=True, request_id="3"),
@@ -402,7 +414,7 @@ def room(mesh):
     mesh.backend.free = [NodeView(node_id="node-1", total=cpus, free=cpus, labels={})]
     mesh.do(mesh.running.monitor.observe())
     for name in ("p", "q"):
-        ask(mesh, r.EnsurePool(name=name, resources=parse_resources({"cpu": 2}), labels={}))
+        ask(mesh, EnsurePool(name=name, resources=parse_resources({"cpu": 2}), labels={}))
     return issue(mesh, "ada", Role.SUBMITTER, owner="ada", pools=("p",)), issue(
         mesh, "bob", Role.SUBMITTER, owner="bob"
     )
@@ -411,7 +423,7 @@ def room(mesh):
 def submit(mesh, task_id, token=FIRST, **how):
     # Answered when it runs: only a running task is preempted.
     wanted = msgspec.structs.replace(submission(task_id, **how), until_runs=True)
-    made = r.SubmitTask(submission=wanted, blobs={key_of(CLASS): CLASS})
+    made = SubmitTask(submission=wanted, blobs={key_of(CLASS): CLASS})
     return ask(mesh, made, token)
 
 
@@ -419,12 +431,12 @@ def test_a_submitter_registers_no_task_on_an_agent_of_others(mesh, room):
     ada, bob = room
     for task_id, owner, pool in (("t", "bob", "p"), ("u", "ada", "q")):
         assert not hasattr(submit(mesh, task_id, owner=owner, pool=pool), "refused")
-        mine = r.RegisterTask(
+        mine = RegisterTask(
             task=TaskSpec(task_id="mine", owner="ada"), agent_name=f"{task_id}-agent"
         )
         assert ask(mesh, mine, ada).refused.reason == "not_allowed"
     submit(mesh, "own", ada, owner="ada")
-    mine = r.RegisterTask(task=TaskSpec(task_id="mine", owner="ada"), agent_name="own-agent")
+    mine = RegisterTask(task=TaskSpec(task_id="mine", owner="ada"), agent_name="own-agent")
     assert not hasattr(ask(mesh, mine, ada), "refused")
     assert ask(mesh, mine, bob).refused.reason == "not_allowed"
 
@@ -433,7 +445,7 @@ def test_a_submitter_registers_no_task_on_an_agent_of_others(mesh, room):
 def test_a_submitter_restores_what_is_its_own_whatever_the_request_says(mesh, room, owner, pool):
     ada, _bob = room
     submit(mesh, "t", owner=owner, pool=pool)
-    evicted = ask(mesh, r.PreemptTask(task_id="t", request_id="evict"))
+    evicted = ask(mesh, PreemptTask(task_id="t", request_id="evict"))
     assert [task.task_id for task in evicted.evicted] == ["t"]
     forged = SavedState(
         task=TaskSpec(task_id="t", owner="ada"), agent_name="", source="given", saved_at=0.0
@@ -447,7 +459,7 @@ def test_a_submitter_restores_what_is_its_own_whatever_the_request_says(mesh, ro
 def test_a_submitter_takes_no_id_of_a_task_of_others(mesh, room):
     ada, bob = room
     submit(mesh, "t", bob, owner="bob")
-    ask(mesh, r.PreemptTask(task_id="t", request_id="evict"))
+    ask(mesh, PreemptTask(task_id="t", request_id="evict"))
     saved = ask(mesh, GetSavedState(task_id="t"), bob).state
     assert saved is not None
     assert submit(mesh, "t", ada, owner="ada").refused.reason == "not_allowed"
@@ -458,7 +470,7 @@ def test_a_submitter_changes_tasks_in_its_pools_only(mesh, room):
     ada, _bob = room
     submit(mesh, "t", owner="ada", pool="q")
     for request in (
-        r.CompleteTask(task_id="t", request_id="1"),
+        CompleteTask(task_id="t", request_id="1"),
         CancelTask(task_id="t", request_id="2"),
         CancelTasks(task_ids=("t",)),
     ):
@@ -468,12 +480,12 @@ def test_a_submitter_changes_tasks_in_its_pools_only(mesh, room):
 def test_only_operators_adopt_ray_jobs_of_others(mesh, room):
     wanted = submission("t", owner="ada")
     agent = msgspec.structs.replace(wanted.agent, job=JobSpec(adopts="01"))
-    made = r.SubmitTask(submission=msgspec.structs.replace(wanted, agent=agent))
+    made = SubmitTask(submission=msgspec.structs.replace(wanted, agent=agent))
     assert "only an operator adopts" in ask(mesh, made, room[0]).refused.error
 
 
 def test_the_tasks_of_a_submitter_have_the_limits_of_its_token(mesh):
-    ask(mesh, r.EnsurePool(name="p", resources=CPU, labels={}))
+    ask(mesh, EnsurePool(name="p", resources=CPU, labels={}))
     limits = {
         "evict_pools": ("p",),
         "label_values": {"team": ("x", "y"), "tier": ()},
@@ -485,7 +497,7 @@ def test_the_tasks_of_a_submitter_have_the_limits_of_its_token(mesh):
     def submitted(name, **task):
         given = submission(name, priority=task.pop("priority", 5.0))
         given = msgspec.structs.replace(given, task=msgspec.structs.replace(given.task, **task))
-        return ask(mesh, r.SubmitTask(submission=given, blobs={key_of(CLASS): CLASS}), ada)
+        return ask(mesh, SubmitTask(submission=given, blobs={key_of(CLASS): CLASS}), ada)
 
     for number, task in enumerate(
         (

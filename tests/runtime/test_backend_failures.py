@@ -6,6 +6,10 @@ import asyncio
 
 import pytest
 
+from schedulemesh.api.agents import DeleteAgent
+from schedulemesh.api.pools import CreatePool
+from schedulemesh.api.preemption import ExecutePreemption
+from schedulemesh.api.tasks import SubmitTask
 from schedulemesh.config.settings import JournalSettings
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.placement import GroupsSpec
@@ -16,9 +20,9 @@ from schedulemesh.engine.messages.outcomes import Accepted
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.state.agents import Running
 from schedulemesh.engine.state.invariants import check
-from schedulemesh.protocol import requests as r
 from schedulemesh.protocol.agents import key_of
 from schedulemesh.protocol.answers import PoolResponse, Response, decode_answer
+from schedulemesh.protocol.requests import encode_request
 from schedulemesh.runtime.backend import NodeView
 from tests.runtime import virtual_time
 from tests.runtime.composition import supervisor
@@ -70,11 +74,11 @@ class Mesh:
             journal=journal or JournalSettings(),
         )
         if pool:
-            await self.ask(r.CreatePool(spec=PoolSpec(resources=CPUS, **pool)), PoolResponse)
+            await self.ask(CreatePool(spec=PoolSpec(resources=CPUS, **pool)), PoolResponse)
         return self
 
     async def ask(self, request, kind=Response):
-        answer = await self.service.ask(r.encode_request(request))
+        answer = await self.service.ask(encode_request(request))
         return decode_answer(answer[0] if isinstance(answer, tuple) else answer, kind)
 
     def submitting(self, name, cpu=4, **more):
@@ -85,7 +89,7 @@ class Mesh:
             class_key=key_of(CLASS),
         )
         submission = TaskSubmitted(agent=agent, request_id=f"submit {name}", **more)
-        return r.SubmitTask(submission=submission, blobs={key_of(CLASS): CLASS})
+        return SubmitTask(submission=submission, blobs={key_of(CLASS): CLASS})
 
     async def submit(self, name, **more):
         return (await self.ask(self.submitting(name, **more))).outcome
@@ -145,7 +149,7 @@ def test_the_end_of_an_agent_is_reported_once_it_is_known(told, calls, verdict):
         await mesh.begin(name="p")
         assert isinstance(await mesh.submit("a"), Accepted)
         mesh.failures.fail(**dict.fromkeys(calls, (verdict, verdict)))
-        await mesh.ask(r.DeleteAgent(agent_name="a"))
+        await mesh.ask(DeleteAgent(agent_name="a"))
         assert isinstance(await mesh.submit("b"), Accepted)
         await mesh.whole()
 
@@ -157,7 +161,7 @@ def test_an_agent_whose_place_cannot_be_asked_for_is_ended_all_the_same(told):
         await mesh.begin(name="p")
         submitted, _ = await mesh.started("a", choose_node=False)
         mesh.failures.fail(actor=(REFUSED, LOST, REFUSED))
-        await mesh.ask(r.DeleteAgent(agent_name="a"))
+        await mesh.ask(DeleteAgent(agent_name="a"))
         assert (await submitted).reason
         mesh.backend.start = lambda actor: None
         assert isinstance(await mesh.submit("b"), Accepted)
@@ -212,10 +216,10 @@ def test_a_task_whose_state_cannot_be_kept_is_cancelled_all_the_same(told):
         await mesh.begin(JournalSettings(saved_state_bytes=1), name="p")
         task = TaskSpec(task_id="t", pool_name="p", priority=1.0)
         assert isinstance(await mesh.submit("a", task=task), Accepted)
-        preemption = r.ExecutePreemption(task_id="t", agent_name="a", request_id="preempt")
+        preemption = ExecutePreemption(task_id="t", agent_name="a", request_id="preempt")
         await mesh.ask(preemption)
         assert len(mesh.reactor.state.running) == 0
-        await mesh.ask(r.DeleteAgent(agent_name="a"))
+        await mesh.ask(DeleteAgent(agent_name="a"))
         await mesh.whole()
 
     told(story)
@@ -227,7 +231,7 @@ def test_an_agent_that_is_ended_before_its_process_is_started_gets_none(told):
         submitted = asyncio.ensure_future(mesh.submit("a"))
         while not mesh.reactor.state.agents:  # noqa: ASYNC110  # no event tells it so early
             await asyncio.sleep(0)
-        await mesh.ask(r.DeleteAgent(agent_name="a"))
+        await mesh.ask(DeleteAgent(agent_name="a"))
         assert (await submitted).reason
         assert mesh.backend.actors == []
         assert isinstance(await mesh.submit("b"), Accepted)

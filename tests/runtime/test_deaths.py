@@ -7,11 +7,11 @@ import functools
 
 import pytest
 
+from schedulemesh.api.tasks import SubmitTask
 from schedulemesh.domain.agent import AgentSpec, Death
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
-from schedulemesh.protocol import requests as r
 from schedulemesh.protocol.agents import key_of
 from schedulemesh.protocol.answers import Response, decode_answer
 from tests.runtime import life as lives
@@ -39,7 +39,7 @@ def submit(life, name="t", **task):
         request_id=f"first-{name}",
         choose_node=True,
     )
-    return life.ask(r.SubmitTask(submission=stimulus, blobs={key_of(CLASS): CLASS}))
+    return life.ask(SubmitTask(submission=stimulus, blobs={key_of(CLASS): CLASS}))
 
 
 def dies(life, death=EXITED):

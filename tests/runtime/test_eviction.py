@@ -10,12 +10,13 @@ import pytest
 from schedulemesh.domain.agent import AgentSpec, JobSpec
 from schedulemesh.domain.placement import Unplaced
 from schedulemesh.domain.resources import NOTHING
+from schedulemesh.domain.saved_state import SavedState
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.stimuli import StateNotSaved, StateStored
 from schedulemesh.engine.state.agents import Agent, Running
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.tasks import RunningTask
-from schedulemesh.protocol.agents import Result, SavedState, StateTooLargeError, key_of, unpack
+from schedulemesh.protocol.agents import Result, StateTooLargeError, key_of, unpack
 from schedulemesh.runtime import eviction as eviction_module
 from schedulemesh.runtime.eviction import Eviction
 from schedulemesh.runtime.reported_metrics import ReportedMetrics

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from schedulemesh.api.nodes import ListNodes
+from schedulemesh.api.tasks import ExplainTask
 from schedulemesh.core.agent_actor import AgentActor
 from schedulemesh.domain.resources import parse_resources
-from schedulemesh.protocol import requests as r
 from schedulemesh.protocol.answers import Explained, Listed, decode_answer
+from schedulemesh.protocol.requests import encode_request
 from schedulemesh.runtime.backend import NodeView
 from schedulemesh.runtime.cluster_usage import ClusterUsage, Holder, RayJob
 from tests.core.test_request_service import client
@@ -51,7 +53,7 @@ def uses(service, *holders):
 
 
 def answer(service, request, kind):
-    return decode_answer(service.do(service.service.ask(r.encode_request(request))), kind)
+    return decode_answer(service.do(service.service.ask(encode_request(request))), kind)
 
 
 def listed(service, request):
@@ -150,9 +152,9 @@ def test_nodes_are_listed_and_tasks_explained_while_the_cluster_does_not_say_who
     ]
     uses(service, holder("a1"))
     control = service.backend.control = _Fails("usage")
-    (node,) = listed(service, r.ListNodes())
+    (node,) = listed(service, ListNodes())
     assert (node["external_usage"], node["external_jobs"]) == ({"cpu": 6.0}, [])
-    found = answer(service, r.ExplainTask(task_id="t"), Explained).explanation
+    found = answer(service, ExplainTask(task_id="t"), Explained).explanation
     assert [usage.jobs for usage in found.external] == [()]
     assert control.failed == 2
 

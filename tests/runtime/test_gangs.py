@@ -11,10 +11,11 @@ from schedulemesh.domain.agent import AgentSpec, GangSpec, MemberProcess, Member
 from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import parse_resources
+from schedulemesh.domain.saved_state import SavedState
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.instructions import StartAgent
 from schedulemesh.engine.messages.stimuli import AgentReported, AgentStartFailed
-from schedulemesh.protocol.agents import AgentInit, RunReport, SavedState, pack, unpack
+from schedulemesh.protocol.agents import AgentInit, RunReport, pack, unpack
 from schedulemesh.runtime.agent_start import AgentStart
 from schedulemesh.runtime.gangs import (
     member_orders,

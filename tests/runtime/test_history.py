@@ -8,6 +8,7 @@ from concurrent.futures import wait
 
 import pytest
 
+from schedulemesh.api.history import QueryEvents, QueryHistory, QueryUsage
 from schedulemesh.config.settings import HistorySettings, JournalSettings
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.pool import PoolSpec
@@ -15,7 +16,6 @@ from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages import stimuli as s
-from schedulemesh.protocol.history_requests import QueryEvents, QueryHistory, QueryUsage
 from schedulemesh.store.history.queries import History
 from tests.runtime.composition import InThread
 from tests.server.work import filled

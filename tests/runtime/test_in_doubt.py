@@ -7,11 +7,16 @@ import asyncio
 import msgspec
 import pytest
 
+from schedulemesh.api.policies import ChangePolicy
+from schedulemesh.api.pools import CreatePool, ListPools
+from schedulemesh.api.preemption import PreemptTask
+from schedulemesh.api.states import GetSavedState, RestoreTask
+from schedulemesh.api.tasks import SubmitTask
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import parse_resources
+from schedulemesh.domain.saved_state import SavedState
 from schedulemesh.errors import JournalError
-from schedulemesh.protocol import requests as r
-from schedulemesh.protocol.agents import SavedState
+from schedulemesh.protocol.agents import key_of
 from schedulemesh.protocol.answers import (
     Details,
     Listed,
@@ -20,7 +25,7 @@ from schedulemesh.protocol.answers import (
     SavedBytes,
     decode_answer,
 )
-from schedulemesh.protocol.state_requests import GetSavedState, RestoreTask
+from schedulemesh.protocol.requests import encode_request
 from schedulemesh.runtime import reactor as reactor_module
 from schedulemesh.store.recovery import Stored
 from schedulemesh.store.sql import SqlJournal
@@ -29,7 +34,7 @@ from tests.runtime.composition import supervisor
 from tests.runtime.fake_backend import FakeBackend
 from tests.store.builders import Unsure
 
-KEY = r.key_of(b"class")
+KEY = key_of(b"class")
 
 
 @pytest.fixture(autouse=True)
@@ -87,7 +92,7 @@ class Life:
             await asyncio.sleep(0)  # what is decided and not durable has no event
 
     async def asked(self, request, kind=Response):
-        answer = await self.service.ask(r.encode_request(request))
+        answer = await self.service.ask(encode_request(request))
         return decode_answer(answer[0] if isinstance(answer, tuple) else answer, kind)
 
     def asks(self, request, kind=Response):
@@ -96,10 +101,10 @@ class Life:
 
     def asks_for_pool(self, name):
         spec = PoolSpec(name=name, resources=parse_resources({"cpu": 1}))
-        return self.asks(r.CreatePool(spec=spec), PoolResponse)
+        return self.asks(CreatePool(spec=spec), PoolResponse)
 
     async def pools(self):
-        return [pool["name"] for pool in (await self.asked(r.ListPools(), Listed)).rows]
+        return [pool["name"] for pool in (await self.asked(ListPools(), Listed)).rows]
 
     async def killed(self):
         (await self.service.ready()).running.executor.stop_all()
@@ -130,7 +135,7 @@ async def is_held(*requests):
 def submission(task_id):
     given = Mesh().submission(task_id, cpu=1, class_key=KEY)
     named = msgspec.structs.replace(given, request_id=f"submit {task_id}")
-    return r.SubmitTask(submission=named, blobs={KEY: b"class"})
+    return SubmitTask(submission=named, blobs={KEY: b"class"})
 
 
 # A change of a pool is recorded for audit first, and then made: two writes.
@@ -228,7 +233,7 @@ def test_a_request_that_is_repeated_before_the_failure_is_known_is_in_doubt(told
         while not life.reactor._writer.broken:
             pass
         # The first to notice is a query, and the repeated request comes before the first is told.
-        query = life.asks(r.ListPools(), Listed)
+        query = life.asks(ListPools(), Listed)
         again = life.asks(submission("t"))
         assert await is_held(first, again)
         await query
@@ -256,9 +261,9 @@ def test_a_repeated_request_is_answered_though_nothing_can_be_written(told):
 def test_a_change_in_doubt_does_not_hold_up_others_of_the_same_thing(told):
     async def story(lives):
         life = await lives().begun(None, "after", "before")
-        first = life.asks(r.ChangePolicy(changes={"min_preempt_score": 1.0}, client="c"), Details)
+        first = life.asks(ChangePolicy(changes={"min_preempt_score": 1.0}, client="c"), Details)
         await life.has_failed()
-        change = r.ChangePolicy(changes={"min_preempt_score": 2.0}, client="c")
+        change = ChangePolicy(changes={"min_preempt_score": 2.0}, client="c")
         assert (await life.asked(change, Details)).reason == "journal_unavailable"
         assert await is_held(first)
         life.journal.fails = None
@@ -294,7 +299,7 @@ def test_a_restore_that_is_repeated_before_it_is_rolled_back_is_answered(told):
     async def story(lives):
         life = await lives().with_pool()
         await life.asked(submission("t"))
-        await life.asked(r.PreemptTask(task_id="t", request_id="preempt t"))
+        await life.asked(PreemptTask(task_id="t", request_id="preempt t"))
         stored = await life.asked(GetSavedState(task_id="t"), SavedBytes)
         saved = msgspec.msgpack.decode(stored.state, type=SavedState)
         failed = []

@@ -10,6 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from schedulemesh.api.nodes import ListExternalUsage, ListNodes
+from schedulemesh.api.policies import ChangePolicy
+from schedulemesh.api.pools import CreatePool
+from schedulemesh.api.tasks import ExplainTask, SubmitTask
 from schedulemesh.domain.agent import JobSpec
 from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.pool import PoolSpec
@@ -17,7 +21,7 @@ from schedulemesh.domain.resources import NOTHING, UNIT, Resources, parse_resour
 from schedulemesh.domain.task import EndState
 from schedulemesh.engine.messages.outcomes import Queued
 from schedulemesh.metrics import catalogue as c
-from schedulemesh.protocol import requests as r
+from schedulemesh.protocol.agents import key_of
 from schedulemesh.protocol.answers import (
     Explained,
     Listed,
@@ -25,6 +29,7 @@ from schedulemesh.protocol.answers import (
     Response,
     decode_answer,
 )
+from schedulemesh.protocol.requests import encode_request
 from schedulemesh.runtime.backend import NodeView
 from schedulemesh.runtime.cluster_monitor import QUIET_S
 from schedulemesh.runtime.cluster_usage import ClusterUsage, Holder, RayJob
@@ -34,7 +39,7 @@ from tests.engine.builders import Mesh
 from tests.runtime.composition import supervisor
 from tests.runtime.fake_backend import FakeBackend
 
-KEY = r.key_of(b"class")
+KEY = key_of(b"class")
 
 
 def cpus(amount):
@@ -155,16 +160,16 @@ class Stage:
         self.service = supervisor(self.backend, self.journal_file)
         self.running = (await self.service.ready()).running
         spec = PoolSpec(name="p", resources=cpus(16))
-        await self.ask(r.CreatePool(spec=spec), PoolResponse)
+        await self.ask(CreatePool(spec=spec), PoolResponse)
 
     async def ask(self, request, kind):
-        answer = await self.service.ask(r.encode_request(request))
+        answer = await self.service.ask(encode_request(request))
         return decode_answer(answer[0] if isinstance(answer, tuple) else answer, kind)
 
     async def submit(self, **need):
         given = Mesh().submission("j", job=JobSpec(), class_key=KEY, **need)
         submission = msgspec.structs.replace(given, request_id="submit")
-        request = r.SubmitTask(submission=submission, blobs={KEY: b"class"})
+        request = SubmitTask(submission=submission, blobs={KEY: b"class"})
         return (await self.ask(request, Response)).outcome
 
     def uses(self, *holders):
@@ -180,7 +185,7 @@ class Stage:
             n: type(q)(q.version, q.since - 2 * QUIET_S) for n, q in watch._quiet.items()
         }
         await self.running.monitor.observe()
-        rows = (await self.ask(r.ListNodes(), Listed)).rows
+        rows = (await self.ask(ListNodes(), Listed)).rows
         return {row["node_id"]: row["external_usage"].get("cpu", 0) for row in rows}
 
     async def end(self):
@@ -208,7 +213,7 @@ def test_the_claim_of_a_job_hides_no_foreign_usage_and_its_own_usage_is_none(sta
         stage.nodes(**{node_id: 8})
         stage.uses(holder("theirs", (node_id, cpus(2))), holder("ours", (node_id, cpus(6))))
         assert (await stage.external())[node_id] == 2
-        (job,) = (await stage.ask(r.ListExternalUsage(), Listed)).rows
+        (job,) = (await stage.ask(ListExternalUsage(), Listed)).rows
         assert job["job_id"] == "theirs"
         await stage.end()
 
@@ -226,7 +231,7 @@ def test_a_job_that_holds_too_much_for_too_long_is_ended_where_the_policy_says_s
         await stage.running.monitor.observe()
         assert "j" in stage.running.reactor.state.agents
         changes = {"over_claim": "end", "over_claim_s": 0.0}
-        await stage.service.ask(r.encode_request(r.ChangePolicy(changes=changes, client="me")))
+        await stage.service.ask(encode_request(ChangePolicy(changes=changes, client="me")))
         await stage.running.monitor.observe()
         ended = stage.running.reactor.state.ended["j"]
         assert (ended.state, ended.reason) == (EndState.FAILED, TaskEndReason.OVER_CLAIM)
@@ -248,18 +253,18 @@ def test_a_job_that_holds_more_than_it_claims_is_named_wherever_its_room_is_miss
         used = (holder("ours", (node_id, cpus(8))), holder("theirs", (other_id, cpus(8))))
         stage.uses(*used)
         assert await stage.external() == {node_id: 6, other_id: 8}
-        theirs, ours = (await stage.ask(r.ListExternalUsage(), Listed)).rows
+        theirs, ours = (await stage.ask(ListExternalUsage(), Listed)).rows
         assert (theirs["job_id"], theirs["task_id"]) == ("theirs", "")
         assert (ours["job_id"], ours["task_id"]) == ("", "j")
         assert ours["nodes"] == {node_id: {"cpu": 6.0}}
-        rows = {row["node_id"]: row for row in (await stage.ask(r.ListNodes(), Listed)).rows}
+        rows = {row["node_id"]: row for row in (await stage.ask(ListNodes(), Listed)).rows}
         assert [job["task_id"] for job in rows[node_id]["external_jobs"]] == ["j"]
         assert [job["job_id"] for job in rows[other_id]["external_jobs"]] == ["theirs"]
         more = {"queue": True, "request_id": "w"}
         waiting = Mesh().submission("w", cpu=4, class_key=KEY, more=more)
-        request = r.SubmitTask(submission=waiting, blobs={KEY: b"class"})
+        request = SubmitTask(submission=waiting, blobs={KEY: b"class"})
         assert isinstance((await stage.ask(request, Response)).outcome, Queued)
-        found = (await stage.ask(r.ExplainTask(task_id="w"), Explained)).explanation
+        found = (await stage.ask(ExplainTask(task_id="w"), Explained)).explanation
         reasons = [(found.reason, found.error), *((o.reason, o.error) for o in found.others)]
         (said,) = [error for reason, error in reasons if reason == "external_ray_work"]
         assert said.endswith(": job 'j' holds cpu 6 more than it claims")

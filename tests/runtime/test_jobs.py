@@ -9,12 +9,12 @@ import zipfile
 import msgspec
 import pytest
 
+from schedulemesh.api.jobs import JobKey
 from schedulemesh.core.agent.agent_actor import AgentActor
 from schedulemesh.core.agent.job_folders import LogWriter, job_folder
 from schedulemesh.domain.resources import NOTHING, parse_resources
 from schedulemesh.errors import InvalidRequestError, TaskFailedError
 from schedulemesh.protocol.agents import DEVICES_NAMESPACE, AgentInit
-from schedulemesh.protocol.job_logs import JobKey
 from schedulemesh.runtime.backend import BackendError, JobRemains, NodeView
 from schedulemesh.runtime.cluster_usage import ClusterUsage, Holder, RayJob
 from schedulemesh.runtime.job_claims import OWNER

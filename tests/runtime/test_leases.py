@@ -9,14 +9,17 @@ import sqlite3
 import msgspec
 import pytest
 
+from schedulemesh.api.leases import ReleaseLease, RenewLease, SaveLease, WatchLease
+from schedulemesh.api.pools import CreatePool
+from schedulemesh.api.preemption import ExecutePreemption
+from schedulemesh.api.tasks import SubmitTask
 from schedulemesh.domain.lease import LeaseSpec
 from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.engine.messages.outcomes import Accepted, Done, Refused
-from schedulemesh.protocol import requests as r
 from schedulemesh.protocol.answers import LeaseView, Response, decode_answer
-from schedulemesh.protocol.lease_requests import ReleaseLease, RenewLease, SaveLease, WatchLease
+from schedulemesh.protocol.requests import encode_request
 from schedulemesh.runtime.backend import GroupMember, NodeView
 from schedulemesh.runtime.lease_service import LeaseService
 from tests.engine.builders import Mesh
@@ -59,10 +62,10 @@ class Scene:
         return supervisor(self.backend, self.file, clock=virtual_time.clock())
 
     async def pool(self, groups=None):
-        await self.ask(r.CreatePool(spec=PoolSpec(name="p", resources=FOUR, groups=groups)))
+        await self.ask(CreatePool(spec=PoolSpec(name="p", resources=FOUR, groups=groups)))
 
     async def ask(self, request):
-        answer = await self.service.ask(r.encode_request(request))
+        answer = await self.service.ask(encode_request(request))
         return answer[0] if isinstance(answer, tuple) else answer
 
     async def lease(self, name="l", priority=5.0, agent_name="", **fields):
@@ -71,7 +74,7 @@ class Scene:
         agent = msgspec.structs.replace(given.agent, name=agent_name or name)
         request_id = f"submit {name} {agent_name}"
         submission = msgspec.structs.replace(given, agent=agent, request_id=request_id)
-        data = await self.ask(r.SubmitTask(submission=submission))
+        data = await self.ask(SubmitTask(submission=submission))
         return decode_answer(data, Response)
 
     async def free_group(self):
@@ -377,7 +380,7 @@ def test_a_lease_in_the_queue_ends_with_the_job_of_its_holder(tmp_path):
         scene.backend.jobs.add("02")
         given = Mesh().submission("q", bundles=TWO, lease=LeaseSpec(holder_job="02"))
         submission = msgspec.structs.replace(given, request_id="q", queue=True)
-        await scene.ask(r.SubmitTask(submission=submission))
+        await scene.ask(SubmitTask(submission=submission))
         assert (await scene.view("q")).state == "queued"
         scene.backend.jobs.discard("02")
         assert (await scene.view("q", known="queued", wait_s=30.0)).state == "cancelled"
@@ -408,7 +411,7 @@ def test_the_health_check_does_not_concern_leases(tmp_path):
     async def story(scene):
         await scene.pool()
         await scene.lease()
-        found = await (await scene.service.ready()).ensure_health(1.0)
+        found = await (await scene.service.ready()).agents.ensure_health(1.0)
         assert found["checked"] == 0
         assert "l" in scene.state.running.by_id
 
@@ -419,7 +422,7 @@ def test_a_lease_is_not_evicted_without_its_groups(tmp_path):
     async def story(scene):
         await scene.pool()
         await scene.lease()
-        request = r.ExecutePreemption(task_id="l", agent_name="l", request_id="evict")
+        request = ExecutePreemption(task_id="l", agent_name="l", request_id="evict")
         outcome = decode_answer(await scene.ask(request), Response).outcome
         assert outcome.runs_on
         assert "preempt_task" in outcome.error
@@ -438,7 +441,7 @@ def test_a_watched_lease_is_not_looked_at_when_another_changes(tmp_path, monkeyp
     async def story(scene):
         eight = parse_resources({"cpu": 8})
         scene.backend.free.append(NodeView(node_id="n2", total=FOUR, free=FOUR, labels={}))
-        await scene.ask(r.CreatePool(spec=PoolSpec(name="p", resources=eight)))
+        await scene.ask(CreatePool(spec=PoolSpec(name="p", resources=eight)))
         await scene.lease("l")
         known = {"known": "running", "wait_s": 20.0}
         watch = asyncio.ensure_future(scene.view("l", **known))

@@ -6,21 +6,26 @@ import asyncio
 
 import msgspec
 
+from schedulemesh.api.pools import CreatePool
+from schedulemesh.api.preemption import PreemptTask
+from schedulemesh.api.states import GetSavedState, RegisterStateHandlers
+from schedulemesh.api.tasks import SubmitTask
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import parse_resources
-from schedulemesh.protocol import requests as r
+from schedulemesh.domain.saved_state import SavedState
 from schedulemesh.protocol.agents import (
     Command,
     Handled,
     MetricsReport,
     Result,
-    SavedState,
+    key_of,
     pack,
     unpack,
 )
 from schedulemesh.protocol.answers import SavedBytes, decode_answer
 from schedulemesh.protocol.metric_values import encode_metrics
+from schedulemesh.protocol.requests import encode_request
 from tests.engine.builders import Mesh
 from tests.runtime import virtual_time
 from tests.runtime.composition import supervisor
@@ -42,7 +47,7 @@ class Backend(FakeBackend):
 
 
 async def asked(service, request):
-    answer = await service.ask(r.encode_request(request))
+    answer = await service.ask(encode_request(request))
     return answer[0] if isinstance(answer, tuple) else answer
 
 
@@ -68,24 +73,22 @@ def evicted(tmp_path, answers_after_s, *, preserver):
     async def story():
         service = supervisor(backend, tmp_path / "mesh.sqlite", clock=virtual_time.clock())
         pool = PoolSpec(name="p", resources=parse_resources({"cpu": 2}))
-        await asked(service, r.CreatePool(spec=pool))
+        await asked(service, CreatePool(spec=pool))
         if preserver:
-            key = r.key_of(b"preserver")
-            given = r.RegisterStateHandlers(
+            key = key_of(b"preserver")
+            given = RegisterStateHandlers(
                 pool_name="p", preserver_key=key, blobs={key: b"preserver"}
             )
             await asked(service, given)
-        given = Mesh().submission("t", cpu=1, class_key=r.key_of(b"class"))
+        given = Mesh().submission("t", cpu=1, class_key=key_of(b"class"))
         submission = msgspec.structs.replace(given, request_id="submit")
-        await asked(
-            service, r.SubmitTask(submission=submission, blobs={r.key_of(b"class"): b"class"})
-        )
+        await asked(service, SubmitTask(submission=submission, blobs={key_of(b"class"): b"class"}))
         assert await service.report_metrics(report(1))
         polling = asyncio.ensure_future(host(service, answers_after_s))
         began = asyncio.get_running_loop().time()
-        await asked(service, r.PreemptTask(task_id="t", request_id="preempt"))
+        await asked(service, PreemptTask(task_id="t", request_id="preempt"))
         took_s = asyncio.get_running_loop().time() - began
-        answer = decode_answer(await asked(service, r.GetSavedState(task_id="t")), SavedBytes)
+        answer = decode_answer(await asked(service, GetSavedState(task_id="t")), SavedBytes)
         polling.cancel()
         running = service._requests.running
         running.executor.stop_all()

@@ -6,15 +6,16 @@ import asyncio
 import math
 import re
 
+from schedulemesh.api.metrics import GetMetrics
+from schedulemesh.api.pools import CreatePool
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.metrics import catalogue as c
 from schedulemesh.metrics.alert_rules import RULES
 from schedulemesh.metrics.dashboard import metric_names
 from schedulemesh.metrics.values import Sample
-from schedulemesh.protocol import requests as r
 from schedulemesh.protocol.answers import Details, decode_answer
-from schedulemesh.protocol.metric_requests import GetMetrics
+from schedulemesh.protocol.requests import encode_request
 from schedulemesh.runtime.metrics_export import EXPORTED, MetricsExport, _values
 from tests.metrics.metered import parsed
 from tests.runtime.composition import supervisor
@@ -28,7 +29,7 @@ def with_supervisor(tmp_path, story):
         backend = FakeBackend()
         service = supervisor(backend, tmp_path / "mesh.sqlite")
         spec = PoolSpec(name="池", resources=parse_resources({"cpu": 4}))
-        await service.ask(r.encode_request(r.CreatePool(spec=spec)))
+        await service.ask(encode_request(CreatePool(spec=spec)))
         running = (await service.ready()).running
         try:
             return await story(backend, service, running)
@@ -112,7 +113,7 @@ def test_every_metric_of_the_catalogue_is_written(tmp_path):
         families = metrics.families(running.reactor.state, per_agent=True)
         found = [metric.name for metric, _ in families]
         assert sorted(found) == sorted(c.CATALOGUE)
-        data = await service.ask(r.encode_request(GetMetrics()))
+        data = await service.ask(encode_request(GetMetrics()))
         text = decode_answer(data, Details).facts["text"]
         values = parsed(text)
         assert values["schedulemesh_pool_quota", "池", "cpu"] == 4

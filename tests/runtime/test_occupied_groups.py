@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import msgspec
 
+from schedulemesh.api.tasks import SubmitTask
 from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages.outcomes import Accepted, Refused
-from schedulemesh.protocol import requests as r
 from schedulemesh.protocol.agents import key_of
 from schedulemesh.protocol.answers import Response, decode_answer
 from tests.engine.builders import Mesh
@@ -23,7 +23,7 @@ async def submit_agent(scene, name):
     submission = msgspec.structs.replace(
         Mesh().submission(name, bundles=TWO, class_key=key_of(CLASS)), request_id=f"submit {name}"
     )
-    request = r.SubmitTask(submission=submission, blobs={key_of(CLASS): CLASS})
+    request = SubmitTask(submission=submission, blobs={key_of(CLASS): CLASS})
     return decode_answer(await scene.ask(request), Response).outcome
 
 

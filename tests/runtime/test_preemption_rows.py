@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from schedulemesh.protocol.requests import ListPreemptions
+from schedulemesh.api.preemption import ListPreemptions
 from schedulemesh.runtime.preemption_rows import preemption_row, selected
 from tests.engine.builders import Mesh, pool
 

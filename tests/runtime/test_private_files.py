@@ -7,10 +7,10 @@ import stat
 
 import pytest
 
+from schedulemesh.api.pools import EnsurePool
 from schedulemesh.config.discovery import Discovered, write
 from schedulemesh.config.private_files import make_private_folder
 from schedulemesh.core.agent.job_folders import LogWriter
-from schedulemesh.protocol import requests as r
 from schedulemesh.runtime.call_mark import CallMark
 from tests.runtime.composition import InThread
 from tests.server.work import CPU, ask
@@ -34,7 +34,7 @@ def wider(folder):
 def test_a_journal_and_its_history(tmp_path, umask):
     mesh = InThread(tmp_path / "made" / "space" / "j.sqlite")
     try:
-        ask(mesh, r.EnsurePool(name="p", resources=CPU, labels={}))
+        ask(mesh, EnsurePool(name="p", resources=CPU, labels={}))
         assert wider(tmp_path / "made") == {}
     finally:
         mesh.close()

@@ -8,9 +8,9 @@ import logging
 
 import pytest
 
+from schedulemesh.api.jobs import JobKey
 from schedulemesh.core.agent.job_folders import LogWriter, job_folder
 from schedulemesh.domain.resources import NOTHING
-from schedulemesh.protocol.job_logs import JobKey
 from schedulemesh.runtime import process_cleanup
 from schedulemesh.runtime.backend import BackendError, NodeView
 from schedulemesh.runtime.process_cleanup import Place, ProcessCleanup

@@ -7,13 +7,16 @@ import asyncio
 import msgspec
 import pytest
 
+from schedulemesh.api.policies import ChangePolicy
+from schedulemesh.api.pools import CreatePool
+from schedulemesh.api.preemption import PreemptTask
+from schedulemesh.api.tasks import CancelTask, SubmitTask, WaitTasks, WaitUntil
 from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import NOTHING, parse_resources
-from schedulemesh.protocol import requests as r
-from schedulemesh.protocol.agents import Command, Result, RunReport, pack, unpack
+from schedulemesh.protocol.agents import Command, Result, RunReport, key_of, pack, unpack
 from schedulemesh.protocol.answers import Listed, decode_answer
-from schedulemesh.protocol.task_requests import CancelTask, WaitTasks, WaitUntil
+from schedulemesh.protocol.requests import encode_request
 from schedulemesh.runtime.backend import NodeView
 from tests.engine.builders import Mesh
 from tests.runtime import virtual_time
@@ -74,7 +77,7 @@ def test_a_look_that_fails_once_does_not_leave_a_supervisor_that_nobody_asks_unr
 
 
 async def asked(service, request):
-    answer = await service.ask(r.encode_request(request))
+    answer = await service.ask(encode_request(request))
     return answer[0] if isinstance(answer, tuple) else answer
 
 
@@ -92,11 +95,11 @@ async def ended(service):
 
 async def submitted(service, **how):
     """A pool, and a task that runs by itself there or waits for it."""
-    await asked(service, r.CreatePool(spec=PoolSpec(name="p", resources=ONE)))
-    key = r.key_of(CLASS)
+    await asked(service, CreatePool(spec=PoolSpec(name="p", resources=ONE)))
+    key = key_of(CLASS)
     given = Mesh().submission("t", cpu=1, class_key=key, run="train", retries=1)
     submission = msgspec.structs.replace(given, request_id="submit", **how)
-    await asked(service, r.SubmitTask(submission=submission, blobs={key: CLASS}))
+    await asked(service, SubmitTask(submission=submission, blobs={key: CLASS}))
     return service._requests.running.reactor.state
 
 
@@ -195,16 +198,16 @@ def test_a_run_that_ended_while_there_was_no_supervisor_is_not_evicted(
     async def story():
         backend.over = asyncio.Event()
         service = supervisor(backend, tmp_path / "mesh.sqlite", clock=virtual_time.clock())
-        await asked(service, r.CreatePool(spec=PoolSpec(name="p", resources=ONE)))
+        await asked(service, CreatePool(spec=PoolSpec(name="p", resources=ONE)))
         policy = {"preemption_grace_s": 100.0}
-        await asked(service, r.ChangePolicy(changes=policy, client="me"))
-        key = r.key_of(CLASS)
+        await asked(service, ChangePolicy(changes=policy, client="me"))
+        key = key_of(CLASS)
         how = {"cpu": 1, "class_key": key, "run": "train", "on_preempted": "requeue"}
         given = Mesh().submission("t", **how)
         submission = msgspec.structs.replace(given, request_id="submit", queue=True)
-        await asked(service, r.SubmitTask(submission=submission, blobs={key: CLASS}))
+        await asked(service, SubmitTask(submission=submission, blobs={key: CLASS}))
         await asyncio.sleep(1.0)  # virtual
-        preempt = r.PreemptTask(task_id="t", client="me", request_id="preempt")
+        preempt = PreemptTask(task_id="t", client="me", request_id="preempt")
         evicting = asyncio.ensure_future(asked(service, preempt))
         await asyncio.sleep(1.0)  # virtual: within its grace
         assert not evicting.done()

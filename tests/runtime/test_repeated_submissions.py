@@ -5,31 +5,35 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from schedulemesh.api.pools import CreatePool
+from schedulemesh.api.preemption import PreemptTask
+from schedulemesh.api.states import GetSavedState, RestoreTask
+from schedulemesh.api.tasks import CompleteTask, SubmitTask
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import parse_resources
+from schedulemesh.domain.saved_state import SavedState
 from schedulemesh.engine.messages.outcomes import Accepted
-from schedulemesh.protocol import requests as r
-from schedulemesh.protocol.agents import SavedState
+from schedulemesh.protocol.agents import key_of
 from schedulemesh.protocol.answers import Response, SavedBytes, decode_answer
-from schedulemesh.protocol.state_requests import GetSavedState, RestoreTask
+from schedulemesh.protocol.requests import encode_request
 from tests.engine.builders import Mesh
 from tests.runtime.composition import InThread
 
-KEY = r.key_of(b"class")
+KEY = key_of(b"class")
 
 
 @pytest.fixture
 def mesh(tmp_path):
     found = InThread(tmp_path / "mesh.sqlite")
     pool = PoolSpec(name="p", resources=parse_resources({"cpu": 1}))
-    found.do(found.service.ask(r.encode_request(r.CreatePool(spec=pool))))
+    found.do(found.service.ask(encode_request(CreatePool(spec=pool))))
     yield found
     found.close()
 
 
 def answered(mesh, request):
     """The answer, and the handles that come with it."""
-    answer = mesh.do(mesh.service.ask(r.encode_request(request)))
+    answer = mesh.do(mesh.service.ask(encode_request(request)))
     return answer if isinstance(answer, tuple) else (answer, [])
 
 
@@ -41,7 +45,7 @@ def submitted(mesh, task_id):
         request_id=f"submit {task_id}",
         agent=msgspec.structs.replace(given.agent, name="a"),
     )
-    request = r.SubmitTask(submission=submission, blobs={KEY: b"class"})
+    request = SubmitTask(submission=submission, blobs={KEY: b"class"})
     data, handles = answered(mesh, request)
     outcome = decode_answer(data, Response).outcome
     assert isinstance(outcome, Accepted)
@@ -52,13 +56,13 @@ def submitted(mesh, task_id):
 def test_while_its_agent_lives_it_gets_its_handle_though_its_task_has_ended(mesh):
     (first,) = submitted(mesh, "t")
     assert submitted(mesh, "t") == [first]
-    answered(mesh, r.CompleteTask(task_id="t", request_id="end t"))
+    answered(mesh, CompleteTask(task_id="t", request_id="end t"))
     assert submitted(mesh, "t") == [first]
 
 
 def test_it_does_not_get_a_later_agent_of_its_agents_name(mesh):
     (first,) = submitted(mesh, "t")
-    answered(mesh, r.CompleteTask(task_id="t", end_agent=True, request_id="end t"))
+    answered(mesh, CompleteTask(task_id="t", end_agent=True, request_id="end t"))
     assert submitted(mesh, "t") == []
     (second,) = submitted(mesh, "u")
     assert second is not first
@@ -68,7 +72,7 @@ def test_it_does_not_get_a_later_agent_of_its_agents_name(mesh):
 
 def test_it_gets_the_agent_on_which_its_task_runs_again(mesh):
     (first,) = submitted(mesh, "t")
-    answered(mesh, r.PreemptTask(task_id="t", request_id="preempt t"))
+    answered(mesh, PreemptTask(task_id="t", request_id="preempt t"))
     data, _ = answered(mesh, GetSavedState(task_id="t"))
     saved = msgspec.msgpack.decode(decode_answer(data, SavedBytes).state, type=SavedState)
     answered(mesh, RestoreTask(saved=saved, request_id="restore t"))

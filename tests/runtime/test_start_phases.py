@@ -8,11 +8,11 @@ import json
 
 import pytest
 
+from schedulemesh.api.tasks import ExplainTask, SubmitTask
 from schedulemesh.domain.agent import RUN_DRIVER, AgentSpec, Death, JobSpec, StartLimits
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
-from schedulemesh.protocol import requests as r
 from schedulemesh.protocol.agents import key_of
 from schedulemesh.protocol.answers import Explained, Response, decode_answer
 from schedulemesh.runtime.agent_start import environment_limit
@@ -45,11 +45,11 @@ def submit(life, options="{}", limits=None, job=None):
     )
     task = TaskSpec(task_id="t", pool_name="p", run="" if job is None else RUN_DRIVER)
     stimulus = TaskSubmitted(agent=agent, task=task, request_id="first", choose_node=True)
-    return life.ask(r.SubmitTask(submission=stimulus, blobs={key_of(CLASS): CLASS}))
+    return life.ask(SubmitTask(submission=stimulus, blobs={key_of(CLASS): CLASS}))
 
 
 async def explained(life):
-    answer = decode_answer(await life.ask(r.ExplainTask(task_id="t")), Explained)
+    answer = decode_answer(await life.ask(ExplainTask(task_id="t")), Explained)
     return answer.explanation.detail
 
 

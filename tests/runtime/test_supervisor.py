@@ -6,13 +6,14 @@ import asyncio
 
 import pytest
 
+from schedulemesh.api.history import QueryEvents
+from schedulemesh.api.pools import CreatePool, ListPools
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.errors import JournalError, SchedulerUnavailableError
-from schedulemesh.protocol import requests as r
 from schedulemesh.protocol.agents import unpack
 from schedulemesh.protocol.answers import Details, Hello, Listed, PoolResponse, decode_answer
-from schedulemesh.protocol.history_requests import QueryEvents
+from schedulemesh.protocol.requests import encode_request
 from schedulemesh.runtime import supervisor as module
 from schedulemesh.runtime.backend import BackendError
 from schedulemesh.store.sql import SqlJournal
@@ -27,16 +28,16 @@ def run(story):
 
 
 async def asked(service, request, kind):
-    return decode_answer(await service.ask(r.encode_request(request)), kind)
+    return decode_answer(await service.ask(encode_request(request)), kind)
 
 
 async def pools(service):
-    return [pool["name"] for pool in (await asked(service, r.ListPools(), Listed)).rows]
+    return [pool["name"] for pool in (await asked(service, ListPools(), Listed)).rows]
 
 
 async def create_pool(service, name="p"):
     spec = PoolSpec(name=name, resources=parse_resources({"cpu": 1}))
-    return await asked(service, r.CreatePool(spec=spec), PoolResponse)
+    return await asked(service, CreatePool(spec=spec), PoolResponse)
 
 
 async def killed(service):

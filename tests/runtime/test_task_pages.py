@@ -8,14 +8,19 @@ import random
 import pytest
 from msgspec.structs import replace
 
+from schedulemesh.api.agents import ListAgents
+from schedulemesh.api.jobs import ListJobs
+from schedulemesh.api.pages import ListPage, PageQuery, Selection
+from schedulemesh.api.pools import EnsurePool
+from schedulemesh.api.preemption import MAX_PREEMPTIONS, ListPreemptions, PreemptTask
+from schedulemesh.api.queue import ChangeQueuedTask, ListQueue
+from schedulemesh.api.states import ListSavedStates
+from schedulemesh.api.tasks import ListTasks, SubmitMany
 from schedulemesh.domain.agent import RUN_DRIVER, JobSpec
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.errors import InvalidRequestError
-from schedulemesh.protocol import requests as r
 from schedulemesh.protocol.answers import Malformed, WithHandles, read_answer
-from schedulemesh.protocol.job_logs import ListJobs
-from schedulemesh.protocol.pages import ListPage, PageQuery, Selection
-from schedulemesh.protocol.queue_requests import ChangeQueuedTask, ListQueue, SubmitMany
+from schedulemesh.protocol.requests import encode_request
 from schedulemesh.protocol.task_rows import QueueListing, TaskListing
 from schedulemesh.runtime import portions as runtime_portions
 from schedulemesh.runtime.backend import NodeView
@@ -36,7 +41,7 @@ def mesh(tmp_path_factory):
     mesh.backend.free = [NodeView(node_id="node-1", total=room, free=room, labels={})]
     mesh.do(mesh.running.monitor.observe())
     for name in ("p", "q"):
-        ask(mesh, r.EnsurePool(name=name, resources=parse_resources({"cpu": 100}), labels={}))
+        ask(mesh, EnsurePool(name=name, resources=parse_resources({"cpu": 100}), labels={}))
     chance = random.Random(7)
     names = [f"t{number:02}" for number in range(73)]
     chance.shuffle(names)
@@ -53,7 +58,7 @@ def mesh(tmp_path_factory):
 
 def all_rows(mesh, listing):
     if listing == "tasks":
-        return ask(mesh, r.ListTasks()).rows
+        return ask(mesh, ListTasks()).rows
     return [row.public() for row in ask(mesh, ListQueue()).rows]
 
 
@@ -137,9 +142,9 @@ def test_what_is_no_page_is_refused(listing, query):
 
 #: Every listing whose rows are many, by the request that asks for all of it.
 MANY = {
-    "agents": (r.ListAgents(), "name"),
-    "preemptions": (r.ListPreemptions(limit=r.MAX_PREEMPTIONS), "task_id"),
-    "saved_states": (r.ListSavedStates(), "task_id"),
+    "agents": (ListAgents(), "name"),
+    "preemptions": (ListPreemptions(limit=MAX_PREEMPTIONS), "task_id"),
+    "saved_states": (ListSavedStates(), "task_id"),
     "jobs": (ListJobs(), "task_id"),
     "queue": (ListQueue(), "task_id"),
 }
@@ -158,7 +163,7 @@ def busy(tmp_path_factory):
     room = parse_resources({"cpu": 100})
     mesh.backend.free = [NodeView(node_id="node-1", total=room, free=room, labels={})]
     mesh.do(mesh.running.monitor.observe())
-    ask(mesh, r.EnsurePool(name="p", resources=parse_resources({"cpu": 40}), labels={}))
+    ask(mesh, EnsurePool(name="p", resources=parse_resources({"cpu": 40}), labels={}))
     tasks = [submission(f"t{number:02}", pool="p") for number in range(70)]
     tasks[40:] = map(as_job, tasks[40:])
     ask(mesh, SubmitMany(submissions=tuple(tasks), blobs={key_of(CLASS): CLASS}))
@@ -166,7 +171,7 @@ def busy(tmp_path_factory):
         task_id = task.task.task_id
         ask(mesh, ChangeQueuedTask(task_id=task_id, held=True, request_id=f"hold {task_id}"))
     for number in range(10):
-        ask(mesh, r.PreemptTask(task_id=f"t{number:02}", request_id=f"evict {number}"))
+        ask(mesh, PreemptTask(task_id=f"t{number:02}", request_id=f"evict {number}"))
     yield mesh
     mesh.close()
 
@@ -179,7 +184,7 @@ def test_others_are_served_while_the_rows_of_a_listing_are_made(busy, listing, m
     monkeypatch.setattr(runtime_portions, "PORTION", 3)
 
     async def both():
-        turns, ended = 0, asyncio.ensure_future(busy.service.ask(r.encode_request(request)))
+        turns, ended = 0, asyncio.ensure_future(busy.service.ask(encode_request(request)))
         while not ended.done():
             await asyncio.sleep(0)
             turns += 1

@@ -8,16 +8,23 @@ import pickle
 import msgspec
 import pytest
 
+from schedulemesh.api.pools import CreatePool
+from schedulemesh.api.tasks import (
+    CancelTask,
+    CancelTasks,
+    GetResult,
+    SubmitTask,
+    WaitTasks,
+    WaitUntil,
+)
 from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.engine.messages.outcomes import Accepted, Change, Done, Refused, TasksCancelled
-from schedulemesh.protocol import requests as r
-from schedulemesh.protocol.agents import KeptResult, RunOrder, RunReport, pack, unpack
+from schedulemesh.protocol.agents import KeptResult, RunOrder, RunReport, key_of, pack, unpack
 from schedulemesh.protocol.answers import Listed, PoolResponse, Response, TaskResult, decode_answer
-from schedulemesh.protocol.queue_requests import CancelTasks
-from schedulemesh.protocol.task_requests import CancelTask, GetResult, WaitTasks, WaitUntil
+from schedulemesh.protocol.requests import encode_request
 from schedulemesh.runtime import agent_registry
 from tests.engine.builders import Mesh
 from tests.runtime.composition import supervisor
@@ -63,26 +70,26 @@ async def asked(service, request, kind):
 
 
 async def _answered(service, request):
-    answer = await service.ask(r.encode_request(request))
+    answer = await service.ask(encode_request(request))
     return answer[0] if isinstance(answer, tuple) else answer
 
 
 async def with_task(service, task_id="t", **how):
     """A pool with one agent whose task runs by itself."""
     spec = PoolSpec(name="p", resources=parse_resources({"cpu": 2}))
-    await asked(service, r.CreatePool(spec=spec), PoolResponse)
+    await asked(service, CreatePool(spec=spec), PoolResponse)
     await submitted(service, task_id, **how)
 
 
 async def submitted(service, task_id, agent_name=None, **how):
     """An agent, named like its task or otherwise, whose task runs by itself."""
-    given = Mesh().submission(task_id, cpu=1, class_key=r.key_of(b"class"), run="train", **how)
+    given = Mesh().submission(task_id, cpu=1, class_key=key_of(b"class"), run="train", **how)
     submission = msgspec.structs.replace(
         given,
         request_id=f"submit {task_id}",
         agent=msgspec.structs.replace(given.agent, name=agent_name or given.agent.name),
     )
-    request = r.SubmitTask(submission=submission, blobs={r.key_of(b"class"): b"class"})
+    request = SubmitTask(submission=submission, blobs={key_of(b"class"): b"class"})
     answer = await asked(service, request, Response)
     assert isinstance(answer.outcome, Accepted), answer
 

@@ -28,24 +28,30 @@ from typing import Any, NamedTuple
 import httpx
 import msgspec
 
+from schedulemesh.api.agents import ListAgents
+from schedulemesh.api.audit import MAX_ROWS as MAX_AUDIT
+from schedulemesh.api.audit import QueryAudit
+from schedulemesh.api.history import EVENT_KINDS, MAX_ROWS, QueryEvents, QueryHistory, QueryUsage
+from schedulemesh.api.jobs import ListJobs
+from schedulemesh.api.metrics import GetMetrics
+from schedulemesh.api.pages import MAX_LIMIT, ListPage, PageQuery
+from schedulemesh.api.pools import EnsurePool
+from schedulemesh.api.preemption import MAX_PREEMPTIONS, ListPreemptions
+from schedulemesh.api.queue import ListQueue
+from schedulemesh.api.states import ListSavedStates
+from schedulemesh.api.tasks import (
+    MAX_SUBMISSIONS,
+    CancelTasks,
+    ListTasks,
+    SubmitMany,
+    SubmitTask,
+    WaitTasks,
+    WaitUntil,
+)
+from schedulemesh.api.values import MAX_NAMES
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
-from schedulemesh.protocol import requests as r
-from schedulemesh.protocol.audit_requests import MAX_ROWS as MAX_AUDIT
-from schedulemesh.protocol.audit_requests import QueryAudit
-from schedulemesh.protocol.history_requests import (
-    EVENT_KINDS,
-    MAX_ROWS,
-    QueryEvents,
-    QueryHistory,
-    QueryUsage,
-)
-from schedulemesh.protocol.job_logs import ListJobs
-from schedulemesh.protocol.metric_requests import GetMetrics
-from schedulemesh.protocol.pages import MAX_LIMIT, ListPage, PageQuery
-from schedulemesh.protocol.queue_requests import MAX_SUBMISSIONS, CancelTasks, ListQueue, SubmitMany
-from schedulemesh.protocol.request_base import MAX_NAMES
-from schedulemesh.protocol.task_requests import WaitTasks, WaitUntil
+from schedulemesh.protocol.requests import encode_request
 from schedulemesh.runtime.backend import NodeView
 from schedulemesh.server.app import API, MSGPACK
 from schedulemesh.server.changes import CHANGES
@@ -76,7 +82,7 @@ def read(path: str) -> Costly:
 
 
 def packed(request: Any, name: str = "") -> Costly:
-    data = r.encode_request(request)
+    data = encode_request(request)
     return Costly(
         f"packed {name or type(request).__name__}", "POST", f"{API}/requests", data, MSGPACK
     )
@@ -181,9 +187,9 @@ def costly_packed() -> Iterator[Costly]:
     yield packed(SubmitMany(submissions=tasks[:1], blobs={key_of(blob): blob}), "16 MB to store")
     yield packed(dry_run(1), "dry run of 1 CPU")
     yield packed(dry_run(200), "dry run of 200 CPUs")
-    for request in (r.ListTasks(), r.ListAgents(), ListQueue(), ListJobs(), r.ListSavedStates()):
+    for request in (ListTasks(), ListAgents(), ListQueue(), ListJobs(), ListSavedStates()):
         yield packed(request)
-    yield packed(r.ListPreemptions(limit=r.MAX_PREEMPTIONS))
+    yield packed(ListPreemptions(limit=MAX_PREEMPTIONS))
     yield packed(QueryAudit(limit=MAX_AUDIT))
     yield packed(QueryAudit(limit=MAX_AUDIT, token="nobody"), "QueryAudit, nothing found")
     yield packed(QueryHistory(limit=MAX_ROWS, with_events=True, since=0.0))
@@ -212,11 +218,11 @@ def costly_packed() -> Iterator[Costly]:
     yield packed_junk("200,000 empty blobs", blobs)
 
 
-def dry_run(cpus: int) -> r.SubmitTask:
+def dry_run(cpus: int) -> SubmitTask:
     """A dry run that needs evictions."""
     asked: TaskSubmitted = submission("dry", priority=99.0, queue=False)
     agent = msgspec.structs.replace(asked.agent, resources=parse_resources({"cpu": cpus}))
-    return r.SubmitTask(
+    return SubmitTask(
         submission=msgspec.structs.replace(asked, agent=agent, dry_run=True),
         blobs={key_of(CLASS): CLASS},
     )
@@ -320,8 +326,8 @@ def prepared(folder: Path) -> tuple[InThread, Api]:
     room = parse_resources({"cpu": RUNNING})
     mesh.backend.free = [NodeView(node_id="n1", total=room, free=room, labels={})]
     mesh.do(mesh.running.monitor.observe())
-    ask(mesh, r.EnsurePool(name="p", resources=room, labels={}))
-    ask(mesh, r.EnsurePool(name="h", resources=parse_resources({"cpu": 4}), labels={}))
+    ask(mesh, EnsurePool(name="p", resources=room, labels={}))
+    ask(mesh, EnsurePool(name="h", resources=parse_resources({"cpu": 4}), labels={}))
     for name, number in (("runs", RUNNING), ("waits", WAITING)):
         for first in range(0, number, MAX_SUBMISSIONS):
             last = min(first + MAX_SUBMISSIONS, number)
@@ -341,7 +347,7 @@ async def recorded_changes(mesh: InThread) -> None:
     for first in range(0, RECORDED, 100):
         await asyncio.gather(
             *(
-                mesh.service.ask(r.encode_request(CancelTasks(task_ids=(f"none-{first + i}",))))
+                mesh.service.ask(encode_request(CancelTasks(task_ids=(f"none-{first + i}",))))
                 for i in range(100)
             )
         )

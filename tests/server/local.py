@@ -8,6 +8,7 @@ import threading
 import httpx
 import msgspec
 
+from schedulemesh.api.tokens import GetTokenHashes
 from schedulemesh.config.discovery import found
 from schedulemesh.config.http import HttpSettings
 from schedulemesh.errors import SchedulerUnavailableError
@@ -15,7 +16,6 @@ from schedulemesh.protocol.agents import key_of, pack
 from schedulemesh.protocol.answers import read_answer
 from schedulemesh.protocol.requests import encode_request
 from schedulemesh.protocol.submissions import RunnerCode
-from schedulemesh.protocol.token_requests import GetTokenHashes
 from schedulemesh.server.serving import HttpServer
 
 

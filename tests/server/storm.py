@@ -24,16 +24,16 @@ from pathlib import Path
 import httpx
 import msgspec
 
+from schedulemesh.api.agents import ListAgents
+from schedulemesh.api.jobs import ListJobs
+from schedulemesh.api.nodes import CordonNode
+from schedulemesh.api.pools import EnsurePool
+from schedulemesh.api.queue import ListQueue
+from schedulemesh.api.states import ListSavedStates
+from schedulemesh.api.tasks import MAX_SUBMISSIONS, CancelTasks, ListTasks, SubmitMany
+from schedulemesh.api.values import MAX_NAMES
 from schedulemesh.domain.resources import parse_resources
-from schedulemesh.protocol import requests as r
-from schedulemesh.protocol.job_logs import ListJobs
-from schedulemesh.protocol.queue_requests import (
-    MAX_SUBMISSIONS,
-    CancelTasks,
-    ListQueue,
-    SubmitMany,
-)
-from schedulemesh.protocol.request_base import MAX_NAMES
+from schedulemesh.protocol.requests import encode_request
 from schedulemesh.runtime.backend import NodeView
 from schedulemesh.server.changes import CHANGES
 from schedulemesh.server.guard import MAX_BODY, MAX_JSON
@@ -65,10 +65,10 @@ def bodies():
 
 def packed():
     """Packed requests: right ones of the largest size, and hostile ones."""
-    yield r.encode_request(CancelTasks(task_ids=tuple(f"t{i}" for i in range(MAX_NAMES))))
-    yield from (r.encode_request(many("storm", first)) for first in range(0, 1_000, 250))
-    lists = (r.ListTasks(), r.ListAgents(), ListQueue(), ListJobs(), r.ListSavedStates())
-    yield from map(r.encode_request, lists)
+    yield encode_request(CancelTasks(task_ids=tuple(f"t{i}" for i in range(MAX_NAMES))))
+    yield from (encode_request(many("storm", first)) for first in range(0, 1_000, 250))
+    lists = (ListTasks(), ListAgents(), ListQueue(), ListJobs(), ListSavedStates())
+    yield from map(encode_request, lists)
     yield msgspec.msgpack.encode({"request": "cancel_tasks", "task_ids": ["t"] * 8_000_000})
     yield msgspec.msgpack.encode({"request": "wait_tasks", "junk": [[]] * 5_000_000})
     yield b"\xdd" + b"\xff" * (MAX_BODY - 1)
@@ -189,9 +189,9 @@ def served(folder):
     room = parse_resources({"cpu": 4})
     mesh.backend.free = [NodeView(node_id="n1", total=room, free=room, labels={})]
     mesh.do(mesh.running.monitor.observe())
-    ask(mesh, r.CordonNode(node_id="n1", cordoned=True))
+    ask(mesh, CordonNode(node_id="n1", cordoned=True))
     api = Api(mesh, folder / "home")
-    ask(mesh, r.EnsurePool(name="p", resources=parse_resources({"cpu": 4}), labels={}))
+    ask(mesh, EnsurePool(name="p", resources=parse_resources({"cpu": 4}), labels={}))
     for first in range(0, WAITING, MAX_SUBMISSIONS):
         ask(mesh, many("waits", first))
     # Supervisor and server are processes of their own elsewhere, and do not wait for each other's lock.

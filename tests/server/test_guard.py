@@ -9,7 +9,8 @@ import time
 import httpx
 import pytest
 
-from schedulemesh.protocol.requests import ListPools, encode_request
+from schedulemesh.api.pools import ListPools
+from schedulemesh.protocol.requests import encode_request
 from schedulemesh.server import connections, guard
 
 

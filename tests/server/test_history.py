@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from schedulemesh.api.history import STATES, QueryHistory
 from schedulemesh.errors import InvalidRequestError
-from schedulemesh.protocol.history_requests import STATES, QueryHistory
 from schedulemesh.server.history import QUESTIONS
 from schedulemesh.store.history.attempts import ENDS, PREEMPTING, QUEUED, RUNNING, STARTING
 from tests.server.work import filled

@@ -10,11 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from schedulemesh.api.agents import DeleteAgent
+from schedulemesh.api.cluster import GetAbout
+from schedulemesh.api.pools import ListPools
 from schedulemesh.config.discovery import Discovered, forget, found, path_of, write
 from schedulemesh.config.http import HttpSettings, home_folder, parse_http
 from schedulemesh.errors import InvalidRequestError, NotAllowedError
 from schedulemesh.protocol.answers import Details, Listed, Response, read_answer
-from schedulemesh.protocol.requests import DeleteAgent, GetAbout, ListPools, encode_request
+from schedulemesh.protocol.requests import encode_request
 from schedulemesh.server.app import MSGPACK
 from schedulemesh.server.serving import listen
 

@@ -6,9 +6,10 @@ import asyncio
 
 import pytest
 
+from schedulemesh.api.agents import ListAgents
+from schedulemesh.api.pools import ListPools
 from schedulemesh.errors import SchedulerUnavailableError
 from schedulemesh.protocol.answers import Listed
-from schedulemesh.protocol.requests import ListAgents, ListPools
 from schedulemesh.server.shared_reads import SharedReads
 
 

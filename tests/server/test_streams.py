@@ -9,8 +9,8 @@ import time
 import pytest
 from sqlalchemy import delete
 
+from schedulemesh.api.history import QueryEvents
 from schedulemesh.config.settings import HistorySettings
-from schedulemesh.protocol.history_requests import QueryEvents
 from schedulemesh.server import connections, event_feed, event_streams
 from schedulemesh.store.history.schema import events
 from schedulemesh.store.history.tables import history_engine

@@ -7,9 +7,10 @@ import asyncio
 import msgspec
 import pytest
 
+from schedulemesh.api.pools import EnsurePool
+from schedulemesh.api.tasks import SubmitTask
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import parse_resources
-from schedulemesh.protocol import requests as r
 from schedulemesh.protocol.answers import JobLog, LeaseView
 from schedulemesh.protocol.job_command import JobCommand
 from schedulemesh.runtime.backend import NodeView
@@ -33,7 +34,7 @@ def api(mesh, api, monkeypatch):
     room = parse_resources({"cpu": 2})
     mesh.backend.free = [NodeView(node_id="node-1", total=room, free=room, labels={})]
     mesh.do(mesh.running.monitor.observe())
-    ask(mesh, r.EnsurePool(name="p", resources=room))
+    ask(mesh, EnsurePool(name="p", resources=room))
     return api
 
 
@@ -45,7 +46,7 @@ def submitter(api, **limits):
 
 def sent(api):
     """The last submission that the supervisor was asked for."""
-    return next(one for one in reversed(api.gateway.asked) if isinstance(one, r.SubmitTask))
+    return next(one for one in reversed(api.gateway.asked) if isinstance(one, SubmitTask))
 
 
 def test_a_job_runs_with_what_its_body_says(api):

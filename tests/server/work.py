@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import msgspec
 
+from schedulemesh.api.pools import EnsurePool
+from schedulemesh.api.tasks import SubmitTask
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.lease import LeaseSpec
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
-from schedulemesh.protocol import requests as r
 from schedulemesh.protocol.agents import key_of
 from schedulemesh.protocol.answers import read_answer
+from schedulemesh.protocol.requests import encode_request
 from schedulemesh.runtime.backend import NodeView
 
 CLASS = b"class"
@@ -20,7 +22,7 @@ CPU = parse_resources({"cpu": 1})
 
 def ask(mesh, request):
     """The answer of the supervisor itself."""
-    answer = mesh.do(mesh.service.ask(r.encode_request(request)))
+    answer = mesh.do(mesh.service.ask(encode_request(request)))
     return read_answer(answer[0] if isinstance(answer, tuple) else answer)
 
 
@@ -42,7 +44,7 @@ def submission(task_id, *, priority=5.0, pool="p", owner="ada", queue=True):
 def submit(mesh, task_id, **how):
     """Submit a task of one CPU; the outcome."""
     blobs = {key_of(CLASS): CLASS}
-    return ask(mesh, r.SubmitTask(submission=submission(task_id, **how), blobs=blobs)).outcome
+    return ask(mesh, SubmitTask(submission=submission(task_id, **how), blobs=blobs)).outcome
 
 
 def lease(mesh, task_id, owner="ada"):
@@ -56,7 +58,7 @@ def lease(mesh, task_id, owner="ada"):
         lease=LeaseSpec(ttl_s=60.0),
     )
     waits = msgspec.structs.replace(given, agent=agent, until_runs=True)
-    return ask(mesh, r.SubmitTask(submission=waits)).outcome
+    return ask(mesh, SubmitTask(submission=waits)).outcome
 
 
 def filled(mesh):
@@ -64,7 +66,7 @@ def filled(mesh):
     room = parse_resources({"cpu": 2})
     mesh.backend.free = [NodeView(node_id="node-1", total=room, free=room, labels={})]
     mesh.do(mesh.running.monitor.observe())
-    ask(mesh, r.EnsurePool(name="p", resources=parse_resources({"cpu": 2}), labels={"team": "x"}))
+    ask(mesh, EnsurePool(name="p", resources=parse_resources({"cpu": 2}), labels={"team": "x"}))
     # Those that do not queue are answered when they run.
     submit(mesh, "low", priority=1.0, queue=False)
     submit(mesh, "first", priority=6.0, queue=False)

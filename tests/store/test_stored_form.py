@@ -16,9 +16,10 @@ import msgspec
 import msgspec.inspect as mi
 import pytest
 
+from schedulemesh.domain.saved_state import SavedState
 from schedulemesh.engine.messages.facts import FORMAT_VERSION, AnyFact
 from schedulemesh.engine.state.snapshot import Snapshot
-from schedulemesh.protocol.agents import SavedState, ShippedClass, ShippedFunction
+from schedulemesh.protocol.agents import ShippedClass, ShippedFunction
 from schedulemesh.store.sql import SqlJournal
 from tests.store.golden import archive, stored_journals
 

@@ -31,6 +31,7 @@ from schedulemesh.core.agent.ray_process import hide_placement_group
 from schedulemesh.core.agent.task_runs import TaskRuns, decoded_order
 from schedulemesh.core.agent.user_errors import error_text
 from schedulemesh.core.transport.user_code import load_arguments, load_class
+from schedulemesh.domain.saved_state import SavedState
 from schedulemesh.domain.task import task_row
 from schedulemesh.domain.user_data import UserClass, UserFunction, UserObject, UserValue
 from schedulemesh.protocol.agents import (
@@ -38,7 +39,6 @@ from schedulemesh.protocol.agents import (
     Method,
     Report,
     RunOrder,
-    SavedState,
     ShippedClass,
     pack,
 )

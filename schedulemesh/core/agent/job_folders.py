@@ -18,8 +18,8 @@ from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
+from schedulemesh.api.jobs import JobKey, LogPiece
 from schedulemesh.config.private_files import open_private
-from schedulemesh.protocol.job_logs import JobKey, LogPiece
 
 #: Bytes of a segment, and how many segments of an attempt are kept: the first is removed for one more.
 SEGMENT_BYTES, SEGMENTS = 16 * 1024 * 1024, 8

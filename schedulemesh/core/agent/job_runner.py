@@ -17,6 +17,7 @@ from typing import IO, Any
 
 import ray
 
+from schedulemesh.api.jobs import JobKey
 from schedulemesh.config.private_files import make_private_folder, open_private
 from schedulemesh.core.agent.control_channel import current
 from schedulemesh.core.agent.job_devices import JobDevices
@@ -32,7 +33,6 @@ from schedulemesh.core.agent.process_marks import JOB_MARK
 from schedulemesh.errors import JobFailedError, shown
 from schedulemesh.protocol.agents import JobStart
 from schedulemesh.protocol.job_command import JobCommand
-from schedulemesh.protocol.job_logs import JobKey
 
 #: Seconds after which output of a driver that has ended is looked for again, and how often there may be more:
 #: a process that it has left behind keeps the pipe open, and may write on.

@@ -15,12 +15,12 @@ from ray import cloudpickle
 from schedulemesh.core.agent.host import public_state
 from schedulemesh.core.agent.user_errors import error_text
 from schedulemesh.core.transport.user_code import load_class, pickled_state
+from schedulemesh.domain.saved_state import SavedState
 from schedulemesh.domain.task import TaskState, task_row
 from schedulemesh.domain.user_data import UserFunction
 from schedulemesh.protocol.agents import (
     Accelerators,
     Handled,
-    SavedState,
     ShippedClass,
     ShippedFunction,
     StateTooLargeError,

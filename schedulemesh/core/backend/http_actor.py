@@ -19,10 +19,10 @@ from schedulemesh.errors import SchedulerUnavailableError
 from schedulemesh.protocol.agents import pack
 
 if TYPE_CHECKING:
+    from schedulemesh.api.call import Call
     from schedulemesh.protocol.answers import AnyAnswer
     from schedulemesh.protocol.callers import Caller
     from schedulemesh.protocol.job_command import JobCommand
-    from schedulemesh.protocol.requests import AnyRequest
     from schedulemesh.protocol.submissions import RunnerCode
 
 logger = logging.getLogger(__name__)
@@ -106,7 +106,7 @@ class RayGateway:
     def __init__(self, supervisor: Any, name: str, key: bytes) -> None:
         self._supervisor, self._name, self._key = supervisor, name, key
 
-    async def ask(self, request: AnyRequest, caller: Caller | None = None) -> AnyAnswer:
+    async def ask(self, request: Call, caller: Caller | None = None) -> AnyAnswer:
         """See Gateway."""
         from schedulemesh.protocol.answers import read_answer
         from schedulemesh.protocol.requests import encode_request

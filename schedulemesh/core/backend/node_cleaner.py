@@ -9,6 +9,7 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from schedulemesh.api.jobs import JobKey, LogPiece
 from schedulemesh.config.private_files import make_private_folder
 from schedulemesh.core.agent.job_folders import LogWriter, job_folder, read_log
 from schedulemesh.core.agent.process_marks import (
@@ -20,7 +21,6 @@ from schedulemesh.core.agent.process_marks import (
 from schedulemesh.core.backend.environment_errors import last_line_of
 from schedulemesh.core.backend.ray_errors import translated
 from schedulemesh.core.backend.ray_internals import session_folder
-from schedulemesh.protocol.job_logs import JobKey, LogPiece
 from schedulemesh.runtime.backend import Process
 
 

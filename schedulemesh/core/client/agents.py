@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 from ray.actor import ActorHandle
 
+from schedulemesh.api.agents import DeleteAgent, EnsureAgentHealth, ListAgents
+from schedulemesh.api.cluster import EndOrphans, ListOrphans
 from schedulemesh.core.client import results
 from schedulemesh.core.client.asking import ask_with_handles, details, listed, logged, respond
 from schedulemesh.core.client.connection import Connection
@@ -20,13 +22,6 @@ from schedulemesh.domain.names import as_text, parse_name
 from schedulemesh.domain.numbers import parse_flag, parse_timeout
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.protocol.answers import Listed
-from schedulemesh.protocol.requests import (
-    DeleteAgent,
-    EndOrphans,
-    EnsureAgentHealth,
-    ListAgents,
-    ListOrphans,
-)
 
 
 def list_agents(connection: Connection, pool_name: object) -> AgentsResult:

@@ -9,19 +9,20 @@ from typing import cast
 from ray import ObjectRef
 from ray.actor import ActorHandle
 
+from schedulemesh.api.call import Call
 from schedulemesh.core.client import results
 from schedulemesh.core.client.connection import Connection
 from schedulemesh.core.client.results import ResultT, combined
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.protocol.answers import AnswerT, Details, Listed, Response, decode_answer
-from schedulemesh.protocol.requests import AnyRequest, encode_request
+from schedulemesh.protocol.requests import encode_request
 from schedulemesh.runtime.decision_log import SHORTAGES
 from schedulemesh.runtime.references import NO_REFS
 
 logger = logging.getLogger(__name__)
 
 
-def ask(connection: Connection, request: AnyRequest, expected: type[AnswerT]) -> AnswerT | Refused:
+def ask(connection: Connection, request: Call, expected: type[AnswerT]) -> AnswerT | Refused:
     """The answer of the expected type, or the refusal.
 
     Raises InvalidRequestError where the supervisor finds the request malformed, and
@@ -32,7 +33,7 @@ def ask(connection: Connection, request: AnyRequest, expected: type[AnswerT]) ->
 
 def ask_with_handles(
     connection: Connection,
-    request: AnyRequest,
+    request: Call,
     expected: type[AnswerT],
     refs: tuple[list[ObjectRef], list[ObjectRef]] | None = None,
     what: str | None = None,
@@ -49,7 +50,7 @@ def ask_with_handles(
     return decode_answer(data, expected), handles
 
 
-def respond(connection: Connection, request: AnyRequest) -> Response:
+def respond(connection: Connection, request: Call) -> Response:
     """The response to a request that ends in an outcome; a refusal is an outcome like any other."""
     answer = ask(connection, request, Response)
     return Response(outcome=answer) if isinstance(answer, Refused) else answer
@@ -67,7 +68,7 @@ def logged(call: str, result: ResultT) -> ResultT:
     return result
 
 
-def details(connection: Connection, request: AnyRequest, result: Callable[..., ResultT]) -> ResultT:
+def details(connection: Connection, request: Call, result: Callable[..., ResultT]) -> ResultT:
     """The public result of a request that is answered with plain data by name."""
     answer = ask(connection, request, Details)
     if isinstance(answer, Refused):
@@ -76,7 +77,7 @@ def details(connection: Connection, request: AnyRequest, result: Callable[..., R
 
 
 def listed(
-    connection: Connection, request: AnyRequest, key: str, result: Callable[..., ResultT]
+    connection: Connection, request: Call, key: str, result: Callable[..., ResultT]
 ) -> ResultT:
     """The public result of a request that is answered with rows, which stand under ``key``."""
     answer = ask(connection, request, Listed)

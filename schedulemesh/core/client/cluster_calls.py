@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from schedulemesh.api.cluster import GetAbout, GetStats, ListStrategies
+from schedulemesh.api.nodes import CordonNode, ListExternalUsage, ListNodes
 from schedulemesh.core.client import results
 from schedulemesh.core.client.about_results import AboutResult
 from schedulemesh.core.client.arguments import public_calls
@@ -13,14 +15,6 @@ from schedulemesh.core.client.overview import print_overview
 from schedulemesh.core.client.scheduler_list import SchedulersResult, list_schedulers
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_flag
-from schedulemesh.protocol.requests import (
-    CordonNode,
-    GetAbout,
-    GetStats,
-    ListExternalUsage,
-    ListNodes,
-    ListStrategies,
-)
 
 
 @public_calls

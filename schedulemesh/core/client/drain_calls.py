@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from schedulemesh.api.nodes import Drain, GetDrainStatus
 from schedulemesh.core.client import results
 from schedulemesh.core.client.arguments import public_calls
 from schedulemesh.core.client.asking import listed, respond
@@ -10,7 +11,6 @@ from schedulemesh.core.client.lifecycle import SchedulerObject
 from schedulemesh.core.client.task_request import client_name
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_timeout
-from schedulemesh.protocol.drain_requests import Drain, GetDrainStatus
 
 
 @public_calls

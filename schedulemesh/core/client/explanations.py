@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TypedDict, cast
 
+from schedulemesh.api.tasks import ExplainTask
 from schedulemesh.core.client import results
 from schedulemesh.core.client.asking import ask
 from schedulemesh.core.client.connection import Connection
@@ -15,7 +16,6 @@ from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.protocol import public
 from schedulemesh.protocol.answers import Explained
 from schedulemesh.protocol.cluster_rows import ExternalJobInfo
-from schedulemesh.protocol.requests import ExplainTask
 from schedulemesh.protocol.task_rows import TaskInfo
 
 

@@ -11,6 +11,7 @@ from typing import cast
 
 from ray.exceptions import RayError
 
+from schedulemesh.api.tasks import LONGEST_WAIT_S, GetResult
 from schedulemesh.core.client.connection import Connection
 from schedulemesh.core.client.task_results import value_of
 from schedulemesh.core.client.waiting import cancel_task
@@ -21,7 +22,6 @@ from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import SchedulerUnavailableError, TaskFailedError
 from schedulemesh.protocol.answers import TaskResult, decode_answer
 from schedulemesh.protocol.requests import encode_request
-from schedulemesh.protocol.task_requests import LONGEST_WAIT_S, GetResult
 from schedulemesh.runtime.references import NO_REFS
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import msgspec
 import ray
 
+from schedulemesh.api.cluster import GetAbout
 from schedulemesh.config.alerts import AlertSettings
 from schedulemesh.config.settings import DEFAULT_NAME, JournalSettings, SchedulerSettings
 from schedulemesh.core.client.about_results import AboutResult, HeadHealth, HeadStopped
@@ -26,7 +27,6 @@ from schedulemesh.core.client.new_settings import parse_settings
 from schedulemesh.core.client.results import combined
 from schedulemesh.core.client.scheduler_list import chosen_scheduler
 from schedulemesh.errors import SchedulerNotFoundError, SchedulerUnavailableError
-from schedulemesh.protocol.requests import GetAbout
 
 
 @public_calls

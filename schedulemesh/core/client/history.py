@@ -4,6 +4,14 @@ from __future__ import annotations
 
 import os
 
+from schedulemesh.api.history import (
+    HIGHEST_CURSOR,
+    MAX_ROWS,
+    MAX_WAIT_S,
+    QueryEvents,
+    QueryHistory,
+    QueryUsage,
+)
 from schedulemesh.core.client.asking import details
 from schedulemesh.core.client.connection import Connection
 from schedulemesh.core.client.history_results import (
@@ -17,14 +25,6 @@ from schedulemesh.domain.labels import parse_labels
 from schedulemesh.domain.names import as_text, parse_name
 from schedulemesh.domain.numbers import parse_count, parse_flag, parse_number
 from schedulemesh.errors import InvalidRequestError, shown
-from schedulemesh.protocol.history_requests import (
-    HIGHEST_CURSOR,
-    MAX_ROWS,
-    MAX_WAIT_S,
-    QueryEvents,
-    QueryHistory,
-    QueryUsage,
-)
 from schedulemesh.protocol.times import parse_time
 from schedulemesh.store.history.export import export
 

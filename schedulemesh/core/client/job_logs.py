@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Iterator
 
+from schedulemesh.api.jobs import ListJobs, ReadJobLog
 from schedulemesh.core.client.asking import ask, listed
 from schedulemesh.core.client.connection import Connection
 from schedulemesh.core.client.job_listings import JobsResult
@@ -13,7 +14,6 @@ from schedulemesh.domain.numbers import parse_count, parse_flag
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import TaskFailedError
 from schedulemesh.protocol.answers import JobLog
-from schedulemesh.protocol.job_logs import ListJobs, ReadJobLog
 from schedulemesh.protocol.log_reader import log_pieces
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from typing_extensions import Unpack
 
+from schedulemesh.api.leases import WatchLease
 from schedulemesh.core.client import submissions
 from schedulemesh.core.client.arguments import public, public_calls
 from schedulemesh.core.client.asking import ask
@@ -19,7 +20,6 @@ from schedulemesh.domain.task import DEFAULT_PRIORITY
 from schedulemesh.engine.messages.outcomes import Accepted, Refused
 from schedulemesh.errors import InvalidRequestError, LeaseRefusedError, shown
 from schedulemesh.protocol.answers import LeaseView, Response
-from schedulemesh.protocol.lease_requests import WatchLease
 
 
 @public_calls

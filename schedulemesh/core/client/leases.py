@@ -19,6 +19,8 @@ from ray.exceptions import ActorDiedError, RayError
 from ray.util.placement_group import PlacementGroup
 from typing_extensions import Self
 
+from schedulemesh.api.leases import ReleaseLease, RenewLease, SaveLease, WatchLease
+from schedulemesh.api.tasks import LONGEST_WAIT_S
 from schedulemesh.core.backend.ray_groups import placement_groups_of
 from schedulemesh.core.client import results
 from schedulemesh.core.client.asking import respond
@@ -33,9 +35,7 @@ from schedulemesh.errors import (
     ScheduleMeshError,
 )
 from schedulemesh.protocol.answers import LeaseView, decode_answer
-from schedulemesh.protocol.lease_requests import ReleaseLease, RenewLease, SaveLease, WatchLease
 from schedulemesh.protocol.requests import encode_request
-from schedulemesh.protocol.task_requests import LONGEST_WAIT_S
 from schedulemesh.runtime.references import NO_REFS
 
 logger = logging.getLogger(__name__)

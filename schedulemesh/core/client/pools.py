@@ -7,6 +7,15 @@ from typing import TypedDict, cast
 
 from msgspec import UNSET, UnsetType
 
+from schedulemesh.api.pools import (
+    CreatePool,
+    EnsureCohort,
+    EnsurePool,
+    GetGroupStats,
+    ListCohorts,
+    ListPools,
+    ResizePool,
+)
 from schedulemesh.config.groups import parse_groups, public_groups
 from schedulemesh.config.pools import (
     DEFAULT_STRATEGY,
@@ -29,15 +38,6 @@ from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.protocol.answers import PoolResponse
 from schedulemesh.protocol.pool_rows import PoolDefinition
 from schedulemesh.protocol.public import pool_definition
-from schedulemesh.protocol.requests import (
-    CreatePool,
-    EnsureCohort,
-    EnsurePool,
-    GetGroupStats,
-    ListCohorts,
-    ListPools,
-    ResizePool,
-)
 
 
 class _Changes(Changes, total=False):

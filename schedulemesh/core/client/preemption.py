@@ -6,6 +6,16 @@ import os
 import uuid
 from collections.abc import Mapping
 
+from schedulemesh.api.policies import ChangePolicy, GetPolicy
+from schedulemesh.api.preemption import (
+    MAX_CANDIDATES,
+    MAX_PREEMPTIONS,
+    EvaluatePreemption,
+    ExecutePreemption,
+    GetPreemptionStats,
+    ListPreemptions,
+    PreemptTask,
+)
 from schedulemesh.config.policy import PreemptionPolicy, changed_policy, resolve_changes
 from schedulemesh.core.client import results
 from schedulemesh.core.client.asking import ask, details, listed, logged, respond
@@ -24,17 +34,6 @@ from schedulemesh.domain.numbers import parse_count, parse_priority
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.engine.messages.outcomes import AgentEvicted, Refused
 from schedulemesh.protocol.answers import Details, Evaluated
-from schedulemesh.protocol.requests import (
-    MAX_CANDIDATES,
-    MAX_PREEMPTIONS,
-    ChangePolicy,
-    EvaluatePreemption,
-    ExecutePreemption,
-    GetPolicy,
-    GetPreemptionStats,
-    ListPreemptions,
-    PreemptTask,
-)
 
 
 def evaluate_preemption(

@@ -9,6 +9,10 @@ from typing import cast, get_type_hints
 import msgspec
 from ray.actor import ActorHandle
 
+from schedulemesh.api.policies import ChangeQueuePolicy, GetQueuePolicy
+from schedulemesh.api.queue import ChangeQueuedTask, ListQueue
+from schedulemesh.api.tasks import MAX_SUBMISSIONS, CancelTasks, SubmitMany
+from schedulemesh.api.values import MAX_NAMES
 from schedulemesh.config.queueing import QueuePolicy, changed_queue_policy
 from schedulemesh.core.client import results
 from schedulemesh.core.client.asking import ask, ask_with_handles, details, logged, respond
@@ -29,16 +33,6 @@ from schedulemesh.domain.numbers import parse_count, parse_priority
 from schedulemesh.engine.messages.outcomes import Refused, TasksCancelled
 from schedulemesh.errors import InvalidRequestError, nearest, shown
 from schedulemesh.protocol.answers import QueueListed, Responses
-from schedulemesh.protocol.queue_requests import (
-    MAX_SUBMISSIONS,
-    CancelTasks,
-    ChangeQueuedTask,
-    ChangeQueuePolicy,
-    GetQueuePolicy,
-    ListQueue,
-    SubmitMany,
-)
-from schedulemesh.protocol.request_base import MAX_NAMES
 from schedulemesh.protocol.requests import MAX_BYTES
 from schedulemesh.protocol.task_rows import QueueListing
 

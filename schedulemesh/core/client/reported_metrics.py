@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from schedulemesh.api.metrics import GetMetrics, GetReportedMetrics
 from schedulemesh.core.client.asking import ask, listed
 from schedulemesh.core.client.connection import Connection
 from schedulemesh.core.client.results import Result
@@ -11,7 +12,6 @@ from schedulemesh.domain.numbers import parse_flag
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import InvalidRequestError, SchedulerUnavailableError, shown
 from schedulemesh.protocol.answers import Details
-from schedulemesh.protocol.metric_requests import GetMetrics, GetReportedMetrics
 from schedulemesh.protocol.rows import ReportedMetric
 
 

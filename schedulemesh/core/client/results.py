@@ -11,6 +11,7 @@ from ray.actor import ActorHandle
 from schedulemesh.core.agent.host import public_state
 from schedulemesh.domain.reasons import Change, Reason
 from schedulemesh.domain.resources import Amounts
+from schedulemesh.domain.saved_state import SavedState
 from schedulemesh.domain.user_data import UserValue
 from schedulemesh.engine.messages.outcomes import (
     Accepted,
@@ -23,7 +24,6 @@ from schedulemesh.engine.messages.outcomes import (
     RequestOutcome,
 )
 from schedulemesh.protocol import public
-from schedulemesh.protocol.agents import SavedState
 from schedulemesh.protocol.answers import EvictedState, MemberPlace, Response
 from schedulemesh.protocol.cluster_rows import MeasuredUsage
 from schedulemesh.protocol.task_rows import TaskInfo

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import ray
 from typing_extensions import TypedDict
 
+from schedulemesh.api.cluster import GetAbout
 from schedulemesh.config.settings import DEFAULT_NAME, DEFAULT_NAMESPACE
 from schedulemesh.core.client.about_results import AboutResult
 from schedulemesh.core.client.asking import details
@@ -29,7 +30,6 @@ from schedulemesh.errors import (
     SchedulerNotFoundError,
     shown,
 )
-from schedulemesh.protocol.requests import GetAbout
 
 #: Schedulers that are asked at the same time; one that hangs does not delay the others.
 _AT_ONCE = 16

@@ -8,6 +8,14 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 
+from schedulemesh.api.call import Call
+from schedulemesh.api.states import (
+    GetSavedState,
+    ListSavedStates,
+    RegisterStateHandlers,
+    RestoreTask,
+    SaveTaskState,
+)
 from schedulemesh.core.client import results
 from schedulemesh.core.client.asking import ask, ask_with_handles, listed, logged, respond
 from schedulemesh.core.client.connection import Connection
@@ -18,18 +26,13 @@ from schedulemesh.domain.containers import as_elements, as_items
 from schedulemesh.domain.names import as_text, parse_name
 from schedulemesh.domain.numbers import parse_priority
 from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.saved_state import SavedState
 from schedulemesh.domain.task import TaskSpec, TaskState, task_row
 from schedulemesh.domain.user_data import UserValue
 from schedulemesh.engine.messages.outcomes import Done, Refused
 from schedulemesh.errors import InvalidRequestError, shown
-from schedulemesh.protocol.agents import SavedState, key_of
+from schedulemesh.protocol.agents import key_of
 from schedulemesh.protocol.answers import Response, SavedBytes
-from schedulemesh.protocol.requests import (
-    AnyRequest,
-    ListSavedStates,
-    RegisterStateHandlers,
-)
-from schedulemesh.protocol.state_requests import GetSavedState, RestoreTask, SaveTaskState
 
 #: The keys of what is shown of a task without a state.
 _KNOWN = frozenset(
@@ -151,7 +154,7 @@ def _members(given: object) -> tuple[bytes | None, ...]:
 
 
 def _saved_state(
-    connection: Connection, request: AnyRequest, absent: Refused
+    connection: Connection, request: Call, absent: Refused
 ) -> results.SavedStateResult:
     """A saved state; ``absent`` is the refusal where there is none."""
     answer = ask(connection, request, SavedBytes)

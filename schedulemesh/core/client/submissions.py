@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from ray.actor import ActorHandle
 
+from schedulemesh.api.jobs import ListJobs
+from schedulemesh.api.nodes import ListExternalUsage
+from schedulemesh.api.tasks import SubmitTask
 from schedulemesh.core.client.asking import ask, ask_with_handles, logged
 from schedulemesh.core.client.connection import Connection
 from schedulemesh.core.client.deadline import WAITS
@@ -19,8 +22,6 @@ from schedulemesh.domain.numbers import parse_flag
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages.outcomes import ProbeNeeded, Refused
 from schedulemesh.protocol.answers import Listed, Response
-from schedulemesh.protocol.job_logs import ListJobs
-from schedulemesh.protocol.requests import ListExternalUsage, SubmitTask
 
 #: Reasons for a refusal that an eviction for quota and group together may avoid.
 _NO_GROUP = (

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from ray import ObjectRef
 
+from schedulemesh.api.tasks import SubmitTask
 from schedulemesh.core.agent.function_agent import FunctionAgent
 from schedulemesh.core.backend.ray_options import parse_options
 from schedulemesh.core.client.arguments import check_constructor
@@ -27,7 +28,6 @@ from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.protocol.agents import key_of
-from schedulemesh.protocol.requests import SubmitTask
 from schedulemesh.protocol.submissions import Submitter, parse_need, parse_pool, parse_wait
 
 #: Bytes of classes that were shipped already.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 
+from schedulemesh.api.tasks import CompleteTask, ListTasks, RegisterTask
 from schedulemesh.core.client import results
 from schedulemesh.core.client.asking import listed, logged, respond
 from schedulemesh.core.client.connection import Connection
@@ -13,7 +14,6 @@ from schedulemesh.core.client.task_fields import described_task
 from schedulemesh.core.client.task_request import parent_of
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_flag
-from schedulemesh.protocol.requests import CompleteTask, ListTasks, RegisterTask
 
 
 def register_running_task(

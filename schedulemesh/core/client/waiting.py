@@ -6,6 +6,8 @@ import time
 import uuid
 from collections.abc import Sequence
 
+from schedulemesh.api.tasks import LONGEST_WAIT_S, CancelTask, GetResult, WaitTasks, WaitUntil
+from schedulemesh.api.values import MAX_NAMES
 from schedulemesh.core.client import results
 from schedulemesh.core.client.asking import ask, respond
 from schedulemesh.core.client.connection import Connection
@@ -24,14 +26,6 @@ from schedulemesh.domain.task import ENDED_STATES
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import InvalidRequestError, shown
 from schedulemesh.protocol.answers import Listed, TaskResult
-from schedulemesh.protocol.request_base import MAX_NAMES
-from schedulemesh.protocol.task_requests import (
-    LONGEST_WAIT_S,
-    CancelTask,
-    GetResult,
-    WaitTasks,
-    WaitUntil,
-)
 
 #: Seconds between two updates of a progress display while nothing ends.
 _REFRESH_S = 5.0

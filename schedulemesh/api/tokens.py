@@ -1,12 +1,14 @@
-"""Requests about tokens; see ``requests``. Only hashes of secrets are sent."""
+"""Tokens: issue, change, revoke and list them. Only hashes of secrets are sent."""
 
 from __future__ import annotations
 
-from typing import Union
+from typing import Annotated, ClassVar, Union
 
 from msgspec import UNSET, UnsetType
 
-from schedulemesh.domain.names import parse_key, parse_name
+from schedulemesh.api.call import Call, Change
+from schedulemesh.api.values import Checked, ClientName, Names, RequestId, TokenName
+from schedulemesh.domain.names import parse_key
 from schedulemesh.domain.tokens import (
     Role,
     TokenSpec,
@@ -15,48 +17,42 @@ from schedulemesh.domain.tokens import (
     check_token,
     parse_lifetime,
 )
-from schedulemesh.protocol.request_base import Change, Names, Request
 
 
-class CreateToken(Request, tag="create_token", frozen=True, kw_only=True):
+class CreateToken(Change, tag="create_token", frozen=True, kw_only=True):
     """Issue a token; refused where one of its name is valid."""
 
     spec: TokenSpec
     #: Seconds after which it expires; None: it does not.
     lifetime_s: float | None = None
-    #: Who asks.
-    client: str
-    request_id: str
+    client: ClientName
+    request_id: RequestId
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_token(self.spec)
         parse_lifetime(self.lifetime_s)
-        parse_name(self.client, "the client's name")
-        parse_name(self.request_id, "request_id")
 
 
-class RotateToken(Request, tag="rotate_token", frozen=True, kw_only=True):
+class RotateToken(Change, tag="rotate_token", frozen=True, kw_only=True):
     """Give a token another secret; the former one is accepted no more."""
 
-    name: str
-    secret_hash: str
+    name: TokenName
+    secret_hash: Annotated[str, Checked(parse_key, "the hash of the token's secret")]
     #: Seconds after which it expires; None: it does not.
     lifetime_s: float | None = None
-    client: str
-    request_id: str
+    client: ClientName
+    request_id: RequestId
 
     def __post_init__(self) -> None:
-        parse_name(self.name, "the token's name")
-        parse_key(self.secret_hash, "the hash of the token's secret")
+        super().__post_init__()
         parse_lifetime(self.lifetime_s)
-        parse_name(self.client, "the client's name")
-        parse_name(self.request_id, "request_id")
 
 
 class ChangeToken(Change, tag="change_token", frozen=True, kw_only=True):
     """Change the role, the limits or the expiry of a token, whose secret stays; what is not given stays."""
 
-    name: str
+    name: TokenName
     role: Role | UnsetType = UNSET
     pools: Names | UnsetType = UNSET
     max_priority: float | UnsetType | None = UNSET
@@ -66,11 +62,10 @@ class ChangeToken(Change, tag="change_token", frozen=True, kw_only=True):
     owner: str | UnsetType = UNSET
     #: In seconds since 1970; None: never.
     expires_at: float | UnsetType | None = UNSET
-    client: str
+    client: ClientName
 
     def __post_init__(self) -> None:
-        parse_name(self.name, "the token's name")
-        parse_name(self.client, "the client's name")
+        super().__post_init__()
         check_limits(
             () if self.pools is UNSET else self.pools,
             None if self.max_priority is UNSET else self.max_priority,
@@ -87,21 +82,23 @@ class ChangeToken(Change, tag="change_token", frozen=True, kw_only=True):
 class RevokeToken(Change, tag="revoke_token", frozen=True, kw_only=True):
     """Accept a token no more."""
 
-    name: str
-    client: str
-
-    def __post_init__(self) -> None:
-        parse_name(self.name, "the token's name")
-        parse_name(self.client, "the client's name")
+    name: TokenName
+    client: ClientName
 
 
-class ListTokens(Request, tag="list_tokens", frozen=True, kw_only=True):
+class _AboutCallers(Call, frozen=True, kw_only=True):
+    """Base of queries about who calls the scheduler."""
+
+    least_role: ClassVar[Role] = Role.OPERATOR
+
+
+class ListTokens(_AboutCallers, tag="list_tokens", frozen=True, kw_only=True):
     """List the tokens, without anything of their secrets."""
 
 
-class GetTokenHashes(Request, tag="get_token_hashes", frozen=True, kw_only=True):
+class GetTokenHashes(_AboutCallers, tag="get_token_hashes", frozen=True, kw_only=True):
     """Get the valid tokens with the hashes of their secrets, for the process that checks them."""
 
 
+#: What changes tokens.
 AnyTokenChange = Union[CreateToken, RotateToken, ChangeToken, RevokeToken]
-AnyTokenQuery = Union[ListTokens, GetTokenHashes]

@@ -11,8 +11,9 @@ from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
+from schedulemesh.api.call import Call
+from schedulemesh.api.values import MAX_NAMES
 from schedulemesh.errors import InvalidRequestError
-from schedulemesh.protocol.request_base import MAX_NAMES, Request
 
 #: The most rows of a page.
 MAX_LIMIT = 1_000
@@ -45,7 +46,7 @@ class PageQuery(msgspec.Struct, frozen=True, kw_only=True):
     limit: int = 100
 
 
-class ListPage(Request, tag="list_page", frozen=True, kw_only=True):
+class ListPage(Call, tag="list_page", frozen=True, kw_only=True):
     """List one page of the tasks, of those that wait in the queue, or of another of ``PAGED``."""
 
     #: One of ``PAGED``.
@@ -53,6 +54,7 @@ class ListPage(Request, tag="list_page", frozen=True, kw_only=True):
     page: PageQuery
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.listing not in PAGED:
             raise InvalidRequestError(
                 f"listing is {self.listing!r}; allowed are {', '.join(PAGED)}"

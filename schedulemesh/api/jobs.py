@@ -1,25 +1,29 @@
-"""Requests about jobs, and the logs of their drivers, which are read in pieces."""
+"""Jobs: list them, and read the logs of their drivers, in pieces."""
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import msgspec
 
-from schedulemesh.domain.names import parse_name
+from schedulemesh.api.call import Call
+from schedulemesh.api.tasks import OfTask
+from schedulemesh.domain.tokens import Role
 from schedulemesh.errors import InvalidRequestError
-from schedulemesh.protocol.request_base import Request
 
-#: Bytes that one request may read.
+#: Bytes that one call may read.
 MAX_PIECE = 1024 * 1024
 
 
-class ListJobs(Request, tag="list_jobs", frozen=True, kw_only=True):
+class ListJobs(Call, tag="list_jobs", frozen=True, kw_only=True):
     """List the jobs that wait, run, or have ended lately."""
 
 
-class ReadJobLog(Request, tag="read_job_log", frozen=True, kw_only=True):
+class ReadJobLog(OfTask, tag="read_job_log", frozen=True, kw_only=True):
     """Read a part of what the driver of an attempt has written."""
 
-    task_id: str
+    least_role: ClassVar[Role] = Role.SUBMITTER
+
     #: None: the last attempt.
     attempt: int | None = None
     #: The position of the first byte; negative: counted from the end.
@@ -28,7 +32,7 @@ class ReadJobLog(Request, tag="read_job_log", frozen=True, kw_only=True):
     limit: int = MAX_PIECE
 
     def __post_init__(self) -> None:
-        parse_name(self.task_id, "task_id")
+        super().__post_init__()
         if not 0 < self.limit <= MAX_PIECE:
             raise InvalidRequestError(f"a request reads 1 to {MAX_PIECE} bytes, not {self.limit}")
         if self.attempt is not None and self.attempt < 1:

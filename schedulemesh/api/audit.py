@@ -1,49 +1,42 @@
-"""The request for the record of changes; see ``requests``."""
+"""The record of changes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-from schedulemesh.domain.names import parse_name
-from schedulemesh.domain.numbers import parse_count, parse_number
+from schedulemesh.api.call import Call
+from schedulemesh.api.values import Name, Time, whole_number
+from schedulemesh.domain.tokens import Role
 from schedulemesh.engine.messages.outcomes import Refused
-from schedulemesh.protocol.request_base import Request
 
 #: The most rows that one answer has; a further request continues before the lowest ``number``.
 MAX_ROWS = 500
 #: The most that one call of a client lists, which makes as many requests as that takes.
 MAX_LISTED = 100_000
 
+#: The number of a change.
+Cursor = Annotated[int, whole_number(0, 10**15)]
 AuditRow = dict[str, Any]
 
 
-class QueryAudit(Request, tag="query_audit", frozen=True, kw_only=True):
+class QueryAudit(Call, tag="query_audit", frozen=True, kw_only=True):
     """List the changes that were requested, the newest first; None: not filtered."""
 
-    #: The name of the token, and of the request.
-    token: str | None = None
-    call: str | None = None
-    outcome: str | None = None
-    #: Those at or after this time, in seconds since 1970.
-    since: float | None = None
-    #: Those with a lower number, to continue a list, and those with a higher number.
-    before: int | None = None
-    after: int = 0
-    limit: int = 100
+    least_role: ClassVar[Role] = Role.OPERATOR
 
-    def __post_init__(self) -> None:
-        for name in ("token", "call", "outcome"):
-            if (given := getattr(self, name)) is not None:
-                parse_name(given, name)
-        if self.since is not None:
-            parse_number(self.since, "since", 0.0, 1e11)
-        if self.before is not None:
-            parse_count(self.before, "before", 0, 10**15)
-        parse_count(self.after, "after", 0, 10**15)
-        parse_count(self.limit, "limit", 1, MAX_ROWS)
+    #: The name of the token, and of the call.
+    token: Name | None = None
+    call: Name | None = None
+    outcome: Name | None = None
+    #: Those at or after this time, in seconds since 1970.
+    since: Time | None = None
+    #: Those with a lower number, to continue a list, and those with a higher number.
+    before: Cursor | None = None
+    after: Cursor = 0
+    limit: Annotated[int, whole_number(1, MAX_ROWS)] = 100
 
 
 def read_changes(

@@ -1,20 +1,23 @@
-"""Requests about the history; see ``requests``."""
+"""The history: attempts, usage and events."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
+from schedulemesh.api.call import Call
+from schedulemesh.api.values import Name, Names, Time, check_number, whole_number
 from schedulemesh.domain.labels import Labels
-from schedulemesh.domain.names import parse_name
-from schedulemesh.domain.numbers import parse_count, parse_number
+from schedulemesh.domain.numbers import parse_number
 from schedulemesh.errors import InvalidRequestError, nearest, shown
-from schedulemesh.protocol.request_base import Names, Request, check_number
 
 #: The most rows that one answer has; a further request continues after its ``cursor``.
 MAX_ROWS = 10_000
-#: The highest number of an attempt or event, and the latest time in seconds since 1970.
+#: The highest number of an attempt or event.
 HIGHEST_CURSOR = 10**15
-_LATEST_S = 1e11
+#: The number of an attempt or event.
+Cursor = Annotated[int, whole_number(0, HIGHEST_CURSOR)]
 #: Seconds that a request for events waits for the next one.
 MAX_WAIT_S = 30.0
 #: The most kinds of events that one request names.
@@ -79,100 +82,81 @@ EVENT_KINDS = (
 GROUPINGS = ("pool", "owner", "label")
 
 
-class QueryHistory(Request, tag="query_history", frozen=True, kw_only=True):
+class QueryHistory(Call, tag="query_history", frozen=True, kw_only=True):
     """List attempts to run tasks, the newest first unless ``after`` is given; None: not filtered."""
 
-    task_id: str | None = None
-    pool_name: str | None = None
-    owner: str | None = None
-    agent_name: str | None = None
-    state: str | None = None
+    task_id: Name | None = None
+    pool_name: Name | None = None
+    owner: Name | None = None
+    agent_name: Name | None = None
+    state: Name | None = None
     #: Labels that its task has.
     labels: Labels = msgspec.field(default_factory=dict)
     #: Those that had not ended before this time, and those that were submitted before that one.
-    since: float | None = None
-    until: float | None = None
-    limit: int = 100
+    since: Time | None = None
+    until: Time | None = None
+    limit: Annotated[int, whole_number(1, MAX_ROWS)] = 100
     #: Those with a lower ``cursor``, to continue a list; or those with a higher one, the oldest first.
-    before: int | None = None
-    after: int | None = None
+    before: Cursor | None = None
+    after: Cursor | None = None
     #: Whether each is listed with its events.
     with_events: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("task_id", "pool_name", "owner", "agent_name", "state"):
-            if (given := getattr(self, name)) is not None:
-                parse_name(given, name)
+        super().__post_init__()
         if self.state is not None and self.state not in STATES:
             raise InvalidRequestError(
                 f"state is {self.state!r}{nearest(self.state, STATES)}; it may be {', '.join(STATES)}"
             )
-        _check_times(self.since, self.until)
-        parse_count(self.limit, "limit", 1, MAX_ROWS)
-        if self.before is not None:
-            parse_count(self.before, "before", 0, HIGHEST_CURSOR)
-        if self.after is not None:
-            parse_count(self.after, "after", 0, HIGHEST_CURSOR)
-            if self.before is not None:
-                raise InvalidRequestError("either before or after is given, not both")
+        _check_order(self.since, self.until)
+        if self.after is not None and self.before is not None:
+            raise InvalidRequestError("either before or after is given, not both")
 
 
-class QueryUsage(Request, tag="query_usage", frozen=True, kw_only=True):
+class QueryUsage(Call, tag="query_usage", frozen=True, kw_only=True):
     """Sum up what was used in a time span, which is extended to whole hours."""
 
     by: str = "pool"
-    since: float
+    since: Time
     #: None: now.
-    until: float | None = None
+    until: Time | None = None
     #: Of the labels only those with this key.
-    label: str | None = None
+    label: Name | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.by not in GROUPINGS:
             allowed = ", ".join(GROUPINGS)
             raise InvalidRequestError(f"by is {shown(self.by)}; allowed are {allowed}")
-        _check_times(self.since, self.until)
-        if self.label is not None:
-            parse_name(self.label, "label")
-            if self.by != "label":
-                raise InvalidRequestError(
-                    "a label's key is given only where use is summed up by label"
-                )
+        _check_order(self.since, self.until)
+        if self.label is not None and self.by != "label":
+            raise InvalidRequestError("a label's key is given only where use is summed up by label")
 
 
-class QueryEvents(Request, tag="query_events", frozen=True, kw_only=True):
+class QueryEvents(Call, tag="query_events", frozen=True, kw_only=True):
     """List events in their order."""
 
     #: Those after the one with this ``cursor``; None: those that come from now on.
-    after: int | None = 0
-    limit: int = 1000
+    after: Cursor | None = 0
+    limit: Annotated[int, whole_number(1, MAX_ROWS)] = 1000
     #: Seconds to wait for an event where there is none.
     wait_s: float = 0.0
-    task_id: str | None = None
+    task_id: Name | None = None
     #: Those about this pool and its tasks.
-    pool_name: str | None = None
+    pool_name: Name | None = None
     kinds: Names = ()
 
     def __post_init__(self) -> None:
-        if self.after is not None:
-            parse_count(self.after, "after", 0, HIGHEST_CURSOR)
-        parse_count(self.limit, "limit", 1, MAX_ROWS)
+        super().__post_init__()
         parse_number(self.wait_s, "wait_s", 0.0, MAX_WAIT_S)
-        for name in ("task_id", "pool_name"):
-            if (given := getattr(self, name)) is not None:
-                parse_name(given, name)
         check_number(self.kinds, "kinds", MAX_KINDS)
         for kind in self.kinds:
-            parse_name(kind, "kind")
             if kind not in EVENT_KINDS:
                 raise InvalidRequestError(
                     f"kind is {kind!r}{nearest(kind, EVENT_KINDS)}; it may be {', '.join(EVENT_KINDS)}"
                 )
 
 
-def _check_times(since: float | None, until: float | None) -> None:
-    for name, given in (("since", since), ("until", until)):
-        if given is not None:
-            parse_number(given, f"{name} (in seconds since 1970)", 0.0, _LATEST_S)
+def _check_order(since: float | None, until: float | None) -> None:
     if since is not None and until is not None and until < since:
         raise InvalidRequestError(f"until ({until:g}) is before since ({since:g})")

@@ -1,0 +1,45 @@
+"""Nodes: list, close and drain them; pools are drained by the same call."""
+
+from __future__ import annotations
+
+from schedulemesh.api.call import Call, Change
+from schedulemesh.api.values import ClientName, NodeId, Seconds
+from schedulemesh.domain.names import parse_name
+from schedulemesh.errors import InvalidRequestError
+
+
+class CordonNode(Change, tag="cordon_node", frozen=True, kw_only=True):
+    """Close a node to new agents, or open it again."""
+
+    node_id: NodeId
+    cordoned: bool
+
+
+class Drain(Change, tag="drain", frozen=True, kw_only=True):
+    """Drain a node or a pool, or end its drain."""
+
+    #: One of the two is given.
+    node_id: str | None = None
+    pool_name: str | None = None
+    drained: bool = True
+    #: Seconds by which all agents should have ended; None: there is no time limit.
+    deadline_s: Seconds | None = None
+    client: ClientName
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.node_id is None) == (self.pool_name is None):
+            raise InvalidRequestError("a drain names a node or a pool")
+        parse_name(self.node_id or self.pool_name, "the name of what is drained")
+
+
+class GetDrainStatus(Call, tag="get_drain_status", frozen=True, kw_only=True):
+    """List the drains in progress, and what is left of each."""
+
+
+class ListNodes(Call, tag="list_nodes", frozen=True, kw_only=True):
+    """List all alive nodes."""
+
+
+class ListExternalUsage(Call, tag="list_external_usage", frozen=True, kw_only=True):
+    """List the Ray jobs that hold or wait for something outside of the scheduler."""

@@ -1,0 +1,32 @@
+"""The preemption policy, and the policy of the queue."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from schedulemesh.api.call import Call, Change
+from schedulemesh.api.values import ClientName, Name
+
+
+class ChangePolicy(Change, tag="change_policy", frozen=True, kw_only=True):
+    """Change these fields of the policy."""
+
+    changes: dict[str, Any]
+    client: ClientName
+    #: The word for all of them together, as ``preemption_aggressiveness``; None: none was given.
+    level: Name | None = None
+
+
+class GetPolicy(Call, tag="get_policy", frozen=True, kw_only=True):
+    """Get the current policy and its most recent changes."""
+
+
+class ChangeQueuePolicy(Change, tag="change_queue_policy", frozen=True, kw_only=True):
+    """Change these fields of the queue's policy."""
+
+    changes: dict[str, Any]
+    client: ClientName
+
+
+class GetQueuePolicy(Call, tag="get_queue_policy", frozen=True, kw_only=True):
+    """Get the current policy of the queue."""

@@ -1,0 +1,54 @@
+"""Saved states of tasks: save, read and restore them, and the functions that do so for a pool."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from schedulemesh.api.call import Call, Change, ChangeWithBlobs
+from schedulemesh.api.tasks import OfTask, OwnTaskChange
+from schedulemesh.api.values import ClientName, Key, PoolName, RequestId
+from schedulemesh.domain.names import parse_name
+from schedulemesh.domain.saved_state import SavedState
+from schedulemesh.domain.task import check_task
+from schedulemesh.domain.tokens import Role
+
+
+class SaveTaskState(OwnTaskChange, tag="save_task_state", frozen=True, kw_only=True):
+    """Save the state of a running task, which continues."""
+
+
+class RestoreTask(Change, tag="restore_task", frozen=True, kw_only=True):
+    """Restart a preempted task from this state."""
+
+    least_role: ClassVar[Role] = Role.SUBMITTER
+
+    saved: SavedState
+    #: The client as host:pid; quota that it freed with ``preempt_task`` is used for the task.
+    client: ClientName | None = None
+    request_id: RequestId
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_task(self.saved.task)
+        if self.saved.agent_name:
+            parse_name(self.saved.agent_name, "saved_state['agent_name']")
+
+
+class GetSavedState(OfTask, tag="get_saved_state", frozen=True, kw_only=True):
+    """Get the last saved state of a task."""
+
+    least_role: ClassVar[Role] = Role.SUBMITTER
+
+
+class ListSavedStates(Call, tag="list_saved_states", frozen=True, kw_only=True):
+    """List all tasks with a stored state."""
+
+
+class RegisterStateHandlers(
+    ChangeWithBlobs, tag="register_state_handlers", frozen=True, kw_only=True
+):
+    """Save and restore the states of a pool's tasks with these functions."""
+
+    pool_name: PoolName
+    preserver_key: Key | None = None
+    restorer_key: Key | None = None

@@ -1,0 +1,178 @@
+"""Tasks: submit, wait for, complete, cancel, explain and list them."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated, ClassVar
+
+import msgspec
+
+from schedulemesh.api.call import Call, CallWithBlobs, Change, ChangeWithBlobs
+from schedulemesh.api.values import Checked, Name, Names, RequestId, TaskId
+from schedulemesh.domain.agent import check_agent
+from schedulemesh.domain.labels import check_selector
+from schedulemesh.domain.names import parse_name
+from schedulemesh.domain.numbers import parse_timeout
+from schedulemesh.domain.task import FIRST_ATTEMPT, TaskSpec, check_task
+from schedulemesh.domain.tokens import Role
+from schedulemesh.engine.messages.stimuli import TaskSubmitted
+from schedulemesh.errors import InvalidRequestError
+
+#: The most tasks that one call submits: the supervisor decides them without serving others meanwhile.
+MAX_SUBMISSIONS = 100
+#: Seconds for which a call may wait for tasks; callers that wait for longer repeat it.
+LONGEST_WAIT_S = 30.0
+
+
+def _check_wait(wait_s: float, _: str) -> None:
+    if not 0.0 <= wait_s <= LONGEST_WAIT_S:
+        raise InvalidRequestError(f"a request waits for 0 to {LONGEST_WAIT_S:g} s, not {wait_s}")
+
+
+#: Seconds for which the answer waits.
+Wait = Annotated[float, Checked(_check_wait)]
+
+
+class OfTask(Call, frozen=True, kw_only=True):
+    """Base of queries about one task."""
+
+    task_id: TaskId
+
+
+class OwnTaskChange(Change, frozen=True, kw_only=True):
+    """Base of changes of one task that its submitter may make."""
+
+    least_role: ClassVar[Role] = Role.SUBMITTER
+
+    task_id: TaskId
+
+
+class SubmitTask(CallWithBlobs, tag="submit_task", frozen=True, kw_only=True):
+    """Start an agent, with or without a task."""
+
+    least_role: ClassVar[Role] = Role.SUBMITTER
+    changes_state: ClassVar[bool] = True
+
+    #: The stimulus for the engine, which gets it unchanged.
+    submission: TaskSubmitted
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_submission(self.submission)
+
+
+class SubmitMany(CallWithBlobs, tag="submit_many", frozen=True, kw_only=True):
+    """Submit many tasks, which become durable together; each is answered."""
+
+    least_role: ClassVar[Role] = Role.SUBMITTER
+    changes_state: ClassVar[bool] = True
+
+    submissions: Annotated[tuple[TaskSubmitted, ...], msgspec.Meta(max_length=MAX_SUBMISSIONS)]
+    #: For each submission, how many of the object references sent beside the call are its whole
+    #: arguments, and how many are nested in them; empty: none of them has any.
+    references: Annotated[
+        tuple[tuple[int, int], ...], msgspec.Meta(max_length=MAX_SUBMISSIONS)
+    ] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.submissions) > MAX_SUBMISSIONS:
+            raise InvalidRequestError(
+                f"one request submits up to {MAX_SUBMISSIONS:,} tasks, not {len(self.submissions):,}"
+            )
+        if self.references and len(self.references) != len(self.submissions):
+            raise InvalidRequestError("references are counted for each submission, or for none")
+        for number, submission in enumerate(self.submissions):
+            if submission.task is None or submission.dry_run:
+                raise InvalidRequestError(f"submission {number} is none of a task that is to run")
+            check_submission(submission)
+
+
+def check_submission(submission: TaskSubmitted) -> None:
+    """Raise InvalidRequestError for a submission that no client may send."""
+    check_agent(submission.agent)
+    if submission.client is not None:
+        parse_name(submission.client, "the client's name")
+    if submission.task is not None:
+        check_task(submission.task)
+    check_selector(submission.selector)
+    parse_name(submission.request_id, "request_id")
+    if submission.state_key is not None:
+        raise InvalidRequestError("state_key is set by the scheduler, not by its callers")
+    if submission.attempts != FIRST_ATTEMPT:
+        raise InvalidRequestError("attempts are counted by the scheduler, not by its callers")
+    if submission.queue and submission.task is None:
+        raise InvalidRequestError("only a task can wait in the queue")
+    if submission.until_runs and not submission.queue:
+        raise InvalidRequestError("a submission that waits until its task runs must be queued")
+    if submission.wait_s is not None:
+        parse_timeout(submission.wait_s, "wait")
+
+
+class RegisterTask(ChangeWithBlobs, tag="register_task", frozen=True, kw_only=True):
+    """Register a task that runs on an agent."""
+
+    least_role: ClassVar[Role] = Role.SUBMITTER
+
+    task: TaskSpec
+    agent_name: Name
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_task(self.task)
+        if self.task.run:
+            raise InvalidRequestError("only a submitted task runs by itself, not a registered one")
+
+
+class CompleteTask(OwnTaskChange, tag="complete_task", frozen=True, kw_only=True):
+    """Complete a task, and optionally terminate its agent."""
+
+    end_agent: bool = False
+    request_id: RequestId
+
+
+class CancelTask(OwnTaskChange, tag="cancel_task", frozen=True, kw_only=True):
+    """Cancel a task, and terminate its agent unless that runs other tasks."""
+
+    request_id: RequestId
+
+
+class CancelTasks(Change, tag="cancel_tasks", frozen=True, kw_only=True):
+    """Cancel these tasks."""
+
+    least_role: ClassVar[Role] = Role.SUBMITTER
+
+    task_ids: Names
+
+
+class WaitUntil(str, Enum):
+    """How far a task that is waited for has to get."""
+
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+class WaitTasks(Call, tag="wait_tasks", frozen=True, kw_only=True):
+    """Get the states of tasks, once enough of them have got so far or the time is over."""
+
+    task_ids: Names
+    until: WaitUntil
+    #: How many of them are enough.
+    enough: int
+    wait_s: Wait
+
+
+class GetResult(OfTask, tag="get_result", frozen=True, kw_only=True):
+    """Get the result of a task, once it has ended or the time is over."""
+
+    least_role: ClassVar[Role] = Role.SUBMITTER
+
+    wait_s: Wait = 0.0
+
+
+class ExplainTask(OfTask, tag="explain_task", frozen=True, kw_only=True):
+    """Explain a task: why it waits, where it runs, by whom it was evicted."""
+
+
+class ListTasks(Call, tag="list_tasks", frozen=True, kw_only=True):
+    """List all current tasks."""

@@ -1,0 +1,145 @@
+"""Calls are declared once: who may make them, what their fields may hold, and that something answers them."""
+
+from __future__ import annotations
+
+import inspect
+from typing import get_args, get_type_hints
+
+import msgspec
+import pytest
+
+from schedulemesh.api import calls
+from schedulemesh.api.call import Call, Change, ChangeWithBlobs
+from schedulemesh.api.calls import CALLS
+from schedulemesh.api.pools import EnsureCohort
+from schedulemesh.api.preemption import EvaluatePreemption
+from schedulemesh.api.tasks import CancelTasks, ExplainTask, GetResult
+from schedulemesh.api.values import MAX_NAMES, Checked
+from schedulemesh.domain.tokens import Role
+from schedulemesh.errors import InvalidRequestError
+from schedulemesh.runtime.handlers import handler, handlers_of
+from tests.runtime.request_samples import sample
+
+#: What a submitter may do, beyond looking.
+OF_SUBMITTERS = {
+    "submit_task",
+    "submit_many",
+    "register_task",
+    "complete_task",
+    "cancel_task",
+    "cancel_tasks",
+    "change_queued_task",
+    "get_result",
+    "read_job_log",
+    "watch_lease",
+    "renew_lease",
+    "save_lease",
+    "release_lease",
+    "save_task_state",
+    "get_saved_state",
+    "restore_task",
+}
+#: Queries that only operators make.
+OF_OPERATORS = {"list_tokens", "get_token_hashes", "query_audit"}
+
+
+def tag_of(call):
+    return call.__struct_config__.tag
+
+
+def test_who_may_make_which_call():
+    roles = {tag_of(call): call.least_role for call in CALLS}
+    assert {tag for tag, role in roles.items() if role is Role.SUBMITTER} == OF_SUBMITTERS
+    others = [call for call in CALLS if tag_of(call) not in OF_SUBMITTERS | OF_OPERATORS]
+    for call in others:
+        assert call.least_role is (Role.OPERATOR if call.changes_state else Role.VIEWER), call
+    assert all(roles[tag] is Role.OPERATOR for tag in OF_OPERATORS)
+
+
+@pytest.mark.parametrize(
+    ("role", "number"), [(Role.VIEWER, 0), (Role.SUBMITTER, 1), (Role.OPERATOR, 2)]
+)
+def test_each_role_may_do_what_those_before_it_may(role, number):
+    assert [r for r in Role if ExplainTask.allows(r)] == list(Role)
+    assert GetResult.allows(role) == (number >= 1)
+    assert EnsureCohort.allows(role) == (number == 2)
+
+
+def test_every_module_of_the_package_is_listed():
+    declared = {
+        value
+        for module in vars(calls).values()
+        if inspect.ismodule(module)
+        for value in vars(module).values()
+        if isinstance(value, type) and issubclass(value, Call)
+    }
+    leaves = {call for call in _below(Call) if call.__module__.startswith("schedulemesh.api.")}
+    assert leaves - declared == set()
+    assert set(CALLS) == {call for call in leaves if tag_of(call) != call.__name__}
+    assert len({tag_of(call) for call in CALLS}) == len(CALLS)
+
+
+def _below(base):
+    return {base} | {leaf for one in base.__subclasses__() for leaf in _below(one)}
+
+
+def test_changes_have_a_request_id_and_queries_have_none():
+    for call in CALLS:
+        is_change = issubclass(call, (Change, ChangeWithBlobs))
+        assert ("request_id" in call.__struct_fields__) == is_change, call
+        assert is_change <= call.changes_state
+
+
+def checked_fields():
+    """Every field of a call whose type checks itself by a name, with the call."""
+    for call in CALLS:
+        hints = get_type_hints(call, include_extras=True)
+        for name in call.__struct_fields__:
+            for part in (hints[name], *get_args(hints[name])):
+                metadata = getattr(part, "__metadata__", ())
+                if get_args(part)[:1] == (str,) and any(isinstance(m, Checked) for m in metadata):
+                    yield call, name
+
+
+@pytest.mark.parametrize(
+    ("call", "field"),
+    [pytest.param(*pair, id=f"{pair[0].__name__}.{pair[1]}") for pair in checked_fields()],
+)
+def test_a_name_that_is_none_is_refused_in_every_field(call, field):
+    with pytest.raises(InvalidRequestError):
+        msgspec.structs.replace(sample(call), **{field: "a\nb"})
+
+
+def test_absent_values_are_not_checked_and_others_are():
+    assert EnsureCohort(name="c").parent is msgspec.UNSET
+    assert EnsureCohort(name="c", parent=None).parent is None
+    for parent in ("", 5, "x" * 300):
+        with pytest.raises(InvalidRequestError, match="parent must be a text"):
+            EnsureCohort(name="c", parent=parent)
+    with pytest.raises(InvalidRequestError, match="the cohort's name must be a text"):
+        EnsureCohort(name=None)
+    with pytest.raises(InvalidRequestError, match="limit must be"):
+        EvaluatePreemption(priority=1.0, pool_name="p", limit=10_001)
+
+
+def test_too_many_names_are_counted():
+    with pytest.raises(InvalidRequestError, match="1,001 names; one request has up to 1,000"):
+        CancelTasks(task_ids=tuple(f"t-{i}" for i in range(MAX_NAMES + 1)))
+
+
+class Answers:
+    @handler
+    async def explain(self, request: ExplainTask) -> None:
+        """Answers one call."""
+
+
+class AnswersToo(Answers):
+    @handler
+    async def again(self, request: ExplainTask) -> None:
+        """Answers the same one."""
+
+
+def test_a_call_is_answered_by_one_method():
+    assert list(handlers_of(Answers())) == [ExplainTask]
+    with pytest.raises(ValueError, match="two methods answer ExplainTask"):
+        handlers_of(AnswersToo())
