@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from schedulemesh.api.routes import Route
 from schedulemesh.api.values import Checked, RequestId
 from schedulemesh.domain.request_ids import new_request_id
 from schedulemesh.domain.tokens import Role
@@ -35,6 +36,9 @@ class Call(
     least_role: ClassVar[Role] = Role.VIEWER
     #: Whether it may change the state.
     changes_state: ClassVar[bool] = False
+    #: The ways to make it over HTTP, with a body of its other fields; none: it has a table entry of its own
+    #: in ``server``, or is not made over HTTP.
+    routes: ClassVar[tuple[Route, ...]] = ()
 
     @classmethod
     def allows(cls, role: Role) -> bool:

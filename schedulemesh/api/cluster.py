@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from schedulemesh.api.call import Call, Change
+from schedulemesh.api.routes import post
 from schedulemesh.api.values import Names
 
 
@@ -24,6 +27,8 @@ class ListOrphans(Call, tag="list_orphans", frozen=True, kw_only=True):
 
 class EndOrphans(Change, tag="end_orphans", frozen=True, kw_only=True):
     """Terminate actors of this scheduler that its journal does not know."""
+
+    routes: ClassVar = (post("/orphans/end", "End orphaned actors"),)
 
     #: Their names in Ray; None: all.
     names: Names | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from schedulemesh.api.routes import post
 from schedulemesh.api.tasks import OfTask, OwnTaskChange, Wait
 from schedulemesh.api.values import RequestId
 from schedulemesh.domain.tokens import Role
@@ -26,6 +27,12 @@ class WatchLease(OfTask, tag="watch_lease", frozen=True, kw_only=True):
 class RenewLease(OfTask, tag="renew_lease", frozen=True, kw_only=True):
     """Have the time to live of a lease begin again, which is no part of the state."""
 
+    routes: ClassVar = (
+        post(
+            "/leases/{task_id}/renew", "Have the time to live of a lease begin again", agent_name=""
+        ),
+    )
+
     least_role: ClassVar[Role] = Role.SUBMITTER
 
     #: The agent of the lease that is meant: the id may be that of another lease by now. Empty: whichever has
@@ -36,6 +43,14 @@ class RenewLease(OfTask, tag="renew_lease", frozen=True, kw_only=True):
 class SaveLease(OwnTaskChange, tag="save_lease", frozen=True, kw_only=True):
     """Note that the work that is done in a lease can be restored from what its holder has saved by now."""
 
+    routes: ClassVar = (
+        post(
+            "/leases/{task_id}/saved",
+            "Say that the work done in a lease can be restored from what is saved now",
+            agent_name="",
+        ),
+    )
+
     #: See ``RenewLease``.
     agent_name: str = ""
     request_id: RequestId
@@ -43,6 +58,14 @@ class SaveLease(OwnTaskChange, tag="save_lease", frozen=True, kw_only=True):
 
 class ReleaseLease(OwnTaskChange, tag="release_lease", frozen=True, kw_only=True):
     """End a lease whose holder uses its groups no more, or cancel it while it waits in the queue."""
+
+    routes: ClassVar = (
+        post(
+            "/leases/{task_id}/release",
+            "Give a lease up: what runs in its placement groups is ended",
+            agent_name="",
+        ),
+    )
 
     #: See ``RenewLease``.
     agent_name: str = ""

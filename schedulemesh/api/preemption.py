@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from schedulemesh.api.call import Call, Change
+from schedulemesh.api.routes import post
 from schedulemesh.api.values import (
     Amounts,
     Labels,
@@ -31,6 +32,19 @@ class ExecutePreemption(Change, tag="execute_preemption", frozen=True, kw_only=T
 
 class PreemptTask(Change, tag="preempt_task", frozen=True, kw_only=True):
     """Evict manually: save the states of an agent's tasks, cancel them and terminate the agent."""
+
+    routes: ClassVar = (
+        post(
+            "/tasks/{task_id}/preempt",
+            "Save and cancel a task and the others of its agent, and end the agent",
+            agent_name=None,
+        ),
+        post(
+            "/agents/{agent_name}/preempt",
+            "Save and cancel the tasks of an agent, and end it",
+            task_id=None,
+        ),
+    )
 
     task_id: TaskId | None = None
     agent_name: Name | None = None

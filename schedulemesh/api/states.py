@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from schedulemesh.api.call import Call, Change, ChangeWithBlobs
+from schedulemesh.api.routes import post
 from schedulemesh.api.tasks import OfTask, OwnTaskChange
 from schedulemesh.api.values import ClientName, Key, PoolName, RequestId
 from schedulemesh.domain.names import parse_name
@@ -15,6 +16,10 @@ from schedulemesh.domain.tokens import Role
 
 class SaveTaskState(OwnTaskChange, tag="save_task_state", frozen=True, kw_only=True):
     """Save the state of a running task, which continues."""
+
+    routes: ClassVar = (
+        post("/tasks/{task_id}/save", "Save the state of a running task, which continues"),
+    )
 
 
 class RestoreTask(Change, tag="restore_task", frozen=True, kw_only=True):

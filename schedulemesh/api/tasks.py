@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar
 import msgspec
 
 from schedulemesh.api.call import Call, CallWithBlobs, Change, ChangeWithBlobs
+from schedulemesh.api.routes import post
 from schedulemesh.api.values import Checked, Name, Names, RequestId, TaskId
 from schedulemesh.domain.agent import check_agent
 from schedulemesh.domain.labels import check_selector
@@ -127,6 +128,8 @@ class RegisterTask(ChangeWithBlobs, tag="register_task", frozen=True, kw_only=Tr
 class CompleteTask(OwnTaskChange, tag="complete_task", frozen=True, kw_only=True):
     """Complete a task, and optionally terminate its agent."""
 
+    routes: ClassVar = (post("/tasks/{task_id}/complete", "Report that a task is done"),)
+
     end_agent: bool = False
     request_id: RequestId
 
@@ -134,11 +137,15 @@ class CompleteTask(OwnTaskChange, tag="complete_task", frozen=True, kw_only=True
 class CancelTask(OwnTaskChange, tag="cancel_task", frozen=True, kw_only=True):
     """Cancel a task, and terminate its agent unless that runs other tasks."""
 
+    routes: ClassVar = (post("/tasks/{task_id}/cancel", "Cancel a task"),)
+
     request_id: RequestId
 
 
 class CancelTasks(Change, tag="cancel_tasks", frozen=True, kw_only=True):
     """Cancel these tasks."""
+
+    routes: ClassVar = (post("/tasks/cancel", "Cancel tasks"),)
 
     least_role: ClassVar[Role] = Role.SUBMITTER
 

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Union
 from msgspec import UNSET, UnsetType
 
 from schedulemesh.api.call import Call, Change
+from schedulemesh.api.routes import delete, patch
 from schedulemesh.api.values import Checked, ClientName, Names, RequestId, TokenName
 from schedulemesh.domain.names import parse_key
 from schedulemesh.domain.tokens import (
@@ -52,6 +53,13 @@ class RotateToken(Change, tag="rotate_token", frozen=True, kw_only=True):
 class ChangeToken(Change, tag="change_token", frozen=True, kw_only=True):
     """Change the role, the limits or the expiry of a token, whose secret stays; what is not given stays."""
 
+    routes: ClassVar = (
+        patch(
+            "/tokens/{name}",
+            "Change the role, the limits or the expiry of a token, whose secret stays",
+        ),
+    )
+
     name: TokenName
     role: Role | UnsetType = UNSET
     pools: Names | UnsetType = UNSET
@@ -81,6 +89,8 @@ class ChangeToken(Change, tag="change_token", frozen=True, kw_only=True):
 
 class RevokeToken(Change, tag="revoke_token", frozen=True, kw_only=True):
     """Accept a token no more."""
+
+    routes: ClassVar = (delete("/tokens/{name}", "Revoke a token"),)
 
     name: TokenName
     client: ClientName

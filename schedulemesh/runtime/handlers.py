@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from typing import Any, TypeVar, Union, get_type_hints
+from typing import TypeVar, Union, get_type_hints
 
 from schedulemesh.api.call import Call
 from schedulemesh.protocol.answers import AnyAnswer, WithHandles
@@ -43,11 +43,11 @@ def _marked(service: object) -> Iterator[Callable[..., Awaitable[Answered]]]:
             yield getattr(service, name)
 
 
-def _types_of(method: Callable[..., Any]) -> list[type]:
+def _types_of(method: Callable[..., Awaitable[Answered]]) -> list[type[Call]]:
     """The types of its arguments."""
     hints = get_type_hints(method)
     return [hints[name] for name in inspect.signature(method).parameters]
 
 
-def _without_refs(method: Callable[[Any], Awaitable[Answered]]) -> Handler:
+def _without_refs(method: Callable[..., Awaitable[Answered]]) -> Handler:
     return lambda call, _: method(call)

@@ -60,62 +60,6 @@ class CohortChange(Body, frozen=True, kw_only=True):
     weight: float | UnsetType | None = UNSET
 
 
-class QueuedTaskChange(Body, frozen=True, kw_only=True):
-    """One way in which a queued task waits differently."""
-
-    held: bool | None = None
-    priority: float | None = None
-    to_front: bool = False
-
-
-class TaskIds(Body, frozen=True, kw_only=True):
-    """Tasks."""
-
-    task_ids: list[str]
-
-
-class Completion(Body, frozen=True, kw_only=True):
-    """How a task is completed."""
-
-    #: Whether its agent ends, too.
-    end_agent: bool = False
-
-
-class ManualPreemption(Body, frozen=True, kw_only=True):
-    """For whom the freed quota is held."""
-
-    #: A pool; null: nobody.
-    for_pool: str | None = None
-
-
-class DrainStart(Body, frozen=True, kw_only=True):
-    """How a drain is made."""
-
-    #: Seconds by which all agents should have ended; null: there is no time limit.
-    deadline: float | str | None = None
-
-
-class Deletion(Body, frozen=True, kw_only=True):
-    """How an agent is deleted."""
-
-    #: Whether its placement group is removed, too; null: as its pool says.
-    destroy_group: bool | None = None
-
-
-class OrphanNames(Body, frozen=True, kw_only=True):
-    """Orphaned actors by their names in Ray."""
-
-    #: null: all.
-    names: list[str] | None = None
-
-
-class HealthCheck(Body, frozen=True, kw_only=True):
-    """A check of all agents."""
-
-    #: Agents that were silent for so many seconds are asked for a sign of life.
-    timeout: float | str = 120.0
-
-
 class NewToken(Body, frozen=True, kw_only=True):
     """A token to be issued."""
 
@@ -136,21 +80,6 @@ class NewToken(Body, frozen=True, kw_only=True):
     owner: str = ""
     #: Seconds after which it expires; null: it does not.
     expires_in: float | str | None = None
-
-
-class TokenChange(Body, frozen=True, kw_only=True):
-    """What is to be different of a token; what is left out stays."""
-
-    #: "viewer", "submitter" or "operator"; the limits end with the role of a submitter.
-    role: str | UnsetType = UNSET
-    pools: list[str] | UnsetType = UNSET
-    max_priority: float | UnsetType | None = UNSET
-    evict_pools: list[str] | UnsetType | None = UNSET
-    label_values: dict[str, list[str]] | UnsetType = UNSET
-    least_max_preemptions: int | UnsetType | None = UNSET
-    owner: str | UnsetType = UNSET
-    #: In seconds since 1970; null: never.
-    expires_at: float | UnsetType | None = UNSET
 
 
 class Rotation(Body, frozen=True, kw_only=True):

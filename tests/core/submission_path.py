@@ -29,7 +29,7 @@ ROOT = f"{Path(schedulemesh.__file__).parent}/"
 #: The id of the task and the name of the agent; in no other text.
 MARK = "submission-7f3a"
 #: What is passed on, not files that pass it on.
-VALUES = ("domain/", "protocol/")
+VALUES = ("domain/", "api/", "protocol/")
 #: What reads the journal behind the answers, soon or late.
 BEHIND = ("store/history/",)
 #: The fakes, and the files that they replace: those give the submission to Ray.

@@ -16,6 +16,7 @@ from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.engine.messages.stimuli import AgentGone, PoolRequested
 from schedulemesh.runtime.reactor import Condition
+from schedulemesh.runtime.references import NO_REFS
 from tests.core.test_request_service import client
 from tests.runtime.composition import InThread
 
@@ -36,7 +37,7 @@ def test_a_change_of_a_pool_overwrites_no_change_that_was_made_meanwhile(service
         reactor = service.running.reactor
         reactor._become(Condition.RELOADING)
         resize = asyncio.ensure_future(
-            service.requests._pools.resize_pool(ResizePool(name="p", target_agents=3))
+            service.requests._execute(ResizePool(name="p", target_agents=3), NO_REFS)
         )
         await asyncio.sleep(0)
         other = PoolSpec(name="p", resources=parse_resources({"cpu": 2}))
@@ -55,7 +56,7 @@ def test_changes_of_a_pool_at_the_same_time_are_all_kept(service):
     async def both():
         changes = {"target_agents": 4}, {"resources": parse_resources({"cpu": 8})}
         await asyncio.gather(
-            *(service.requests._pools.resize_pool(ResizePool(name="p", **c)) for c in changes)
+            *(service.requests._execute(ResizePool(name="p", **c), NO_REFS) for c in changes)
         )
 
     service.do(both())

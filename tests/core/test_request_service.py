@@ -9,11 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from schedulemesh.api.preemption import EvaluatePreemption
 from schedulemesh.core.agent_actor import AgentActor
 from schedulemesh.core.client import states
 from schedulemesh.core.client.scheduler import RayScheduler
 from schedulemesh.core.client.task_request import Caller
-from schedulemesh.runtime.preemption_service import PreemptionService
 from tests.engine.builders import differences
 from tests.integration.request_fuzz import Fuzz, Witness
 from tests.runtime.composition import InThread
@@ -72,8 +72,10 @@ def test_no_value_breaks_anything_and_the_journal_reloads(service, tmp_path, mon
 
 def test_an_unexpected_engine_error_is_answered_and_affects_no_other_caller(service, monkeypatch):
     asked, other = client(service), client(service)
-    monkeypatch.setattr(
-        PreemptionService, "evaluate", lambda *_: (_ for _ in ()).throw(KeyError("unforeseen"))
+    monkeypatch.setitem(
+        service.requests._handlers,
+        EvaluatePreemption,
+        lambda *_: (_ for _ in ()).throw(KeyError("unforeseen")),
     )
     answer = asked.evaluate_preemption(5.0, "p")
     assert (answer["success"], answer["reason"]) == (False, "internal_error")

@@ -25,7 +25,7 @@ VALUES = {
 }
 
 #: Fields that are given although they have a default.
-_GIVEN = ("owner", "node_id", "class_key", "agent_name", "request_id", "task")
+_GIVEN = ("owner", "node_id", "class_key", "agent_name", "request_id", "task", "held")
 
 
 def classes():

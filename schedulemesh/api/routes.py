@@ -1,0 +1,44 @@
+"""The ways to make a call over HTTP, as they are declared with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+
+class Route(msgspec.Struct, frozen=True, kw_only=True):
+    """A way to make a call over HTTP; the fields that are neither in the path nor fixed are its body."""
+
+    method: str
+    #: Below the prefix of the API, with fields of the call in braces.
+    path: str
+    summary: str
+    #: Fields that the method and the path stand for, with their values.
+    fixed: Mapping[str, object]
+    #: The names that fields have in the body, by those in the call, where they differ.
+    renamed: Mapping[str, str]
+
+
+def put(
+    path: str, summary: str, renamed: Mapping[str, str] | None = None, **fixed: object
+) -> Route:
+    """A PUT: afterwards it is so, however often it is made. ``fixed``: see ``Route``."""
+    return Route(method="PUT", path=path, summary=summary, fixed=fixed, renamed=renamed or {})
+
+
+def post(
+    path: str, summary: str, renamed: Mapping[str, str] | None = None, **fixed: object
+) -> Route:
+    """A POST."""
+    return Route(method="POST", path=path, summary=summary, fixed=fixed, renamed=renamed or {})
+
+
+def patch(path: str, summary: str) -> Route:
+    """A PATCH: what the body leaves out stays as it is."""
+    return Route(method="PATCH", path=path, summary=summary, fixed={}, renamed={})
+
+
+def delete(path: str, summary: str, **fixed: object) -> Route:
+    """A DELETE."""
+    return Route(method="DELETE", path=path, summary=summary, fixed=fixed, renamed={})

@@ -1,0 +1,104 @@
+"""The changes whose HTTP form is declared with the call itself: their paths, bodies and requests."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any, Union, get_args, get_type_hints
+
+import msgspec
+
+from schedulemesh.api.agents import EnsureAgentHealth
+from schedulemesh.api.call import Call
+from schedulemesh.api.calls import CALLS
+from schedulemesh.api.cluster import EndOrphans
+from schedulemesh.api.preemption import PreemptTask
+from schedulemesh.api.routes import Route
+from schedulemesh.api.states import SaveTaskState
+from schedulemesh.api.values import Seconds
+from schedulemesh.domain.numbers import as_seconds
+from schedulemesh.server import bodies, schemas
+from schedulemesh.server.change import Change, Given
+
+#: What the answer has, where that is more than success.
+_ANSWERS: dict[type[Call], Any] = {
+    SaveTaskState: schemas.Saved,
+    EnsureAgentHealth: None,
+    PreemptTask: None,
+    EndOrphans: None,
+}
+#: Fields that are not part of a body: who asks is known, and the id is in a header.
+_NOT_IN_BODY = frozenset(("client", "request_id"))
+_IN_PATH = re.compile(r"\{(\w+)\}")
+
+
+def derived_changes() -> Iterator[Change]:
+    """A change for each route of each call."""
+    for call in CALLS:
+        for route in call.routes:
+            yield _change(call, route)
+
+
+def _change(call: type[Call], route: Route) -> Change:
+    return Change(
+        method=route.method,
+        path=_IN_PATH.sub(r"{\1:path}", route.path),
+        summary=route.summary,
+        body=_body(call, route),
+        answer=_ANSWERS.get(call, schemas.Done),
+        asks=call,
+        request=_request(call, route),
+    )
+
+
+def _body(call: type[Call], route: Route) -> Any:
+    """The type of the body: the fields of the call that are neither in the path nor fixed."""
+    names = tuple((name, route.renamed.get(name, name)) for name in _fields_of_body(call, route))
+    return _struct(call, names) if names else bodies.Nothing
+
+
+@cache
+def _struct(call: type[Call], names: tuple[tuple[str, str], ...]) -> Any:
+    """A body with these fields of a call, each with its name in the body; the same for all its routes."""
+    hints = get_type_hints(call, include_extras=True)
+    defaults = {field.name: field for field in msgspec.structs.fields(call)}
+    fields: list[Any] = [
+        (shown, _in_json(hints[name]))
+        if defaults[name].required
+        else (shown, _in_json(hints[name]), defaults[name].default)
+        for name, shown in names
+    ]
+    return msgspec.defstruct(
+        f"{call.__name__}Body", fields, bases=(bodies.Body,), frozen=True, kw_only=True
+    )
+
+
+def _fields_of_body(call: type[Call], route: Route) -> list[str]:
+    known = {*_NOT_IN_BODY, *route.fixed, *_IN_PATH.findall(route.path)}
+    return [name for name in call.__struct_fields__ if name not in known]
+
+
+def _in_json(hint: Any) -> Any:
+    """The type of a field in a body: seconds may be written as a duration, such as "30m"."""
+    return Union[hint, str] if Seconds in (hint, *get_args(hint)) else hint
+
+
+def _request(call: type[Call], route: Route) -> Callable[[Given], Call]:
+    """What makes the call of what a caller gave."""
+    hints = get_type_hints(call, include_extras=True)
+    in_path, in_body = _IN_PATH.findall(route.path), _fields_of_body(call, route)
+    known = _NOT_IN_BODY.intersection(call.__struct_fields__)
+
+    def request(given: Given) -> Call:
+        values = dict(route.fixed) | {name: given.name(name) for name in in_path}
+        for name in in_body:
+            shown = route.renamed.get(name, name)
+            value = getattr(given.body, shown)
+            values[name] = (
+                value if _in_json(hints[name]) is hints[name] else as_seconds(value, shown)
+            )
+        values |= {name: getattr(given, name) for name in known}
+        return call(**values)
+
+    return request
