@@ -24,6 +24,8 @@ from schedulemesh.protocol.requests import encode_request
 from schedulemesh.protocol.task_rows import QueueListing, TaskListing
 from schedulemesh.runtime import portions as runtime_portions
 from schedulemesh.runtime.backend import NodeView
+from schedulemesh.runtime.job_service import JobService
+from schedulemesh.runtime.task_pages import TaskPages
 from schedulemesh.server.listings import scalar_fields
 from tests.runtime.composition import InThread
 from tests.server.work import CLASS, ask, key_of, submission
@@ -103,7 +105,7 @@ def test_all_pages_together_have_every_row_once(mesh, listing, descending):
 
 def test_what_ends_while_a_page_is_made_is_not_listed(mesh, monkeypatch):
     monkeypatch.setattr(runtime_portions, "PORTION", 5)
-    pages = mesh.requests._pages
+    pages = TaskPages(mesh.running, JobService(mesh.running))
     query = PageQuery(order=(("task_id", False),), limit=100)
 
     async def page_while_all_leave():
