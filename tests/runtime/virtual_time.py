@@ -9,13 +9,13 @@ from types import SimpleNamespace
 import pytest
 
 from schedulemesh.runtime import (
+    agent_service,
     command_queue,
     eviction,
     job_cleanup,
     pg_manager,
     pool_service,
     reactor,
-    request_service,
     restarts,
     supervisor,
     warm_pool,
@@ -31,7 +31,7 @@ _TIMED = (
     pg_manager,
     pool_service,
     reactor,
-    request_service,
+    agent_service,
     restarts,
     supervisor,
     warm_pool,
