@@ -254,6 +254,9 @@ class _Fields:
                 return kind_of(self._state.agents, task.agent_name)
             case "phase":
                 return task.phase.value
+            case "node_id":
+                agent = self._state.agents.get(task.agent_name)
+                return None if agent is None else agent.node_id
             case "started_at":
                 return task.started_at
             case "remaining_time":
@@ -267,6 +270,7 @@ _OF_WAITING: dict[str, Callable[[QueuedTask], object]] = {
     "kind": lambda task: task.submission.agent.kind,
     "phase": lambda _: "queued",
     "state": lambda _: "queued",
+    "node_id": lambda _: None,
     "started_at": lambda _: None,
     "remaining_time": lambda task: task.spec.estimated_duration or 0.0,
     "held": lambda task: task.held,
