@@ -184,7 +184,7 @@ def _export(
 
 def attempt_listing(facts: dict[str, Any]) -> Listing:
     """The answer to QueryHistory."""
-    from schedulemesh.protocol.history_requests import STATES
+    from schedulemesh.api.history import STATES
 
     notes = ("there are older ones; --limit shows more",) if facts["more"] else ()
     return Listing(
