@@ -88,9 +88,10 @@ docs: $(VENV)/.dev ## Check links, commands and snippets of the documentation
 bench: $(VENV)/.dev ## Measure every figure of docs/performance.md
 	$(BIN)/python -m benchmarks
 
-drill: $(VENV)/.dev ## Kill processes on a real Ray and check recovery; DRILL_KILLS=200, DRILL_SEED= to repeat a run
+drill: $(VENV)/.dev ## Kill processes and nodes on a real Ray and check recovery; DRILL_KILLS=200, DRILL_SEED= to repeat a run
 	$(BIN)/python -m tests.drills.drill
 	$(BIN)/python -m tests.drills.nodes
+	$(BIN)/python -m tests.drills.node_kills
 
 fuzz: $(VENV)/.dev ## An HTTP storm (STORM_S=20), then every public call with malicious values on a real Ray; FUZZ_CALLS=20000, FUZZ_SEED= to repeat
 	$(BIN)/python -m tests.server.storm $(or $(STORM_S),20) $(FUZZ_SEED)

@@ -264,9 +264,10 @@ class Round:
         task_id = status["task_id"]
         if task_id.startswith("run raises"):
             own = "its own fault" in status.get("error", "")
-            lost = status["state"] == "lost" and status.get("failures") == 2
+            # Its node was lost in its last attempt, after it had failed by itself.
+            lost = status.get("failures", 0) >= 1 and status.get("reason") != "run_failed"
             return [] if lost or (status["state"] == "failed" and own) else [f"{status}"]
-        failed = status["state"] in ("failed", "lost") and status.get("failures", 0) >= 3
+        failed = status["state"] in ("failed", "lost") and status.get("failures", 0) >= 2
         if task_id.startswith("restore raises") and failed:
             return []
         if status["state"] != "completed":

@@ -16,6 +16,7 @@ from schedulemesh.api.preemption import MAX_PREEMPTIONS, ListPreemptions, Preemp
 from schedulemesh.api.queue import ChangeQueuedTask, ListQueue
 from schedulemesh.api.states import ListSavedStates
 from schedulemesh.api.tasks import ListTasks, SubmitMany
+from schedulemesh.config.settings import HistorySettings
 from schedulemesh.domain.agent import RUN_DRIVER, JobSpec
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.errors import InvalidRequestError
@@ -38,7 +39,10 @@ _PASSING = ("waiting_time", "remaining_time")
 @pytest.fixture(scope="module")
 def mesh(tmp_path_factory):
     """Three tasks run, and seventy wait in two pools."""
-    mesh = InThread(tmp_path_factory.mktemp("pages") / "j.sqlite")
+    # Nothing changes while pages are compared, however long that takes: neither is the cluster observed, nor
+    # are the reasons looked at why tasks wait.
+    quiet = {"monitor_interval_s": 3600.0, "history": HistorySettings(enabled=False)}
+    mesh = InThread(tmp_path_factory.mktemp("pages") / "j.sqlite", **quiet)
     room = parse_resources({"cpu": 3})
     mesh.backend.free = [NodeView(node_id="node-1", total=room, free=room, labels={})]
     mesh.do(mesh.running.monitor.observe())
