@@ -2,11 +2,69 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar, TypedDict
 
 from schedulemesh.api.call import Call, Change
-from schedulemesh.api.routes import delete, post
+from schedulemesh.api.routes import Listing, delete, post
+from schedulemesh.api.tasks import TaskInfo
 from schedulemesh.api.values import AgentName, PoolName, Seconds
+from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.resources import Amounts
+from schedulemesh.domain.user_data import UserValue
+
+
+class MeasuredUsage(TypedDict):
+    """What a process and those that it has started really use."""
+
+    cpu: float
+    memory_mb: float
+    #: In per cent, and the memory used on its GPUs; None: they are not measured.
+    gpu_utilization: float | None
+    gpu_memory_mb: float | None
+    #: When it was reported, in seconds since 1970.
+    at: float
+
+
+class PlacementGroupInfo(TypedDict, total=False):
+    """A placement group: its id, its name in Ray, the node of each bundle, and how the agent came to it:
+    "reserved", "reused", "created" or "preempted".
+    """
+
+    #: None: a dry run, in which it would be made.
+    id: str | None
+    name: str
+    node_ids: list[str]
+    path: str
+
+
+class AgentListing(TypedDict, total=False):
+    """An agent: what it holds, where it runs, and its tasks."""
+
+    name: str
+    #: "agent", "gang", "lease" or "job".
+    kind: str
+    resources: Amounts
+    labels: dict[str, str]
+    pool: str
+    ray_options: dict[str, Any]
+    state: str
+    node_id: str | None
+    #: Of a member of a gang; of an extra member the name of its gang; of a gang its members.
+    rank: int
+    extra_of: str
+    members: list[dict[str, Any]]
+    placement_group: PlacementGroupInfo | None
+    pid: int
+    #: How often Ray restarted its process.
+    restarts: int
+    #: The ids of its tasks.
+    tasks: list[str]
+    task_details: list[TaskInfo]
+    #: What its process really uses; None: it is not known.
+    usage: MeasuredUsage | None
+    #: Since when its GPUs are idle by the policy, in seconds since 1970; None: they are not.
+    idle_since: float | None
+    last_metrics: dict[str, UserValue]
 
 
 class DeleteAgent(Change, tag="delete_agent", frozen=True, kw_only=True):
@@ -36,5 +94,16 @@ class EnsureAgentHealth(Change, tag="ensure_agent_health", frozen=True, kw_only=
 
 class ListAgents(Call, tag="list_agents", frozen=True, kw_only=True):
     """List all agents (of one pool); their Ray handles are sent beside the answer, in the same order."""
+
+    listings: ClassVar = (
+        Listing(
+            path="/agents",
+            summary="List the agents",
+            row=AgentListing,
+            key=("name",),
+            missing=Reason.AGENT_NOT_FOUND,
+            paged="agents",
+        ),
+    )
 
     pool_name: PoolName | None = None

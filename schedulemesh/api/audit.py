@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypedDict
 
 import msgspec
 
 from schedulemesh.api.call import Call
+from schedulemesh.api.routes import Listing
 from schedulemesh.api.values import Name, Time, whole_number
 from schedulemesh.domain.tokens import Role
 from schedulemesh.engine.messages.outcomes import Refused
@@ -22,8 +23,45 @@ Cursor = Annotated[int, whole_number(0, 10**15)]
 AuditRow = dict[str, Any]
 
 
+class ChangeInfo(TypedDict):
+    """A change that was requested."""
+
+    number: int
+    #: In seconds since 1970.
+    at: float
+    #: The name of the request.
+    call: str
+    #: The name, the role and the owner of the token that came with it; empty: it came without one.
+    token: str
+    role: str
+    owner: str
+    #: Who requested it, for people: the token's name, or the user and host where it came without one.
+    who: str
+    #: Where it came from, as the caller said.
+    address: str
+    #: Its fields, without bytes and secrets.
+    request: dict[str, Any]
+    #: What it was about, before and after; None: it did not exist, or is not one thing.
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+    #: "done", "refused", or "open": it was not answered yet, or the supervisor ended before it was.
+    outcome: str
+    reason: str
+    error: str
+
+
 class QueryAudit(Call, tag="query_audit", frozen=True, kw_only=True):
     """List the changes that were requested, the newest first; None: not filtered."""
+
+    listings: ClassVar = (
+        Listing(
+            path="/audit",
+            summary="List the changes that were requested: by whom, from where, before and after",
+            row=ChangeInfo,
+            key=("number",),
+            fixed={"limit": MAX_ROWS},
+        ),
+    )
 
     least_role: ClassVar[Role] = Role.OPERATOR
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from schedulemesh.api.routes import Route
+from schedulemesh.api.routes import Listing, Route
 from schedulemesh.api.values import Checked, RequestId
 from schedulemesh.domain.request_ids import new_request_id
 from schedulemesh.domain.tokens import Role
@@ -39,6 +39,8 @@ class Call(
     #: The ways to make it over HTTP, with a body of its other fields; none: it has a table entry of its own
     #: in ``server``, or is not made over HTTP.
     routes: ClassVar[tuple[Route, ...]] = ()
+    #: The lists of rows that it answers over HTTP.
+    listings: ClassVar[tuple[Listing, ...]] = ()
 
     @classmethod
     def allows(cls, role: Role) -> bool:

@@ -2,27 +2,73 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal, TypedDict
 
 from schedulemesh.api.call import Call, Change
-from schedulemesh.api.routes import post
+from schedulemesh.api.routes import Listing, get, post
 from schedulemesh.api.values import Names
+
+
+class OrphanInfo(TypedDict, total=False):
+    """An actor or a placement group of the scheduler that its journal does not know."""
+
+    #: In Ray.
+    name: str
+    #: Of an actor.
+    namespace: str | None
+    kind: Literal["actor", "placement group"]
+
+
+class StrategyInfo(TypedDict, total=False):
+    """A strategy that the scheduler was made with, and how often it was called."""
+
+    name: str
+    hooks: list[str]
+    calls: int
+    failures: int
+    slow_calls: int
+    #: Why it is not called any more; empty: it is called.
+    disabled: str
 
 
 class GetAbout(Call, tag="get_about", frozen=True, kw_only=True):
     """Describe the supervisor."""
 
+    routes: ClassVar = (
+        get("/status", "Describe the supervisor, its journal, and how much there is"),
+    )
+
 
 class GetStats(Call, tag="get_stats", frozen=True, kw_only=True):
     """Get preemption statistics, pools, and the numbers of agents and nodes."""
+
+    routes: ClassVar = (get("/stats", "Count preemptions, agents and nodes; the pools by name"),)
 
 
 class ListStrategies(Call, tag="list_strategies", frozen=True, kw_only=True):
     """List the supplied scheduling strategies."""
 
+    listings: ClassVar = (
+        Listing(
+            path="/strategies",
+            summary="List the scheduling strategies that were supplied",
+            row=StrategyInfo,
+            key=("name",),
+        ),
+    )
+
 
 class ListOrphans(Call, tag="list_orphans", frozen=True, kw_only=True):
     """List actors and placement groups that the journal does not know."""
+
+    listings: ClassVar = (
+        Listing(
+            path="/orphans",
+            summary="List actors and placement groups that the journal does not know",
+            row=OrphanInfo,
+            key=("name", "namespace", "kind"),
+        ),
+    )
 
 
 class EndOrphans(Change, tag="end_orphans", frozen=True, kw_only=True):

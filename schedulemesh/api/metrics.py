@@ -2,12 +2,60 @@
 
 from __future__ import annotations
 
+from typing import ClassVar, TypedDict
+
 from schedulemesh.api.call import Call
+from schedulemesh.api.routes import Listing
 from schedulemesh.api.values import Name, Names
 from schedulemesh.errors import InvalidRequestError, shown
 
 #: By what reported metrics are aggregated.
 METRIC_GROUPINGS = ("agent", "pool", "label")
+
+
+class ReportedMetric(TypedDict, total=False):
+    """The newest values of one metric of an agent, or of all agents of a pool or with a label."""
+
+    agent_name: str
+    pool_name: str
+    label: str
+    label_value: str
+    metric: str
+    #: How many agents have reported it.
+    agents: int
+    #: How many values the following are made from.
+    count: int
+    last: float
+    #: When the last and the first of these values arrived, in seconds since 1970.
+    last_at: float
+    since: float
+    mean: float
+    min: float
+    max: float
+    p50: float
+    p95: float
+
+
+class AlertInfo(TypedDict, total=False):
+    """An alert; times are seconds since 1970."""
+
+    #: The same from pending to resolved, and another one each time.
+    id: str
+    rule: str
+    #: "pending", "firing" or "resolved".
+    state: str
+    severity: str
+    labels: dict[str, str]
+    #: The last value for which the condition held; None: infinite, a quota of 0 in use.
+    value: float | None
+    threshold: float
+    summary: str
+    #: What to do about it.
+    action: str
+    #: Since when the condition has held.
+    active_at: float
+    fired_at: float | None
+    resolved_at: float | None
 
 
 class GetMetrics(Call, tag="get_metrics", frozen=True, kw_only=True):
@@ -19,6 +67,30 @@ class GetMetrics(Call, tag="get_metrics", frozen=True, kw_only=True):
 
 class GetReportedMetrics(Call, tag="get_reported_metrics", frozen=True, kw_only=True):
     """Aggregate the metrics that agents have reported; None: not filtered."""
+
+    listings: ClassVar = (
+        Listing(
+            path="/metrics/agents",
+            summary="Aggregate the metrics that agents reported in the last minutes, by agent",
+            row=ReportedMetric,
+            key=("agent_name", "metric"),
+            fixed={"by": "agent"},
+        ),
+        Listing(
+            path="/metrics/pools",
+            summary="Aggregate the metrics that agents reported in the last minutes, by pool",
+            row=ReportedMetric,
+            key=("pool_name", "metric"),
+            fixed={"by": "pool"},
+        ),
+        Listing(
+            path="/metrics/labels",
+            summary="Aggregate the metrics that agents reported in the last minutes, by label",
+            row=ReportedMetric,
+            key=("label", "label_value", "metric"),
+            fixed={"by": "label"},
+        ),
+    )
 
     by: str = "agent"
     pool_name: Name | None = None
@@ -41,3 +113,12 @@ class GetReportedMetrics(Call, tag="get_reported_metrics", frozen=True, kw_only=
 
 class GetAlerts(Call, tag="get_alerts", frozen=True, kw_only=True):
     """List the alerts that fire, those that are pending, and the last that were resolved."""
+
+    listings: ClassVar = (
+        Listing(
+            path="/alerts",
+            summary="List the alerts that fire or are pending, and the last that were resolved",
+            row=AlertInfo,
+            key=("id",),
+        ),
+    )

@@ -2,13 +2,100 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, TypedDict
 
 from schedulemesh.api.call import Call, Change
-from schedulemesh.api.routes import delete, put
+from schedulemesh.api.routes import Listing, delete, put
 from schedulemesh.api.values import ClientName, NodeId, Seconds
 from schedulemesh.domain.names import parse_name
+from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.resources import Amounts
 from schedulemesh.errors import InvalidRequestError
+
+
+class ExternalJobInfo(TypedDict, total=False):
+    """What a Ray job that is not the scheduler's holds of a node, or a job of the scheduler's holds there
+    beyond its claim.
+    """
+
+    job_id: str
+    #: Of the scheduler's job; empty: it is none.
+    task_id: str
+    namespace: str
+    #: The command of its driver.
+    entrypoint: str
+    resources: Amounts
+
+
+class ExternalWork(TypedDict, total=False):
+    """What a Ray job holds and waits for in one namespace, beside what is the scheduler's; or what a job of
+    the scheduler's holds beyond its claim.
+    """
+
+    #: Empty: it is a job of the scheduler's.
+    job_id: str
+    #: Of the scheduler's job; empty: it is none.
+    task_id: str
+    #: Of its actors and placement groups.
+    namespace: str
+    #: The command of its driver; empty: Ray has forgotten it.
+    entrypoint: str
+    driver_node_id: str | None
+    driver_pid: int | None
+    #: Seconds since 1970.
+    started_at: float | None
+    #: Whether its driver has ended; what is detached may still hold resources.
+    ended: bool
+    #: The metadata of its job config.
+    metadata: dict[str, str]
+    #: What it holds, altogether and by node.
+    resources: Amounts
+    nodes: dict[str, Amounts]
+    #: What it waits for.
+    waiting: Amounts
+    #: How many actors outside placement groups, and placement groups, hold this or wait.
+    actors: int
+    placement_groups: int
+
+
+class NodeInfo(TypedDict, total=False):
+    """A living node of the cluster."""
+
+    node_id: str
+    #: The shortest beginning of ``node_id`` that no other node has, of at least four characters.
+    short_id: str
+    #: The name of its machine, and its IP address; empty: unknown.
+    host: str
+    address: str
+    labels: dict[str, str]
+    total: Amounts
+    #: By the scheduler's own accounting.
+    free: Amounts
+    #: What Ray work that is not the scheduler's uses.
+    external_usage: Amounts
+    #: Who that is, as far as Ray knows; it keeps no record of what plain tasks hold.
+    external_jobs: list[ExternalJobInfo]
+    cordoned: bool
+    draining: bool
+    agents: list[str]
+
+
+class DrainInfo(TypedDict, total=False):
+    """A drain in progress, of a node or of a pool; times are seconds since 1970."""
+
+    node_id: str | None
+    pool_name: str | None
+    started_at: float
+    #: By when all agents should have ended; None: there is no time limit.
+    deadline: float | None
+    #: The client that asked for it (host:pid); None: Ray drains the node.
+    requested_by: str | None
+    by_ray: bool
+    #: The agents that have not ended yet, and their tasks.
+    agents: list[str]
+    tasks: list[str]
+    #: Whether no agent is left.
+    done: bool
 
 
 class CordonNode(Change, tag="cordon_node", frozen=True, kw_only=True):
@@ -75,10 +162,38 @@ class Drain(Change, tag="drain", frozen=True, kw_only=True):
 class GetDrainStatus(Call, tag="get_drain_status", frozen=True, kw_only=True):
     """List the drains in progress, and what is left of each."""
 
+    listings: ClassVar = (
+        Listing(
+            path="/drains",
+            summary="List the drains in progress",
+            row=DrainInfo,
+            key=("started_at", "node_id", "pool_name"),
+        ),
+    )
+
 
 class ListNodes(Call, tag="list_nodes", frozen=True, kw_only=True):
     """List all alive nodes."""
 
+    listings: ClassVar = (
+        Listing(
+            path="/nodes",
+            summary="List the living nodes",
+            row=NodeInfo,
+            key=("node_id",),
+            missing=Reason.NODE_NOT_FOUND,
+        ),
+    )
+
 
 class ListExternalUsage(Call, tag="list_external_usage", frozen=True, kw_only=True):
     """List the Ray jobs that hold or wait for something outside of the scheduler."""
+
+    listings: ClassVar = (
+        Listing(
+            path="/external_usage",
+            summary="List the Ray jobs that hold or wait for something outside of the scheduler",
+            row=ExternalWork,
+            key=("job_id", "namespace"),
+        ),
+    )

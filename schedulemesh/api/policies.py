@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from schedulemesh.api.call import Call, Change
+from schedulemesh.api.routes import get
 from schedulemesh.api.values import ClientName, Name
 
 
@@ -20,6 +21,8 @@ class ChangePolicy(Change, tag="change_policy", frozen=True, kw_only=True):
 class GetPolicy(Call, tag="get_policy", frozen=True, kw_only=True):
     """Get the current policy and its most recent changes."""
 
+    routes: ClassVar = (get("/policy", "Read the preemption policy and its most recent changes"),)
+
 
 class ChangeQueuePolicy(Change, tag="change_queue_policy", frozen=True, kw_only=True):
     """Change these fields of the queue's policy."""
@@ -30,3 +33,5 @@ class ChangeQueuePolicy(Change, tag="change_queue_policy", frozen=True, kw_only=
 
 class GetQueuePolicy(Call, tag="get_queue_policy", frozen=True, kw_only=True):
     """Get the current policy of the queue."""
+
+    routes: ClassVar = (get("/queue_policy", "Read the policy of the queue"),)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar, Literal, TypedDict
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from schedulemesh.api.call import Call, Change, ChangeWithBlobs
-from schedulemesh.api.values import Amounts, CohortName, Labels, Name, PoolName
+from schedulemesh.api.routes import Listing, get
+from schedulemesh.api.values import CheckedResources, CohortName, Labels, Name, PoolName
 from schedulemesh.config.pools import (
     Lending,
     changed,
@@ -20,7 +21,76 @@ from schedulemesh.config.pools import (
 from schedulemesh.domain.cohort import CohortSpec, parse_weight
 from schedulemesh.domain.placement import WarmSpec
 from schedulemesh.domain.pool import PoolSpec
+from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.resources import Amounts
 from schedulemesh.domain.task import parse_on_preempted
+
+
+class LendingDefinition(TypedDict, total=False):
+    """With whom a pool shares its quota, and how much."""
+
+    #: None: it shares its idle quota with no pool.
+    cohort: str | None
+    #: None: no limit; 0: nothing of any kind.
+    lending_limit: Amounts | Literal[0] | None
+    borrowing_limit: Amounts | Literal[0] | None
+    weight: float
+
+
+class LoansInfo(TypedDict, total=False):
+    """The loans of a pool."""
+
+    #: ``lent`` by the pool that holds it, and ``borrowed`` by the pool that it belongs to.
+    lent_to: dict[str, Amounts]
+    borrowed_from: dict[str, Amounts]
+
+
+class CohortInfo(TypedDict, total=False):
+    """A cohort, the pools and cohorts directly in it, and the quota of all pools below it."""
+
+    name: str
+    #: None: it is in no other cohort.
+    parent: str | None
+    weight: float
+    pools: list[str]
+    cohorts: list[str]
+    #: The total quota of all pools below it, and what of that is idle and may be lent.
+    resources: Amounts
+    idle: Amounts
+
+
+class PoolDefinition(LendingDefinition, total=False):
+    """What a pool was defined as."""
+
+    name: str
+    labels: dict[str, str]
+    #: The total quota.
+    resources: Amounts
+    target_agents: int
+    placement_strategy: str
+    #: "requeue" or "drop": what becomes of its evicted tasks that do not say it themselves.
+    on_preempted: str
+    #: "best_effort": what fits passes tasks that do not, if it does not delay the first; "strict": nothing
+    #: does; "greedy": whatever fits does.
+    queueing: str
+    #: None: the pool keeps no placement groups.
+    pg_pool_config: dict[str, Any] | None
+
+
+class PoolInfo(PoolDefinition, LoansInfo, total=False):
+    """A pool, its quota by use, and the names of its agents."""
+
+    free: Amounts
+    #: Held for agents that do not run yet.
+    reserved: Amounts
+    used: Amounts
+    #: The part of its quota that agents of other pools hold.
+    lent: Amounts
+    #: The part of other pools' quota that its agents hold.
+    borrowed: Amounts
+    #: How many tasks wait in its queue.
+    queued: int
+    agents: list[str]
 
 
 class CreatePool(ChangeWithBlobs, tag="create_pool", frozen=True, kw_only=True):
@@ -38,7 +108,7 @@ class PoolChanges(ChangeWithBlobs, frozen=True, kw_only=True):
 
     name: PoolName
     labels: Labels | UnsetType = UNSET
-    resources: Amounts | UnsetType = UNSET
+    resources: CheckedResources | UnsetType = UNSET
     target_agents: int | UnsetType = UNSET
     placement_strategy: str | UnsetType = UNSET
     #: As given by the caller, as plain data without ``warm``; the supervisor merges it with the current one.
@@ -111,12 +181,37 @@ class EnsureCohort(Change, tag="ensure_cohort", frozen=True, kw_only=True):
 class ListPools(Call, tag="list_pools", frozen=True, kw_only=True):
     """List all pools with their quota."""
 
+    listings: ClassVar = (
+        Listing(
+            path="/pools",
+            summary="List the pools with their quota by use",
+            row=PoolInfo,
+            key=("name",),
+            missing=Reason.POOL_NOT_FOUND,
+        ),
+    )
+
 
 class ListCohorts(Call, tag="list_cohorts", frozen=True, kw_only=True):
     """List the cohorts."""
 
+    listings: ClassVar = (
+        Listing(
+            path="/cohorts",
+            summary="List the cohorts",
+            row=CohortInfo,
+            key=("name",),
+            missing=Reason.COHORT_NOT_FOUND,
+        ),
+    )
+
 
 class GetGroupStats(Call, tag="get_group_stats", frozen=True, kw_only=True):
     """Get statistics of the placement groups of all pools (of one)."""
+
+    routes: ClassVar = (
+        get("/placement_groups", "Read the placement groups of all pools"),
+        get("/pools/{pool_name}/placement_groups", "Read the placement groups of a pool"),
+    )
 
     pool_name: PoolName | None = None

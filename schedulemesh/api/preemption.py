@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, TypedDict
 
 from schedulemesh.api.call import Call, Change
-from schedulemesh.api.routes import post
+from schedulemesh.api.routes import Listing, get, post
+from schedulemesh.api.tasks import TaskInfo
 from schedulemesh.api.values import (
-    Amounts,
+    CheckedResources,
     Labels,
     Name,
     PoolName,
@@ -20,6 +21,55 @@ from schedulemesh.errors import InvalidRequestError
 
 #: The most candidates that one evaluation lists, and the most preemptions that one call lists.
 MAX_CANDIDATES, MAX_PREEMPTIONS = 10_000, 10_000
+
+
+class EvictorInfo(TypedDict, total=False):
+    """For whom a task was evicted."""
+
+    #: None: its agent was submitted without a task.
+    task_id: str | None
+    agent_name: str
+    pool_name: str
+    owner: str
+    priority: float | None
+
+
+class PreemptionRecord(TaskInfo, total=False):
+    """A preemption; the fields of a task are those of the evicted one. Durations are seconds from the
+    decision, None where that has not happened.
+    """
+
+    #: When the task had been evicted, in seconds since 1970; while it is being evicted, the decision.
+    timestamp: float
+    agent_name: str
+    reason: str
+    #: None: the task was preempted manually, without an evaluation.
+    preempt_score: float | None
+    #: Whether the state at the eviction is stored; ``get_saved_state`` returns it.
+    state_saved: bool
+    #: When the state was last saved, in seconds since 1970.
+    saved_at: float | None
+    save_error: str
+    #: None: it was requested by a client.
+    evictor: EvictorInfo | None
+    #: The client that requested it (host:pid), if one did and said who it is.
+    requested_by: str | None
+    decided_at: float
+    #: Seconds of work that were lost; while the task is being evicted, that would be.
+    lost_work: float
+    #: The same times the GPUs of its agent.
+    lost_gpu_seconds: float
+    time_to_evicted: float | None
+    #: Until its agent had ended, so that its resources were free; None also where the agent stayed.
+    time_to_freed: float | None
+    #: Until the evictor's agent ran.
+    time_to_start: float | None
+    #: Whether the evictor started on what was freed; None: not known yet, or there is no evictor.
+    used: bool | None
+    #: Whether the evicted task joined the queue again.
+    requeued: bool
+    time_to_run_again: float | None
+    idle_since: float | None
 
 
 class ExecutePreemption(Change, tag="execute_preemption", frozen=True, kw_only=True):
@@ -66,16 +116,31 @@ class EvaluatePreemption(Call, tag="evaluate_preemption", frozen=True, kw_only=T
     priority: Priority
     pool_name: PoolName
     labels: Labels = {}  # noqa: RUF012  # a struct copies it
-    resources: Amounts | None = None
+    resources: CheckedResources | None = None
     limit: Annotated[int, whole_number(0, MAX_CANDIDATES)] = 100
 
 
 class GetPreemptionStats(Call, tag="get_preemption_stats", frozen=True, kw_only=True):
     """Get preemption statistics."""
 
+    routes: ClassVar = (
+        get("/preemption_stats", "Count preemptions by kind, with the most recent ones"),
+    )
+
 
 class ListPreemptions(Call, tag="list_preemptions", frozen=True, kw_only=True):
     """List the last preemptions in which a task, a pool or an owner was evicted or evicted others."""
+
+    listings: ClassVar = (
+        Listing(
+            path="/preemptions",
+            summary="List the preemptions on record, those in progress included",
+            row=PreemptionRecord,
+            key=("decided_at", "task_id"),
+            paged="preemptions",
+            fixed={"limit": MAX_PREEMPTIONS},
+        ),
+    )
 
     task_id: TaskId | None = None
     pool_name: Name | None = None

@@ -5,10 +5,50 @@ from __future__ import annotations
 from typing import ClassVar
 
 from schedulemesh.api.call import Call
-from schedulemesh.api.routes import patch
-from schedulemesh.api.tasks import OwnTaskChange
+from schedulemesh.api.routes import Listing, patch
+from schedulemesh.api.tasks import OwnTaskChange, TaskInfo
 from schedulemesh.api.values import Count, PoolName, Priority, RequestId
+from schedulemesh.domain.resources import Amounts
 from schedulemesh.errors import InvalidRequestError
+
+
+class QueueListing(TaskInfo, total=False):
+    """A task that waits in the queue; times are in seconds."""
+
+    #: The name that its agent will have.
+    agent_name: str
+    #: "agent", "gang", "lease" or "job".
+    kind: str
+    #: "queued".
+    state: str
+    #: How many tasks of its pool come before it, plus one.
+    position: int
+    #: Whether it does not start until it is released.
+    held: bool
+    #: Since it joined the queue.
+    waiting_time: float
+    #: When it joined the queue, and when it was first submitted, since 1970.
+    queued_at: float
+    arrived_at: float
+    #: When it may start, since 1970; None: at once.
+    not_before: float | None
+    #: How often it was evicted.
+    preemptions: int
+    #: The start that is reserved for it, since 1970; None: none is, or its time is not known.
+    reserved_start: float | None
+    #: How long it runs in all, as declared, else by earlier runs; None: not known.
+    expected_duration: float | None
+    #: From how many earlier runs that is estimated; 0: it is not.
+    estimated_from: int
+    #: The code of why its pool as it is defined could not hold it even if nothing else ran, so that those
+    #: behind it do not wait for it; None: the pool could.
+    cannot_start: str | None
+    #: What it asks for.
+    resources: Amounts
+    #: Why it waits: the code that ``explain`` gives.
+    reason: str
+    #: What its pool's quota lacks, or else the closest node; empty where neither is why it waits.
+    short: Amounts
 
 
 class ChangeQueuedTask(OwnTaskChange, tag="change_queued_task", frozen=True, kw_only=True):
@@ -34,6 +74,16 @@ class ChangeQueuedTask(OwnTaskChange, tag="change_queued_task", frozen=True, kw_
 
 class ListQueue(Call, tag="list_queue", frozen=True, kw_only=True):
     """List the first tasks that wait in the queue of a pool, or of each pool."""
+
+    listings: ClassVar = (
+        Listing(
+            path="/queue",
+            summary="List the tasks that wait in the queue, in the order of each pool",
+            row=QueueListing,
+            key=("pool_name", "position", "task_id"),
+            paged="queue",
+        ),
+    )
 
     pool_name: PoolName | None = None
     #: How many of each pool; None: all.

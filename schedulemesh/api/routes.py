@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
+
+from schedulemesh.domain.reasons import Reason
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,6 +21,28 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     fixed: Mapping[str, object]
     #: The names that fields have in the body, by those in the call, where they differ.
     renamed: Mapping[str, str]
+
+
+class Listing(msgspec.Struct, frozen=True, kw_only=True):
+    """A list of rows over HTTP, filtered, sorted and in pages."""
+
+    path: str
+    summary: str
+    #: The type of a row.
+    row: Any
+    #: The fields that distinguish rows, by which they are sorted unless the caller says otherwise.
+    key: tuple[str, ...]
+    #: The code of the error where a row is asked for that does not exist; None: single rows are not offered.
+    missing: Reason | None = None
+    #: The name under which the supervisor makes the rows of one page only; empty: it makes all rows.
+    paged: str = ""
+    #: Fields that the path stands for, with their values.
+    fixed: Mapping[str, Any] = msgspec.field(default_factory=dict)
+
+
+def get(path: str, summary: str) -> Route:
+    """A GET of one object; the fields of the call are in the path."""
+    return Route(method="GET", path=path, summary=summary, fixed={}, renamed={})
 
 
 def put(

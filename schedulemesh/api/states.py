@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from schedulemesh.api.call import Call, Change, ChangeWithBlobs
-from schedulemesh.api.routes import post
-from schedulemesh.api.tasks import OfTask, OwnTaskChange
+from schedulemesh.api.routes import Listing, post
+from schedulemesh.api.tasks import OfTask, OwnTaskChange, TaskInfo
 from schedulemesh.api.values import ClientName, Key, PoolName, RequestId
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.saved_state import SavedState
 from schedulemesh.domain.task import check_task
 from schedulemesh.domain.tokens import Role
+
+
+class SavedStateInfo(TaskInfo, total=False):
+    """A task whose state is stored, or that was lost with its agent."""
+
+    status: Literal["running", "preempted", "lost"]
+    #: False: the task was lost before a state of it was saved.
+    state_saved: bool
 
 
 class SaveTaskState(OwnTaskChange, tag="save_task_state", frozen=True, kw_only=True):
@@ -47,6 +55,16 @@ class GetSavedState(OfTask, tag="get_saved_state", frozen=True, kw_only=True):
 
 class ListSavedStates(Call, tag="list_saved_states", frozen=True, kw_only=True):
     """List all tasks with a stored state."""
+
+    listings: ClassVar = (
+        Listing(
+            path="/saved_states",
+            summary="List the tasks whose state is stored, and those that were lost",
+            row=SavedStateInfo,
+            key=("task_id",),
+            paged="saved_states",
+        ),
+    )
 
 
 class RegisterStateHandlers(

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, TypedDict
 
 import msgspec
 
 from schedulemesh.api.call import Call, CallWithBlobs, Change, ChangeWithBlobs
-from schedulemesh.api.routes import post
+from schedulemesh.api.routes import Listing, get, post
 from schedulemesh.api.values import Checked, Name, Names, RequestId, TaskId
 from schedulemesh.domain.agent import check_agent
 from schedulemesh.domain.labels import check_selector
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_timeout
+from schedulemesh.domain.resources import Amounts
 from schedulemesh.domain.task import FIRST_ATTEMPT, TaskSpec, check_task
 from schedulemesh.domain.tokens import Role
+from schedulemesh.domain.user_data import UserValue
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.errors import InvalidRequestError
 
@@ -32,6 +34,49 @@ def _check_wait(wait_s: float, _: str) -> None:
 
 #: Seconds for which the answer waits.
 Wait = Annotated[float, Checked(_check_wait)]
+
+
+class TaskInfo(TypedDict, total=False):
+    """A task as every listing shows it: the public fields of its specification."""
+
+    task_id: str
+    pool_name: str
+    priority: float
+    labels: dict[str, str]
+    #: Seconds from its start to its end; None: unknown.
+    estimated_duration: float | None
+    #: The user that it belongs to; empty: unknown.
+    owner: str
+    #: "requeue" or "drop" when it is evicted; empty: what its pool says.
+    on_preempted: str
+    #: Evictions after which it cannot be evicted any more; None: as the policy says.
+    max_preemptions: int | None
+    #: The task from inside which it was started, and with which it ends; empty: none.
+    parent: str
+
+
+class TaskListing(TaskInfo, total=False):
+    """A task that holds resources, is registered, or waits in the queue; times are in seconds."""
+
+    agent_name: str
+    #: "agent", "gang", "lease" or "job".
+    kind: str
+    phase: str
+    #: Where its agent runs, of several processes the first; None: it has none.
+    node_id: str | None
+    #: Since 1970; None: it does not run yet.
+    started_at: float | None
+    remaining_time: float
+    last_metrics: dict[str, UserValue]
+    #: Only of a task that waits in the queue; see QueueListing.
+    position: int
+    held: bool
+    waiting_time: float
+    #: Its resources, of a lease or gang those of all parts.
+    resources: Amounts
+    #: Only of a task that waits in the queue; see QueueListing.
+    reason: str
+    short: Amounts
 
 
 class OfTask(Call, frozen=True, kw_only=True):
@@ -180,6 +225,23 @@ class GetResult(OfTask, tag="get_result", frozen=True, kw_only=True):
 class ExplainTask(OfTask, tag="explain_task", frozen=True, kw_only=True):
     """Explain a task: why it waits, where it runs, by whom it was evicted."""
 
+    routes: ClassVar = (
+        get(
+            "/tasks/{task_id}",
+            "Explain a task: why it waits, where it runs, by whom it was evicted, how it ended",
+        ),
+    )
+
 
 class ListTasks(Call, tag="list_tasks", frozen=True, kw_only=True):
     """List all current tasks."""
+
+    listings: ClassVar = (
+        Listing(
+            path="/tasks",
+            summary="List the tasks that run or wait",
+            row=TaskListing,
+            key=("task_id",),
+            paged="tasks",
+        ),
+    )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Union
+from typing import Annotated, ClassVar, TypedDict, Union
 
 from msgspec import UNSET, UnsetType
 
 from schedulemesh.api.call import Call, Change
-from schedulemesh.api.routes import delete, patch
+from schedulemesh.api.routes import Listing, delete, patch
 from schedulemesh.api.values import Checked, ClientName, Names, RequestId, TokenName
 from schedulemesh.domain.names import parse_key
 from schedulemesh.domain.tokens import (
@@ -18,6 +18,22 @@ from schedulemesh.domain.tokens import (
     check_token,
     parse_lifetime,
 )
+
+
+class TokenInfo(TypedDict, total=False):
+    """A token, without its secret; times are seconds since 1970."""
+
+    name: str
+    role: str
+    pools: list[str]
+    max_priority: float | None
+    evict_pools: list[str] | None
+    label_values: dict[str, list[str]]
+    least_max_preemptions: int | None
+    owner: str
+    created_at: float
+    created_by: str
+    expires_at: float | None
 
 
 class CreateToken(Change, tag="create_token", frozen=True, kw_only=True):
@@ -104,6 +120,15 @@ class _AboutCallers(Call, frozen=True, kw_only=True):
 
 class ListTokens(_AboutCallers, tag="list_tokens", frozen=True, kw_only=True):
     """List the tokens, without anything of their secrets."""
+
+    listings: ClassVar = (
+        Listing(
+            path="/tokens",
+            summary="List the tokens, without their secrets",
+            row=TokenInfo,
+            key=("name",),
+        ),
+    )
 
 
 class GetTokenHashes(_AboutCallers, tag="get_token_hashes", frozen=True, kw_only=True):

@@ -77,7 +77,7 @@ Seconds = Annotated[float, Checked(parse_timeout)]
 #: Seconds since 1970.
 Time = Annotated[float, Checked(_check_since_1970)]
 Labels = Annotated[PlainLabels, Checked(parse_labels)]
-Amounts = Annotated[Resources, Checked(check_resources)]
+CheckedResources = Annotated[Resources, Checked(check_resources)]
 
 
 def whole_number(least: int, most: int) -> Checked:

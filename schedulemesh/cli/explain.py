@@ -19,6 +19,7 @@ from schedulemesh.cli.texts import amounts, node
 from schedulemesh.domain.reasons import Reason
 
 if TYPE_CHECKING:
+    from schedulemesh.api.nodes import ExternalJobInfo
     from schedulemesh.core.client.explanations import (
         ConsideredInfo,
         DurationInfo,
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
         ExplainResult,
     )
     from schedulemesh.core.client.results import HolderInfo
-    from schedulemesh.protocol.cluster_rows import ExternalJobInfo
 
 app = typer.Typer()
 

@@ -22,7 +22,7 @@ from schedulemesh.api.audit import MAX_LISTED, QueryAudit
 from schedulemesh.api.call import Call
 from schedulemesh.api.history import QueryEvents
 from schedulemesh.api.metrics import GetMetrics
-from schedulemesh.api.nodes import Drain
+from schedulemesh.api.nodes import Drain, NodeInfo
 from schedulemesh.api.pages import ListPage, PageQuery
 from schedulemesh.api.policies import ChangePolicy, ChangeQueuePolicy
 from schedulemesh.api.tokens import AnyTokenChange
@@ -35,7 +35,6 @@ from schedulemesh.errors import InvalidRequestError, SchedulerUnavailableError
 from schedulemesh.metrics.exposition import CONTENT_TYPE
 from schedulemesh.protocol.answers import AnyAnswer, encode_answer
 from schedulemesh.protocol.callers import Caller
-from schedulemesh.protocol.cluster_rows import NodeInfo
 from schedulemesh.protocol.credentials import hash_of, is_nonce, new_secret
 from schedulemesh.protocol.requests import decode_request
 from schedulemesh.server.answers import plain, rows_of

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, Union, get_args, get_type_hints
@@ -20,6 +19,7 @@ from schedulemesh.api.values import Seconds
 from schedulemesh.domain.numbers import as_seconds
 from schedulemesh.server import bodies, schemas
 from schedulemesh.server.change import Change, Given
+from schedulemesh.server.reads import IN_PATH, path_of
 
 #: What the answer has, where that is more than success.
 _ANSWERS: dict[type[Call], Any] = {
@@ -30,20 +30,20 @@ _ANSWERS: dict[type[Call], Any] = {
 }
 #: Fields that are not part of a body: who asks is known, and the id is in a header.
 _NOT_IN_BODY = frozenset(("client", "request_id"))
-_IN_PATH = re.compile(r"\{(\w+)\}")
 
 
 def derived_changes() -> Iterator[Change]:
     """A change for each route of each call."""
     for call in CALLS:
         for route in call.routes:
-            yield _change(call, route)
+            if route.method != "GET":
+                yield _change(call, route)
 
 
 def _change(call: type[Call], route: Route) -> Change:
     return Change(
         method=route.method,
-        path=_IN_PATH.sub(r"{\1:path}", route.path),
+        path=path_of(route),
         summary=route.summary,
         body=_body(call, route),
         answer=_ANSWERS.get(call, schemas.Done),
@@ -75,7 +75,7 @@ def _struct(call: type[Call], names: tuple[tuple[str, str], ...]) -> Any:
 
 
 def _fields_of_body(call: type[Call], route: Route) -> list[str]:
-    known = {*_NOT_IN_BODY, *route.fixed, *_IN_PATH.findall(route.path)}
+    known = {*_NOT_IN_BODY, *route.fixed, *IN_PATH.findall(route.path)}
     return [name for name in call.__struct_fields__ if name not in known]
 
 
@@ -87,7 +87,7 @@ def _in_json(hint: Any) -> Any:
 def _request(call: type[Call], route: Route) -> Callable[[Given], Call]:
     """What makes the call of what a caller gave."""
     hints = get_type_hints(call, include_extras=True)
-    in_path, in_body = _IN_PATH.findall(route.path), _fields_of_body(call, route)
+    in_path, in_body = IN_PATH.findall(route.path), _fields_of_body(call, route)
     known = _NOT_IN_BODY.intersection(call.__struct_fields__)
 
     def request(given: Given) -> Call:

@@ -9,9 +9,16 @@ import msgspec
 from starlette.datastructures import QueryParams
 
 from schedulemesh.api.call import Call
-from schedulemesh.api.history import GROUPINGS, QueryEvents, QueryHistory, QueryUsage
+from schedulemesh.api.history import (
+    GROUPINGS,
+    AttemptInfo,
+    HistoryEvent,
+    QueryEvents,
+    QueryHistory,
+    QueryUsage,
+    UsageInfo,
+)
 from schedulemesh.api.pages import MAX_LIMIT
-from schedulemesh.protocol.history_rows import AttemptInfo, HistoryEvent, UsageInfo
 from schedulemesh.server import parameters as p
 from schedulemesh.server.listings import DEFAULT_LIMIT, page_of
 from schedulemesh.server.parameters import Parameter, read_parameters

@@ -2,63 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from schedulemesh.domain.resources import Amounts
-from schedulemesh.protocol.cluster_rows import MeasuredUsage
-
-
-class Agent(TypedDict, total=False):
-    """An agent: what it holds, where it runs, and its tasks."""
-
-    name: str
-    kind: str
-    pool: str
-    resources: Amounts
-    labels: dict[str, str]
-    ray_options: dict[str, Any]
-    state: str
-    node_id: str | None
-    placement_group: dict[str, Any] | None
-    pid: int
-    restarts: int
-    tasks: list[str]
-    task_details: list[dict[str, Any]]
-    last_metrics: dict[str, Any]
-    usage: MeasuredUsage | None
-    idle_since: float | None
-    extra_of: str
-    members: list[dict[str, Any]]
-
-
-class Drain(TypedDict, total=False):
-    """A drain in progress, with the agents and tasks that have not ended yet."""
-
-    node_id: str | None
-    pool_name: str | None
-    started_at: float
-    deadline: float | None
-    requested_by: str | None
-    by_ray: bool
-    agents: list[str]
-    tasks: list[str]
-    done: bool
-
-
-class Token(TypedDict, total=False):
-    """A token, without its secret; times are seconds since 1970."""
-
-    name: str
-    role: str
-    pools: list[str]
-    max_priority: float | None
-    evict_pools: list[str] | None
-    label_values: dict[str, list[str]]
-    least_max_preemptions: int | None
-    owner: str
-    created_at: float
-    created_by: str
-    expires_at: float | None
 
 
 class IssuedToken(TypedDict, total=False):

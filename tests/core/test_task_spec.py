@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from ray import cloudpickle
 
+from schedulemesh.api.tasks import TaskInfo
 from schedulemesh.core.agent import user_workers
 from schedulemesh.core.agent.host import public_state
 from schedulemesh.core.client import results
@@ -17,7 +18,6 @@ from schedulemesh.domain.task import INTERNAL, TaskSpec
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.query import PreemptionQuery
 from schedulemesh.protocol.agents import Handled, pack, unpack
-from schedulemesh.protocol.task_rows import TaskInfo
 from schedulemesh.runtime.queries import View, saved_state
 from tests.engine.builders import Mesh, pool
 

@@ -13,16 +13,15 @@ from schedulemesh.api.jobs import ListJobs
 from schedulemesh.api.pages import ListPage, PageQuery, Selection
 from schedulemesh.api.pools import EnsurePool
 from schedulemesh.api.preemption import MAX_PREEMPTIONS, ListPreemptions, PreemptTask
-from schedulemesh.api.queue import ChangeQueuedTask, ListQueue
+from schedulemesh.api.queue import ChangeQueuedTask, ListQueue, QueueListing
 from schedulemesh.api.states import ListSavedStates
-from schedulemesh.api.tasks import ListTasks, SubmitMany
+from schedulemesh.api.tasks import ListTasks, SubmitMany, TaskListing
 from schedulemesh.config.settings import HistorySettings
 from schedulemesh.domain.agent import RUN_DRIVER, JobSpec
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.protocol.answers import Malformed, WithHandles, read_answer
 from schedulemesh.protocol.requests import encode_request
-from schedulemesh.protocol.task_rows import QueueListing, TaskListing
 from schedulemesh.runtime import portions as runtime_portions
 from schedulemesh.runtime.backend import NodeView
 from schedulemesh.runtime.job_service import JobService

@@ -114,7 +114,9 @@ def costly_reads() -> Iterator[Costly]:
         if listing.missing is not None:
             yield read(f"{listing.path}/none")
     for single in SINGLES:
-        yield read(single.path.replace("{name:path}", "p").replace("{task_id:path}", "waits-4999"))
+        yield read(
+            single.path.replace("{pool_name:path}", "p").replace("{task_id:path}", "waits-4999")
+        )
     yield read("/tasks/runs-0")
     yield Costly("/metrics", "GET", "/metrics")
     yield Costly("/metrics?agents=true", "GET", "/metrics?agents=true")

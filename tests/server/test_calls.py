@@ -35,7 +35,9 @@ def test_rows_have_the_documented_fields(busy, listing):
 
 @pytest.mark.parametrize("single", SINGLES, ids=lambda single: single.path)
 def test_single_objects_are_read(busy, single):
-    answer = busy.get(single.path.replace("{name:path}", "p").replace("{task_id:path}", "first"))
+    answer = busy.get(
+        single.path.replace("{pool_name:path}", "p").replace("{task_id:path}", "first")
+    )
     assert answer["success"]
     if single.answer is not None:
         assert set(answer) <= set(single.answer.__annotations__)

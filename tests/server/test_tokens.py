@@ -21,7 +21,7 @@ from tests.server.work import ask, filled, submission, submit
 
 CALLS = [
     *[("GET", listing.path, listing.request) for listing in LISTINGS],
-    *[("GET", one.path, one.request({"name": "p", "task_id": "t"})) for one in SINGLES],
+    *[("GET", one.path, one.request({"pool_name": "p", "task_id": "t"})) for one in SINGLES],
     *[("GET", read.path, read.asks) for read in TASK_READS],
     *[(change.method, change.path, change.asks) for change in CHANGES],
 ]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from schedulemesh.api.metrics import GetAlerts
+from schedulemesh.api.metrics import AlertInfo, GetAlerts
 from schedulemesh.core.client.arguments import public_calls
 from schedulemesh.core.client.asking import listed
 from schedulemesh.core.client.connection import Connection
 from schedulemesh.core.client.results import Result
-from schedulemesh.protocol.rows import AlertInfo
 
 
 class AlertsResult(Result, total=False):

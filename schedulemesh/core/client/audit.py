@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from schedulemesh.api.audit import MAX_LISTED, AuditRow, QueryAudit, read_changes
+from schedulemesh.api.audit import MAX_LISTED, AuditRow, ChangeInfo, QueryAudit, read_changes
 from schedulemesh.core.client.asking import ask
 from schedulemesh.core.client.connection import Connection
 from schedulemesh.core.client.results import Result, combined, refused
@@ -10,7 +10,6 @@ from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_count
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.protocol.answers import Listed
-from schedulemesh.protocol.rows import ChangeInfo
 from schedulemesh.protocol.times import parse_time
 
 

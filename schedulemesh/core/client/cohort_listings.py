@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from schedulemesh.api.pools import CohortInfo
 from schedulemesh.core.client.results import Result
-from schedulemesh.protocol.pool_rows import CohortInfo
 
 
 class CohortsResult(Result, total=False):

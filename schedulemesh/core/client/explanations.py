@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TypedDict, cast
 
-from schedulemesh.api.tasks import ExplainTask
+from schedulemesh.api.nodes import ExternalJobInfo
+from schedulemesh.api.tasks import ExplainTask, TaskInfo
 from schedulemesh.core.client import results
 from schedulemesh.core.client.asking import ask
 from schedulemesh.core.client.connection import Connection
@@ -15,8 +16,6 @@ from schedulemesh.engine.messages.explanation import Explanation
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.protocol import public
 from schedulemesh.protocol.answers import Explained
-from schedulemesh.protocol.cluster_rows import ExternalJobInfo
-from schedulemesh.protocol.task_rows import TaskInfo
 
 
 class ReasonInfo(TypedDict, total=False):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from schedulemesh.api.nodes import ExternalWork
 from schedulemesh.core.client.results import Result
-from schedulemesh.protocol.cluster_rows import ExternalWork
 
 
 class ExternalUsageResult(Result, total=False):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from schedulemesh.api.history import AttemptInfo, HistoryEvent, UsageInfo
 from schedulemesh.core.client.results import Result
-from schedulemesh.protocol.history_rows import AttemptInfo, HistoryEvent, UsageInfo
 
 
 class HistoryResult(Result, total=False):

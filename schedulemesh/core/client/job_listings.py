@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from schedulemesh.api.jobs import JobListing
 from schedulemesh.core.client.results import Result
-from schedulemesh.protocol.task_rows import JobListing
 
 
 class JobsResult(Result, total=False):

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Literal, TypedDict
 
+from schedulemesh.api.cluster import OrphanInfo, StrategyInfo
+from schedulemesh.api.nodes import NodeInfo
+from schedulemesh.api.pools import PoolDefinition, PoolInfo
+from schedulemesh.api.preemption import PreemptionRecord
+from schedulemesh.api.queue import QueueListing
+from schedulemesh.api.states import SavedStateInfo
+from schedulemesh.api.tasks import TaskListing
 from schedulemesh.core.client.results import AgentInfo, Result, SubmitResult
 from schedulemesh.domain.resources import Amounts
-from schedulemesh.protocol.cluster_rows import NodeInfo, OrphanInfo, StrategyInfo
-from schedulemesh.protocol.pool_rows import PoolDefinition, PoolInfo
-from schedulemesh.protocol.task_rows import (
-    PreemptionRecord,
-    QueueListing,
-    SavedStateInfo,
-    TaskListing,
-)
 
 
 class UnplacedGroup(TypedDict, total=False):

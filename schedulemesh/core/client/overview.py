@@ -7,12 +7,13 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from schedulemesh.api.pools import PoolInfo
+from schedulemesh.api.preemption import PreemptionRecord
+from schedulemesh.api.tasks import TaskListing
 from schedulemesh.core.client import pools, preemption, tasks
 from schedulemesh.core.client.about_results import AboutResult
 from schedulemesh.core.client.connection import Connection
 from schedulemesh.domain.resources import amounts_text
-from schedulemesh.protocol.pool_rows import PoolInfo
-from schedulemesh.protocol.task_rows import PreemptionRecord, TaskListing
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -14,6 +14,7 @@ from schedulemesh.api.pools import (
     GetGroupStats,
     ListCohorts,
     ListPools,
+    PoolDefinition,
     ResizePool,
 )
 from schedulemesh.config.groups import parse_groups, public_groups
@@ -36,7 +37,6 @@ from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.placement import WarmSpec
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.protocol.answers import PoolResponse
-from schedulemesh.protocol.pool_rows import PoolDefinition
 from schedulemesh.protocol.public import pool_definition
 
 

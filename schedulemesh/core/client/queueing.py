@@ -10,7 +10,7 @@ import msgspec
 from ray.actor import ActorHandle
 
 from schedulemesh.api.policies import ChangeQueuePolicy, GetQueuePolicy
-from schedulemesh.api.queue import ChangeQueuedTask, ListQueue
+from schedulemesh.api.queue import ChangeQueuedTask, ListQueue, QueueListing
 from schedulemesh.api.tasks import MAX_SUBMISSIONS, CancelTasks, SubmitMany
 from schedulemesh.api.values import MAX_NAMES
 from schedulemesh.config.queueing import QueuePolicy, changed_queue_policy
@@ -34,7 +34,6 @@ from schedulemesh.engine.messages.outcomes import Refused, TasksCancelled
 from schedulemesh.errors import InvalidRequestError, nearest, shown
 from schedulemesh.protocol.answers import QueueListed, Responses
 from schedulemesh.protocol.requests import MAX_BYTES
-from schedulemesh.protocol.task_rows import QueueListing
 
 #: What one of the submissions of ``submit_many`` may say.
 _FIELDS = frozenset({"task_id", "pool_name", "actor_class", *get_type_hints(SubmitFields)})

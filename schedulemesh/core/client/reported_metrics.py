@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from schedulemesh.api.metrics import GetMetrics, GetReportedMetrics
+from schedulemesh.api.metrics import GetMetrics, GetReportedMetrics, ReportedMetric
 from schedulemesh.core.client.asking import ask, listed
 from schedulemesh.core.client.connection import Connection
 from schedulemesh.core.client.results import Result
@@ -12,7 +12,6 @@ from schedulemesh.domain.numbers import parse_flag
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import InvalidRequestError, SchedulerUnavailableError, shown
 from schedulemesh.protocol.answers import Details
-from schedulemesh.protocol.rows import ReportedMetric
 
 
 class ReportedMetricsResult(Result, total=False):

@@ -8,6 +8,8 @@ from typing import TypedDict, TypeVar, cast
 import msgspec
 from ray.actor import ActorHandle
 
+from schedulemesh.api.agents import AgentListing, PlacementGroupInfo
+from schedulemesh.api.tasks import TaskInfo
 from schedulemesh.core.agent.host import public_state
 from schedulemesh.domain.reasons import Change, Reason
 from schedulemesh.domain.resources import Amounts
@@ -25,55 +27,16 @@ from schedulemesh.engine.messages.outcomes import (
 )
 from schedulemesh.protocol import public
 from schedulemesh.protocol.answers import EvictedState, MemberPlace, Response
-from schedulemesh.protocol.cluster_rows import MeasuredUsage
-from schedulemesh.protocol.task_rows import TaskInfo
 
 #: The TypedDict of a public result.
 ResultT = TypeVar("ResultT")
 
 
-class PlacementGroupInfo(TypedDict, total=False):
-    """A placement group: its id, its name in Ray, the node of each bundle, and how the agent came to it:
-    "reserved", "reused", "created" or "preempted".
-    """
+class AgentInfo(AgentListing, total=False):
+    """An agent as ``AgentListing``, with its Ray handle."""
 
-    #: None: a dry run, in which it would be made.
-    id: str | None
-    name: str
-    node_ids: list[str]
-    path: str
-
-
-class AgentInfo(TypedDict, total=False):
-    """An agent: its name, Ray handle, resources and labels (``pool`` among them)."""
-
-    name: str
-    #: "agent", "gang", "lease" or "job".
-    kind: str
     #: None: a dry run, which starts no agent; a lease, which has no process; an agent that has since ended.
     handle: ActorHandle
-    resources: Amounts
-    labels: dict[str, str]
-    pool: str
-    ray_options: dict[str, object]
-    state: str
-    node_id: str | None
-    #: Of a member of a gang; of an extra member the name of its gang; of a gang its members.
-    rank: int
-    extra_of: str
-    members: list[dict[str, object]]
-    placement_group: PlacementGroupInfo | None
-    pid: int
-    #: How often Ray restarted its process.
-    restarts: int
-    #: The ids of its tasks.
-    tasks: list[str]
-    task_details: list[TaskInfo]
-    #: What its process really uses; None: it is not known.
-    usage: MeasuredUsage | None
-    #: Since when its GPUs are idle by the policy, in seconds since 1970; None: they are not.
-    idle_since: float | None
-    last_metrics: dict[str, UserValue]
 
 
 class CandidateInfo(TaskInfo, total=False):

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, TypedDict
 
 import msgspec
 
+from schedulemesh.api.history import AttemptInfo
 from schedulemesh.domain.names import as_text
 from schedulemesh.errors import InvalidRequestError, shown
-from schedulemesh.protocol.history_rows import AttemptInfo
 
 #: The columns of a job trace, then our own. Empty: not known, or it has not happened.
 COLUMNS: dict[str, type] = {
