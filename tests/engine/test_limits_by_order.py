@@ -47,6 +47,20 @@ def test_a_task_that_was_moved_to_the_front_is_not_evicted_by_the_one_that_it_pa
     assert mesh.waiting() == ["high"]
 
 
+def test_neither_is_one_that_starts_at_the_moment_at_which_the_other_began_to_wait():
+    mesh = Mesh(pool("p", gpu=8, cpu=100), nodes=[node("n1", gpu=8, cpu=100)])
+    mesh.run("busy", priority=50.0, gpu=8)
+    mesh.queue("low", priority=1.0, gpu=8, on_preempted="requeue", class_key="c")
+    mesh.change("low", to_front=True)
+    mesh.tick(1)
+    mesh.queue("high", priority=9.0, gpu=8)
+    mesh.complete("busy")
+    for name in list(mesh.starts):
+        mesh.report(name, capabilities=SAVES)
+    assert mesh.waiting() == ["high"]
+    assert evicted(mesh) == []
+
+
 @pytest.mark.parametrize(
     "order", [{"order": "fifo"}, {"ageing_per_hour": 3e4}, {"promote_after_s": 0.5}]
 )

@@ -69,7 +69,7 @@ class Limits:
         found = set()
         for task in map(state.running.by_id.__getitem__, state.running.ordered):
             agent = state.agents.get(task.agent_name)
-            if agent is None or agent.admitted_at <= waiting.queued_at or _place_of(task) >= entry:
+            if agent is None or agent.admitted_at < waiting.queued_at or _place_of(task) >= entry:
                 continue
             alike = task.spec.pool_name == waiting.pool_name
             if front_of(task) or (alike and policy.las_level(task.gpu_s(self._now)) <= level):
