@@ -9,14 +9,25 @@ import msgspec
 
 from schedulemesh.api.call import Call
 from schedulemesh.api.routes import Listing
-from schedulemesh.api.values import Name, Time, whole_number
+from schedulemesh.api.values import Checked, Name, Time, whole_number
+from schedulemesh.domain.audit import DONE, OPEN, REFUSED
 from schedulemesh.domain.tokens import Role
 from schedulemesh.engine.messages.outcomes import Refused
+from schedulemesh.errors import InvalidRequestError, nearest, shown
 
 #: The most rows that one answer has; a further request continues before the lowest ``number``.
 MAX_ROWS = 500
 #: The most that one call of a client lists, which makes as many requests as that takes.
 MAX_LISTED = 100_000
+
+
+def _check_outcome(value: Any, what: str) -> None:
+    allowed = (DONE, REFUSED, OPEN)
+    if value not in allowed:
+        raise InvalidRequestError(
+            f"{what} is {shown(value)}{nearest(str(value), allowed)}; allowed are {', '.join(allowed)}"
+        )
+
 
 #: The number of a change.
 Cursor = Annotated[int, whole_number(0, 10**15)]
@@ -68,7 +79,7 @@ class QueryAudit(Call, tag="query_audit", frozen=True, kw_only=True):
     #: The name of the token, and of the call.
     token: Name | None = None
     call: Name | None = None
-    outcome: Name | None = None
+    outcome: Annotated[str, Checked(_check_outcome)] | None = None
     #: Those at or after this time, in seconds since 1970.
     since: Time | None = None
     #: Those with a lower number, to continue a list, and those with a higher number.

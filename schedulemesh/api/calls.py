@@ -21,6 +21,7 @@ from schedulemesh.api import (
     tokens,
 )
 from schedulemesh.api.call import Call, declared_by
+from schedulemesh.errors import InvalidRequestError, nearest, shown
 
 #: Every call.
 CALLS: tuple[type[Call], ...] = tuple(
@@ -47,3 +48,12 @@ CALLS: tuple[type[Call], ...] = tuple(
 )
 #: Those that may change the state.
 CHANGES = tuple(call for call in CALLS if call.changes_state)
+
+
+def check_change(name: str) -> None:
+    """Raise InvalidRequestError for what is no name of a call that may change the state."""
+    names = [str(call.__struct_config__.tag) for call in CHANGES]
+    if name not in names:
+        raise InvalidRequestError(
+            f"there is no change {shown(name)}{nearest(name, names)}; there are {', '.join(sorted(names))}"
+        )

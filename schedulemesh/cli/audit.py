@@ -86,7 +86,10 @@ def audit(
 ) -> None:
     """Show who changed what, when, and from where; changes that were refused too."""
     from schedulemesh.api.audit import QueryAudit
+    from schedulemesh.api.calls import check_change
 
+    if call is not None:
+        check_change(call)
     begin = None if since is None else moment(since)
     request = QueryAudit(token=who, call=call, outcome=outcome, since=begin)
     if append is not None:

@@ -56,14 +56,18 @@ def changed_result(answer: Response | PoolResponse) -> str:
 
 
 def assignments(given: Iterable[str]) -> dict[str, Any]:
-    """Fields from words ``FIELD=VALUE``, whose values are YAML. Raises InvalidRequestError."""
+    """Fields from words ``FIELD=VALUE``, whose values are YAML. Raises InvalidRequestError, also for one that
+    is given twice.
+    """
     import yaml
 
-    fields = {}
+    fields: dict[str, Any] = {}
     for word in given:
         field, sign, value = word.partition("=")
         if not sign or not field:
             raise InvalidRequestError(f"{word!r} is no change; a change is FIELD=VALUE")
+        if field in fields:
+            raise InvalidRequestError(f"{field} is given twice; give it once")
         try:
             fields[field] = yaml.safe_load(value)
         except yaml.YAMLError as error:

@@ -81,7 +81,7 @@ def submit(
         cpus = _cpus_for(gateway, pool, gpus) if job.cpus is None else job.cpus
         memory = 0.0 if job.memory is None else megabytes(job.memory, "--memory")
         amounts = {"cpu": cpus, "gpu": gpus, "memory": memory}
-        custom = {"custom": assignments(job.resource or ())}
+        custom = {"custom": _custom(job.resource or ())}
         given["resources"] = _resources({**amounts, **custom}, job.bundle)
         if dry_run:
             return _announced(gateway, given)
@@ -326,6 +326,13 @@ def _resources(amounts: dict[str, object], bundles: list[str] | None) -> dict[st
     """What the options ask for; None where bundles alone do."""
     given = {kind: amount for kind, amount in amounts.items() if amount}
     return given if given or not bundles else None
+
+
+def _custom(words: Iterable[str]) -> dict[str, object]:
+    """Custom resources, of which the last word about each counts. Raises InvalidRequestError."""
+    form = "a custom resource is NAME=AMOUNT, such as tpu=4"
+    amounts = _pairs(words, "--resource", form)
+    return assignments(f"{name}={amount}" for name, amount in amounts.items())
 
 
 def parse_bundle_words(words: Iterable[str]) -> list[dict[str, object]] | None:

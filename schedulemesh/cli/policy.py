@@ -92,11 +92,14 @@ def set_policies(gateway: Gateway, preemption: Row, queue: Row) -> dict[str, dic
     from schedulemesh.api.policies import ChangePolicy, ChangeQueuePolicy
     from schedulemesh.cli.changes import client_name
     from schedulemesh.cli.declaration import normal_preemption, normal_queue
-    from schedulemesh.config.policy import resolve_changes
+    from schedulemesh.config.changes import without_null
+    from schedulemesh.config.policy import PreemptionPolicy, resolve_changes
+    from schedulemesh.config.queueing import QueuePolicy
     from schedulemesh.protocol.answers import Details
 
-    resolved, level = resolve_changes(preemption, os.environ)
-    resolved, queue = normal_preemption(resolved), normal_queue(queue)
+    resolved, level = resolve_changes(without_null(preemption, PreemptionPolicy()), os.environ)
+    resolved = normal_preemption(resolved)
+    queue = normal_queue(without_null(queue, QueuePolicy()))
     client, policies = client_name(), {}
     if resolved:
         request = ChangePolicy(changes=resolved, client=client, level=level)

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from schedulemesh.config.changes import with_changes
+from schedulemesh.config.changes import check_names, with_changes
 from schedulemesh.config.label_rules import LabelRules, parse_label_rules
 from schedulemesh.domain.agent import parse_over_claim
 from schedulemesh.domain.containers import as_elements
@@ -237,7 +237,11 @@ def resolve_changes(
 
     Arguments that are None are not given. ``preemption_aggressiveness`` becomes two thresholds; an
     explicit threshold in the same call wins. ``env:NAME`` is looked up in ``environ``.
+
+    Raises InvalidRequestError for unknown fields, also where they are None, and for an unknown level.
     """
+    names = (*PreemptionPolicy.__struct_fields__, "preemption_aggressiveness")
+    check_names(arguments, names, "the preemption policy")
     changes = {name: value for name, value in arguments.items() if value is not None}
     level = parse_aggressiveness(changes.pop("preemption_aggressiveness", None), environ)
     if level is None:

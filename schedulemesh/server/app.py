@@ -83,7 +83,7 @@ def application(
     connections: Connections,
 ) -> Starlette:
     """The HTTP API of the scheduler behind a gateway. ``prove``: the proof of this process for a nonce."""
-    return Starlette(
+    app = Starlette(
         routes=_routes(_Calls(gateway, tokens, feed, prove)),
         middleware=[Middleware(Guard, settings=settings, tokens=tokens, connections=connections)],
         exception_handlers={
@@ -94,6 +94,9 @@ def application(
             Exception: answer_failure,
         },
     )
+    # A slash too many is answered as any other path that is no call.
+    app.router.redirect_slashes = False
+    return app
 
 
 def _routes(calls: _Calls) -> list[Route]:
@@ -112,7 +115,7 @@ def _routes(calls: _Calls) -> list[Route]:
     routes += [_route(single.path, calls.single(single), "GET") for single in SINGLES]
     routes += [_route(question.path, calls.question(question), "GET") for question in QUESTIONS]
     routes += [
-        _route(f"{listing.path}/{{{listing.key[0]}:path}}", calls.row(listing), "GET")
+        _route(f"{listing.path}/{{{listing.key[0]}:name}}", calls.row(listing), "GET")
         for listing in LISTINGS
         if listing.missing is not None
     ]

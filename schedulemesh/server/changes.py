@@ -9,7 +9,8 @@ from msgspec import UNSET
 from schedulemesh.api.policies import ChangePolicy, ChangeQueuePolicy
 from schedulemesh.api.pools import EnsureCohort, EnsurePool, ResizePool
 from schedulemesh.api.preemption import EvaluatePreemption
-from schedulemesh.api.tokens import ChangeToken, CreateToken, RotateToken
+from schedulemesh.api.tokens import CreateToken, RotateToken
+from schedulemesh.config.changes import without_null
 from schedulemesh.config.groups import parse_groups
 from schedulemesh.config.policy import PreemptionPolicy, changed_policy, resolve_changes
 from schedulemesh.config.pools import DEFAULT_STRATEGY, parse_changes, parse_lending
@@ -79,14 +80,14 @@ def _policy(given: Given) -> ChangePolicy:
     word = given.body.get("preemption_aggressiveness")
     if isinstance(word, str) and word.startswith("env:"):
         raise InvalidRequestError("only the Python call reads variables of its own process (env:)")
-    resolved, level = resolve_changes(given.body, {})
+    resolved, level = resolve_changes(without_null(given.body, PreemptionPolicy()), {})
     checked = changed_policy(PreemptionPolicy(), resolved).public()
     changes = {name: checked[name] for name in resolved}
     return ChangePolicy(changes=changes, client=given.client, level=level)
 
 
 def _queue_policy(given: Given) -> ChangeQueuePolicy:
-    changes = {name: value for name, value in given.body.items() if value is not None}
+    changes = without_null(given.body, QueuePolicy())
     checked = changed_queue_policy(QueuePolicy(), changes).public()
     return ChangeQueuePolicy(changes={name: checked[name] for name in changes}, client=given.client)
 
@@ -138,26 +139,6 @@ def _rotation(given: Given) -> RotateToken:
     )
 
 
-def _token_change(given: Given) -> ChangeToken:
-    body = given.body
-    role = UNSET if body.role is UNSET else parse_role(body.role)
-    pools = UNSET if body.pools is UNSET else tuple(body.pools)
-    return ChangeToken(
-        name=given.name("name"),
-        role=role,
-        pools=pools,
-        max_priority=body.max_priority,
-        evict_pools=(
-            tuple(body.evict_pools) if isinstance(body.evict_pools, list) else body.evict_pools
-        ),
-        label_values=UNSET if body.label_values is UNSET else _label_values(body.label_values),
-        least_max_preemptions=body.least_max_preemptions,
-        owner=body.owner,
-        expires_at=body.expires_at,
-        client=given.client,
-    )
-
-
 CHANGES = (
     *SUBMISSIONS,
     *derived_changes(),
@@ -173,7 +154,7 @@ CHANGES = (
     ),
     Change(
         method="POST",
-        path="/tokens/{name:path}/rotate",
+        path="/tokens/{name:name}/rotate",
         summary="Give a token another secret; the former one is accepted no more",
         body=bodies.Rotation,
         answer=schemas.IssuedToken,
@@ -183,7 +164,7 @@ CHANGES = (
     ),
     Change(
         method="PUT",
-        path="/pools/{name:path}",
+        path="/pools/{name:name}",
         summary="Create a pool, or change what is given of it",
         body=bodies.PoolChange,
         answer=None,
@@ -192,7 +173,7 @@ CHANGES = (
     ),
     Change(
         method="PATCH",
-        path="/pools/{name:path}",
+        path="/pools/{name:name}",
         summary="Change what is given of a pool that exists",
         body=bodies.PoolChange,
         answer=None,
@@ -201,7 +182,7 @@ CHANGES = (
     ),
     Change(
         method="PUT",
-        path="/cohorts/{name:path}",
+        path="/cohorts/{name:name}",
         summary="Create a cohort, or change what is given of it",
         body=bodies.CohortChange,
         asks=EnsureCohort,

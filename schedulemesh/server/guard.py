@@ -17,9 +17,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from schedulemesh.config.http import HttpSettings, is_address
 from schedulemesh.domain.reasons import Reason
-from schedulemesh.errors import SchedulerUnavailableError
+from schedulemesh.errors import InvalidRequestError, SchedulerUnavailableError
 from schedulemesh.protocol.callers import Caller
 from schedulemesh.server.connections import MAX_OF_TOKEN, Connections
+from schedulemesh.server.parameters import path_of
 from schedulemesh.server.problems import Problem, json_response, unavailable
 
 #: The most bytes of the body of a request, with classes and arguments and otherwise, and the seconds in which
@@ -103,6 +104,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         try:
+            scope["path"] = path_of(scope)
             headers = Headers(scope=scope)
             self._check_host(headers)
             _check_origin(headers)
@@ -111,6 +113,10 @@ class Guard:
             limit = MAX_BODY if scope["path"] == PACKED else MAX_JSON
             _check_length(headers, limit)
             token = "" if caller is None else caller.token.name
+        except InvalidRequestError as error:
+            problem = Problem(400, "invalid_request", str(error))
+            await json_response(problem.body, problem.status)(scope, receive, send)
+            return
         except Problem as problem:
             response = json_response(problem.body, problem.status, problem.headers)
             await response(scope, receive, send)

@@ -28,7 +28,7 @@ Json = dict[str, Any]
 
 #: Of the API, not of the package.
 _VERSION = "1.0"
-_PARAMETER = re.compile(r"\{(\w+)(?::path)?\}")
+_PARAMETER = re.compile(r"\{(\w+)(?::name)?\}")
 _TYPES = {str: "string", int: "integer", float: "number", bool: "boolean"}
 #: The statuses of errors that every call may be answered with.
 _ERRORS = {

@@ -1,12 +1,17 @@
-"""The parameters in the query of a call: one table reads them and documents them."""
+"""The parameters of a call: the names in its path, and those in its query, which one table reads and
+documents.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from urllib.parse import quote, unquote_to_bytes
 
 import msgspec
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.datastructures import QueryParams
+from starlette.types import Scope
 
 from schedulemesh.api.history import HIGHEST_CURSOR
 from schedulemesh.domain.names import parse_name
@@ -14,6 +19,37 @@ from schedulemesh.errors import InvalidRequestError, nearest
 from schedulemesh.protocol.times import parse_time
 
 Json = dict[str, Any]
+#: Stands for a slash within a name, from where a path is split to where the name is read. No name has it: it
+#: is not printable.
+_SLASH = "\ue000"
+
+
+class _NameConvertor(Convertor[str]):
+    """A name in a path: one part of it, in which a slash is written as ``%2F``."""
+
+    regex = "[^/]+"
+
+    def convert(self, value: str) -> str:
+        return value.replace(_SLASH, "/")
+
+    def to_string(self, value: str) -> str:
+        return quote(value, safe="")
+
+
+register_url_convertor("name", _NameConvertor())
+
+
+def path_of(scope: Scope) -> str:
+    """The path of a request, split where the client wrote slashes: one that is written as ``%2F`` is part of
+    a name, or a pool ``a/drain`` could not be told from the drain of ``a``. Raises InvalidRequestError.
+    """
+    try:
+        parts = [unquote_to_bytes(part).decode() for part in scope["raw_path"].split(b"/")]
+    except UnicodeDecodeError:
+        raise InvalidRequestError(
+            "the path is not encoded in UTF-8; write names as UTF-8"
+        ) from None
+    return "/".join(part.replace("/", _SLASH) for part in parts)
 
 
 class Parameter(msgspec.Struct, frozen=True, kw_only=True):

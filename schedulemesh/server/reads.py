@@ -44,7 +44,7 @@ class Single(msgspec.Struct, frozen=True, kw_only=True):
 
 def path_of(route: Route) -> str:
     """The path as the server matches it: names may contain slashes."""
-    return IN_PATH.sub(r"{\1:path}", route.path)
+    return IN_PATH.sub(r"{\1:name}", route.path)
 
 
 def _single(call: type[Call], route: Route) -> Single:
@@ -74,6 +74,6 @@ LISTINGS = tuple(
 SINGLES = tuple(
     sorted(
         (_single(call, route) for call in CALLS for route in call.routes if route.method == "GET"),
-        key=lambda single: single.path.endswith(":path}"),
+        key=lambda single: single.path.endswith(":name}"),
     )
 )

@@ -111,7 +111,7 @@ def _groups(lease: LeaseView) -> list[Json]:
 
 TASK_READS = (
     TaskRead(
-        path="/jobs/{task_id:path}/log",
+        path="/jobs/{task_id:name}/log",
         summary="Read what the driver of a job has written, from a position",
         answer=schemas.JobLogPart,
         parameters=(
@@ -124,7 +124,7 @@ TASK_READS = (
         told=_log_part,
     ),
     TaskRead(
-        path="/leases/{task_id:path}",
+        path="/leases/{task_id:name}",
         summary="Read how a lease stands, and its placement groups",
         answer=schemas.LeaseState,
         parameters=(

@@ -177,3 +177,30 @@ def test_policies_are_set_shown_compared_and_their_changes_listed(scheduler, run
     assert rows(run, "policy", "history", "--since", "2100-01-01") == []
     assert run("policy", "set", "min_runtim=1").exit_code == 2
     assert run("policy", "set", "order=backwards").exit_code == 2
+
+
+def test_a_field_of_a_policy_is_known_and_null_is_its_default(scheduler, run):
+    done = run("policy", "set", "min_runtme=null")
+    assert (done.exit_code, "did you mean 'min_runtime'?" in done.stderr) == (2, True)
+    run("policy", "set", "min_runtime=5m", "ageing_per_hour=2")
+    assert run("policy", "set", "min_runtime=null", "ageing_per_hour=").exit_code == 0
+    assert rows(run, "policy", "diff") == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("policy", "set", "min_runtime=1", "min_runtime=2"),
+        ("pools", "set", "研究", "resources.cpu=2", "resources.cpu=3"),
+        ("submit", "--pool", "研究", "--bundle", "gpu=4,gpu=2", "--", "true"),
+    ],
+)
+def test_a_field_that_is_given_twice_is_refused(scheduler, run, words):
+    scheduler.pool()
+    done = run(*words)
+    assert (done.exit_code, "is given twice" in done.stderr) == (2, True), done.stderr
+
+
+def test_a_custom_resource_that_is_no_amount_names_its_option(scheduler, run):
+    done = run("submit", "--pool", "研究", "--resource", "tpu:1", "--", "true")
+    assert done.stderr == "--resource is 'tpu:1'; a custom resource is NAME=AMOUNT, such as tpu=4\n"

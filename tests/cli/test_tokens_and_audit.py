@@ -13,6 +13,7 @@ from schedulemesh.cli.exits import ExitCode
 from schedulemesh.config.discovery import Discovered, found, write
 from schedulemesh.config.http import home_folder
 from schedulemesh.domain.audit import DONE
+from schedulemesh.errors import InvalidRequestError
 from schedulemesh.protocol.credentials import hash_of
 
 
@@ -138,3 +139,17 @@ def test_changes_are_appended_to_a_file_once(scheduler, run, tmp_path):
     path.write_text("something else\n")
     assert run("audit", "--append", path).exit_code == ExitCode.USAGE
     assert path.read_text() == "something else\n"
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("outcome", "failed", "outcome is 'failed'; allowed are done, refused, open"),
+        ("call", "chnge_policy", "no change 'chnge_policy' (did you mean 'change_policy'?)"),
+    ],
+)
+def test_changes_of_what_there_is_not_are_refused(scheduler, run, option, value, message):
+    done = run("audit", f"--{option}", value)
+    assert (done.exit_code, message in done.stderr) == (2, True), done.stderr
+    with pytest.raises(InvalidRequestError, match=value):
+        scheduler.calls.audit(**{option: value})

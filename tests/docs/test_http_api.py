@@ -38,7 +38,7 @@ def calls() -> list[tuple[str, str, str, Role]]:
 
 def table() -> str:
     rows = [
-        f"| `{method} {API}{path.replace(':path}', '}')}` | {summary} | {role.value} |\n"
+        f"| `{method} {API}{path.replace(':name}', '}')}` | {summary} | {role.value} |\n"
         for method, path, summary, role in sorted(calls(), key=lambda call: (call[1], call[0]))
     ]
     return "\n| call | does | least role |\n|---|---|---|\n" + "".join(rows) + "\n"
@@ -55,7 +55,7 @@ def test_every_call_is_described():
 
 
 def test_every_call_of_the_openapi_document_is_in_the_table():
-    told = {(method, path.replace(":path}", "}")) for method, path, *_ in calls()}
+    told = {(method, path.replace(":name}", "}")) for method, path, *_ in calls()}
     for path, operations in document(API)["paths"].items():
         for method in operations:
             assert (method.upper(), path) in told

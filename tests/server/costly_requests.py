@@ -115,7 +115,7 @@ def costly_reads() -> Iterator[Costly]:
             yield read(f"{listing.path}/none")
     for single in SINGLES:
         yield read(
-            single.path.replace("{pool_name:path}", "p").replace("{task_id:path}", "waits-4999")
+            single.path.replace("{pool_name:name}", "p").replace("{task_id:name}", "waits-4999")
         )
     yield read("/tasks/runs-0")
     yield Costly("/metrics", "GET", "/metrics")

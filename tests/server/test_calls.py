@@ -36,7 +36,7 @@ def test_rows_have_the_documented_fields(busy, listing):
 @pytest.mark.parametrize("single", SINGLES, ids=lambda single: single.path)
 def test_single_objects_are_read(busy, single):
     answer = busy.get(
-        single.path.replace("{pool_name:path}", "p").replace("{task_id:path}", "first")
+        single.path.replace("{pool_name:name}", "p").replace("{task_id:name}", "first")
     )
     assert answer["success"]
     if single.answer is not None:
@@ -271,3 +271,34 @@ def test_bodies_refuse_what_they_do_not_know():
     for change in CHANGES:
         if isinstance(change.body, type) and issubclass(change.body, bodies.Body):
             assert change.body.__struct_config__.forbid_unknown_fields
+
+
+@pytest.mark.parametrize("path", ["/pools/p%2Fdrain", "/pools/p%2fdrain"])
+def test_a_slash_in_a_name_is_encoded_and_never_taken_for_another_call(api, path):
+    api.send("PUT", "/pools/p")
+    assert api.send("PUT", path)["pool"]["name"] == "p/drain"
+    assert api.get(path)["name"] == "p/drain"
+    assert api.get("/drains")["items"] == []
+    assert api.send("PUT", f"{path}/drain")["success"]
+    assert [row["pool_name"] for row in api.get("/drains")["items"]] == ["p/drain"]
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [("/pools/p/", 404), ("/pools/p/drain/", 404), ("/pools/a/b", 404), ("/pools/a%FFb", 400)],
+)
+def test_a_path_that_is_no_call_changes_nothing(api, path, status):
+    api.send("PUT", path, status=status)
+    assert api.get("/pools")["total"] == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "field"), [("/policy", "min_runtime"), ("/queue_policy", "ageing_per_hour")]
+)
+def test_fields_of_policies_are_known_and_null_is_their_default(api, path, field):
+    refused = api.send("PATCH", path, {field[:-1]: None}, 400)
+    assert f"did you mean '{field}'?" in refused["error"]
+    assert api.gateway.asked == []
+    default = api.get(path)["policy"][field]
+    assert api.send("PATCH", path, {field: 7})["policy"][field] == 7
+    assert api.send("PATCH", path, {field: None})["policy"][field] == default

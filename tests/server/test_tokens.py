@@ -52,7 +52,7 @@ def test_every_call_is_allowed_or_refused_by_role(api, by_role):
         asked = request if isinstance(request, type) else type(request)
         where = path
         for key in ("name", "pool_name", "task_id", "agent_name", "node_id"):
-            where = where.replace(f"{{{key}:path}}", "none")
+            where = where.replace(f"{{{key}:name}}", "none")
         for role, client in by_role.items():
             answer = client.request(method, f"/api/v1{where}", json={})
             allowed = list(Role).index(role) >= list(Role).index(asked.least_role)

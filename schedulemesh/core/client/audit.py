@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from schedulemesh.api.audit import MAX_LISTED, AuditRow, ChangeInfo, QueryAudit, read_changes
+from schedulemesh.api.calls import check_change
 from schedulemesh.core.client.asking import ask
 from schedulemesh.core.client.connection import Connection
 from schedulemesh.core.client.results import Result, combined, refused
@@ -22,9 +23,12 @@ class AuditResult(Result, total=False):
 
 def audit(connection: Connection, given: dict[str, object]) -> AuditResult:
     """The changes that match."""
+    call = _name(given, "call")
+    if call is not None:
+        check_change(call)
     request = QueryAudit(
         token=_name(given, "token"),
-        call=_name(given, "call"),
+        call=call,
         outcome=_name(given, "outcome"),
         since=parse_time(given["since"], "since"),
     )
