@@ -63,12 +63,15 @@ class LoanWalk:
         return [] if group is None else [group.key(rank) for rank in range(len(group.node_ids))]
 
     def gives_back(self, labels: Mapping[str, str]) -> list[str]:
-        """The names of the running borrowers of the cohort that the pool may reclaim from."""
+        """The names of the running borrowers that the pool may reclaim from: of its cohort, and those that
+        hold its quota since before it left theirs.
+        """
         state, found = self.state, []
         for name, agent in state.agents.items():
             tasks = [state.running.by_id[t] for t in state.running.on_agent(name)]
             borrows = any(share.pool_name != agent.spec.pool_name for share in agent.shares)
             near = agent.spec.pool_name in state.ledger.cohorts.neighbours(self.pool_name).names
+            near = near or self.pool_name in agent.former_lenders
             alive = isinstance(agent.phase, Running) and tasks
             if alive and borrows and near and not any(self.is_spared(t, labels) for t in tasks):
                 found.append(name)

@@ -38,6 +38,29 @@ def test_the_first_task_is_not_refused_for_what_a_later_one_would_have_delayed()
     assert mesh.waiting() == ["small"]
 
 
+def test_an_owner_whose_quota_is_on_loan_takes_idle_quota_before_a_reserved_start():
+    """ "first" asks for more than its pool owns, "later" for what its pool owns and others hold."""
+    mesh = Mesh(
+        pool("p", gpu=5, cpu=64, lending=LENDING),
+        pool("lender", gpu=4, cpu=64, lending=LENDING),
+        pool("borrower", cpu=64, lending=LENDING),
+        nodes=[node(f"n{number}", gpu=4, cpu=64) for number in range(3)],
+    )
+    mesh.order_by(order="fifo")
+    mesh.run("own", "p", gpu=2, duration=5000.0)
+    mesh.run("stays", "lender", gpu=2, duration=1000.0)
+    mesh.run("ends", "lender", gpu=2)
+    mesh.run("borrows", "borrower", gpu=3, duration=1000.0)
+    mesh.complete("ends")
+    assert mesh.state.ledger.accounts["p"].lent == amount(gpu=3)
+    mesh.queue("first", "p", gpu=4, duration=100.0)
+    mesh.tick(1)
+    assert reserved_at(mesh, "first") is not None
+    mesh.queue("later", "p", gpu=2, duration=5000.0)
+    mesh.tick(2)
+    assert (mesh.waiting(), mesh.ends) == (["first"], {})
+
+
 def test_what_is_placed_by_ray_does_not_wait_for_room_on_a_node():
     mesh = Mesh(pool("p", gpu=16, cpu=100), nodes=[node("n1", gpu=8, cpu=100)])
     by_ray = {"choose_node": False}

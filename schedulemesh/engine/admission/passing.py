@@ -160,7 +160,11 @@ class Passing:
         return len(outlasted) < len(before)
 
     def _outlasted(self, request: Request, entry: Entry) -> list[QueuedTask]:
-        """The tasks that come before this one, and before whose starts it is not over."""
+        """The tasks that come before this one, and before whose starts it is not over. None for an owner that
+        borrows no more than others hold of its own quota: it could have that back, whoever comes before.
+        """
+        if _borrows_instead_of_reclaiming(self._tx.state, request):
+            return []
         before = self._delays.reserved_before(entry)
         first = self._first_of(request.pool_name, entry)
         if first is not None and first.reservation is None:
@@ -240,3 +244,15 @@ class Passing:
             return None
         assignment = msgspec.structs.replace(assignment, placement=elsewhere)
         return msgspec.structs.replace(request, assignment=assignment)
+
+
+def _borrows_instead_of_reclaiming(state: MeshState, request: Request) -> bool:
+    """Whether its pool's own quota covers a request, counting what the pool has lent, and it takes idle quota
+    of others in place of that, so that nobody is evicted for it.
+    """
+    account = state.ledger.accounts[request.pool_name]
+    borrowed = sum_of(s.amount for s in request.payment.shares if s.pool_name != request.pool_name)
+    if not borrowed or not account.lent:
+        return False
+    of_own_tasks = account.used + account.reserved - account.lent + account.borrowed
+    return (of_own_tasks + request.need).of_kinds(borrowed).fits(account.spec.resources)
