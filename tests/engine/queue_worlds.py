@@ -9,7 +9,8 @@ what docs/queueing.md, docs/lending.md, docs/gangs.md and docs/preemption_guide.
 - *own_quota*: a task that its pool's own quota covers, with what borrowers hold of it, does not stay in the
   queue, whoever stands before it;
 - *starts*: what fits starts, and no node is kept for a task whose quota comes nobody knows when;
-- *in_vain*: nobody is evicted while what is leaving and is promised to nobody would be enough;
+- *in_vain*: nobody is evicted while what is leaving, and is neither promised to anybody nor needed for a
+  reserved start, would be enough;
 - *came_first*: nobody is evicted by the rules for a task of its pool that it has passed in the queue;
 - *restless*: evictions stop when nothing changes any more;
 - *promises*: what ``explain`` announces for the next seconds happens, and a start reserved by exact durations
@@ -574,6 +575,13 @@ class Leaving:
             self._rooms[node_id] = world._unpromised_on(node_id) + sum_of(
                 _on(world, ending, node_id)
             )
+        # A claim does not overtake a task for which a start is reserved there.
+        for task in state.queue.by_id.values():
+            node_ids = () if task.reservation is None else task.reservation.node_ids
+            agent = task.submission.agent
+            for node_id, need in zip(node_ids, agent.bundles or (agent.resources,), strict=False):
+                if node_id in self._rooms:
+                    self._rooms[node_id] = self._rooms[node_id] - need
         self._quota: dict[str, Resources] = {}
         waiting = [share for agent in state.agents.values() for share in agent.promised]
         for name, account in state.ledger.accounts.items():
