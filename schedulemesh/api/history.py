@@ -254,4 +254,4 @@ class QueryEvents(Call, tag="query_events", frozen=True, kw_only=True):
 
 def _check_order(since: float | None, until: float | None) -> None:
     if since is not None and until is not None and until < since:
-        raise InvalidRequestError(f"until ({until:g}) is before since ({since:g})")
+        raise InvalidRequestError(f"until is {since - until:g} s before since; exchange the two")

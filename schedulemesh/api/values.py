@@ -52,6 +52,10 @@ def _check_names(names: Sequence[str], what: str) -> None:
         parse_name(name, f"each of {what}")
 
 
+def _check_seconds(value: object, what: str) -> None:
+    parse_timeout(value, what.removesuffix("_s"))
+
+
 def _check_since_1970(value: object, what: str) -> None:
     parse_number(value, f"{what} (in seconds since 1970)", 0.0, LATEST_S)
 
@@ -72,8 +76,8 @@ Key = Annotated[str, Checked(parse_key)]
 Names = Annotated[tuple[str, ...], msgspec.Meta(max_length=MAX_NAMES), Checked(_check_names)]
 
 Priority = Annotated[float, Checked(parse_priority)]
-#: Seconds of a time limit, above 0.
-Seconds = Annotated[float, Checked(parse_timeout)]
+#: Seconds of a time limit, above 0; messages leave out the ``_s`` of the field, as callers do.
+Seconds = Annotated[float, Checked(_check_seconds)]
 #: Seconds since 1970.
 Time = Annotated[float, Checked(_check_since_1970)]
 Labels = Annotated[PlainLabels, Checked(parse_labels)]

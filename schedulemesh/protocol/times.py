@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from datetime import datetime
 
@@ -9,12 +10,15 @@ from schedulemesh.domain.names import as_text
 from schedulemesh.domain.numbers import LATEST_S, parse_number, span_of
 from schedulemesh.errors import InvalidRequestError, shown
 
+#: A number of seconds since 1970; one of eight digits is a date.
+_SECONDS = re.compile(r"\d{9,12}(?:\.\d{1,9})?")
+
 
 def parse_time(given: object, what: str, now: float | None = None) -> float | None:
     """The time in seconds since 1970; None stays None. Raises InvalidRequestError.
 
-    A text is a duration before ``now`` (None: the present), such as "2h", or an ISO 8601 date in local time
-    or with an offset.
+    A text is a duration before ``now`` (None: the present), such as "2h", an ISO 8601 date in local time or
+    with an offset, or a number of nine digits or more.
     """
     if given is None:
         return None
@@ -24,6 +28,8 @@ def parse_time(given: object, what: str, now: float | None = None) -> float | No
     ago = span_of(text)
     if ago is not None:
         return max(0.0, (time.time() if now is None else now) - ago)
+    if _SECONDS.fullmatch(text.strip()):
+        return parse_number(float(text), what, 0.0, LATEST_S)
     try:
         return max(0.0, datetime.fromisoformat(text.strip()).timestamp())
     except (ValueError, OverflowError, OSError) as error:

@@ -9,8 +9,11 @@ import msgspec
 import pytest
 
 from schedulemesh.api import calls
+from schedulemesh.api.agents import EnsureAgentHealth
 from schedulemesh.api.call import Call, Change, ChangeWithBlobs
 from schedulemesh.api.calls import CALLS
+from schedulemesh.api.history import QueryUsage
+from schedulemesh.api.nodes import Drain
 from schedulemesh.api.pools import EnsureCohort
 from schedulemesh.api.preemption import EvaluatePreemption
 from schedulemesh.api.tasks import CancelTasks, ExplainTask, GetResult
@@ -143,3 +146,14 @@ def test_a_call_is_answered_by_one_method():
     assert list(handlers_of(Answers())) == [ExplainTask]
     with pytest.raises(ValueError, match="two methods answer ExplainTask"):
         handlers_of(AnswersToo())
+
+
+def test_messages_name_times_as_callers_do():
+    with pytest.raises(InvalidRequestError, match=r"^deadline must be seconds"):
+        Drain(node_id="n", deadline_s=0, client="c")
+    with pytest.raises(InvalidRequestError, match=r"^timeout must be seconds"):
+        EnsureAgentHealth(timeout_s=-1)
+    with pytest.raises(
+        InvalidRequestError, match=r"^until is 300 s before since; exchange the two$"
+    ):
+        QueryUsage(since=1000.0, until=700.0)

@@ -12,6 +12,7 @@ from schedulemesh.domain.numbers import parse_duration, parse_timeout, span_of
 from schedulemesh.domain.task import parse_task
 from schedulemesh.domain.tokens import parse_lifetime
 from schedulemesh.errors import InvalidRequestError
+from schedulemesh.protocol.times import parse_time
 
 
 @pytest.mark.parametrize("parse", [parse_duration, parse_timeout])
@@ -60,3 +61,13 @@ def test_tasks_and_tokens_take_durations_and_sizes():
     )
     assert (task.estimated_duration, task.oom_max_memory) == (1800.0, 65_536.0)
     assert parse_lifetime("12h") == 43_200.0
+
+
+@pytest.mark.parametrize("text", ["1700000000", "1700000000.5", " 1700000000 "])
+def test_a_long_number_is_seconds_since_1970(text):
+    assert parse_time(text, "since") == float(text)
+
+
+def test_a_number_of_eight_digits_is_no_time():
+    with pytest.raises(InvalidRequestError, match="since is '17000000'"):
+        parse_time("17000000", "since")
