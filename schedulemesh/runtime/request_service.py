@@ -63,6 +63,7 @@ class RequestService(Service):
         self.alerts = AlertService(running, self._metrics)
         self.leases = LeaseService(running)
         self.agents = AgentService(running)
+        self.tasks = TaskService(running)
         submissions, jobs = SubmissionService(running), JobService(running)
         self.states = StateService(running, submissions)
         self._handlers = handlers_of(
@@ -81,7 +82,7 @@ class RequestService(Service):
             PreemptionService(running),
             QueueService(running),
             TaskPages(running, jobs),
-            TaskService(running),
+            self.tasks,
         )
 
     def metric_families(self) -> Iterator[Family]:

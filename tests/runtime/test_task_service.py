@@ -145,7 +145,7 @@ def test_a_wait_returns_when_enough_have_ended_and_holds_nothing_afterwards(back
         service = supervisor(backend, journal_file)
         await with_task(service, "one")
         await with_task(service, "two")
-        waits = (await service.ready())._tasks._waits
+        waits = (await service.ready()).tasks._waits
         one = await held.next("run_task")
         two = next(call for call in held.pending if call is not one)
         both = asyncio.ensure_future(states(service, "one", "two"))
