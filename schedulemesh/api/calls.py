@@ -1,50 +1,20 @@
-"""All calls, from every module that declares some."""
+"""All calls, from every module of the package, in the order of their names."""
 
 from __future__ import annotations
 
-from schedulemesh.api import (
-    agents,
-    audit,
-    cluster,
-    history,
-    jobs,
-    leases,
-    metrics,
-    nodes,
-    pages,
-    policies,
-    pools,
-    preemption,
-    queue,
-    states,
-    tasks,
-    tokens,
-)
+from importlib import import_module
+from pkgutil import iter_modules
+
+from schedulemesh import api
 from schedulemesh.api.call import Call, declared_by
 from schedulemesh.errors import InvalidRequestError, nearest, shown
 
 #: Every call.
 CALLS: tuple[type[Call], ...] = tuple(
     call
-    for module in (
-        agents,
-        audit,
-        cluster,
-        history,
-        jobs,
-        leases,
-        metrics,
-        nodes,
-        pages,
-        policies,
-        pools,
-        preemption,
-        queue,
-        states,
-        tasks,
-        tokens,
-    )
-    for call in declared_by(module)
+    for module in iter_modules(api.__path__, f"{api.__name__}.")
+    if module.name != __name__
+    for call in declared_by(import_module(module.name))
 )
 #: Those that may change the state.
 CHANGES = tuple(call for call in CALLS if call.changes_state)

@@ -18,8 +18,9 @@ from schedulemesh.domain.containers import as_elements, as_items
 from schedulemesh.domain.names import parse_name
 from schedulemesh.errors import InvalidRequestError, shown
 
-#: Pairs (high, low) of all rules together.
-MAX_RULES = 10_000
+#: Pairs (high, low) of all rules together that a policy may be given, and that one in a journal may have:
+#: earlier versions took so many.
+MAX_RULES, MAX_STORED_RULES = 10_000, 100_000
 
 LabelRules = dict[str, dict[str, tuple[str, ...]]]
 #: {(high, low): rank} for the pairs of one key.
@@ -29,26 +30,28 @@ Ranks = Mapping[tuple[str, str], int]
 _Pairs = tuple[tuple[str, tuple[str, ...]], ...]
 
 
-def parse_label_rules(raw: object) -> LabelRules:
-    """The rules in their stored form; anything else raises InvalidRequestError, cycles too."""
+def parse_label_rules(raw: object, most: int = MAX_RULES) -> LabelRules:
+    """The rules in their stored form; anything else raises InvalidRequestError, cycles and more than ``most``
+    pairs too.
+    """
     rules: LabelRules = {}
     by_key = as_items(raw, "label_preemption_rules", "a dict")
-    _check_number(len(by_key))
+    _check_number(len(by_key), most)
     count = 0
     for key, of_key in by_key:
         name = parse_name(key, "each key of label_preemption_rules")
         what = f"label_preemption_rules[{name!r}]"
         by_high = as_items(of_key, what, "a dict {high: [low, ...]}")
-        _check_number(len(by_high))
+        _check_number(len(by_high), most)
         rules[name] = {
             parse_name(high, f"each label value of {what}"): _parse_lows(
-                lows, f"{what}[{shown(high)}]"
+                lows, f"{what}[{shown(high)}]", most
             )
             for high, lows in by_high
         }
         # A value without pairs counts as one, too.
         count += sum(len(lows) or 1 for lows in rules[name].values())
-        _check_number(count)
+        _check_number(count, most)
     for name, of_name in rules.items():
         try:
             ranks_of(of_name)
@@ -57,9 +60,9 @@ def parse_label_rules(raw: object) -> LabelRules:
     return rules
 
 
-def _check_number(count: int) -> None:
-    if count > MAX_RULES:
-        raise InvalidRequestError(f"label_preemption_rules has more than {MAX_RULES:,} pairs")
+def _check_number(count: int, most: int) -> None:
+    if count > most:
+        raise InvalidRequestError(f"label_preemption_rules has more than {most:,} pairs")
 
 
 def ranks_of(rules: Mapping[str, tuple[str, ...]]) -> Ranks:
@@ -71,9 +74,9 @@ class CycleError(ValueError):
     """The rules lead from a value back to itself; the text shows the chain."""
 
 
-def _parse_lows(raw: object, what: str) -> tuple[str, ...]:
+def _parse_lows(raw: object, what: str, most: int) -> tuple[str, ...]:
     lows = as_elements(raw, what, "a list of label values", sets=True)
-    _check_number(len(lows))
+    _check_number(len(lows), most)
     texts = [parse_name(low, f"each label value of {what}") for low in lows]
     return tuple(sorted(texts) if isinstance(raw, set | frozenset) else texts)
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from schedulemesh.config.changes import check_names, with_changes
-from schedulemesh.config.label_rules import LabelRules, parse_label_rules
+from schedulemesh.config.label_rules import MAX_STORED_RULES, LabelRules, parse_label_rules
 from schedulemesh.domain.agent import parse_over_claim
 from schedulemesh.domain.containers import as_elements
 from schedulemesh.domain.kinds import is_a
@@ -204,7 +204,8 @@ class PreemptionPolicy(msgspec.Struct, frozen=True, kw_only=True):
         force(self, "over_claim", parse_over_claim(self.over_claim))
         force(self, "victim_order", _parse_order(self.victim_order))
         force(self, "protected_pools", _parse_pools(self.protected_pools))
-        force(self, "label_preemption_rules", parse_label_rules(self.label_preemption_rules))
+        rules = parse_label_rules(self.label_preemption_rules, MAX_STORED_RULES)
+        force(self, "label_preemption_rules", rules)
 
     @property
     def longest_s(self) -> float:
@@ -227,6 +228,8 @@ class PreemptionPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 def changed_policy(policy: PreemptionPolicy, changes: Mapping[str, Any]) -> PreemptionPolicy:
     """The policy with these fields changed. Raises InvalidRequestError for unknown fields and bad values."""
+    if (rules := changes.get("label_preemption_rules")) is not None:
+        parse_label_rules(rules)
     return with_changes(policy, changes, "the preemption policy")
 
 

@@ -21,9 +21,9 @@ _GROUP_GOES_S = 10.0
 class AgentService(Service):
     """Answers calls about agents."""
 
-    def __init__(self, running: Running) -> None:
+    def __init__(self, running: Running, external: ExternalUsageService) -> None:
         super().__init__(running)
-        self._external = ExternalUsageService(running)
+        self._external = external
 
     @handler
     async def register_task(self, request: RegisterTask) -> Response:
@@ -31,8 +31,7 @@ class AgentService(Service):
         stimulus = s.TaskAnnounced(
             task=request.task, agent_name=request.agent_name, request_id=request.request_id
         )
-        step = await self._reactor.step(stimulus, request.blobs)
-        return Response(outcome=step.outcome or Done())
+        return await self._decided(stimulus, request.blobs)
 
     @handler
     async def complete_task(self, request: CompleteTask) -> Response:

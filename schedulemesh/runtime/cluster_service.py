@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
@@ -269,10 +269,3 @@ class ClusterService(Service):
             return look(View(state, self._agents, self._groups, now))
 
         return await self._reactor.read(on_state)
-
-    async def _decided(
-        self, stimulus: s.AnyStimulus, blobs: Mapping[str, bytes] | None = None
-    ) -> Response:
-        """A change that is done when it is decided."""
-        step = await self._reactor.step(stimulus, blobs)
-        return Response(outcome=step.outcome or Done())

@@ -130,7 +130,7 @@ class LeaseService(Service):
         stimulus = s.TaskCancellationRequested(
             task_id=request.task_id, request_id=request.request_id
         )
-        return Response(outcome=(await self._reactor.step(stimulus)).outcome or Done())
+        return await self._decided(stimulus)
 
     async def check(self) -> None:
         """End the leases whose holder's job has ended, and those that were not renewed in time. Raises

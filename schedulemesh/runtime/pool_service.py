@@ -56,8 +56,7 @@ class PoolService(Service):
         before = self._reactor.state.ledger.cohorts.specs.get(request.name)
         base = before or CohortSpec(name=request.name)
         spec = request.applied_to(base)
-        step = await self._reactor.step(s.CohortRequested(spec=spec, request_id=request.request_id))
-        return Response(outcome=step.outcome or Done())
+        return await self._decided(s.CohortRequested(spec=spec, request_id=request.request_id))
 
     async def _change(self, base: PoolSpec, request: EnsurePool | ResizePool) -> PoolResponse:
         """Change the definition ``base``, which the caller read from a whole state and has not awaited since:

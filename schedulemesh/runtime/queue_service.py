@@ -14,7 +14,7 @@ from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.request_ids import portion_id
 from schedulemesh.engine.explain import pool_not_found
 from schedulemesh.engine.messages import stimuli as s
-from schedulemesh.engine.messages.outcomes import Done, Refused, TasksCancelled
+from schedulemesh.engine.messages.outcomes import Refused, TasksCancelled
 from schedulemesh.errors import JournalError
 from schedulemesh.protocol.answers import Details, QueueListed, QueueRow, Refusal, Response
 from schedulemesh.runtime.handlers import handler
@@ -32,16 +32,14 @@ class QueueService(Service):
     @handler
     async def change(self, request: ChangeQueuedTask) -> Response:
         """Change how a task waits."""
-        step = await self._reactor.step(
-            s.QueuedTaskChanged(
-                task_id=request.task_id,
-                held=request.held,
-                priority=request.priority,
-                to_front=request.to_front,
-                request_id=request.request_id,
-            )
+        stimulus = s.QueuedTaskChanged(
+            task_id=request.task_id,
+            held=request.held,
+            priority=request.priority,
+            to_front=request.to_front,
+            request_id=request.request_id,
         )
-        return Response(outcome=step.outcome or Done())
+        return await self._decided(stimulus)
 
     @handler
     async def cancel(self, request: CancelTasks) -> Response:

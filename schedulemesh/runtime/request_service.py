@@ -45,9 +45,6 @@ from schedulemesh.runtime.task_service import TaskService
 
 logger = logging.getLogger(__name__)
 
-#: Seconds that the answer to a deletion waits for the removal of the agent's placement group.
-_GROUP_GOES_S = 10.0
-
 
 class RequestService(Service):
     """Executes what clients request. Only requests come in, so nobody but the runtime itself can make the
@@ -62,7 +59,8 @@ class RequestService(Service):
         self._metrics = MetricsService(running)
         self.alerts = AlertService(running, self._metrics)
         self.leases = LeaseService(running)
-        self.agents = AgentService(running)
+        external = ExternalUsageService(running)
+        self.agents = AgentService(running, external)
         self.tasks = TaskService(running)
         submissions, jobs = SubmissionService(running), JobService(running)
         self.states = StateService(running, submissions)
@@ -76,7 +74,7 @@ class RequestService(Service):
             jobs,
             self.states,
             ClusterService(running),
-            ExternalUsageService(running),
+            external,
             HistoryService(running),
             PoolService(running),
             PreemptionService(running),

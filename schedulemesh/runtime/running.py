@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from schedulemesh.config.settings import SchedulerSettings
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.outcomes import Done
 from schedulemesh.metrics.recorder import Recorder
+from schedulemesh.protocol.answers import Response
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.alert_monitor import AlertMonitor
 from schedulemesh.runtime.answers import Answers
@@ -54,3 +59,10 @@ class Service:
         self._executor, self._orphans = running.executor, running.orphans
         self._plugins, self._monitor = running.plugins, running.monitor
         self._http = running.http
+
+    async def _decided(
+        self, stimulus: s.AnyStimulus, blobs: Mapping[str, bytes] | None = None
+    ) -> Response:
+        """A change that is done when it is decided."""
+        step = await self._reactor.step(stimulus, blobs)
+        return Response(outcome=step.outcome or Done())

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schedulemesh.config.label_rules import MAX_RULES, CycleError, parse_label_rules, ranks_of
-from schedulemesh.config.policy import PreemptionPolicy
+from schedulemesh.config.policy import PreemptionPolicy, changed_policy
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.errors import InvalidRequestError
 from tests.engine.builders import Mesh
@@ -56,6 +57,16 @@ def leads_back(rules, value):
             seen.add(low)
             ahead += rules.get(low, ())
     return value in seen
+
+
+def test_a_policy_in_a_journal_may_have_more_pairs_than_one_is_given():
+    many = {"tier": {f"v{number}": ["low"] for number in range(MAX_RULES + 1)}}
+    stored = msgspec.msgpack.encode({"label_preemption_rules": many})
+    policy = msgspec.msgpack.decode(stored, type=PreemptionPolicy)
+    assert len(policy.label_preemption_rules["tier"]) == MAX_RULES + 1
+    assert changed_policy(policy, {"min_runtime": 5.0}).min_runtime == 5.0
+    with pytest.raises(InvalidRequestError, match="more than 10,000 pairs"):
+        changed_policy(policy, {"label_preemption_rules": many})
 
 
 @pytest.mark.parametrize("length", [400, 5_000])
