@@ -105,9 +105,9 @@ FACTS = {
 LOOPS = {"cluster_monitor", "health", "leases"}
 #: Virtual seconds after which a process gets the room for which it waits, by its place among all processes.
 #: Those that wait in vain are given up after 0.75 s, in a placement group after 2.5 s.
-ROOM_S = (0.3, 0.7, 2.0, None)
+ROOM_S = (0.3, 0.7, 0.7, 2.0, None)
 #: Virtual seconds between two safe points of a process that has any, by its place among all processes.
-SAFE_POINTS_S = (0.3, 2.0, 40.0, 40.0)
+SAFE_POINTS_S = (0.3, 40.0, 0.3, 40.0, 40.0)
 #: Bytes that a saved state may have.
 STATE_BYTES = 4000
 #: Virtual seconds that a process takes to save whose class comes to its safe points rarely.
@@ -148,25 +148,23 @@ EVENTS = {
     "complete": (3, {"name": NAMES, "end_agent": (True, True, False)}),
     "delete": (3, {"name": NAMES}),
     "delete_while_it_starts": (4, {"rounds": (0, 1, 3, 6)}),
-    "checkpoint": (24, {"which": range(6)}),
+    "checkpoint": (30, {"which": range(6)}),
     "evict_checkpointed": (6, {"which": range(6)}),
     "cancel_caller": (2, {"which": range(9)}),
     "cancel_next_caller": (6, {"rounds": range(1, 9)}),
     "saving": (
-        10,
+        14,
         {
             "how": (
                 "quick",
-                *("safe point", "slow", "too large") * 2,
+                *("safe point", "slow", "too large", "fails", "never") * 2,
                 "safe point",
-                "fails",
-                "never",
             )
         },
     ),
     "look_fails": (3, {"calls": LOOKS, "times": (1, 3)}),
     "not_killable": (3, {"node": NODES, "times": (1, 5)}),
-    "no_room": (14, {"node": NODES, "full": (True, True, False)}),
+    "no_room": (18, {"node": NODES, "full": (True, True, False)}),
     "preempt": (3, {"name": NAMES, "whole": (True, False)}),
     "resize": (1, {"pool": sorted(POOLS), "cpu": (1, 2, 4, 6)}),
     "actor_dies": (2, {"which": range(9)}),
