@@ -1,47 +1,28 @@
-"""SimpleScheduler: the calls of RayScheduler under shorter names; starts a Ray where none runs."""
+"""SimpleScheduler: RayScheduler with shorter names for some calls; starts a Ray where none runs."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
+from typing import Any
 
 import ray
-from ray.actor import ActorHandle
 from typing_extensions import Self, Unpack
 
-from schedulemesh.config.alerts import AlertSettings
 from schedulemesh.config.policy import PreemptionAggressiveness
-from schedulemesh.core.client import explanations, listings, results
-from schedulemesh.core.client.alert_calls import AlertCalls
+from schedulemesh.core.client import listings, results
 from schedulemesh.core.client.arguments import public, public_calls
-from schedulemesh.core.client.cluster_calls import ClusterCalls
-from schedulemesh.core.client.gangs import GangMember
-from schedulemesh.core.client.history_calls import HistoryCalls
-from schedulemesh.core.client.job_calls import JobCalls
-from schedulemesh.core.client.lease_calls import LeaseCalls
-from schedulemesh.core.client.metric_calls import MetricCalls
+from schedulemesh.core.client.new_settings import SchedulerOptions
 from schedulemesh.core.client.origin import named_scheduler
 from schedulemesh.core.client.ray_cluster import join_or_start, join_running
-from schedulemesh.core.client.results import SubmitResult
 from schedulemesh.core.client.scheduler import RayScheduler
-from schedulemesh.core.client.simple_calls import SimpleQueueCalls
-from schedulemesh.core.client.simple_drain import SimpleDrainCalls
-from schedulemesh.core.client.simple_follower import SimpleTaskFollower
-from schedulemesh.core.client.simple_pools import SimplePoolCalls
-from schedulemesh.core.client.states import Preserver, Restorer
-from schedulemesh.core.client.task_fields import (
-    AgentFields,
-    PreemptionFilter,
-    SubmitFields,
-    TaskFields,
-)
-from schedulemesh.domain.task import DEFAULT_PRIORITY
+from schedulemesh.core.client.task_fields import SubmitFields
 from schedulemesh.domain.user_data import UserClass, UserValue
 from schedulemesh.errors import InvalidRequestError, SchedulerNotFoundError, shown
-from schedulemesh.plugins.scheduling import SchedulingStrategyPlugin
 
 logger = logging.getLogger(__name__)
 
@@ -98,18 +79,7 @@ class SimpleTaskSpec:
 
 
 @public_calls
-class SimpleScheduler(
-    ClusterCalls,
-    SimplePoolCalls,
-    SimpleQueueCalls,
-    SimpleTaskFollower,
-    SimpleDrainCalls,
-    JobCalls,
-    LeaseCalls,
-    HistoryCalls,
-    MetricCalls,
-    AlertCalls,
-):
+class SimpleScheduler(RayScheduler):
     """A scheduler for one job: pools, policy, submit, complete. Starts a local Ray where none runs.
 
     Ray is looked for at ``RAY_ADDRESS``, then on this machine; else a local one is started, with
@@ -117,45 +87,27 @@ class SimpleScheduler(
     given up after 10 s, and the log says which Ray was joined. The other arguments are those of RayScheduler:
     without a ``name`` it is the scheduler that lives in the cluster, as there.
 
-    The attribute ``scheduler`` is the RayScheduler that carries out the calls; what a call does and returns
-    in full is documented there.
+    It has every call of RayScheduler. ``submit``, ``complete`` and ``configure_preemption`` are shorter names
+    for three of them, and ``submit_spec`` and ``submit_many`` take a SimpleTaskSpec.
 
     As a context manager it is shut down at the end of the block, with the Ray that it started, if it ends
     with this job anyway. A detached scheduler and one that was attached to are left running.
     """
 
+    #: Of an object that has attached.
+    _started_ray, _detached = False, True
+
+    @public(SchedulerOptions)
     def __init__(
         self,
         name: str | None = None,
         *,
-        detached: bool = False,
-        namespace: str | None = None,
-        state_path: str | os.PathLike[str] | None = None,
-        node_strategy: str = "bin_pack",
-        pool_strategy: str = "dominant_share",
-        strategies: Sequence[str | SchedulingStrategyPlugin] = (),
         local_ray: Mapping[str, object] | None = None,
-        http: bool | int | str | None = None,
-        alerts: AlertSettings | Mapping[str, object] | bool | None = None,
-        auth: str | None = None,
-        token: str | None = None,
+        **options: Unpack[SchedulerOptions],
     ) -> None:
         self._started_ray = not ray.is_initialized() and join_or_start(local_ray or {})
-        self._detached = detached
-        self.scheduler = RayScheduler(
-            name,
-            detached=detached,
-            namespace=namespace,
-            state_path=state_path,
-            node_strategy=node_strategy,
-            pool_strategy=pool_strategy,
-            strategies=strategies,
-            http=http,
-            alerts=alerts,
-            auth=auth,
-            token=token,
-        )
-        self._connection = self.scheduler._connection  # noqa: SLF001  # the calls of both share it
+        self._detached = options.get("detached", False)
+        super().__init__(name, **options)
 
     @classmethod
     def attach(
@@ -172,27 +124,12 @@ class SimpleScheduler(
         Raises SchedulerNotFoundError where there is no such scheduler, or no Ray; none is started.
         """
         if not ray.is_initialized() and not join_running():
-            wanted, _ = named_scheduler(name, namespace)
-            which = "a scheduler" if wanted is None else f"scheduler {wanted!r}"
+            named, _ = named_scheduler(name, namespace)
+            which = "a scheduler" if named is None else f"scheduler {named!r}"
             raise SchedulerNotFoundError(
                 f"there is no Ray to find {which} on: set RAY_ADDRESS, or run this on a node of the cluster"
             )
-        simple = cls.__new__(cls)
-        simple._started_ray, simple._detached = False, True  # noqa: SLF001  # its own class
-        simple.scheduler = RayScheduler.attach(
-            name, namespace=namespace, state_path=state_path, token=token
-        )
-        simple._connection = simple.scheduler._connection  # noqa: SLF001  # as above
-        return simple
-
-    def __repr__(self) -> str:
-        return repr(self.scheduler).replace("RayScheduler", type(self).__name__, 1)
-
-    def _repr_html_(self) -> str:
-        return self.scheduler._repr_html_()
-
-    def __enter__(self) -> Self:
-        return self
+        return super().attach(name, namespace=namespace, state_path=state_path, token=token)
 
     def __exit__(
         self,
@@ -201,19 +138,15 @@ class SimpleScheduler(
         trace: TracebackType | None,
     ) -> None:
         try:
-            self.scheduler.__exit__(kind, error, trace)
+            super().__exit__(kind, error, trace)
         finally:
             if not self._detached:
                 self._end_ray()
 
-    @property
-    def name(self) -> str:
-        """The scheduler's name."""
-        return self.scheduler.name
-
-    def supervisor_handle(self) -> ActorHandle:
-        """The Ray handle of the supervisor, for agents that report metrics by themselves."""
-        return self.scheduler.supervisor_handle()
+    @functools.cached_property
+    def scheduler(self) -> RayScheduler:
+        """The same object, for code that takes a RayScheduler."""
+        return self
 
     def configure_preemption(
         self,
@@ -221,16 +154,10 @@ class SimpleScheduler(
         preemption_aggressiveness: PreemptionAggressiveness | str | None = None,
         **changes: object,
     ) -> listings.PolicyUpdate:
-        """Change the given fields of the preemption policy; see RayScheduler.update_preemption_policy."""
-        return self.scheduler.update_preemption_policy(
+        """Change the given fields of the preemption policy; see ``update_preemption_policy``."""
+        return self.update_preemption_policy(
             preemption_aggressiveness=preemption_aggressiveness, **changes
         )
-
-    update_preemption_policy = configure_preemption
-
-    def get_preemption_policy(self) -> listings.PolicyResult:
-        """Return the ``policy`` in force and its last ``changes``."""
-        return self.scheduler.get_preemption_policy()
 
     @public(SubmitFields)
     def submit(
@@ -239,53 +166,21 @@ class SimpleScheduler(
         pool: str | None = None,
         actor_class: UserClass = None,
         **fields: Unpack[SubmitFields],
-    ) -> SubmitResult:
+    ) -> results.SubmitResult:
         """Start an agent for a task, evicting others where the policy allows and it is needed.
 
-        Takes the fields of SimpleTaskSpec, ``dry_run`` and ``request_id``. With ``run``, or a function in
-        place of the class, the task runs by itself; ``wait`` and ``result`` follow it.
+        See ``submit_task_with_preemption``, whose other arguments ``fields`` are. With ``run``, or a function
+        in place of the class, the task runs by itself; ``wait`` and ``result`` follow it.
         """
-        return self.scheduler.submit_task_with_preemption(
+        return self.submit_task_with_preemption(
             task_id=task_id, pool_name=pool, actor_class=actor_class, **fields
         )
 
-    @public(SubmitFields)
-    def submit_gang(
-        self,
-        task_id: str,
-        pool: str | None = None,
-        members: Sequence[GangMember] = (),
-        actor_class: UserClass = None,
-        **fields: Unpack[SubmitFields],
-    ) -> SubmitResult:
-        """Start a gang whose members may differ, all of them or none; see RayScheduler.submit_gang."""
-        return self.scheduler.submit_gang(task_id, pool, members, actor_class, **fields)
-
-    @public(SubmitFields)
-    def submit_with_pg_preemption(
-        self,
-        task_id: str,
-        pool: str | None = None,
-        actor_class: UserClass = None,
-        *,
-        fallback: bool = False,
-        **fields: Unpack[SubmitFields],
-    ) -> SubmitResult:
-        """Start an agent in a placement group of its pool; others are evicted for a group, never for quota.
-
-        Takes the fields of ``submit``. With ``fallback`` a refusal for lack of quota or group is followed
-        by an ordinary submission; ``path`` says which way it went.
-        """
-        return self.scheduler.submit_with_pg_preemption(
-            task_id=task_id, pool_name=pool, actor_class=actor_class, fallback=fallback, **fields
-        )
-
-    def submit_spec(self, spec: SimpleTaskSpec) -> SubmitResult:
+    def submit_spec(self, spec: SimpleTaskSpec) -> results.SubmitResult:
         """Submit a task from its spec; see ``submit``."""
         if not isinstance(spec, SimpleTaskSpec):
             raise InvalidRequestError(f"submit_spec takes a SimpleTaskSpec, not {shown(spec)}")
-        fields = {f.name: getattr(spec, f.name) for f in dataclasses.fields(spec)}
-        return self.submit(**fields)
+        return self.submit(**_fields(spec))
 
     def submit_many(
         self, specs: Iterable[SimpleTaskSpec | Mapping[str, object]]
@@ -293,150 +188,20 @@ class SimpleScheduler(
         """Submit many tasks: specs, or dicts of their fields; see RayScheduler.submit_many."""
         if not isinstance(specs, Iterable):
             raise InvalidRequestError(f"specs must be a list of submissions, not {shown(specs)}")
-        return self.scheduler.submit_many([_as_submission(spec) for spec in specs])
+        return super().submit_many(
+            [_fields(spec) if isinstance(spec, SimpleTaskSpec) else spec for spec in specs]
+        )
 
     def complete(self, task_id: str) -> results.Result:
         """Report that a task is done: its agent is ended and its quota is freed.
 
         An agent that runs other tasks stays: ``detail`` "agent_kept".
         """
-        return self.scheduler.complete_task(task_id, end_agent=True)
-
-    def list_tasks(self) -> listings.TasksResult:
-        """Return ``tasks``: every task with its agent, phase, remaining time (seconds) and last metrics."""
-        return self.scheduler.list_tasks()
-
-    def explain(self, task_id: str) -> explanations.ExplainResult:
-        """Say why a task waits, where it runs, by whom it was evicted or how it ended; see
-        ``RayScheduler.explain``.
-        """
-        return self.scheduler.explain(task_id)
-
-    @public(TaskFields)
-    def register_running_task(
-        self,
-        task_id: str,
-        agent_name: str,
-        pool: str,
-        priority: float = DEFAULT_PRIORITY,
-        **fields: Unpack[TaskFields],
-    ) -> results.Result:
-        """Register a task that runs on an agent; see RayScheduler.register_running_task."""
-        return self.scheduler.register_running_task(task_id, agent_name, pool, priority, **fields)
-
-    @public(AgentFields)
-    def create_agent(
-        self,
-        name: str,
-        pool: str,
-        actor_class: UserClass,
-        resources: Mapping[str, object] | None = None,
-        ray_options: Mapping[str, object] | None = None,
-        **fields: Unpack[AgentFields],
-    ) -> SubmitResult:
-        """Start an agent without a task, from free resources only; see RayScheduler.create_agent."""
-        return self.scheduler.create_agent(
-            name, pool, actor_class, resources, ray_options, **fields
-        )
-
-    def list_agents(self, pool: str | None = None) -> listings.AgentsResult:
-        """Return ``agents``: every agent, or those of one pool, with their Ray handles."""
-        return self.scheduler.list_agents(pool)
-
-    def delete_agent(
-        self, name: str, force: bool = False, destroy_pg: bool | None = None
-    ) -> results.DeletionResult:
-        """End an agent; one that has ended before is a success with ``already_gone``.
-
-        ``destroy_pg``: whether its placement group is removed (None: a dynamic one that is not reused).
-        """
-        return self.scheduler.delete_agent(name, force=force, destroy_pg=destroy_pg)
-
-    def ensure_agent_health(self, timeout: float = 120.0) -> listings.HealthResult:
-        """Check every agent, and rebuild those that are dead, or silent for ``timeout`` seconds."""
-        return self.scheduler.ensure_agent_health(timeout)
-
-    def evaluate_preemption(
-        self,
-        incoming_task_priority: float,
-        incoming_task_pool: str,
-        incoming_task_labels: Mapping[str, str] | None = None,
-        resources: Mapping[str, object] | None = None,
-        limit: int = 100,
-    ) -> results.EvaluationResult:
-        """Return the tasks that an incoming task may evict; see RayScheduler.evaluate_preemption."""
-        return self.scheduler.evaluate_preemption(
-            incoming_task_priority, incoming_task_pool, incoming_task_labels, resources, limit
-        )
-
-    def preempt_task(
-        self,
-        task_id: str | None = None,
-        agent_name: str | None = None,
-        for_pool: str | None = None,
-    ) -> results.PreemptionResult:
-        """Save and cancel the tasks of an agent, and end it; see RayScheduler.preempt_task."""
-        return self.scheduler.preempt_task(task_id, agent_name, for_pool)
-
-    def execute_preemption(self, task_id: str, agent_name: str) -> results.PreemptionResult:
-        """Save and cancel a task; its agent stays. See RayScheduler.execute_preemption."""
-        return self.scheduler.execute_preemption(task_id, agent_name)
-
-    def register_state_handlers(
-        self,
-        pool: str,
-        preserver: Preserver | None = None,
-        restorer: Restorer | None = None,
-    ) -> results.Result:
-        """Set the functions that save and restore the states of a pool's tasks."""
-        return self.scheduler.register_state_handlers(pool, preserver, restorer)
-
-    def save_task_state(self, task_id: str) -> results.SavedStateResult:
-        """Save a running task's state now, and let the task continue; returns ``saved_state``."""
-        return self.scheduler.save_task_state(task_id)
-
-    def list_saved_states(self) -> listings.SavedStatesResult:
-        """Return ``saved_states``: every task with a stored state, and every task that was lost."""
-        return self.scheduler.list_saved_states()
-
-    def get_saved_state(self, task_id: str) -> results.SavedStateResult:
-        """Return the state last saved of a task as ``saved_state``, for ``restore_task``."""
-        return self.scheduler.get_saved_state(task_id)
-
-    def restore_task(self, saved_state: Mapping[str, UserValue]) -> results.RestoreResult:
-        """Start a preempted task again from its saved state; see RayScheduler.restore_task."""
-        return self.scheduler.restore_task(saved_state)
-
-    def pg_pool_stats(self, pool: str | None = None) -> listings.GroupsResult:
-        """Count the placement groups of all pools, or of one; see RayScheduler.pg_pool_stats."""
-        return self.scheduler.pg_pool_stats(pool)
-
-    @public(PreemptionFilter)
-    def list_preemptions(self, **which: Unpack[PreemptionFilter]) -> listings.PreemptionsResult:
-        """Return the last ``preemptions`` in which a task, pool or owner took part, the newest last: who was
-        evicted for whom, by which rule, what was lost, and how long it took.
-        """
-        return self.scheduler.list_preemptions(**which)
-
-    def get_preemption_stats(self) -> listings.PreemptionStats:
-        """Return how many preemptions there were, by kind, and the last ones."""
-        return self.scheduler.get_preemption_stats()
-
-    def list_orphans(self) -> listings.OrphansResult:
-        """Return ``orphans``: actors and placement groups that a restored journal does not know."""
-        return self.scheduler.list_orphans()
-
-    def end_orphans(self, names: Iterable[str] | None = None) -> listings.EndedOrphans:
-        """End the orphaned actors with these names in Ray, or all of them; returns ``ended``."""
-        return self.scheduler.end_orphans(names)
-
-    def detach(self) -> None:
-        """Use this object no more; the scheduler keeps running. A Ray that was started here stays, too."""
-        self.scheduler.detach()
+        return self.complete_task(task_id, end_agent=True)
 
     def shutdown(self, force: bool = False) -> results.Result:
         """End every agent and the scheduler, and the Ray that was started here; see RayScheduler.shutdown."""
-        answer = self.scheduler.shutdown(force)
+        answer = super().shutdown(force)
         if not answer["success"]:
             logger.warning("%s; %s", answer["error"], answer["hint"])
         self._end_ray()
@@ -449,10 +214,5 @@ class SimpleScheduler(
             self._started_ray = False
 
 
-def _as_submission(spec: SimpleTaskSpec | Mapping[str, object]) -> Mapping[str, object]:
-    """The arguments of RayScheduler's call for a task; anything else as it is."""
-    if isinstance(spec, SimpleTaskSpec):
-        spec = {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}
-    if not isinstance(spec, Mapping) or "pool" not in spec:
-        return spec
-    return {("pool_name" if name == "pool" else name): value for name, value in spec.items()}
+def _fields(spec: SimpleTaskSpec) -> dict[str, Any]:
+    return {field.name: getattr(spec, field.name) for field in dataclasses.fields(spec)}

@@ -77,6 +77,10 @@ def test_signatures_of_the_quick_reference():
         "pg_pool_config": None,
         "on_preempted": "drop",
         "queueing": "best_effort",
+        "cohort": msgspec.UNSET,
+        "lending_limit": msgspec.UNSET,
+        "borrowing_limit": msgspec.UNSET,
+        "weight": msgspec.UNSET,
     }
     create = parameters(RayScheduler.create_agent)
     assert list(create)[:5] == ["name", "pool", "actor_class", "resources", "ray_options"]

@@ -38,6 +38,7 @@ def parse_pool(
     pg_pool_config: object = None,
     on_preempted: object = UNSET,
     queueing: object = UNSET,
+    **lending: Unpack[Lending],
 ) -> PoolSpec:
     """The pool that these arguments describe. Raises InvalidRequestError naming what is wrong."""
     return changed(
@@ -49,6 +50,7 @@ def parse_pool(
         pg_pool_config=pg_pool_config,
         on_preempted=on_preempted,
         queueing=queueing,
+        **lending,
     )
 
 

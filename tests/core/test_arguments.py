@@ -86,11 +86,8 @@ def test_editors_see_the_signature():
 
 @pytest.mark.parametrize("cls", [RayScheduler, SimpleScheduler])
 def test_every_public_call_reports_an_unknown_argument(cls):
-    scheduler = RayScheduler.__new__(RayScheduler)
+    scheduler = cls.__new__(cls)
     scheduler._connection = None
-    if cls is SimpleScheduler:
-        simple = cls.__new__(cls)
-        simple.scheduler, scheduler = scheduler, simple
     for name, call in inspect.getmembers(cls, inspect.isfunction):
         if name.startswith("_"):
             continue
@@ -99,6 +96,20 @@ def test_every_public_call_reports_an_unknown_argument(cls):
         given = {k: v for k, v in needed.items() if k not in ("fields", "changes")}
         with pytest.raises(InvalidRequestError, match=r"no (argument )?'no_such_thing'"):
             call(scheduler, **given, no_such_thing=1)
+
+
+@pytest.mark.parametrize("cls", [RayScheduler, SimpleScheduler])
+def test_every_call_that_takes_a_pool_knows_it_as_pool_and_as_pool_name(cls):
+    naming_a_pool = [
+        name
+        for name, call in inspect.getmembers(cls, inspect.isfunction)
+        if not name.startswith("_")
+        and {"pool", "pool_name"} & set(inspect.signature(call).parameters)
+    ]
+    assert {"lease", "submit_job", "list_agents", "drain_pool", "history"} <= set(naming_a_pool)
+    for name in naming_a_pool:
+        with pytest.raises(InvalidRequestError, match="pool and pool_name, which mean the same"):
+            getattr(cls.__new__(cls), name)(pool="p", pool_name="p")
 
 
 def test_classes_report_unknown_arguments_too():

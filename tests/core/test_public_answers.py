@@ -15,6 +15,7 @@ from schedulemesh.core.client.scheduler import RayScheduler
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.engine.messages.stimuli import AgentGone, PoolRequested
+from schedulemesh.errors import InvalidRequestError
 from schedulemesh.runtime.reactor import Condition
 from schedulemesh.runtime.references import NO_REFS
 from tests.core.test_request_service import client
@@ -62,6 +63,31 @@ def test_changes_of_a_pool_at_the_same_time_are_all_kept(service):
     service.do(both())
     (pool,) = asked.list_pools()["pools"]
     assert (pool["resources"], pool["target_agents"]) == ({"cpu": 8.0}, 4)
+
+
+def test_a_pool_is_created_in_its_cohort(service):
+    asked = client(service)
+    lending = {"cohort": "team", "lending_limit": {"cpu": 1}, "borrowing_limit": 0, "weight": 2}
+    for detail in ("created", "unchanged"):
+        answer = asked.create_pool("p", resources={"cpu": 2}, **lending)
+        assert answer["detail"] == detail, answer
+    (pool,) = asked.list_pools()["pools"]
+    assert (pool["cohort"], pool["lending_limit"], pool["weight"]) == ("team", {"cpu": 1.0}, 2.0)
+    assert asked.list_cohorts()["cohorts"][0]["pools"] == ["p"]
+    other = asked.create_pool("p", resources={"cpu": 2})
+    assert other["reason"] == "pool_exists", "one without a cohort is another definition"
+
+
+def test_a_pool_may_be_named_in_both_words(service):
+    asked = client(service)
+    asked.create_pool("p", resources={"cpu": 1})
+    for word in ("pool", "pool_name"):
+        assert asked.list_queue(**{word: "p"}) == {"success": True, "tasks": [], "total": 0}
+        assert asked.list_agents(**{word: "none"})["reason"] == "pool_not_found"
+        spec = {"task_id": word, word: "p", "actor_class": AgentActor, "queue": True}
+        assert asked.submit_many([spec])["success"]
+    with pytest.raises(InvalidRequestError, match=r"specs\[0\] has pool and pool_name"):
+        asked.submit_many([{**spec, "pool": "p"}])
 
 
 def test_a_lost_task_without_a_saved_state_is_listed(service):

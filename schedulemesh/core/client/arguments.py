@@ -29,15 +29,44 @@ _ELSEWHERE = {
 }
 
 
+#: The two words under which calls take a pool: what one of them declares, the other stands for.
+_POOL_WORDS = ("pool", "pool_name")
+
+
 def public_calls(cls: type[Scheduler]) -> type[Scheduler]:
-    """Decorate every public call of a class, and its construction, with ``public``."""
-    for name, given in list(vars(cls).items()):
-        call = given.__func__ if isinstance(given, classmethod) else given
-        is_call = inspect.isfunction(call) and not hasattr(call, "__wrapped__")
-        if is_call and (name == "__init__" or not name.startswith("_")):
-            checked = public()(call)
-            setattr(cls, name, classmethod(checked) if isinstance(given, classmethod) else checked)
+    """Decorate every public call of a class, and its construction, with ``public``; a call that names a pool
+    takes it as ``pool`` and as ``pool_name``.
+    """
+    for name, member in list(vars(cls).items()):
+        call = member.__func__ if isinstance(member, classmethod) else member
+        if not inspect.isfunction(call) or (name.startswith("_") and name != "__init__"):
+            continue
+        checked = call if hasattr(call, "__wrapped__") else public()(call)
+        checked = _with_either_word(checked)
+        setattr(cls, name, classmethod(checked) if isinstance(member, classmethod) else checked)
     return cls
+
+
+def _with_either_word(call: Callable[Given, Answered]) -> Callable[Given, Answered]:
+    """The call with both words for a pool, if its signature has one of them."""
+    signature = inspect.signature(call)
+    declared = [word for word in _POOL_WORDS if word in signature.parameters]
+    if len(declared) != 1:
+        return call
+    (word,) = declared
+    (synonym,) = set(_POOL_WORDS) - {word}
+
+    @functools.wraps(call)
+    def translated(*args: Given.args, **kwargs: Given.kwargs) -> Answered:
+        if synonym in kwargs:
+            if word in kwargs:
+                raise InvalidRequestError(
+                    f"{_called(call)}() got pool and pool_name, which mean the same; give one of them"
+                )
+            kwargs[word] = kwargs.pop(synonym)
+        return call(*args, **kwargs)
+
+    return translated
 
 
 def public(

@@ -26,20 +26,20 @@ class DrainCalls(SchedulerObject):
         """
         return self._drain(node_id=parse_name(node_id, "node_id"), deadline=deadline)
 
-    def drain_pool(self, pool_name: str, deadline: float | None = None) -> results.Result:
+    def drain_pool(self, pool: str, deadline: float | None = None) -> results.Result:
         """Start nothing new in a pool, and evict what runs there; the tasks wait in its queue.
 
         ``deadline`` as for ``drain_node``. Refused with ``pool_not_found``.
         """
-        return self._drain(pool_name=parse_name(pool_name, "pool_name"), deadline=deadline)
+        return self._drain(pool_name=parse_name(pool, "the pool's name"), deadline=deadline)
 
     def undrain_node(self, node_id: str) -> results.Result:
         """End the drain of a node. Refused with ``drained_by_ray`` where Ray drains it."""
         return self._drain(node_id=parse_name(node_id, "node_id"), drained=False)
 
-    def undrain_pool(self, pool_name: str) -> results.Result:
+    def undrain_pool(self, pool: str) -> results.Result:
         """End the drain of a pool: its queue is served again."""
-        return self._drain(pool_name=parse_name(pool_name, "pool_name"), drained=False)
+        return self._drain(pool_name=parse_name(pool, "the pool's name"), drained=False)
 
     def drain_status(self) -> DrainStatus:
         """Return ``drains``: those in progress, with the agents and tasks that have not ended yet."""

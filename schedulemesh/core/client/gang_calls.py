@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing_extensions import Unpack
 
 from schedulemesh.core.client import submissions
-from schedulemesh.core.client.arguments import public
+from schedulemesh.core.client.arguments import public, public_calls
 from schedulemesh.core.client.gangs import GangMember
 from schedulemesh.core.client.lifecycle import SchedulerObject
 from schedulemesh.core.client.results import SubmitResult
@@ -15,6 +15,7 @@ from schedulemesh.core.client.task_fields import SubmitFields
 from schedulemesh.domain.user_data import UserClass
 
 
+@public_calls
 class GangCalls(SchedulerObject):
     """A scheduler object that starts gangs whose members differ."""
 
@@ -22,7 +23,7 @@ class GangCalls(SchedulerObject):
     def submit_gang(
         self,
         task_id: str,
-        pool_name: str | None = None,
+        pool: str | None = None,
         members: Sequence[GangMember] = (),
         actor_class: UserClass = None,
         **fields: Unpack[SubmitFields],
@@ -36,5 +37,5 @@ class GangCalls(SchedulerObject):
 
         Returns what a submission returns, with ``agents``: every member with its ``handle`` and ``rank``.
         """
-        given = {"task_id": task_id, "pool_name": pool_name, "actor_class": actor_class, **fields}
+        given = {"task_id": task_id, "pool_name": pool, "actor_class": actor_class, **fields}
         return submissions.submit_gang(self._connection, given, members)

@@ -22,7 +22,7 @@ class JobCalls(SchedulerObject):
         self,
         task_id: str,
         entrypoint: str | Sequence[str] = "",
-        pool_name: str | None = None,
+        pool: str | None = None,
         resources: Mapping[str, object] | None = None,
         priority: float = DEFAULT_PRIORITY,
         **fields: Unpack[JobFields],
@@ -34,13 +34,13 @@ class JobCalls(SchedulerObject):
         when it is cancelled or evicted, everything that it has started in Ray ends with it, detached actors
         and placement groups too. An evicted job joins the queue again and finds its checkpoint folder (see
         ``schedulemesh.job``). A string is run by the shell, a list is not. With exit code 0 the task is
-        completed, and ``result`` returns a dict with ``exit_code``; otherwise it has failed, and ``result``
+        completed, and its ``result`` is a dict with ``exit_code``; otherwise it has failed, and ``result``
         raises JobFailedError.
 
         A local ``working_dir`` is sent with the job; it may take up to 16 MB packed. The other fields are
         those of ``submit_task_with_preemption``.
         """
-        own = {"task_id": task_id, "entrypoint": entrypoint, "pool_name": pool_name}
+        own = {"task_id": task_id, "entrypoint": entrypoint, "pool_name": pool}
         given = {**own, "resources": resources, "priority": priority, **fields}
         return submissions.submit_job(self._connection, given)
 
@@ -48,7 +48,7 @@ class JobCalls(SchedulerObject):
     def adopt_job(
         self,
         ray_job_id: str,
-        pool_name: str,
+        pool: str,
         resources: Mapping[str, object] | None = None,
         priority: float = DEFAULT_PRIORITY,
         **fields: Unpack[AdoptionFields],
@@ -61,7 +61,7 @@ class JobCalls(SchedulerObject):
         groups end, detached ones too. When its driver ends by itself, the task is completed, and what is
         detached stays. The runner needs the node of the driver; the driver must belong to the same user.
         """
-        own = {"ray_job_id": ray_job_id, "pool_name": pool_name, "resources": resources}
+        own = {"ray_job_id": ray_job_id, "pool_name": pool, "resources": resources}
         return submissions.adopt_job(self._connection, {**own, "priority": priority, **fields})
 
     def jobs(self) -> job_listings.JobsResult:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
+from typing import TypedDict
 
+from schedulemesh.config.alerts import AlertSettings
 from schedulemesh.config.auth import AuthSettings, parse_auth
 from schedulemesh.config.http import parse_http
 from schedulemesh.config.language import language_of
 from schedulemesh.config.settings import (
     DEFAULT_NAMESPACE,
+    HistorySettings,
+    JournalSettings,
     SchedulerSettings,
     parse_history_settings,
     parse_journal_settings,
@@ -19,14 +24,33 @@ from schedulemesh.core.client.strategies import check_built_in, chosen_strategie
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_flag, parse_timeout
 from schedulemesh.engine.placement.strategies import POOL_STRATEGY
+from schedulemesh.plugins.scheduling import SchedulingStrategyPlugin
+
+
+class SchedulerOptions(TypedDict, total=False):
+    """What RayScheduler and SimpleScheduler take by keyword only; RayScheduler says what each means."""
+
+    detached: bool
+    namespace: str | None
+    state_path: str | os.PathLike[str] | None
+    node_strategy: str
+    pool_strategy: str
+    strategies: Sequence[str | SchedulingStrategyPlugin]
+    health_interval_s: float | None
+    journal: JournalSettings | None
+    http: bool | int | str | None
+    history: HistorySettings | None
+    alerts: AlertSettings | Mapping[str, object] | bool | None
+    auth: str | None
+    token: str | None
 
 
 def parse_settings(
     name: object,
     namespace: object,
-    state_path: object,
+    state_path: object = None,
     *,
-    detached: object,
+    detached: object = False,
     node_strategy: object = "bin_pack",
     pool_strategy: object = POOL_STRATEGY,
     strategies: object = (),

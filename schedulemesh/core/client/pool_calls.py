@@ -17,6 +17,7 @@ from schedulemesh.core.client.task_fields import LendingFields
 class PoolCalls(SchedulerObject):
     """Creates, changes and lists pools and cohorts."""
 
+    @public(LendingFields)
     def create_pool(
         self,
         name: str,
@@ -28,13 +29,14 @@ class PoolCalls(SchedulerObject):
         *,
         on_preempted: str = "drop",
         queueing: str = "best_effort",
+        **lending: Unpack[LendingFields],
     ) -> listings.PoolResult:
         """Create a pool whose total quota is ``resources``, which need not exist in the cluster.
 
         The same definition again changes nothing; another one is refused with ``pool_exists``. An agent that
         names no resources gets the quota divided by ``target_agents``, or all of it if that is 0. With
-        ``pg_pool_config`` every agent of the pool runs in a placement group. ``ensure_pool`` also puts it
-        into a cohort.
+        ``pg_pool_config`` every agent of the pool runs in a placement group. ``on_preempted``, ``queueing``
+        and what it lends are as for ``ensure_pool``.
 
         Returns ``pool`` (the definition) and ``detail`` ("created" or "unchanged"). For a pool that keeps
         placement groups it returns when the reserved ones are ready, or cannot be created:
@@ -42,7 +44,7 @@ class PoolCalls(SchedulerObject):
         """
         definition = (labels, resources, target_agents, placement_strategy, pg_pool_config)
         waiting = {"on_preempted": on_preempted, "queueing": queueing}
-        return pools.create_pool(self._connection, name, *definition, waiting)
+        return pools.create_pool(self._connection, name, *definition, waiting, lending)
 
     @public(LendingFields)
     def ensure_pool(

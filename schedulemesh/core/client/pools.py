@@ -64,6 +64,7 @@ def create_pool(
     placement_strategy: object,
     pg_pool_config: object,
     waiting: Mapping[str, object],
+    lending: LendingFields,
 ) -> PoolResult:
     """Create a pool that must not exist with another definition."""
     shipped = shipped_config(pg_pool_config, connection.caller)
@@ -75,6 +76,7 @@ def create_pool(
         placement_strategy,
         shipped.whole,
         **waiting,
+        **parse_lending(_given(lending)),
     )
     request = CreatePool(spec=spec, blobs=shipped.blobs)
     return logged("create_pool", _result(ask(connection, request, PoolResponse)))

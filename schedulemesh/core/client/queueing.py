@@ -92,6 +92,12 @@ def _submission(connection: Connection, spec: object, number: int) -> Submission
     fields: dict[str, object] = {}
     for key, value in as_items(spec, where, "a dict of the arguments of a submission"):
         name = as_text(key)
+        if name == "pool":
+            name = "pool_name"
+        if name in fields:
+            raise InvalidRequestError(
+                f"{where} has pool and pool_name, which mean the same; give one of them"
+            )
         if name is None or name not in _FIELDS:
             near = nearest(name or "", _FIELDS)
             raise InvalidRequestError(

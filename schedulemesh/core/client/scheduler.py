@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from typing_extensions import Self, Unpack
 
-from schedulemesh.config.alerts import AlertSettings
 from schedulemesh.config.policy import PreemptionAggressiveness
-from schedulemesh.config.settings import HistorySettings, JournalSettings
 from schedulemesh.core.client import (
     agents,
     explanations,
@@ -31,7 +30,7 @@ from schedulemesh.core.client.history_calls import HistoryCalls
 from schedulemesh.core.client.job_calls import JobCalls
 from schedulemesh.core.client.lease_calls import LeaseCalls
 from schedulemesh.core.client.metric_calls import MetricCalls
-from schedulemesh.core.client.new_settings import parse_settings
+from schedulemesh.core.client.new_settings import SchedulerOptions, parse_settings
 from schedulemesh.core.client.origin import own_scheduler
 from schedulemesh.core.client.pool_calls import PoolCalls
 from schedulemesh.core.client.queue_calls import QueueCalls
@@ -46,8 +45,6 @@ from schedulemesh.core.client.task_fields import (
 from schedulemesh.core.client.task_follower import TaskFollower
 from schedulemesh.domain.task import DEFAULT_PRIORITY
 from schedulemesh.domain.user_data import UserClass, UserValue
-from schedulemesh.engine.placement.strategies import POOL_STRATEGY
-from schedulemesh.plugins.scheduling import SchedulingStrategyPlugin
 
 
 @public_calls
@@ -92,41 +89,14 @@ class RayScheduler(
     scheduler and one that was attached to are left running. See ``detach`` and ``shutdown``.
     """
 
-    def __init__(
-        self,
-        name: str | None = None,
-        *,
-        detached: bool = False,
-        namespace: str | None = None,
-        state_path: str | os.PathLike[str] | None = None,
-        node_strategy: str = "bin_pack",
-        pool_strategy: str = POOL_STRATEGY,
-        strategies: Sequence[str | SchedulingStrategyPlugin] = (),
-        health_interval_s: float | None = None,
-        journal: JournalSettings | None = None,
-        http: bool | int | str | None = None,
-        history: HistorySettings | None = None,
-        alerts: AlertSettings | Mapping[str, object] | bool | None = None,
-        auth: str | None = None,
-        token: str | None = None,
-    ) -> None:
-        own = own_scheduler(name, namespace)
-        settings = parse_settings(
-            *chosen_scheduler(name, namespace),
-            state_path,
-            detached=detached,
-            node_strategy=node_strategy,
-            pool_strategy=pool_strategy,
-            strategies=strategies,
-            health_interval_s=health_interval_s,
-            journal=journal,
-            http=http,
-            history=history,
-            alerts=alerts,
-            auth=auth,
-        )
+    @public(SchedulerOptions)
+    def __init__(self, name: str | None = None, **options: Unpack[SchedulerOptions]) -> None:
+        settings_of: dict[str, Any] = {**options}
+        namespace, token = settings_of.pop("namespace", None), settings_of.pop("token", None)
+        origin = own_scheduler(name, namespace)
+        settings = parse_settings(*chosen_scheduler(name, namespace), **settings_of)
         show_log()
-        self._connection = connect(settings, token) if own is None else find(settings, token)
+        self._connection = connect(settings, token) if origin is None else find(settings, token)
 
     @classmethod
     def attach(
@@ -205,7 +175,7 @@ class RayScheduler(
     def submit_with_pg_preemption(
         self,
         task_id: str,
-        pool_name: str | None = None,
+        pool: str | None = None,
         actor_class: UserClass = None,
         *,
         fallback: bool = False,
@@ -219,7 +189,7 @@ class RayScheduler(
         group is followed by an ordinary submission, which may evict for both; ``path`` says which one
         succeeded: "pg" or "fallback".
         """
-        given = {"task_id": task_id, "pool_name": pool_name, "actor_class": actor_class, **fields}
+        given = {"task_id": task_id, "pool_name": pool, "actor_class": actor_class, **fields}
         return submissions.submit_with_pg_preemption(self._connection, given, fallback)
 
     def list_agents(self, pool_name: str | None = None) -> listings.AgentsResult:

@@ -15,6 +15,7 @@ from schedulemesh.core.transport.user_code import ship_value
 from schedulemesh.domain.names import is_name
 from schedulemesh.domain.task import DEFAULT_PRIORITY, PARSERS, TaskSpec, parse_task
 from schedulemesh.domain.user_data import UserValue
+from schedulemesh.engine.placement.strategies import POOL_STRATEGY
 from schedulemesh.protocol.agents import key_of
 
 
@@ -210,6 +211,9 @@ DEFAULTS: dict[str, object] = {
     "detached": False,
     "max_retries": 0,
     "driver_bundle": True,
+    "node_strategy": "bin_pack",
+    "pool_strategy": POOL_STRATEGY,
+    "strategies": (),
     **dict.fromkeys(get_type_hints(LendingFields), UNSET),
 }
 

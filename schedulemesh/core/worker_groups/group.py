@@ -17,9 +17,7 @@ from schedulemesh.core.worker_groups.members import Member, known_of, returned, 
 from schedulemesh.core.worker_groups.pending_result import PendingResult
 from schedulemesh.core.worker_groups.sending import put, put_once
 from schedulemesh.core.worker_groups.starting import (
-    SchedulerFacade,
     all_or_none,
-    plain,
     terminate,
 )
 from schedulemesh.core.worker_groups.worker_calls import Call, results
@@ -90,7 +88,7 @@ class WorkerGroup:
     @classmethod
     def of_agents(
         cls,
-        scheduler: RayScheduler | SchedulerFacade,
+        scheduler: RayScheduler,
         name: str,
         agents: Sequence[str],
         layout: ParallelLayout | None = None,
@@ -98,7 +96,7 @@ class WorkerGroup:
         timeout_s: float | None = None,
     ) -> WorkerGroup:
         """The group of these agents of a scheduler, in the order of their ranks."""
-        listed = plain(scheduler).list_agents()["agents"]
+        listed = scheduler.list_agents()["agents"]
         living = {agent["name"]: agent for agent in listed if agent["handle"] is not None}
         missing = [agent for agent in agents if agent not in living]
         if missing:
@@ -113,7 +111,7 @@ class WorkerGroup:
             layout,
             agents=agents,
             timeout_s=timeout_s,
-            scheduler=plain(scheduler),
+            scheduler=scheduler,
             tasks=tasks if len(tasks) == len(members) else (),
         )
         group.check_mesh()
@@ -122,7 +120,7 @@ class WorkerGroup:
     @classmethod
     def submit(
         cls,
-        scheduler: RayScheduler | SchedulerFacade,
+        scheduler: RayScheduler,
         name: str,
         actor_class: UserClass,
         *,
@@ -142,7 +140,6 @@ class WorkerGroup:
         dies is made again. Raises ``GroupRefusedError`` if one is refused; those that had started are
         terminated.
         """
-        scheduler = plain(scheduler)
         ranks = size if layout is None else layout.size
         if ranks is None or (layout is not None and size not in (None, ranks)):
             raise InvalidRequestError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ray.actor import ActorHandle
 
@@ -17,17 +17,6 @@ if TYPE_CHECKING:
 #: Agents of a group that are started or terminated at a time.
 _AT_A_TIME = 16
 _T = TypeVar("_T")
-
-
-class SchedulerFacade(Protocol):
-    """A scheduler object that passes calls on to a RayScheduler, as SimpleScheduler does."""
-
-    scheduler: RayScheduler
-
-
-def plain(scheduler: RayScheduler | SchedulerFacade) -> RayScheduler:
-    """The RayScheduler of a SimpleScheduler."""
-    return cast("RayScheduler", getattr(scheduler, "scheduler", scheduler))
 
 
 def all_or_none(
