@@ -144,8 +144,8 @@ class Agents:
         """
         if not actor_name.startswith(self._mark):
             return False
-        own = actor_name.removeprefix(self._mark)
-        return own.startswith(READY) or own.rpartition("#")[2].isdecimal()
+        unmarked_name = actor_name.removeprefix(self._mark)
+        return unmarked_name.startswith(READY) or unmarked_name.rpartition("#")[2].isdecimal()
 
     def newest_incarnation(self, living: Iterable[tuple[str, str]]) -> int:
         """The highest incarnation in the names of living actors with this scheduler's mark."""
@@ -173,7 +173,7 @@ class Agents:
 
     async def deaths(self, processes: Iterable[Agent]) -> dict[str, Death]:
         """How those of these processes died that are dead, by name, as far as that can be found out."""
-        found, unknown = {}, {}
+        deaths, unknown = {}, {}
         for process in processes:
             name = process.spec.name
             record = self._records.get((name, process.incarnation))
@@ -184,10 +184,10 @@ class Agents:
                 logger.debug("cannot ask how agent %s died: %s", name, error)
                 continue
             if death is not None:
-                found[name] = death
+                deaths[name] = death
             elif handle is None:
                 unknown[self.where(process)] = name
-        return {**found, **await self._deaths_of(unknown)}
+        return {**deaths, **await self._deaths_of(unknown)}
 
     async def _deaths_of(self, names: Mapping[tuple[str, str], str]) -> dict[str, Death]:
         """How the processes died of which no handle is known, by their names."""
@@ -526,8 +526,8 @@ class Agents:
 @functools.lru_cache(maxsize=10_000)
 def _own_address(options: str) -> tuple[str, str]:
     """The (namespace, name) in Ray options, each empty if it is not given."""
-    given = json.loads(options)
-    return given.get("namespace", ""), given.get("name", "")
+    ray_options = json.loads(options)
+    return ray_options.get("namespace", ""), ray_options.get("name", "")
 
 
 def _pid(agent: Agent) -> int:

@@ -90,12 +90,12 @@ class AgentStart(msgspec.Struct, frozen=True, kw_only=True):
         """Seconds for each phase of the start: as the agent says; else of an environment what Ray's own limit
         is, and of all others the policy's ``start_timeout``.
         """
-        own = self.order.agent.start_limits or StartLimits()
-        environment = own.environment or environment_limit(self.environment)
+        start_limits = self.order.agent.start_limits or StartLimits()
+        environment = start_limits.environment or environment_limit(self.environment)
         return {
             "environment": environment if self.has_environment else self.timeout_s,
-            "load": own.load or self.timeout_s,
-            "constructor": own.constructor or self.timeout_s,
+            "load": start_limits.load or self.timeout_s,
+            "constructor": start_limits.constructor or self.timeout_s,
         }
 
     @property
@@ -123,10 +123,17 @@ class AgentStart(msgspec.Struct, frozen=True, kw_only=True):
         if job is not None and job.working_dir:
             env = options.get("runtime_env") or {}
             options["runtime_env"] = {**env, "working_dir": job.working_dir}
-        own = self.order.agent.start_limits
-        if own is not None and own.environment is not None and self.has_environment:
+        start_limits = self.order.agent.start_limits
+        if (
+            start_limits is not None
+            and start_limits.environment is not None
+            and self.has_environment
+        ):
             env = options.get("runtime_env") or {}
-            config = {**(env.get("config") or {}), "setup_timeout_seconds": ceil(own.environment)}
+            config = {
+                **(env.get("config") or {}),
+                "setup_timeout_seconds": ceil(start_limits.environment),
+            }
             options["runtime_env"] = {**env, "config": config}
         return AgentRequest(
             class_key=self.order.agent.class_key,
@@ -304,8 +311,10 @@ async def _too_late(
 ) -> NoReport:
     """What it was doing when its time was over."""
     phase, limit = progress.phase, f"start_timeout = {progress.limit_s:g} s"
-    own = start.order.agent.start_limits or StartLimits()
-    if getattr(own, phase) is not None or (phase == "environment" and start.has_environment):
+    start_limits = start.order.agent.start_limits or StartLimits()
+    if getattr(start_limits, phase) is not None or (
+        phase == "environment" and start.has_environment
+    ):
         limit = f"{progress.limit_s:g} s (start_limits[{phase!r}])"
     late = f"not ready after {limit}"
     if phase != "environment":

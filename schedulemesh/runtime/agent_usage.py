@@ -55,26 +55,26 @@ class AgentUsage:
 
     def of(self, name: str, now: float) -> Measured | None:
         """The newest measurement; None: there is none, or it is too old."""
-        found = self._newest.get(name)
-        return None if found is None or now - found.at > STALE_S else found
+        measured = self._newest.get(name)
+        return None if measured is None or now - measured.at > STALE_S else measured
 
     def forget(self, name: str, incarnation: int) -> None:
         """Remove what an ended process used."""
-        found = self._newest.get(name)
-        if found is not None and found.incarnation == incarnation:
+        measured = self._newest.get(name)
+        if measured is not None and measured.incarnation == incarnation:
             del self._newest[name]
             self._aggregates.forget(name)
 
 
-def public_usage(found: Measured | None) -> dict[str, float | None] | None:
+def public_usage(measured: Measured | None) -> dict[str, float | None] | None:
     """A measurement as plain data; None: there is none."""
-    if found is None:
+    if measured is None:
         return None
-    usage = found.usage
+    usage = measured.usage
     return {
         "cpu": round(usage.cpu, 3),
         "memory_mb": round(usage.memory_mb, 1),
         "gpu_utilization": usage.gpu_utilization,
         "gpu_memory_mb": usage.gpu_memory_mb,
-        "at": found.at,
+        "at": measured.at,
     }

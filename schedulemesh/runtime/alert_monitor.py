@@ -54,10 +54,10 @@ class AlertMonitor:
         self.rules = rules
         self._outboxes = outboxes
         self._journal = journal
-        kept = _noted(journal)
-        self._board = AlertBoard(scheduler, kept.firing, kept.resolved)
+        saved_alerts = _noted(journal)
+        self._board = AlertBoard(scheduler, saved_alerts.firing, saved_alerts.resolved)
         for outbox in outboxes:
-            outbox.put(kept.waiting.get(outbox.name, []))
+            outbox.put(saved_alerts.waiting.get(outbox.name, []))
         self._in_journal = self._gist({})
 
     @property
@@ -73,18 +73,18 @@ class AlertMonitor:
 
     async def evaluate(self, samples: Samples, now: float) -> None:
         """Evaluate the rules with samples of now, in seconds since 1970, and deliver what has changed."""
-        told = self._board.drop_others(self.rules, now)
+        changed_alerts = self._board.drop_others(self.rules, now)
         for rule in self.rules:
-            told += self._board.evaluate([rule], samples, now)
+            changed_alerts += self._board.evaluate([rule], samples, now)
             # With thousands of pools and agents a rule takes milliseconds; other work gets its turn.
             await asyncio.sleep(0)
-        for alert in told:
+        for alert in changed_alerts:
             _log(alert)
-        waiting = {outbox.name: outbox.waiting() + told for outbox in self._outboxes}
+        waiting = {outbox.name: outbox.waiting() + changed_alerts for outbox in self._outboxes}
         await self._keep(waiting)
-        if told:
+        if changed_alerts:
             for outbox in self._outboxes:
-                outbox.put(told)
+                outbox.put(changed_alerts)
 
     def rows(self) -> list[dict[str, object]]:
         """The alerts that fire, those that are pending, and the last that were resolved."""
@@ -93,8 +93,10 @@ class AlertMonitor:
     def families(self) -> Iterator[Family]:
         """How many alerts there are by rule, and how their deliveries go."""
         counts = Counter((a.rule, a.severity, a.state) for a in self._board.active.values())
-        known = [(rule.id, rule.severity.value, state) for rule in self.rules for state in _COUNTED]
-        keys = dict.fromkeys([*known, *counts])
+        rule_states = [
+            (rule.id, rule.severity.value, state) for rule in self.rules for state in _COUNTED
+        ]
+        keys = dict.fromkeys([*rule_states, *counts])
         yield c.ALERTS, [Sample((r, s, state.value), counts[r, s, state]) for r, s, state in keys]
         yield (
             c.ALERT_DELIVERIES,
@@ -111,10 +113,10 @@ class AlertMonitor:
 
     async def end(self, now: float) -> None:
         """Resolve all alerts, because the scheduler ends, and deliver that if receivers take it at once."""
-        told = self._board.drop_others((), now)
+        resolved_alerts = self._board.drop_others((), now)
         until = time.monotonic() + _DRAIN_S
         for outbox in self._outboxes:
-            outbox.put(told)
+            outbox.put(resolved_alerts)
         for outbox in self._outboxes:
             await in_thread(functools.partial(outbox.drained, until))
         self.close()
@@ -129,8 +131,10 @@ class AlertMonitor:
         gist = self._gist(waiting)
         if gist == self._in_journal:
             return
-        kept = _Kept(firing=self._board.firing(), resolved=self._board.resolved, waiting=waiting)
-        data = msgspec.msgpack.encode(kept)
+        alerts_to_save = _Kept(
+            firing=self._board.firing(), resolved=self._board.resolved, waiting=waiting
+        )
+        data = msgspec.msgpack.encode(alerts_to_save)
         try:
             await in_thread(functools.partial(self._journal.put_note, _NOTE, data))
         except JournalError as error:

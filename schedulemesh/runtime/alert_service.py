@@ -34,11 +34,11 @@ class AlertService(Service):
             await self._evaluated()
 
     async def _evaluated(self) -> None:
-        wanted = self._alerts.metrics
+        metric_names = self._alerts.metrics
         while True:
             await self._reactor.whole()
             seen = self._reactor.engine
-            samples = await collected(self._metrics.families(seen.state), wanted)
+            samples = await collected(self._metrics.families(seen.state), metric_names)
             await self._reactor.flushed()
             if self._reactor.engine is seen:
                 break

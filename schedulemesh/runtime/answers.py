@@ -39,9 +39,9 @@ class Answers:
         state = self._reactor.state
         if request_id in state.answers:
             await self._reactor.flushed()
-        known = self._reactor.state.answers.get(request_id)
-        if known is not None:
-            return known.outcome
+        answer = self._reactor.state.answers.get(request_id)
+        if answer is not None:
+            return answer.outcome
         return await _wait_for(self._requests, request_id)
 
     async def end_of(self, agent_name: str) -> None:
@@ -118,12 +118,12 @@ class OpenRequests:
 def _ids(request: Call) -> set[str]:
     """The ids by which a request is recognised when it is repeated."""
     if isinstance(request, SubmitMany):
-        given = [submission.request_id for submission in request.submissions]
+        request_ids = [submission.request_id for submission in request.submissions]
     elif isinstance(request, SubmitTask):
-        given = [request.submission.request_id]
+        request_ids = [request.submission.request_id]
     else:
-        given = [getattr(request, "request_id", None)]
-    return {each for each in given if each}
+        request_ids = [getattr(request, "request_id", None)]
+    return {each for each in request_ids if each}
 
 
 async def _wait_for(waiting: dict[str, list[asyncio.Future[Value]]], key: str) -> Value:

@@ -169,7 +169,7 @@ class Audit:
         return Listed(rows=await self._reactor.read(lambda: self._rows(request)))
 
     def _rows(self, request: QueryAudit) -> list[dict[str, object]]:
-        wanted = {name: getattr(request, name) for name in ("call", "outcome")}
+        filters = {name: getattr(request, name) for name in ("call", "outcome")}
         rows: list[dict[str, object]] = []
         for record in reversed(self._reactor.state.audit.records.values()):
             if record.number <= request.after:
@@ -180,7 +180,7 @@ class Audit:
                 continue
             if request.token not in (None, record.token, _who(record)):
                 continue
-            if all(v is None or getattr(record, name) == v for name, v in wanted.items()):
+            if all(v is None or getattr(record, name) == v for name, v in filters.items()):
                 rows.append(_row(record))
                 if len(rows) == request.limit:
                     break
@@ -204,12 +204,14 @@ def _row(record: AuditRecord) -> dict[str, object]:
 
 def _outcome(answer: AnyAnswer | WithHandles) -> tuple[str, str, str]:
     """The outcome of a change, and of a refusal its code and its sentence."""
-    found = answer.answer if isinstance(answer, WithHandles) else answer
-    if isinstance(found, Malformed):
-        return REFUSED, "invalid_request", found.error
-    refused = found.refused if isinstance(found, Refusal) else None
-    if isinstance(found, (Response, PoolResponse)) and isinstance(found.outcome, Refused):
-        refused = found.outcome
+    plain_answer = answer.answer if isinstance(answer, WithHandles) else answer
+    if isinstance(plain_answer, Malformed):
+        return REFUSED, "invalid_request", plain_answer.error
+    refused = plain_answer.refused if isinstance(plain_answer, Refusal) else None
+    if isinstance(plain_answer, (Response, PoolResponse)) and isinstance(
+        plain_answer.outcome, Refused
+    ):
+        refused = plain_answer.outcome
     return (DONE, "", "") if refused is None else (REFUSED, refused.reason.value, refused.error)
 
 
@@ -230,9 +232,9 @@ def _plain(value: object) -> object:
         case msgspec.Struct():
             return _fields(value)
         case dict():
-            return {str(key): _plain(found) for key, found in value.items()}
+            return {str(key): _plain(element) for key, element in value.items()}
         case tuple() | list() | frozenset() | set():
-            return [_plain(found) for found in value]
+            return [_plain(element) for element in value]
         case _:
             return msgspec.to_builtins(value)
 
@@ -290,10 +292,10 @@ def _subject(state: MeshState, request: Call) -> str:
             return _token(state, request.name)
         case Drain():
             drains = state.drains
-            found = drains.nodes.get(request.node_id or "") or drains.pools.get(
+            drain = drains.nodes.get(request.node_id or "") or drains.pools.get(
                 request.pool_name or ""
             )
-            return "" if found is None else _text(_plain(found))
+            return "" if drain is None else _text(_plain(drain))
         case CordonNode():
             node = state.cluster.nodes.get(request.node_id)
             return "" if node is None else _text({"cordoned": node.cordoned})
@@ -356,9 +358,9 @@ def _text(value: object) -> str:
 def _without_tokens(value: object) -> object:
     match value:
         case dict():
-            return {key: _shown(key, found) for key, found in value.items()}
+            return {key: _shown(key, element) for key, element in value.items()}
         case list() | tuple():
-            return [_without_tokens(found) for found in value]
+            return [_without_tokens(element) for element in value]
         case _:
             return value
 

@@ -76,15 +76,15 @@ class Authentication:
         tokens = reactor.state.tokens
         if not tokens.required or self.is_http(credential):
             return None
-        given = parsed(credential)
-        if not given.token:
-            return self._refused(_NONE_GIVEN, given)
-        hashed = hash_of(given.token)
+        client_credential = parsed(credential)
+        if not client_credential.token:
+            return self._refused(_NONE_GIVEN, client_credential)
+        hashed = hash_of(client_credential.token)
         # What a lookup by the hash takes long says nothing of the secret.
-        found = tokens.by_hash.get(hashed)
-        if found is None or not found.valid(reactor.now()):
-            return self._refused(_NOT_ACCEPTED, given)
-        return Caller(token=found, address=given.address)
+        token = tokens.by_hash.get(hashed)
+        if token is None or not token.valid(reactor.now()):
+            return self._refused(_NOT_ACCEPTED, client_credential)
+        return Caller(token=token, address=client_credential.address)
 
     def operator(self, reactor: Reactor | None, credential: bytes) -> str:
         """Who makes this call, for the log; empty where no token is needed. Raises NotAllowedError unless it
@@ -166,13 +166,15 @@ class Authentication:
         # An agent without a task, and one that the scheduler does not know, has no owner.
         return bool(tasks) and all(task.spec.owner == caller.token.owner for task in tasks)
 
-    def _refused(self, error: str, given: Credential | None) -> Refused:
+    def _refused(self, error: str, credential: Credential | None) -> Refused:
         """Count a call that is not accepted; the log says so now and then."""
         self.failures["ray"] += 1
         now = time.monotonic()
         if now - self._logged_at >= _LOG_EVERY_S:
             address = (
-                "" if given is None else f", the last from {given.address or 'an unknown process'}"
+                ""
+                if credential is None
+                else f", the last from {credential.address or 'an unknown process'}"
             )
             failures = self.failures["ray"]
             count, self._logged = failures - self._logged, failures

@@ -36,14 +36,14 @@ def queued_needs(state: MeshState) -> Iterator[Bundle]:
         for queue_class in state.queue.pools[name].classes.values():
             submission = state.queue.by_id[queue_class.first[-1]].submission
             agent = submission.agent
-            own = account.spec.default_agent() if submission.default_resources else agent.resources
-            bundles = bundles_of(state.cluster, agent, own)
+            need = account.spec.default_agent() if submission.default_resources else agent.resources
+            bundles = bundles_of(state.cluster, agent, need)
             if all(state.cluster.could_ever(shape_on_node(agent, bundle)) for bundle in bundles):
                 continue
             for _ in queue_class.entries:
-                if not own.fits(free):
+                if not need.fits(free):
                     break
-                free = free - own
+                free = free - need
                 yield from ((bundle, agent.node_labels) for bundle in bundles)
 
 

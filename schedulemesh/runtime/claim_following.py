@@ -61,17 +61,17 @@ def following(claim: ClaimOfJob) -> ByNode | None:
     """
     if claim.adopted and not claim.claimed:
         return _first_claim(claim)
-    found = dict(claim.claimed)
-    nodes = sorted(found.keys() | claim.used.keys())
+    claimed = dict(claim.claimed)
+    nodes = sorted(claimed.keys() | claim.used.keys())
     for there in nodes:
         for here in nodes:
-            wanted = claim.used.get(there, NOTHING).beyond(found.get(there, NOTHING))
-            unused = found.get(here, NOTHING).beyond(claim.used.get(here, NOTHING))
-            part = _movable(wanted.within(unused), found.get(here, NOTHING))
+            missing = claim.used.get(there, NOTHING).beyond(claimed.get(there, NOTHING))
+            unused = claimed.get(here, NOTHING).beyond(claim.used.get(here, NOTHING))
+            part = _movable(missing.within(unused), claimed.get(here, NOTHING))
             if part:
-                found[there] = found.get(there, NOTHING) + part
-                found[here] = found[here] - part
-    after = {node_id: amount for node_id, amount in found.items() if amount}
+                claimed[there] = claimed.get(there, NOTHING) + part
+                claimed[here] = claimed[here] - part
+    after = {node_id: amount for node_id, amount in claimed.items() if amount}
     return None if after == {n: amount for n, amount in claim.claimed.items() if amount} else after
 
 
@@ -79,16 +79,16 @@ def _first_claim(claim: ClaimOfJob) -> ByNode | None:
     """Where the claim of an adopted job is at first: where its work is. What it does not use is on the first
     node.
     """
-    found: dict[str, Resources] = {}
-    left = claim.adopted
+    claimed: dict[str, Resources] = {}
+    unassigned = claim.adopted
     for node_id in sorted(claim.used):
-        found[node_id] = claim.used[node_id].within(left)
-        left = left - found[node_id]
-    if not found:
+        claimed[node_id] = claim.used[node_id].within(unassigned)
+        unassigned = unassigned - claimed[node_id]
+    if not claimed:
         return None
-    first = min(found)
-    found[first] = found[first] + left
-    return {node_id: amount for node_id, amount in found.items() if amount}
+    first = min(claimed)
+    claimed[first] = claimed[first] + unassigned
+    return {node_id: amount for node_id, amount in claimed.items() if amount}
 
 
 def _movable(part: Resources, claimed: Resources) -> Resources:

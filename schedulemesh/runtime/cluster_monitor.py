@@ -115,11 +115,11 @@ class NodeWatch:
         )
 
     def _is_quiet(self, node: Node, now: float) -> bool:
-        known = self._quiet.get(node.node_id)
-        if known is None or known.version != node.version:
+        quiet = self._quiet.get(node.node_id)
+        if quiet is None or quiet.version != node.version:
             self._quiet[node.node_id] = _Quiet(node.version, now)
             return False
-        return now - known.since >= QUIET_S
+        return now - quiet.since >= QUIET_S
 
 
 class Attempts:
@@ -377,8 +377,10 @@ class ClusterMonitor:
         # A gang of which a member is dead is dead: the others are ended with it.
         dead = list(dict.fromkeys(k for a, k in addresses.items() if a not in living))
         # Those of whom the first look has made an end meanwhile are gone.
-        left = (state.agents.get(name) for name, _ in dead)
-        ran = [agent for agent in left if agent is not None and isinstance(agent.phase, Running)]
+        dead_agents = (state.agents.get(name) for name, _ in dead)
+        ran = [
+            agent for agent in dead_agents if agent is not None and isinstance(agent.phase, Running)
+        ]
         deaths = await deaths_of(self._agents, state, ran)
         ending = await self._end_all_dead(dead)
         groups = await self._groups.recover(state.groups, keep_all=rolled_back)

@@ -91,8 +91,8 @@ class CommandQueue:
         until = self._until.get(command.command_id)
         if until is None:
             return command
-        left = max(0.0, until - time.monotonic())
-        return msgspec.structs.replace(command, seconds=min(command.seconds, left))
+        remaining_s = max(0.0, until - time.monotonic())
+        return msgspec.structs.replace(command, seconds=min(command.seconds, remaining_s))
 
     def _void(self) -> None:
         """Answer the open poll, if there is one, with nothing."""

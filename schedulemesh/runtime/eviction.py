@@ -118,8 +118,8 @@ class Eviction:
         # A process that stands still for longer than that is told as long as there is any grace left.
         within_s = max(patience_s, grace_s)
         able = self._able("on_preemption_notice")
-        told = (self._order(p, "notice", within_s, until=until, seconds=grace_s) for p in able)
-        await asyncio.gather(*told)
+        notices = (self._order(p, "notice", within_s, until=until, seconds=grace_s) for p in able)
+        await asyncio.gather(*notices)
         if grace_s > 0:
             await asyncio.sleep(min(grace_s, until - time.monotonic()))
 
@@ -255,12 +255,12 @@ class Eviction:
             )
         if able := self._able("save_state"):
             size = len(pack(base))
-            given = await asyncio.gather(*(self._save_state(p, size) for p in able))
-            if all(r.data is not None and not r.error for r in given):
+            save_results = await asyncio.gather(*(self._save_state(p, size) for p in able))
+            if all(r.data is not None and not r.error for r in save_results):
                 base = self._with_metrics(base, processes)
-                results = dict(zip(able, given, strict=True))
+                results = dict(zip(able, save_results, strict=True))
                 return self._together(base, processes, results, failed)
-            return self._failed(given, failed)
+            return self._failed(save_results, failed)
         if failed is not None:
             return failed
         await self._newest_metrics(processes)

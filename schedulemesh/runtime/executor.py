@@ -123,9 +123,9 @@ class Executor:
         that is decided while the scheduler is shut down must not start an agent.
         """
         self._stopped = True
-        mine = asyncio.current_task()
+        this_task = asyncio.current_task()
         for task in self._tasks:
-            if task is not mine:
+            if task is not this_task:
                 task.cancel()
         self.endings.cancel_all()
 
@@ -285,11 +285,11 @@ class Executor:
     ) -> s.AgentStartFailed:
         """Fail the start, and remove its placement group unless orphans run in it, which an operator ends."""
         names = ", ".join(member.name or f"process {member.pid}" for member in foreign)
-        told = f"others run in its placement group {group_id} ({names})"
+        problem = f"others run in its placement group {group_id} ({names})"
         if {member.name for member in foreign} & {name for _, name in self._agents.orphans}:
-            return start_failed(order, f"{told}; end them with end_orphans()", NO_ROOM_IN_RAY)
+            return start_failed(order, f"{problem}; end them with end_orphans()", NO_ROOM_IN_RAY)
         await self._drop_group(group_id)
-        error = f"{told}; the group is removed now, submit it again"
+        error = f"{problem}; the group is removed now, submit it again"
         return start_failed(order, error, NO_ROOM_IN_RAY)
 
     async def _explained(self, order: StartAgent, failed: s.AgentStartFailed) -> s.AgentStartFailed:

@@ -77,12 +77,12 @@ def demand_of(holders: Iterable[Holder]) -> tuple[ExternalDemand, ...]:
     counts = Counter(
         (holder.job_id, holder.namespace, amount) for holder in holders for amount in holder.waiting
     )
-    found = [
+    demands = [
         ExternalDemand(amount=amount, job_id=job_id, namespace=namespace)
         for (job_id, namespace, amount), count in counts.items()
         for _ in range(min(count, _MOST_ALIKE))
     ]
-    return tuple(sorted(found, key=_order)[:_MOST])
+    return tuple(sorted(demands, key=_order)[:_MOST])
 
 
 def _order(demand: ExternalDemand) -> tuple[object, ...]:

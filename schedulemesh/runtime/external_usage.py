@@ -53,18 +53,18 @@ class ExternalUsageService(Service):
             row["external_jobs"] = [job.public() for job in jobs_on(work, node_id)]
         return Listed(rows=rows)
 
-    async def named(self, found: Explanation) -> Explanation:
+    async def named(self, explanation: Explanation) -> Explanation:
         """The explanation, with the jobs that hold what external work uses of the nodes in it."""
-        if not found.external:
-            return found
+        if not explanation.external:
+            return explanation
         work = await self._known_work()
         external = tuple(
             msgspec.structs.replace(usage, jobs=jobs_on(work, usage.node_id))
-            for usage in found.external
+            for usage in explanation.external
         )
-        found = msgspec.structs.replace(found, external=external)
+        explanation = msgspec.structs.replace(explanation, external=external)
         return _with_overclaims(
-            found, [job for usage in external for job in usage.jobs if job.task_id]
+            explanation, [job for usage in external for job in usage.jobs if job.task_id]
         )
 
     async def _known_work(self) -> list[WorkOfJob]:
@@ -86,22 +86,24 @@ class ExternalUsageService(Service):
         return [*external, *beyond_claims(usage, state, self._agents)]
 
 
-def _with_overclaims(found: Explanation, jobs: list[ExternalJob]) -> Explanation:
+def _with_overclaims(explanation: Explanation, jobs: list[ExternalJob]) -> Explanation:
     """The explanation that names these jobs where external work is a reason to wait."""
     if not jobs:
-        return found
+        return explanation
     named = ", ".join(
         f"job {job.task_id!r} holds {job.resources} more than it claims" for job in jobs
     )
     hint = f"submit {jobs[0].task_id!r} with a claim of all that it uses, or cancel it"
-    if found.reason == Reason.EXTERNAL_RAY_WORK:
-        found = msgspec.structs.replace(found, error=f"{found.error}: {named}", hint=hint)
+    if explanation.reason == Reason.EXTERNAL_RAY_WORK:
+        explanation = msgspec.structs.replace(
+            explanation, error=f"{explanation.error}: {named}", hint=hint
+        )
     others = (
         (
             msgspec.structs.replace(other, error=f"{other.error}: {named}", hint=hint)
             if other.reason is Reason.EXTERNAL_RAY_WORK
             else other
         )
-        for other in found.others
+        for other in explanation.others
     )
-    return msgspec.structs.replace(found, others=tuple(others))
+    return msgspec.structs.replace(explanation, others=tuple(others))

@@ -38,13 +38,13 @@ def member_specs(spec: AgentSpec) -> tuple[AgentSpec, ...]:
 
 
 def _member(spec: AgentSpec, rank: int, name: str) -> AgentSpec:
-    own = None if spec.gang is None or not spec.gang.members else spec.gang.members[rank]
+    member = None if spec.gang is None or not spec.gang.members else spec.gang.members[rank]
     return msgspec.structs.replace(
         spec,
         name=name,
         resources=spec.bundles[rank],
-        class_key=spec.class_key if own is None else own.class_key,
-        arguments_key=spec.arguments_key if own is None else own.arguments_key,
+        class_key=spec.class_key if member is None else member.class_key,
+        arguments_key=spec.arguments_key if member is None else member.arguments_key,
         options=_member_options(spec.options, rank),
         bundles=(),
         gang=None,
@@ -54,10 +54,10 @@ def _member(spec: AgentSpec, rank: int, name: str) -> AgentSpec:
 @functools.lru_cache(maxsize=10_000)
 def _member_options(options: str, rank: int) -> str:
     """The Ray options of a member; kept, because each look of the cluster monitor needs those of all."""
-    given = json.loads(options)
-    if "name" in given:
-        given["name"] = f"{given['name']}-{rank}"
-    return json.dumps(given, sort_keys=True)
+    member_options = json.loads(options)
+    if "name" in member_options:
+        member_options["name"] = f"{member_options['name']}-{rank}"
+    return json.dumps(member_options, sort_keys=True)
 
 
 def processes_of(state: MeshState, agent: Agent) -> tuple[Agent, ...]:
@@ -121,13 +121,15 @@ def states_of(saved: bytes | None, size: int) -> list[bytes | None]:
     """
     if saved is None:
         return [None] * size
-    whole = unpack(saved, SavedState)
-    if not whole.members:
+    gang_state = unpack(saved, SavedState)
+    if not gang_state.members:
         return [saved] * size
-    own = [*whole.members, *[None] * size][:size]
+    member_states = [*gang_state.members, *[None] * size][:size]
     return [
-        None if state is None else pack(msgspec.structs.replace(whole, state=state, members=()))
-        for state in own
+        None
+        if state is None
+        else pack(msgspec.structs.replace(gang_state, state=state, members=()))
+        for state in member_states
     ]
 
 
@@ -186,19 +188,21 @@ async def deaths_of(agents: Agents, state: MeshState, dead: Sequence[Agent]) -> 
     which it is, before all one that lacked memory.
     """
     processes = {agent.spec.name: processes_of(state, agent) for agent in dead}
-    known = await agents.deaths(process for each in processes.values() for process in each)
-    found = {}
+    process_deaths = await agents.deaths(process for each in processes.values() for process in each)
+    deaths = {}
     for agent in dead:
-        own = [
-            msgspec.structs.replace(known[process.spec.name], detail="", rank=rank)
+        member_deaths = [
+            msgspec.structs.replace(process_deaths[process.spec.name], detail="", rank=rank)
             for rank, process in enumerate(processes[agent.spec.name])
-            if process.spec.name in known
+            if process.spec.name in process_deaths
         ]
-        if own:
-            first = min(own, key=lambda death: not death.out_of_memory)
+        if member_deaths:
+            first = min(member_deaths, key=lambda death: not death.out_of_memory)
             is_gang = agent.spec.gang is not None
-            found[agent.spec.name] = first if is_gang else msgspec.structs.replace(first, rank=None)
-    return found
+            deaths[agent.spec.name] = (
+                first if is_gang else msgspec.structs.replace(first, rank=None)
+            )
+    return deaths
 
 
 async def end_processes(agents: Agents, keys: Iterable[tuple[str, int]]) -> None:
@@ -224,14 +228,14 @@ async def end_agent(agents: Agents, state: MeshState, name: str, incarnation: in
 
 def changed_gangs(state: MeshState, facts: Iterable[AnyFact]) -> set[str]:
     """The elastic gangs that run and of which a member started or ended with these facts."""
-    found: set[str] = set()
+    changed: set[str] = set()
     for fact in facts:
         if isinstance(fact, AgentStarted | AgentEnded):
             member = gang_of(fact.agent_name)
             core = None if member is None else state.agents.get(member[0])
             if core is not None and fact.agent_name in core.spec.extra_names:
-                found.add(core.spec.name)
-    return found
+                changed.add(core.spec.name)
+    return changed
 
 
 def elastic_gangs(state: MeshState) -> list[str]:
@@ -248,11 +252,11 @@ async def tell_members(agents: Agents, state: MeshState, gang_name: str) -> None
     ranks = tuple(members_running(state, gang_name))
     core = state.agents.get(gang_name)
     names = (f"{gang_name}-{rank}" for rank in ranks)
-    found = ((name, state.agents.get(name) or core) for name in names)
+    members = ((name, state.agents.get(name) or core) for name in names)
     await asyncio.gather(
         *(
             agents.commands.execute(name, agent.incarnation, "members", _TELL_S, ranks=ranks)
-            for name, agent in found
+            for name, agent in members
             if agent is not None and agents.can(name, agent.incarnation, "on_members_changed")
         )
     )

@@ -33,10 +33,10 @@ class GroupViews:
 
     def reserved(self, pool_name: str) -> dict[str, object]:
         """How many reserved groups of a pool there are and stand ready, and which cannot, and why."""
-        mine = [group for group in self._of([pool_name]) if group.reserved]
+        reserved_groups = [group for group in self._of([pool_name]) if group.reserved]
         return {
-            "reserved": len(mine),
-            "ready": sum(group.phase is GroupPhase.READY for group in mine),
+            "reserved": len(reserved_groups),
+            "ready": sum(group.phase is GroupPhase.READY for group in reserved_groups),
             "unplaced": self._unplaced(pool_name),
         }
 

@@ -56,13 +56,13 @@ class HealthCheck:
         sick = [(a, problem) for a, problem in zip(running, problems, strict=True) if problem]
         for agent, problem in sick:
             await self._terminate(agent, problem)
-        found = {agent.spec.name: problem for agent, problem in sick}
+        problem_by_agent = {agent.spec.name: problem for agent, problem in sick}
         await self._groups.removed_from(state.groups, _REMOVED_S)
         lost = [name for name, agent in state.lost.items() if not agent.reported]
         details = [
             detail
             for name in lost
-            if (detail := await self._rebuild(name, found.get(name, "dead"))) is not None
+            if (detail := await self._rebuild(name, problem_by_agent.get(name, "dead"))) is not None
         ]
         return {
             "checked": len({agent.spec.name for agent in running}.union(lost)),

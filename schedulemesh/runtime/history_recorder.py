@@ -68,10 +68,10 @@ class HistoryRecorder:
         """
         if self._recorder.upto < 0:
             patience_s = max(patience_s, _OPENING_S)
-        wanted, until = self._reactor.last, time.monotonic() + patience_s
+        last_commit, until = self._reactor.last, time.monotonic() + patience_s
         while True:
             written = self._written
-            lacks = max(0, wanted - self._recorder.upto)
+            lacks = max(0, last_commit - self._recorder.upto)
             left_s = until - time.monotonic()
             if not lacks or left_s <= 0.0 or self._recorder.trouble:
                 return lacks

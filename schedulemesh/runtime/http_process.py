@@ -29,8 +29,8 @@ class HttpProcess:
         if settings.http is None:
             return
         try:
-            own = msgspec.structs.replace(settings.public(), auth=self._auth)
-            self._backend.start_http(pack(own), settings.name, settings.namespace)
+            http_settings = msgspec.structs.replace(settings.public(), auth=self._auth)
+            self._backend.start_http(pack(http_settings), settings.name, settings.namespace)
         except BackendError as error:
             logger.warning("the HTTP API cannot be started: %s", error)
 

@@ -97,15 +97,15 @@ def unused_claims(
     are; as far as jobs have unused claims on that node, they are taken for theirs.
     """
     claims = list(claims)
-    held = _by_node(part for holder in usage.holders for part in holder.held)
-    left: dict[str, Resources] = {}
+    held_by_node = _by_node(part for holder in usage.holders for part in holder.held)
+    unused_by_node: dict[str, Resources] = {}
     for view in views:
         unused = sum_of(claim.unused(view.node_id) for claim in claims)
         if unused:
             in_use = view.total - view.free
-            tasks = in_use.beyond(held.get(view.node_id, NOTHING))
-            left[view.node_id] = unused.beyond(tasks)
-    return left
+            tasks = in_use.beyond(held_by_node.get(view.node_id, NOTHING))
+            unused_by_node[view.node_id] = unused.beyond(tasks)
+    return unused_by_node
 
 
 class ClaimWatch:
@@ -157,12 +157,12 @@ def _used_by_owner(usage: ClusterUsage) -> dict[str, dict[str, Resources]]:
         of_driver = holder.name if holder.namespace == DEVICES_NAMESPACE else ""
         if owner := of_driver or owners.get(holder.job_id, ""):
             parts.setdefault(owner, []).extend(holder.held)
-    return {owner: _by_node(found) for owner, found in parts.items()}
+    return {owner: _by_node(owner_parts) for owner, owner_parts in parts.items()}
 
 
 def _by_node(parts: Iterable[tuple[str, Resources]]) -> dict[str, Resources]:
     """The sums of these parts."""
-    found: dict[str, Resources] = {}
+    sums: dict[str, Resources] = {}
     for node_id, amount in parts:
-        found[node_id] = found.get(node_id, NOTHING) + amount
-    return found
+        sums[node_id] = sums.get(node_id, NOTHING) + amount
+    return sums

@@ -29,9 +29,11 @@ def jobs_folder(settings: SchedulerSettings, session_folder: Path) -> str:
     """The folder that logs and checkpoints of jobs are kept in, on every node the same: that of the journal,
     if one was given, else one in the folder of Ray's session.
     """
-    given = settings.state_path
-    own = given is None or "://" in given
-    return str(session_folder / "schedulemesh" if own else Path(given or "").absolute())
+    state_path = settings.state_path
+    in_session_folder = state_path is None or "://" in state_path
+    return str(
+        session_folder / "schedulemesh" if in_session_folder else Path(state_path or "").absolute()
+    )
 
 
 async def end_jobs(backend: Backend, owner: str) -> JobRemains:

@@ -22,8 +22,8 @@ async def end_driver(agents: Agents, state: MeshState, agent: Agent) -> None:
     execute, within_s = agents.commands.execute, state.policy.cancel_timeout
     if _reason(agent) in _NOTICED:
         # Nothing of it is needed any more, so it has grace only where that was asked for.
-        own = None if agent.spec.job is None else agent.spec.job.grace_s
-        grace_s = state.policy.preemption_grace_s if own is None else own
+        job_grace_s = None if agent.spec.job is None else agent.spec.job.grace_s
+        grace_s = state.policy.preemption_grace_s if job_grace_s is None else job_grace_s
         # Its runner answers when the driver has ended, or the time is over.
         limit_s = min(within_s, 1.0) + grace_s
         await execute(name, incarnation, "notice", limit_s, seconds=grace_s)

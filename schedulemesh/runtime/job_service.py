@@ -65,8 +65,8 @@ class JobService(Service):
             logger.warning("what jobs hold in Ray is not known: %s", error)
             return {}
         state = self._reactor.state
-        found = claims_of(state, self._agents, jobs_of(state), usage)
-        return {claim.agent_name: claim for claim in found}
+        claims = claims_of(state, self._agents, jobs_of(state), usage)
+        return {claim.agent_name: claim for claim in claims}
 
     @handler
     async def log(self, request: ReadJobLog) -> JobLog | Refusal:
@@ -110,9 +110,9 @@ class JobService(Service):
         nodes = list(self._reactor.state.cluster.nodes)
         for node_id in (runs_on, self._found_on.get(key.agent_name)):
             if node_id in nodes:
-                found = await self._read(node_id, request, key)
-                if found is not None:
-                    return found
+                piece = await self._read(node_id, request, key)
+                if piece is not None:
+                    return piece
         pieces = await asyncio.gather(*(self._read(node_id, request, key) for node_id in nodes))
         there = [(p, n) for n, p in zip(nodes, pieces, strict=True) if p is not None]
         if not there:
@@ -179,8 +179,8 @@ def runner_of(state: MeshState, task_id: str) -> str | None:
     task, waiting = state.running.by_id.get(task_id), state.queue.by_id.get(task_id)
     if waiting is not None:
         job, name = waiting.spec, waiting.submission.agent.name
-    elif (known := task or state.ended.get(task_id)) is not None:
-        job, name = known.spec, known.agent_name
+    elif (started_task := task or state.ended.get(task_id)) is not None:
+        job, name = started_task.spec, started_task.agent_name
     else:
         return None
     return name if job.run == RUN_DRIVER else None

@@ -45,24 +45,26 @@ def opened(
     """The journal. It must be there if this scheduler lived before (``began``, or agents of it live): a new
     one would know nothing of the agents that it left behind, and would end them.
     """
-    left = [] if began else agents.unclaimed_actors(living, set())
+    unclaimed = [] if began else agents.unclaimed_actors(living, set())
     address = journal_address(settings, backend.session_folder())
     try:
-        return open_journal(address, must_exist=began or bool(left))
+        return open_journal(address, must_exist=began or bool(unclaimed))
     except JournalError as error:
-        if not left:
+        if not unclaimed:
             raise
-        names = ", ".join(name for _, name in left[:10])
-        raise JournalError(f"{error}; of {len(left)} actors that it left live {names}") from error
+        names = ", ".join(name for _, name in unclaimed[:10])
+        raise JournalError(
+            f"{error}; of {len(unclaimed)} actors that it left live {names}"
+        ) from error
 
 
 def cannot_begin(settings: SchedulerSettings, error: JournalError, *, new: bool) -> str:
     """The error of a supervisor that cannot recover; a new one is ended at once."""
-    told = f"scheduler {settings.name!r} cannot begin: {error}."
+    problem = f"scheduler {settings.name!r} cannot begin: {error}."
     if new:
-        return f"{told} Nothing was started; make it again once that is mended"
+        return f"{problem} Nothing was started; make it again once that is mended"
     return (
-        f"{told} Once that is mended it begins at the next call. To give it up, call shutdown() or run "
+        f"{problem} Once that is mended it begins at the next call. To give it up, call shutdown() or run "
         f"`schedulemesh stop --name {settings.name} --namespace {settings.namespace}`: its agents end, "
         "its journal stays as it is"
     )

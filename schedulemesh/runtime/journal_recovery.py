@@ -105,11 +105,11 @@ class ClockNotes:
 
 def newest_time(state: MeshState) -> float:
     """The newest time in the state."""
-    found = [0.0, *(answer.at for answer in state.answers.values())]
-    found += [max(task.started_at, task.saved_at or 0.0) for task in state.running.by_id.values()]
+    times = [0.0, *(answer.at for answer in state.answers.values())]
+    times += [max(task.started_at, task.saved_at or 0.0) for task in state.running.by_id.values()]
     for agent in state.agents.values():
-        found.append(agent.admitted_at if agent.process is None else agent.process.started_at)
-    found += [past.fact.at for past in state.preempted.values()]
-    found += [lost.at for lost in state.lost.values()]
-    found += [change.at for change in state.policy_changes]
-    return max(found)
+        times.append(agent.admitted_at if agent.process is None else agent.process.started_at)
+    times += [past.fact.at for past in state.preempted.values()]
+    times += [lost.at for lost in state.lost.values()]
+    times += [change.at for change in state.policy_changes]
+    return max(times)

@@ -164,12 +164,12 @@ class Leases:
         handles that it has. So they are created again, unless it has released them and nothing is left.
         """
         name, group_id = agent.spec.name, agent.group_id or ""
-        left = await until_answered(
+        remaining_members = await until_answered(
             f"ending what runs in lease {name}", lambda: self._groups.vacate(group_id, ())
         )
         # Ray reports an actor as dead before its process has ended.
         unused = await self._is_unused(group_id)
-        handed_over = unused and not left and name in self._released
+        handed_over = unused and not remaining_members and name in self._released
         if not handed_over and stays(self._reactor.state, agent):
             await self._create_again(group_id)
         self._released.discard(name)

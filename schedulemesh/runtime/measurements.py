@@ -77,13 +77,13 @@ class Measurements:
             return None
         latest = -math.inf
         for name in agent.spec.process_names:
-            key, found = (name, agent.incarnation), self._utilization(name, now)
-            if found is None:
-                found = self._recorded(agent, now)
-            if found is None or found[0] >= limit:
+            key, reading = (name, agent.incarnation), self._utilization(name, now)
+            if reading is None:
+                reading = self._recorded(agent, now)
+            if reading is None or reading[0] >= limit:
                 self._below.pop(key, None)
                 return None
-            latest = max(latest, self._below.setdefault(key, found[1]))
+            latest = max(latest, self._below.setdefault(key, reading[1]))
         return latest
 
     def _ends(self, agent: Agent) -> Iterator[tuple[str, float | None]]:

@@ -33,14 +33,14 @@ def groups(
     state: MeshState, agents: Iterable[str], request: GetReportedMetrics
 ) -> list[MetricGroup]:
     """The groups that a request asks for, in the order of their names."""
-    found = [
+    reporters = [
         reporter
         for name in agents
         if request.agent_name in (None, name)
         and (reporter := _reporter(state, name)) is not None
         and request.pool_name in (None, reporter.pool_name)
     ]
-    return _GROUPINGS[request.by](found, request)
+    return _GROUPINGS[request.by](reporters, request)
 
 
 def _reporter(state: MeshState, name: str) -> Reporter | None:
@@ -56,30 +56,30 @@ def _reporter(state: MeshState, name: str) -> Reporter | None:
     return Reporter(name, tasks[0].pool_name, labels) if tasks else None
 
 
-def _by_agent(found: Iterable[Reporter], _request: GetReportedMetrics) -> list[MetricGroup]:
+def _by_agent(reporters: Iterable[Reporter], _request: GetReportedMetrics) -> list[MetricGroup]:
     return [
         MetricGroup({"agent_name": one.name, "pool_name": one.pool_name}, [one.name])
-        for one in sorted(found, key=lambda one: one.name)
+        for one in sorted(reporters, key=lambda one: one.name)
     ]
 
 
-def _by_pool(found: Iterable[Reporter], _request: GetReportedMetrics) -> list[MetricGroup]:
+def _by_pool(reporters: Iterable[Reporter], _request: GetReportedMetrics) -> list[MetricGroup]:
     pools: dict[str, list[str]] = {}
-    for one in found:
+    for one in reporters:
         pools.setdefault(one.pool_name, []).append(one.name)
     return [MetricGroup({"pool_name": pool}, pools[pool]) for pool in sorted(pools)]
 
 
-def _by_label(found: Iterable[Reporter], request: GetReportedMetrics) -> list[MetricGroup]:
+def _by_label(reporters: Iterable[Reporter], request: GetReportedMetrics) -> list[MetricGroup]:
     labels: dict[tuple[str, str], list[str]] = {}
-    for one in found:
+    for one in reporters:
         for key, value in one.labels.items():
             if request.label in (None, key):
                 labels.setdefault((key, value), []).append(one.name)
-    kept = sorted(labels, key=lambda label: (-len(labels[label]), label))[:MAX_LABELS]
+    most_common = sorted(labels, key=lambda label: (-len(labels[label]), label))[:MAX_LABELS]
     return [
         MetricGroup({"label": key, "label_value": value}, labels[key, value])
-        for key, value in sorted(kept)
+        for key, value in sorted(most_common)
     ]
 
 

@@ -78,7 +78,10 @@ class MetricsService(Service):
         yield c.HEARTBEAT, self._heartbeats(state)
         orphans = (("actor", self._agents.orphans), ("placement_group", self._groups.orphans))
         yield c.REPORTED_DROPPED, [Sample((), self._agents.metrics.aggregates.dropped)]
-        yield c.ORPHANS, [Sample((kind,), len(found)) for kind, found in orphans]
+        yield (
+            c.ORPHANS,
+            [Sample((kind,), len(orphans_of_kind)) for kind, orphans_of_kind in orphans],
+        )
         yield from self._plugin_families()
         yield from self._alerts.families()
         yield from self._loops.families()

@@ -42,20 +42,20 @@ class Orphans:
         self, unclaimed: Collection[tuple[str, str]], *, rolled_back: bool
     ) -> list[tuple[str, str]]:
         """Of living actors that nobody claims: keep those that are orphans, and return the others."""
-        kept = await in_thread(self._read)
-        self._groups.orphans = set(kept.groups)
-        self._agents.orphans = {a for a in unclaimed if rolled_back or a in kept.actors}
+        recorded = await in_thread(self._read)
+        self._groups.orphans = set(recorded.groups)
+        self._agents.orphans = {a for a in unclaimed if rolled_back or a in recorded.actors}
         for _, name in sorted(self._agents.orphans):
             logger.warning("actor %s is unknown to the journal; it is kept as an orphan", name)
         return [address for address in unclaimed if address not in self._agents.orphans]
 
     async def note(self) -> None:
         """Store which actors and groups are orphans, for later processes."""
-        kept = _Kept(
+        orphans = _Kept(
             actors=tuple(sorted(self._agents.orphans)), groups=tuple(sorted(self._groups.orphans))
         )
-        if kept != await in_thread(self._read):
-            note = msgspec.json.encode(kept)
+        if orphans != await in_thread(self._read):
+            note = msgspec.json.encode(orphans)
             await in_thread(lambda: self._journal.put_note(_NOTE, note))
 
     def forget_dead(self, living: Collection[tuple[str, str]]) -> None:

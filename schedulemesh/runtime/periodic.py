@@ -74,10 +74,10 @@ class Loops:
 
 def _failed(name: str, loop: _Loop, error: Exception) -> None:
     loop.failures += 1
-    known = isinstance(error, _EXPECTED) or loop.failure == repr(error)
+    is_known = isinstance(error, _EXPECTED) or loop.failure == repr(error)
     loop.failure = repr(error)
     logger.warning(
-        "%s: %s", name, error if known else repr(error), exc_info=None if known else error
+        "%s: %s", name, error if is_known else repr(error), exc_info=None if is_known else error
     )
 
 

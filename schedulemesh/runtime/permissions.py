@@ -32,17 +32,17 @@ from schedulemesh.runtime.queries import past_of
 
 def refusal(state: MeshState, caller: Caller, request: Call, now: float) -> Refused | None:
     """Why a caller may not make a request; None: it may."""
-    known = state.tokens.get(caller.token.name)
-    if known is None or known.secret_hash != caller.token.secret_hash or not known.valid(now):
+    token = state.tokens.get(caller.token.name)
+    if token is None or token.secret_hash != caller.token.secret_hash or not token.valid(now):
         return _refused(f"token {caller.token.name!r} was revoked or rotated, or has expired")
-    if not request.allows(known.role):
+    if not request.allows(token.role):
         return _refused(
-            f"token {known.name!r} has the role {known.role.value}; this needs the role "
+            f"token {token.name!r} has the role {token.role.value}; this needs the role "
             f"{request.least_role.value}"
         )
-    if known.role is not Role.SUBMITTER or request.least_role is not Role.SUBMITTER:
+    if token.role is not Role.SUBMITTER or request.least_role is not Role.SUBMITTER:
         return None
-    error = _beyond(state, known, request)
+    error = _beyond(state, token, request)
     return None if error is None else _refused(error)
 
 
@@ -57,8 +57,8 @@ def limited(request: Call, token: TokenSpec) -> Call:
             submission = _limited_submission(request.submission, token)
             return msgspec.structs.replace(request, submission=submission)
         case SubmitMany():
-            given = tuple(_limited_submission(one, token) for one in request.submissions)
-            return msgspec.structs.replace(request, submissions=given)
+            submissions = tuple(_limited_submission(one, token) for one in request.submissions)
+            return msgspec.structs.replace(request, submissions=submissions)
         case RegisterTask():
             return msgspec.structs.replace(request, task=_limited_task(request.task, token))
         case RestoreTask():
@@ -150,13 +150,15 @@ def _registration(
     )
 
 
-def _restoration(state: MeshState, token: TokenSpec, given: TaskSpec) -> str | None:
+def _restoration(state: MeshState, token: TokenSpec, requested_task: TaskSpec) -> str | None:
     """Whether a task may be restored: as the request describes it, and as it is on record, which is what is
     started again.
     """
-    if (error := _task(token, given) or _own(state, token, given.task_id)) is not None:
+    if (
+        error := _task(token, requested_task) or _own(state, token, requested_task.task_id)
+    ) is not None:
         return error
-    past = past_of(state, given.task_id)
+    past = past_of(state, requested_task.task_id)
     if past is None:
         return None
     task, agent = past
@@ -185,11 +187,13 @@ def _labels(token: TokenSpec, task: TaskSpec) -> str | None:
     return None
 
 
-def _max_preemptions(token: TokenSpec, asked: int | None) -> str | None:
+def _max_preemptions(token: TokenSpec, max_preemptions: int | None) -> str | None:
     least = token.least_max_preemptions
-    if asked is None or least is None or asked >= least:
+    if max_preemptions is None or least is None or max_preemptions >= least:
         return None
-    return f"token {token.name!r} asks for max_preemptions of at least {least}, not {asked}"
+    return (
+        f"token {token.name!r} asks for max_preemptions of at least {least}, not {max_preemptions}"
+    )
 
 
 def _pool(token: TokenSpec, pool_name: str) -> str | None:

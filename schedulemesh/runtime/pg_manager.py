@@ -134,20 +134,20 @@ class Groups:
         self._locks.pop(group_id, None)
 
     async def vacate(
-        self, group_id: str, ours: Collection[str], kept: Collection[str] = ()
+        self, group_id: str, ours: Collection[str], protected: Collection[str] = ()
     ) -> list[GroupMember]:
         """End the foreign actors in a group, such as detached children of an earlier agent. ``ours``: the
-        names of those that belong there; ``kept``: of those that must not be ended. Returns those left when
-        the time is over; none: it is vacant.
+        names of those that belong there; ``protected``: of those that must not be ended. Returns those that
+        are left when the time is over; none: it is vacant.
         """
         slot = self._slots.get(group_id)
         until, wait_s = time.monotonic() + _VACATE_S, _LOOK_S
         if slot is not None and slot.shape.virtual:
             return []
-        while slot is not None and (left := await self._foreign_members(slot.ray_id, ours)):
-            if time.monotonic() > until or any(member.name in kept for member in left):
-                return left
-            await self._backend.end_members([member.actor_id for member in left])
+        while slot is not None and (remaining := await self._foreign_members(slot.ray_id, ours)):
+            if time.monotonic() > until or any(member.name in protected for member in remaining):
+                return remaining
+            await self._backend.end_members([member.actor_id for member in remaining])
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, _LOOK_MAX_S)
         return []
@@ -232,8 +232,8 @@ class Groups:
         for group_id, view in (await self.living()).items():
             # Of those that are being created or removed the lock is taken.
             locked = {one for one, lock in self._locks.items() if lock.locked()}
-            known = (table.by_id, self._slots, locked, self.orphans)
-            if not any(group_id in groups for groups in known):
+            known_ids = (table.by_id, self._slots, locked, self.orphans)
+            if not any(group_id in groups for groups in known_ids):
                 await self._remove_unknown(group_id, view)
 
     async def _remove_unknown(self, group_id: str, view: GroupView) -> None:
@@ -336,17 +336,17 @@ class Groups:
 
 def lacking(order: CreateGroup, free: dict[str, Resources]) -> str:
     """Which bundle of a group lacks which resources on which node; bundles on one node count in order."""
-    left = dict(free)
+    remaining = dict(free)
     for index, (need, node_id) in enumerate(zip(order.shape.bundles, order.node_ids, strict=True)):
-        if node_id not in left:
+        if node_id not in remaining:
             return f"bundle {index} is to stand on node {node_id}, which is gone"
-        short = need.beyond(left[node_id])
+        short = need.beyond(remaining[node_id])
         if short:
             return (
                 f"bundle {index} needs {need} on node {node_id}, which lacks {short}: "
-                f"{left[node_id].beyond(NOTHING)} is free there"
+                f"{remaining[node_id].beyond(NOTHING)} is free there"
             )
-        left[node_id] = left[node_id] - need
+        remaining[node_id] = remaining[node_id] - need
     return "its nodes seem to have room, but Ray has not placed it there"
 
 
@@ -354,16 +354,16 @@ def groups_gone(
     table: GroupTable, before: Iterable[str], living: dict[str, GroupView]
 ) -> list[tuple[str, str]]:
     """The groups that were ready ``before`` and are not where the state has them any more, and why."""
-    found = []
+    gone = []
     for group_id in before:
         group, view = table.by_id.get(group_id), living.get(group_id)
         if group is None or group.phase is not GroupPhase.READY:
             continue
         if view is None:
-            found.append((group_id, "somebody else removed it"))
+            gone.append((group_id, "somebody else removed it"))
         elif _is_elsewhere(group, view):
-            found.append((group_id, "Ray took it from its nodes"))
-    return found
+            gone.append((group_id, "Ray took it from its nodes"))
+    return gone
 
 
 def ready_groups(table: GroupTable) -> list[str]:

@@ -71,14 +71,14 @@ def no_room(node: Node, need: Resources, takers: Sequence[str] = ()) -> str:
     """Why Ray has not placed an actor with this need on a node; ``takers``: the Ray jobs that hold it."""
     total, others = _amounts(node.total), _amounts(node.external_usage)
     ours = _amounts(node.total - node.free - node.external_usage - need)
-    held = "; ".join(
+    shortages = "; ".join(
         f"of {kind} {total.get(kind, 0.0):g} there, other Ray work holds {others.get(kind, 0.0):g}, "
         f"ScheduleMesh {ours.get(kind, 0.0):g}, and it needs {amount:g}"
         for kind, amount in _amounts(need).items()
     )
     by = f"; in use by {', '.join(takers)}" if takers else ""
     return (
-        f"Ray has no room for it on node {node.node_id}: {held}{by}. End some of that work, "
+        f"Ray has no room for it on node {node.node_id}: {shortages}{by}. End some of that work, "
         "or submit it again later"
     )
 

@@ -88,10 +88,10 @@ class PluginWatchdog:
 
     def _blame(self, mark: CallMark) -> None:
         """Disable the strategy that was being asked when the former process ended."""
-        left = mark.left()
-        if left is None or left[0] in self._disabled:
+        unfinished_call = mark.left()
+        if unfinished_call is None or unfinished_call[0] in self._disabled:
             return
-        name, hook = left
+        name, hook = unfinished_call
         reason = f"the supervisor's process ended while it was asked {hook}"
         logger.critical("scheduling strategy %s is disabled: %s", name, reason)
         self._disabled[name] = Record(reason=reason, at=time.time())

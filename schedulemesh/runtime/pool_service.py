@@ -107,10 +107,10 @@ class PoolService(Service):
         """Return once none of the pool's reserved groups is being created, or after the timeout."""
         until = time.monotonic() + timeout_s
         while self._is_being_made(name):
-            left = until - time.monotonic()
-            if left <= 0:
+            remaining_s = until - time.monotonic()
+            if remaining_s <= 0:
                 return
-            await self._executor.groups.changed(left)
+            await self._executor.groups.changed(remaining_s)
 
     def _is_being_made(self, name: str) -> bool:
         return any(

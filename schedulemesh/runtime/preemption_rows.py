@@ -11,8 +11,8 @@ from schedulemesh.engine.state.evictions import EvictionRecord, Evictor
 
 def selected(records: Iterable[EvictionRecord], query: ListPreemptions) -> list[EvictionRecord]:
     """The last records that a query asks for, oldest first."""
-    found = [record for record in records if _concerns(record, query)]
-    return found[max(0, len(found) - query.limit) :]
+    matching = [record for record in records if _concerns(record, query)]
+    return matching[max(0, len(matching) - query.limit) :]
 
 
 def preemption_row(record: EvictionRecord) -> dict[str, object]:
@@ -60,9 +60,9 @@ def _after(start: float, end: float | None) -> float | None:
 def _concerns(record: EvictionRecord, query: ListPreemptions) -> bool:
     """Whether the victim or the evictor is what the query names."""
     parties = list(_parties(record))
-    wanted = (query.task_id, query.pool_name, query.owner)
+    filters = (query.task_id, query.pool_name, query.owner)
     return all(
-        name is None or any(party[i] == name for party in parties) for i, name in enumerate(wanted)
+        name is None or any(party[i] == name for party in parties) for i, name in enumerate(filters)
     )
 
 

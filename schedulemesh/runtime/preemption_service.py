@@ -42,14 +42,14 @@ class PreemptionService(Service):
             resources=request.resources,
             limit=request.limit,
         )
-        found = await self._reactor.read(
+        evaluation = await self._reactor.read(
             lambda: self._reactor.engine.evaluate(query, self._reactor.now())
         )
         if len(self._named) > _REMEMBERED:
             self._named.clear()
-        for candidate in found.candidates:
+        for candidate in evaluation.candidates:
             self._named[candidate.task_id] = (candidate.reason, candidate.preempt_score)
-        return Evaluated(evaluation=found)
+        return Evaluated(evaluation=evaluation)
 
     @handler
     async def execute(self, request: ExecutePreemption) -> Response:
@@ -108,14 +108,14 @@ class PreemptionService(Service):
 
     async def _evicted(self, task_ids: Sequence[str]) -> tuple[EvictedState, ...]:
         """Of tasks that were evicted together: what was saved and what is kept."""
-        state, found = self._reactor.state, []
+        state, evicted = self._reactor.state, []
         for task_id in task_ids:
             past, record = state.preempted.get(task_id), state.evictions.of_task(task_id)
             if past is None:
                 continue
             fact = past.fact
             saved = await self._kept(fact.task, fact.agent_name, past.state_key, fact.save_error)
-            found.append(
+            evicted.append(
                 EvictedState(
                     task_id=task_id,
                     reason=fact.reason,
@@ -124,7 +124,7 @@ class PreemptionService(Service):
                     save_error=fact.save_error,
                 )
             )
-        return tuple(found)
+        return tuple(evicted)
 
     async def _kept(
         self, task: TaskSpec, agent_name: str, state_key: str | None, save_error: str
@@ -139,8 +139,10 @@ class PreemptionService(Service):
             warning = f"{save_error} This is the state that was saved before."
             earlier = unpack(stored, SavedState)
             return pack(msgspec.structs.replace(earlier, warning=warning, current=False))
-        known = await without_state(self._reactor, task, agent_name)
+        partial_state = await without_state(self._reactor, task, agent_name)
         metrics = self._agents.metrics.of(agent_name)
         return pack(
-            msgspec.structs.replace(known, last_metrics=metrics, warning=save_error, current=False)
+            msgspec.structs.replace(
+                partial_state, last_metrics=metrics, warning=save_error, current=False
+            )
         )

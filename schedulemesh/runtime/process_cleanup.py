@@ -137,10 +137,10 @@ class ProcessCleanup:
 
     async def _on_node(self, node_id: str, end: _End, agent_name: str) -> None:
         for pause_s in pauses():
-            left = await self._asked(node_id, end)
-            if left == ():
+            surviving_pids = await self._asked(node_id, end)
+            if surviving_pids == ():
                 return
-            if left is None and node_id not in await self._living_nodes():
+            if surviving_pids is None and node_id not in await self._living_nodes():
                 self._cleaners.pop(node_id, None)
                 logger.warning(
                     "node %s is lost: whether the processes of agent %s there have ended cannot be known",
@@ -148,10 +148,10 @@ class ProcessCleanup:
                     agent_name,
                 )
                 return
-            if left:
+            if surviving_pids:
                 logger.warning(
                     "processes %s of agent %s on node %s do not end; what it held stays taken until they do",
-                    ", ".join(map(str, left)),
+                    ", ".join(map(str, surviving_pids)),
                     agent_name,
                     node_id,
                 )

@@ -34,14 +34,14 @@ class Progress(NamedTuple):
         return self.at + (1.0 - self.newest) * took / gained
 
 
-def advanced(known: Progress | None, reported: object, now: float) -> Progress | None:
+def advanced(previous: Progress | None, reported: object, now: float) -> Progress | None:
     """The progress after a report; one that says nothing changes nothing, one that is lower begins anew."""
     done = number(reported)
     if done is None or not 0.0 <= done <= 1.0:
-        return known
-    if known is None or done < known.newest:
-        return Progress(now, done, now, done, fell=known is not None)
-    return known._replace(at=now, newest=done)
+        return previous
+    if previous is None or done < previous.newest:
+        return Progress(now, done, now, done, fell=previous is not None)
+    return previous._replace(at=now, newest=done)
 
 
 def number(value: object) -> float | None:

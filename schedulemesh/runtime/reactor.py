@@ -256,8 +256,8 @@ class Reactor:
         limit = self.saved_state_bytes
         if isinstance(stimulus, StateStored) and not is_small_enough(stimulus, blobs or {}, limit):
             return Step()
-        step, kept = self._decide(stimulus, blobs)
-        await self._published([step], kept)
+        step, written = self._decide(stimulus, blobs)
+        await self._published([step], written)
         return step
 
     def _decided(self, stimulus: AnyStimulus) -> Step | None:
@@ -275,7 +275,7 @@ class Reactor:
             )
 
     def _published(
-        self, steps: Sequence[Step], kept: asyncio.Future[None] | None
+        self, steps: Sequence[Step], written: asyncio.Future[None] | None
     ) -> asyncio.Future[None]:
         """A future of the publication of steps: once their facts are durable, or those on which steps without
         facts were decided. It fails with JournalError.
@@ -291,18 +291,18 @@ class Reactor:
             error = None if commit is None else commit.exception()
             if error is not None:
                 self._fall_back()
-            if kept is None and isinstance(error, NotStorableError):
+            if written is None and isinstance(error, NotStorableError):
                 error = after_refusal(error)
-            if error is None and kept is not None:
+            if error is None and written is not None:
                 self.times.written(time.perf_counter() - began)
             # Whoever waits goes on in the next round of the loop, after the steps were published.
             _resolve(published, error)
             if error is None:
                 self._publish(steps)
 
-        if kept is not None:
-            self._unpublished = kept
-        commit = kept if kept is not None else self._undurable() or self._unpublished
+        if written is not None:
+            self._unpublished = written
+        commit = written if written is not None else self._undurable() or self._unpublished
         if commit is None:
             publish(None)
         else:
@@ -328,8 +328,8 @@ class Reactor:
         if self._condition is not Condition.OK:
             await self.whole()
         self._check_writable()
-        steps, kept = self._decide_all(stimuli, blobs)
-        await self._published(steps, kept)
+        steps, written = self._decide_all(stimuli, blobs)
+        await self._published(steps, written)
         return steps
 
     def _decide_all(
@@ -356,8 +356,8 @@ class Reactor:
             if not step.facts:
                 return step, None
             # The bytes of a refused request are not needed again.
-            kept = None if isinstance(step.outcome, Refused) else blobs
-            return step, self._writer.append(step.facts, kept)
+            stored_blobs = None if isinstance(step.outcome, Refused) else blobs
+            return step, self._writer.append(step.facts, stored_blobs)
         except NotStorableError:
             self._start_over()
             raise

@@ -39,8 +39,8 @@ class References:
 
     def of(self, agent: AgentSpec) -> Refs:
         """The references to build this agent from; none: it has none, or they are lost."""
-        held = self._held.get(agent.references_id)
-        return NO_REFS if held is None else held.refs
+        entry = self._held.get(agent.references_id)
+        return NO_REFS if entry is None else entry.refs
 
     def given_with(self, stimulus: TaskSubmitted, refs: Refs) -> TaskSubmitted:
         """The submission with an id for the references that came with it."""
@@ -65,25 +65,25 @@ class References:
 
     def release_unused(self, state: MeshState) -> None:
         """Release the references from which nothing can be built any more."""
-        ended = [key for key, held in self._held.items() if not self._may_live(state, key, held)]
+        ended = [key for key, entry in self._held.items() if not self._may_live(state, key, entry)]
         if not ended:
             return
         specs = (past.fact.agent for past in state.preempted.values() if not past.ran_again)
         restorable = {spec.references_id for spec in specs if spec is not None}
-        kept = [key for key in ended if key in restorable][-_ENDED:]
-        for key in set(ended).difference(kept):
+        restorable_keys = [key for key in ended if key in restorable][-_ENDED:]
+        for key in set(ended).difference(restorable_keys):
             del self._held[key]
 
     def __len__(self) -> int:
         """How many submissions' references are held."""
         return len(self._held)
 
-    def _may_live(self, state: MeshState, key: str, held: _Held) -> bool:
+    def _may_live(self, state: MeshState, key: str, entry: _Held) -> bool:
         """Whether its submission is being decided or is queued, or its agent exists or may be rebuilt."""
         if key in self._deciding:
             return True
-        agent, lost = state.agents.get(held.agent_name), state.lost.get(held.agent_name)
-        queued = state.queue.by_id.get(state.queue.agent_names.get(held.agent_name, ""))
+        agent, lost = state.agents.get(entry.agent_name), state.lost.get(entry.agent_name)
+        queued = state.queue.by_id.get(state.queue.agent_names.get(entry.agent_name, ""))
         specs = (
             None if agent is None else agent.spec,
             None if lost is None else lost.spec,

@@ -74,13 +74,13 @@ class ReportedMetrics:
             return True
         metrics = _decoded(name, report.metrics)
         same = last is not None and last.incarnation == incarnation
-        known = last.progress if last is not None and same else None
+        previous_progress = last.progress if last is not None and same else None
         self._last[name] = _Last(
             incarnation=incarnation,
             number=report.number,
             at=now,
             metrics=metrics,
-            progress=advanced(known, metrics.get("progress"), now),
+            progress=advanced(previous_progress, metrics.get("progress"), now),
         )
         self.aggregates.add(name, metrics, now)
         return True

@@ -147,8 +147,8 @@ class RequestService(Service):
     async def _limited(self, request: Call, caller: Caller) -> Call:
         """The request with the limits of its token, as the token is now."""
         await self._reactor.whole()
-        known = self._reactor.state.tokens.get(caller.token.name)
-        return request if known is None else limited(request, known)
+        token = self._reactor.state.tokens.get(caller.token.name)
+        return request if token is None else limited(request, token)
 
     async def _not_allowed(self, request: Call, caller: Caller) -> Refused | None:
         """Why a caller may not make a request. What this depends on need not be durable yet: nobody else

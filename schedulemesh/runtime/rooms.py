@@ -96,7 +96,7 @@ class Rooms:
 
     async def recover(self, state: MeshState, agents: Agents) -> None:
         """Take over the rooms that a former supervisor created, and remove those in which nothing runs."""
-        known = dict(_known_rooms(state))
+        agent_of_room = dict(_known_rooms(state))
         starting = {
             agents.address(agent.spec, agent.incarnation): agent
             for agent in state.agents.values()
@@ -105,7 +105,7 @@ class Rooms:
         for room, view in (await self._groups.living()).items():
             if not room.startswith(ROOM):
                 continue
-            agent = known.get(room)
+            agent = agent_of_room.get(room)
             members = [] if agent is not None else await self._backend.members(view.ray_id)
             for member in members:
                 agent = agent or starting.get((member.namespace, member.name))

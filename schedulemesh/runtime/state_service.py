@@ -39,7 +39,7 @@ class StateService(Service):
         # What is refused or repeated is compared with what is durable: the rest may be rolled back.
         await self._reactor.flushed()
         state, task_id = self._reactor.state, request.saved.task.task_id
-        given = pack(request.saved)
+        saved_state = pack(request.saved)
         if request.request_id in state.answers or request.request_id in state.requests:
             return await self._submissions.answered(request.request_id)
         if (taken := _leaving(state, task_id) or duplicate_task(state, task_id)) is not None:
@@ -49,7 +49,7 @@ class StateService(Service):
         handlers = state.handlers.get(pool)
         restorer = None if handlers is None else await self._reactor.blob(handlers.restorer_key)
         if restorer is not None:
-            handled = await self._executor.code.restore_state(restorer, given)
+            handled = await self._executor.code.restore_state(restorer, saved_state)
             if handled.error:
                 return Response(outcome=_restorer_failed(pool, task_id, handled.error))
         if agent is None or not agent.class_key:
@@ -59,13 +59,13 @@ class StateService(Service):
                 f"task {task_id!r} had object references within its arguments and cannot be rebuilt"
             )
             return Response(outcome=Refused(reason=Reason.NOT_RESTARTABLE, error=error))
-        await self._reactor.keep({key_of(given): given})
+        await self._reactor.keep({key_of(saved_state): saved_state})
         stimulus = s.TaskSubmitted(
             agent=agent,
             # Whoever restores it decides that it runs, not the task that once started it.
             task=None if task is None else msgspec.structs.replace(task, parent=""),
             request_id=request.request_id,
-            state_key=key_of(given),
+            state_key=key_of(saved_state),
             client=request.client,
         )
         return await self._submissions.submit(stimulus, {}, NO_REFS)

@@ -52,11 +52,11 @@ class SubmissionService(Service):
     ) -> Response | WithHandles:
         """A submission: answered when the agent runs, or cannot."""
         for class_key in stimulus.agent.class_keys:
-            known = await self._executor.code.class_bytes(class_key, blobs)
-            if known is None:
+            class_bytes = await self._executor.code.class_bytes(class_key, blobs)
+            if class_bytes is None:
                 return Response(outcome=ProbeNeeded(class_key=class_key))
             # The journal forgets classes that nothing refers to; this process may remember them for longer.
-            blobs = {**blobs, class_key: known}
+            blobs = {**blobs, class_key: class_bytes}
         self._executor.code.expect(stimulus.agent.arguments_key, blobs)
         references = self._executor.references
         stimulus = references.given_with(self._with_name(stimulus), refs)
@@ -70,15 +70,21 @@ class SubmissionService(Service):
         """Many submissions, which become durable together: answered when each is."""
         references, code = self._executor.references, self._executor.code
         blobs = await self._with_known_classes(request)
-        with ExitStack() as held:
+        with ExitStack() as holding_references:
             stimuli: list[s.TaskSubmitted] = []
             names: set[str] = set()
-            for stimulus, own in zip(request.submissions, _shares(request, refs), strict=True):
+            for stimulus, submission_refs in zip(
+                request.submissions, _shares(request, refs), strict=True
+            ):
                 code.expect(stimulus.agent.arguments_key, blobs)
-                given = references.given_with(self._with_name(stimulus, names), own)
-                names.add(given.agent.name)
-                held.enter_context(references.held_for(given.agent, own))
-                stimuli.append(given)
+                named_stimulus = references.given_with(
+                    self._with_name(stimulus, names), submission_refs
+                )
+                names.add(named_stimulus.agent.name)
+                holding_references.enter_context(
+                    references.held_for(named_stimulus.agent, submission_refs)
+                )
+                stimuli.append(named_stimulus)
             steps = await self._reactor.steps(stimuli, blobs)
             decided = zip(stimuli, steps, strict=True)
             outcomes = await asyncio.gather(
@@ -90,12 +96,12 @@ class SubmissionService(Service):
     async def _with_known_classes(self, request: SubmitMany) -> dict[str, bytes]:
         """The request's bytes, with those of classes that are known from before."""
         blobs = dict(request.blobs)
-        keys = {key for given in request.submissions for key in given.agent.class_keys}
+        keys = {key for submission in request.submissions for key in submission.agent.class_keys}
         for class_key in keys:
-            known = await self._executor.code.class_bytes(class_key, blobs)
-            if known is None:
+            class_bytes = await self._executor.code.class_bytes(class_key, blobs)
+            if class_bytes is None:
                 raise InvalidRequestError(f"the bytes of class {class_key} are not known")
-            blobs[class_key] = known
+            blobs[class_key] = class_bytes
         return blobs
 
     async def answered(self, request_id: str) -> Response | WithHandles:
@@ -232,9 +238,9 @@ def _tried(stimulus: s.TaskSubmitted) -> s.TaskSubmitted:
 
 def _shares(request: SubmitMany, refs: Refs) -> Iterator[Refs]:
     """The object references of each submission."""
-    whole, nested = iter(refs[0]), iter(refs[1])
-    for wholes, nesteds in request.references or [(0, 0)] * len(request.submissions):
-        yield list(islice(whole, wholes)), list(islice(nested, nesteds))
+    direct_refs, nested_refs = iter(refs[0]), iter(refs[1])
+    for direct_count, nested_count in request.references or [(0, 0)] * len(request.submissions):
+        yield list(islice(direct_refs, direct_count)), list(islice(nested_refs, nested_count))
 
 
 def _together(answers: Sequence[Response | WithHandles]) -> WithHandles:
@@ -250,6 +256,6 @@ def _together(answers: Sequence[Response | WithHandles]) -> WithHandles:
         else:
             responses.append(answer)
             handles.append([])
-    counts = [len(own) for own in handles]
-    together = [handle for own in handles for handle in own]
+    counts = [len(submission_handles) for submission_handles in handles]
+    together = [handle for submission_handles in handles for handle in submission_handles]
     return WithHandles(Responses(responses=responses, handles=counts), together)

@@ -136,8 +136,8 @@ class SupervisorService:
         try:
             return await asyncio.shield(self._recovery)
         except JournalError as error:
-            told = cannot_begin(self._settings, error, new=not self._again)
-            raise SchedulerUnavailableError(told) from error
+            message = cannot_begin(self._settings, error, new=not self._again)
+            raise SchedulerUnavailableError(message) from error
 
     async def ask(
         self, data: bytes, refs: Refs = NO_REFS, credential: bytes = b""
@@ -404,16 +404,16 @@ class SupervisorService:
 
     async def _recover_patiently(self) -> RequestService:
         """Recover; one that was restarted tries again for a while where the journal cannot be used."""
-        told = ""
+        logged_error = ""
         while True:
             try:
                 self._requests = await self._recover()
             except JournalError as error:
                 if time.monotonic() > self._patient_until:
                     raise
-                if str(error) != told:
-                    told = str(error)
-                    logger.warning("%s; trying again for a while", told)
+                if str(error) != logged_error:
+                    logged_error = str(error)
+                    logger.warning("%s; trying again for a while", logged_error)
             else:
                 self._watch(self._requests)
                 return self._requests
@@ -473,10 +473,10 @@ class SupervisorService:
                 "process begins above every epoch that agents have seen, and agents that the journal does "
                 "not contain are kept as orphans (list_orphans, end_orphans)"
             )
-        known = msgspec.structs.replace(
+        newest_seen = msgspec.structs.replace(
             seen or Seen(), epoch=reactor.epoch, unresolved=reactor.rolled_back
         )
-        await self._witness.note(known)
+        await self._witness.note(newest_seen)
         agents.commands.begin_epoch(reactor.epoch)
         await monitor.observe()
         await monitor.recover()

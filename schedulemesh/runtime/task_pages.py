@@ -87,9 +87,11 @@ class TaskPages(Service):
         state, name = self._reactor.state, request.pool_name
         if name is not None and name not in state.ledger.accounts:
             return Refusal(refused=pool_not_found(state, name))
-        found = await self._agents_of(name)
-        handles = [handle for _, of_agent in found for handle in of_agent]
-        return WithHandles(answer=Listed(rows=[row for row, _ in found]), handles=handles)
+        rows_and_handles = await self._agents_of(name)
+        handles = [handle for _, of_agent in rows_and_handles for handle in of_agent]
+        return WithHandles(
+            answer=Listed(rows=[row for row, _ in rows_and_handles]), handles=handles
+        )
 
     async def _agents_of(self, pool_name: str | None) -> list[tuple[Row, list[Handle | None]]]:
         def begin() -> list[Callable[[], tuple[Row, list[Handle | None]]]]:
@@ -203,7 +205,7 @@ class _Positions:
         return self._may_not_start.get(task.task_id, self._queue.size(task.pool_name))
 
     def _counted(self) -> dict[str, int]:
-        found: dict[str, int] = {}
+        positions: dict[str, int] = {}
         last = {
             name: sum(len(c.entries) for c in pool.classes.values())
             for name, pool in self._queue.pools.items()
@@ -211,8 +213,8 @@ class _Positions:
         for task_id, task in self._queue.by_id.items():
             if task.queue_class is None:
                 last[task.pool_name] += 1
-                found[task_id] = last[task.pool_name]
-        return found
+                positions[task_id] = last[task.pool_name]
+        return positions
 
 
 class _Fields:

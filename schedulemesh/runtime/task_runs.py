@@ -57,11 +57,11 @@ class TaskRuns:
         reports = await asyncio.gather(
             *(self._ended_report(name, order, within_s) for name in agent.spec.process_names)
         )
-        known = [report for report in reports if report is not None]
-        ended = [report for report in known if report.kept or report.reason is not None]
+        answered = [report for report in reports if report is not None]
+        ended = [report for report in answered if report.kept or report.reason is not None]
         failed = next((report for report in ended if report.reason is not None), None)
         if failed is None and len(ended) < len(reports):
-            return False if len(known) == len(reports) else None
+            return False if len(answered) == len(reports) else None
         report = failed or (ended[0] if agent.spec.gang is None else _together(ended))
         await self._reported(order, report)
         return True
@@ -156,13 +156,14 @@ class TaskRuns:
 
 def _together(reports: Sequence[RunReport | None]) -> RunReport:
     """The report of a gang whose members have all returned: their results, in the order of ranks."""
-    found = [report for report in reports if report is not None]
+    all_reports = [report for report in reports if report is not None]
     try:
-        values = tuple(unpack(report.kept, KeptResult).value or b"" for report in found)
+        values = tuple(unpack(report.kept, KeptResult).value or b"" for report in all_reports)
     except MessageError as error:
         return _not_run(f"the result of a member cannot be read: {error}")
     return RunReport(
-        kept=pack(KeptResult(members=values)), cancelled=any(report.cancelled for report in found)
+        kept=pack(KeptResult(members=values)),
+        cancelled=any(report.cancelled for report in all_reports),
     )
 
 

@@ -60,8 +60,8 @@ class TaskService(Service):
             return await self._reactor.read(lambda: _not_ended(self._reactor.state, task_id))
         if ended.expired or ended.state in _WITHOUT_RESULT:
             return Refusal(refused=_no_result(ended))
-        kept = await self._reactor.blob(ended.result_key)
-        return TaskResult(state=ended.state.value, error=ended.error, kept=kept)
+        stored_result = await self._reactor.blob(ended.result_key)
+        return TaskResult(state=ended.state.value, error=ended.error, kept=stored_result)
 
     @handler
     async def cancel(self, request: CancelTask) -> Response:
@@ -85,8 +85,8 @@ class TaskService(Service):
 
         def look() -> str | None:
             state = self._reactor.state
-            known = (state.running.by_id, state.queue.by_id, state.ended)
-            return next((t for t in task_ids if not any(t in tasks for tasks in known)), None)
+            task_tables = (state.running.by_id, state.queue.by_id, state.ended)
+            return next((t for t in task_ids if not any(t in tasks for tasks in task_tables)), None)
 
         task_id = await self._reactor.read(look)
         if task_id is None:

@@ -58,10 +58,10 @@ def used(agent: Agent, usage: AgentUsage, now: float) -> dict[str, float]:
     sums: dict[str, float] = {}
     gpus = agent.spec.resources.gpu / UNIT / len(names)
     for name in names:
-        found = usage.of(name, now)
-        if found is None:
+        measured = usage.of(name, now)
+        if measured is None:
             continue
-        one = found.usage
+        one = measured.usage
         amounts = {"cpu": one.cpu, "memory": one.memory_mb, "gpu_memory": one.gpu_memory_mb}
         if one.gpu_utilization is not None:
             amounts["gpu"] = gpus * one.gpu_utilization / 100.0

@@ -42,11 +42,11 @@ class UserCode:
 
     async def class_bytes(self, key: str, blobs: Mapping[str, bytes] | None = None) -> bytes | None:
         """A class, from the request's blobs, from memory or from the journal; None: it is not stored."""
-        given = None if blobs is None else blobs.get(key)
-        found = given or self._classes.get(key) or await self._reactor.fetch(key)
-        if found is not None:
-            self._classes.put(key, found)
-        return found
+        sent_bytes = None if blobs is None else blobs.get(key)
+        class_bytes = sent_bytes or self._classes.get(key) or await self._reactor.fetch(key)
+        if class_bytes is not None:
+            self._classes.put(key, class_bytes)
+        return class_bytes
 
     async def probe(self, class_key: str, shipped: bytes, agent: AgentSpec) -> Refused | None:
         """Load the class in a worker of its own before anything is evicted for it; a refusal: it fails."""
@@ -55,8 +55,10 @@ class UserCode:
         if agent.start_limits is not None:
             timeout_s = agent.start_limits.load or timeout_s
         if env.keys() - SET_AT_ONCE:
-            own = None if agent.start_limits is None else agent.start_limits.environment
-            timeout_s += own or environment_limit(env)
+            environment_limit_s = (
+                None if agent.start_limits is None else agent.start_limits.environment
+            )
+            timeout_s += environment_limit_s or environment_limit(env)
         try:
             answer = await self._backend.probe_class(shipped, timeout_s, env)
             error = unpack(answer, Handled).error

@@ -69,9 +69,13 @@ class WaitReasons:
         self._noted = {t: reason for t, reason in self._noted.items() if t in waiting}
 
     def _ask(self, task_id: str) -> None:
-        found = self._reactor.engine.explain(task_id, self._reactor.now())
-        if isinstance(found, Refused) or found.state != "queued" or not found.reason:
+        explanation = self._reactor.engine.explain(task_id, self._reactor.now())
+        if (
+            isinstance(explanation, Refused)
+            or explanation.state != "queued"
+            or not explanation.reason
+        ):
             return
-        if self._noted.get(task_id) != found.reason:
-            self._noted[task_id] = found.reason
-            self._note(task_id, found.reason)
+        if self._noted.get(task_id) != explanation.reason:
+            self._noted[task_id] = explanation.reason
+            self._note(task_id, explanation.reason)

@@ -146,15 +146,15 @@ class WarmPool:
 
     def status(self, state: MeshState, pool_name: str) -> dict[str, object]:
         """How many hosts of a pool are ready and starting, and why no more are made."""
-        mine = [
+        pool_hosts = [
             host
             for group_id, hosts in self._hosts.items()
             if (group := state.groups.by_id.get(group_id)) and group.pool_name == pool_name
             for host in hosts
         ]
-        ready = sum(host.ready for host in mine)
+        ready = sum(host.ready for host in pool_hosts)
         errors = [self._errors[pool_name]] if pool_name in self._errors else []
-        return {"ready": ready, "starting": len(mine) - ready, "errors": errors}
+        return {"ready": ready, "starting": len(pool_hosts) - ready, "errors": errors}
 
     def _may_use(self, order: StartAgent) -> bool:
         """Whether the agent takes the bundle, and all GPUs of it; a warm host sees them all."""
@@ -232,14 +232,14 @@ class WarmPool:
         """
         if not slot.shape.bundles[0].gpu:
             return Accelerators()
-        known = self._accelerators.get(group_id)
-        if known is None:
+        accelerators = self._accelerators.get(group_id)
+        if accelerators is None:
             try:
                 answer = await self._backend.accelerators(slot, _PROBE_S)
             except BackendTimeoutError:
                 return None
-            known = self._accelerators[group_id] = unpack(answer, Accelerators)
-        return known
+            accelerators = self._accelerators[group_id] = unpack(answer, Accelerators)
+        return accelerators
 
     def _is_wanted(self, host: _Host) -> bool:
         return host in self._hosts.get(host.group_id, [])

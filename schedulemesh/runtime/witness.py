@@ -34,15 +34,15 @@ class KeptByRay(Protocol):
 class Witness:
     """Reads and writes what Ray knows of one scheduler."""
 
-    def __init__(self, kept: KeptByRay, namespace: str, name: str) -> None:
-        self._kept = kept
+    def __init__(self, ray_kv: KeptByRay, namespace: str, name: str) -> None:
+        self._kept = ray_kv
         self._key = f"{namespace}/{name}"
         self._noted: Seen | None = None
 
     async def seen(self) -> Seen | None:
         """None: no supervisor of this scheduler ever began in this Ray."""
-        found = await self._kept.recall(self._key)
-        return None if found is None else msgspec.json.decode(found, type=Seen)
+        stored = await self._kept.recall(self._key)
+        return None if stored is None else msgspec.json.decode(stored, type=Seen)
 
     async def note(self, seen: Seen) -> None:
         """Note how far it came, unless that is what was noted last."""

@@ -71,42 +71,42 @@ class WorkOfJob(msgspec.Struct, frozen=True, kw_only=True):
 
 def work_of_jobs(usage: ClusterUsage, holders: Iterable[Holder]) -> list[WorkOfJob]:
     """These holders by job and namespace."""
-    found: dict[tuple[str, str], list[Holder]] = {}
+    holders_of_job: dict[tuple[str, str], list[Holder]] = {}
     for holder in holders:
-        found.setdefault((holder.job_id, holder.namespace), []).append(holder)
+        holders_of_job.setdefault((holder.job_id, holder.namespace), []).append(holder)
     return [
         WorkOfJob(
             job=usage.jobs.get(job_id, msgspec.structs.replace(_FORGOTTEN, job_id=job_id)),
             namespace=namespace,
-            holders=tuple(found[job_id, namespace]),
+            holders=tuple(holders_of_job[job_id, namespace]),
         )
-        for job_id, namespace in sorted(found)
+        for job_id, namespace in sorted(holders_of_job)
     ]
 
 
 def beyond_claims(usage: ClusterUsage, state: MeshState, agents: Agents) -> list[WorkOfJob]:
     """What jobs of this scheduler hold beyond their claims, by node."""
-    found = []
+    work_beyond = []
     for claim in claims_of(state, agents, jobs_of(state), usage):
-        left, held = claim.beyond, []
+        unassigned, parts = claim.beyond, []
         for node_id, used in sorted(claim.used.items()):
             here = used.beyond(claim.claimed.get(node_id, NOTHING))
-            here = here.beyond(here.beyond(left))  # the smaller of both
-            left = left.beyond(here)
+            here = here.beyond(here.beyond(unassigned))  # the smaller of both
+            unassigned = unassigned.beyond(here)
             if here:
-                held.append((node_id, here))
-        if held:
-            found.append(_beyond(state, claim.agent_name, tuple(held)))
-    return found
+                parts.append((node_id, here))
+        if parts:
+            work_beyond.append(_beyond(state, claim.agent_name, tuple(parts)))
+    return work_beyond
 
 
 def _beyond(
-    state: MeshState, agent_name: str, held: tuple[tuple[str, Resources], ...]
+    state: MeshState, agent_name: str, parts: tuple[tuple[str, Resources], ...]
 ) -> WorkOfJob:
     return WorkOfJob(
         job=msgspec.structs.replace(_FORGOTTEN, ended=False),
         namespace="",
-        holders=(Holder(ray_id="", is_group=False, job_id="", name="", namespace="", held=held),),
+        holders=(Holder(ray_id="", is_group=False, job_id="", name="", namespace="", held=parts),),
         task_id=next(iter(state.running.on_agent(agent_name)), agent_name),
     )
 
@@ -123,28 +123,28 @@ def external_holders(
     own_actors = agents.mark("")
     for holder in usage.holders:
         if holder.are_tasks:
-            mine = bool(owners) and not holder.job_id
+            is_ours = bool(owners) and not holder.job_id
         elif holder.is_group:
-            mine = holder.name.startswith(group_mark)
+            is_ours = holder.name.startswith(group_mark)
         else:
             marked = holder.namespace == agents.namespace and holder.name.startswith(own_actors)
             of_driver = holder.namespace == DEVICES_NAMESPACE and holder.name in owners
-            mine = marked or of_driver or (holder.namespace, holder.name) in ours
-        if not mine and holder.job_id not in own_jobs:
+            is_ours = marked or of_driver or (holder.namespace, holder.name) in ours
+        if not is_ours and holder.job_id not in own_jobs:
             yield holder
 
 
 def jobs_on(work: Iterable[WorkOfJob], node_id: str) -> tuple[ExternalJob, ...]:
     """The jobs that hold something of a node."""
-    held = ((found, found.on_node(node_id)) for found in work)
+    amounts_on_node = ((job_work, job_work.on_node(node_id)) for job_work in work)
     return tuple(
         ExternalJob(
-            job_id=found.job.job_id,
-            task_id=found.task_id,
-            namespace=found.namespace,
-            entrypoint=found.job.entrypoint,
+            job_id=job_work.job.job_id,
+            task_id=job_work.task_id,
+            namespace=job_work.namespace,
+            entrypoint=job_work.job.entrypoint,
             resources=amount,
         )
-        for found, amount in held
+        for job_work, amount in amounts_on_node
         if amount != NOTHING
     )
