@@ -58,5 +58,5 @@ def _client(token: str, client: str) -> str:
     return named if len(named) <= MAX_CHARS else _hashed(token, client)
 
 
-def _hashed(token: str, given: str) -> str:
-    return sha256(msgspec.json.encode((token, given))).hexdigest()
+def _hashed(token: str, text: str) -> str:
+    return sha256(msgspec.json.encode((token, text))).hexdigest()

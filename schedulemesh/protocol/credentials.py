@@ -55,22 +55,22 @@ def without_token(options: str) -> str:
     """
     if ENVIRONMENT_VARIABLE not in options:
         return options
-    found = msgspec.json.decode(options)
-    variables = (found.get("runtime_env") or {}).get("env_vars") or {}
+    decoded = msgspec.json.decode(options)
+    variables = (decoded.get("runtime_env") or {}).get("env_vars") or {}
     if ENVIRONMENT_VARIABLE in variables:
         variables[ENVIRONMENT_VARIABLE] = "***"
-    return msgspec.json.encode(found).decode()
+    return msgspec.json.encode(decoded).decode()
 
 
-def _id(given: str) -> str:
+def _id(text: str) -> str:
     """An id as it is recorded: what is none neither fills the journal nor begins a line of the log."""
-    return "".join(filter(str.isalnum, given[:_MOST_OF_ID]))
+    return "".join(filter(str.isalnum, text[:_MOST_OF_ID]))
 
 
-def _user(given: str) -> str:
+def _user(user: str) -> str:
     """A user as it is recorded: short, on one line, without what separates it from the rest."""
-    kept = (c for c in given[:_MOST_OF_USER] if c.isalnum() or c in "@._-+")
-    return "".join(kept)
+    allowed = (c for c in user[:_MOST_OF_USER] if c.isalnum() or c in "@._-+")
+    return "".join(allowed)
 
 
 def new_secret() -> str:
@@ -88,14 +88,14 @@ def hash_of(secret: str) -> str:
     return hashlib.sha256(secret.encode(errors="surrogatepass")).hexdigest()
 
 
-def parse_secret(given: object, what: str) -> str:
+def parse_secret(secret: object, what: str) -> str:
     """The secret of a token, as it was given. Raises InvalidRequestError, which does not show it."""
-    if not isinstance(given, str) or not _LEAST <= len(given) <= _MOST or not _printable(given):
+    if not isinstance(secret, str) or not _LEAST <= len(secret) <= _MOST or not _printable(secret):
         raise InvalidRequestError(
             f"{what} is no token: one has {_LEAST} to {_MOST} ASCII characters without spaces, as "
             "`schedulemesh tokens create` prints it"
         )
-    return given
+    return secret
 
 
 def _printable(text: str) -> bool:
@@ -115,9 +115,9 @@ def server_proof(key: str, url: str, nonce: str) -> str:
     return hmac.new(key.encode(), msgspec.json.encode((url, nonce)), "sha256").hexdigest()
 
 
-def is_nonce(given: str) -> bool:
+def is_nonce(text: str) -> bool:
     """Whether this is a nonce, as ``new_nonce`` makes it."""
-    return len(given) == 64 and all(character in "0123456789abcdef" for character in given)
+    return len(text) == 64 and all(character in "0123456789abcdef" for character in text)
 
 
 def new_nonce() -> str:

@@ -91,13 +91,13 @@ class JobCommand:
     keep_actors: tuple[str, ...] = ()
 
 
-def parse_command(given: Mapping[str, object], pack: Packer | None) -> tuple[JobCommand, Sent]:
+def parse_command(arguments: Mapping[str, object], pack: Packer | None) -> tuple[JobCommand, Sent]:
     """The driver that the arguments of ``submit_job`` describe, by name, and what is sent with it of the
     submitting machine. ``pack`` None: the caller is on another machine, whose files cannot be read here.
     Raises InvalidRequestError.
     """
-    runtime_env, modules = _runtime_env(given.get("runtime_env"), pack)
-    folder, inside = given.get("working_dir"), runtime_env.get("working_dir")
+    runtime_env, modules = _runtime_env(arguments.get("runtime_env"), pack)
+    folder, inside = arguments.get("working_dir"), runtime_env.get("working_dir")
     if folder is not None and inside is not None:
         raise InvalidRequestError("working_dir is given twice: as such, and in runtime_env")
     excludes = _patterns(runtime_env.pop("excludes", None))
@@ -107,46 +107,48 @@ def parse_command(given: Mapping[str, object], pack: Packer | None) -> tuple[Job
     if folder is not None or (inside is not None and not is_uri(inside)):
         runtime_env.pop("working_dir", None)
         archive = _packed(pack, inside if folder is None else folder, excludes)
-    checkpoint_dir = given.get("checkpoint_dir")
+    checkpoint_dir = arguments.get("checkpoint_dir")
     command = JobCommand(
-        entrypoint=_entrypoint(given.get("entrypoint")),
-        env=_variables(given.get("env"), "env"),
+        entrypoint=_entrypoint(arguments.get("entrypoint")),
+        env=_variables(arguments.get("env"), "env"),
         runtime_env=runtime_env,
         checkpoint_dir="" if checkpoint_dir is None else _absolute(checkpoint_dir),
-        keep_actors=_actors(given.get("keep_actors")),
-        **_driver_part(given),
+        keep_actors=_actors(arguments.get("keep_actors")),
+        **_driver_part(arguments),
     )
     return command, Sent(folder=archive, modules=modules)
 
 
-def is_uri(given: object) -> bool:
+def is_uri(folder: object) -> bool:
     """Whether a folder is one that the nodes fetch, not one of the submitting machine."""
-    text = as_text(given)
+    text = as_text(folder)
     try:
         return text is not None and bool(urlsplit(text).scheme)
     except ValueError:
         return False
 
 
-def _driver_part(given: Mapping[str, object]) -> dict[str, float | None]:
+def _driver_part(arguments: Mapping[str, object]) -> dict[str, float | None]:
     """What the driver itself holds of the claim. Raises InvalidRequestError for amounts that Ray cannot give,
     and for more than is claimed where that is given.
     """
     part: dict[str, float | None] = {}
     for kind in ("cpu", "gpu"):
         name = f"driver_{kind}s"
-        amount = given.get(name)
+        amount = arguments.get(name)
         part[name] = None if amount is None else parse_number(amount, name, 0.0, MAX_AMOUNT)
-    asked = parse_resources(
+    driver_resources = parse_resources(
         {kind: part[f"driver_{kind}s"] or None for kind in ("cpu", "gpu")}, "the driver's part"
     )
-    claimed = [given.get("resources")] if given.get("bundles") is None else given["bundles"]
+    claimed = (
+        [arguments.get("resources")] if arguments.get("bundles") is None else arguments["bundles"]
+    )
     if isinstance(claimed, list | tuple) and None not in claimed:
         total = sum_of(parse_resources(bundle) for bundle in claimed)
-        if asked.beyond(total):
+        if excess := driver_resources.beyond(total):
             raise InvalidRequestError(
-                f"driver_cpus and driver_gpus ask for {asked.beyond(total)} more than the job claims, which "
-                f"is {total}; they are a part of it"
+                f"driver_cpus and driver_gpus ask for {excess} more than the job claims, which is {total}; "
+                "they are a part of it"
             )
     return part
 
@@ -163,8 +165,8 @@ def _check_no_files(runtime_env: Mapping[str, object]) -> None:
             )
 
 
-def _packed(pack: Packer | None, given: object, excludes: tuple[str, ...]) -> PackedFolder:
-    path = Path(_text_path(given, "working_dir"))
+def _packed(pack: Packer | None, working_dir: object, excludes: tuple[str, ...]) -> PackedFolder:
+    path = Path(_text_path(working_dir, "working_dir"))
     if pack is None:
         raise InvalidRequestError(
             f"working_dir is {shown(str(path))}; this call takes a URI that the nodes can fetch, such as "
@@ -178,30 +180,30 @@ def _expanded(path: Path) -> Path:
     return Path(home)
 
 
-def _entrypoint(given: object) -> str | tuple[str, ...]:
-    found = _words(given)
-    if any("\0" in word for word in ((found,) if isinstance(found, str) else found)):
+def _entrypoint(entrypoint: object) -> str | tuple[str, ...]:
+    words = _words(entrypoint)
+    if any("\0" in word for word in ((words,) if isinstance(words, str) else words)):
         raise InvalidRequestError(
-            f"entrypoint is {shown(given)}, with a zero byte, which no command can have; leave it out"
+            f"entrypoint is {shown(entrypoint)}, with a zero byte, which no command can have; leave it out"
         )
-    return found
+    return words
 
 
-def _words(given: object) -> str | tuple[str, ...]:
-    text = as_text(given)
+def _words(entrypoint: object) -> str | tuple[str, ...]:
+    text = as_text(entrypoint)
     if text is not None:
         if not text.strip():
             raise InvalidRequestError("entrypoint is empty; give the command of the driver")
         return text
-    words = as_elements(given, "entrypoint", "a command: a string, or a list of strings")
-    found = tuple(word for word in map(as_text, words) if word is not None)
-    if not found or len(found) != len(words):
+    elements = as_elements(entrypoint, "entrypoint", "a command: a string, or a list of strings")
+    words = tuple(word for word in map(as_text, elements) if word is not None)
+    if not words or len(words) != len(elements):
         raise InvalidRequestError(
-            f"entrypoint is {shown(given)}; it must be a command: a string for the shell, or a list of "
+            f"entrypoint is {shown(entrypoint)}; it must be a command: a string for the shell, or a list of "
             "strings"
         )
-    _check_words(found)
-    return found
+    _check_words(words)
+    return words
 
 
 def _check_words(words: tuple[str, ...]) -> None:
@@ -229,30 +231,30 @@ def _use_shell(line: str) -> str:
     return f"use sh -c {shlex.quote(line)}; in Python and over HTTP, give the command as one string"
 
 
-def _variables(given: object, what: str) -> dict[str, str]:
-    if given is None:
+def _variables(env: object, what: str) -> dict[str, str]:
+    if env is None:
         return {}
-    pairs = [(as_text(name), as_text(value)) for name, value in as_items(given, what, "a dict")]
-    found = {name: value for name, value in pairs if name and value is not None}
-    if len(found) != len(pairs) or any("=" in n or "\0" in n + v for n, v in found.items()):
-        raise InvalidRequestError(f"{what} must be a dict of strings by name, not {shown(given)}")
-    return found
+    pairs = [(as_text(name), as_text(value)) for name, value in as_items(env, what, "a dict")]
+    variables = {name: value for name, value in pairs if name and value is not None}
+    if len(variables) != len(pairs) or any("=" in n or "\0" in n + v for n, v in variables.items()):
+        raise InvalidRequestError(f"{what} must be a dict of strings by name, not {shown(env)}")
+    return variables
 
 
 def _runtime_env(
-    given: object, pack: Packer | None
+    runtime_env: object, pack: Packer | None
 ) -> tuple[dict[str, object], tuple[tuple[PackedModule, bytes], ...]]:
     """The runtime environment, with the address at which Ray finds each module of this machine in place of
     its path; and those modules.
     """
-    if given is None:
+    if runtime_env is None:
         return {}, ()
-    items = {str(name): value for name, value in as_items(given, "runtime_env", "a dict")}
+    items = {str(name): value for name, value in as_items(runtime_env, "runtime_env", "a dict")}
     listed = items.pop("py_modules", None)
-    found = {name: plain_data(value, f"runtime_env[{name!r}]") for name, value in items.items()}
+    plain_env = {name: plain_data(value, f"runtime_env[{name!r}]") for name, value in items.items()}
     if listed is None:
-        return found, ()
-    excludes = _patterns(found.get("excludes"))
+        return plain_env, ()
+    excludes = _patterns(plain_env.get("excludes"))
     uris: list[str] = []
     modules: list[tuple[PackedModule, bytes]] = []
     for module in as_elements(listed, "runtime_env['py_modules']", _MODULES):
@@ -260,19 +262,19 @@ def _runtime_env(
             modules.append(_module(pack, module, excludes))
             uri = modules[-1][0].uri
         uris.append(uri)
-    return {**found, "py_modules": uris}, tuple(modules)
+    return {**plain_env, "py_modules": uris}, tuple(modules)
 
 
 def _module(
-    pack: Packer | None, given: object, excludes: tuple[str, ...]
+    pack: Packer | None, module: object, excludes: tuple[str, ...]
 ) -> tuple[PackedModule, bytes]:
     """A module of this machine, by its path or as it was imported, packed."""
-    path = given
-    if isinstance(given, ModuleType):
-        paths = list(getattr(given, "__path__", ())) or [given.__file__]
+    path = module
+    if isinstance(module, ModuleType):
+        paths = list(getattr(module, "__path__", ())) or [module.__file__]
         if len(paths) != 1 or paths[0] is None:
             raise InvalidRequestError(
-                f"runtime_env['py_modules'] has the module {given.__name__!r}, which is in {len(paths)} "
+                f"runtime_env['py_modules'] has the module {module.__name__!r}, which is in {len(paths)} "
                 "folders; give the path of the one that is needed"
             )
         path = paths[0]
@@ -285,18 +287,18 @@ def _module(
     return pack.module(_expanded(text), excludes)
 
 
-def _patterns(given: object) -> tuple[str, ...]:
-    if given is None:
+def _patterns(excludes: object) -> tuple[str, ...]:
+    if excludes is None:
         return ()
-    return tuple(map(str, as_elements(given, "runtime_env['excludes']", "a list of patterns")))
+    return tuple(map(str, as_elements(excludes, "runtime_env['excludes']", "a list of patterns")))
 
 
-def _actors(given: object) -> tuple[str, ...]:
+def _actors(keep_actors: object) -> tuple[str, ...]:
     """Actors, each with its namespace before the first slash."""
-    if given is None:
+    if keep_actors is None:
         return ()
     expected = "a list of actors, each as NAMESPACE/NAME"
-    actors = tuple(map(as_text, as_elements(given, "keep_actors", expected)))
+    actors = tuple(map(as_text, as_elements(keep_actors, "keep_actors", expected)))
     for actor in actors:
         namespace, _, name = (actor or "").partition("/")
         if not namespace or not name:
@@ -306,20 +308,20 @@ def _actors(given: object) -> tuple[str, ...]:
     return tuple(actor for actor in actors if actor)
 
 
-def _absolute(given: object) -> str:
+def _absolute(folder: object) -> str:
     """A folder on the nodes; a relative one would be another one for every process."""
-    path = _text_path(given, "checkpoint_dir")
+    path = _text_path(folder, "checkpoint_dir")
     if not Path(path).is_absolute():
         raise InvalidRequestError(f"checkpoint_dir is {shown(path)}; it must be an absolute path")
     return path
 
 
-def _text_path(given: object, what: str) -> str:
+def _text_path(folder: object, what: str) -> str:
     try:
-        path = os.fspath(given)  # type: ignore[call-overload]  # whatever it is, it is checked here
+        path = os.fspath(folder)  # type: ignore[call-overload]  # whatever it is, it is checked here
     except TypeError:
         path = None
     text = as_text(path)
     if not text:
-        raise InvalidRequestError(f"{what} must be the path of a folder, not {shown(given)}")
+        raise InvalidRequestError(f"{what} must be the path of a folder, not {shown(folder)}")
     return text

@@ -65,7 +65,7 @@ def done(outcome: RequestOutcome) -> Plain:
     return answer
 
 
-def holders(found: Iterable[Holder]) -> list[Plain]:
+def holders(holding_agents: Iterable[Holder]) -> list[Plain]:
     """Those who hold what is short."""
     return [
         {
@@ -74,7 +74,7 @@ def holders(found: Iterable[Holder]) -> list[Plain]:
             "resources": holder.resources.public(),
             "task_ids": list(holder.task_ids),
         }
-        for holder in found
+        for holder in holding_agents
     ]
 
 
@@ -83,12 +83,12 @@ def counts(turned_away: Mapping[Reason, int]) -> dict[str, int]:
     return {reason.value: count for reason, count in turned_away.items()}
 
 
-def candidate(found: Candidate) -> Plain:
+def candidate(victim: Candidate) -> Plain:
     """A candidate or victim."""
-    shown = msgspec.structs.asdict(found)
+    shown = msgspec.structs.asdict(victim)
     shown = {**task_row(shown.pop("task")), **shown}
     shown.pop("lost_work")
-    shown["reason"] = found.reason.value
+    shown["reason"] = victim.reason.value
     if shown["state_saved"] is None:
         del shown["state_saved"]
     if not shown["save_error"]:
@@ -96,15 +96,15 @@ def candidate(found: Candidate) -> Plain:
     return shown
 
 
-def evaluated(found: Evaluation) -> Plain:
+def evaluated(evaluation: Evaluation) -> Plain:
     """The answer of a dry run of the preemption decision."""
     return {
         "success": True,
-        "should_preempt": found.should_preempt,
-        "candidates": [candidate(c) for c in found.candidates],
-        "victims": list(found.victims),
-        "reason": None if found.reason is None else found.reason.value,
-        "turned_away": counts(found.turned_away),
+        "should_preempt": evaluation.should_preempt,
+        "candidates": [candidate(c) for c in evaluation.candidates],
+        "victims": list(evaluation.victims),
+        "reason": None if evaluation.reason is None else evaluation.reason.value,
+        "turned_away": counts(evaluation.turned_away),
     }
 
 
@@ -122,68 +122,70 @@ def pool_definition(spec: PoolSpec) -> Plain:
     }
 
 
-def explained(found: Explanation) -> Plain:
+def explained(explanation: Explanation) -> Plain:
     """What is known of a task."""
-    short = {"quota": found.short_quota.public(), "node": found.short_node.public()}
+    short = {"quota": explanation.short_quota.public(), "node": explanation.short_node.public()}
     return {
         "success": True,
-        **task_row(found.task),
-        "kind": found.kind,
-        "state": found.state,
-        "reason": found.reason,
-        "error": found.error,
-        "hint": found.hint,
-        "detail": found.detail,
+        **task_row(explanation.task),
+        "kind": explanation.kind,
+        "state": explanation.state,
+        "reason": explanation.reason,
+        "error": explanation.error,
+        "hint": explanation.hint,
+        "detail": explanation.detail,
         "others": [
             {"reason": other.reason.value, "error": other.error, "hint": other.hint}
-            for other in found.others
+            for other in explanation.others
         ],
-        "agent_name": found.agent_name,
-        "node_ids": list(found.node_ids),
-        "since": found.since,
-        "ends_at": found.ends_at,
-        "end_measured": found.end_measured,
-        "expected_duration": _duration(found.expected_duration),
-        "idle_since": found.idle_since,
-        "saved_at": found.saved_at,
-        "waits_for": list(found.waits_for),
-        "position": found.position,
-        "queue_length": found.queue_length,
-        "before": list(found.before),
-        "weight_raised_by": found.weight_raised_by,
+        "agent_name": explanation.agent_name,
+        "node_ids": list(explanation.node_ids),
+        "since": explanation.since,
+        "ends_at": explanation.ends_at,
+        "end_measured": explanation.end_measured,
+        "expected_duration": _duration(explanation.expected_duration),
+        "idle_since": explanation.idle_since,
+        "saved_at": explanation.saved_at,
+        "waits_for": list(explanation.waits_for),
+        "position": explanation.position,
+        "queue_length": explanation.queue_length,
+        "before": list(explanation.before),
+        "weight_raised_by": explanation.weight_raised_by,
         "short": {where: amounts for where, amounts in short.items() if amounts},
-        "holders": holders(found.holders),
+        "holders": holders(explanation.holders),
         "external_usage": [
             {
                 "node_id": usage.node_id,
                 "resources": usage.resources.public(),
                 "jobs": [job.public() for job in usage.jobs],
             }
-            for usage in found.external
+            for usage in explanation.external
         ],
-        "considered": None if found.considered is None else _considered(found.considered),
-        "earliest_start": found.earliest_start,
-        "start_rests_on": _duration(found.start_rests_on),
-        "no_estimate": found.no_estimate,
-        "preemptions": found.preemptions,
-        "failures": found.failures,
-        "eviction": None if found.eviction is None else _eviction(found.eviction),
+        "considered": None
+        if explanation.considered is None
+        else _considered(explanation.considered),
+        "earliest_start": explanation.earliest_start,
+        "start_rests_on": _duration(explanation.start_rests_on),
+        "no_estimate": explanation.no_estimate,
+        "preemptions": explanation.preemptions,
+        "failures": explanation.failures,
+        "eviction": None if explanation.eviction is None else _eviction(explanation.eviction),
     }
 
 
-def _duration(found: DurationEstimate | None) -> Plain | None:
-    return None if found is None else found.public()
+def _duration(estimate: DurationEstimate | None) -> Plain | None:
+    return None if estimate is None else estimate.public()
 
 
-def _considered(found: Considered) -> Plain:
-    return {**_fields(found), "turned_away": counts(found.turned_away)}
+def _considered(considered: Considered) -> Plain:
+    return {**_fields(considered), "turned_away": counts(considered.turned_away)}
 
 
-def _eviction(found: Eviction) -> Plain:
-    return _fields(found)
+def _eviction(eviction: Eviction) -> Plain:
+    return _fields(eviction)
 
 
-def _fields(found: msgspec.Struct) -> Plain:
+def _fields(struct: msgspec.Struct) -> Plain:
     """The fields of a struct, with tuples as lists."""
-    fields = msgspec.structs.asdict(found)
+    fields = msgspec.structs.asdict(struct)
     return {k: list(v) if isinstance(v, tuple) else v for k, v in fields.items()}

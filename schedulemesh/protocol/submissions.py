@@ -58,45 +58,45 @@ class RunnerCode(msgspec.Struct, frozen=True, kw_only=True):
     modules: tuple[PackedModule, ...] = ()
 
 
-def job_request(given: Mapping[str, object], by: Submitter, code: RunnerCode) -> SubmitTask:
+def job_request(arguments: Mapping[str, object], by: Submitter, code: RunnerCode) -> SubmitTask:
     """The submission of a job from the arguments of ``submit_job``, by name. Raises InvalidRequestError."""
-    need, bundles = parse_need(given.get("resources"), given.get("bundles"))
-    pool_name, selector = parse_pool(given.get("pool_name"), given.get("pool_selector"))
-    on_preempted = given.get("on_preempted")
+    need, bundles = parse_need(arguments.get("resources"), arguments.get("bundles"))
+    pool_name, selector = parse_pool(arguments.get("pool_name"), arguments.get("pool_selector"))
+    on_preempted = arguments.get("on_preempted")
     agent = AgentSpec(
         name="",
         pool_name=pool_name,
         resources=NOTHING if need is None else need,
-        labels=parse_labels(given.get("labels")),
+        labels=parse_labels(arguments.get("labels")),
         class_key=code.class_key,
         arguments_key=code.arguments_key,
         options=code.options,
         bundles=bundles,
-        job=_job(given, code),
-        start_limits=parse_start_limits(given.get("start_limits")),
+        job=_job(arguments, code),
+        start_limits=parse_start_limits(arguments.get("start_limits")),
     )
     how = {"run": RUN_DRIVER, "on_preempted": "requeue" if on_preempted is None else on_preempted}
-    submitted = _submitted(given, by, agent, _task({**given, **how}, by))
+    submitted = _submitted(arguments, by, agent, _task({**arguments, **how}, by))
     return SubmitTask(
         submission=msgspec.structs.replace(
             submitted,
             default_resources=need is None,
             selector=selector,
-            dry_run=parse_flag(given.get("dry_run", False), "dry_run"),
+            dry_run=parse_flag(arguments.get("dry_run", False), "dry_run"),
         ),
         blobs=code.blobs,
     )
 
 
-def lease_request(given: Mapping[str, object], by: Submitter, holder_job: str) -> SubmitTask:
+def lease_request(arguments: Mapping[str, object], by: Submitter, holder_job: str) -> SubmitTask:
     """The submission of a lease from the arguments of ``lease``, by name. ``holder_job``: the Ray job with
     which it ends; empty: none. ``grace_s``: where none is given; None: as the policy says. Raises
     InvalidRequestError.
     """
-    groups = _groups(given.get("groups"))
+    groups = _groups(arguments.get("groups"))
     bundles = tuple(need for group in groups for need in group)
-    strategy, label = given.get("strategy"), given.get("same_label")
-    grace, ttl_s = given.get("grace_s"), given.get("ttl_s")
+    strategy, label = arguments.get("strategy"), arguments.get("same_label")
+    grace, ttl_s = arguments.get("grace_s"), arguments.get("ttl_s")
     lease = LeaseSpec(
         strategy="" if strategy is None else parse_strategy(strategy, "strategy"),
         same_label="" if label is None else parse_name(label, "same_label"),
@@ -107,13 +107,13 @@ def lease_request(given: Mapping[str, object], by: Submitter, holder_job: str) -
     )
     agent = AgentSpec(
         name="",
-        pool_name=parse_name(given.get("pool"), "the pool's name"),
+        pool_name=parse_name(arguments.get("pool"), "the pool's name"),
         resources=sum_of(bundles),
-        labels=parse_labels(given.get("labels")),
+        labels=parse_labels(arguments.get("labels")),
         bundles=bundles,
         lease=lease,
     )
-    return SubmitTask(submission=_submitted(given, by, agent, _task(given, by)))
+    return SubmitTask(submission=_submitted(arguments, by, agent, _task(arguments, by)))
 
 
 def parse_pool(pool_name: object, pool_selector: object) -> tuple[str, Selector]:
@@ -147,41 +147,41 @@ def parse_need(
     return total, parts
 
 
-def parse_wait(given: object) -> tuple[bool, float | None]:
+def parse_wait(wait: object) -> tuple[bool, float | None]:
     """Whether the call waits until the task runs, and the most seconds (None: no limit). Raises
     InvalidRequestError.
     """
-    if given is None or is_a(given, bool):
-        return bool(given), None
-    return True, parse_timeout(given, "wait")
+    if wait is None or is_a(wait, bool):
+        return bool(wait), None
+    return True, parse_timeout(wait, "wait")
 
 
 def _submitted(
-    given: Mapping[str, object], by: Submitter, agent: AgentSpec, task: TaskSpec
+    arguments: Mapping[str, object], by: Submitter, agent: AgentSpec, task: TaskSpec
 ) -> TaskSubmitted:
     """What every submission of a task has."""
-    until_runs, wait_s = parse_wait(given.get("wait", False))
-    request_id = given.get("request_id")
+    until_runs, wait_s = parse_wait(arguments.get("wait", False))
+    request_id = arguments.get("request_id")
     return TaskSubmitted(
         agent=agent,
         task=task,
         request_id=uuid.uuid4().hex if request_id is None else parse_name(request_id, "request_id"),
         client=by.client,
-        queue=parse_flag(given.get("queue", False), "queue") or until_runs,
+        queue=parse_flag(arguments.get("queue", False), "queue") or until_runs,
         until_runs=until_runs,
         wait_s=wait_s,
     )
 
 
-def _task(given: Mapping[str, object], by: Submitter) -> TaskSpec:
-    fields = {name: given.get(name) for name in PARSERS}
+def _task(arguments: Mapping[str, object], by: Submitter) -> TaskSpec:
+    fields = {name: arguments.get(name) for name in PARSERS}
     if fields["owner"] is None:
         fields["owner"] = by.owner or None
     return parse_task({**fields, "parent": by.parent or None})
 
 
-def _job(given: Mapping[str, object], code: RunnerCode) -> JobSpec:
-    grace_s, strategy, over_claim = map(given.get, ("grace_s", "strategy", "over_claim"))
+def _job(arguments: Mapping[str, object], code: RunnerCode) -> JobSpec:
+    grace_s, strategy, over_claim = map(arguments.get, ("grace_s", "strategy", "over_claim"))
     return JobSpec(
         grace_s=None if grace_s is None else parse_duration(grace_s, "grace_s"),
         strategy="" if strategy is None else parse_strategy(strategy, "strategy"),
@@ -192,15 +192,15 @@ def _job(given: Mapping[str, object], code: RunnerCode) -> JobSpec:
     )
 
 
-def _groups(given: object) -> Sequence[tuple[Resources, ...]]:
-    elements = as_elements(given, "groups", _GROUPS)
+def _groups(groups: object) -> Sequence[tuple[Resources, ...]]:
+    elements = as_elements(groups, "groups", _GROUPS)
     if not elements:
         raise InvalidRequestError(f"groups is empty; it must be {_GROUPS}")
-    groups = [parse_bundles(group, f"groups[{i}]") for i, group in enumerate(elements)]
-    sizes = sorted({len(group) for group in groups})
+    parsed_groups = [parse_bundles(group, f"groups[{i}]") for i, group in enumerate(elements)]
+    sizes = sorted({len(group) for group in parsed_groups})
     if len(sizes) > 1:
         raise InvalidRequestError(
             f"groups have {sizes[0]} to {sizes[-1]} bundles; all groups of one lease have the same number, "
             "so ask for a lease of each size"
         )
-    return groups
+    return parsed_groups

@@ -14,17 +14,17 @@ from schedulemesh.errors import InvalidRequestError, shown
 _SECONDS = re.compile(r"\d{9,12}(?:\.\d{1,9})?")
 
 
-def parse_time(given: object, what: str, now: float | None = None) -> float | None:
+def parse_time(value: object, what: str, now: float | None = None) -> float | None:
     """The time in seconds since 1970; None stays None. Raises InvalidRequestError.
 
     A text is a duration before ``now`` (None: the present), such as "2h", an ISO 8601 date in local time or
     with an offset, or a number of nine digits or more.
     """
-    if given is None:
+    if value is None:
         return None
-    text = as_text(given)
+    text = as_text(value)
     if text is None:
-        return parse_number(given, what, 0.0, LATEST_S)
+        return parse_number(value, what, 0.0, LATEST_S)
     ago = span_of(text)
     if ago is not None:
         return max(0.0, (time.time() if now is None else now) - ago)
@@ -34,6 +34,6 @@ def parse_time(given: object, what: str, now: float | None = None) -> float | No
         return max(0.0, datetime.fromisoformat(text.strip()).timestamp())
     except (ValueError, OverflowError, OSError) as error:
         raise InvalidRequestError(
-            f"{what} is {shown(given)}; allowed are a duration before now such as 90s, 30m, 12h, 7d or 2w, a "
+            f"{what} is {shown(value)}; allowed are a duration before now such as 90s, 30m, 12h, 7d or 2w, a "
             "date such as 2026-03-01 or 2026-03-01T12:30, and seconds since 1970"
         ) from error

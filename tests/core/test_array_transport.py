@@ -14,7 +14,7 @@ def crossed(content, *, own=True):
     """The content on the other side, the size of the pickle, and those of the buffers beside it."""
     buffers = []
     data = ray.cloudpickle.dumps(
-        wrapped(content, own=own), protocol=5, buffer_callback=buffers.append
+        wrapped(content, copy=own), protocol=5, buffer_callback=buffers.append
     )
     raw = [bytes(each.raw()) for each in buffers]
     return pickle.loads(data, buffers=raw), len(data), [len(each) for each in raw]

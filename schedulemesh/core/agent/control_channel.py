@@ -149,12 +149,12 @@ class StartTeller(threading.Thread):
 
     def run(self) -> None:
         """Tell until the start is over."""
-        told, silent_s = "", 0.0
+        reported_phase, silent_s = "", 0.0
         while not self._over.wait(_SLOW_S):
             phase, since = self._phase
             silent_s += _SLOW_S
-            if phase != told or silent_s >= _TELL_S:
-                told, silent_s = phase, 0.0
+            if phase != reported_phase or silent_s >= _TELL_S:
+                reported_phase, silent_s = phase, 0.0
                 with contextlib.suppress(RayError):
                     self._tell(phase, time.monotonic() - since)
 

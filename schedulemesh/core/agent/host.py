@@ -262,7 +262,10 @@ def public_state(saved: SavedState) -> dict[str, UserValue]:
     """The saved state as callers see it: the preserver's own dict, or everything that is known."""
     state = None if saved.state is None else cloudpickle.loads(saved.state)
     if saved.members:
-        state = [None if own is None else cloudpickle.loads(own) for own in saved.members]
+        state = [
+            None if member_state is None else cloudpickle.loads(member_state)
+            for member_state in saved.members
+        ]
     if saved.source != "save_state" and isinstance(state, dict):
         return {"task_id": saved.task.task_id, **state}
     shown = {
@@ -293,8 +296,8 @@ def _forward(method: Method) -> UserFunction:
     forward.__name__ = forward.__qualname__ = method.name
     for key, value in method.ray_attributes.items():
         setattr(forward, key, value)
-    own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
-    given = [
+    self_parameter = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    parameters = [
         inspect.Parameter(
             p.name,
             _KINDS[p.kind],
@@ -302,7 +305,7 @@ def _forward(method: Method) -> UserFunction:
         )
         for p in method.parameters
     ]
-    signature = inspect.Signature([own, *given], __validate_parameters__=False)
+    signature = inspect.Signature([self_parameter, *parameters], __validate_parameters__=False)
     forward.__signature__ = signature  # type: ignore[attr-defined]  # read by inspect
     return forward
 

@@ -110,12 +110,12 @@ class JobDevices:
         Those of the runtime environment (``chosen``) and of the node are the user's.
         """
         name = gpu_variable()
-        found = {}
+        variables = {}
         if name not in chosen and not _is_on(base.get(f"RAY_EXPERIMENTAL_NOSET_{name}", "")):
-            found[name] = self._ids or ""
+            variables[name] = self._ids or ""
         if _THREADS not in base:
-            found[_THREADS] = str(max(1, self._threads))
-        return found
+            variables[_THREADS] = str(max(1, self._threads))
+        return variables
 
     def _held(self) -> Any:
         pinned = NodeAffinitySchedulingStrategy(self._node_id, soft=False)

@@ -77,9 +77,9 @@ class LogWriter:
 
     def __init__(self, folder: Path, attempt: int, segment_bytes: int = SEGMENT_BYTES) -> None:
         self._folder, self._attempt, self._segment_bytes = folder, attempt, segment_bytes
-        found = _segments(folder, attempt)
+        segments = _segments(folder, attempt)
         #: Of an attempt that has written before, its log goes on.
-        self._position = found[-1].end if found else 0
+        self._position = segments[-1].end if segments else 0
         self._file = self._opened()
         #: The last bytes.
         self._tail = b""
@@ -220,10 +220,10 @@ def _newest(folder: Path) -> float:
 
 
 def _segments(folder: Path, attempt: int) -> list[_Segment]:
-    found = (
+    segments = (
         _Segment(int(match[2]), path) for path, match in _logs(folder) if int(match[1]) == attempt
     )
-    return sorted(found)
+    return sorted(segments)
 
 
 def _logs(folder: Path) -> Iterator[tuple[Path, re.Match[str]]]:

@@ -118,8 +118,8 @@ class JobRunner:
             threading.Thread(target=work, name="schedulemesh-job", daemon=True).start()
         log = LogWriter(self._folder, self._job.attempt)
         try:
-            if said := self._devices.take():
-                log.write(f"[schedulemesh] {said}\n".encode())
+            if message := self._devices.take():
+                log.write(f"[schedulemesh] {message}\n".encode())
             code = self._run(log)
         finally:
             self._ended.set()
@@ -224,7 +224,7 @@ class JobRunner:
         if self._job.working_dir:
             runtime_env["working_dir"] = self._job.working_dir
         address = ray_address()
-        own = {
+        scheduler_variables = {
             "RAY_ADDRESS": address,
             "RAY_API_SERVER_ADDRESS": f"{_SUBMISSIONS}://{address}",
             "SCHEDULEMESH_ATTEMPT_DIR": str(self._attempt_folder),
@@ -234,7 +234,7 @@ class JobRunner:
         base = driver_environment(os.environ, node_environment(), chosen)
         devices = self._devices.environment(base, chosen)
         variables = job_variables(self._job, runtime_env, self._command.keep_actors)
-        return {**base, **devices, **variables, **own, **self._command.env}
+        return {**base, **devices, **variables, **scheduler_variables, **self._command.env}
 
     def _signal_those_who_asked(self) -> None:
         """Send SIGUSR1 to the processes of the driver's session that have installed a handler for it."""
@@ -446,8 +446,8 @@ def _failure(code: int, last_line: str, killed: int = 0) -> str:
                 )
         except ValueError:
             how = f"signal {-code}"
-    said = f"; the last line of its log: {last_line}" if last_line else ""
-    return f"the driver ended with {how}{said}"
+    detail = f"; the last line of its log: {last_line}" if last_line else ""
+    return f"the driver ended with {how}{detail}"
 
 
 def _write(path: Path, text: str) -> None:

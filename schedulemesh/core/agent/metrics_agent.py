@@ -51,8 +51,8 @@ class MetricsReportingAgent(AgentActor):
         """
         sender = self._metrics_sender()
         interval = self.report_interval
-        given = {**(metrics or {}), **more}
-        sent = sender is not None and sender.report(given, interval, at_once=at_once)
+        all_metrics = {**(metrics or {}), **more}
+        sent = sender is not None and sender.report(all_metrics, interval, at_once=at_once)
         self.safe_point()
         return sent
 

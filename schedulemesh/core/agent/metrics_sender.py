@@ -119,13 +119,13 @@ class MetricsSender:
         """The newest report, once it is due."""
         with self._changed:
             while True:
-                left = self._due - time.monotonic()
-                if self._newest is not None and left <= 0:
+                remaining_s = self._due - time.monotonic()
+                if self._newest is not None and remaining_s <= 0:
                     # A delayed report starts an interval when it is sent.
                     self._last_due = max(self._last_due, self._due)
                     self._sent, self._newest = self._newest, None
                     return self._sent
-                self._changed.wait(None if self._newest is None else left)
+                self._changed.wait(None if self._newest is None else remaining_s)
 
     def _put_back(self, report: _Numbered) -> None:
         with self._changed:

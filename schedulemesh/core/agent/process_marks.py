@@ -71,12 +71,12 @@ def marked(mark: int) -> list[Process]:
     """The living processes with this mark, but for this one; the eldest first."""
     if not _SUPPORTED:
         return []
-    own = os.getpid()
+    own_pid = os.getpid()
     # On the hot path of every eviction, where making paths would cost twice as much.
     entries = os.listdir("/proc")  # noqa: PTH208
     pids = (int(entry) for entry in entries if entry.isdigit())
-    found = (living(pid) for pid in pids if pid != own and _carries(pid, mark))
-    return sorted(process for process in found if process is not None)
+    processes = (living(pid) for pid in pids if pid != own_pid and _carries(pid, mark))
+    return sorted(process for process in processes if process is not None)
 
 
 def left_behind(hosts: Mapping[int, int]) -> dict[int, list[Process]]:
@@ -89,11 +89,11 @@ def left_behind(hosts: Mapping[int, int]) -> dict[int, list[Process]]:
     dead = {
         mark: pid for mark, pid in hosts.items() if not _carries(pid, mark) or living(pid) is None
     }
-    left = {mark: marked(mark) for mark in dead}
+    processes_by_mark = {mark: marked(mark) for mark in dead}
     return {
-        mark: found
-        for mark, found in left.items()
-        if found and not any(_own_id(process.pid) == dead[mark] for process in found)
+        mark: processes
+        for mark, processes in processes_by_mark.items()
+        if processes and not any(_own_id(process.pid) == dead[mark] for process in processes)
     }
 
 
@@ -129,12 +129,12 @@ def workers_of(mark: int, staying: Collection[int] = ()) -> list[Process]:
     """
     if not _SUPPORTED:
         return []
-    wanted = f"{JOB_MARK}={mark}".encode()
-    own = os.getpid()
+    job_mark = f"{JOB_MARK}={mark}".encode()
+    own_pid = os.getpid()
     pids = (int(entry) for entry in os.listdir("/proc") if entry.isdigit())  # noqa: PTH208
-    marked_pids = [pid for pid in pids if pid != own and wanted in _environment(pid)]
-    found = (living(pid) for pid in marked_pids if not _descends(pid, staying))
-    return sorted(process for process in found if process is not None)
+    marked_pids = [pid for pid in pids if pid != own_pid and job_mark in _environment(pid)]
+    processes = (living(pid) for pid in marked_pids if not _descends(pid, staying))
+    return sorted(process for process in processes if process is not None)
 
 
 async def _end_all(
@@ -145,14 +145,14 @@ async def _end_all(
     """
     begun = time.monotonic()
     all_killed = False
-    while found := await asyncio.get_running_loop().run_in_executor(None, find):
+    while processes := await asyncio.get_running_loop().run_in_executor(None, find):
         age = time.monotonic() - begun
         # Where this process has stood still, the time may be over before anything was killed.
         if all_killed and age > PATIENCE_S:
-            return tuple(process.pid for process in found)
+            return tuple(process.pid for process in processes)
         all_killed = age > grace_s
-        kill(found if all_killed else found[len(found) if spared is None else spared :])
-        await _ended(found)
+        kill(processes if all_killed else processes[len(processes) if spared is None else spared :])
+        await _ended(processes)
     return ()
 
 
@@ -166,10 +166,10 @@ def kill(processes: Iterable[Process]) -> None:
 
 async def _ended(processes: Iterable[Process]) -> None:
     """Return when all of these have ended, or after some looks."""
-    left = list(processes)
+    remaining = list(processes)
     for _ in range(_LOOKS):
-        left = [process for process in left if living(process.pid) == process]
-        if not left:
+        remaining = [process for process in remaining if living(process.pid) == process]
+        if not remaining:
             return
         await asyncio.sleep(_LOOK_S)
 

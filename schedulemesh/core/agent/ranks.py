@@ -24,12 +24,12 @@ def rank_arguments(
     """Of ``rank`` and ``world_size`` those that the constructor names and the caller has not given."""
     try:
         signature = inspect.signature(cls)
-        given = signature.bind_partial("name", {}, *args, **kwargs).arguments
+        caller_arguments = signature.bind_partial("name", {}, *args, **kwargs).arguments
     except Exception:  # noqa: BLE001  # a class of the user's may raise anything; building it tells
         return {}
-    own = {"rank": rank, "world_size": world_size}
+    rank_values = {"rank": rank, "world_size": world_size}
     return {
         name: value
-        for name, value in own.items()
-        if name in signature.parameters and name not in given
+        for name, value in rank_values.items()
+        if name in signature.parameters and name not in caller_arguments
     }

@@ -65,13 +65,13 @@ class TaskRuns:
     def returned(self, order: RunOrder, value: UserValue) -> bytes:
         """The packed report of a run that has returned."""
         try:
-            kept = KeptResult(value=_pickled(value, order.limit_bytes))
+            result = KeptResult(value=_pickled(value, order.limit_bytes))
         except ResultTooLargeError as error:
             return self._failed(order, TaskEndReason.RESULT_TOO_LARGE, KeptResult(text=str(error)))
         except BaseException as error:  # noqa: BLE001  # pickling runs user code
             text = f"what {order.method}() returned cannot be kept: {error_text(error)}"
             return self._failed(order, TaskEndReason.RESULT_NOT_KEPT, KeptResult(text=text))
-        return pack(RunReport(kept=pack(kept), cancelled=self._was_cancelled(order.task_id)))
+        return pack(RunReport(kept=pack(result), cancelled=self._was_cancelled(order.task_id)))
 
     def raised(self, order: RunOrder, error: BaseException) -> bytes:
         """The packed report of a run that has raised."""
@@ -80,14 +80,14 @@ class TaskRuns:
             pickled = _pickled(error, order.limit_bytes - len(text.encode()))
         except BaseException:  # noqa: BLE001  # pickling runs user code; the text is kept
             pickled = None
-        kept = KeptResult(exception=pickled, text=text)
-        return self._failed(order, TaskEndReason.RUN_RAISED, kept)
+        result = KeptResult(exception=pickled, text=text)
+        return self._failed(order, TaskEndReason.RUN_RAISED, result)
 
-    def _failed(self, order: RunOrder, reason: TaskEndReason, kept: KeptResult) -> bytes:
+    def _failed(self, order: RunOrder, reason: TaskEndReason, result: KeptResult) -> bytes:
         report = RunReport(
-            kept=pack(kept),
+            kept=pack(result),
             reason=reason,
-            error=exception_line(kept.text),
+            error=exception_line(result.text),
             cancelled=self._was_cancelled(order.task_id),
         )
         return pack(report)

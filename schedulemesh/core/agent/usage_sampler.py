@@ -55,10 +55,10 @@ class UsageSampler:
 
     def newest(self) -> Usage | None:
         """The newest values, which need not be reported then; None: there are none yet."""
-        found = self._newest
-        if found is not None:
-            self._reported, self._reported_at = found, time.monotonic()
-        return found
+        newest = self._newest
+        if newest is not None:
+            self._reported, self._reported_at = newest, time.monotonic()
+        return newest
 
     def _run(self) -> None:
         time.sleep(_FIRST_S / 2)

@@ -24,6 +24,10 @@ def error_text(error: BaseException) -> str:
 
 def _traceback(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
-    own = [i for i, frame in enumerate(frames) if "/schedulemesh/core/" in frame.filename]
-    lines = traceback.format_list(frames[own[-1] + 1 if own else 0 :][-_FRAMES:])
+    product_frames = [
+        i for i, frame in enumerate(frames) if "/schedulemesh/core/" in frame.filename
+    ]
+    lines = traceback.format_list(
+        frames[product_frames[-1] + 1 if product_frames else 0 :][-_FRAMES:]
+    )
     return writable("".join([*lines, *traceback.format_exception_only(error)]).strip())

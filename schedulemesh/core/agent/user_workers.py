@@ -53,10 +53,10 @@ def preserve(handler: bytes, task: bytes, started_at: float, limit_bytes: int) -
 
     def call() -> bytes:
         saved = msgspec.msgpack.decode(task, type=SavedState)
-        kept = _function(handler)(_task_state(saved, started_at))
-        if not isinstance(kept, dict):
-            raise TypeError(f"a preserver must return a dict, not {kept!r}")
-        return pickled_state(kept, limit_bytes)
+        preserved = _function(handler)(_task_state(saved, started_at))
+        if not isinstance(preserved, dict):
+            raise TypeError(f"a preserver must return a dict, not {preserved!r}")
+        return pickled_state(preserved, limit_bytes)
 
     return _handled(call)
 

@@ -31,9 +31,9 @@ class HostClasses:
 
     def of(self, class_key: str, shipped: bytes, *, warm: bool) -> type:
         """The host class for a user's class, a packed ShippedClass."""
-        known = self._made.get((class_key, warm))
-        if known is not None:
-            return known
+        cached_class = self._made.get((class_key, warm))
+        if cached_class is not None:
+            return cached_class
         if len(self._made) >= _KEPT:
             self._made.pop(next(iter(self._made)))
         make = warm_host_class if warm else host_class
@@ -49,5 +49,5 @@ def actor_class(cls: type, options: Mapping[str, object]) -> Any:
 
 @functools.lru_cache(maxsize=_KEPT)
 def _actor_class(cls: type, options: str) -> Any:
-    found = json.loads(options)
-    return ray.remote(**found)(cls) if found else ray.remote(cls)
+    actor_options = json.loads(options)
+    return ray.remote(**actor_options)(cls) if actor_options else ray.remote(cls)

@@ -27,16 +27,16 @@ def cause_of(message: str) -> str:
     """
     # Ray quotes the output of the installer as the text of an exception, with its line breaks escaped.
     lines = [line for line in message.replace("\\n", "\n").splitlines() if line.strip()]
-    found = next((line for line in lines if _NAMED.match(line)), None)
-    if found is None:
+    cause = next((line for line in lines if _NAMED.match(line)), None)
+    if cause is None:
         of_uv = [match[1] for line in lines if (match := _OF_UV.match(line))]
-        found = ": ".join(part.rstrip(":") for part in of_uv[:2]) or None
-    if found is None:
-        found = next((line for line in reversed(lines) if _EXCEPTION.match(line)), None)
-    if found is None:
-        own = [line for line in lines if not _OF_TRACEBACK.match(line)]
-        found = own[-1] if own else "Ray does not say why"
-    line = _VERSIONS.sub("", found.strip())
+        cause = ": ".join(part.rstrip(":") for part in of_uv[:2]) or None
+    if cause is None:
+        cause = next((line for line in reversed(lines) if _EXCEPTION.match(line)), None)
+    if cause is None:
+        outside_traceback = [line for line in lines if not _OF_TRACEBACK.match(line)]
+        cause = outside_traceback[-1] if outside_traceback else "Ray does not say why"
+    line = _VERSIONS.sub("", cause.strip())
     return line if len(line) <= _MAX_CHARS else f"{line[:_MAX_CHARS]}..."
 
 

@@ -37,8 +37,8 @@ def packed_runner(command: JobCommand, sent: Sent | None = None) -> RunnerCode:
     """
     sent = sent or Sent()
     # Nothing of the environment of the submitting process is for the driver.
-    given = {"runtime_env": dict(command.runtime_env)} if command.runtime_env else None
-    options = parse_options(given, {}, None, {}, "")
+    ray_options = {"runtime_env": dict(command.runtime_env)} if command.runtime_env else None
+    options = parse_options(ray_options, {}, None, {}, "")
     runtime_env = json.loads(options.encoded).get("runtime_env", {})
     command = JobCommand(**{**vars(command), "runtime_env": runtime_env})
     code = _runner()
@@ -151,7 +151,7 @@ def _check_size(source: Path, size: int) -> None:
 
 def _contents(folder: Path, excludes: Sequence[str]) -> list[Path]:
     """The files and empty folders below a folder that Ray would send, in a fixed order."""
-    found: list[Path] = []
+    contents: list[Path] = []
 
     def visit(path: Path) -> None:
         if path.is_symlink() and path.is_dir() and _leads_back(path):
@@ -160,7 +160,7 @@ def _contents(folder: Path, excludes: Sequence[str]) -> list[Path]:
                 "it out with runtime_env={'excludes': [...]}"
             )
         if path.is_file() or (path.is_dir() and path != folder and not any(path.iterdir())):
-            found.append(path)
+            contents.append(path)
 
     try:
         visit_packed(folder, excludes, visit)
@@ -168,7 +168,7 @@ def _contents(folder: Path, excludes: Sequence[str]) -> list[Path]:
         raise
     except (OSError, ValueError) as error:
         raise InvalidRequestError(f"{str(folder)!r} cannot be packed: {error}") from error
-    return sorted(found)
+    return sorted(contents)
 
 
 def _leads_back(link: Path) -> bool:

@@ -85,18 +85,18 @@ class RemoteNodeCleaner:
 
     async def terminate(self, mark: int) -> tuple[int, ...]:
         """See process_marks.terminate."""
-        left: tuple[int, ...] = await self._call("terminate", mark)
-        return left
+        remaining_pids: tuple[int, ...] = await self._call("terminate", mark)
+        return remaining_pids
 
     async def terminate_workers(self, mark: int, staying: Sequence[int]) -> tuple[int, ...]:
         """See process_marks.terminate_workers."""
-        left: tuple[int, ...] = await self._call("terminate_workers", mark, list(staying))
-        return left
+        remaining_pids: tuple[int, ...] = await self._call("terminate_workers", mark, list(staying))
+        return remaining_pids
 
     async def left_behind(self, hosts: Mapping[int, int]) -> dict[int, list[Process]]:
         """See process_marks.left_behind."""
-        found: dict[int, list[Process]] = await self._call("left_behind", hosts)
-        return found
+        processes_by_mark: dict[int, list[Process]] = await self._call("left_behind", hosts)
+        return processes_by_mark
 
     async def kill(self, processes: Sequence[Process]) -> None:
         """See process_marks.kill."""
@@ -106,8 +106,8 @@ class RemoteNodeCleaner:
         self, key: JobKey, attempt: int | None, begin: int, limit: int
     ) -> LogPiece | None:
         """See job_folders.read_log."""
-        found: LogPiece | None = await self._call("read_log", key, attempt, begin, limit)
-        return found
+        piece: LogPiece | None = await self._call("read_log", key, attempt, begin, limit)
+        return piece
 
     async def environment_line(self) -> str:
         """See NodeCleaner."""

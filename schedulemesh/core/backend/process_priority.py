@@ -41,12 +41,12 @@ def take_oom_score_of_ray() -> bool:
     die before Ray itself; a supervisor is a worker, too. Lowering a score that an ordinary user has raised
     takes no rights.
     """
-    own = Path("/proc/self/oom_score_adj")
+    score_file = Path("/proc/self/oom_score_adj")
     try:
         of_ray = int(Path(f"/proc/{os.getppid()}/oom_score_adj").read_text(encoding="ascii"))
-        if int(own.read_text(encoding="ascii")) <= of_ray:
+        if int(score_file.read_text(encoding="ascii")) <= of_ray:
             return False
-        own.write_text(str(of_ray), encoding="ascii")
+        score_file.write_text(str(of_ray), encoding="ascii")
     except OSError:  # another system than Linux, or one that does not permit it
         return False
     return True

@@ -75,8 +75,8 @@ class RayBackend(RayGroups):
 
     def own_node_id(self) -> str:
         """See Backend."""
-        found: str = ray.get_runtime_context().get_node_id()
-        return found
+        node_id: str = ray.get_runtime_context().get_node_id()
+        return node_id
 
     def session_folder(self) -> Path:
         """See Backend."""
@@ -270,8 +270,8 @@ class RayBackend(RayGroups):
 
     def node_cleaner(self, node_id: str) -> NodeCleaner:
         """See Backend."""
-        own = node_id == self.own_node_id()
-        return OwnNodeCleaner() if own else RemoteNodeCleaner(node_id)
+        is_own_node = node_id == self.own_node_id()
+        return OwnNodeCleaner() if is_own_node else RemoteNodeCleaner(node_id)
 
 
 def _options(
@@ -299,8 +299,8 @@ def _placing(slot: BundleSlot | None, node_id: str | None) -> dict[str, Any]:
 
 
 def _created(cls: type, options: dict[str, Any], *args: Any) -> Handle:
-    own = {name: options.pop(name) for name in OF_THE_CLASS if name in options}
-    return Handle(actor_class(cls, own).options(**options).remote(*args))
+    class_options = {name: options.pop(name) for name in OF_THE_CLASS if name in options}
+    return Handle(actor_class(cls, class_options).options(**options).remote(*args))
 
 
 async def _called(handle: Any, method: str, *args: Any) -> object:

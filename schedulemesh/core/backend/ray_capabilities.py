@@ -42,8 +42,8 @@ def rejected_token_error() -> type[Exception]:
     """The exception of a cluster that does not accept this process's token; one that is never raised where
     Ray has no tokens.
     """
-    found: type[Exception] = getattr(ray.exceptions, "AuthenticationError", _NeverRaisedError)
-    return found
+    error_type: type[Exception] = getattr(ray.exceptions, "AuthenticationError", _NeverRaisedError)
+    return error_type
 
 
 def use_token_if_available() -> None:
@@ -91,8 +91,10 @@ def connect_directly(actors: Mapping[str, ActorHandle], backend: str) -> None:
     if find(handles, backend=backend):
         return
     # One that is in a communicator has its process group from that, and Ray's own error says so.
-    asked = {name: actor for name, actor in actors.items() if not find([actor], backend=backend)}
-    _require_torch_without_process_group(asked)
+    unconnected = {
+        name: actor for name, actor in actors.items() if not find([actor], backend=backend)
+    }
+    _require_torch_without_process_group(unconnected)
     create(handles, backend=backend)
 
 

@@ -78,8 +78,8 @@ def _death(data: Any) -> Death:
             detail=cause.runtime_env_failed_context.error_message,
         )
     if kind == "actor_unschedulable_context":
-        said = _shortened(cause.actor_unschedulable_context.error_message)
-        return Death(how=f"was not started: Ray cannot place it: {said}")
+        message = _shortened(cause.actor_unschedulable_context.error_message)
+        return Death(how=f"was not started: Ray cannot place it: {message}")
     if kind == "actor_died_error_context":
         return Death(how=_died(cause.actor_died_error_context, data.address.node_id.hex()))
     return Death(how="died, and Ray does not say how")
@@ -87,18 +87,18 @@ def _death(data: Any) -> Death:
 
 def _out_of_memory(message: str, actor_id: str) -> Death:
     """What Ray's memory monitor said when it killed an actor."""
-    found = _NODE_ID.search(message)
-    node = "its node" if found is None else f"node {found[1]}"
-    own = _USED.match(message.partition(actor_id)[2])
+    node_match = _NODE_ID.search(message)
+    node = "its node" if node_match is None else f"node {node_match[1]}"
+    usage_match = _USED.match(message.partition(actor_id)[2])
     memory = _NODE_MEMORY.search(message)
-    figures = [f"it had {own[1]} GB"] if own is not None else []
+    figures = [f"it had {usage_match[1]} GB"] if usage_match is not None else []
     if memory is not None:
         figures.append(f"{memory[1]} of {memory[2]} GB were in use there")
-    said = f": {', and '.join(figures)}" if figures else ""
+    details = f": {', and '.join(figures)}" if figures else ""
     return Death(
-        how=f"was killed by Ray because {node} was short of memory{said}",
+        how=f"was killed by Ray because {node} was short of memory{details}",
         out_of_memory=True,
-        memory_mb=0.0 if own is None else float(own[1]) * _MB_PER_GB,
+        memory_mb=0.0 if usage_match is None else float(usage_match[1]) * _MB_PER_GB,
     )
 
 
@@ -109,10 +109,10 @@ def _died(context: Any, node_id: str) -> str:
         return f"was on node {node_id}, which has died" + (f": {why}" if why else "")
     if context.reason == _DIED.RAY_KILL:
         return "was ended with ray.kill()"
-    found = _DETAIL.search(context.error_message)
-    if found is None:
+    detail_match = _DETAIL.search(context.error_message)
+    if detail_match is None:
         return f"died: {_shortened(context.error_message)}".removesuffix(": ")
-    detail = found[1]
+    detail = detail_match[1]
     for pattern, how in _EXITS:
         if match := pattern.search(detail):
             return match.expand(how)

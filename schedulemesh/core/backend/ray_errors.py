@@ -30,5 +30,5 @@ def refused() -> Iterator[None]:
 
 def short(error: Exception) -> str:
     """Ray's message on one line, without the ids and the list of common causes."""
-    said = [line for line in str(error).splitlines() if not line.startswith("\t")]
-    return " ".join(said).partition(" Some common causes")[0]
+    lines = [line for line in str(error).splitlines() if not line.startswith("\t")]
+    return " ".join(lines).partition(" Some common causes")[0]

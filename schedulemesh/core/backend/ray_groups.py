@@ -155,25 +155,25 @@ def _created_part(name: str, shape: GroupShape, node_ids: Sequence[str]) -> str:
 
 def _all_groups() -> list[GroupView]:
     """Every group; the parts of one are put together by their names. Groups of others have any name."""
-    whole: list[GroupView] = []
+    groups: list[GroupView] = []
     parts: dict[tuple[str, int], dict[int, GroupView]] = {}
     for view in _views():
         part = _PART_NAME.fullmatch(view.name)
         if part is None:
-            whole.append(view)
+            groups.append(view)
         else:
             name, index, count = part.groups()
             parts.setdefault((name, int(count)), {})[int(index)] = view
     together = (
-        _together(name, [found[index] for index in sorted(found)], count)
-        for (name, count), found in parts.items()
+        _together(name, [views[index] for index in sorted(views)], count)
+        for (name, count), views in parts.items()
     )
-    return whole + [view for view in together if view is not None]
+    return groups + [view for view in together if view is not None]
 
 
 def _views() -> list[GroupView]:
-    found = (_view(ray_id, entry) for ray_id, entry in placement_group_table().items())
-    return [view for view in found if view is not None]
+    views = (_view(ray_id, entry) for ray_id, entry in placement_group_table().items())
+    return [view for view in views if view is not None]
 
 
 def _one_group(ray_id: str) -> GroupView | None:

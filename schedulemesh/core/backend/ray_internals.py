@@ -60,8 +60,8 @@ def session_folder() -> Path:
 
 def recall(key: str) -> bytes | None:
     """A value in Ray's key-value store; None: there is none."""
-    found: bytes | None = internal_kv._internal_kv_get(key.encode(), namespace=_NAMESPACE)
-    return found
+    value: bytes | None = internal_kv._internal_kv_get(key.encode(), namespace=_NAMESPACE)
+    return value
 
 
 def keep(key: str, value: bytes | None) -> None:
@@ -87,8 +87,8 @@ def free_by_node() -> dict[str, Resources]:
 
 def draining_nodes() -> dict[str, float | None]:
     """The nodes that Ray drains, each with when it is removed, in seconds since 1970; None: not known."""
-    found = ray._private.state.state.get_draining_nodes()
-    return {node_id: ms / 1000 if ms else None for node_id, ms in found.items()}
+    removal_times_ms = ray._private.state.state.get_draining_nodes()
+    return {node_id: ms / 1000 if ms else None for node_id, ms in removal_times_ms.items()}
 
 
 def actor_view(handle: Any) -> ActorView | None:
@@ -125,19 +125,19 @@ def lost_by_node() -> dict[str, Resources]:
     """What Ray says is taken of its nodes, although no actor, placement group or task has it. For a moment it
     says so, too, of what it gives to a process that is being started.
     """
-    found: dict[str, Resources] = {}
+    amounts: dict[str, Resources] = {}
     for node_id, free in free_by_node().items():
         taken = _unallocated(node_id).beyond(free)
         if taken and (lost := taken.beyond(_held_by_tasks(node_id))):
-            found[node_id] = lost
-    return found
+            amounts[node_id] = lost
+    return amounts
 
 
-def _is_held_by_tasks(node_id: str, given: Resources, need: Resources) -> bool:
+def _is_held_by_tasks(node_id: str, allocated: Resources, need: Resources) -> bool:
     """Whether plain tasks hold all that Ray has given on a node beside actors and groups. Otherwise a part of
     it may be for a process that is being started.
     """
-    return not given.beyond(_held_by_tasks(node_id)).helps(need)
+    return not allocated.beyond(_held_by_tasks(node_id)).helps(need)
 
 
 def _held_by_tasks(node_id: str) -> Resources:
@@ -148,15 +148,17 @@ def _held_by_tasks(node_id: str) -> Resources:
     address = node["NodeManagerAddress"], node["NodeManagerPort"]
     workers = node_stats(*address, include_memory_info=False).core_workers_stats
     return sum_of(
-        resources_of({name: _allocated(held) for name, held in worker.used_resources.items()})
+        resources_of(
+            {name: _allocated(resource) for name, resource in worker.used_resources.items()}
+        )
         for worker in workers
         # A process that has run a task still has its amounts.
         if worker.num_running_tasks and worker.actor_id in _NO_ACTOR
     )
 
 
-def _allocated(held: Any) -> float:
-    return float(sum(slot.allocation for slot in held.resource_slots))
+def _allocated(resource: Any) -> float:
+    return float(sum(slot.allocation for slot in resource.resource_slots))
 
 
 def shape_of(amounts: Mapping[str, float]) -> Shape:
@@ -169,19 +171,19 @@ def queued_requests() -> Counter[Shape]:
     asks the nodes only so often. Ray lists none among them that may run on one node alone.
     """
     usage = gcs_pb2.ResourceUsageBatchData.FromString(_accessor().get_all_resource_usage())
-    found: Counter[Shape] = Counter()
+    counts: Counter[Shape] = Counter()
     for demand in usage.resource_load_by_shape.resource_demands:
         queued = demand.num_ready_requests_queued + demand.num_infeasible_requests_queued
         # The backlog is what an owner has not asked for yet beside what is queued.
         if queued:
-            found[shape_of(demand.shape)] += queued + demand.backlog_size
-    return found
+            counts[shape_of(demand.shape)] += queued + demand.backlog_size
+    return counts
 
 
 def group_members(ray_id: str) -> list[GroupMember]:
     """The actors in a placement group that are not dead."""
     group_id = bytes.fromhex(ray_id)
-    found = {
+    members = {
         data.actor_id: GroupMember(
             name=data.name,
             namespace=data.ray_namespace,
@@ -192,7 +194,7 @@ def group_members(ray_id: str) -> list[GroupMember]:
         for data in _actors_with(group_id, LIVING_STATES)
         if data.placement_group_id == group_id
     }
-    return list(found.values())
+    return list(members.values())
 
 
 def actor_entries(states: Iterable[str], job_id: JobID | None = None) -> Iterator[bytes]:
@@ -208,20 +210,20 @@ def group_entries(part: bytes = b"") -> list[bytes]:
     """The entries of Ray's table of placement groups that contain these bytes. Those that were removed stay
     in it.
     """
-    found: list[bytes] = _accessor().get_placement_group_table()
-    return [entry for entry in found if part in entry] if part else found
+    entries: list[bytes] = _accessor().get_placement_group_table()
+    return [entry for entry in entries if part in entry] if part else entries
 
 
 def job_entries() -> list[bytes]:
     """Ray's job table, without asking each driver and the dashboard where this version can do without."""
     accessor = _accessor()
     try:
-        found: list[bytes] = accessor.get_job_table(
+        entries: list[bytes] = accessor.get_job_table(
             skip_submission_job_info_field=True, skip_is_running_tasks_field=True
         )
     except TypeError:
-        found = accessor.get_job_table()
-    return found
+        entries = accessor.get_job_table()
+    return entries
 
 
 def submission_id_of(namespace: str, actor_name: str) -> str:
@@ -300,23 +302,25 @@ def _unallocated(node_id: str) -> Resources:
     """What a node has beyond all actors and placement groups on it. Unlike Ray's view of what is free, it
     does not lag, and it ignores what Ray has given to a process that is being started.
     """
-    left = next(
+    unallocated = next(
         (resources_of(n["Resources"]) for n in ray.nodes() if n["NodeID"] == node_id), NOTHING
     )
     node = bytes.fromhex(node_id)
     for data in _actors_with(node, ("ALIVE",)):
         if data.node_id == node:
-            left = left - resources_of(
+            unallocated = unallocated - resources_of(
                 {
-                    held.name: sum(i.quantity for i in held.resource_ids)
-                    for held in data.resource_mapping
+                    resource.name: sum(i.quantity for i in resource.resource_ids)
+                    for resource in data.resource_mapping
                 }
             )
     for data in map(gcs_pb2.PlacementGroupTableData.FromString, group_entries(node)):
         if data.state != gcs_pb2.PlacementGroupTableData.REMOVED:
             placed = (bundle for bundle in data.bundles if bundle.node_id == node)
-            left = left - sum_of(resources_of(bundle.unit_resources) for bundle in placed)
-    return left
+            unallocated = unallocated - sum_of(
+                resources_of(bundle.unit_resources) for bundle in placed
+            )
+    return unallocated
 
 
 def _actors_with(part: bytes, states: Iterable[str]) -> Iterator[Any]:

@@ -73,19 +73,19 @@ def end_jobs(owner: str) -> JobRemains:
     jobs = [job for job in map(gcs_pb2.JobTableData.FromString, job_entries())
             if owner in (job.config.metadata.get(OWNER), job.job_id.hex())]  # fmt: skip
     submissions = _submissions_of(owner)
-    held = _named(owner, DEVICES_NAMESPACE)
+    holder_ids = _named(owner, DEVICES_NAMESPACE)
     adopted = (job.config.metadata.get(SUBMISSION) for job in jobs if job.job_id.hex() == owner)
     for submission_id in {owner, *filter(None, adopted)}:
-        held |= _named(submission_actor(submission_id), SUBMISSIONS)
-    if not jobs and not held and not submissions:
+        holder_ids |= _named(submission_actor(submission_id), SUBMISSIONS)
+    if not jobs and not holder_ids and not submissions:
         return JobRemains()
     for name in submissions:
         _stop_submission(name)
     job_ids = {job.job_id for job in jobs}
-    kept = _kept_actors(job.config.metadata.get(KEEP_ACTORS, "") for job in jobs)
+    keep_addresses = _kept_actors(job.config.metadata.get(KEEP_ACTORS, "") for job in jobs)
     living = {data.actor_id: data for data in _actors(LIVING_STATES) if data.job_id in job_ids}
-    staying = [data for data in living.values() if _stays(data, kept)]
-    actors = held | living.keys() - {data.actor_id for data in staying}
+    staying = [data for data in living.values() if _stays(data, keep_addresses)]
+    actors = holder_ids | living.keys() - {data.actor_id for data in staying}
     groups = _groups_of(job_ids)
     end_actors(actor_id.hex() for actor_id in actors)
     for group_id in groups:
@@ -140,13 +140,15 @@ def _kept_actors(metadata: Iterable[str]) -> set[tuple[str, str]]:
     return {(namespace, name) for namespace, _, name in (a.partition("/") for a in listed)}
 
 
-def _stays(data: gcs_pb2.ActorTableData, kept: set[tuple[str, str]]) -> bool:
+def _stays(data: gcs_pb2.ActorTableData, keep_addresses: set[tuple[str, str]]) -> bool:
     """Whether an actor stays when its job ends: it was asked for, or serves all jobs. One that holds
     resources is never taken for the latter.
     """
     address = (data.ray_namespace, data.name)
-    held = any(name in data.required_resources for name in ("CPU", "GPU", "memory"))
-    return (data.is_detached and address in kept) or (not held and address in SHARED_ACTORS)
+    holds_resources = any(name in data.required_resources for name in ("CPU", "GPU", "memory"))
+    return (data.is_detached and address in keep_addresses) or (
+        not holds_resources and address in SHARED_ACTORS
+    )
 
 
 def _node_of(data: gcs_pb2.ActorTableData) -> str:
@@ -155,17 +157,17 @@ def _node_of(data: gcs_pb2.ActorTableData) -> str:
 
 
 def _by_node(actors: Iterable[gcs_pb2.ActorTableData]) -> dict[str, tuple[int, ...]]:
-    found: dict[str, tuple[int, ...]] = {}
+    pids: dict[str, tuple[int, ...]] = {}
     for data in actors:
-        found[_node_of(data)] = (*found.get(_node_of(data), ()), data.pid)
-    return found
+        pids[_node_of(data)] = (*pids.get(_node_of(data), ()), data.pid)
+    return pids
 
 
 def _groups_of(job_ids: set[bytes]) -> list[bytes]:
     removed = gcs_pb2.PlacementGroupTableData.REMOVED
-    found = map(gcs_pb2.PlacementGroupTableData.FromString, group_entries())
+    entries = map(gcs_pb2.PlacementGroupTableData.FromString, group_entries())
     return [
         data.placement_group_id
-        for data in found
+        for data in entries
         if data.creator_job_id in job_ids and data.state != removed
     ]

@@ -20,14 +20,14 @@ class RayMetrics:
 
     def record(self, metric: Metric, labels: tuple[str, ...], value: float) -> None:
         """Observe a value of a histogram, or set the present value of another metric."""
-        found = self._known.get(metric.name)
-        if found is None:
-            found = self._known[metric.name] = _created(metric)
+        ray_metric = self._known.get(metric.name)
+        if ray_metric is None:
+            ray_metric = self._known[metric.name] = _created(metric)
         tags = dict(zip(metric.labels, map(ascii_label, labels), strict=True))
         if metric.kind is Kind.HISTOGRAM:
-            found.observe(value, tags)
+            ray_metric.observe(value, tags)
         else:
-            found.set(value, tags)
+            ray_metric.set(value, tags)
 
 
 def ascii_label(value: str) -> str:

@@ -55,7 +55,7 @@ class RayOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_options(
-    given: object,
+    ray_options: object,
     beneath: Mapping[str, object],
     resources: Resources | None,
     job_env: Mapping[str, object],
@@ -66,12 +66,12 @@ def parse_options(
     ``resources`` None means the pool's default, with which no amount can be compared. Raises
     InvalidRequestError for an option that is unknown, contradicts the resources, or is not plain data.
     """
-    own = {} if given is None else _plain(given)
-    _check_amounts(own, resources)
+    agent_options = {} if ray_options is None else _plain(ray_options)
+    _check_amounts(agent_options, resources)
     decorated = _plain({k: v for k, v in beneath.items() if k in RAY_OPTIONS or k in _AMOUNTS})
     if resources is not None:
         _check_amounts(decorated, resources)
-    merged = {**decorated, **own}
+    merged = {**decorated, **agent_options}
     for name in _AMOUNTS:
         merged.pop(name, None)
     unknown = sorted(set(merged) - RAY_OPTIONS)
@@ -83,7 +83,7 @@ def parse_options(
     _merge_env(merged, job_env)
     selector = parse_node_labels(merged.get("label_selector"), _what("label_selector"))
     model = _model(merged)
-    if own or decorated:
+    if agent_options or decorated:
         _check_by_ray(merged)
     if "name" in merged:
         merged["name"] = parse_name(merged["name"], "ray_options['name']")
@@ -102,13 +102,13 @@ def parse_options(
 
 def _model(options: Mapping[str, object]) -> NodeLabels:
     """The label of nodes with the accelerator that the options name."""
-    given = options.get("accelerator_type")
-    if given is None:
+    accelerator_type = options.get("accelerator_type")
+    if accelerator_type is None:
         return ()
-    model = as_text(given)
+    model = as_text(accelerator_type)
     if model is None or not is_value(model):
         raise InvalidRequestError(
-            f"{_what('accelerator_type')} is {shown(given)}; it must be a model such as 'H100'"
+            f"{_what('accelerator_type')} is {shown(accelerator_type)}; it must be a model such as 'H100'"
         )
     return ((ACCELERATOR_TYPE, model),)
 
@@ -127,16 +127,16 @@ def _what(name: str) -> str:
     return f"ray_options[{name!r}]"
 
 
-def _plain(given: object) -> dict[str, object]:
+def _plain(options: object) -> dict[str, object]:
     """The options as plain data, because they are stored with the agent."""
-    items = as_items(given, "ray_options", "a dict")
+    items = as_items(options, "ray_options", "a dict")
     return {_key(name): plain_data(value, f"ray_options[{shown(name)}]") for name, value in items}
 
 
-def _key(given: object) -> str:
-    name = as_text(given)
+def _key(key: object) -> str:
+    name = as_text(key)
     if name is None:
-        raise InvalidRequestError(f"ray_options has the key {shown(given)}, which is no text")
+        raise InvalidRequestError(f"ray_options has the key {shown(key)}, which is no text")
     return name
 
 
@@ -158,13 +158,15 @@ def _check_amounts(options: Mapping[str, object], resources: Resources | None) -
 
 def _merge_env(options: dict[str, object], job_env: Mapping[str, object]) -> None:
     """The agent's own runtime_env over the job's; environment variables are merged one by one."""
-    own = options.get("runtime_env") or {}
-    if not isinstance(own, dict):
-        raise InvalidRequestError(f"ray_options['runtime_env'] must be a dict, not {shown(own)}")
-    merged = {**job_env, **own}
-    if "env_vars" in job_env and isinstance(own.get("env_vars"), dict):
+    agent_env = options.get("runtime_env") or {}
+    if not isinstance(agent_env, dict):
+        raise InvalidRequestError(
+            f"ray_options['runtime_env'] must be a dict, not {shown(agent_env)}"
+        )
+    merged = {**job_env, **agent_env}
+    if "env_vars" in job_env and isinstance(agent_env.get("env_vars"), dict):
         shared = dict(as_items(job_env["env_vars"], "the job's env_vars", "a dict"))
-        merged["env_vars"] = {**shared, **own["env_vars"]}
+        merged["env_vars"] = {**shared, **agent_env["env_vars"]}
     if merged:
         read = _with_files_read(merged)
         options["runtime_env"] = plain_data(read, "ray_options['runtime_env']")
@@ -195,8 +197,8 @@ def _check_by_ray(options: Mapping[str, object]) -> None:
     try:
         # Ray takes them where a class is decorated, and only there.
         made = {k: v for k, v in options.items() if k in OF_THE_CLASS}
-        own = ray.remote(**made)(_Checked) if made else ray.remote(_Checked)
-        own.options(**{k: v for k, v in options.items() if k not in made})
+        checked_class = ray.remote(**made)(_Checked) if made else ray.remote(_Checked)
+        checked_class.options(**{k: v for k, v in options.items() if k not in made})
     except Exception as error:
         raise InvalidRequestError(f"ray_options: {error}") from error
     for name, least in _COUNTS.items():

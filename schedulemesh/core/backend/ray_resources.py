@@ -28,13 +28,13 @@ _OF_A_GROUP = re.compile(r".+_group_(\d+_)?[0-9a-f]{36}")
 
 def resources_of(ray_amounts_: Mapping[str, float]) -> Resources:
     """Amounts in Ray's names and units; Ray's own markers, such as ``node:...``, are left out."""
-    known = {"CPU": "cpu", "GPU": "gpu"}
+    field_names = {"CPU": "cpu", "GPU": "gpu"}
     amounts: dict[str, int] = {}
     custom = []
     for name, amount in ray_amounts_.items():
         units = round(amount * UNIT)
-        if name in known:
-            amounts[known[name]] = units
+        if name in field_names:
+            amounts[field_names[name]] = units
         elif name == "memory":
             amounts["memory"] = int(amount * UNIT / 2**20)
         elif not _is_marker(name) and units:

@@ -38,11 +38,13 @@ def waiting_tasks(queued: Mapping[Shape, int], actors: Iterable[Shape]) -> Itera
     """
     of_tasks = Counter(queued)
     of_tasks.subtract(Counter(actors))
-    left = {shape: n for shape, n in of_tasks.items() if n > 0 and resources_of(dict(shape))}
-    owners = _owners() if left else Counter()
-    for shape, count in left.items():
-        jobs = {job_id: n for (job_id, asked), n in owners.items() if asked == shape}
-        for job_id, known in (jobs or {"": count}).items():
+    waiting_by_shape = {
+        shape: n for shape, n in of_tasks.items() if n > 0 and resources_of(dict(shape))
+    }
+    owners = _owners() if waiting_by_shape else Counter()
+    for shape, count in waiting_by_shape.items():
+        jobs = {job_id: n for (job_id, owned_shape), n in owners.items() if owned_shape == shape}
+        for job_id, owner_count in (jobs or {"": count}).items():
             amount = resources_of(dict(shape))
             yield Holder(
                 ray_id=f"tasks of {job_id} for {amount}",
@@ -51,7 +53,7 @@ def waiting_tasks(queued: Mapping[Shape, int], actors: Iterable[Shape]) -> Itera
                 job_id=job_id,
                 name="",
                 namespace="",
-                waiting=(amount,) * min(known, count, _MOST_ALIKE),
+                waiting=(amount,) * min(owner_count, count, _MOST_ALIKE),
             )
 
 

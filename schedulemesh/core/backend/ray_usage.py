@@ -177,12 +177,12 @@ def group_holder(entry: bytes) -> Holder | None:
     data = gcs_pb2.PlacementGroupTableData.FromString(entry)
     if data.state == gcs_pb2.PlacementGroupTableData.REMOVED:
         return None
-    held: list[tuple[str, Resources]] = []
+    placed: list[tuple[str, Resources]] = []
     waiting: list[Resources] = []
     for bundle in data.bundles:
         amount = resources_of(bundle.unit_resources)
         if _is_placed(bundle.node_id) and data.state != gcs_pb2.PlacementGroupTableData.PENDING:
-            held.append((bundle.node_id.hex(), amount))
+            placed.append((bundle.node_id.hex(), amount))
         else:
             waiting.append(amount)
     return Holder(
@@ -191,7 +191,7 @@ def group_holder(entry: bytes) -> Holder | None:
         job_id=data.creator_job_id.hex(),
         name=data.name,
         namespace=data.ray_namespace,
-        held=tuple(held),
+        held=tuple(placed),
         waiting=tuple(waiting),
     )
 

@@ -17,35 +17,35 @@ from schedulemesh.dispatch.arrays import is_torch
 from schedulemesh.domain.user_data import UserArray, UserValue
 
 
-def wrapped(content: UserValue, *, own: bool = True) -> UserValue:
+def wrapped(content: UserValue, *, copy: bool = True) -> UserValue:
     """A value for ``ray.put``, a call or a result; the receiver gets the content itself.
 
-    Tensors arrive on the CPU, without gradient; with ``own`` as copies, else as views of the object store,
-    which must not be written to. NumPy arrays arrive as Ray brings them: views that cannot be written to.
+    Tensors arrive on the CPU, without gradient; with ``copy`` as copies, else as views of the object
+    store, which must not be written to. NumPy arrays arrive as Ray brings them: views that cannot be written to.
     """
-    return _ArrayTransport(content, own) if "numpy" in sys.modules else content
+    return _ArrayTransport(content, copy) if "numpy" in sys.modules else content
 
 
 class _ArrayTransport:
-    def __init__(self, content: UserValue, own: bool) -> None:
+    def __init__(self, content: UserValue, copy: bool) -> None:
         self.content = content
-        self.own = own
+        self.copy = copy
 
     def __reduce__(self) -> tuple[object, ...]:
         stream = io.BytesIO()
         buffers: list[pickle.PickleBuffer] = []
-        _Pickler(stream, self.own, buffers).dump(self.content)
+        _Pickler(stream, self.copy, buffers).dump(self.content)
         return _opened, (stream.getvalue(), buffers)
 
 
 class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]  # Ray ships no types
-    def __init__(self, stream: io.BytesIO, own: bool, buffers: list[pickle.PickleBuffer]) -> None:
+    def __init__(self, stream: io.BytesIO, copy: bool, buffers: list[pickle.PickleBuffer]) -> None:
         super().__init__(stream, protocol=5, buffer_callback=buffers.append)
-        self._own = own
+        self._copy = copy
 
     def reducer_override(self, value: UserValue) -> UserValue:
         if is_torch(value) and _is_plain(value):
-            return _tensor, (*_as_bytes(value), self._own)
+            return _tensor, (*_as_bytes(value), self._copy)
         if _is_scattered(value):
             return sys.modules["numpy"].ascontiguousarray(value).__reduce_ex__(5)
         return super().reducer_override(value)
@@ -79,7 +79,7 @@ def _as_bytes(tensor: UserArray) -> tuple[UserArray, str, tuple[int, ...]]:
     )
 
 
-def _tensor(data: UserArray, dtype: str, shape: tuple[int, ...], own: bool) -> UserArray:
+def _tensor(data: UserArray, dtype: str, shape: tuple[int, ...], copy: bool) -> UserArray:
     import torch
 
     if not data.size:
@@ -87,5 +87,5 @@ def _tensor(data: UserArray, dtype: str, shape: tuple[int, ...], own: bool) -> U
     with warnings.catch_warnings():
         # Torch cannot mark a tensor read-only and says so.
         warnings.simplefilter("ignore", UserWarning)
-        found = torch.from_numpy(data.copy() if own else data)
-    return found.view(getattr(torch, dtype)).reshape(shape)
+        tensor = torch.from_numpy(data.copy() if copy else data)
+    return tensor.view(getattr(torch, dtype)).reshape(shape)

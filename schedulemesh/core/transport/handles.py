@@ -8,8 +8,8 @@ from typing import Any
 
 def actor_id(handle: Any) -> str:
     """The id that distinguishes an actor from every other one."""
-    found: str = handle._actor_id.hex()  # noqa: SLF001  # Ray shows it in no other way
-    return found
+    hex_id: str = handle._actor_id.hex()  # noqa: SLF001  # Ray shows it in no other way
+    return hex_id
 
 
 def as_future(ref: Any) -> asyncio.Future[Any]:

@@ -115,7 +115,7 @@ class ShardHolder:
     def give_shards(self, key: str, bundles: Sequence[Sequence[Slices]]) -> tuple[object, ...]:
         """None, then the slices of each bundle: each bundle is a separate object in Ray."""
         by_path = dict(arrays(self.shards(key)))
-        return (None, *(wrapped(given(by_path, each), own=False) for each in bundles))
+        return (None, *(wrapped(given(by_path, each), copy=False) for each in bundles))
 
     def give_tensors(self, key: str, slices: Sequence[Slices]) -> list[UserArray]:
         """The slices of one bundle as tensors, for direct transports, which know no other arrays."""
