@@ -15,7 +15,7 @@ from schedulemesh.api.call import Call
 from schedulemesh.config.discovery import found
 from schedulemesh.config.http import HttpSettings
 from schedulemesh.protocol.answers import AnyAnswer, read_answer
-from schedulemesh.protocol.callers import Caller
+from schedulemesh.protocol.callers import TokenCaller
 from schedulemesh.protocol.requests import encode_request
 from schedulemesh.server.serving import HttpServer
 
@@ -30,7 +30,7 @@ class SocketGateway:
     def __init__(self, path: str) -> None:
         self._path = path
 
-    async def ask(self, request: Call, _caller: Caller | None = None) -> AnyAnswer:
+    async def ask(self, request: Call, _caller: TokenCaller | None = None) -> AnyAnswer:
         """See Gateway."""
         reader, writer = await asyncio.open_unix_connection(self._path)
         writer.write(encode_request(request))

@@ -24,14 +24,14 @@ def shown(value: object) -> str:
     return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
 
 
-def nearest(given: str, known: Iterable[str]) -> str:
-    """`` (did you mean 'x'?)`` if one of the known names is similar to the given one, or has it as one of its
+def nearest(word: str, allowed: Iterable[str]) -> str:
+    """`` (did you mean 'x'?)`` if one of the allowed names is similar to the word, or has it as one of its
     words, else empty.
     """
-    names = sorted(known)
-    with_word = [name for name in names if given in name.split("_")]
-    near = difflib.get_close_matches(given, names, n=1, cutoff=0.6)
-    near = near or difflib.get_close_matches(given, with_word, n=1, cutoff=0.0)
+    names = sorted(allowed)
+    with_word = [name for name in names if word in name.split("_")]
+    near = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    near = near or difflib.get_close_matches(word, with_word, n=1, cutoff=0.0)
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 

@@ -44,8 +44,8 @@ def attempt() -> int:
 
 def checkpoint_dir() -> Path | None:
     """The folder that every attempt of the task finds again; None: this process belongs to no job."""
-    found = os.environ.get("SCHEDULEMESH_CHECKPOINT_DIR")
-    return Path(found) if found else None
+    folder = os.environ.get("SCHEDULEMESH_CHECKPOINT_DIR")
+    return Path(folder) if folder else None
 
 
 def preempted() -> bool:
@@ -122,8 +122,8 @@ def _call_all() -> None:
 
 
 def _attempt_folder() -> Path | None:
-    found = os.environ.get("SCHEDULEMESH_ATTEMPT_DIR")
-    return Path(found) if found else None
+    folder = os.environ.get("SCHEDULEMESH_ATTEMPT_DIR")
+    return Path(folder) if folder else None
 
 
 def _note(file: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, TypedDict
 
-from schedulemesh.api.call import Call, Change
+from schedulemesh.api.call import Call, ChangingCall
 from schedulemesh.api.routes import Listing, delete, post
 from schedulemesh.api.tasks import TaskInfo
 from schedulemesh.api.values import AgentName, PoolName, Seconds
@@ -67,7 +67,7 @@ class AgentListing(TypedDict, total=False):
     last_metrics: dict[str, UserValue]
 
 
-class DeleteAgent(Change, tag="delete_agent", frozen=True, kw_only=True):
+class DeleteAgent(ChangingCall, tag="delete_agent", frozen=True, kw_only=True):
     """Terminate an agent."""
 
     routes: ClassVar = (delete("/agents/{agent_name}", "End an agent with its tasks"),)
@@ -77,7 +77,7 @@ class DeleteAgent(Change, tag="delete_agent", frozen=True, kw_only=True):
     destroy_group: bool | None = None
 
 
-class EnsureAgentHealth(Change, tag="ensure_agent_health", frozen=True, kw_only=True):
+class EnsureAgentHealth(ChangingCall, tag="ensure_agent_health", frozen=True, kw_only=True):
     """Check every agent, and rebuild dead and unresponsive ones where possible."""
 
     routes: ClassVar = (

@@ -56,7 +56,7 @@ class Call(
                 check(value, name)
 
 
-class Change(Call, frozen=True, kw_only=True):
+class ChangingCall(Call, frozen=True, kw_only=True):
     """Base of calls that change something: a repetition with the same id, as after a lost answer, changes
     nothing more.
     """

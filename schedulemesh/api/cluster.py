@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal, TypedDict
 
-from schedulemesh.api.call import Call, Change
+from schedulemesh.api.call import Call, ChangingCall
 from schedulemesh.api.routes import Listing, get, post
 from schedulemesh.api.values import Names
 
@@ -71,7 +71,7 @@ class ListOrphans(Call, tag="list_orphans", frozen=True, kw_only=True):
     )
 
 
-class EndOrphans(Change, tag="end_orphans", frozen=True, kw_only=True):
+class EndOrphans(ChangingCall, tag="end_orphans", frozen=True, kw_only=True):
     """Terminate actors of this scheduler that its journal does not know."""
 
     routes: ClassVar = (post("/orphans/end", "End orphaned actors"),)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, TypedDict
 
-from schedulemesh.api.call import Call, Change
+from schedulemesh.api.call import Call, ChangingCall
 from schedulemesh.api.routes import Listing, delete, put
 from schedulemesh.api.values import ClientName, NodeId, Seconds
 from schedulemesh.domain.names import parse_name
@@ -98,7 +98,7 @@ class DrainInfo(TypedDict, total=False):
     done: bool
 
 
-class CordonNode(Change, tag="cordon_node", frozen=True, kw_only=True):
+class CordonNode(ChangingCall, tag="cordon_node", frozen=True, kw_only=True):
     """Close a node to new agents, or open it again."""
 
     routes: ClassVar = (
@@ -110,7 +110,7 @@ class CordonNode(Change, tag="cordon_node", frozen=True, kw_only=True):
     cordoned: bool
 
 
-class Drain(Change, tag="drain", frozen=True, kw_only=True):
+class Drain(ChangingCall, tag="drain", frozen=True, kw_only=True):
     """Drain a node or a pool, or end its drain."""
 
     routes: ClassVar = (

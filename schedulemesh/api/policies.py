@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from schedulemesh.api.call import Call, Change
+from schedulemesh.api.call import Call, ChangingCall
 from schedulemesh.api.routes import get
 from schedulemesh.api.values import ClientName, Name
 
 
-class ChangePolicy(Change, tag="change_policy", frozen=True, kw_only=True):
+class ChangePolicy(ChangingCall, tag="change_policy", frozen=True, kw_only=True):
     """Change these fields of the policy."""
 
     changes: dict[str, Any]
@@ -24,7 +24,7 @@ class GetPolicy(Call, tag="get_policy", frozen=True, kw_only=True):
     routes: ClassVar = (get("/policy", "Read the preemption policy and its most recent changes"),)
 
 
-class ChangeQueuePolicy(Change, tag="change_queue_policy", frozen=True, kw_only=True):
+class ChangeQueuePolicy(ChangingCall, tag="change_queue_policy", frozen=True, kw_only=True):
     """Change these fields of the queue's policy."""
 
     changes: dict[str, Any]

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, TypedDict
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from schedulemesh.api.call import Call, Change, ChangeWithBlobs
+from schedulemesh.api.call import Call, ChangeWithBlobs, ChangingCall
 from schedulemesh.api.routes import Listing, get
 from schedulemesh.api.values import CheckedResources, CohortName, Labels, Name, PoolName
 from schedulemesh.config.pools import (
@@ -158,7 +158,7 @@ class ResizePool(PoolChanges, tag="resize_pool", frozen=True, kw_only=True):
     """Change the given fields of a pool."""
 
 
-class EnsureCohort(Change, tag="ensure_cohort", frozen=True, kw_only=True):
+class EnsureCohort(ChangingCall, tag="ensure_cohort", frozen=True, kw_only=True):
     """Create a cohort, or change the given fields."""
 
     name: CohortName

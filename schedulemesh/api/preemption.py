@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, TypedDict
 
-from schedulemesh.api.call import Call, Change
+from schedulemesh.api.call import Call, ChangingCall
 from schedulemesh.api.routes import Listing, get, post
 from schedulemesh.api.tasks import TaskInfo
 from schedulemesh.api.values import (
@@ -72,7 +72,7 @@ class PreemptionRecord(TaskInfo, total=False):
     idle_since: float | None
 
 
-class ExecutePreemption(Change, tag="execute_preemption", frozen=True, kw_only=True):
+class ExecutePreemption(ChangingCall, tag="execute_preemption", frozen=True, kw_only=True):
     """Save a task's state and cancel it; its agent is kept."""
 
     task_id: TaskId
@@ -80,7 +80,7 @@ class ExecutePreemption(Change, tag="execute_preemption", frozen=True, kw_only=T
     request_id: RequestId
 
 
-class PreemptTask(Change, tag="preempt_task", frozen=True, kw_only=True):
+class PreemptTask(ChangingCall, tag="preempt_task", frozen=True, kw_only=True):
     """Evict manually: save the states of an agent's tasks, cancel them and terminate the agent."""
 
     routes: ClassVar = (

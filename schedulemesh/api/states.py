@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from schedulemesh.api.call import Call, Change, ChangeWithBlobs
+from schedulemesh.api.call import Call, ChangeWithBlobs, ChangingCall
 from schedulemesh.api.routes import Listing, post
 from schedulemesh.api.tasks import OfTask, OwnTaskChange, TaskInfo
 from schedulemesh.api.values import ClientName, Key, PoolName, RequestId
@@ -30,7 +30,7 @@ class SaveTaskState(OwnTaskChange, tag="save_task_state", frozen=True, kw_only=T
     )
 
 
-class RestoreTask(Change, tag="restore_task", frozen=True, kw_only=True):
+class RestoreTask(ChangingCall, tag="restore_task", frozen=True, kw_only=True):
     """Restart a preempted task from this state."""
 
     least_role: ClassVar[Role] = Role.SUBMITTER

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, TypedDict
 
 import msgspec
 
-from schedulemesh.api.call import Call, CallWithBlobs, Change, ChangeWithBlobs
+from schedulemesh.api.call import Call, CallWithBlobs, ChangeWithBlobs, ChangingCall
 from schedulemesh.api.routes import Listing, get, post
 from schedulemesh.api.values import Checked, Name, Names, RequestId, TaskId
 from schedulemesh.domain.agent import check_agent
@@ -85,7 +85,7 @@ class OfTask(Call, frozen=True, kw_only=True):
     task_id: TaskId
 
 
-class OwnTaskChange(Change, frozen=True, kw_only=True):
+class OwnTaskChange(ChangingCall, frozen=True, kw_only=True):
     """Base of changes of one task that its submitter may make."""
 
     least_role: ClassVar[Role] = Role.SUBMITTER
@@ -187,7 +187,7 @@ class CancelTask(OwnTaskChange, tag="cancel_task", frozen=True, kw_only=True):
     request_id: RequestId
 
 
-class CancelTasks(Change, tag="cancel_tasks", frozen=True, kw_only=True):
+class CancelTasks(ChangingCall, tag="cancel_tasks", frozen=True, kw_only=True):
     """Cancel these tasks."""
 
     routes: ClassVar = (post("/tasks/cancel", "Cancel tasks"),)

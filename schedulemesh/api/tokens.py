@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, TypedDict, Union
 
 from msgspec import UNSET, UnsetType
 
-from schedulemesh.api.call import Call, Change
+from schedulemesh.api.call import Call, ChangingCall
 from schedulemesh.api.routes import Listing, delete, patch
 from schedulemesh.api.values import Checked, ClientName, Names, RequestId, TokenName
 from schedulemesh.domain.names import parse_key
@@ -36,7 +36,7 @@ class TokenInfo(TypedDict, total=False):
     expires_at: float | None
 
 
-class CreateToken(Change, tag="create_token", frozen=True, kw_only=True):
+class CreateToken(ChangingCall, tag="create_token", frozen=True, kw_only=True):
     """Issue a token; refused where one of its name is valid."""
 
     spec: TokenSpec
@@ -51,7 +51,7 @@ class CreateToken(Change, tag="create_token", frozen=True, kw_only=True):
         parse_lifetime(self.lifetime_s)
 
 
-class RotateToken(Change, tag="rotate_token", frozen=True, kw_only=True):
+class RotateToken(ChangingCall, tag="rotate_token", frozen=True, kw_only=True):
     """Give a token another secret; the former one is accepted no more."""
 
     name: TokenName
@@ -66,7 +66,7 @@ class RotateToken(Change, tag="rotate_token", frozen=True, kw_only=True):
         parse_lifetime(self.lifetime_s)
 
 
-class ChangeToken(Change, tag="change_token", frozen=True, kw_only=True):
+class ChangeToken(ChangingCall, tag="change_token", frozen=True, kw_only=True):
     """Change the role, the limits or the expiry of a token, whose secret stays; what is not given stays."""
 
     routes: ClassVar = (
@@ -103,7 +103,7 @@ class ChangeToken(Change, tag="change_token", frozen=True, kw_only=True):
         )
 
 
-class RevokeToken(Change, tag="revoke_token", frozen=True, kw_only=True):
+class RevokeToken(ChangingCall, tag="revoke_token", frozen=True, kw_only=True):
     """Accept a token no more."""
 
     routes: ClassVar = (delete("/tokens/{name}", "Revoke a token"),)

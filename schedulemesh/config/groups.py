@@ -50,47 +50,50 @@ _KEYS = (
 _SPEC_KEYS = ("bundles", "placement_strategy", "bundle_label_selector")
 
 
-def parse_groups(given: object, strategy: str, base: GroupsSpec | None = None) -> GroupsSpec | None:
-    """The placement groups of a pool; None: it has none (``given`` None or empty, or ``enable`` False).
+def parse_groups(
+    pg_pool_config: object, strategy: str, base: GroupsSpec | None = None
+) -> GroupsSpec | None:
+    """The placement groups of a pool; None: it has none, because ``pg_pool_config`` is None or empty, or its
+    ``enable`` is False.
 
     ``strategy`` is the pool's, for groups without one. With ``base``, only the given keys are changed.
     ``warm`` is already a WarmSpec: the client pickles its class. Raises InvalidRequestError.
     """
-    config = _config(given)
+    config = _config(pg_pool_config)
     if not _flag(config, "enable", default=bool(config)):
         return None
     base = base or GroupsSpec(strategy=strategy, max_dynamic=NO_LIMIT)
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     if "placement_strategy" in config:
-        found["strategy"] = parse_strategy(
+        fields["strategy"] = parse_strategy(
             config["placement_strategy"], _what("placement_strategy")
         )
     if "bundle_label_selector" in config:
         what = _what("bundle_label_selector")
-        found["node_labels"] = _node_labels(config["bundle_label_selector"], what)
-    spec = msgspec.structs.replace(base, **found)
+        fields["node_labels"] = _node_labels(config["bundle_label_selector"], what)
+    spec = msgspec.structs.replace(base, **fields)
     if "high_priority_pg_specs" in config:
-        found["reserved"] = _shapes(config["high_priority_pg_specs"], spec)
-    return msgspec.structs.replace(spec, **found, **_plain(config))
+        fields["reserved"] = _shapes(config["high_priority_pg_specs"], spec)
+    return msgspec.structs.replace(spec, **fields, **_plain(config))
 
 
-def parse_bundles(given: object, what: str = "bundles") -> tuple[Resources, ...]:
+def parse_bundles(value: object, what: str = "bundles") -> tuple[Resources, ...]:
     """The bundles of one placement group, none empty. Raises InvalidRequestError."""
     expected = "a list of resources such as [{'cpu': 1.0}, {'cpu': 1.0}]"
-    elements = as_elements(given, what, expected)
+    elements = as_elements(value, what, expected)
     if not elements:
-        raise InvalidRequestError(f"{what} must be {expected}, not {shown(given)}")
+        raise InvalidRequestError(f"{what} must be {expected}, not {shown(value)}")
     bundles = tuple(parse_resources(b, f"{what}[{i}]") for i, b in enumerate(elements))
     check_bundles(bundles, what)
     return bundles
 
 
-def parse_strategy(given: object, what: str = "placement_strategy") -> str:
+def parse_strategy(value: object, what: str = "placement_strategy") -> str:
     """One of Ray's placement strategies. Raises InvalidRequestError."""
-    strategy = as_text(given)
+    strategy = as_text(value)
     if strategy not in PLACEMENT_STRATEGIES:
         raise InvalidRequestError(
-            f"{what} is {shown(given)}; allowed are " + ", ".join(PLACEMENT_STRATEGIES)
+            f"{what} is {shown(value)}; allowed are " + ", ".join(PLACEMENT_STRATEGIES)
         )
     return strategy
 
@@ -149,23 +152,23 @@ def _what(key: str) -> str:
     return f"pg_pool_config[{key!r}]"
 
 
-def _config(given: object) -> Mapping[str, Any]:
-    if given is None:
+def _config(pg_pool_config: object) -> Mapping[str, Any]:
+    if pg_pool_config is None:
         return {}
-    found: dict[str, Any] = {}
-    for key, value in as_items(given, "pg_pool_config", "a dict such as {'enable': True}"):
+    config: dict[str, Any] = {}
+    for key, value in as_items(pg_pool_config, "pg_pool_config", "a dict such as {'enable': True}"):
         name = as_text(key)
         if name not in _KEYS:
             raise InvalidRequestError(
                 f"pg_pool_config has the unknown key {shown(key)}; allowed are {', '.join(_KEYS)}"
             )
-        found[name] = value
-    return found
+        config[name] = value
+    return config
 
 
 def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that need no conversion."""
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for key, field in (
         ("enable_dynamic_pgs", "dynamic"),
         ("enable_pg_reuse", "reuse"),
@@ -173,37 +176,37 @@ def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
         ("request_resources", "autoscale"),
     ):
         if key in config:
-            found[field] = _flag(config, key, default=False)
+            fields[field] = _flag(config, key, default=False)
     for key, field in (("idle_timeout_s", "idle_s"), ("wait_timeout_s", "wait_s")):
         if key in config:
-            found[field] = parse_timeout(config[key], _what(key))
+            fields[field] = parse_timeout(config[key], _what(key))
     if "high_priority_threshold" in config:
         what = _what("high_priority_threshold")
-        found["entitled_above"] = parse_priority(config["high_priority_threshold"], what)
+        fields["entitled_above"] = parse_priority(config["high_priority_threshold"], what)
     if "high_priority_labels" in config:
         what, labels = _what("high_priority_labels"), config["high_priority_labels"]
-        found["entitled_labels"] = () if labels is None else parse_selector(labels, what)
+        fields["entitled_labels"] = () if labels is None else parse_selector(labels, what)
     if "max_dynamic_pgs" in config:
-        found["max_dynamic"] = _most(config["max_dynamic_pgs"])
+        fields["max_dynamic"] = _most(config["max_dynamic_pgs"])
     if "warm" in config:
-        found["warm"] = _warm(config["warm"])
-    return found
+        fields["warm"] = _warm(config["warm"])
+    return fields
 
 
-def _shapes(given: object, spec: GroupsSpec) -> tuple[GroupShape, ...]:
+def _shapes(specs: object, spec: GroupsSpec) -> tuple[GroupShape, ...]:
     what = _what("high_priority_pg_specs")
-    elements = as_elements(given, what, "a list of specs such as [{'cpu': 2.0}]")
+    elements = as_elements(specs, what, "a list of specs such as [{'cpu': 2.0}]")
     if len(elements) > MAX_RESERVED:
         raise InvalidRequestError(f"{what} has more than {MAX_RESERVED} specs")
     return tuple(_shape(one, f"{what}[{index}]", spec) for index, one in enumerate(elements))
 
 
-def _shape(given: object, what: str, spec: GroupsSpec) -> GroupShape:
+def _shape(value: object, what: str, spec: GroupsSpec) -> GroupShape:
     """A group of one bundle with these resources, or of several ``bundles``."""
     expected = "resources such as {'cpu': 2.0}, or {'bundles': [...]}"
-    config = {as_text(key): value for key, value in as_items(given, what, expected)}
+    config = {as_text(key): element for key, element in as_items(value, what, expected)}
     if not config:
-        raise InvalidRequestError(f"{what} must be {expected}, not {shown(given)}")
+        raise InvalidRequestError(f"{what} must be {expected}, not {shown(value)}")
     labels, strategy = spec.node_labels, spec.strategy
     bundles: tuple[Resources, ...]
     if "bundles" in config:
@@ -217,32 +220,32 @@ def _shape(given: object, what: str, spec: GroupsSpec) -> GroupShape:
         strategy = parse_strategy(
             config.get("placement_strategy", strategy), f"{what}['placement_strategy']"
         )
-        own = config.get("bundle_label_selector")
-        labels = {**labels, **_node_labels(own, f"{what}['bundle_label_selector']")}
+        selector = config.get("bundle_label_selector")
+        labels = {**labels, **_node_labels(selector, f"{what}['bundle_label_selector']")}
     else:
-        bundles = (parse_resources(given, what),)
+        bundles = (parse_resources(value, what),)
         if not bundles[0]:
-            raise InvalidRequestError(f"{what} is {shown(given)}; it must hold something")
+            raise InvalidRequestError(f"{what} is {shown(value)}; it must hold something")
     return GroupShape(bundles=bundles, strategy=strategy, node_labels=tuple(sorted(labels.items())))
 
 
-def _node_labels(given: object, what: str) -> Labels:
-    return dict(parse_node_labels(given, what))
+def _node_labels(selector: object, what: str) -> Labels:
+    return dict(parse_node_labels(selector, what))
 
 
-def _warm(given: object) -> WarmSpec | None:
-    if given is None or is_a(given, WarmSpec):
-        return given
+def _warm(warm: object) -> WarmSpec | None:
+    if warm is None or is_a(warm, WarmSpec):
+        return warm
     raise InvalidRequestError(
-        f"{_what('warm')} must be a dict with actor_class and count, not {shown(given)}"
+        f"{_what('warm')} must be a dict with actor_class and count, not {shown(warm)}"
     )
 
 
 def _flag(config: Mapping[str, Any], key: str, *, default: bool) -> bool:
-    given = config.get(key, default)
-    return given is not None and parse_flag(given, _what(key))
+    flag = config.get(key, default)
+    return flag is not None and parse_flag(flag, _what(key))
 
 
-def _most(given: object) -> int:
+def _most(max_dynamic: object) -> int:
     what = f"{_what('max_dynamic_pgs')} (None: no limit but the quota)"
-    return NO_LIMIT if given is None else parse_count(given, what)
+    return NO_LIMIT if max_dynamic is None else parse_count(max_dynamic, what)

@@ -156,9 +156,9 @@ class QueuePolicy(msgspec.Struct, frozen=True, kw_only=True):
             ("waiting_weight", _MAX_WAITING_WEIGHT),
             ("waiting_weight_s", _MAX_PATIENCE_S),
         ):
-            given = getattr(self, name)
-            given = as_seconds(given, name) if name.endswith("_s") else given
-            force(self, name, parse_number(given, name, 0.0, most))
+            value = getattr(self, name)
+            value = as_seconds(value, name) if name.endswith("_s") else value
+            force(self, name, parse_number(value, name, 0.0, most))
 
 
 def changed_queue_policy(policy: QueuePolicy, changes: dict[str, Any]) -> QueuePolicy:

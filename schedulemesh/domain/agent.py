@@ -240,14 +240,14 @@ def with_more_memory(spec: AgentSpec, used_mb: float, most: int) -> AgentSpec | 
     asks for none gets twice what its process had used, in MB; of a gang each member is that process.
     """
     parts = spec.bundles or (spec.resources,)
-    own = spec.resources.memory or round(used_mb * UNIT) * len(parts)
-    total = min(2 * own, most)
+    memory = spec.resources.memory or round(used_mb * UNIT) * len(parts)
+    total = min(2 * memory, most)
     if total <= spec.resources.memory:
         return None
     shares = [part.memory for part in parts] if spec.resources.memory else [1] * len(parts)
-    whole = sum(shares)
+    share_sum = sum(shares)
     grown = tuple(
-        msgspec.structs.replace(part, memory=total * share // whole)
+        msgspec.structs.replace(part, memory=total * share // share_sum)
         for part, share in zip(parts, shares, strict=True)
     )
     return msgspec.structs.replace(
@@ -302,12 +302,12 @@ def check_agent(spec: AgentSpec) -> None:
         parse_key(spec.arguments_key, "the arguments' key")
 
 
-def parse_start_limits(given: object) -> StartLimits | None:
+def parse_start_limits(start_limits: object) -> StartLimits | None:
     """The limits in a mapping from phases to seconds; None: it has none. Raises InvalidRequestError."""
-    if given is None:
+    if start_limits is None:
         return None
     limits = {}
-    for key, seconds in as_items(given, "start_limits", "a dict of seconds by phase"):
+    for key, seconds in as_items(start_limits, "start_limits", "a dict of seconds by phase"):
         phase = as_text(key)
         if phase not in START_PHASES:
             raise InvalidRequestError(
@@ -363,14 +363,14 @@ def _check_suffix(suffix: str) -> None:
         )
 
 
-def parse_over_claim(given: object) -> str:
+def parse_over_claim(over_claim: object) -> str:
     """One of OVER_CLAIM. Raises InvalidRequestError."""
-    found = as_text(given)
-    if found not in OVER_CLAIM:
+    word = as_text(over_claim)
+    if word not in OVER_CLAIM:
         raise InvalidRequestError(
-            f"over_claim is {shown(given)}; allowed are {', '.join(OVER_CLAIM)}"
+            f"over_claim is {shown(over_claim)}; allowed are {', '.join(OVER_CLAIM)}"
         )
-    return found
+    return word
 
 
 def check_gang(gang: GangSpec, size: int) -> None:

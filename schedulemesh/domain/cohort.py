@@ -71,26 +71,26 @@ class LoanLimit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
         return shown_limit
 
 
-def parse_limit(given: object, what: str) -> LoanLimit | None:
+def parse_limit(limit: object, what: str) -> LoanLimit | None:
     """A limit from a dict of amounts, or 0 for nothing of any kind; None or {}: no limit.
 
     Raises InvalidRequestError.
     """
-    if given is None:
+    if limit is None:
         return None
-    number = as_number(given)
+    number = as_number(limit)
     if number is not None:
         if number != 0:
             raise InvalidRequestError(
-                f"{what} is {shown(given)}; it must be a dict such as {{'gpu': 2}}, or 0 for nothing of "
+                f"{what} is {shown(limit)}; it must be a dict such as {{'gpu': 2}}, or 0 for nothing of "
                 "any kind"
             )
         return LoanLimit(nothing=True)
-    amounts = dict(parse_resources(given, what).items())
-    kinds = [as_text(k) for k, v in as_items(given, what, "a dict") if v is not None]
+    amounts = dict(parse_resources(limit, what).items())
+    kinds = [as_text(k) for k, v in as_items(limit, what, "a dict") if v is not None]
     names = [kind for kind in kinds if kind is not None and kind != "custom"]
     if "custom" in kinds:
-        custom = dict(as_items(given, what, "a dict"))["custom"]
+        custom = dict(as_items(limit, what, "a dict"))["custom"]
         names += [as_text(name) or "" for name, _ in as_items(custom, what, "a dict")]
     named = tuple(sorted((name, amounts.get(name, 0)) for name in names))
     return LoanLimit(named=named) if named else None
@@ -113,14 +113,14 @@ def check_limit(limit: LoanLimit, what: str) -> None:
     )
 
 
-def parse_weight(given: object, what: str = "weight") -> float:
+def parse_weight(weight: object, what: str = "weight") -> float:
     """The weight of a pool or cohort, above 0. Raises InvalidRequestError."""
-    return parse_positive(given, what, MAX_WEIGHT)
+    return parse_positive(weight, what, MAX_WEIGHT)
 
 
-def parse_cohort(given: object, what: str = "cohort") -> str | None:
+def parse_cohort(cohort: object, what: str = "cohort") -> str | None:
     """The name of a cohort; None or an empty text: none. Raises InvalidRequestError."""
-    return None if given is None or as_text(given) == "" else parse_name(given, what)
+    return None if cohort is None or as_text(cohort) == "" else parse_name(cohort, what)
 
 
 def check_cohort(spec: CohortSpec) -> None:

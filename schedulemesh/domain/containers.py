@@ -17,66 +17,68 @@ _MAX_DEPTH = 20
 _LEAST, _MOST = -(2**63), 2**64 - 1
 
 
-def as_items(given: object, what: str, expected: str) -> list[tuple[Any, Any]]:
+def as_items(value: object, what: str, expected: str) -> list[tuple[Any, Any]]:
     """The keys and values of a mapping. Raises InvalidRequestError if it is none or cannot be read."""
-    if type(given) is dict:
-        return list(given.items())
-    if _is_mapping(given):
+    if type(value) is dict:
+        return list(value.items())
+    if _is_mapping(value):
         try:
-            return [(key, given[key]) for key in given]
+            return [(key, value[key]) for key in value]
         except Exception as error:
             raise _unreadable(what, error) from error
-    raise InvalidRequestError(f"{what} must be {expected}, not {shown(given)}")
+    raise InvalidRequestError(f"{what} must be {expected}, not {shown(value)}")
 
 
-def as_elements(given: object, what: str, expected: str, *, sets: bool = False) -> list[Any]:
+def as_elements(value: object, what: str, expected: str, *, sets: bool = False) -> list[Any]:
     """The elements of a list or tuple, with ``sets`` also of a set. Raises InvalidRequestError as above."""
-    if not (is_list(given) or (sets and (is_a(given, set) or is_a(given, frozenset)))):
-        raise InvalidRequestError(f"{what} must be {expected}, not {shown(given)}")
+    if not (is_list(value) or (sets and (is_a(value, set) or is_a(value, frozenset)))):
+        raise InvalidRequestError(f"{what} must be {expected}, not {shown(value)}")
     try:
-        return list(given)
+        return list(value)
     except Exception as error:
         raise _unreadable(what, error) from error
 
 
-def plain_data(given: object, what: str, depth: int = _MAX_DEPTH) -> Any:
+def plain_data(value: object, what: str, depth: int = _MAX_DEPTH) -> Any:
     """A copy made of dicts, lists, texts, finite numbers, True, False and None alone.
 
     Raises InvalidRequestError, naming the place, for anything else.
     """
-    if given is None or is_a(given, bool):
-        return given
-    text = as_text(given)
+    if value is None or is_a(value, bool):
+        return value
+    text = as_text(value)
     if text is not None:
         return _encodable(text, what)
-    number = as_number(given)
+    number = as_number(value)
     if number is not None:
         return _bounded(number, what)
     if depth <= 0:
         raise InvalidRequestError(f"{what} has more than {_MAX_DEPTH} levels")
-    if _is_mapping(given):
-        items = as_items(given, what, "a dict")
+    if _is_mapping(value):
+        items = as_items(value, what, "a dict")
         return {
-            _key(key, what): plain_data(value, f"{what}[{shown(key)}]", depth - 1)
-            for key, value in items
+            _key(key, what): plain_data(element, f"{what}[{shown(key)}]", depth - 1)
+            for key, element in items
         }
-    if is_list(given):
-        elements = as_elements(given, what, "a list")
-        return [plain_data(value, f"{what}[{i}]", depth - 1) for i, value in enumerate(elements)]
+    if is_list(value):
+        elements = as_elements(value, what, "a list")
+        return [
+            plain_data(element, f"{what}[{i}]", depth - 1) for i, element in enumerate(elements)
+        ]
     raise InvalidRequestError(
-        f"{what} is {shown(given)}; it is kept, so only plain data (numbers, texts, True, False, None, "
+        f"{what} is {shown(value)}; it is kept, so only plain data (numbers, texts, True, False, None, "
         "lists and dicts) is allowed"
     )
 
 
-def _is_mapping(given: object) -> TypeGuard[Mapping[Any, Any]]:
-    return issubclass(type(given), Mapping)
+def _is_mapping(value: object) -> TypeGuard[Mapping[Any, Any]]:
+    return issubclass(type(value), Mapping)
 
 
-def _key(given: object, what: str) -> str:
-    text = as_text(given)
+def _key(key: object, what: str) -> str:
+    text = as_text(key)
     if text is None:
-        raise InvalidRequestError(f"{what} has the key {shown(given)}, which is no text")
+        raise InvalidRequestError(f"{what} has the key {shown(key)}, which is no text")
     return _encodable(text, what)
 
 

@@ -8,16 +8,16 @@ from typing import Any, TypeGuard, TypeVar
 Kind = TypeVar("Kind")
 
 
-def is_a(given: object, kind: type[Kind]) -> TypeGuard[Kind]:
+def is_a(value: object, kind: type[Kind]) -> TypeGuard[Kind]:
     """Whether the value's own type is this, a subclass of it, or registered as one."""
-    return issubclass(type(given), kind)
+    return issubclass(type(value), kind)
 
 
-def is_list(given: object) -> TypeGuard[list[Any] | tuple[Any, ...]]:
+def is_list(value: object) -> TypeGuard[list[Any] | tuple[Any, ...]]:
     """Whether the value is a list or a tuple."""
-    return is_a(given, list) or is_a(given, tuple)
+    return is_a(value, list) or is_a(value, tuple)
 
 
-def without_enum(given: object) -> object:
+def without_enum(value: object) -> object:
     """The value of an Enum's member; anything else as it is."""
-    return given._value_ if is_a(given, Enum) else given
+    return value._value_ if is_a(value, Enum) else value

@@ -19,24 +19,24 @@ Labels = dict[str, str]
 MAX_BYTES = 64 * 1024
 
 
-def parse_labels(given: object, what: str = "labels") -> Labels:
+def parse_labels(labels: object, what: str = "labels") -> Labels:
     """A dict of texts as ``parse_name`` takes them, at most 64 KB; None is no labels.
 
     Raises InvalidRequestError naming what is wrong.
     """
-    if given is None:
+    if labels is None:
         return {}
-    found: Labels = {}
-    for key, value in as_items(given, what, "a dict of texts"):
+    parsed_labels: Labels = {}
+    for key, value in as_items(labels, what, "a dict of texts"):
         name, text = as_text(key), as_text(value)
         if name is None or text is None or not is_name(name) or not is_name(text):
             raise InvalidRequestError(
                 f"{what} must map texts to texts of 1 to {MAX_CHARS} printable characters; it has "
                 f"{shown(key)}: {shown(value)}"
             )
-        found[name] = text
-    _check_size(size_of(found), what)
-    return found
+        parsed_labels[name] = text
+    _check_size(size_of(parsed_labels), what)
+    return parsed_labels
 
 
 def size_of(labels: Mapping[str, str]) -> int:
@@ -70,23 +70,23 @@ class Requirement(msgspec.Struct, frozen=True, kw_only=True):
 Selector = tuple[Requirement, ...]
 
 
-def parse_selector(given: object, what: str = "pool_selector") -> Selector:
+def parse_selector(selector: object, what: str = "pool_selector") -> Selector:
     """Conditions that must all hold: ``{"stage": "demo"}`` (equal), ``{"stage": ["a", "b"]}`` or
     ``{"stage": {"in": [...]}}``, ``{"stage": {"not_in": [...]}}``, ``{"stage": {"exists": True}}``.
 
     Raises InvalidRequestError naming the key whose condition is none of these.
     """
-    found = []
-    for key, condition in as_items(given, what, "a dict of conditions"):
+    requirements = []
+    for key, condition in as_items(selector, what, "a dict of conditions"):
         name = as_text(key)
         if name is None or not is_name(name):
             raise InvalidRequestError(
                 f"{what} must map labels to conditions; it has the key {shown(key)}"
             )
-        found.append(_requirement(name, condition, what))
-    texts = (text for r in found for text in (r.key, *r.values))
+        requirements.append(_requirement(name, condition, what))
+    texts = (text for r in requirements for text in (r.key, *r.values))
     _check_size(sum(len(text.encode()) for text in texts), what)
-    return tuple(sorted(found, key=lambda requirement: requirement.key))
+    return tuple(sorted(requirements, key=lambda requirement: requirement.key))
 
 
 def check_selector(selector: Selector, what: str = "pool_selector") -> None:
@@ -102,12 +102,12 @@ def matches(selector: Selector, labels: Mapping[str, str]) -> bool:
     return all(requirement.matches(labels) for requirement in selector)
 
 
-def _values(given: object) -> tuple[str, ...] | None:
+def _values(values: object) -> tuple[str, ...] | None:
     """The texts of a list of label values; None: it is none."""
-    if not is_list(given):
+    if not is_list(values):
         return None
-    texts = [text for value in given if (text := as_text(value)) is not None and is_name(text)]
-    return tuple(texts) if len(texts) == len(given) else None
+    texts = [text for value in values if (text := as_text(value)) is not None and is_name(text)]
+    return tuple(texts) if len(texts) == len(values) else None
 
 
 def _requirement(key: str, condition: object, what: str) -> Requirement:
@@ -116,9 +116,9 @@ def _requirement(key: str, condition: object, what: str) -> Requirement:
     if values is not None:
         return Requirement(key=key, operator="in", values=values)
     if issubclass(type(condition), Mapping):
-        found = _by_operator(key, as_items(condition, f"{what}[{shown(key)}]", "a condition"))
-        if found is not None:
-            return found
+        requirement = _by_operator(key, as_items(condition, f"{what}[{shown(key)}]", "a condition"))
+        if requirement is not None:
+            return requirement
     raise InvalidRequestError(
         f"{what}[{shown(key)}] is {shown(condition)}; allowed are a text, a list of texts, "
         "{'in': [...]}, {'not_in': [...]} and {'exists': True or False}"

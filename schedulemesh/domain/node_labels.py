@@ -25,21 +25,21 @@ _CONDITION = re.compile(rf"(!?)(?:({_VALUE})?|in\(({_VALUE}(?:, ?{_VALUE})*)\))"
 _ALLOWED = "allowed are 'value', '!value', 'in(a, b)' and '!in(a, b)'"
 
 
-def parse_node_labels(given: object, what: str) -> NodeLabels:
+def parse_node_labels(labels: object, what: str) -> NodeLabels:
     """The conditions of a dict of texts; None is no condition. Raises InvalidRequestError naming the label
     whose condition is none.
     """
-    if given is None:
+    if labels is None:
         return ()
-    found = []
-    for key, value in as_items(given, what, "a dict such as {'zone': 'a'}"):
+    conditions = []
+    for key, value in as_items(labels, what, "a dict such as {'zone': 'a'}"):
         label, condition = as_text(key), as_text(value)
         if label is None or not is_name(label):
             raise InvalidRequestError(f"{what} must map labels to conditions; it has {shown(key)}")
         if condition is None or _CONDITION.fullmatch(condition) is None or condition == "!":
             raise InvalidRequestError(f"{what}[{label!r}] is {shown(value)}; {_ALLOWED}")
-        found.append((label, condition))
-    return tuple(sorted(found))
+        conditions.append((label, condition))
+    return tuple(sorted(conditions))
 
 
 def is_value(text: str) -> bool:

@@ -24,61 +24,61 @@ _SPAN = re.compile(rf"(?:{_PART.pattern}\s*){{1,5}}")
 MAX_COUNT = 1_000_000
 
 
-def as_number(given: object) -> int | float | None:
+def as_number(value: object) -> int | float | None:
     """The exact number in a number of any library; None: it is none. A bool is no number."""
-    if type(given) is int or type(given) is float:
-        return given
-    given = without_enum(given)
-    if is_a(given, bool) or not issubclass(type(given), numbers.Real):
+    if type(value) is int or type(value) is float:
+        return value
+    value = without_enum(value)
+    if is_a(value, bool) or not issubclass(type(value), numbers.Real):
         return None
     try:
-        if issubclass(type(given), numbers.Integral):
-            return operator.index(given)  # type: ignore[arg-type]  # it is an Integral
-        return float(given)  # type: ignore[arg-type]  # it is a Real
+        if issubclass(type(value), numbers.Integral):
+            return operator.index(value)  # type: ignore[arg-type]  # it is an Integral
+        return float(value)  # type: ignore[arg-type]  # it is a Real
     except Exception:  # noqa: BLE001  # a number of the user's own class may raise anything
         return None
 
 
-def parse_number(given: object, what: str, least: float, most: float) -> float:
+def parse_number(value: object, what: str, least: float, most: float) -> float:
     """A finite number from ``least`` to ``most``. Raises InvalidRequestError otherwise."""
-    number = as_number(given)
+    number = as_number(value)
     if number is None or number != number:  # NaN
-        raise InvalidRequestError(f"{what} must be a finite number, not {shown(given)}")
+        raise InvalidRequestError(f"{what} must be a finite number, not {shown(value)}")
     if not least <= number <= most:
         bound = f"at least {_short(least)}" if number < least else f"at most {_short(most)}"
-        raise InvalidRequestError(f"{what} is {shown(given)}; it must be {bound}")
+        raise InvalidRequestError(f"{what} is {shown(value)}; it must be {bound}")
     return float(number)
 
 
-def parse_positive(given: object, what: str, most: float) -> float:
+def parse_positive(value: object, what: str, most: float) -> float:
     """A finite number above 0 and up to ``most``. Raises InvalidRequestError otherwise."""
-    number = as_number(given)
+    number = as_number(value)
     if number is not None and number <= 0:
-        raise InvalidRequestError(f"{what} is {shown(given)}; it must be above 0")
-    return parse_number(given, what, 0.0, most)
+        raise InvalidRequestError(f"{what} is {shown(value)}; it must be above 0")
+    return parse_number(value, what, 0.0, most)
 
 
-def parse_count(given: object, what: str, least: int = 0, most: int = MAX_COUNT) -> int:
+def parse_count(value: object, what: str, least: int = 0, most: int = MAX_COUNT) -> int:
     """A whole number from ``least`` to ``most``. Raises InvalidRequestError otherwise."""
-    number = as_number(given)
+    number = as_number(value)
     if not isinstance(number, int) or not least <= number <= most:
         raise InvalidRequestError(
-            f"{what} must be a whole number of at least {least} and at most {most}, not {shown(given)}"
+            f"{what} must be a whole number of at least {least} and at most {most}, not {shown(value)}"
         )
     return number
 
 
-def parse_flag(given: object, what: str) -> bool:
+def parse_flag(value: object, what: str) -> bool:
     """True or False, and nothing that only looks like it. Raises InvalidRequestError."""
-    value = without_enum(given)
-    if not is_a(value, bool):
-        raise InvalidRequestError(f"{what} must be True or False, not {shown(given)}")
-    return value
+    flag = without_enum(value)
+    if not is_a(flag, bool):
+        raise InvalidRequestError(f"{what} must be True or False, not {shown(value)}")
+    return flag
 
 
-def parse_priority(given: object, what: str = "priority") -> float:
+def parse_priority(value: object, what: str = "priority") -> float:
     """A priority. Raises InvalidRequestError."""
-    return parse_number(given, what, -MAX_PRIORITY, MAX_PRIORITY)
+    return parse_number(value, what, -MAX_PRIORITY, MAX_PRIORITY)
 
 
 def span_of(text: str) -> float | None:
@@ -90,33 +90,33 @@ def span_of(text: str) -> float | None:
     return sum(float(amount) * _UNITS_S[unit] for amount, unit in _PART.findall(text))
 
 
-def as_seconds(given: object, what: str) -> object:
+def as_seconds(value: object, what: str) -> object:
     """The seconds of a duration that is written as a text; anything else as it is. Raises
     InvalidRequestError for another text.
     """
-    if type(given) is not str:
-        return given
-    seconds = span_of(given)
+    if type(value) is not str:
+        return value
+    seconds = span_of(value)
     if seconds is None:
         raise InvalidRequestError(
-            f"{what} is {shown(given)}; allowed are seconds as a number, and a duration such as '90s', "
+            f"{what} is {shown(value)}; allowed are seconds as a number, and a duration such as '90s', "
             "'30m', '1h30m', '12h', '7d' or '2w'"
         )
     return seconds
 
 
-def parse_duration(given: object, what: str = "estimated_duration") -> float:
+def parse_duration(value: object, what: str = "estimated_duration") -> float:
     """Seconds that something takes, as a number or as "30m". Raises InvalidRequestError."""
-    return parse_number(as_seconds(given, what), what, 0.0, MAX_DURATION_S)
+    return parse_number(as_seconds(value, what), what, 0.0, MAX_DURATION_S)
 
 
-def parse_timeout(given: object, what: str) -> float:
+def parse_timeout(value: object, what: str) -> float:
     """Seconds of a time limit, above 0, as a number or as "30m". Raises InvalidRequestError."""
-    number = as_number(as_seconds(given, what))
+    number = as_number(as_seconds(value, what))
     if number is None or not 0 < number <= MAX_TIMEOUT_S:
         raise InvalidRequestError(
             f"{what} must be seconds above 0 and up to {_short(MAX_TIMEOUT_S)}, or a duration such as '30m', "
-            f"not {shown(given)}"
+            f"not {shown(value)}"
         )
     return float(number)
 

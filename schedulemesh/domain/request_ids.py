@@ -28,9 +28,11 @@ def keyed(key: Sequence[str], content: bytes) -> str:
     return f"{_hash(*key)[:32]}.{sha256(content).hexdigest()[:16]}"
 
 
-def bound_id(token: str, given: str) -> str:
+def bound_id(token: str, request_id: str) -> str:
     """The id of a request that comes with a token: nobody repeats a request of another one by its id."""
-    key, _, content = given.partition(".") if _KEYED.fullmatch(given) else (given, "", "")
+    key, _, content = (
+        request_id.partition(".") if _KEYED.fullmatch(request_id) else (request_id, "", "")
+    )
     return f"{_hash(token)[:16]}.{_hash(token, key)[:32]}.{content}"
 
 
@@ -38,22 +40,22 @@ def portion_id(request_id: str, number: int) -> str:
     """The id of a portion of a request; that of the first is the request's own."""
     if not number:
         return request_id
-    found = _FORM.fullmatch(request_id)
-    if found is None:
+    match = _FORM.fullmatch(request_id)
+    if match is None:
         return _hash(request_id, str(number))
-    return f"{found[1]}.{_hash(found[2], str(number))[:32]}."
+    return f"{match[1]}.{_hash(match[2], str(number))[:32]}."
 
 
 def owner_of(request_id: str) -> str:
     """The hash of the name of the token that a request came with; empty: with none."""
-    found = _FORM.fullmatch(request_id)
-    return found[1] if found else ""
+    match = _FORM.fullmatch(request_id)
+    return match[1] if match else ""
 
 
 def key_of_content(request_id: str) -> str:
     """What ids of the same key have in common; empty: nothing is known of the content."""
-    found = _FORM.fullmatch(request_id)
-    return f"{found[1]}.{found[2]}." if found and found[3] else ""
+    match = _FORM.fullmatch(request_id)
+    return f"{match[1]}.{match[2]}." if match and match[3] else ""
 
 
 def _hash(*parts: str) -> str:

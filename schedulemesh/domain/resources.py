@@ -61,8 +61,8 @@ _SIZE = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*([kmgt])(?:i?b)?", re.IGNORECASE
 
 def size_of(text: str) -> float | None:
     """The MB of a size as people write it: ``512MB``, ``64GB``, ``64Gi``, ``1TB``; None: it is none."""
-    found = _SIZE.fullmatch(text.strip())
-    return None if found is None else float(found[1]) * _UNITS_MB[found[2].lower()]
+    match = _SIZE.fullmatch(text.strip())
+    return None if match is None else float(match[1]) * _UNITS_MB[match[2].lower()]
 
 
 def size_text(memory_mb: float) -> str:
@@ -72,10 +72,10 @@ def size_text(memory_mb: float) -> str:
     return f"{round(memory_mb / _UNITS_MB['g'], 3):.12g} GB"
 
 
-def amounts_text(given: Mapping[str, Any]) -> str:
+def amounts_text(amounts: Mapping[str, Any]) -> str:
     """Amounts as people read them, such as ``cpu 8, memory 64 GB, gpu 4``."""
-    own = ((kind, given.get(kind)) for kind in ("cpu", "memory", "gpu"))
-    shown_amounts = [*own, *given.get("custom", {}).items()]
+    standard_amounts = ((kind, amounts.get(kind)) for kind in ("cpu", "memory", "gpu"))
+    shown_amounts = [*standard_amounts, *amounts.get("custom", {}).items()]
     return ", ".join(_amount_text(*part) for part in shown_amounts if part[1] is not None) or "-"
 
 
@@ -231,18 +231,18 @@ NOTHING = Resources()
 
 def least(amounts: Iterable[Resources]) -> Resources:
     """The minimum kind by kind; nothing if there are none."""
-    found: Resources | None = None
+    minimum: Resources | None = None
     for amount in amounts:
-        found = amount if found is None else found.within(amount)
-    return found or NOTHING
+        minimum = amount if minimum is None else minimum.within(amount)
+    return minimum or NOTHING
 
 
 def most(amounts: Iterable[Resources]) -> Resources:
     """The maximum kind by kind."""
-    found = NOTHING
+    maximum = NOTHING
     for amount in amounts:
-        found = found + amount.beyond(found)
-    return found
+        maximum = maximum + amount.beyond(maximum)
+    return maximum
 
 
 def sum_of(amounts: Iterable[Resources]) -> Resources:
@@ -253,13 +253,13 @@ def sum_of(amounts: Iterable[Resources]) -> Resources:
     return total
 
 
-def parse_resources(given: object, what: str = "resources") -> Resources:
+def parse_resources(resources: object, what: str = "resources") -> Resources:
     """The amounts of ``{"cpu", "memory", "gpu", "custom"}``; every key is optional.
 
     Raises InvalidRequestError, naming the key and the value, for an unknown key and for an amount that
     is no number, negative, NaN, infinite or below 1/10,000, or a GPU amount above 1 that is not whole.
     """
-    items = as_items(given, what, "a dict such as {'cpu': 1.0}")
+    items = as_items(resources, what, "a dict such as {'cpu': 1.0}")
     named = {_kind(key, what): value for key, value in items}
     custom = _parse_custom(named.pop("custom", None), what)
     amounts = {k: _amount(k, v, what) for k, v in named.items() if v is not None}
@@ -270,17 +270,17 @@ def parse_resources(given: object, what: str = "resources") -> Resources:
     return Resources(**amounts, custom=custom)
 
 
-def as_megabytes(given: object, what: str) -> object:
+def as_megabytes(value: object, what: str) -> object:
     """The MB of a size that is written as a text; anything else as it is. Raises InvalidRequestError for
     another text.
     """
-    text = as_text(given)
+    text = as_text(value)
     if text is None:
-        return given
+        return value
     size = size_of(text)
     if size is None:
         raise InvalidRequestError(
-            f"{what} is {shown(given)}; allowed are MB as a number, and a size such as '512MB', '64GB' or "
+            f"{what} is {shown(value)}; allowed are MB as a number, and a size such as '512MB', '64GB' or "
             "'1TB'"
         )
     return size
@@ -309,33 +309,33 @@ def check_resources(resources: Resources, what: str = "resources") -> None:
         raise InvalidRequestError(f"{what} have the custom names {shown(names)}")
 
 
-def _kind(given: object, what: str) -> str:
+def _kind(key: object, what: str) -> str:
     """One of the keys of resources; the error of another names the one that was meant, if any."""
-    kind = as_text(given)
+    kind = as_text(key)
     if kind in _KEYS:
         return kind
     meant = None if kind is None else _MEANT.get(kind.lower().removeprefix("num_").rstrip("s"))
     hint = "" if meant is None else f" (did you mean {meant!r}?)"
     raise InvalidRequestError(
-        f"{what} has the unknown key {shown(given)}{hint}; allowed are cpu, memory (MB), gpu and custom"
+        f"{what} has the unknown key {shown(key)}{hint}; allowed are cpu, memory (MB), gpu and custom"
     )
 
 
-def _parse_custom(given: object, what: str) -> tuple[tuple[str, int], ...]:
-    if given is None:
+def _parse_custom(custom: object, what: str) -> tuple[tuple[str, int], ...]:
+    if custom is None:
         return ()
-    found: dict[str, int] = {}
-    for key, amount in as_items(given, f"{what}['custom']", "a dict of amounts"):
+    amounts: dict[str, int] = {}
+    for key, amount in as_items(custom, f"{what}['custom']", "a dict of amounts"):
         name = as_text(key)
         if name is None or not _is_custom(name):
             raise InvalidRequestError(
                 f"{what}['custom'] has the name {shown(key)}; it must be a text of 1 to {MAX_CHARS} "
                 "printable characters other than cpu, gpu, memory"
             )
-        found[name] = _units(amount, f"{what}['custom'][{name!r}]")
-    if len(found) > _MAX_CUSTOM:
+        amounts[name] = _units(amount, f"{what}['custom'][{name!r}]")
+    if len(amounts) > _MAX_CUSTOM:
         raise InvalidRequestError(f"{what}['custom'] has more than {_MAX_CUSTOM} kinds")
-    return tuple(sorted((name, units) for name, units in found.items() if units))
+    return tuple(sorted((name, units) for name, units in amounts.items() if units))
 
 
 def _is_custom(name: str) -> bool:

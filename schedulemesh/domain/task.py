@@ -146,31 +146,31 @@ class Attempts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
 FIRST_ATTEMPT = Attempts()
 
 
-def parse_on_preempted(given: object) -> str:
+def parse_on_preempted(value: object) -> str:
     """What becomes of a task that is evicted. Raises InvalidRequestError."""
-    word = as_text(given)
+    word = as_text(value)
     if word not in ON_PREEMPTED:
         raise InvalidRequestError(
-            f"on_preempted is {shown(given)}; allowed are {', '.join(ON_PREEMPTED)}"
+            f"on_preempted is {shown(value)}; allowed are {', '.join(ON_PREEMPTED)}"
         )
     return word
 
 
-def parse_on_restore_failure(given: object) -> str:
+def parse_on_restore_failure(value: object) -> str:
     """What becomes of a task whose state cannot be restored. Raises InvalidRequestError."""
-    word = as_text(given)
+    word = as_text(value)
     if word not in ON_RESTORE_FAILURE:
         raise InvalidRequestError(
-            f"on_restore_failure is {shown(given)}; allowed are {', '.join(ON_RESTORE_FAILURE)}"
+            f"on_restore_failure is {shown(value)}; allowed are {', '.join(ON_RESTORE_FAILURE)}"
         )
     return word
 
 
-def parse_on_oom(given: object) -> str:
+def parse_on_oom(value: object) -> str:
     """What becomes of a task that ran out of memory. Raises InvalidRequestError."""
-    word = as_text(given)
+    word = as_text(value)
     if word not in ON_OOM:
-        raise InvalidRequestError(f"on_oom is {shown(given)}; allowed are {', '.join(ON_OOM)}")
+        raise InvalidRequestError(f"on_oom is {shown(value)}; allowed are {', '.join(ON_OOM)}")
     return word
 
 
@@ -232,14 +232,14 @@ _DEFAULTS = tuple(
 )
 
 
-def parse_task(given: Mapping[str, object]) -> TaskSpec:
+def parse_task(fields: Mapping[str, object]) -> TaskSpec:
     """The task with these fields of TaskSpec, by name; None takes a field's default.
 
     Raises InvalidRequestError for what no caller may ask for.
     """
     parsed = {
         name: PARSERS[name](value)
-        for name, value in given.items()
+        for name, value in fields.items()
         if value is not None or name == "task_id"
     }
     spec = TaskSpec(**parsed)

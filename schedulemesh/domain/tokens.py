@@ -96,12 +96,12 @@ class TokenSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         }
 
 
-def parse_role(given: object) -> Role:
+def parse_role(value: object) -> Role:
     """A role by its name. Raises InvalidRequestError."""
-    word = as_text(given)
+    word = as_text(value)
     if word not in list(Role):
         allowed = ", ".join(role.value for role in Role)
-        raise InvalidRequestError(f"role is {shown(given)}; allowed are {allowed}")
+        raise InvalidRequestError(f"role is {shown(value)}; allowed are {allowed}")
     return Role(word)
 
 
@@ -170,10 +170,10 @@ def contradiction(spec: TokenSpec) -> str | None:
     return None
 
 
-def parse_lifetime(given: object) -> float | None:
+def parse_lifetime(lifetime: object) -> float | None:
     """The seconds after which a token expires; None: it does not. Raises InvalidRequestError."""
     return (
         None
-        if given is None
-        else parse_positive(as_seconds(given, "expires_in"), "expires_in", MAX_DURATION_S)
+        if lifetime is None
+        else parse_positive(as_seconds(lifetime, "expires_in"), "expires_in", MAX_DURATION_S)
     )

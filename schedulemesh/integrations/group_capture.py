@@ -28,8 +28,8 @@ from schedulemesh.core.backend.ray_resources import labels_of
 from schedulemesh.domain.node_labels import NodeLabels, parse_node_labels
 from schedulemesh.errors import GroupNotLeasedError, InvalidRequestError, shown
 from schedulemesh.integrations.group_matching import (
-    LeasedGroup,
     LeasedNode,
+    PlacedGroup,
     RequestedGroup,
     best_match,
     mismatch,
@@ -171,7 +171,7 @@ class Capture:
             yield from ((p, group) for p, group in enumerate(self._groups) if p not in self._used)
 
     def _refusal(self, request: RequestedGroup) -> str:
-        asked = [dict(bundle) for bundle in request.bundles]
+        requested_bundles = [dict(bundle) for bundle in request.bundles]
         nodes = _nodes() if request.depends_on_nodes else {}
         reasons = [
             f"group {position}: {mismatch(request, _as_placed(group, nodes), larger=self._larger)}"
@@ -181,9 +181,10 @@ class Capture:
         if self._preempted():
             reasons = ["The lease is being evicted"]
         return (
-            f"No placement group of the lease serves the request for the bundles {asked} with the strategy "
-            f"{request.strategy!r}. {'; '.join(reasons) or 'The lease has no groups'}. Lease the groups that "
-            "the library requests, or capture without strict=True to let Ray create what is missing."
+            f"No placement group of the lease serves the request for the bundles {requested_bundles} "
+            f"with the strategy {request.strategy!r}. {'; '.join(reasons) or 'The lease has no groups'}. "
+            "Lease the groups that the library requests, or capture without strict=True to let Ray create "
+            "what is missing."
         )
 
 
@@ -224,8 +225,8 @@ _REPLACEMENTS: dict[Callable[..., Any], Callable[..., Any]] = {
 
 
 def _requested(arguments: dict[str, Any]) -> RequestedGroup:
-    given = {name for name, value in arguments.items() if value}
-    unsupported = given - _SUPPORTED
+    used_options = {name for name, value in arguments.items() if value}
+    unsupported = used_options - _SUPPORTED
     name, selectors = "bundle_label_selector", list[NodeLabels]()
     try:
         selectors = [parse_node_labels(one, name) for one in arguments.get(name) or ()]
@@ -251,12 +252,12 @@ def _nodes() -> dict[str, LeasedNode]:
     }
 
 
-def _as_placed(group: PlacementGroup, nodes: Mapping[str, LeasedNode]) -> LeasedGroup:
+def _as_placed(group: PlacementGroup, nodes: Mapping[str, LeasedNode]) -> PlacedGroup:
     entry = placement_group_table(group)
     if not entry or entry["state"] == "REMOVED":
-        return LeasedGroup(bundles=(), nodes=(), exists=False)
+        return PlacedGroup(bundles=(), nodes=(), exists=False)
     order = sorted(entry["bundles"])
-    return LeasedGroup(
+    return PlacedGroup(
         bundles=[entry["bundles"][index] for index in order],
         nodes=[entry["bundles_to_node_id"].get(index, "") for index in order],
         by_id=nodes,

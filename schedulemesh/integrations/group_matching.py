@@ -47,7 +47,7 @@ class LeasedNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeasedGroup:
+class PlacedGroup:
     """A placement group of the lease as it is in Ray."""
 
     bundles: Sequence[Bundle]
@@ -60,7 +60,7 @@ class LeasedGroup:
 
 
 def best_match(
-    request: RequestedGroup, groups: Iterable[tuple[int, LeasedGroup]], *, larger: bool
+    request: RequestedGroup, groups: Iterable[tuple[int, PlacedGroup]], *, larger: bool
 ) -> int | None:
     """The position of the group that serves the request with the least unused; None: none serves it."""
     serving = [
@@ -71,7 +71,7 @@ def best_match(
     return min(serving)[1] if serving else None
 
 
-def mismatch(request: RequestedGroup, group: LeasedGroup, *, larger: bool) -> str | None:
+def mismatch(request: RequestedGroup, group: PlacedGroup, *, larger: bool) -> str | None:
     """Why the group does not serve the request; None: it does.
 
     With ``larger`` a group also serves where its bundles hold more than is requested or where it has
@@ -88,25 +88,31 @@ def mismatch(request: RequestedGroup, group: LeasedGroup, *, larger: bool) -> st
     )
 
 
-def _bundle_mismatch(request: RequestedGroup, group: LeasedGroup, larger: bool) -> str | None:
-    asked, held = len(request.bundles), len(group.bundles)
-    if asked > held or (asked < held and not larger):
-        return f"it has {held} bundles, {asked} are requested"
-    for index, (wanted, bundle) in enumerate(zip(request.bundles, group.bundles, strict=False)):
-        want, have = _units(wanted, math.ceil), _units(bundle, math.floor)
+def _bundle_mismatch(request: RequestedGroup, group: PlacedGroup, larger: bool) -> str | None:
+    requested, leased = len(request.bundles), len(group.bundles)
+    if requested > leased or (requested < leased and not larger):
+        return f"it has {leased} bundles, {requested} are requested"
+    for index, (requested_bundle, bundle) in enumerate(
+        zip(request.bundles, group.bundles, strict=False)
+    ):
+        want, have = _units(requested_bundle, math.ceil), _units(bundle, math.floor)
         lacks = any(amount > have.get(name, 0) for name, amount in want.items())
         if lacks or (not larger and _differ(want, have)):
-            return f"its bundle {index} is {_shown(bundle)}, requested is {_shown(wanted)}"
+            return (
+                f"its bundle {index} is {_shown(bundle)}, requested is {_shown(requested_bundle)}"
+            )
     return None
 
 
-def _node_mismatch(request: RequestedGroup, group: LeasedGroup) -> str | None:
+def _node_mismatch(request: RequestedGroup, group: PlacedGroup) -> str | None:
     """Whether a bundle is on another node than the one that is asked for: by the address or the accelerator,
     of which every node has one as a resource, or by labels.
     """
-    for index, (wanted, node_id) in enumerate(zip(request.bundles, group.nodes, strict=False)):
+    for index, (requested_bundle, node_id) in enumerate(
+        zip(request.bundles, group.nodes, strict=False)
+    ):
         node = group.by_id.get(node_id, LeasedNode())
-        for name, amount in _pins(wanted).items():
+        for name, amount in _pins(requested_bundle).items():
             if amount > node.resources.get(name, 0.0):
                 return f"its bundle {index} is not on a node with {name}"
         selector = request.selectors[index] if index < len(request.selectors) else ()
@@ -119,7 +125,7 @@ def _pins(bundle: Bundle) -> dict[str, float]:
     return {name: amount for name, amount in bundle.items() if amount and name.startswith(_PINS)}
 
 
-def _strategy_mismatch(request: RequestedGroup, group: LeasedGroup) -> str | None:
+def _strategy_mismatch(request: RequestedGroup, group: PlacedGroup) -> str | None:
     """Judged by where the bundles are, not by the strategy that the lease was requested with."""
     nodes = group.nodes[: len(request.bundles)]
     if request.strategy == "STRICT_PACK" and len(set(nodes)) > 1:
@@ -129,7 +135,7 @@ def _strategy_mismatch(request: RequestedGroup, group: LeasedGroup) -> str | Non
     return None
 
 
-def _unused(request: RequestedGroup, group: LeasedGroup) -> tuple[int, int]:
+def _unused(request: RequestedGroup, group: PlacedGroup) -> tuple[int, int]:
     """Bundles, then resources, that the request leaves unused."""
     total = sum(sum(_units(bundle, math.floor).values()) for bundle in group.bundles)
     used = sum(sum(_units(bundle, math.ceil).values()) for bundle in request.bundles)

@@ -27,15 +27,15 @@ def samples_in(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
 
 def times_in(text: str) -> dict[str, tuple[float, float]]:
     """Of each histogram the sum and the number of all that was observed, whatever its labels."""
-    found = {}
+    times = {}
     for family in text_string_to_metric_families(text):
         parts = {
             end: sum(s.value for s in family.samples if s.name == f"{family.name}_{end}")
             for end in ("sum", "count")
         }
         if parts["count"]:
-            found[str(family.name)] = (parts["sum"], parts["count"])
-    return found
+            times[str(family.name)] = (parts["sum"], parts["count"])
+    return times
 
 
 def _key(labels: dict[str, str]) -> tuple[tuple[str, str], ...]:

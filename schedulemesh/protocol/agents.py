@@ -132,7 +132,7 @@ class AgentInit(msgspec.Struct, frozen=True, kw_only=True):
     fills_group: bool = False
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class StartReport(msgspec.Struct, frozen=True, kw_only=True):
     """The report of a host after it has constructed the user's object, or failed to."""
 
     node_id: str
@@ -175,7 +175,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     ranks: tuple[int, ...] = ()
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True):
+class CommandResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a command."""
 
     #: Whether the class has such a method.

@@ -12,7 +12,7 @@ from schedulemesh.domain.request_ids import bound_id
 from schedulemesh.domain.tokens import Role, TokenSpec
 
 
-class Caller(msgspec.Struct, frozen=True, kw_only=True):
+class TokenCaller(msgspec.Struct, frozen=True, kw_only=True):
     """The holder of a token, as the process that has checked the token tells the supervisor."""
 
     token: TokenSpec
@@ -34,7 +34,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
 Made = TypeVar("Made", bound=msgspec.Struct)
 
 
-def bound(made: Made, caller: Caller) -> Made:
+def bound(made: Made, caller: TokenCaller) -> Made:
     """What a caller made, with its ids bound to the token: ``client`` becomes ``token/client``, so that
     nobody uses quota that is held for the client of another token, and nobody gets the answer to a request
     of another token by repeating its ``request_id``.

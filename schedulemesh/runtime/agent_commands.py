@@ -9,7 +9,7 @@ from collections.abc import Callable
 import msgspec
 from typing_extensions import TypedDict, Unpack
 
-from schedulemesh.protocol.agents import Command, MessageError, Result, unpack
+from schedulemesh.protocol.agents import Command, CommandResult, MessageError, unpack
 from schedulemesh.runtime.command_queue import CommandQueue
 
 #: Bits of the id of a command: as many as a signed number has in a message.
@@ -41,7 +41,7 @@ class AgentCommands:
         self._queue_of = queue_of
         self._epoch = 0
         #: Results that are waited for, by command.
-        self._results: dict[int, asyncio.Future[Result | None]] = {}
+        self._results: dict[int, asyncio.Future[CommandResult | None]] = {}
         #: Parts of large results, by command.
         self._parts: dict[int, _Parts] = {}
 
@@ -63,7 +63,7 @@ class AgentCommands:
         *,
         until: float | None = None,
         **fields: Unpack[CommandFields],
-    ) -> Result | None:
+    ) -> CommandResult | None:
         """Have a host execute a command; None: no answer in time, or there is no such agent any more.
         ``until``: see CommandQueue.send.
         """
@@ -75,7 +75,7 @@ class AgentCommands:
         command = Command(
             command_id=number, epoch=self._epoch, kind=kind, within_s=timeout_s, **fields
         )
-        answer: asyncio.Future[Result | None] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[CommandResult | None] = asyncio.get_running_loop().create_future()
         self._results[command.command_id] = answer
         self._parts[command.command_id] = _Parts(limit_bytes=command.limit_bytes)
         queue.open.add(answer)
@@ -105,7 +105,7 @@ class AgentCommands:
         parts.size += len(data)
         return True
 
-    def done(self, command_id: int, message: bytes) -> Result | None:
+    def done(self, command_id: int, message: bytes) -> CommandResult | None:
         """A host answers a command; an answer that cannot be read is a failure of that command.
 
         Returns the result before its caller gets it; None: nobody waits for it.
@@ -114,13 +114,13 @@ class AgentCommands:
         if answer is None or answer.done():
             return None
         try:
-            result = self._whole(command_id, unpack(message, Result))
+            result = self._whole(command_id, unpack(message, CommandResult))
         except MessageError as error:
-            result = Result(error=str(error), success=False)
+            result = CommandResult(error=str(error), success=False)
         answer.set_result(result)
         return result
 
-    def _whole(self, command_id: int, result: Result) -> Result:
+    def _whole(self, command_id: int, result: CommandResult) -> CommandResult:
         """The result with the parts that went ahead. Raises MessageError where some are missing."""
         if not result.part_bytes:
             return result

@@ -15,7 +15,14 @@ from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.engine.messages.instructions import StartAgent
 from schedulemesh.engine.messages.stimuli import AgentReported, AgentStartFailed
 from schedulemesh.engine.state.agents import Agent
-from schedulemesh.protocol.agents import MessageError, Report, RunOrder, RunReport, pack, unpack
+from schedulemesh.protocol.agents import (
+    MessageError,
+    RunOrder,
+    RunReport,
+    StartReport,
+    pack,
+    unpack,
+)
 from schedulemesh.runtime.agent_commands import AgentCommands
 from schedulemesh.runtime.agent_start import AgentStart, NoReport, StartProgress, first_report
 from schedulemesh.runtime.agent_usage import AgentUsage
@@ -338,7 +345,7 @@ class Agents:
 
     async def _first_report(
         self, start: AgentStart, handle: Handle, progress: StartProgress
-    ) -> Report | NoReport:
+    ) -> StartReport | NoReport:
         if start.ready is None:
             answer = self._backend.agent_report(handle)
         else:

@@ -20,7 +20,7 @@ from schedulemesh.engine.messages.stimuli import AgentReported, AgentStartFailed
 from schedulemesh.protocol.agents import (
     AgentInit,
     MessageError,
-    Report,
+    StartReport,
     line_and_traceback,
     pack,
     unpack,
@@ -148,7 +148,7 @@ class AgentStart(msgspec.Struct, frozen=True, kw_only=True):
             refs=self.refs,
         )
 
-    def reported(self, report: Report, address: tuple[str, str]) -> AgentReported:
+    def reported(self, report: StartReport, address: tuple[str, str]) -> AgentReported:
         """It runs."""
         agent = self.order.agent
         return AgentReported(
@@ -262,7 +262,7 @@ async def first_report(
     handle: Handle,
     answer: Awaitable[object],
     progress: StartProgress,
-) -> Report | NoReport:
+) -> StartReport | NoReport:
     """The host's first report, which ``answer`` is to give, or why there is none. ``progress``: how far its
     start is.
 
@@ -284,7 +284,7 @@ async def first_report(
             return NoReport(error="Ray has no room for it", reason=NO_ROOM_IN_RAY)
         return await _too_late(backend, start, handle, progress)
     try:
-        report = unpack(call.result(), Report)
+        report = unpack(call.result(), StartReport)
     except MessageError as error:
         return NoReport(error=f"its first report cannot be read: {error}")
     except BackendError as error:

@@ -46,7 +46,7 @@ from schedulemesh.protocol.answers import (
     Response,
     WithHandles,
 )
-from schedulemesh.protocol.callers import Caller
+from schedulemesh.protocol.callers import TokenCaller
 from schedulemesh.protocol.credentials import without_token
 from schedulemesh.protocol.public import pool_definition
 from schedulemesh.runtime.handlers import handler
@@ -88,7 +88,7 @@ class Audit:
     async def carry_out(
         self,
         request: Call,
-        caller: Caller | None,
+        caller: TokenCaller | None,
         address: str,
         execute: Callable[[], Awaitable[AnyAnswer | WithHandles]],
     ) -> AnyAnswer | WithHandles:
@@ -108,7 +108,7 @@ class Audit:
     async def _recorded(
         self,
         request: Call,
-        caller: Caller | None,
+        caller: TokenCaller | None,
         address: str,
         execute: Callable[[], Awaitable[AnyAnswer | WithHandles]],
     ) -> AnyAnswer | WithHandles:

@@ -17,7 +17,7 @@ from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.messages.stimuli import AuthenticationRequested
 from schedulemesh.errors import NotAllowedError
 from schedulemesh.protocol.agents import MessageError, MetricsReport, unpack
-from schedulemesh.protocol.callers import Caller
+from schedulemesh.protocol.callers import TokenCaller
 from schedulemesh.protocol.credentials import (
     HTTP,
     Credential,
@@ -71,7 +71,7 @@ class Authentication:
         )
         await reactor.step(AuthenticationRequested(first=first))
 
-    def caller(self, reactor: Reactor, credential: bytes) -> Caller | Refused | None:
+    def caller(self, reactor: Reactor, credential: bytes) -> TokenCaller | Refused | None:
         """Whose token comes with a call; None: it needs none, or the scheduler's own process makes it."""
         tokens = reactor.state.tokens
         if not tokens.required or self.is_http(credential):
@@ -84,7 +84,7 @@ class Authentication:
         token = tokens.by_hash.get(hashed)
         if token is None or not token.valid(reactor.now()):
             return self._refused(_NOT_ACCEPTED, client_credential)
-        return Caller(token=token, address=client_credential.address)
+        return TokenCaller(token=token, address=client_credential.address)
 
     def operator(self, reactor: Reactor | None, credential: bytes) -> str:
         """Who makes this call, for the log; empty where no token is needed. Raises NotAllowedError unless it
@@ -158,7 +158,7 @@ class Authentication:
                 f"token {caller.token.name!r} reports no metrics of agent {report.agent_name!r}"
             )
 
-    def _may_report(self, reactor: Reactor, caller: Caller, agent_name: str) -> bool:
+    def _may_report(self, reactor: Reactor, caller: TokenCaller, agent_name: str) -> bool:
         if caller.role is not Role.SUBMITTER:
             return caller.role is Role.OPERATOR
         running = reactor.state.running

@@ -9,7 +9,7 @@ from collections import deque
 
 import msgspec
 
-from schedulemesh.protocol.agents import Command, Result
+from schedulemesh.protocol.agents import Command, CommandResult
 
 #: A poll for commands is answered after this many seconds even if there are none.
 POLL_S = 90.0
@@ -31,7 +31,7 @@ class CommandQueue:
         self._question: asyncio.Future[list[Command]] | None = None
         self._timer: asyncio.TimerHandle | None = None
         #: Results for which a caller waits.
-        self.open: set[asyncio.Future[Result | None]] = set()
+        self.open: set[asyncio.Future[CommandResult | None]] = set()
         self._last_contact = time.monotonic()
 
     def send(self, command: Command, until: float | None = None) -> None:

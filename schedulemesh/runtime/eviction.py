@@ -25,9 +25,9 @@ from schedulemesh.engine.state.agents import Agent
 from schedulemesh.engine.state.tasks import RunningTask
 from schedulemesh.errors import JournalError, NotStorableError
 from schedulemesh.protocol.agents import (
+    CommandResult,
     Handled,
     MessageError,
-    Result,
     StateTooLargeError,
     key_of,
     line_and_traceback,
@@ -266,7 +266,7 @@ class Eviction:
         await self._newest_metrics(processes)
         return self._with_metrics(base, processes)
 
-    def _failed(self, results: Sequence[Result], before: NotSaved | None) -> NotSaved:
+    def _failed(self, results: Sequence[CommandResult], before: NotSaved | None) -> NotSaved:
         """Why ``save_state`` did not save; ``before``: why a better source did not, either."""
         failed = next(r for r in results if r.error or r.data is None)
         error = f"save_state failed: {self._line('save_state', failed.error)}"
@@ -279,7 +279,7 @@ class Eviction:
         self,
         base: SavedState,
         processes: Sequence[str],
-        results: Mapping[str, Result],
+        results: Mapping[str, CommandResult],
         failed: NotSaved | None,
     ) -> SavedState:
         """The states that all processes saved, as one; ``failed``: a better source that did not work."""
@@ -318,7 +318,7 @@ class Eviction:
         except (BackendError, MessageError) as error:
             return Handled(error=str(error))
 
-    async def _save_state(self, process: str, size: int) -> Result:
+    async def _save_state(self, process: str, size: int) -> CommandResult:
         """The state of one process; ``size``: the bytes of what is stored with it."""
         # Half of the time is for waiting for a safe point, the other half for saving.
         within_s = self._policy.save_timeout
@@ -326,7 +326,9 @@ class Eviction:
         result = await self._order(
             process, "save", within_s, seconds=within_s / 2, limit_bytes=limit_bytes
         )
-        result = result or Result(error=f"no answer within {within_s:g} s, or the agent died")
+        result = result or CommandResult(
+            error=f"no answer within {within_s:g} s, or the agent died"
+        )
         if result.error and self._is_gang:
             return msgspec.structs.replace(result, error=f"member {process!r}: {result.error}")
         return result
@@ -368,7 +370,7 @@ class Eviction:
         *,
         until: float | None = None,
         **fields: Unpack[CommandFields],
-    ) -> Result | None:
+    ) -> CommandResult | None:
         if self._incarnation is None:
             return None
         return await self._agents.commands.execute(
@@ -410,7 +412,7 @@ async def _stored(reactor: Reactor, key: str | None) -> bytes | None:
         return None
 
 
-def _going_on(result: Result) -> str:
+def _going_on(result: CommandResult) -> str:
     """The end of a message about methods that still run."""
     if not result.running:
         return ""

@@ -26,11 +26,11 @@ from schedulemesh.domain.tokens import Role, TokenSpec
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.protocol.callers import Caller
+from schedulemesh.protocol.callers import TokenCaller
 from schedulemesh.runtime.queries import past_of
 
 
-def refusal(state: MeshState, caller: Caller, request: Call, now: float) -> Refused | None:
+def refusal(state: MeshState, caller: TokenCaller, request: Call, now: float) -> Refused | None:
     """Why a caller may not make a request; None: it may."""
     token = state.tokens.get(caller.token.name)
     if token is None or token.secret_hash != caller.token.secret_hash or not token.valid(now):

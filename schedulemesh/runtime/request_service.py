@@ -20,7 +20,7 @@ from schedulemesh.protocol.answers import (
     Refusal,
     WithHandles,
 )
-from schedulemesh.protocol.callers import Caller, bound
+from schedulemesh.protocol.callers import TokenCaller, bound
 from schedulemesh.runtime.agent_service import AgentService
 from schedulemesh.runtime.alert_service import AlertService
 from schedulemesh.runtime.answers import OpenRequests
@@ -91,7 +91,7 @@ class RequestService(Service):
         self,
         request: Call,
         refs: Refs,
-        caller: Caller | None = None,
+        caller: TokenCaller | None = None,
         address: str = "",
     ) -> AnyAnswer | WithHandles:
         """Execute a request, and record it if it is a change. Whatever fails becomes the answer, and concerns
@@ -144,13 +144,13 @@ class RequestService(Service):
         error = unknown_node(request.node_id, named, nodes)
         return request, Refused(reason=Reason.NODE_NOT_FOUND, error=error)
 
-    async def _limited(self, request: Call, caller: Caller) -> Call:
+    async def _limited(self, request: Call, caller: TokenCaller) -> Call:
         """The request with the limits of its token, as the token is now."""
         await self._reactor.whole()
         token = self._reactor.state.tokens.get(caller.token.name)
         return request if token is None else limited(request, token)
 
-    async def _not_allowed(self, request: Call, caller: Caller) -> Refused | None:
+    async def _not_allowed(self, request: Call, caller: TokenCaller) -> Refused | None:
         """Why a caller may not make a request. What this depends on need not be durable yet: nobody else
         knows of it before it is.
         """

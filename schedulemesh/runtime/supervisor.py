@@ -27,9 +27,9 @@ from schedulemesh.errors import (
     SchedulerUnavailableError,
 )
 from schedulemesh.metrics.recorder import Recorder
-from schedulemesh.protocol.agents import MessageError, Report, pack, unpack
+from schedulemesh.protocol.agents import MessageError, StartReport, pack, unpack
 from schedulemesh.protocol.answers import Hello, Malformed, Refusal, WithHandles, encode_answer
-from schedulemesh.protocol.callers import Caller
+from schedulemesh.protocol.callers import TokenCaller
 from schedulemesh.protocol.requests import decode_request
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.alert_receivers import alerts_of
@@ -156,13 +156,13 @@ class SupervisorService:
     async def ask_as(
         self, caller: bytes, data: bytes, key: bytes = b""
     ) -> bytes | tuple[bytes, list[Handle]]:
-        """As ``ask``, for the process that serves the HTTP API: on behalf of a packed Caller."""
+        """As ``ask``, for the process that serves the HTTP API: on behalf of a packed TokenCaller."""
         self._authentication.check_http((await self.ready()).running.reactor, key)
-        holder = unpack(caller, Caller)
+        holder = unpack(caller, TokenCaller)
         return await self._answered(data, NO_REFS, holder, holder.address)
 
     async def _answered(
-        self, data: bytes, refs: Refs, caller: Caller | None, address: str
+        self, data: bytes, refs: Refs, caller: TokenCaller | None, address: str
     ) -> bytes | tuple[bytes, list[Handle]]:
         try:
             # Hashing what is stored takes its time, during which others are served.
@@ -244,11 +244,11 @@ class SupervisorService:
     async def agent_restarted(
         self, agent_name: str, incarnation: int, message: bytes, key: bytes = b""
     ) -> None:
-        """Ray restarted an agent's process by itself: a Report. One that cannot be read ends the agent."""
+        """Ray restarted an agent's process by itself: a StartReport; one that cannot be read ends it."""
         reactor = (await self.ready()).running.reactor
         self._authentication.check_agent(reactor, agent_name, incarnation, key)
         try:
-            report = unpack(message, Report)
+            report = unpack(message, StartReport)
         except MessageError as error:
             logger.warning("agent %s was restarted by Ray and is ended: %s", agent_name, error)
             await self._agents.end(agent_name, incarnation)

@@ -34,19 +34,24 @@ from schedulemesh.domain.request_ids import keyed, new_request_id
 from schedulemesh.errors import InvalidRequestError, SchedulerUnavailableError
 from schedulemesh.metrics.exposition import CONTENT_TYPE
 from schedulemesh.protocol.answers import AnyAnswer, encode_answer
-from schedulemesh.protocol.callers import Caller
+from schedulemesh.protocol.callers import TokenCaller
 from schedulemesh.protocol.credentials import hash_of, is_nonce, new_secret
 from schedulemesh.protocol.requests import decode_request
 from schedulemesh.server.answers import plain, rows_of
-from schedulemesh.server.change import Change, Given
+from schedulemesh.server.change import ChangeRoute, ReceivedChange
 from schedulemesh.server.changes import CHANGES
 from schedulemesh.server.connections import Connections
 from schedulemesh.server.event_feed import EventFeed
-from schedulemesh.server.event_streams import MAX_STREAMS, MAX_STREAMS_OF_TOKEN, EventStream, Wanted
-from schedulemesh.server.gateway import Gateway
-from schedulemesh.server.guard import Guard, Tokens, address_of, secret_in
+from schedulemesh.server.event_streams import (
+    MAX_STREAMS,
+    MAX_STREAMS_OF_TOKEN,
+    EventFilter,
+    EventStream,
+)
+from schedulemesh.server.gateway import SupervisorClient
+from schedulemesh.server.guard import Guard, TokenSource, address_of, secret_in
 from schedulemesh.server.history import QUESTIONS, STREAM_PARAMETERS, STREAM_PATH, Question
-from schedulemesh.server.listings import Page, Row, page_answer, page_of, page_query
+from schedulemesh.server.listings import ListingPage, Row, page_answer, page_of, page_query
 from schedulemesh.server.openapi import document
 from schedulemesh.server.parameters import read_parameters
 from schedulemesh.server.problems import (
@@ -57,7 +62,7 @@ from schedulemesh.server.problems import (
     json_response,
     unavailable,
 )
-from schedulemesh.server.reads import LISTINGS, SINGLES, Listing, Single
+from schedulemesh.server.reads import LISTINGS, SINGLES, ListingEndpoint, Single
 from schedulemesh.server.shared_reads import SharedReads
 from schedulemesh.server.task_reads import TASK_READS, TaskRead
 
@@ -75,8 +80,8 @@ Endpoint = Callable[[Request], Awaitable[ASGIApp]]
 
 
 def application(
-    gateway: Gateway,
-    tokens: Tokens,
+    gateway: SupervisorClient,
+    tokens: TokenSource,
     settings: HttpSettings,
     feed: EventFeed,
     prove: Callable[[str], str],
@@ -130,7 +135,11 @@ class _Calls:
     """The endpoints."""
 
     def __init__(
-        self, gateway: Gateway, tokens: Tokens, feed: EventFeed, prove: Callable[[str], str]
+        self,
+        gateway: SupervisorClient,
+        tokens: TokenSource,
+        feed: EventFeed,
+        prove: Callable[[str], str],
     ) -> None:
         self._gateway, self._tokens, self._feed = gateway, tokens, feed
         self._prove = prove
@@ -182,7 +191,7 @@ class _Calls:
             self._tokens.outdated()
         return Response(encode_answer(answer), media_type=MSGPACK)
 
-    def listing(self, listing: Listing) -> Endpoint:
+    def listing(self, listing: ListingEndpoint) -> Endpoint:
         """The endpoint of a listing."""
 
         async def answer(request: Request) -> Response:
@@ -199,21 +208,21 @@ class _Calls:
 
         return answer
 
-    async def _page(self, listing: Listing, query: QueryParams) -> Page:
+    async def _page(self, listing: ListingEndpoint, query: QueryParams) -> ListingPage:
         """The page of a listing that a query asks for."""
         if listing.paged:
-            asked = page_query(listing.row, listing.key, query)
-            facts = plain(await self._reads.ask(ListPage(listing=listing.paged, page=asked)))
-            return page_answer(facts["items"], facts["total"], asked, more=facts["more"])
+            page = page_query(listing.row, listing.key, query)
+            facts = plain(await self._reads.ask(ListPage(listing=listing.paged, page=page)))
+            return page_answer(facts["items"], facts["total"], page, more=facts["more"])
         rows = await self._rows(listing.request)
         return page_of(rows, listing.row, listing.key, query)
 
-    async def _rows_of(self, listing: Listing, name: str) -> Sequence[Row]:
+    async def _rows_of(self, listing: ListingEndpoint, name: str) -> Sequence[Row]:
         """The rows of a listing with this name, and maybe others."""
         if listing.paged:
             key = listing.key[0]
-            asked = PageQuery(fields=((key, (name,)),), order=((key, False),), limit=1)
-            facts = plain(await self._reads.ask(ListPage(listing=listing.paged, page=asked)))
+            page = PageQuery(fields=((key, (name,)),), order=((key, False),), limit=1)
+            facts = plain(await self._reads.ask(ListPage(listing=listing.paged, page=page)))
             return list(facts["items"])
         return rows_of(await self._reads.ask(listing.request))
 
@@ -229,7 +238,7 @@ class _Calls:
                 return rows
             request = msgspec.structs.replace(request, before=page[-1]["number"])
 
-    def row(self, listing: Listing) -> Endpoint:
+    def row(self, listing: ListingEndpoint) -> Endpoint:
         """The endpoint of one row of a listing."""
         key = listing.key[0]
 
@@ -254,9 +263,9 @@ class _Calls:
         """The endpoint of one object."""
 
         async def answer(request: Request) -> Response:
-            asked = single.request(request.path_params)
-            _allowed(request, type(asked))
-            return json_response(plain(await self._reads.ask(asked)))
+            call = single.request(request.path_params)
+            _allowed(request, type(call))
+            return json_response(plain(await self._reads.ask(call)))
 
         return answer
 
@@ -266,17 +275,17 @@ class _Calls:
         async def answer(request: Request) -> Response:
             _allowed(request, question.asks)
             query = request.query_params
-            given = question.given(query)
-            facts = plain(await self._reads.ask(question.request(given)))
-            return json_response({"success": True, **question.answer(facts, given, query)})
+            parameters = question.read_query(query)
+            facts = plain(await self._reads.ask(question.request(parameters)))
+            return json_response({"success": True, **question.answer(facts, parameters, query)})
 
         return answer
 
     async def stream(self, request: Request) -> ASGIApp:
         """A stream of events."""
         _allowed(request, QueryEvents)
-        given = read_parameters(request.query_params, STREAM_PARAMETERS)
-        after = given["after"]
+        parameters = read_parameters(request.query_params, STREAM_PARAMETERS)
+        after = parameters["after"]
         if resumed := request.headers.get("last-event-id"):
             after = STREAM_PARAMETERS[-1].read(resumed, "Last-Event-ID")
         token = request.state.caller.token.name
@@ -295,8 +304,10 @@ class _Calls:
             caller = await self._tokens.caller(secret, address)
             return caller is not None and QueryEvents.allows(caller.role)
 
-        wanted = Wanted(given["task_id"], given["pool_name"], frozenset(given["kind"]))
-        stream = EventStream(self._feed, wanted, after, accepted)
+        event_filter = EventFilter(
+            parameters["task_id"], parameters["pool_name"], frozenset(parameters["kind"])
+        )
+        stream = EventStream(self._feed, event_filter, after, accepted)
 
         async def counted(scope: Scope, receive: Receive, send: Send) -> None:
             self._streams[token] += 1
@@ -309,26 +320,26 @@ class _Calls:
 
         return counted
 
-    def change(self, change: Change) -> Endpoint:
+    def change(self, change: ChangeRoute) -> Endpoint:
         """The endpoint of a change."""
 
         async def answer(request: Request) -> Response:
-            caller: Caller = request.state.caller
+            caller: TokenCaller = request.state.caller
             secret = new_secret()
             data = await request.body()
             try:
                 read = partial(self._asked, request, change, secret, data)
                 # Checking what is large takes its time, during which others are served.
-                asked = await asyncio.to_thread(read) if len(data) > _LARGE else read()
+                call = await asyncio.to_thread(read) if len(data) > _LARGE else read()
             except (Problem, InvalidRequestError):
                 _allowed(request, change.asks)
                 raise
             # What the role does not allow is refused by the supervisor, which records it.
-            answered = await self._gateway.ask(asked, caller)
-            told = _told_once(answered) if change.reveals else plain(answered)
+            answered = await self._gateway.ask(call, caller)
+            facts = _facts_with_secret(answered) if change.reveals else plain(answered)
             if change.asks in TOKEN_CHANGES:
                 self._tokens.outdated()
-            return json_response({**told, "token": secret} if change.reveals else told)
+            return json_response({**facts, "token": secret} if change.reveals else facts)
 
         return answer
 
@@ -337,19 +348,19 @@ class _Calls:
 
         async def answer(request: Request) -> Response:
             _allowed(request, read.asks)
-            given = read_parameters(request.query_params, read.parameters)
+            parameters = read_parameters(request.query_params, read.parameters)
             task_id = parse_name(request.path_params["task_id"], "task_id")
-            asked = read.request(task_id, given)
-            told = read.told(await self._gateway.ask(asked, request.state.caller))
-            return json_response({"success": True, "task_id": task_id, **told})
+            call = read.request(task_id, parameters)
+            facts = read.facts_of(await self._gateway.ask(call, request.state.caller))
+            return json_response({"success": True, "task_id": task_id, **facts})
 
         return answer
 
-    def _asked(self, request: Request, change: Change, secret: str, data: bytes) -> Call:
+    def _asked(self, request: Request, change: ChangeRoute, secret: str, data: bytes) -> Call:
         """The request for a change with this body. Raises Problem and InvalidRequestError."""
-        caller: Caller = request.state.caller
+        caller: TokenCaller = request.state.caller
         body = _body(data, change.body)
-        given = Given(
+        received = ReceivedChange(
             path=request.path_params,
             body=body,
             client=caller.client,
@@ -359,10 +370,10 @@ class _Calls:
             # No secret is kept for a repetition, so each request for one has a content of its own.
             request_id=_request_id(request, hash_of(secret) if change.reveals else body),
         )
-        return _with_id(change.request(given), given.request_id)
+        return _with_id(change.request(received), received.request_id)
 
 
-def _told_once(answer: AnyAnswer) -> dict[str, Any]:
+def _facts_with_secret(answer: AnyAnswer) -> dict[str, Any]:
     """An answer that has a secret beside it: a repetition is refused, because the secret was not kept."""
     try:
         return plain(answer)
@@ -378,16 +389,16 @@ def _told_once(answer: AnyAnswer) -> dict[str, Any]:
         ) from None
 
 
-def _by(caller: Caller, request: Call) -> Call:
+def _by(caller: TokenCaller, request: Call) -> Call:
     """A request that has its real author where who asked is shown with what was changed."""
     if isinstance(request, (ChangePolicy, ChangeQueuePolicy, Drain, *TOKEN_CHANGES)):
         return msgspec.structs.replace(request, client=caller.client)
     return request
 
 
-def _allowed(request: Request, kind: type[Call]) -> Caller:
+def _allowed(request: Request, kind: type[Call]) -> TokenCaller:
     """Who sent a request. Raises Problem where the role may not make requests of this class."""
-    caller: Caller = request.state.caller
+    caller: TokenCaller = request.state.caller
     if kind.allows(caller.role):
         return caller
     raise Problem(
@@ -406,21 +417,21 @@ def _body(data: bytes, kind: Any) -> Any:
         raise Problem(400, "invalid_request", f"the body is not valid: {error}") from error
 
 
-def _with_id(asked: Call, request_id: str) -> Call:
+def _with_id(call: Call, request_id: str) -> Call:
     """A change with the id by which its repetition is recognised; a submission has it already."""
-    if not hasattr(asked, "request_id"):
-        return asked
-    return msgspec.structs.replace(asked, request_id=request_id)
+    if not hasattr(call, "request_id"):
+        return call
+    return msgspec.structs.replace(call, request_id=request_id)
 
 
 def _request_id(request: Request, body: object) -> str:
     """The id of a change. A key is one of this token for this call: others who use the same key, and other
     changes, are no repetitions; the same key with another body is refused.
     """
-    given = request.headers.get("idempotency-key")
-    if given is None:
+    idempotency_key = request.headers.get("idempotency-key")
+    if idempotency_key is None:
         return new_request_id()
-    key = parse_name(given, "Idempotency-Key")
+    key = parse_name(idempotency_key, "Idempotency-Key")
     content = msgspec.json.encode(body, order="deterministic")
     return keyed((request.method, request.url.path, key), content)
 

@@ -14,7 +14,7 @@ class Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Base of all bodies."""
 
 
-class Resources(Body, frozen=True, kw_only=True):
+class ResourceAmounts(Body, frozen=True, kw_only=True):
     """Amounts of resources; memory in MB."""
 
     cpu: float | UnsetType = UNSET
@@ -25,12 +25,12 @@ class Resources(Body, frozen=True, kw_only=True):
 
     def amounts(self) -> dict[str, Any]:
         """The amounts that are given."""
-        given: dict[str, Any] = msgspec.to_builtins(self)
-        return given
+        amounts: dict[str, Any] = msgspec.to_builtins(self)
+        return amounts
 
 
 #: As many as one placement group may have; refused before each is looked at.
-Bundles = Annotated[list[Resources], msgspec.Meta(max_length=MAX_BUNDLES)]
+Bundles = Annotated[list[ResourceAmounts], msgspec.Meta(max_length=MAX_BUNDLES)]
 
 
 class Nothing(Body, frozen=True, kw_only=True):
@@ -41,7 +41,7 @@ class PoolChange(Body, frozen=True, kw_only=True):
     """Fields of a pool; null stands for the default."""
 
     labels: dict[str, str] | UnsetType | None = UNSET
-    resources: Resources | UnsetType | None = UNSET
+    resources: ResourceAmounts | UnsetType | None = UNSET
     target_agents: int | UnsetType | None = UNSET
     placement_strategy: str | UnsetType | None = UNSET
     pg_pool_config: dict[str, Any] | UnsetType | None = UNSET
@@ -108,7 +108,7 @@ class _Submitted(Body, frozen=True, kw_only=True):
     #: One of Ray's placement strategies; null: as the pool says, else PACK.
     strategy: str | None = None
 
-    def given(self) -> dict[str, Any]:
+    def arguments(self) -> dict[str, Any]:
         """Its fields by name, as the Python calls take them."""
         plain: dict[str, Any] = msgspec.to_builtins(self)
         return {name: value for name, value in plain.items() if value is not None}
@@ -123,7 +123,7 @@ class NewJob(_Submitted, frozen=True, kw_only=True):
     #: Chooses among the pools in place of a name.
     pool_selector: dict[str, Any] | None = None
     #: What the driver's work takes in Ray; null: the sum of bundles, or what the pool gives by default.
-    resources: Resources | None = None
+    resources: ResourceAmounts | None = None
     #: The parts of its claim, each on one node.
     bundles: Bundles | None = None
     #: Variables of the driver's environment.
@@ -172,5 +172,5 @@ class IncomingTask(Body, frozen=True, kw_only=True):
     priority: float
     pool_name: str
     labels: dict[str, str] = {}
-    resources: Resources | None = None
+    resources: ResourceAmounts | None = None
     limit: int = 100

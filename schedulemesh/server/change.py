@@ -14,7 +14,7 @@ from schedulemesh.protocol.submissions import RunnerCode
 from schedulemesh.server import bodies, schemas
 
 
-class Given(msgspec.Struct, frozen=True, kw_only=True):
+class ReceivedChange(msgspec.Struct, frozen=True, kw_only=True):
     """What a caller gave."""
 
     path: Mapping[str, str]
@@ -36,7 +36,7 @@ class Given(msgspec.Struct, frozen=True, kw_only=True):
         return parse_name(self.path[key], key)
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class ChangeRoute(msgspec.Struct, frozen=True, kw_only=True):
     """A call that changes something, or that needs a body."""
 
     method: str
@@ -44,9 +44,9 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     summary: str
     body: Any = bodies.Nothing
     #: The type of the answer; None: an object whose fields the Python reference lists.
-    answer: Any = schemas.Done
+    answer: Any = schemas.ChangeDone
     #: The class of the request, which decides who may make it.
     asks: type[Call]
     #: Whether the answer has the secret of the token that it issues, as ``token``.
     reveals: bool = False
-    request: Callable[[Given], Call]
+    request: Callable[[ReceivedChange], Call]

@@ -24,19 +24,19 @@ from schedulemesh.domain.resources import parse_resources
 from schedulemesh.domain.tokens import TokenSpec, parse_lifetime, parse_role
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.server import bodies, schemas
-from schedulemesh.server.change import Change, Given
+from schedulemesh.server.change import ChangeRoute, ReceivedChange
 from schedulemesh.server.derived import derived_changes
 from schedulemesh.server.submissions import SUBMISSIONS
 
 _LENDING = ("cohort", "lending_limit", "borrowing_limit", "weight")
 
 
-def _pool(given: Given) -> dict[str, Any]:
+def _pool(received: ReceivedChange) -> dict[str, Any]:
     """The fields of PoolChanges that a body has. Raises InvalidRequestError."""
     fields = {
         name: value
-        for name in given.body.__struct_fields__
-        if (value := getattr(given.body, name)) is not UNSET
+        for name in received.body.__struct_fields__
+        if (value := getattr(received.body, name)) is not UNSET
     }
     lending = {name: fields.pop(name) for name in _LENDING if name in fields}
     groups = {}
@@ -45,7 +45,7 @@ def _pool(given: Given) -> dict[str, Any]:
     if fields.get("resources") is not None:
         fields["resources"] = fields["resources"].amounts()
     changes = parse_changes(fields)
-    return {**changes, **groups, "lending": parse_lending(lending), "name": given.name("name")}
+    return {**changes, **groups, "lending": parse_lending(lending), "name": received.name("name")}
 
 
 def _groups(config: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -60,40 +60,42 @@ def _groups(config: dict[str, Any] | None) -> dict[str, Any] | None:
     return dict(plain)
 
 
-def _resized(given: Given) -> ResizePool:
-    changes = _pool(given)
-    if given.body.labels is not UNSET or given.body.placement_strategy is not UNSET:
+def _resized(received: ReceivedChange) -> ResizePool:
+    changes = _pool(received)
+    if received.body.labels is not UNSET or received.body.placement_strategy is not UNSET:
         raise InvalidRequestError("labels and placement_strategy are changed by PUT, not by PATCH")
     return ResizePool(**changes)
 
 
-def _cohort(given: Given) -> EnsureCohort:
-    body, changes = given.body, dict[str, Any]()
+def _cohort(received: ReceivedChange) -> EnsureCohort:
+    body, changes = received.body, dict[str, Any]()
     if body.parent is not UNSET:
         changes["parent"] = parse_cohort(body.parent, "parent")
     if body.weight is not UNSET:
         changes["weight"] = 1.0 if body.weight is None else parse_weight(body.weight)
-    return EnsureCohort(name=given.name("name"), **changes)
+    return EnsureCohort(name=received.name("name"), **changes)
 
 
-def _policy(given: Given) -> ChangePolicy:
-    word = given.body.get("preemption_aggressiveness")
+def _policy(received: ReceivedChange) -> ChangePolicy:
+    word = received.body.get("preemption_aggressiveness")
     if isinstance(word, str) and word.startswith("env:"):
         raise InvalidRequestError("only the Python call reads variables of its own process (env:)")
-    resolved, level = resolve_changes(without_null(given.body, PreemptionPolicy()), {})
+    resolved, level = resolve_changes(without_null(received.body, PreemptionPolicy()), {})
     checked = changed_policy(PreemptionPolicy(), resolved).public()
     changes = {name: checked[name] for name in resolved}
-    return ChangePolicy(changes=changes, client=given.client, level=level)
+    return ChangePolicy(changes=changes, client=received.client, level=level)
 
 
-def _queue_policy(given: Given) -> ChangeQueuePolicy:
-    changes = without_null(given.body, QueuePolicy())
+def _queue_policy(received: ReceivedChange) -> ChangeQueuePolicy:
+    changes = without_null(received.body, QueuePolicy())
     checked = changed_queue_policy(QueuePolicy(), changes).public()
-    return ChangeQueuePolicy(changes={name: checked[name] for name in changes}, client=given.client)
+    return ChangeQueuePolicy(
+        changes={name: checked[name] for name in changes}, client=received.client
+    )
 
 
-def _evaluation(given: Given) -> EvaluatePreemption:
-    body = given.body
+def _evaluation(received: ReceivedChange) -> EvaluatePreemption:
+    body = received.body
     return EvaluatePreemption(
         priority=parse_priority(body.priority),
         pool_name=parse_name(body.pool_name, "pool_name"),
@@ -103,13 +105,13 @@ def _evaluation(given: Given) -> EvaluatePreemption:
     )
 
 
-def _token(given: Given) -> CreateToken:
-    body = given.body
+def _token(received: ReceivedChange) -> CreateToken:
+    body = received.body
     priority = body.max_priority
     spec = TokenSpec(
         name=parse_name(body.name, "the token's name"),
         role=parse_role(body.role),
-        secret_hash=given.secret_hash,
+        secret_hash=received.secret_hash,
         pools=tuple(parse_name(pool, "the pool's name") for pool in body.pools),
         max_priority=None if priority is None else parse_priority(priority, "max_priority"),
         owner=body.owner,
@@ -120,29 +122,29 @@ def _token(given: Given) -> CreateToken:
     return CreateToken(
         spec=spec,
         lifetime_s=parse_lifetime(body.expires_in),
-        client=given.client,
-        request_id=given.request_id,
+        client=received.client,
+        request_id=received.request_id,
     )
 
 
-def _label_values(given: dict[str, list[str]]) -> dict[str, tuple[str, ...]]:
-    return {key: tuple(values) for key, values in given.items()}
+def _label_values(label_values: dict[str, list[str]]) -> dict[str, tuple[str, ...]]:
+    return {key: tuple(values) for key, values in label_values.items()}
 
 
-def _rotation(given: Given) -> RotateToken:
+def _rotation(received: ReceivedChange) -> RotateToken:
     return RotateToken(
-        name=given.name("name"),
-        secret_hash=given.secret_hash,
-        lifetime_s=parse_lifetime(given.body.expires_in),
-        client=given.client,
-        request_id=given.request_id,
+        name=received.name("name"),
+        secret_hash=received.secret_hash,
+        lifetime_s=parse_lifetime(received.body.expires_in),
+        client=received.client,
+        request_id=received.request_id,
     )
 
 
 CHANGES = (
     *SUBMISSIONS,
     *derived_changes(),
-    Change(
+    ChangeRoute(
         method="POST",
         path="/tokens",
         summary="Issue a token; the answer has its secret, which is not shown again",
@@ -152,7 +154,7 @@ CHANGES = (
         reveals=True,
         request=_token,
     ),
-    Change(
+    ChangeRoute(
         method="POST",
         path="/tokens/{name:name}/rotate",
         summary="Give a token another secret; the former one is accepted no more",
@@ -162,7 +164,7 @@ CHANGES = (
         reveals=True,
         request=_rotation,
     ),
-    Change(
+    ChangeRoute(
         method="PUT",
         path="/pools/{name:name}",
         summary="Create a pool, or change what is given of it",
@@ -171,7 +173,7 @@ CHANGES = (
         asks=EnsurePool,
         request=lambda given: EnsurePool(**_pool(given)),
     ),
-    Change(
+    ChangeRoute(
         method="PATCH",
         path="/pools/{name:name}",
         summary="Change what is given of a pool that exists",
@@ -180,7 +182,7 @@ CHANGES = (
         asks=ResizePool,
         request=_resized,
     ),
-    Change(
+    ChangeRoute(
         method="PUT",
         path="/cohorts/{name:name}",
         summary="Create a cohort, or change what is given of it",
@@ -188,7 +190,7 @@ CHANGES = (
         asks=EnsureCohort,
         request=_cohort,
     ),
-    Change(
+    ChangeRoute(
         method="PATCH",
         path="/policy",
         summary="Change the given fields of the preemption policy",
@@ -197,7 +199,7 @@ CHANGES = (
         asks=ChangePolicy,
         request=_policy,
     ),
-    Change(
+    ChangeRoute(
         method="PATCH",
         path="/queue_policy",
         summary="Change the given fields of the policy of the queue",
@@ -206,7 +208,7 @@ CHANGES = (
         asks=ChangeQueuePolicy,
         request=_queue_policy,
     ),
-    Change(
+    ChangeRoute(
         method="POST",
         path="/evaluations",
         summary="Say which tasks an incoming task may evict; nothing changes",

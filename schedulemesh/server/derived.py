@@ -18,7 +18,7 @@ from schedulemesh.api.states import SaveTaskState
 from schedulemesh.api.values import Seconds
 from schedulemesh.domain.numbers import as_seconds
 from schedulemesh.server import bodies, schemas
-from schedulemesh.server.change import Change, Given
+from schedulemesh.server.change import ChangeRoute, ReceivedChange
 from schedulemesh.server.reads import IN_PATH, path_of
 
 #: What the answer has, where that is more than success.
@@ -32,7 +32,7 @@ _ANSWERS: dict[type[Call], Any] = {
 _NOT_IN_BODY = frozenset(("client", "request_id"))
 
 
-def derived_changes() -> Iterator[Change]:
+def derived_changes() -> Iterator[ChangeRoute]:
     """A change for each route of each call."""
     for call in CALLS:
         for route in call.routes:
@@ -40,13 +40,13 @@ def derived_changes() -> Iterator[Change]:
                 yield _change(call, route)
 
 
-def _change(call: type[Call], route: Route) -> Change:
-    return Change(
+def _change(call: type[Call], route: Route) -> ChangeRoute:
+    return ChangeRoute(
         method=route.method,
         path=path_of(route),
         summary=route.summary,
         body=_body(call, route),
-        answer=_ANSWERS.get(call, schemas.Done),
+        answer=_ANSWERS.get(call, schemas.ChangeDone),
         asks=call,
         request=_request(call, route),
     )
@@ -75,8 +75,8 @@ def _struct(call: type[Call], names: tuple[tuple[str, str], ...]) -> Any:
 
 
 def _fields_of_body(call: type[Call], route: Route) -> list[str]:
-    known = {*_NOT_IN_BODY, *route.fixed, *IN_PATH.findall(route.path)}
-    return [name for name in call.__struct_fields__ if name not in known]
+    outside_body = {*_NOT_IN_BODY, *route.fixed, *IN_PATH.findall(route.path)}
+    return [name for name in call.__struct_fields__ if name not in outside_body]
 
 
 def _in_json(hint: Any) -> Any:
@@ -84,21 +84,21 @@ def _in_json(hint: Any) -> Any:
     return Union[hint, str] if Seconds in (hint, *get_args(hint)) else hint
 
 
-def _request(call: type[Call], route: Route) -> Callable[[Given], Call]:
+def _request(call: type[Call], route: Route) -> Callable[[ReceivedChange], Call]:
     """What makes the call of what a caller gave."""
     hints = get_type_hints(call, include_extras=True)
     in_path, in_body = IN_PATH.findall(route.path), _fields_of_body(call, route)
-    known = _NOT_IN_BODY.intersection(call.__struct_fields__)
+    shared_fields = _NOT_IN_BODY.intersection(call.__struct_fields__)
 
-    def request(given: Given) -> Call:
-        values = dict(route.fixed) | {name: given.name(name) for name in in_path}
+    def request(received: ReceivedChange) -> Call:
+        values = dict(route.fixed) | {name: received.name(name) for name in in_path}
         for name in in_body:
             shown = route.renamed.get(name, name)
-            value = getattr(given.body, shown)
+            value = getattr(received.body, shown)
             values[name] = (
                 value if _in_json(hints[name]) is hints[name] else as_seconds(value, shown)
             )
-        values |= {name: getattr(given, name) for name in known}
+        values |= {name: getattr(received, name) for name in shared_fields}
         return call(**values)
 
     return request

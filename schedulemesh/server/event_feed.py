@@ -18,7 +18,7 @@ import msgspec
 from schedulemesh.api.history import QueryEvents
 from schedulemesh.errors import SchedulerUnavailableError
 from schedulemesh.protocol.answers import Details, Refusal
-from schedulemesh.server.gateway import Gateway
+from schedulemesh.server.gateway import SupervisorClient
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ RETRY_S = 0.5
 _PAGES = 2
 
 
-class Line(NamedTuple):
+class EventLine(NamedTuple):
     """One event, encoded for all streams."""
 
     cursor: int
@@ -65,10 +65,10 @@ class Gap(NamedTuple):
     cursor: int
 
 
-class Page(NamedTuple):
+class EventPage(NamedTuple):
     """Events that were asked for."""
 
-    lines: Sequence[Line]
+    lines: Sequence[EventLine]
     #: What comes after is not in ``lines``.
     cursor: int
     gap: Gap | None
@@ -77,10 +77,10 @@ class Page(NamedTuple):
 class EventFeed:
     """Follows the history while there are streams. All of it runs on one event loop."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: SupervisorClient) -> None:
         self._gateway = gateway
         #: The last events, without a gap between them.
-        self._lines: list[Line] = []
+        self._lines: list[EventLine] = []
         #: The cursor before the first of them, and that of the last one; None: not known yet.
         self._begin: int | None = None
         self.cursor: int | None = None
@@ -122,14 +122,14 @@ class EventFeed:
         """The event that is set when there is something new. Take it before looking."""
         return self._changed
 
-    def after(self, cursor: int, limit: int) -> Sequence[Line] | None:
+    def after(self, cursor: int, limit: int) -> Sequence[EventLine] | None:
         """The next events after a cursor, of those that are kept; None: they begin after it."""
         if self._begin is None or self.cursor is None or not self._begin <= cursor <= self.cursor:
             return None
         first = bisect.bisect_right(self._lines, cursor, key=_cursor)
         return self._lines[first : first + limit]
 
-    async def page(self, cursor: int) -> Page | None:
+    async def page(self, cursor: int) -> EventPage | None:
         """The next events after a cursor, from the supervisor; None: not now, see ``trouble``."""
         async with self._pages:
             facts = await self._asked(QueryEvents(after=cursor, limit=PAGE))
@@ -207,17 +207,17 @@ class EventFeed:
         self._changed = asyncio.Event()
 
 
-def _page(after: int, facts: Mapping[str, Any]) -> Page:
+def _page(after: int, facts: Mapping[str, Any]) -> EventPage:
     lines = [_line(row) for row in facts["events"]]
     reason = facts["gap"]
     begin = lines[0].cursor - 1 if lines else facts["cursor"]
     gap = None if reason is None else Gap(after=after, reason=reason, cursor=begin)
-    return Page(lines, facts["cursor"], gap)
+    return EventPage(lines, facts["cursor"], gap)
 
 
-def _line(row: Mapping[str, Any]) -> Line:
+def _line(row: Mapping[str, Any]) -> EventLine:
     cursor: int = row["cursor"]
-    return Line(
+    return EventLine(
         cursor=cursor,
         kind=row["kind"],
         task_id=row["task_id"],
@@ -226,5 +226,5 @@ def _line(row: Mapping[str, Any]) -> Line:
     )
 
 
-def _cursor(line: Line) -> int:
+def _cursor(line: EventLine) -> int:
     return line.cursor

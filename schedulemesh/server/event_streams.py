@@ -10,7 +10,7 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from schedulemesh.domain.reasons import Reason
-from schedulemesh.server.event_feed import RETRY_S, EventFeed, Gap, Line, Trouble
+from schedulemesh.server.event_feed import RETRY_S, EventFeed, EventLine, Gap, Trouble
 
 #: Seconds without an event after which a stream says that it is still open.
 HEARTBEAT_S = 10.0
@@ -30,14 +30,14 @@ _HEADERS = (
 )
 
 
-class Wanted(NamedTuple):
+class EventFilter(NamedTuple):
     """Which events a stream has; None and empty: all."""
 
     task_id: str | None = None
     pool_name: str | None = None
     kinds: frozenset[str] = frozenset()
 
-    def has(self, line: Line) -> bool:
+    def has(self, line: EventLine) -> bool:
         """Whether it has this one."""
         return (
             (self.task_id is None or line.task_id == self.task_id)
@@ -55,11 +55,11 @@ class EventStream:
     def __init__(
         self,
         feed: EventFeed,
-        wanted: Wanted,
+        event_filter: EventFilter,
         after: int | None,
         accepted: Callable[[], Awaitable[bool]],
     ) -> None:
-        self._feed, self._wanted, self._accepted = feed, wanted, accepted
+        self._feed, self._filter, self._accepted = feed, event_filter, accepted
         self._cursor = after
         self._restarts = feed.restarts
         #: Why it was said to wait.
@@ -70,11 +70,11 @@ class EventStream:
         """See ASGI."""
         with self._feed.joined():
             writing = asyncio.ensure_future(self._write(send))
-            left = asyncio.ensure_future(_left(receive))
+            disconnected = asyncio.ensure_future(_disconnected(receive))
             try:
-                await asyncio.wait((writing, left), return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait((writing, disconnected), return_when=asyncio.FIRST_COMPLETED)
             finally:
-                left.cancel()
+                disconnected.cancel()
                 writing.cancel()
             if writing.done() and not writing.cancelled():
                 writing.result()
@@ -123,12 +123,12 @@ class EventStream:
             # The reader may be waiting for an event, so nothing else would wake this stream.
             await asyncio.sleep(RETRY_S)
             return b""
-        said = b"" if page.gap is None else self._gap(page.gap)
-        return said + self._moved(page.lines, page.cursor)
+        gap_event = b"" if page.gap is None else self._gap(page.gap)
+        return gap_event + self._moved(page.lines, page.cursor)
 
-    def _moved(self, lines: Sequence[Line], cursor: int) -> bytes:
+    def _moved(self, lines: Sequence[EventLine], cursor: int) -> bytes:
         self._cursor = cursor
-        return b"".join(line.data for line in lines if self._wanted.has(line))
+        return b"".join(line.data for line in lines if self._filter.has(line))
 
     def _gap(self, gap: Gap) -> bytes:
         self._cursor = gap.cursor
@@ -158,7 +158,7 @@ async def _wait(changed: asyncio.Event, seconds: float) -> None:
         return
 
 
-async def _left(receive: Receive) -> None:
+async def _disconnected(receive: Receive) -> None:
     """Return when the client has closed the connection."""
     while (await receive())["type"] != "http.disconnect":
         continue

@@ -6,15 +6,15 @@ from typing import Protocol
 
 from schedulemesh.api.call import Call
 from schedulemesh.protocol.answers import AnyAnswer
-from schedulemesh.protocol.callers import Caller
+from schedulemesh.protocol.callers import TokenCaller
 from schedulemesh.protocol.job_command import JobCommand
 from schedulemesh.protocol.submissions import RunnerCode
 
 
-class Gateway(Protocol):
+class SupervisorClient(Protocol):
     """The way to the supervisor of one scheduler."""
 
-    async def ask(self, request: Call, caller: Caller | None = None) -> AnyAnswer:
+    async def ask(self, request: Call, caller: TokenCaller | None = None) -> AnyAnswer:
         """The answer to a request. ``caller``: on whose behalf it is made, whose role and limits are checked;
         None: this process itself makes it.
 

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from schedulemesh.config.http import HttpSettings, is_address
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.errors import InvalidRequestError, SchedulerUnavailableError
-from schedulemesh.protocol.callers import Caller
+from schedulemesh.protocol.callers import TokenCaller
 from schedulemesh.server.connections import MAX_OF_TOKEN, Connections
 from schedulemesh.server.parameters import path_of
 from schedulemesh.server.problems import Problem, json_response, unavailable
@@ -38,10 +38,10 @@ _OPEN, _OPEN_ON_LOOPBACK = ("/healthz", "/proof"), "/metrics"
 _OF_PROXIES = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 
 
-class Tokens(Protocol):
+class TokenSource(Protocol):
     """Knows the tokens that are accepted."""
 
-    async def caller(self, token: str, address: str) -> Caller | None:
+    async def caller(self, token: str, address: str) -> TokenCaller | None:
         """Who has this token and sends a request from this address; None: nobody.
 
         Raises SchedulerUnavailableError while it is not known which tokens are accepted.
@@ -89,7 +89,7 @@ class Guard:
     """ASGI middleware that lets a request through once all that is checked of it holds."""
 
     def __init__(
-        self, app: ASGIApp, settings: HttpSettings, tokens: Tokens, connections: Connections
+        self, app: ASGIApp, settings: HttpSettings, tokens: TokenSource, connections: Connections
     ) -> None:
         self._app = app
         self._connections = connections
@@ -139,7 +139,7 @@ class Guard:
                 f"or one of {', '.join(sorted(self._names))}",
             )
 
-    async def _caller(self, scope: Scope, headers: Headers) -> Caller | None:
+    async def _caller(self, scope: Scope, headers: Headers) -> TokenCaller | None:
         """Who sends the request. Raises Problem where a token is needed and none is accepted."""
         path = scope["path"]
         token = secret_in(headers)
@@ -166,7 +166,7 @@ class Guard:
             {"www-authenticate": 'Bearer realm="schedulemesh"'},
         )
 
-    def _check_connection(self, scope: Scope, caller: Caller) -> None:
+    def _check_connection(self, scope: Scope, caller: TokenCaller) -> None:
         """Raise Problem where there are too many connections with a token."""
         client, name = scope.get("client"), caller.token.name
         if client is not None and not self._connections.accepted(tuple(client), name):
@@ -180,10 +180,10 @@ class Guard:
 
 def secret_in(headers: Headers) -> str:
     """The token of a request; empty: it has none. Raises Problem where it has several."""
-    given = headers.getlist("authorization")
-    if len(given) > 1:
+    authorizations = headers.getlist("authorization")
+    if len(authorizations) > 1:
         raise Problem(400, "invalid_request", "the header Authorization is given more than once")
-    scheme, _, token = (given[0] if given else "").partition(" ")
+    scheme, _, token = (authorizations[0] if authorizations else "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
@@ -204,8 +204,8 @@ def _host_name(host: str) -> str:
         return ""
     name = parts.hostname or ""
     # Of an address in brackets, urlsplit leaves out what comes between the bracket and the port.
-    whole = f"[{name}]" if ":" in name else name
-    rest = host.lower().removeprefix(whole)
+    host_name = f"[{name}]" if ":" in name else name
+    rest = host.lower().removeprefix(host_name)
     port = rest.removeprefix(":")
     if (
         parts.netloc != host

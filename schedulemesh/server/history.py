@@ -21,7 +21,7 @@ from schedulemesh.api.history import (
 from schedulemesh.api.pages import MAX_LIMIT
 from schedulemesh.server import parameters as p
 from schedulemesh.server.listings import DEFAULT_LIMIT, page_of
-from schedulemesh.server.parameters import Parameter, read_parameters
+from schedulemesh.server.parameters import QueryParameter, read_parameters
 
 Json = dict[str, Any]
 
@@ -42,7 +42,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     summary: str
     #: The type of a row.
     row: type
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[QueryParameter, ...]
     #: Whether the answer is filtered, sorted and cut into pages as those of other listings are; its
     #: parameters are those of a listing then, beside its own.
     listed: bool = False
@@ -54,31 +54,31 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     #: The schemas of what the answer has beside its rows.
     beside: Mapping[str, Json]
 
-    def given(self, query: QueryParams) -> Mapping[str, Any]:
+    def read_query(self, query: QueryParams) -> Mapping[str, Any]:
         """The value of each parameter. Raises InvalidRequestError."""
         return read_parameters(self._own(query) if self.listed else query, self.parameters)
 
     def _own(self, query: QueryParams) -> QueryParams:
         """The parameters that a listing does not have; what neither has is left to the listing."""
-        own = {parameter.name for parameter in self.parameters}
-        return QueryParams([(key, value) for key, value in query.multi_items() if key in own])
+        own_names = {parameter.name for parameter in self.parameters}
+        return QueryParams([(key, value) for key, value in query.multi_items() if key in own_names])
 
 
-def _history(given: Mapping[str, Any]) -> QueryHistory:
-    cursor, oldest_first = given["cursor"], given["sort"] == _OLDEST_FIRST
+def _history(parameters: Mapping[str, Any]) -> QueryHistory:
+    cursor, oldest_first = parameters["cursor"], parameters["sort"] == _OLDEST_FIRST
     return QueryHistory(
-        task_id=given["task_id"],
-        pool_name=given["pool_name"],
-        owner=given["owner"],
-        agent_name=given["agent_name"],
-        state=given["state"],
-        labels=dict(given["label"]),
-        since=given["since"],
-        until=given["until"],
-        limit=given["limit"],
+        task_id=parameters["task_id"],
+        pool_name=parameters["pool_name"],
+        owner=parameters["owner"],
+        agent_name=parameters["agent_name"],
+        state=parameters["state"],
+        labels=dict(parameters["label"]),
+        since=parameters["since"],
+        until=parameters["until"],
+        limit=parameters["limit"],
         before=None if oldest_first else cursor,
         after=(cursor or 0) if oldest_first else None,
-        with_events=given["with_events"],
+        with_events=parameters["with_events"],
     )
 
 
@@ -88,37 +88,40 @@ def _attempts(facts: Json, _given: Mapping[str, Any], _query: QueryParams) -> Js
     return {"items": rows, "next": following, "behind": facts["behind"]}
 
 
-def _usage(given: Mapping[str, Any]) -> QueryUsage:
+def _usage(parameters: Mapping[str, Any]) -> QueryUsage:
     return QueryUsage(
-        by=given["by"], since=given["since"], until=given["until"], label=given["label_key"]
+        by=parameters["by"],
+        since=parameters["since"],
+        until=parameters["until"],
+        label=parameters["label_key"],
     )
 
 
-def _sums(facts: Json, given: Mapping[str, Any], query: QueryParams) -> Json:
-    own = {parameter.name for parameter in _USAGE}
-    left = [(key, value) for key, value in query.multi_items() if key not in own]
+def _sums(facts: Json, parameters: Mapping[str, Any], query: QueryParams) -> Json:
+    usage_names = {parameter.name for parameter in _USAGE}
+    listing_query = [(key, value) for key, value in query.multi_items() if key not in usage_names]
     if "sort" not in query:
-        left.append(("sort", _MOST_GPUS_FIRST))
-    page = page_of(facts["usage"], UsageInfo, (given["by"],), QueryParams(left))
-    told = {name: facts[name] for name in ("since", "until", "behind")}
-    return {"items": page.items, "total": page.total, "next": page.following, **told}
+        listing_query.append(("sort", _MOST_GPUS_FIRST))
+    page = page_of(facts["usage"], UsageInfo, (parameters["by"],), QueryParams(listing_query))
+    period = {name: facts[name] for name in ("since", "until", "behind")}
+    return {"items": page.items, "total": page.total, "next": page.following, **period}
 
 
-def _events_after(given: Mapping[str, Any]) -> QueryEvents:
+def _events_after(parameters: Mapping[str, Any]) -> QueryEvents:
     return QueryEvents(
-        after=given["cursor"],
-        limit=given["limit"],
-        task_id=given["task_id"],
-        pool_name=given["pool_name"],
-        kinds=given["kind"],
+        after=parameters["cursor"],
+        limit=parameters["limit"],
+        task_id=parameters["task_id"],
+        pool_name=parameters["pool_name"],
+        kinds=parameters["kind"],
     )
 
 
-def _happened(facts: Json, given: Mapping[str, Any], _query: QueryParams) -> Json:
+def _happened(facts: Json, parameters: Mapping[str, Any], _query: QueryParams) -> Json:
     rows, cursor = facts["events"], facts["cursor"]
-    following = str(cursor) if len(rows) == given["limit"] else None
-    told = {name: facts[name] for name in ("cursor", "gap", "behind")}
-    return {"items": rows, "next": following, **told}
+    following = str(cursor) if len(rows) == parameters["limit"] else None
+    stream_state = {name: facts[name] for name in ("cursor", "gap", "behind")}
+    return {"items": rows, "next": following, **stream_state}
 
 
 #: By which events are chosen, in pages and in streams.

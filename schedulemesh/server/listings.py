@@ -32,7 +32,7 @@ class Sorting(NamedTuple):
     descending: bool
 
 
-class Page(NamedTuple):
+class ListingPage(NamedTuple):
     """A page of a listing."""
 
     items: list[Row]
@@ -44,8 +44,8 @@ class Page(NamedTuple):
 
 def scalar_fields(row: type) -> dict[str, type]:
     """The fields of a row that hold one value, by which can be filtered and sorted, with its type."""
-    found = {name: _scalar(hint) for name, hint in get_type_hints(row).items()}
-    return {name: kind for name, kind in found.items() if kind is not None}
+    kinds = {name: _scalar(hint) for name, hint in get_type_hints(row).items()}
+    return {name: kind for name, kind in kinds.items() if kind is not None}
 
 
 def _scalar(hint: object) -> type | None:
@@ -55,18 +55,18 @@ def _scalar(hint: object) -> type | None:
     return next((kind for kind in _SCALARS if hint is kind), None)
 
 
-def page_of(rows: Sequence[Row], row: type, key: Sequence[str], query: QueryParams) -> Page:
+def page_of(rows: Sequence[Row], row: type, key: Sequence[str], query: QueryParams) -> ListingPage:
     """The page that a query asks for. ``key``: the fields that distinguish rows, by which they are sorted
     unless the query says otherwise. Raises Problem for a parameter that is not valid.
     """
-    asked = page_query(row, key, query)
-    selection = Selection[Row](asked, lambda found, field: found.get(field))
+    page = page_query(row, key, query)
+    selection = Selection[Row](page, lambda item, field: item.get(field))
     try:
         selection.add(rows)
     except InvalidRequestError as error:
         raise _invalid(str(error)) from None
     selected = selection.selected()
-    return page_answer(selected.items, selected.total, asked, more=selected.more)
+    return page_answer(selected.items, selected.total, page, more=selected.more)
 
 
 def page_query(row: type, key: Sequence[str], query: QueryParams) -> PageQuery:
@@ -85,19 +85,19 @@ def page_query(row: type, key: Sequence[str], query: QueryParams) -> PageQuery:
     )
 
 
-def page_answer(items: Sequence[Row], total: int, asked: PageQuery, *, more: bool) -> Page:
+def page_answer(items: Sequence[Row], total: int, page: PageQuery, *, more: bool) -> ListingPage:
     """The page with these rows."""
-    order = [Sorting(field, descending) for field, descending in asked.order]
-    return Page(list(items), total, _cursor(items[-1], order) if more and items else None)
+    order = [Sorting(field, descending) for field, descending in page.order]
+    return ListingPage(list(items), total, _cursor(items[-1], order) if more and items else None)
 
 
 def _limit(query: QueryParams) -> int:
-    given = query.get("limit", str(DEFAULT_LIMIT))
+    text = query.get("limit", str(DEFAULT_LIMIT))
     # int() raises ValueError for thousands of digits.
-    digits = given.isascii() and given.isdigit() and len(given) <= len(str(MAX_LIMIT))
-    if not (digits and 1 <= int(given) <= MAX_LIMIT):
-        raise _invalid(f"limit must be a whole number from 1 to {MAX_LIMIT}, not {given!r}")
-    return int(given)
+    digits = text.isascii() and text.isdigit() and len(text) <= len(str(MAX_LIMIT))
+    if not (digits and 1 <= int(text) <= MAX_LIMIT):
+        raise _invalid(f"limit must be a whole number from 1 to {MAX_LIMIT}, not {text!r}")
+    return int(text)
 
 
 def _filters(
@@ -117,17 +117,19 @@ def _filters(
     )
 
 
-def _values(name: str, given: Sequence[str], fields: Mapping[str, type]) -> tuple[Scalar, ...]:
+def _values(name: str, texts: Sequence[str], fields: Mapping[str, type]) -> tuple[Scalar, ...]:
     if name not in fields:
-        known = ", ".join((*fields, *CONTROLS))
-        raise _invalid(f"there is no parameter {name!r}{nearest(name, fields)}; there are {known}")
-    return tuple(_parsed(name, text, fields[name]) for text in given)
+        allowed = ", ".join((*fields, *CONTROLS))
+        raise _invalid(
+            f"there is no parameter {name!r}{nearest(name, fields)}; there are {allowed}"
+        )
+    return tuple(_parsed(name, text, fields[name]) for text in texts)
 
 
-def _label(given: str) -> tuple[str, str | None]:
-    key, equals, value = given.partition("=")
+def _label(text: str) -> tuple[str, str | None]:
+    key, equals, value = text.partition("=")
     if not key:
-        raise _invalid(f"label must be KEY=VALUE or KEY, not {given!r}")
+        raise _invalid(f"label must be KEY=VALUE or KEY, not {text!r}")
     return key, value if equals else None
 
 
@@ -150,14 +152,14 @@ def _parsed(name: str, text: str, kind: type) -> Scalar:
         return number
 
 
-def _order(given: str, fields: Mapping[str, type], key: Sequence[str]) -> list[Sorting]:
+def _order(sort: str, fields: Mapping[str, type], key: Sequence[str]) -> list[Sorting]:
     """The fields of a sort such as ``-priority,task_id``, then those of the key."""
     order, named = [], set[str]()
-    for part in filter(None, given.split(",")):
+    for part in filter(None, sort.split(",")):
         field = part.removeprefix("-")
         if field not in fields:
-            known = ", ".join(fields)
-            raise _invalid(f"cannot sort by {field!r}{nearest(field, fields)}; there are {known}")
+            allowed = ", ".join(fields)
+            raise _invalid(f"cannot sort by {field!r}{nearest(field, fields)}; there are {allowed}")
         if field not in named:
             order.append(Sorting(field, part.startswith("-")))
             named.add(field)
@@ -165,8 +167,8 @@ def _order(given: str, fields: Mapping[str, type], key: Sequence[str]) -> list[S
 
 
 def _cursor(row: Row, order: Sequence[Sorting]) -> str:
-    said = [_spelled(order), [row.get(sorting.field) for sorting in order]]
-    return base64.urlsafe_b64encode(msgspec.json.encode(said)).decode().rstrip("=")
+    content = [_spelled(order), [row.get(sorting.field) for sorting in order]]
+    return base64.urlsafe_b64encode(msgspec.json.encode(content)).decode().rstrip("=")
 
 
 def _read(cursor: str, order: Sequence[Sorting]) -> list[Any]:

@@ -10,7 +10,7 @@ import msgspec
 
 from schedulemesh.api.pages import MAX_LIMIT
 from schedulemesh.server import bodies, schemas
-from schedulemesh.server.change import Change
+from schedulemesh.server.change import ChangeRoute
 from schedulemesh.server.changes import CHANGES
 from schedulemesh.server.history import (
     QUESTIONS,
@@ -20,8 +20,8 @@ from schedulemesh.server.history import (
     Question,
 )
 from schedulemesh.server.listings import DEFAULT_LIMIT, scalar_fields
-from schedulemesh.server.parameters import Parameter
-from schedulemesh.server.reads import LISTINGS, SINGLES, Listing, Single
+from schedulemesh.server.parameters import QueryParameter
+from schedulemesh.server.reads import LISTINGS, SINGLES, ListingEndpoint, Single
 from schedulemesh.server.task_reads import TASK_READS, TaskRead
 
 Json = dict[str, Any]
@@ -86,10 +86,10 @@ def _components() -> tuple[Mapping[Any, Json], Json]:
     types += [c.answer for c in CHANGES if c.answer is not None]
     types += [c.body for c in CHANGES if _is_body(c) and c.body is not bodies.Nothing]
     types = list(dict.fromkeys(types))
-    found, components = msgspec.json.schema_components(
+    type_schemas, components = msgspec.json.schema_components(
         types, ref_template="#/components/schemas/{name}"
     )
-    return dict(zip(types, found, strict=True)), dict(components)
+    return dict(zip(types, type_schemas, strict=True)), dict(components)
 
 
 def _add(paths: Json, path: str, method: str, operation: Json) -> None:
@@ -127,15 +127,17 @@ def _content(description: str, schema: Json) -> Json:
     return {"description": description, "content": {"application/json": {"schema": schema}}}
 
 
-def _listing(listing: Listing, known: Mapping[Any, Json]) -> Json:
+def _listing(listing: ListingEndpoint, type_schemas: Mapping[Any, Json]) -> Json:
     beside: Json = {"total": {"type": "integer"}, "next": {"type": ["string", "null"]}}
-    operation = _operation("get", listing.path, listing.summary, _rows(known[listing.row], beside))
+    operation = _operation(
+        "get", listing.path, listing.summary, _rows(type_schemas[listing.row], beside)
+    )
     operation["parameters"] = list(_query(listing.row))
     return operation
 
 
-def _question(question: Question, known: Mapping[Any, Json]) -> Json:
-    answer = _rows(known[question.row], question.beside)
+def _question(question: Question, type_schemas: Mapping[Any, Json]) -> Json:
+    answer = _rows(type_schemas[question.row], question.beside)
     operation = _operation("get", question.path, question.summary, answer)
     operation["parameters"] = [_parameter(parameter) for parameter in question.parameters]
     if question.listed:
@@ -173,7 +175,7 @@ def _rows(row: Json, beside: Mapping[str, Json]) -> Json:
     }
 
 
-def _parameter(parameter: Parameter) -> Json:
+def _parameter(parameter: QueryParameter) -> Json:
     return _in_query(parameter.name, parameter.means, parameter.schema)
 
 
@@ -198,24 +200,24 @@ def _in_query(name: str, description: str, schema: Json) -> Json:
     return {"name": name, "in": "query", "description": description, "schema": schema}
 
 
-def _row(listing: Listing, path: str, known: Mapping[Any, Json]) -> Json:
+def _row(listing: ListingEndpoint, path: str, type_schemas: Mapping[Any, Json]) -> Json:
     summary = f"Read one: {listing.summary[0].lower()}{listing.summary[1:]}"
-    return _operation("get", path, summary, known[listing.row])
+    return _operation("get", path, summary, type_schemas[listing.row])
 
 
-def _single(single: Single, known: Mapping[Any, Json]) -> Json:
-    return _operation("get", single.path, single.summary, _answer(single.answer, known))
+def _single(single: Single, type_schemas: Mapping[Any, Json]) -> Json:
+    return _operation("get", single.path, single.summary, _answer(single.answer, type_schemas))
 
 
-def _task_read(read: TaskRead, known: Mapping[Any, Json]) -> Json:
-    operation = _operation("get", read.path, read.summary, known[read.answer])
+def _task_read(read: TaskRead, type_schemas: Mapping[Any, Json]) -> Json:
+    operation = _operation("get", read.path, read.summary, type_schemas[read.answer])
     operation["description"] = f"Needs a token of the role {read.asks.least_role.value}."
     operation["parameters"] += [_parameter(parameter) for parameter in read.parameters]
     return operation
 
 
-def _change(change: Change, known: Mapping[Any, Json]) -> Json:
-    answer = _answer(change.answer, known)
+def _change(change: ChangeRoute, type_schemas: Mapping[Any, Json]) -> Json:
+    answer = _answer(change.answer, type_schemas)
     operation = _operation(change.method.lower(), change.path, change.summary, answer)
     operation["description"] = f"Needs a token of the role {change.asks.least_role.value}."
     key = {
@@ -226,16 +228,16 @@ def _change(change: Change, known: Mapping[Any, Json]) -> Json:
     }
     operation.setdefault("parameters", []).append(key)
     if change.body is not bodies.Nothing:
-        schema = known[change.body] if _is_body(change) else None
+        schema = type_schemas[change.body] if _is_body(change) else None
         body = {"application/json": {"schema": schema or {"type": "object"}}}
         operation["requestBody"] = {"required": change.method != "DELETE", "content": body}
     return operation
 
 
-def _is_body(change: Change) -> bool:
+def _is_body(change: ChangeRoute) -> bool:
     """Whether the fields of its body are known; else it is an object whose fields a policy names."""
     return isinstance(change.body, type) and issubclass(change.body, bodies.Body)
 
 
-def _answer(kind: Any, known: Mapping[Any, Json]) -> Json:
-    return {"type": "object"} if kind is None else known[kind]
+def _answer(kind: Any, type_schemas: Mapping[Any, Json]) -> Json:
+    return {"type": "object"} if kind is None else type_schemas[kind]

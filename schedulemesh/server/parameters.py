@@ -52,7 +52,7 @@ def path_of(scope: Scope) -> str:
     return "/".join(part.replace("/", _SLASH) for part in parts)
 
 
-class Parameter(msgspec.Struct, frozen=True, kw_only=True):
+class QueryParameter(msgspec.Struct, frozen=True, kw_only=True):
     """One parameter of a query."""
 
     name: str
@@ -67,48 +67,48 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
     default: str | None = None
 
 
-def read_parameters(query: QueryParams, known: Sequence[Parameter]) -> Mapping[str, Any]:
+def read_parameters(query: QueryParams, parameters: Sequence[QueryParameter]) -> Mapping[str, Any]:
     """The value of each parameter by its name. Raises InvalidRequestError for what is not known or valid."""
-    names = [parameter.name for parameter in known]
+    names = [parameter.name for parameter in parameters]
     for name in query:
         if name not in names:
             raise InvalidRequestError(
                 f"there is no parameter {name!r}{nearest(name, names)}; there are {', '.join(names)}"
             )
-    return {parameter.name: _value(query, parameter) for parameter in known}
+    return {parameter.name: _value(query, parameter) for parameter in parameters}
 
 
-def _value(query: QueryParams, parameter: Parameter) -> Any:
-    given = query.getlist(parameter.name)
+def _value(query: QueryParams, parameter: QueryParameter) -> Any:
+    texts = query.getlist(parameter.name)
     if parameter.many:
-        return tuple(parameter.read(text, parameter.name) for text in given)
-    if len(given) > 1:
-        raise InvalidRequestError(f"{parameter.name} is given {len(given)} times; give it once")
-    text = given[0] if given else parameter.default
+        return tuple(parameter.read(text, parameter.name) for text in texts)
+    if len(texts) > 1:
+        raise InvalidRequestError(f"{parameter.name} is given {len(texts)} times; give it once")
+    text = texts[0] if texts else parameter.default
     return None if text is None else parameter.read(text, parameter.name)
 
 
-def name(parameter: str, means: str) -> Parameter:
+def name(parameter: str, means: str) -> QueryParameter:
     """The name of something."""
     schema = {"type": "string", "minLength": 1, "maxLength": 253}
-    return Parameter(name=parameter, means=means, schema=schema, read=parse_name)
+    return QueryParameter(name=parameter, means=means, schema=schema, read=parse_name)
 
 
-def names(parameter: str, means: str) -> Parameter:
+def names(parameter: str, means: str) -> QueryParameter:
     """Several names."""
     schema = {"type": "array", "items": {"type": "string", "minLength": 1, "maxLength": 253}}
-    return Parameter(name=parameter, means=means, schema=schema, read=parse_name, many=True)
+    return QueryParameter(name=parameter, means=means, schema=schema, read=parse_name, many=True)
 
 
-def labels(parameter: str, means: str) -> Parameter:
+def labels(parameter: str, means: str) -> QueryParameter:
     """Labels as ``KEY=VALUE``; the value is a tuple of pairs."""
     schema = {"type": "array", "items": {"type": "string", "pattern": "^[^=]+="}}
-    return Parameter(name=parameter, means=means, schema=schema, read=_label, many=True)
+    return QueryParameter(name=parameter, means=means, schema=schema, read=_label, many=True)
 
 
-def time(parameter: str, means: str, default: str | None = None) -> Parameter:
+def time(parameter: str, means: str, default: str | None = None) -> QueryParameter:
     """A time: seconds since 1970, a duration before now, or a date."""
-    return Parameter(
+    return QueryParameter(
         name=parameter,
         means=f"{means} Seconds since 1970, a time ago such as 24h or 7d, or a date.",
         schema={"type": "string", **({} if default is None else {"default": default})},
@@ -124,7 +124,7 @@ def count(
     *,
     least: int = 0,
     default: int | None = None,
-) -> Parameter:
+) -> QueryParameter:
     """A whole number."""
     schema: Json = {"type": "integer", "minimum": least, "maximum": most}
     if default is not None:
@@ -139,7 +139,7 @@ def count(
             )
         return int(text)
 
-    return Parameter(
+    return QueryParameter(
         name=parameter,
         means=means,
         schema=schema,
@@ -148,18 +148,20 @@ def count(
     )
 
 
-def flag(parameter: str, means: str) -> Parameter:
+def flag(parameter: str, means: str) -> QueryParameter:
     """``true`` or ``false``."""
     words = {"true": True, "false": False}
     schema: Json = {"type": "boolean", "default": False}
-    return Parameter(name=parameter, means=means, schema=schema, read=_word(words), default="false")
+    return QueryParameter(
+        name=parameter, means=means, schema=schema, read=_word(words), default="false"
+    )
 
 
-def choice(parameter: str, means: str, allowed: Sequence[str]) -> Parameter:
+def choice(parameter: str, means: str, allowed: Sequence[str]) -> QueryParameter:
     """One of some words; the first is the default."""
     schema: Json = {"type": "string", "enum": list(allowed), "default": allowed[0]}
     read = _word({word: word for word in allowed})
-    return Parameter(name=parameter, means=means, schema=schema, read=read, default=allowed[0])
+    return QueryParameter(name=parameter, means=means, schema=schema, read=read, default=allowed[0])
 
 
 def _word(words: Mapping[str, Any]) -> Callable[[str, str], Any]:

@@ -20,7 +20,7 @@ from schedulemesh.server import schemas
 IN_PATH = re.compile(r"\{(\w+)\}")
 
 
-class Listing(msgspec.Struct, frozen=True, kw_only=True):
+class ListingEndpoint(msgspec.Struct, frozen=True, kw_only=True):
     """A call that lists rows; see ``schedulemesh.api.routes.Listing``."""
 
     path: str
@@ -52,13 +52,13 @@ def _single(call: type[Call], route: Route) -> Single:
     return Single(
         path=path_of(route),
         summary=route.summary,
-        answer=schemas.Status if call is GetAbout else None,
+        answer=schemas.SchedulerStatus if call is GetAbout else None,
         request=lambda path: call(**{name: parse_name(path[name], name) for name in names}),
     )
 
 
 LISTINGS = tuple(
-    Listing(
+    ListingEndpoint(
         path=listing.path,
         summary=listing.summary,
         row=listing.row,

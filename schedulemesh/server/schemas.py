@@ -15,7 +15,7 @@ class IssuedToken(TypedDict, total=False):
     token: str
 
 
-class Status(TypedDict, total=False):
+class SchedulerStatus(TypedDict, total=False):
     """The supervisor, its journal, and how much there is."""
 
     success: bool
@@ -111,7 +111,7 @@ class JobLogPart(TypedDict, total=False):
     end: int
 
 
-class Done(TypedDict, total=False):
+class ChangeDone(TypedDict, total=False):
     """A change that was made."""
 
     success: bool

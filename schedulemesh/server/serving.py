@@ -19,7 +19,7 @@ from schedulemesh.protocol.credentials import new_secret, server_proof
 from schedulemesh.server.app import application
 from schedulemesh.server.connections import Connections, PatientProtocol
 from schedulemesh.server.event_feed import EventFeed
-from schedulemesh.server.gateway import Gateway
+from schedulemesh.server.gateway import SupervisorClient
 from schedulemesh.server.tokens import TokenTable
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class HttpServer:
 
     def __init__(
         self,
-        gateway: Gateway,
+        gateway: SupervisorClient,
         settings: HttpSettings,
         namespace: str,
         name: str,
@@ -159,9 +159,9 @@ def listen(settings: HttpSettings, earlier: str | None) -> socket.socket:
     """
     first = settings.port
     ports = list(range(first, min(first + _PORTS, 65_536))) if first else [0]
-    known = _port_of(earlier)
-    if known is not None and (known in ports or not first):
-        ports = [known, *(port for port in ports if port != known)]
+    earlier_port = _port_of(earlier)
+    if earlier_port is not None and (earlier_port in ports or not first):
+        ports = [earlier_port, *(port for port in ports if port != earlier_port)]
     for port in ports:
         try:
             listening = _bound(settings.host, port)

@@ -9,7 +9,7 @@ import msgspec
 from schedulemesh.api.call import Call
 from schedulemesh.protocol.answers import AnyAnswer
 from schedulemesh.protocol.requests import encode_request
-from schedulemesh.server.gateway import Gateway
+from schedulemesh.server.gateway import SupervisorClient
 
 
 class _Reading(msgspec.Struct):
@@ -26,7 +26,7 @@ class SharedReads:
     Whoever asks gets an answer that was made after they had asked.
     """
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: SupervisorClient) -> None:
         self._gateway = gateway
         self._readings: dict[bytes, _Reading] = {}
 

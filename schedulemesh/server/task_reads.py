@@ -18,7 +18,7 @@ from schedulemesh.protocol.answers import AnyAnswer, JobLog, LeaseView
 from schedulemesh.server import parameters as p
 from schedulemesh.server import schemas
 from schedulemesh.server.answers import unexpected
-from schedulemesh.server.parameters import Parameter
+from schedulemesh.server.parameters import QueryParameter
 
 Json = dict[str, Any]
 
@@ -33,17 +33,20 @@ class TaskRead(msgspec.Struct, frozen=True, kw_only=True):
     summary: str
     #: The type of the answer.
     answer: Any
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[QueryParameter, ...]
     #: The class of the request, which decides who may make it.
     asks: type[Call]
     request: Callable[[str, Mapping[str, Any]], Call]
     #: The answer, from that of the supervisor. Raises Problem for a refusal.
-    told: Callable[[AnyAnswer], Json]
+    facts_of: Callable[[AnyAnswer], Json]
 
 
-def _log(task_id: str, given: Mapping[str, Any]) -> ReadJobLog:
+def _log(task_id: str, parameters: Mapping[str, Any]) -> ReadJobLog:
     return ReadJobLog(
-        task_id=task_id, attempt=given["attempt"], begin=given["offset"], limit=given["limit"]
+        task_id=task_id,
+        attempt=parameters["attempt"],
+        begin=parameters["offset"],
+        limit=parameters["limit"],
     )
 
 
@@ -72,12 +75,12 @@ def _text(data: bytes, *, ended: bool) -> tuple[str, int]:
     return text, len(data) - len(decoder.getstate()[0])
 
 
-def _lease(task_id: str, given: Mapping[str, Any]) -> WatchLease:
+def _lease(task_id: str, parameters: Mapping[str, Any]) -> WatchLease:
     return WatchLease(
         task_id=task_id,
-        known=given["known"] or "",
-        notified=given["notified"],
-        wait_s=given["wait"],
+        known=parameters["known"] or "",
+        notified=parameters["notified"],
+        wait_s=parameters["wait"],
     )
 
 
@@ -121,7 +124,7 @@ TASK_READS = (
         ),
         asks=ReadJobLog,
         request=_log,
-        told=_log_part,
+        facts_of=_log_part,
     ),
     TaskRead(
         path="/leases/{task_id:name}",
@@ -134,6 +137,6 @@ TASK_READS = (
         ),
         asks=WatchLease,
         request=_lease,
-        told=_lease_state,
+        facts_of=_lease_state,
     ),
 )

@@ -18,9 +18,9 @@ from schedulemesh.api.tokens import CreateToken, GetTokenHashes, RotateToken
 from schedulemesh.domain.tokens import LOCAL, Role, TokenSpec
 from schedulemesh.errors import SchedulerUnavailableError
 from schedulemesh.protocol.answers import Details, Response
-from schedulemesh.protocol.callers import Caller
+from schedulemesh.protocol.callers import TokenCaller
 from schedulemesh.protocol.credentials import hash_of, new_secret
-from schedulemesh.server.gateway import Gateway
+from schedulemesh.server.gateway import SupervisorClient
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ _RETRY_S = 0.2
 class TokenTable:
     """Tells who has a token."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: SupervisorClient) -> None:
         self._gateway = gateway
         #: Requests without a token that is accepted, since this process began.
         self.failures = 0
@@ -44,10 +44,10 @@ class TokenTable:
         self._by_hash: Mapping[str, TokenSpec] | None = None
         self._read_at = float("-inf")
         #: The scheduler's time when the tokens were read, and this process's.
-        self._told = (time.time(), time.monotonic())
+        self._reported_time = (time.time(), time.monotonic())
         self._reading: asyncio.Task[None] | None = None
 
-    async def caller(self, token: str, address: str) -> Caller | None:
+    async def caller(self, token: str, address: str) -> TokenCaller | None:
         """Who has this token and sends a request from this address; None: nobody.
 
         Raises SchedulerUnavailableError while the tokens have never been read.
@@ -60,15 +60,15 @@ class TokenTable:
             raise SchedulerUnavailableError(
                 "the scheduler cannot be reached, so it is not known which tokens it accepts"
             )
-        found = self._by_hash.get(hashed)
-        if found is None or not found.valid(self._now()):
+        token_spec = self._by_hash.get(hashed)
+        if token_spec is None or not token_spec.valid(self._now()):
             return None
-        return Caller(token=found, address=address)
+        return TokenCaller(token=token_spec, address=address)
 
     def _now(self) -> float:
         """The scheduler's time, by which tokens expire."""
-        told, at = self._told
-        return float(told) + time.monotonic() - at
+        reported_time, at = self._reported_time
+        return float(reported_time) + time.monotonic() - at
 
     def outdated(self) -> None:
         """The tokens have changed."""
@@ -93,7 +93,7 @@ class TokenTable:
             if isinstance(answer, Details):
                 tokens = msgspec.convert(answer.facts["tokens"], list[TokenSpec])
                 self._by_hash = {token.secret_hash: token for token in tokens}
-                self._told = (answer.facts["time"], time.monotonic())
+                self._reported_time = (answer.facts["time"], time.monotonic())
         self._read_at = time.monotonic()
 
     async def local_secret(self, earlier: str | None) -> str:
@@ -113,14 +113,14 @@ class TokenTable:
         if not isinstance(answer, Details):
             raise SchedulerUnavailableError(f"the supervisor answered {answer!r}")
         tokens = msgspec.convert(answer.facts["tokens"], list[TokenSpec])
-        known = {token.name: token for token in tokens}
+        token_by_name = {token.name: token for token in tokens}
         operators = {token.secret_hash for token in tokens if token.role is Role.OPERATOR}
         if earlier is not None and hash_of(earlier) in operators:
             return earlier
         secret = new_secret()
         request: CreateToken | RotateToken
         client, request_id = "http server", secrets.token_hex(16)
-        if LOCAL in known:
+        if LOCAL in token_by_name:
             request = RotateToken(
                 name=LOCAL, secret_hash=hash_of(secret), client=client, request_id=request_id
             )

@@ -11,7 +11,7 @@ import pytest
 
 from schedulemesh import api
 from schedulemesh.api.agents import EnsureAgentHealth
-from schedulemesh.api.call import Change, ChangeWithBlobs
+from schedulemesh.api.call import ChangeWithBlobs, ChangingCall
 from schedulemesh.api.calls import CALLS
 from schedulemesh.api.history import QueryUsage
 from schedulemesh.api.nodes import Drain
@@ -82,7 +82,7 @@ def test_every_call_that_is_written_down_is_known():
 
 def test_changes_have_a_request_id_and_queries_have_none():
     for call in CALLS:
-        is_change = issubclass(call, (Change, ChangeWithBlobs))
+        is_change = issubclass(call, (ChangingCall, ChangeWithBlobs))
         assert ("request_id" in call.__struct_fields__) == is_change, call
         assert is_change <= call.changes_state
 

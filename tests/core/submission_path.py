@@ -23,7 +23,7 @@ from schedulemesh.core.agent import control_channel
 from schedulemesh.core.agent import host as agent_host
 from schedulemesh.core.agent_actor import AgentActor
 from schedulemesh.core.transport.user_code import ship_arguments, ship_class
-from schedulemesh.protocol.agents import AgentInit, Report, ShippedClass, pack, unpack
+from schedulemesh.protocol.agents import AgentInit, ShippedClass, StartReport, pack, unpack
 
 ROOT = f"{Path(schedulemesh.__file__).parent}/"
 #: The id of the task and the name of the agent; in no other text.
@@ -159,7 +159,7 @@ def through_the_agent(trace: Trace, replace: Callable[[Any, str, Any], None]) ->
     trace.on = True
     report = host(pack(init), None, [], []).schedulemesh_report()
     trace.on = False
-    assert not unpack(report, Report).error
+    assert not unpack(report, StartReport).error
 
 
 def main() -> None:

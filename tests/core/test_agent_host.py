@@ -24,12 +24,12 @@ from schedulemesh.protocol.agents import (
     Accelerators,
     AgentInit,
     Command,
+    CommandResult,
     Handled,
-    Report,
-    Result,
     RunOrder,
     RunReport,
     ShippedClass,
+    StartReport,
     pack,
     unpack,
 )
@@ -132,7 +132,7 @@ def host_of(cls, *args, **more):
 
 def report_of(host):
     answer = host.schedulemesh_report()
-    return unpack(asyncio.run(answer) if asyncio.iscoroutine(answer) else answer, Report)
+    return unpack(asyncio.run(answer) if asyncio.iscoroutine(answer) else answer, StartReport)
 
 
 @faults
@@ -215,7 +215,7 @@ def _raising(name):
 def test_a_ready_host_builds_as_any_other(fault):
     host = warm_host_class(shipped(Faulty))(ship_class(Faulty), Accelerators(), None, 0)
     assert unpack(host.schedulemesh_ready(), Handled).error == ""
-    report = unpack(host.schedulemesh_build(boot_of(Faulty, "init", fault), [], []), Report)
+    report = unpack(host.schedulemesh_build(boot_of(Faulty, "init", fault), [], []), StartReport)
     assert type(fault).__name__ in report.error
 
 
@@ -235,10 +235,10 @@ def test_a_reference_to_an_error_is_reported_as_text():
 
 def test_an_object_whose_attributes_raise_has_no_control_methods():
     host = host_of(Unreadable)
-    assert report_of(host) == Report(node_id="n", pid=report_of(host).pid)
+    assert report_of(host) == StartReport(node_id="n", pid=report_of(host).pid)
     for kind in ("save", "cancel", "notice"):
         result = host._sm_channel._carry_out(Command(command_id=1, epoch=1, kind=kind))
-        assert result == Result(able=False)
+        assert result == CommandResult(able=False)
 
 
 @faults
@@ -332,7 +332,7 @@ def test_a_large_state_is_sent_in_chunks(monkeypatch):
     link._supervisor = taking = Taking(parts=3)
     link._answer(7, result)
     ((command_id, answer),) = taking.done
-    told = unpack(answer, Result)
+    told = unpack(answer, CommandResult)
     assert (command_id, told.data, told.part_bytes) == (7, None, len(result.data))
     assert cloudpickle.loads(b"".join(taking.parts)) == b"x" * 10_000_000
     assert max(map(len, taking.parts)) <= 4 * 1024 * 1024

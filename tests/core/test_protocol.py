@@ -15,12 +15,12 @@ from schedulemesh.domain.task import TaskSpec
 from schedulemesh.protocol.agents import (
     AgentInit,
     Command,
+    CommandResult,
     MessageError,
     Method,
     Parameter,
-    Report,
-    Result,
     ShippedClass,
+    StartReport,
     key_of,
     pack,
     unpack,
@@ -42,8 +42,8 @@ SAVED = SavedState(
     [
         SAVED,
         Command(command_id=1, kind="save", epoch=3, seconds=2.0),
-        Result(error="no", data=b"\x00\xff", consistent=False, success=False),
-        Report(
+        CommandResult(error="no", data=b"\x00\xff", consistent=False, success=False),
+        StartReport(
             node_id="n", pid=7, gpu_ids=("0", "1"), capabilities=("cancel",), state_restored=True
         ),
         AgentInit(
@@ -141,4 +141,4 @@ def test_what_is_known_of_a_task_without_a_state_is_none_when_it_is_given_back()
 )
 def test_what_is_no_report_is_not_taken_for_one(given):
     with pytest.raises(MessageError, match="Report"):
-        unpack(given, Report)
+        unpack(given, StartReport)

@@ -6,8 +6,8 @@ import pytest
 
 from schedulemesh.core.backend.ray_resources import bundle_amounts, requested_resources
 from schedulemesh.integrations.group_matching import (
-    LeasedGroup,
     LeasedNode,
+    PlacedGroup,
     RequestedGroup,
     best_match,
     mismatch,
@@ -18,7 +18,7 @@ CPU = {"CPU": 1.0}
 
 
 def group(*bundles, nodes=None):
-    return LeasedGroup(bundles=bundles, nodes=nodes or ["a"] * len(bundles))
+    return PlacedGroup(bundles=bundles, nodes=nodes or ["a"] * len(bundles))
 
 
 def asks(*bundles, strategy="PACK"):
@@ -91,7 +91,7 @@ def test_only_the_requested_bundles_must_follow_the_strategy():
 
 
 def test_a_removed_group_and_unsupported_options_serve_nothing():
-    removed = LeasedGroup(bundles=(), nodes=(), exists=False)
+    removed = PlacedGroup(bundles=(), nodes=(), exists=False)
     assert mismatch(asks(CPU), removed, larger=True) == "it does not exist in Ray any more"
     selected = RequestedGroup(bundles=[CPU], unsupported=["topology_strategy"])
     said = mismatch(selected, group(CPU), larger=False)
@@ -108,7 +108,7 @@ NODES = {
 
 
 def on_nodes(*nodes, bundle=GPU):
-    return LeasedGroup(bundles=[bundle] * len(nodes), nodes=nodes, by_id=NODES)
+    return PlacedGroup(bundles=[bundle] * len(nodes), nodes=nodes, by_id=NODES)
 
 
 @pytest.mark.parametrize("pin", ["node:10.0.0.1", "accelerator_type:H100"])

@@ -27,8 +27,8 @@ from schedulemesh.protocol.agents import (
     Accelerators,
     Handled,
     KeptResult,
-    Report,
     RunReport,
+    StartReport,
     pack,
 )
 from schedulemesh.runtime.backend import (
@@ -158,7 +158,7 @@ class FakeActor:
             return self.answers.get(method, Handled())
         if method == "run_task":
             return self.answers.get(method, RunReport(kept=NOTHING_RETURNED))
-        return self.answers.get(method, Report(node_id=self.node_id, pid=self.pid))
+        return self.answers.get(method, StartReport(node_id=self.node_id, pid=self.pid))
 
 
 class FakeCleaner:

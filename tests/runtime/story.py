@@ -41,10 +41,10 @@ from schedulemesh.metrics.catalogue import LOOP_OVERDUE
 from schedulemesh.protocol.agents import (
     AgentInit,
     Command,
+    CommandResult,
     KeptResult,
-    Report,
-    Result,
     RunReport,
+    StartReport,
     key_of,
     pack,
     unpack,
@@ -507,7 +507,9 @@ class Story:
 
     def host(self, actor):
         """A process that polls for commands until it is dead."""
-        report = Report(node_id=actor.node_id, pid=actor.pid, capabilities=("save_state", "cancel"))
+        report = StartReport(
+            node_id=actor.node_id, pid=actor.pid, capabilities=("save_state", "cancel")
+        )
         actor.answers["agent_report"] = report
         host = asyncio.ensure_future(self._serve(actor, unpack(actor.request.init, AgentInit)))
         self.hosts.add(host)
@@ -533,7 +535,7 @@ class Story:
         if command.kind in ("resume", "cancel"):
             process.points.release()
         if command.kind != "save":
-            return Result()
+            return CommandResult()
         if self.how == "safe point":
             return await process.save(command)
         if self.how == "never":
@@ -544,7 +546,7 @@ class Story:
             await asyncio.sleep(SLOW_S)  # virtual time
         if self.how == "fails":
             self.seen["a save failed"] += 1
-            return Result(error="it raised", success=False)
+            return CommandResult(error="it raised", success=False)
         return self.saved(too_large=self.how == "too large")
 
     def saved(self, *, too_large=False):
@@ -552,7 +554,7 @@ class Story:
         self.saves += 1
         self.seen["a state was above the limit"] += too_large
         data = str(self.saves).encode()
-        return Result(data=data.zfill(2 * STATE_BYTES) if too_large else data)
+        return CommandResult(data=data.zfill(2 * STATE_BYTES) if too_large else data)
 
     # what the cluster does
 

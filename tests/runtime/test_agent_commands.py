@@ -8,7 +8,7 @@ from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.placement import Unplaced
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.engine.state.agents import Agent, Running
-from schedulemesh.protocol.agents import Result, pack
+from schedulemesh.protocol.agents import CommandResult, pack
 from schedulemesh.runtime.agent_registry import Agents
 from tests.runtime.fake_backend import FakeBackend
 
@@ -35,7 +35,7 @@ def test_waiting_for_a_dead_agent_ends_at_once():
         (command,) = await agents.commands.poll("a", 1)
         await agents.end("a", 1)
         assert await order is None
-        agents.commands.done(command.command_id, pack(Result()))
+        agents.commands.done(command.command_id, pack(CommandResult()))
         assert await agents.commands.execute("a", 1, "cancel", 3600.0) is None
 
     asyncio.run(asyncio.wait_for(story(), 10.0))
@@ -49,11 +49,13 @@ def test_an_answer_that_cannot_be_read_is_a_failure_of_that_command_alone():
         ]
         await asyncio.sleep(0)
         commands = await agents.commands.poll("a", 1)
-        for command, answer in zip(commands, (b"\xc1", object(), pack(Result())), strict=True):
+        for command, answer in zip(
+            commands, (b"\xc1", object(), pack(CommandResult())), strict=True
+        ):
             agents.commands.done(command.command_id, answer)
         garbled, foreign, good = await asyncio.gather(*orders)
         assert (garbled.success, foreign.success, good.success) == (False, False, True)
-        assert "not a Result" in garbled.error
+        assert "not a CommandResult" in garbled.error
         assert "not as object" in foreign.error
 
     asyncio.run(asyncio.wait_for(story(), 10.0))
@@ -73,7 +75,7 @@ def test_a_result_that_came_in_parts_is_put_together():
         assert not agents.commands.part(number, 4, "text")
         assert not agents.commands.part(number, 4, b"56789"), "more than it may take"
         assert agents.commands.part(number, 4, b"5678")
-        agents.commands.done(number, pack(Result(part_bytes=8)))
+        agents.commands.done(number, pack(CommandResult(part_bytes=8)))
         assert (await order).data == b"12345678"
         assert not agents.commands.part(number, 8, b""), "nobody waits for it any more"
 
@@ -89,7 +91,7 @@ def test_a_result_with_parts_missing_is_a_failure():
         await asyncio.sleep(0)
         (command,) = await agents.commands.poll("a", 1)
         agents.commands.part(command.command_id, 0, b"1234")
-        agents.commands.done(command.command_id, pack(Result(part_bytes=8)))
+        agents.commands.done(command.command_id, pack(CommandResult(part_bytes=8)))
         result = await order
         assert (result.success, result.data) == (False, None)
         assert "missing" in result.error

@@ -18,7 +18,7 @@ from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.stimuli import AgentGone, StateNotSaved, TaskSubmitted
-from schedulemesh.protocol.agents import Command, Result, key_of, pack, unpack
+from schedulemesh.protocol.agents import Command, CommandResult, key_of, pack, unpack
 from schedulemesh.protocol.answers import SavedBytes, decode_answer
 from tests.runtime import life as lives
 from tests.runtime.life import SOON_S
@@ -155,7 +155,7 @@ def test_an_agent_whose_start_is_taken_over_hears_commands_at_once(lived):
         await asyncio.sleep(0.1)  # virtual time
         assert poll.done()
         (command,) = unpack(poll.result(), list[Command])
-        commands.done(command.command_id, pack(Result()))
+        commands.done(command.command_id, pack(CommandResult()))
         assert (await pinged) is not None
 
     lived(story)

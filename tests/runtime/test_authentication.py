@@ -36,7 +36,7 @@ from schedulemesh.engine.state.snapshot import restored, take_snapshot
 from schedulemesh.errors import InvalidRequestError, NotAllowedError, SchedulerUnavailableError
 from schedulemesh.protocol.agents import MetricsReport, key_of, pack, unpack
 from schedulemesh.protocol.answers import Hello, Listed, read_answer
-from schedulemesh.protocol.callers import Caller, bound
+from schedulemesh.protocol.callers import TokenCaller, bound
 from schedulemesh.protocol.credentials import Credential, hash_of, new_secret, parse_secret
 from schedulemesh.protocol.requests import encode_request
 from schedulemesh.runtime.backend import NodeView
@@ -254,7 +254,7 @@ def test_quota_that_is_held_for_a_client_is_that_of_its_token():
     def named(token, client):
         spec = TokenSpec(name=token, role=Role.OPERATOR, secret_hash="a" * 64)
         made = msgspec.structs.replace(submission("t"), client=client)
-        return bound(SubmitTask(submission=made), Caller(token=spec)).submission
+        return bound(SubmitTask(submission=made), TokenCaller(token=spec)).submission
 
     seen = [
         named(*of)
@@ -283,7 +283,9 @@ def test_metrics_of_other_processes_need_a_token(mesh):
 
 
 def test_only_the_process_of_the_http_api_calls_on_behalf_of_others(mesh):
-    caller = Caller(token=mesh.running.reactor.state.tokens["first-operator"], address="forged")
+    caller = TokenCaller(
+        token=mesh.running.reactor.state.tokens["first-operator"], address="forged"
+    )
     data = encode_request(ListPools())
     for key in (b"", b"guess", sent(FIRST)):
         with pytest.raises(NotAllowedError):

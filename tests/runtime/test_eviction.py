@@ -16,7 +16,7 @@ from schedulemesh.engine.messages.stimuli import StateNotSaved, StateStored
 from schedulemesh.engine.state.agents import Agent, Running
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.tasks import RunningTask
-from schedulemesh.protocol.agents import Result, StateTooLargeError, key_of, unpack
+from schedulemesh.protocol.agents import CommandResult, StateTooLargeError, key_of, unpack
 from schedulemesh.runtime import eviction as eviction_module
 from schedulemesh.runtime.eviction import Eviction
 from schedulemesh.runtime.reported_metrics import ReportedMetrics
@@ -49,7 +49,7 @@ class Answering(DeadAgents):
 
     async def execute(self, name, incarnation, kind, timeout_s, until=None, **fields):
         self.orders.append((kind, fields))
-        return self.results.get(kind, Result(able=False))
+        return self.results.get(kind, CommandResult(able=False))
 
 
 class Books:
@@ -127,7 +127,9 @@ def test_a_state_is_as_old_as_its_saving_and_not_as_the_notice():
             return await super().execute(name, incarnation, kind, timeout_s, until, **fields)
 
     fed = []
-    eviction = eviction_after(fed, Slow(on=Result(), notice=Result(), save=Result(data=b"state")))
+    eviction = eviction_after(
+        fed, Slow(on=CommandResult(), notice=CommandResult(), save=CommandResult(data=b"state"))
+    )
     books = eviction._reactor
 
     async def story():
@@ -141,7 +143,7 @@ def test_a_state_is_as_old_as_its_saving_and_not_as_the_notice():
 
 def test_a_task_that_has_ended_meanwhile_is_not_saved():
     fed = []
-    eviction = eviction_after(fed, Answering(save=Result(data=b"state")))
+    eviction = eviction_after(fed, Answering(save=CommandResult(data=b"state")))
     eviction._reactor.state.running.remove("t")
     asyncio.run(eviction.save())
     assert asyncio.run(eviction.checkpoint()) is None
@@ -149,7 +151,7 @@ def test_a_task_that_has_ended_meanwhile_is_not_saved():
 
 
 def test_another_incarnation_of_the_agent_gets_no_orders():
-    agents = Answering(cancel=Result(), save=Result(data=b"state"))
+    agents = Answering(cancel=CommandResult(), save=CommandResult(data=b"state"))
     eviction = eviction_after([], agents)
     eviction._reactor.state.agents["a"].incarnation = 2
     answered = asyncio.run(eviction.cancel())
@@ -157,7 +159,7 @@ def test_another_incarnation_of_the_agent_gets_no_orders():
 
 
 def test_the_agent_gets_the_limit_of_its_state():
-    agents = Answering(save=Result(data=b"state"))
+    agents = Answering(save=CommandResult(data=b"state"))
     fed = []
     asyncio.run(eviction_after(fed, agents).save())
     ((kind, fields),) = agents.orders
@@ -170,7 +172,7 @@ def test_the_agent_gets_the_limit_of_its_state():
 
 
 def test_a_state_that_is_too_large_is_reported_and_nothing_is_written():
-    agents = Answering(save=Result(error="too large", success=False, too_large=True))
+    agents = Answering(save=CommandResult(error="too large", success=False, too_large=True))
     told = asyncio.run(eviction_after([], agents).checkpoint())
     assert told.reason == "state_too_large"
     stimulus, blobs = saved_by(agents)
@@ -179,7 +181,7 @@ def test_a_state_that_is_too_large_is_reported_and_nothing_is_written():
 
 
 def test_what_does_not_fit_with_all_that_is_stored_with_it_is_not_kept():
-    agents = Answering(save=Result(data=b"x" * 1000))
+    agents = Answering(save=CommandResult(data=b"x" * 1000))
     fed = []
     eviction = eviction_after(fed, agents, limit_bytes=1000)
     with pytest.raises(StateTooLargeError):
@@ -209,13 +211,13 @@ def test_the_states_of_a_gang_are_packed_outside_the_loop(monkeypatch):
 @pytest.mark.parametrize(
     ("result", "error"),
     [
-        (Result(able=False), "the agent's class has no cancel(), so nothing was cancelled"),
+        (CommandResult(able=False), "the agent's class has no cancel(), so nothing was cancelled"),
         (
-            Result(able=False, running=1),
+            CommandResult(able=False, running=1),
             "the agent's class has no cancel(), so nothing was cancelled; 1 of the agent's methods runs on",
         ),
         (
-            Result(error="ValueError: no", success=False, running=2),
+            CommandResult(error="ValueError: no", success=False, running=2),
             "ValueError: no; 2 of the agent's methods run on",
         ),
     ],
@@ -232,13 +234,13 @@ def test_a_cancel_that_did_not_return_has_timed_out():
 
 
 def test_a_successful_cancel_reports_success():
-    agents = Answering(cancel=Result(running=1))
+    agents = Answering(cancel=CommandResult(running=1))
     answered = asyncio.run(eviction_after([], agents).cancel())
     assert (answered.cancel_success, answered.error) == (True, "")
 
 
 def test_the_notice_to_a_job_waits_for_its_driver_instead_of_for_the_grace():
-    agents = Answering(on=Result(), notice=Result())
+    agents = Answering(on=CommandResult(), notice=CommandResult())
     eviction = eviction_after([], agents, job=True)
     # As long as the grace, this would run into the limit of the test.
     asyncio.run(asyncio.wait_for(eviction.notice(3600.0), 5.0))
@@ -273,7 +275,7 @@ class Late(Answering):
 def test_an_agent_that_stands_still_is_told_as_long_as_there_is_grace(
     after_s, grace_s, told, lasts_s
 ):
-    agents = Late(after_s, on=Result(), notice=Result())
+    agents = Late(after_s, on=CommandResult(), notice=CommandResult())
 
     async def story():
         await eviction_after([], agents).notice(grace_s)

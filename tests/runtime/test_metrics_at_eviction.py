@@ -16,9 +16,9 @@ from schedulemesh.domain.resources import parse_resources
 from schedulemesh.domain.saved_state import SavedState
 from schedulemesh.protocol.agents import (
     Command,
+    CommandResult,
     Handled,
     MetricsReport,
-    Result,
     key_of,
     pack,
     unpack,
@@ -62,7 +62,7 @@ async def host(service, answers_after_s):
         for command in unpack(await service.poll("t", 1), list[Command]):
             await asyncio.sleep(answers_after_s)  # virtual time
             able = command.kind == "ping"
-            answer = Result(able=able, metrics=report(60))
+            answer = CommandResult(able=able, metrics=report(60))
             await service.command_done(command.command_id, pack(answer))
 
 

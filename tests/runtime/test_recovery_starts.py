@@ -14,7 +14,7 @@ from schedulemesh.api.tasks import CancelTask, SubmitTask, WaitTasks, WaitUntil
 from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import NOTHING, parse_resources
-from schedulemesh.protocol.agents import Command, Result, RunReport, key_of, pack, unpack
+from schedulemesh.protocol.agents import Command, CommandResult, RunReport, key_of, pack, unpack
 from schedulemesh.protocol.answers import Listed, decode_answer
 from schedulemesh.protocol.requests import encode_request
 from schedulemesh.runtime.backend import NodeView
@@ -182,7 +182,7 @@ async def answer_commands(service, report):
     """The process of an agent whose method blocks: it says whether its run has ended, and obeys."""
     while True:
         for command in unpack(await service.poll("t", 1), list[Command]):
-            result = Result(data=report if command.kind == "report" else None)
+            result = CommandResult(data=report if command.kind == "report" else None)
             await service.command_done(command.command_id, pack(result))
 
 

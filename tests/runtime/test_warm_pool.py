@@ -14,7 +14,7 @@ from schedulemesh.engine.messages.stimuli import AgentReported, AgentStartFailed
 from schedulemesh.engine.state.agents import Agent, Running, Starting, Submission
 from schedulemesh.engine.state.groups import Group, GroupPhase
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.protocol.agents import AgentInit, Handled, Report, ShippedClass, pack
+from schedulemesh.protocol.agents import AgentInit, Handled, ShippedClass, StartReport, pack
 from schedulemesh.runtime import warm_pool as warm_hosts
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.agent_start import AgentStart
@@ -327,7 +327,7 @@ async def test_an_agent_that_is_ended_while_it_is_built_is_not_made_again(stage)
 async def test_a_constructor_that_raises_fails_the_start(stage):
     order = stage.order()
     ready = stage.ready.take(order)
-    ready.handle.answers["build_agent"] = Report(node_id="n", pid=1, error="ValueError: no")
+    ready.handle.answers["build_agent"] = StartReport(node_id="n", pid=1, error="ValueError: no")
     failed = await stage.agents.start(stage.start(order, ready))
     assert (failed.reason, failed.error) == ("agent_start_failed", "agent 'a': ValueError: no")
     assert failed.detail == ""

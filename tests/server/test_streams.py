@@ -162,7 +162,9 @@ def test_a_client_that_takes_nothing_is_ended_and_resumes(busy, mesh, follow, mo
         )
         feed = busy.server._feed
         wait_for(lambda: feed.streams == 1)
-        line = event_feed.Line(1, "queued", "t", "p", b"id: 1\ndata: " + b"x" * 4_000 + b"\n\n")
+        line = event_feed.EventLine(
+            1, "queued", "t", "p", b"id: 1\ndata: " + b"x" * 4_000 + b"\n\n"
+        )
         busy.loop.call_soon_threadsafe(flood, feed, line)
         wait_for(lambda: feed.streams == 0)
     rows = written(busy)

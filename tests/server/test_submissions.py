@@ -224,8 +224,8 @@ def test_the_groups_of_a_lease_are_told_apart():
     (read,) = (read for read in TASK_READS if read.path.startswith("/leases"))
     one, two = (parse_resources({"cpu": n}) for n in (1, 2))
     shape = GroupShape(bundles=(one, one, two, two), strategy="SPREAD", parts=2)
-    told = read.told(LeaseView(state="running", pool_name="p", ray_id="aa+bb", shape=shape))
-    assert told["placement_groups"] == [
+    facts = read.facts_of(LeaseView(state="running", pool_name="p", ray_id="aa+bb", shape=shape))
+    assert facts["placement_groups"] == [
         {"id": "aa", "bundles": [{"cpu": 1.0}] * 2, "strategy": "SPREAD"},
         {"id": "bb", "bundles": [{"cpu": 2.0}] * 2, "strategy": "SPREAD"},
     ]

@@ -34,9 +34,9 @@ from schedulemesh.protocol.agents import (
     CHUNK_BYTES,
     AgentInit,
     Command,
+    CommandResult,
     MessageError,
-    Report,
-    Result,
+    StartReport,
     StateTooLargeError,
     Usage,
     pack,
@@ -232,7 +232,7 @@ class ControlChannel:
             else self._init_message
         )
 
-    def agent_restarted(self, report: Report) -> None:
+    def agent_restarted(self, report: StartReport) -> None:
         """Report that Ray restarted this process; exit if the object could not be rebuilt."""
         if report.error:
             logger.error("the object cannot be built again: %s", report.error)
@@ -271,7 +271,7 @@ class ControlChannel:
                 logger.debug("no commands from the supervisor: %s", error)
                 time.sleep(_RETRY_S)
 
-    def _answer(self, command_id: int, result: Result) -> None:
+    def _answer(self, command_id: int, result: CommandResult) -> None:
         """Send a result to the supervisor; a large state is sent before it in parts, one at a time."""
         data = result.data
         if data is not None and len(data) > CHUNK_BYTES:
@@ -306,17 +306,17 @@ class ControlChannel:
     def _send_metrics(self, message: bytes) -> ObjectRef:
         return self._supervisor.report_metrics.remote(message, self._key)
 
-    def _carry_out(self, command: Command) -> Result:
+    def _carry_out(self, command: Command) -> CommandResult:
         until = time.monotonic() + command.within_s
         if command.kind == "save":
             return self._save_somewhere(command, until)
         if command.kind == "ping":
-            return Result()
+            return CommandResult()
         if command.kind == "report":
-            return Result(data=self.report_of(command.task_id))
+            return CommandResult(data=self.report_of(command.task_id))
         if command.kind == "resume":
             self._points.release()
-            return Result()
+            return CommandResult()
         if command.kind == "members":
             return self._members_changed(command.ranks, until)
         if command.kind == "notice":
@@ -335,16 +335,16 @@ class ControlChannel:
         """The run of this task ends early because the task is being evicted."""
         self._cancelled.add(task_id)
 
-    def _members_changed(self, ranks: tuple[int, ...], until: float) -> Result:
+    def _members_changed(self, ranks: tuple[int, ...], until: float) -> CommandResult:
         """Tell the object which ranks run, unless it was told so last: a supervisor that has restarted tells
         every member again.
         """
         if ranks == self._ranks:
-            return Result()
+            return CommandResult()
         self._ranks = ranks
         return self._call("on_members_changed", list(ranks), until=until)
 
-    def _cancel(self, task_id: str, until: float) -> Result:
+    def _cancel(self, task_id: str, until: float) -> CommandResult:
         # Noted first: the method may return before cancel() does.
         self._cancelled.add(task_id)
         result = self._call("cancel", task_id, until=until)
@@ -352,15 +352,15 @@ class ControlChannel:
             self._cancelled.discard(task_id)
         return result
 
-    def _save_somewhere(self, command: Command, until: float) -> Result:
+    def _save_somewhere(self, command: Command, until: float) -> CommandResult:
         """Save at the next safe point if the class has any and a method runs, else while its methods run."""
         if not self._has("save_state"):
-            return Result(able=False)
+            return CommandResult(able=False)
         if self._points.reached and self.running.now:
             request = self._points.request(command.limit_bytes, until)
             result = request.result_within(command.seconds)
             if result is None and not request.take():
-                late = Result(error=f"save_state() {_late(command.within_s)}", success=False)
+                late = CommandResult(error=f"save_state() {_late(command.within_s)}", success=False)
                 result = request.result_within(until - time.monotonic()) or late
             if result is not None:
                 return result
@@ -394,12 +394,14 @@ class ControlChannel:
         except BaseException:  # noqa: BLE001  # user code raises anything
             return False
 
-    def _call(self, name: str, *args: object, until: float, keep: Keep | None = None) -> Result:
+    def _call(
+        self, name: str, *args: object, until: float, keep: Keep | None = None
+    ) -> CommandResult:
         """Call a control method of the user's object; what it raises becomes the result. A coroutine that has
         not returned by ``until``, on the monotonic clock, is cancelled.
         """
         if not self._has(name):
-            return Result(able=False)
+            return CommandResult(able=False)
         try:
             answer = self._finish(name, getattr(self._object, name)(*args), until)
         except BaseException as error:  # noqa: BLE001  # user code raises anything
@@ -479,23 +481,23 @@ def _keeper(limit_bytes: int) -> Keep:
     return lambda state: pickled_state(state, limit_bytes)
 
 
-def _returned(answer: UserValue, keep: Keep | None) -> Result:
+def _returned(answer: UserValue, keep: Keep | None) -> CommandResult:
     """The result of a control method that returned; pickling its answer runs user code."""
     try:
         data = keep(answer) if keep is not None else None
         refused = isinstance(answer, dict) and answer.get("success") is False
     except BaseException as error:  # noqa: BLE001  # user code raises anything
         return _failure(error)
-    return Result(data=data, success=not refused)
+    return CommandResult(data=data, success=not refused)
 
 
-def _failure(error: BaseException) -> Result:
+def _failure(error: BaseException) -> CommandResult:
     """The result of a control method that raised."""
     if isinstance(error, StateTooLargeError):
-        return Result(error=str(error), success=False, too_large=True)
+        return CommandResult(error=str(error), success=False, too_large=True)
     text = str(error) if isinstance(error, LateError) else error_text(error)
-    return Result(error=text, success=False)
+    return CommandResult(error=text, success=False)
 
 
-def _torn(result: Result) -> Result:
+def _torn(result: CommandResult) -> CommandResult:
     return msgspec.structs.replace(result, consistent=False)

@@ -37,9 +37,9 @@ from schedulemesh.domain.user_data import UserClass, UserFunction, UserObject, U
 from schedulemesh.protocol.agents import (
     AgentInit,
     Method,
-    Report,
     RunOrder,
     ShippedClass,
+    StartReport,
     pack,
 )
 
@@ -89,7 +89,7 @@ class AgentHost:
             self._sm_channel.agent_restarted(self._sm_describe())
 
     def schedulemesh_report(self) -> bytes:
-        """A packed Report: the agent's node and capabilities, or why its object could not be built."""
+        """A packed StartReport: the agent's node and capabilities, or why its object could not be built."""
         return self._sm_report()
 
     def schedulemesh_run(self, order: bytes) -> bytes:
@@ -167,12 +167,12 @@ class AgentHost:
             self._sm_channel.start()
         return pack(self._sm_describe())
 
-    def _sm_describe(self) -> Report:
+    def _sm_describe(self) -> StartReport:
         context = ray.get_runtime_context()
         gpu_ids = self._sm_gpu_ids
         if gpu_ids is None:
             gpu_ids = tuple(context.get_accelerator_ids().get("GPU", ()))
-        return Report(
+        return StartReport(
             node_id=context.get_node_id(),
             pid=os.getpid(),
             gpu_ids=gpu_ids,

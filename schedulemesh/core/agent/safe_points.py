@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 
-from schedulemesh.protocol.agents import Result
+from schedulemesh.protocol.agents import CommandResult
 
 #: A method that waits at a safe point for its eviction goes on after this many seconds at the latest.
 HOLD_S = 60.0
@@ -27,18 +27,18 @@ class SaveRequest:
     def __init__(self, limit_bytes: int, until: float) -> None:
         self.limit_bytes, self.until = limit_bytes, until
         self._untaken = threading.Lock()
-        self._result: Future[Result] = Future()
+        self._result: Future[CommandResult] = Future()
         self._released: Future[None] = Future()
 
     def take(self) -> bool:
         """Whether the caller is the first to ask, and so the one who saves; everybody else must not."""
         return self._untaken.acquire(blocking=False)
 
-    def answer(self, result: Result) -> None:
+    def answer(self, result: CommandResult) -> None:
         """Whoever took the request has saved, or failed to."""
         self._result.set_result(result)
 
-    def result_within(self, seconds: float) -> Result | None:
+    def result_within(self, seconds: float) -> CommandResult | None:
         """The result; None: there is none after so many seconds."""
         try:
             return self._result.result(max(0.0, seconds))

@@ -21,7 +21,7 @@ from schedulemesh.protocol.agents import pack
 if TYPE_CHECKING:
     from schedulemesh.api.call import Call
     from schedulemesh.protocol.answers import AnyAnswer
-    from schedulemesh.protocol.callers import Caller
+    from schedulemesh.protocol.callers import TokenCaller
     from schedulemesh.protocol.job_command import JobCommand
     from schedulemesh.protocol.submissions import RunnerCode
 
@@ -100,13 +100,13 @@ class HttpActor:
         )
 
 
-class RayGateway:
+class RaySupervisorClient:
     """Asks the supervisor through its Ray handle; see Gateway."""
 
     def __init__(self, supervisor: Any, name: str, key: bytes) -> None:
         self._supervisor, self._name, self._key = supervisor, name, key
 
-    async def ask(self, request: Call, caller: Caller | None = None) -> AnyAnswer:
+    async def ask(self, request: Call, caller: TokenCaller | None = None) -> AnyAnswer:
         """See Gateway."""
         from schedulemesh.protocol.answers import read_answer
         from schedulemesh.protocol.requests import encode_request
@@ -192,6 +192,6 @@ def _composed(settings: bytes, supervisor: Any) -> tuple[Any, bytes, tuple[str, 
     if made.http is None:
         raise ValueError("the settings have no HTTP API")
     key = made.auth.process_key
-    gateway = RayGateway(supervisor, made.name, key)
+    gateway = RaySupervisorClient(supervisor, made.name, key)
     server = HttpServer(gateway, made.http, made.namespace, made.name, _addresses())
     return server, key, (made.namespace, made.name)

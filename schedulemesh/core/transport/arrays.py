@@ -21,7 +21,8 @@ def wrapped(content: UserValue, *, copy: bool = True) -> UserValue:
     """A value for ``ray.put``, a call or a result; the receiver gets the content itself.
 
     Tensors arrive on the CPU, without gradient; with ``copy`` as copies, else as views of the object
-    store, which must not be written to. NumPy arrays arrive as Ray brings them: views that cannot be written to.
+    store, which must not be written to. NumPy arrays arrive as Ray brings them: views that cannot be
+    written to.
     """
     return _ArrayTransport(content, copy) if "numpy" in sys.modules else content
 
