@@ -282,8 +282,8 @@ def _subject(state: MeshState, request: Call) -> str:
             cohort = state.ledger.cohorts.specs.get(request.name)
             return "" if cohort is None else _text(_plain(cohort))
         case ChangePolicy():
-            policy = state.policy.public()
-            return _text({name: policy.get(name) for name in request.changes})
+            policy = state.policy
+            return _text({name: getattr(policy, name, None) for name in request.changes})
         case ChangeQueuePolicy():
             return _text(state.queue.policy.public())
         case CreateToken():
@@ -351,8 +351,12 @@ def _token(state: MeshState, name: str) -> str:
 
 def _text(value: object) -> str:
     """Plain data as JSON, without tokens in Ray options, shortened where it is long."""
-    text = json.encode(_without_tokens(value)).decode()
-    return text if len(text) <= _MOST else json.encode({"shortened": text[:_MOST]}).decode()
+    text = json.encode(value)
+    # Only Ray options hold tokens; a large value without any, as a policy, is not walked through.
+    if b'"options"' in text:
+        text = json.encode(_without_tokens(value))
+    shown = text.decode()
+    return shown if len(shown) <= _MOST else json.encode({"shortened": shown[:_MOST]}).decode()
 
 
 def _without_tokens(value: object) -> object:
