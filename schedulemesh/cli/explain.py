@@ -190,6 +190,11 @@ def _start(answer: ExplainResult, now: float) -> str:
     if at <= now:
         return "now, as far as estimates say"
     rests_on = answer["start_rests_on"]
+    if answer["start_waits_for_overdue"]:
+        return (
+            f"perhaps in {seconds(at - now)}: tasks that hold what is short run for longer than "
+            "they declared"
+        )
     if rests_on is None:
         return f"in {seconds(at - now)}, if estimates hold"
     return (

@@ -166,6 +166,7 @@ def explained(explanation: Explanation) -> Plain:
         else _considered(explanation.considered),
         "earliest_start": explanation.earliest_start,
         "start_rests_on": _duration(explanation.start_rests_on),
+        "start_waits_for_overdue": explanation.start_waits_for_overdue,
         "no_estimate": explanation.no_estimate,
         "preemptions": explanation.preemptions,
         "failures": explanation.failures,

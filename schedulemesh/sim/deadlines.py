@@ -41,13 +41,13 @@ def _times(state: MeshState) -> Iterator[float]:
 
 
 def _times_of_tasks(state: MeshState, now: float) -> list[float]:
-    """When running tasks may be evicted that may not be before, or outlive what earlier runs say."""
+    """When running tasks may be evicted that may not be before, or outlive their expected ends."""
     queue, policy = state.queue.policy, state.policy
     if not state.queue.by_id:
         return []
     times = []
-    if queue.estimates and state.queue.reserved:
-        ends = Ends(state, now, estimated=True)
+    if state.queue.reserved and (queue.estimates or state.running.with_end):
+        ends = Ends(state, now, estimated=queue.estimates)
         expected_ends = map(ends.of_task, state.running.by_id.values())
         times += [end for end in expected_ends if end is not None and end > now]
     running = state.running.by_id.values()

@@ -90,10 +90,36 @@ def test_the_earliest_start_is_when_estimates_free_enough():
     given = full()
     found = given.explain("t")
     assert (found.earliest_start, found.no_estimate) == (1100.0, "")
+    assert not found.start_waits_for_overdue
+    unknown = Explained(pool("p", cpu=4), nodes=[node("n1", cpu=8)])
+    unknown.run("all", cpu=4)
+    unknown.queue("t", cpu=2)
+    found = unknown.explain("t")
+    assert found.earliest_start is None
+    assert found.no_estimate == "tasks that hold what is short have no estimated_duration"
+
+
+def test_a_start_that_waits_for_a_task_that_runs_on_is_said_to_rest_on_a_guess():
+    given = full()
     given.now += 200
-    late = given.explain("t")
-    assert late.earliest_start is None
-    assert "have no estimated_duration" in late.no_estimate
+    found = given.explain("t")
+    assert (found.earliest_start, found.start_waits_for_overdue) == (1260.0, True)
+    given.tick()
+    assert given.explain("t") == found
+    given.tick(3600 + 100)
+    found = given.explain("t")
+    assert (found.earliest_start, found.start_waits_for_overdue) == (6220.0, True)
+    assert given.state.queue.by_id["t"].reservation.at is None, "that is no reserved start any more"
+
+
+def test_a_start_for_which_others_that_run_on_do_not_matter_is_no_guess():
+    given = Explained(pool("p", cpu=4), nodes=[node("n1", cpu=2), node("n2", cpu=2)])
+    given.run("overdue", cpu=2, duration=100.0, node_id="n1")
+    given.run("other", cpu=2, duration=205.0, node_id="n2")
+    given.now += 202
+    given.queue("t", cpu=2)
+    found = given.explain("t")
+    assert (found.earliest_start, found.start_waits_for_overdue) == (1205.0, False)
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.1])

@@ -147,11 +147,12 @@ def test_a_task_that_joins_does_not_pass_an_equal_one_that_may_start_by_now():
     mesh = Mesh(pool("p", gpu=8, cpu=100), nodes=[node("n1", gpu=8, cpu=100)])
     mesh.run("busy", gpu=6, duration=100.0)
     mesh.queue("first", gpu=8, duration=100.0)
+    mesh.tick(139)
+    assert reserved_at(mesh, "first") == 1140.0
+    mesh.queue("earlier", gpu=2, duration=38.0)
     mesh.tick(1)
-    mesh.queue("earlier", gpu=2, duration=500.0)
-    mesh.tick(100)
-    assert reserved_at(mesh, "first") is None, "what runs has outlived its estimate"
-    mesh.queue("later", gpu=2, duration=900.0)
+    assert reserved_at(mesh, "first") == 1180.0, "what runs has outlived its expected end"
+    mesh.queue("later", gpu=2, duration=39.0)
     assert mesh.waiting() == ["first", "later"]
 
 

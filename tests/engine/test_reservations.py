@@ -17,7 +17,7 @@ from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import UNIT
 from schedulemesh.engine.admission import reservations
 from schedulemesh.engine.messages.outcomes import Pending, Queued
-from schedulemesh.engine.messages.stimuli import PoolRequested
+from schedulemesh.engine.messages.stimuli import AgentsMeasured, PoolRequested
 from tests.engine.builders import Mesh, node, pool, shape
 
 NODES = ("n1", "n2", "n3")
@@ -577,3 +577,96 @@ def test_no_node_is_kept_for_a_task_that_lacks_a_group_of_its_pool():
     mesh.tick(7200)
     mesh.tick(1)
     assert mesh.queue("a", gpu=4).position == 0
+
+
+# tasks that run for longer than they declared
+
+
+@pytest.fixture
+def overdue():
+    """Two tasks that declare 100 and 110 s, and one that needs the node of both."""
+    mesh = Mesh(pool("p", gpu=2, cpu=64), nodes=[node("n1", gpu=2, cpu=64)])
+    mesh.run("a", gpu=1, duration=100.0)
+    mesh.run("b", gpu=1, duration=110.0)
+    mesh.queue("large", gpu=2, duration=10.0)
+    mesh.queue("later", gpu=1, duration=500.0)
+    mesh.tick(1)
+    assert reserved(mesh, "large") == (1110.0, ("n1",), None)
+    return mesh
+
+
+@pytest.mark.parametrize("late_s", [0.0, 0.1, 1.0, 3.0, 9.0])
+def test_a_task_that_outlives_its_end_by_a_moment_lets_nobody_pass_the_reserved_start(
+    overdue, late_s
+):
+    overdue.tick(99.0 + late_s)
+    assert reserved(overdue, "large")[0] == 1110.0
+    overdue.complete("a")
+    overdue.tick(1)
+    assert overdue.waiting() == ["large", "later"]
+    overdue.complete("b")
+    assert overdue.waiting() == ["later"]
+
+
+def test_an_end_that_has_passed_moves_by_more_the_longer_the_task_runs_on(overdue):
+    """It is expected to run on for a twentieth of its duration, doubled as often as needed."""
+    overdue.complete("b")
+    expected = []
+    for late_s in (0.0, 4.9, 5.0, 9.9, 10.0, 19.0, 39.0, 41.0):
+        overdue.now = 1100.0 + late_s
+        overdue.tick()
+        expected.append(reserved(overdue, "large")[0] - 1100.0)
+    assert expected == [5.0, 5.0, 10.0, 10.0, 20.0, 20.0, 40.0, 80.0]
+
+
+def test_what_ends_before_a_task_that_runs_on_is_expected_to_may_pass(overdue):
+    overdue.complete("b")
+    overdue.now = 1141.0
+    overdue.tick()
+    assert overdue.queue("short", gpu=1, duration=38.0).position == 0
+    assert overdue.queue("longer", gpu=1, duration=40.0).position > 0
+
+
+def test_a_measured_end_that_has_passed_moves_likewise():
+    mesh = Mesh(pool("p", gpu=2, cpu=64), nodes=[node("n1", gpu=2, cpu=64)], measured_progress=True)
+    mesh.run("a", gpu=1)
+    mesh.handle(AgentsMeasured(ends=(("a", 1100.0),)))
+    mesh.queue("large", gpu=2, duration=10.0)
+    mesh.tick(1)
+    assert reserved(mesh, "large")[0] == 1100.0
+    mesh.tick(100)
+    assert reserved(mesh, "large")[0] == 1105.0
+    assert mesh.queue("later", gpu=1, duration=500.0).position == 2
+
+
+def test_tasks_that_run_on_put_the_first_one_off_for_no_longer_than_others_may_pass_it():
+    mesh = Mesh(pool("p", gpu=2, cpu=64), nodes=[node("n1", gpu=2, cpu=64)])
+    mesh.order_by(passing_limit_s=300.0)
+    mesh.run("a", gpu=1, duration=100.0)
+    mesh.queue("large", gpu=2, duration=10.0)
+    for _ in range(350):
+        mesh.tick(1)
+    assert reserved(mesh, "large")[0] == 1420.0
+    assert mesh.queue("short", gpu=1, duration=30.0).position == 0
+    mesh.report("short")
+    mesh.tick(60)
+    mesh.complete("short")
+    assert reserved(mesh, "large")[0] is None
+    assert mesh.queue("again", gpu=1, duration=30.0).position == 2
+    mesh.tick(100)
+    assert mesh.waiting() == ["large", "again"]
+    mesh.complete("a")
+    assert mesh.waiting() == ["again"]
+
+
+def test_quota_of_a_task_that_runs_on_is_expected_like_its_room():
+    mesh = Mesh(pool("p", gpu=2, cpu=64), nodes=[node("n1", gpu=8, cpu=64)])
+    mesh.run("a", gpu=1, duration=100.0)
+    mesh.run("b", gpu=1, duration=110.0)
+    mesh.queue("large", gpu=2, duration=10.0)
+    mesh.queue("later", gpu=1, duration=500.0)
+    mesh.tick(102)
+    assert reserved(mesh, "large")[0] == 1110.0
+    mesh.complete("a")
+    mesh.tick(1)
+    assert mesh.waiting() == ["large", "later"]

@@ -139,6 +139,8 @@ class ExplainResult(Result, TaskInfo, total=False):
     #: The running task whose end it waits for, and how long that runs by earlier runs; None: the earliest
     #: start rests on declared durations alone.
     start_rests_on: DurationInfo | None
+    #: Whether it waits for tasks that run for longer than they declared, so that their ends are guessed.
+    start_waits_for_overdue: bool
     #: Why that is not known.
     no_estimate: str
     #: How often it was evicted, and how often its run failed.

@@ -31,7 +31,7 @@ Taken = Mapping[str, Resources]
 
 
 class Projections:
-    """The projections of one time: with estimates, and without them."""
+    """The projections of one time: with ends that are guessed, and without them."""
 
     def __init__(
         self, state: MeshState, now: float, known: dict[str, float | None] | None = None
@@ -44,19 +44,29 @@ class Projections:
 
     def of(self, head: QueuedTask) -> Projection:
         """By which the start of a task is reserved."""
-        estimated = counts_estimates(self._state, head, self._now)
-        if estimated not in self._made:
-            ends = Ends(self._state, self._now, estimated=estimated, known=self._known)
-            self._made[estimated] = Projection(self._state, ends)
-        return self._made[estimated]
+        guessed = counts_guesses(self._state, head, self._now)
+        if guessed not in self._made:
+            estimated = guessed and self._state.queue.policy.estimates
+            ends = Ends(
+                self._state, self._now, estimated=estimated, overruns=guessed, known=self._known
+            )
+            self._made[guessed] = Projection(self._state, ends)
+        return self._made[guessed]
+
+
+def counts_guesses(state: MeshState, head: QueuedTask, now: float) -> bool:
+    """Whether the start of a task may be reserved by ends that are guessed: those of tasks that run for
+    longer than they declared, and, where the policy says so, those by earlier runs.
+    """
+    reserved = head.reservation
+    if reserved is None or reserved.first_at is None:
+        return True
+    return now <= reserved.first_at + state.queue.policy.passing_limit_s
 
 
 def counts_estimates(state: MeshState, head: QueuedTask, now: float) -> bool:
     """Whether the start of a task may be reserved by the durations of earlier runs."""
-    policy, reserved = state.queue.policy, head.reservation
-    if not policy.estimates or reserved is None or reserved.first_at is None:
-        return policy.estimates
-    return now <= reserved.first_at + policy.passing_limit_s
+    return state.queue.policy.estimates and counts_guesses(state, head, now)
 
 
 class RunTimes(msgspec.Struct, frozen=True, gc=False):

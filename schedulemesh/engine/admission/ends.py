@@ -1,13 +1,16 @@
 """When running tasks end: as measured, as declared or, where asked, as earlier runs of the same sort did.
 
-An agent frees what it holds when the last of its tasks ends; one with a task whose end is unknown or has
-passed frees nothing at a known time. Agents that are being terminated are left out: what they free is free in
+An agent frees what it holds when the last of its tasks ends; one with a task whose end is unknown frees
+nothing at a known time. A task that has outlived what was measured or declared runs on, as is expected, for a
+time that grows with its overrun (``RunningTask.expected_end``); such ends count only where asked, because
+they may be outlived again and again. Agents that are being terminated are left out: what they free is free in
 a moment, apart from what others have claimed of it, and counts as free already (``projection``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from heapq import merge
 
 from schedulemesh.domain.task_kinds import TaskKind
 from schedulemesh.engine.state.agents import Ending
@@ -34,20 +37,28 @@ class Ends:
         now: float,
         *,
         estimated: bool,
+        overruns: bool = True,
         known: dict[str, float | None] | None = None,
     ) -> None:
-        #: ``estimated``: whether earlier runs say when tasks end that declare no duration. ``known``: what
-        #: was found out before at this time, and where it is kept; None: nothing.
+        #: ``estimated``: whether earlier runs say when tasks end that declare no duration. ``overruns``:
+        #: whether tasks that have outlived their ends are expected to end; else nobody knows when they do.
+        #: ``known``: the estimates that were made before at this time, and where they are kept; None: none.
         self.now = now
         self.estimated = estimated
+        self.overruns = overruns
+        #: The expected ends of tasks that have outlived theirs, as far as they were asked for.
+        self.guessed: set[float] = set()
         self._state = state
+        self._outliving: dict[TaskClass, list[tuple[float, str]]] = {}
         #: The ends that were asked for and estimated, by task.
         self.looked_at: dict[str, float | None] = {} if known is None else known
 
     def of_task(self, task: RunningTask) -> float | None:
         """When a task ends; None: nobody knows."""
+        if task.ends_at is not None:
+            return task.ends_at if task.ends_at > self.now else self._overrun(task)
         if not self.estimated:
-            return task.ends_at
+            return None
         task_id = task.spec.task_id
         if task_id not in self.looked_at:
             self.looked_at[task_id] = self._estimated(task)
@@ -56,8 +67,14 @@ class Ends:
     def _estimated(self, task: RunningTask) -> float | None:
         estimate = estimate_of(self._state, task, self.now)
         if estimate is None:
-            return task.ends_at
+            return None
         return task.started_at + estimate.seconds - task.attempts.ran_s
+
+    def _overrun(self, task: RunningTask) -> float | None:
+        end = task.expected_end(self.now) if self.overruns else None
+        if end is not None:
+            self.guessed.add(end)
+        return end
 
     @property
     def none_known(self) -> bool:
@@ -74,7 +91,9 @@ class Ends:
             return None
         for task_id in running.on_agent(agent_name):
             task = running.by_id[task_id]
-            end = self.of_task(task) if self.estimated else task.ends_at
+            end = task.ends_at
+            if end is None or end <= self.now:
+                end = self.of_task(task)
             if end is None or end <= self.now:
                 return None
             if last is None or end > last:
@@ -91,17 +110,23 @@ class Ends:
 
     def of_class(self, task_class: TaskClass) -> Iterator[tuple[float, str]]:
         """The ends of the tasks of a class, with their ids, ascending; without unknown and past ones."""
-        if not self.estimated:
+        if self.estimated:
+            by_id = self._state.running.by_id
+            return iter(sorted(self._known(by_id[i] for i in task_class.task_ids())))
+        if not self.overruns:
             return task_class.ending(self.now)
-        by_id = self._state.running.by_id
-        return iter(sorted(self._known(by_id[i] for i in task_class.task_ids())))
+        outliving = self._outliving.get(task_class)
+        if outliving is None:
+            outliving = sorted(self._known(task_class.outliving(self.now)))
+            self._outliving[task_class] = outliving
+        return merge(outliving, task_class.ending(self.now))
 
     def of_starting(self) -> list[tuple[float, str]]:
         """The same for the tasks whose agents do not run yet, which are in no class."""
         running = self._state.running
         return sorted(self._known(running.by_id[i] for i in running.starting))
 
-    def _known(self, tasks: Iterator[RunningTask]) -> Iterator[tuple[float, str]]:
+    def _known(self, tasks: Iterable[RunningTask]) -> Iterator[tuple[float, str]]:
         for task in tasks:
             end = self.of_task(task)
             if end is not None and end > self.now:

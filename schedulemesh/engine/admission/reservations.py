@@ -13,10 +13,10 @@ Until then its reservation holds the quota of its own pool alone.
 
 With ``QueuePolicy.estimates``, earlier runs say how long a task runs that declares no duration: the median
 of those that took longer than it has run yet says when a running task ends, the upper quartile whether a
-later one is over in time. Such ends may slip, and then the reserved start does, too, as with declared
-durations that are too short. So that this cannot go on for ever, estimates count for a task only until
-``passing_limit_s`` after the first start that was reserved for it by them. From then on its start is reserved
-as if there were none.
+later one is over in time. A task that runs for longer than it declared is expected to run on for a time that
+grows with its overrun. Such ends may slip, and then the reserved start does, too. So that this cannot go on
+for ever, both count for a task only until ``passing_limit_s`` after the first start that was reserved for it
+by them. From then on its start is reserved as if nothing were known of these ends.
 
 A task that becomes the first between two ticks gets its reservation when another would pass it. The
 reservations are made anew on each tick, those for placement groups a few at a time, because to search
@@ -162,7 +162,8 @@ def _earliest(
     projection = projections.of(task)
     start = _start(state, projection, task, classes)
     first_at = task.first_at
-    if first_at is None and projection.ends.estimated:
+    ends = projection.ends
+    if first_at is None and (ends.estimated or start.at in ends.guessed):
         first_at = start.at
     return msgspec.structs.replace(start, first_at=first_at)
 

@@ -6,7 +6,8 @@ nor are evictions, so it may start later than this, or earlier. Of the first tas
 that is reserved for it.
 
 Where tasks that hold what is short declare no duration, earlier runs say when they end, whether or not the
-policy lets decisions use that.
+policy lets decisions use that. Where they run for longer than they declared, they are expected to run on for
+a time that grows with their overrun, and the start is said to rest on a guess.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from schedulemesh.domain.task import TaskSpec
 from schedulemesh.domain.task_kinds import TaskKind
 from schedulemesh.engine.admission.admit import Request
 from schedulemesh.engine.admission.decide import understand
-from schedulemesh.engine.admission.delays import counts_estimates
+from schedulemesh.engine.admission.delays import counts_guesses
 from schedulemesh.engine.admission.ends import Ends, estimate_of
 from schedulemesh.engine.admission.needs import is_ruled_out, need_of
 from schedulemesh.engine.admission.projection import Projection, classes_by_pool, quota_free_at
@@ -42,6 +43,8 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     #: The running task whose end it waits for, and how long that runs by earlier runs; None: it rests on
     #: declared durations alone.
     rests_on: DurationEstimate | None = None
+    #: Whether it rests on the ends of tasks that run for longer than they declared.
+    overdue: bool = False
 
 
 def earliest_start(state: MeshState, task: QueuedTask, request: Request, now: float) -> Start:
@@ -50,17 +53,28 @@ def earliest_start(state: MeshState, task: QueuedTask, request: Request, now: fl
     """
     if task.held:
         return Start(unknown="it is held")
-    counted = counts_estimates(state, task, now)
-    start = _estimated(state, task, request, Ends(state, now, estimated=counted))
+    guessed = counts_guesses(state, task, now)
+    counted = guessed and state.queue.policy.estimates
+    start = _by_ends(state, task, request, Ends(state, now, estimated=counted, overruns=guessed))
     reserved = None if task.reservation is None else task.reservation.at
     if reserved is not None:
-        start = Start(at=reserved, rests_on=start.rests_on)
+        start = msgspec.structs.replace(start, at=reserved, unknown="")
     elif start.at is None and not counted:
-        by_runs = _estimated(state, task, request, Ends(state, now, estimated=True))
+        by_runs = _by_ends(state, task, request, Ends(state, now, estimated=True))
         start = start if by_runs.at is None else by_runs
     if start.at is None:
         return start
     return msgspec.structs.replace(start, at=max(start.at, now, task.not_before))
+
+
+def _by_ends(state: MeshState, task: QueuedTask, request: Request, ends: Ends) -> Start:
+    """When a task can start by these ends, and whether that rests on tasks that have outlived theirs."""
+    start = _estimated(state, task, request, ends)
+    if start.at is None or not ends.guessed:
+        return start
+    sure_ends = Ends(state, ends.now, estimated=ends.estimated, overruns=False)
+    overdue = _estimated(state, task, request, sure_ends).at != start.at
+    return msgspec.structs.replace(start, overdue=overdue)
 
 
 def start_if_queued(tx: Transaction, submission: TaskSubmitted) -> float | None:
@@ -120,11 +134,15 @@ def _estimated(state: MeshState, task: QueuedTask, request: Request, ends: Ends)
     if request.unassigned:
         place_at = Projection(state, ends).place(request.node_shape, request.group_request).at
     if quota_at is None or place_at is None:
-        return Start(
-            unknown="tasks that hold what is short have no estimated_duration, or run for longer already"
-        )
+        return Start(unknown=_unknown(ends))
     at = max(quota_at, place_at)
     return Start(at=at, rests_on=_last_of(state, ends, at))
+
+
+def _unknown(ends: Ends) -> str:
+    """Why nobody knows when what is short becomes free."""
+    who = "tasks that hold what is short have no estimated_duration"
+    return who if ends.overruns else f"{who}, or have outlived it for long"
 
 
 def _last_of(state: MeshState, ends: Ends, at: float) -> DurationEstimate | None:

@@ -108,6 +108,7 @@ def _with(
         considered=considered,
         earliest_start=start.at,
         start_rests_on=start.rests_on,
+        start_waits_for_overdue=start.overdue,
         no_estimate=start.unknown,
     )
 

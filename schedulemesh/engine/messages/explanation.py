@@ -186,6 +186,8 @@ class Explanation(_Part, frozen=True, kw_only=True):
     #: The running task whose end it waits for, and how long that runs by earlier runs; None: the earliest
     #: start rests on declared durations alone, or is not known.
     start_rests_on: DurationEstimate | None = None
+    #: Whether it waits for tasks that run for longer than they declared, so that their ends are guessed.
+    start_waits_for_overdue: bool = False
     #: Why that is not known.
     no_estimate: str = ""
     #: How often it was evicted.

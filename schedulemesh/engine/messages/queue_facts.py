@@ -65,7 +65,8 @@ class StartReserved(Fact, tag="start_reserved", frozen=True, kw_only=True):
     node_ids: tuple[str, ...] = ()
     #: The existing placement group that it gets; None: it needs none, or a new one.
     group_id: str | None = None
-    #: The first start that was reserved for it by the durations of earlier runs; None: none was.
+    #: The first start that was reserved for it by the durations of earlier runs, or by the ends of tasks that
+    #: run for longer than they declared; None: none was.
     first_at: float | None = None
 
 

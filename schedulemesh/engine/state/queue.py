@@ -45,7 +45,8 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     node_ids: tuple[str, ...] = ()
     #: The existing placement group that it gets; None: it needs none, or a new one.
     group_id: str | None = None
-    #: The first start that was reserved for it by the durations of earlier runs; None: none was.
+    #: The first start that was reserved for it by the durations of earlier runs, or by the ends of tasks that
+    #: run for longer than they declared; None: none was.
     first_at: float | None = None
 
 
@@ -65,7 +66,7 @@ class QueuedTask(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     front: int = 0
     #: Its reserved start; only the first task of a pool has one.
     reservation: Reservation | None = None
-    #: The first start that was ever reserved for it by the durations of earlier runs; None: none was.
+    #: See ``Reservation.first_at``; None: none ever was.
     first_at: float | None = None
     #: How long it runs in all by earlier runs, for its order; None: that is not known, or not asked for.
     estimate_s: float | None = None

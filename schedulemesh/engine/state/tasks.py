@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
+from itertools import takewhile
 from typing import Any
 
 import msgspec
@@ -33,6 +34,8 @@ from schedulemesh.engine.state.task_phases import (
 from schedulemesh.engine.state.transitions import ForbiddenTransitionError
 
 _INFINITY = float("inf")
+#: A task that outlives its end is expected to run on for this part of its duration, so many seconds at least.
+_OVERRUN_PART, _OVERRUN_S = 0.05, 1.0
 _FIRST_SWEEP = 1024
 #: The order of a class that does not keep it; there may be as many classes as tasks.
 _EMPTY: SortedList[Any] = SortedList()
@@ -102,6 +105,19 @@ class RunningTask(msgspec.Struct, kw_only=True, gc=False):
         if self.spec.estimated_duration is None:
             return None
         return self.started_at + self.spec.estimated_duration
+
+    def expected_end(self, now: float) -> float | None:
+        """When it is expected to end, which is never in the past; None: unknown. One that has outlived
+        ``ends_at`` runs on for a part of its duration, doubled as often as needed: so the time changes
+        seldom, and is no further away than the task has run on already, or than that part.
+        """
+        ends_at = self.ends_at
+        if ends_at is None or ends_at > now:
+            return ends_at
+        overrun_s = max(_OVERRUN_S, _OVERRUN_PART * (ends_at - self.started_at))
+        while ends_at + overrun_s <= now:
+            overrun_s *= 2.0
+        return ends_at + overrun_s
 
     def remaining(self, now: float) -> float:
         """Seconds left until it ends, at least 0; 0 where unknown."""
@@ -262,6 +278,18 @@ class TaskClass:
             return ((-end, task_id) for end, _, task_id in reversed(self.timed) if -end > now)
         ends = ((self._tasks[i].ends_at or 0.0, i) for i in self.task_ids())
         return iter(sorted(entry for entry in ends if entry[0] > now))
+
+    def outliving(self, now: float) -> Iterator[RunningTask]:
+        """Its tasks whose known end has passed, in no order."""
+        if self.order.by_time and not self.young and now >= self.advanced_to:
+            passed = takewhile(lambda entry: -entry[0] <= now, reversed(self.timed))
+            yield from (self._tasks[task_id] for _, _, task_id in passed)
+            overdue = (task_id for _, task_id, end in self.overdue if end != -_INFINITY)
+            yield from map(self._tasks.__getitem__, overdue)
+            return
+        for task in map(self._tasks.__getitem__, self.task_ids()):
+            if task.ends_at is not None and task.ends_at <= now:
+                yield task
 
     def losing_more(self, least: float, now: float) -> int:
         """How many tasks that are not young would lose more than these seconds of work; after ``advance``.
