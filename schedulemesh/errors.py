@@ -35,6 +35,11 @@ def nearest(word: str, allowed: Iterable[str]) -> str:
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 
+def nearest_names(word: str, names: Iterable[str], most: int) -> list[str]:
+    """The known names that are most similar to the given one, the most similar first."""
+    return difflib.get_close_matches(word, sorted(names), n=most, cutoff=0.0)
+
+
 class ScheduleMeshError(Exception):
     """An error of ScheduleMesh."""
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, TypedDict
+from typing import Annotated, Any, ClassVar, TypedDict
 
 from schedulemesh.api.call import Call, ChangingCall
 from schedulemesh.api.routes import Listing, delete, post
-from schedulemesh.api.tasks import TaskInfo
+from schedulemesh.api.rows import NameOf, OneOf
+from schedulemesh.api.tasks import PoolOf, TaskInfo, TaskKind
 from schedulemesh.api.values import AgentName, PoolName, Seconds
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import Amounts
@@ -42,13 +43,13 @@ class AgentListing(TypedDict, total=False):
 
     name: str
     #: "agent", "gang", "lease" or "job".
-    kind: str
+    kind: TaskKind
     resources: Amounts
     labels: dict[str, str]
-    pool: str
+    pool: PoolOf
     ray_options: dict[str, Any]
-    state: str
-    node_id: str | None
+    state: Annotated[str, OneOf("waiting", "starting", "running", "ending")]
+    node_id: Annotated[str, NameOf.NODE] | None
     #: Of a member of a gang; of an extra member the name of its gang; of a gang its members.
     rank: int
     extra_of: str

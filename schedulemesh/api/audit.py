@@ -9,6 +9,7 @@ import msgspec
 
 from schedulemesh.api.call import Call
 from schedulemesh.api.routes import Listing
+from schedulemesh.api.rows import NameOf, OneOf
 from schedulemesh.api.values import Checked, Name, Time, whole_number
 from schedulemesh.domain.audit import DONE, OPEN, REFUSED
 from schedulemesh.domain.tokens import Role
@@ -44,8 +45,8 @@ class ChangeInfo(TypedDict):
     call: str
     #: The name, the role and the owner of the token that came with it; empty: it came without one.
     token: str
-    role: str
-    owner: str
+    role: Annotated[str, OneOf.codes(Role)]
+    owner: Annotated[str, NameOf.OWNER]
     #: Who requested it, for people: the token's name, or the user and host where it came without one.
     who: str
     #: Where it came from, as the caller said.
@@ -56,7 +57,7 @@ class ChangeInfo(TypedDict):
     before: dict[str, Any] | None
     after: dict[str, Any] | None
     #: "done", "refused", or "open": it was not answered yet, or the supervisor ended before it was.
-    outcome: str
+    outcome: Annotated[str, OneOf(DONE, REFUSED, OPEN)]
     reason: str
     error: str
 

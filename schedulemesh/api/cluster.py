@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, TypedDict
+from typing import Annotated, ClassVar, TypedDict
 
 from schedulemesh.api.call import Call, ChangingCall
 from schedulemesh.api.routes import Listing, get, post
+from schedulemesh.api.rows import OneOf
 from schedulemesh.api.values import Names
 
 
@@ -16,7 +17,7 @@ class OrphanInfo(TypedDict, total=False):
     name: str
     #: Of an actor.
     namespace: str | None
-    kind: Literal["actor", "placement group"]
+    kind: Annotated[str, OneOf("actor", "placement group")]
 
 
 class StrategyInfo(TypedDict, total=False):

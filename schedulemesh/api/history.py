@@ -7,6 +7,8 @@ from typing import Annotated, Any, TypedDict
 import msgspec
 
 from schedulemesh.api.call import Call
+from schedulemesh.api.rows import OneOf
+from schedulemesh.api.tasks import Owner, PoolOf, TaskName
 from schedulemesh.api.values import Name, Names, Time, check_number, whole_number
 from schedulemesh.domain.labels import Labels
 from schedulemesh.domain.numbers import parse_number
@@ -88,15 +90,15 @@ class HistoryEvent(TypedDict, total=False):
     #: Its number; events after it are listed with ``after``.
     cursor: int
     at: float
-    kind: str
+    kind: Annotated[str, OneOf(*EVENT_KINDS)]
     #: The pool, node or group that it is about, where it is about no task.
     subject: str
     detail: dict[str, Any]
     #: The task that it is about; empty: none, or an agent without a task.
-    task_id: str
+    task_id: TaskName
     agent_name: str
-    pool_name: str
-    owner: str
+    pool_name: PoolOf
+    owner: Owner
 
 
 class AttemptInfo(TypedDict, total=False):
@@ -104,12 +106,12 @@ class AttemptInfo(TypedDict, total=False):
 
     #: Its number; older ones are listed with ``before``.
     cursor: int
-    task_id: str
+    task_id: TaskName
     #: Which attempt of the task it is: 1 for the first.
     attempt: int
     agent_name: str
-    pool_name: str
-    owner: str
+    pool_name: PoolOf
+    owner: Owner
     #: The client that submitted it (host:pid), where it was submitted to the queue.
     client: str
     priority: float | None
@@ -129,7 +131,7 @@ class AttemptInfo(TypedDict, total=False):
     released_at: float | None
     #: ``queued``, ``starting``, ``running``, ``preempting``; or how it ended: ``completed``, ``failed``,
     #: ``cancelled``, ``lost``, ``preempted`` or, where the history has a gap, ``unknown``.
-    state: str
+    state: Annotated[str, OneOf(*STATES)]
     reason: str
     error: str
     #: Its eviction: the rule, when it was decided, and for whom or by which client.
@@ -157,8 +159,8 @@ class AttemptInfo(TypedDict, total=False):
 class UsageInfo(TypedDict, total=False):
     """What one pool, owner or label used."""
 
-    pool: str
-    owner: str
+    pool: PoolOf
+    owner: Owner
     #: ``key=value``.
     label: str
     gpu_hours: float

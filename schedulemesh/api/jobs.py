@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import msgspec
 
 from schedulemesh.api.call import Call
 from schedulemesh.api.routes import Listing
-from schedulemesh.api.tasks import OfTask, TaskInfo
+from schedulemesh.api.rows import NameOf, OneOf
+from schedulemesh.api.tasks import PHASES, OfTask, TaskInfo
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import Amounts
+from schedulemesh.domain.task import EndState
 from schedulemesh.domain.tokens import Role
 from schedulemesh.errors import InvalidRequestError
 
@@ -22,7 +24,7 @@ class JobListing(TaskInfo, total=False):
     """A job as ``jobs`` lists it."""
 
     #: As in TaskStatus.
-    state: str
+    state: Annotated[str, OneOf(*PHASES, *EndState)]
     #: The number of its present attempt, or of the last one.
     attempt: int
     #: Its claim.
@@ -45,7 +47,7 @@ class JobListing(TaskInfo, total=False):
     used: Amounts
     beyond_claim: Amounts
     agent_name: str
-    node_id: str | None
+    node_id: Annotated[str, NameOf.NODE] | None
     #: Seconds since 1970.
     started_at: float
     ended_at: float

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, TypedDict
+from typing import Annotated, ClassVar, TypedDict
 
 from schedulemesh.api.call import Call
 from schedulemesh.api.routes import Listing
+from schedulemesh.api.rows import OneOf
 from schedulemesh.api.values import Name, Names
+from schedulemesh.config.alerts import Severity
 from schedulemesh.errors import InvalidRequestError, shown
 
 #: By what reported metrics are aggregated.
@@ -43,8 +45,8 @@ class AlertInfo(TypedDict, total=False):
     id: str
     rule: str
     #: "pending", "firing" or "resolved".
-    state: str
-    severity: str
+    state: Annotated[str, OneOf("pending", "firing", "resolved")]
+    severity: Annotated[str, OneOf.codes(Severity)]
     labels: dict[str, str]
     #: The last value for which the condition held; None: infinite, a quota of 0 in use.
     value: float | None

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, TypedDict
+from typing import Annotated, ClassVar, TypedDict
 
 from schedulemesh.api.call import Call, ChangingCall
 from schedulemesh.api.routes import Listing, delete, put
+from schedulemesh.api.rows import NameOf
+from schedulemesh.api.tasks import PoolOf, TaskName
 from schedulemesh.api.values import ClientName, NodeId, Seconds
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.reasons import Reason
@@ -35,12 +37,12 @@ class ExternalWork(TypedDict, total=False):
     #: Empty: it is a job of the scheduler's.
     job_id: str
     #: Of the scheduler's job; empty: it is none.
-    task_id: str
+    task_id: TaskName
     #: Of its actors and placement groups.
     namespace: str
     #: The command of its driver; empty: Ray has forgotten it.
     entrypoint: str
-    driver_node_id: str | None
+    driver_node_id: Annotated[str, NameOf.NODE] | None
     driver_pid: int | None
     #: Seconds since 1970.
     started_at: float | None
@@ -83,8 +85,8 @@ class NodeInfo(TypedDict, total=False):
 class DrainInfo(TypedDict, total=False):
     """A drain in progress, of a node or of a pool; times are seconds since 1970."""
 
-    node_id: str | None
-    pool_name: str | None
+    node_id: Annotated[str, NameOf.NODE] | None
+    pool_name: PoolOf | None
     started_at: float
     #: By when all agents should have ended; None: there is no time limit.
     deadline: float | None

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, TypedDict
+from typing import Annotated, Any, ClassVar, Literal, TypedDict
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from schedulemesh.api.call import Call, ChangeWithBlobs, ChangingCall
 from schedulemesh.api.routes import Listing, get
+from schedulemesh.api.rows import NameOf, OneOf
+from schedulemesh.api.tasks import OnPreempted, PoolOf
 from schedulemesh.api.values import CheckedResources, CohortName, Labels, Name, PoolName
 from schedulemesh.config.pools import (
     Lending,
@@ -20,17 +22,20 @@ from schedulemesh.config.pools import (
 )
 from schedulemesh.domain.cohort import CohortSpec, parse_weight
 from schedulemesh.domain.placement import WarmSpec
-from schedulemesh.domain.pool import PoolSpec
+from schedulemesh.domain.pool import QUEUEING, PoolSpec
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import Amounts
 from schedulemesh.domain.task import parse_on_preempted
+
+#: What rows say in the same words.
+Cohort = Annotated[str, NameOf.COHORT]
 
 
 class LendingDefinition(TypedDict, total=False):
     """With whom a pool shares its quota, and how much."""
 
     #: None: it shares its idle quota with no pool.
-    cohort: str | None
+    cohort: Cohort | None
     #: None: no limit; 0: nothing of any kind.
     lending_limit: Amounts | Literal[0] | None
     borrowing_limit: Amounts | Literal[0] | None
@@ -48,9 +53,9 @@ class LoansInfo(TypedDict, total=False):
 class CohortInfo(TypedDict, total=False):
     """A cohort, the pools and cohorts directly in it, and the quota of all pools below it."""
 
-    name: str
+    name: Cohort
     #: None: it is in no other cohort.
-    parent: str | None
+    parent: Cohort | None
     weight: float
     pools: list[str]
     cohorts: list[str]
@@ -62,17 +67,17 @@ class CohortInfo(TypedDict, total=False):
 class PoolDefinition(LendingDefinition, total=False):
     """What a pool was defined as."""
 
-    name: str
+    name: PoolOf
     labels: dict[str, str]
     #: The total quota.
     resources: Amounts
     target_agents: int
     placement_strategy: str
     #: "requeue" or "drop": what becomes of its evicted tasks that do not say it themselves.
-    on_preempted: str
+    on_preempted: OnPreempted
     #: "best_effort": what fits passes tasks that do not, if it does not delay the first; "strict": nothing
     #: does; "greedy": whatever fits does.
-    queueing: str
+    queueing: Annotated[str, OneOf(*QUEUEING)]
     #: None: the pool keeps no placement groups.
     pg_pool_config: dict[str, Any] | None
 

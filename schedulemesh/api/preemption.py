@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, TypedDict
 
 from schedulemesh.api.call import Call, ChangingCall
 from schedulemesh.api.routes import Listing, get, post
+from schedulemesh.api.rows import OneOf
 from schedulemesh.api.tasks import TaskInfo
 from schedulemesh.api.values import (
     CheckedResources,
@@ -17,6 +18,7 @@ from schedulemesh.api.values import (
     TaskId,
     whole_number,
 )
+from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.errors import InvalidRequestError
 
 #: The most candidates that one evaluation lists, and the most preemptions that one call lists.
@@ -42,7 +44,7 @@ class PreemptionRecord(TaskInfo, total=False):
     #: When the task had been evicted, in seconds since 1970; while it is being evicted, the decision.
     timestamp: float
     agent_name: str
-    reason: str
+    reason: Annotated[str, OneOf.codes(PreemptionReason)]
     #: None: the task was preempted manually, without an evaluation.
     preempt_score: float | None
     #: Whether the state at the eviction is stored; ``get_saved_state`` returns it.

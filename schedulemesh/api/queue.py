@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from schedulemesh.api.call import Call
 from schedulemesh.api.routes import Listing, patch
-from schedulemesh.api.tasks import OwnTaskChange, TaskInfo
+from schedulemesh.api.rows import OneOf
+from schedulemesh.api.tasks import OwnTaskChange, ReasonCode, TaskInfo, TaskKind
 from schedulemesh.api.values import Count, PoolName, Priority, RequestId
 from schedulemesh.domain.resources import Amounts
 from schedulemesh.errors import InvalidRequestError
@@ -18,9 +19,9 @@ class QueueListing(TaskInfo, total=False):
     #: The name that its agent will have.
     agent_name: str
     #: "agent", "gang", "lease" or "job".
-    kind: str
+    kind: TaskKind
     #: "queued".
-    state: str
+    state: Annotated[str, OneOf("queued")]
     #: How many tasks of its pool come before it, plus one.
     position: int
     #: Whether it does not start until it is released.
@@ -42,11 +43,11 @@ class QueueListing(TaskInfo, total=False):
     estimated_from: int
     #: The code of why its pool as it is defined could not hold it even if nothing else ran, so that those
     #: behind it do not wait for it; None: the pool could.
-    cannot_start: str | None
+    cannot_start: ReasonCode | None
     #: What it asks for.
     resources: Amounts
     #: Why it waits: the code that ``explain`` gives.
-    reason: str
+    reason: ReasonCode
     #: What its pool's quota lacks, or else the closest node; empty where neither is why it waits.
     short: Amounts
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar
 
 from schedulemesh.api.call import Call, ChangeWithBlobs, ChangingCall
 from schedulemesh.api.routes import Listing, post
+from schedulemesh.api.rows import OneOf
 from schedulemesh.api.tasks import OfTask, OwnTaskChange, TaskInfo
 from schedulemesh.api.values import ClientName, Key, PoolName, RequestId
 from schedulemesh.domain.names import parse_name
@@ -17,7 +18,7 @@ from schedulemesh.domain.tokens import Role
 class SavedStateInfo(TaskInfo, total=False):
     """A task whose state is stored, or that was lost with its agent."""
 
-    status: Literal["running", "preempted", "lost"]
+    status: Annotated[str, OneOf("running", "preempted", "lost")]
     #: False: the task was lost before a state of it was saved.
     state_saved: bool
 

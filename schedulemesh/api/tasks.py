@@ -9,13 +9,15 @@ import msgspec
 
 from schedulemesh.api.call import Call, CallWithBlobs, ChangeWithBlobs, ChangingCall
 from schedulemesh.api.routes import Listing, get, post
+from schedulemesh.api.rows import NameOf, OneOf
 from schedulemesh.api.values import Checked, Name, Names, RequestId, TaskId
 from schedulemesh.domain.agent import check_agent
 from schedulemesh.domain.labels import check_selector
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_timeout
+from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import Amounts
-from schedulemesh.domain.task import FIRST_ATTEMPT, TaskSpec, check_task
+from schedulemesh.domain.task import FIRST_ATTEMPT, ON_PREEMPTED, TaskSpec, check_task
 from schedulemesh.domain.tokens import Role
 from schedulemesh.domain.user_data import UserValue
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
@@ -32,6 +34,16 @@ def _check_wait(wait_s: float, _: str) -> None:
         raise InvalidRequestError(f"a request waits for 0 to {LONGEST_WAIT_S:g} s, not {wait_s}")
 
 
+#: What rows say in the same words.
+TaskName = Annotated[str, NameOf.TASK]
+PoolOf = Annotated[str, NameOf.POOL]
+Owner = Annotated[str, NameOf.OWNER]
+OnPreempted = Annotated[str, OneOf(*ON_PREEMPTED)]
+TaskKind = Annotated[str, OneOf("agent", "gang", "lease", "job")]
+ReasonCode = Annotated[str, OneOf.codes(Reason)]
+#: Of the phases of tasks that have not ended.
+PHASES = ("queued", "starting", "running", "preempting", "ending")
+
 #: Seconds for which the answer waits.
 Wait = Annotated[float, Checked(_check_wait)]
 
@@ -39,20 +51,20 @@ Wait = Annotated[float, Checked(_check_wait)]
 class TaskInfo(TypedDict, total=False):
     """A task as every listing shows it: the public fields of its specification."""
 
-    task_id: str
-    pool_name: str
+    task_id: TaskName
+    pool_name: PoolOf
     priority: float
     labels: dict[str, str]
     #: Seconds from its start to its end; None: unknown.
     estimated_duration: float | None
     #: The user that it belongs to; empty: unknown.
-    owner: str
+    owner: Owner
     #: "requeue" or "drop" when it is evicted; empty: what its pool says.
-    on_preempted: str
+    on_preempted: OnPreempted
     #: Evictions after which it cannot be evicted any more; None: as the policy says.
     max_preemptions: int | None
     #: The task from inside which it was started, and with which it ends; empty: none.
-    parent: str
+    parent: TaskName
 
 
 class TaskListing(TaskInfo, total=False):
@@ -60,10 +72,10 @@ class TaskListing(TaskInfo, total=False):
 
     agent_name: str
     #: "agent", "gang", "lease" or "job".
-    kind: str
-    phase: str
+    kind: TaskKind
+    phase: Annotated[str, OneOf(*PHASES)]
     #: Where its agent runs, of several processes the first; None: it has none.
-    node_id: str | None
+    node_id: Annotated[str, NameOf.NODE] | None
     #: Since 1970; None: it does not run yet.
     started_at: float | None
     remaining_time: float
@@ -75,7 +87,7 @@ class TaskListing(TaskInfo, total=False):
     #: Its resources, of a lease or gang those of all parts.
     resources: Amounts
     #: Only of a task that waits in the queue; see QueueListing.
-    reason: str
+    reason: ReasonCode
     short: Amounts
 
 

@@ -8,6 +8,7 @@ from msgspec import UNSET, UnsetType
 
 from schedulemesh.api.call import Call, ChangingCall
 from schedulemesh.api.routes import Listing, delete, patch
+from schedulemesh.api.rows import NameOf, OneOf
 from schedulemesh.api.values import Checked, ClientName, Names, RequestId, TokenName
 from schedulemesh.domain.names import parse_key
 from schedulemesh.domain.tokens import (
@@ -24,13 +25,13 @@ class TokenInfo(TypedDict, total=False):
     """A token, without its secret; times are seconds since 1970."""
 
     name: str
-    role: str
+    role: Annotated[str, OneOf.codes(Role)]
     pools: list[str]
     max_priority: float | None
     evict_pools: list[str] | None
     label_values: dict[str, list[str]]
     least_max_preemptions: int | None
-    owner: str
+    owner: Annotated[str, NameOf.OWNER]
     created_at: float
     created_by: str
     expires_at: float | None

@@ -36,11 +36,11 @@ def list_agents(
     pool: Annotated[str | None, typer.Option(help="Only those of this pool.")] = None,
 ) -> None:
     """List the agents: what they hold, and the tasks that they run."""
-    from schedulemesh.api.agents import ListAgents
+    from schedulemesh.api.agents import AgentListing, ListAgents
     from schedulemesh.protocol.answers import Listed
 
     def listing(rows: list[dict[str, object]]) -> Listing:
-        return Listing(kind="agents", rows=rows, columns=AGENTS)
+        return Listing(kind="agents", rows=rows, columns=AGENTS, row=AgentListing)
 
     show(target, view, lambda g: listing(g.ask(ListAgents(pool_name=pool), Listed).rows), select)
 
@@ -56,12 +56,12 @@ def list_nodes(
     ] = None,
 ) -> None:
     """List the nodes: what is free, what other Ray work uses, and which are closed."""
-    from schedulemesh.api.nodes import ListNodes
+    from schedulemesh.api.nodes import ListNodes, NodeInfo
     from schedulemesh.protocol.answers import Listed
 
     def listing(rows: list[dict[str, Any]]) -> Listing:
         chosen = _named_nodes(rows, nodes) if nodes else rows
-        return Listing(kind="nodes", rows=chosen, columns=NODES, name="node_id")
+        return Listing(kind="nodes", rows=chosen, columns=NODES, row=NodeInfo, name="node_id")
 
     show(target, view, lambda g: listing(g.ask(ListNodes(), Listed).rows), select)
 
@@ -87,11 +87,13 @@ def _named_nodes(rows: list[dict[str, Any]], nodes: list[str]) -> list[dict[str,
 @command(app)
 def external(target: Target, view: View, select: Select) -> None:
     """List the Ray jobs that hold or wait for something outside of the scheduler."""
-    from schedulemesh.api.nodes import ListExternalUsage
+    from schedulemesh.api.nodes import ExternalWork, ListExternalUsage
     from schedulemesh.protocol.answers import Listed
 
     def listing(rows: list[dict[str, object]]) -> Listing:
-        return Listing(kind="external", rows=rows, columns=EXTERNAL, name="job_id")
+        return Listing(
+            kind="external", rows=rows, columns=EXTERNAL, row=ExternalWork, name="job_id"
+        )
 
     show(target, view, lambda g: listing(g.ask(ListExternalUsage(), Listed).rows), select)
 

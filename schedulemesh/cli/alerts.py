@@ -22,12 +22,12 @@ app = typer.Typer()
 @command(app)
 def alerts(target: Target, view: View, select: Select) -> None:
     """Show the alerts that fire or are pending, and the last that were resolved."""
-    from schedulemesh.api.metrics import GetAlerts
+    from schedulemesh.api.metrics import AlertInfo, GetAlerts
     from schedulemesh.protocol.answers import Listed
 
     def listing(gateway: Gateway) -> Listing:
         rows = gateway.ask(GetAlerts(), Listed).rows
-        return Listing(kind="alerts", rows=rows, columns=_COLUMNS, name="id")
+        return Listing(kind="alerts", rows=rows, columns=_COLUMNS, row=AlertInfo, name="id")
 
     show(target, view, listing, select)
 

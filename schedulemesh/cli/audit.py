@@ -85,7 +85,7 @@ def audit(
     ] = None,
 ) -> None:
     """Show who changed what, when, and from where; changes that were refused too."""
-    from schedulemesh.api.audit import QueryAudit
+    from schedulemesh.api.audit import ChangeInfo, QueryAudit
     from schedulemesh.api.calls import check_change
 
     if call is not None:
@@ -98,7 +98,7 @@ def audit(
 
     def look(gateway: Gateway) -> Listing:
         rows = _changes(gateway, request, limit)
-        return Listing(kind="changes", rows=rows, columns=_CHANGES, name="number")
+        return Listing(kind="changes", rows=rows, columns=_CHANGES, row=ChangeInfo, name="number")
 
     show(target, view, look, select)
 

@@ -20,11 +20,11 @@ app = typer.Typer()
 @command(app)
 def cohorts(target: Target, view: View, select: Select) -> None:
     """List the cohorts: which pools share their quota, and how much of it is idle."""
-    from schedulemesh.api.pools import ListCohorts
+    from schedulemesh.api.pools import CohortInfo, ListCohorts
     from schedulemesh.protocol.answers import Listed
 
     def listing(gateway: Gateway) -> Listing:
         rows = gateway.ask(ListCohorts(), Listed).rows
-        return Listing(kind="cohorts", rows=rows, columns=COHORTS)
+        return Listing(kind="cohorts", rows=rows, columns=COHORTS, row=CohortInfo)
 
     show(target, view, listing, select)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from schedulemesh.cli.rows import Column, Row
 from schedulemesh.cli.texts import amounts, duration, labels, local_time, names, node, number, text
-from schedulemesh.domain.reasons import Reason
 
 
 def wide(heading: str, key: str, show: Callable[[Any], str] = text) -> Column:
@@ -54,9 +52,6 @@ def _used(usage: Row | None) -> str:
 #: As wide as the longest code that is often given, with a comma, so that it can be copied.
 REASON = Column(heading="reason", key="", show=waits_because, least=25)
 
-_PHASES = ("queued", "starting", "running", "preempting", "ending")
-_ENDED = ("completed", "failed", "cancelled", "lost")
-
 POOLS = (
     Column(heading="pool", key="name"),
     Column(heading="cohort", key="cohort"),
@@ -77,7 +72,7 @@ AGENTS = (
     Column(heading="agent", key="name"),
     Column(heading="pool", key="pool"),
     Column(heading="holds", key="resources", show=amounts),
-    Column(heading="state", key="state", allowed=("waiting", "starting", "running", "ending")),
+    Column(heading="state", key="state"),
     Column(heading="tasks", key="tasks", show=names),
     Column(heading="process", key="pid", show=lambda pid: str(pid or ""), right=True),
     wide("node", "node_id", node),
@@ -92,7 +87,7 @@ TASKS = (
     Column(heading="owner", key="owner"),
     Column(heading="pool", key="pool_name"),
     Column(heading="prio", key="priority", show=priority, right=True),
-    Column(heading="state", key="phase", allowed=_PHASES),
+    Column(heading="state", key="phase"),
     Column(heading="holds or asks", key="resources", show=amounts),
     Column(heading="node", key="node_id", show=node),
     wide("agent", "agent_name"),
@@ -107,7 +102,7 @@ JOBS = (
     Column(heading="owner", key="owner"),
     Column(heading="pool", key="pool_name"),
     Column(heading="prio", key="priority", show=priority, right=True),
-    Column(heading="state", key="state", allowed=(*_PHASES, *_ENDED)),
+    Column(heading="state", key="state"),
     Column(heading="claim", key="resources", show=amounts),
     Column(heading="waits", key="waiting_time", show=duration, right=True),
     Column(heading="runs", key="running_time", show=duration, right=True),
@@ -131,7 +126,7 @@ QUEUE = (
     Column(heading="prio", key="priority", show=priority, right=True),
     Column(heading="asks", key="resources", show=amounts),
     Column(heading="waits", key="waiting_time", show=duration, right=True),
-    replace(REASON, allowed=tuple(reason.value for reason in Reason)),
+    REASON,
     wide("held", "held"),
     wide("runs for", "", _expected),
     wide("reserved start", "reserved_start", local_time),

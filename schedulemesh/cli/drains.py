@@ -55,13 +55,13 @@ def undrain(target: Target, output: Output, names: Names, pool: Pools = False) -
 @command(app)
 def drains(target: Target, view: View, select: Select) -> None:
     """Show the drains in progress, and what is left of each."""
-    from schedulemesh.api.nodes import GetDrainStatus
+    from schedulemesh.api.nodes import DrainInfo, GetDrainStatus
     from schedulemesh.protocol.answers import Listed
 
     def listing(gateway: Gateway) -> Listing:
         rows = gateway.ask(GetDrainStatus(), Listed).rows
         named = [{"name": row["node_id"] or row["pool_name"], **row} for row in rows]
-        return Listing(kind="drains", rows=named, columns=DRAINS)
+        return Listing(kind="drains", rows=named, columns=DRAINS, row=DrainInfo)
 
     show(target, view, listing, select)
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from schedulemesh.api.rows import NameOf
 from schedulemesh.cli.command import Output, Select, Since, Target, View, command, note
 from schedulemesh.cli.output import emit, emit_stream, show
-from schedulemesh.cli.rows import Column, Listing, Row, selected
+from schedulemesh.cli.rows import Column, Listing, Row
+from schedulemesh.cli.selection import chosen, selected, unknown_names
 from schedulemesh.cli.texts import data, duration, labels, local_time, moment, names, node, number
 
 if TYPE_CHECKING:
@@ -70,9 +71,8 @@ def history(
 
     def look(gateway: Any) -> Listing:
         facts = gateway.ask(request, Details).facts
-        if pool is not None and not facts["attempts"]:
-            check_pool(gateway, pool)
-        return attempt_listing(facts)
+        names = ((NameOf.TASK, task), (NameOf.POOL, pool), (NameOf.OWNER, owner))
+        return attempt_listing(facts, () if facts["attempts"] else unknown_names(gateway, names))
 
     show(target, view, look, select, on_events=True)
 
@@ -140,15 +140,15 @@ def events(
     )
     with gateway_to(target) as gateway:
         first = gateway.ask(query, Details).facts
-        if pool is not None and not first["events"]:
-            check_pool(gateway, pool)
-        missing = gap_note(query.after, first["gap"])
-        found = selected(event_listing(first["events"], missing), select)
+        names = ((NameOf.TASK, task), (NameOf.POOL, pool))
+        notes = () if first["events"] else unknown_names(gateway, names)
+        listing = event_listing(first["events"], gap_note(query.after, first["gap"]), *notes)
+        listing = chosen(gateway, listing, select)
         if follow:
             rest = gateway.follow(msgspec.structs.replace(query, after=first["cursor"]))
-            emit_stream(_followed(found, rest, select), output)
+            emit_stream(_followed(listing, rest, select), output)
         else:
-            emit(found, output)
+            emit(listing, output)
 
 
 def _followed(first: Listing, rest: Iterator[Part], select: Select) -> Iterator[Listing]:
@@ -182,29 +182,20 @@ def _export(
     note(f"{done.jobs} attempts to run tasks were written")
 
 
-def attempt_listing(facts: dict[str, Any]) -> Listing:
+def attempt_listing(facts: dict[str, Any], notes: tuple[str, ...] = ()) -> Listing:
     """The answer to QueryHistory."""
-    from schedulemesh.api.history import STATES
+    from schedulemesh.api.history import AttemptInfo
 
-    notes = ("there are older ones; --limit shows more",) if facts["more"] else ()
+    if facts["more"]:
+        notes = (*notes, "there are older ones; --limit shows more")
     return Listing(
         kind="attempts",
         rows=facts["attempts"],
-        columns=tuple(
-            replace(column, allowed=STATES) if column.key == "state" else column
-            for column in _ATTEMPTS
-        ),
+        columns=_ATTEMPTS,
+        row=AttemptInfo,
         name="task_id",
         notes=(*notes, *_delay(facts)),
     )
-
-
-def check_pool(gateway: Any, name: str) -> None:
-    """Raise RefusedError where there is no pool of this name now; one that is gone may be in the history."""
-    from schedulemesh.api.queue import ListQueue
-    from schedulemesh.protocol.answers import QueueListed
-
-    gateway.ask(ListQueue(pool_name=name, limit=0), QueueListed)
 
 
 def usage_listing(by: str, facts: dict[str, Any]) -> Listing:
@@ -219,10 +210,18 @@ def usage_listing(by: str, facts: dict[str, Any]) -> Listing:
     )
 
 
-def event_listing(rows: list[dict[str, Any]], note: str = "") -> Listing:
-    """Events in their order, with a remark where there is one."""
-    notes = (note,) if note else ()
-    return Listing(kind="events", rows=rows, columns=_EVENTS, name="cursor", notes=notes)
+def event_listing(rows: list[dict[str, Any]], *remarks: str) -> Listing:
+    """Events in their order, with the remarks that are not empty."""
+    from schedulemesh.api.history import HistoryEvent
+
+    return Listing(
+        kind="events",
+        rows=rows,
+        columns=_EVENTS,
+        row=HistoryEvent,
+        name="cursor",
+        notes=tuple(filter(None, remarks)),
+    )
 
 
 def _delay(facts: dict[str, Any]) -> tuple[str, ...]:

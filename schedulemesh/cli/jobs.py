@@ -74,7 +74,7 @@ def submit(
     from schedulemesh.cli.gateway import gateway_to
 
     job, command_words = completed(context, job, entrypoint or [], file)
-    name = job.task_id or f"job-{uuid.uuid4().hex[:8]}"
+    name = _checked_id(job.task_id) or f"job-{uuid.uuid4().hex[:8]}"
     given = {**_given(job), "task_id": name, "entrypoint": command_words, "queue": not now}
     with gateway_to(target) as gateway:
         gpus, pool = job.gpus, str(job.pool)
@@ -91,6 +91,13 @@ def submit(
             return 0
         note(f"submitted {name}")
         return _awaited(gateway, name, follow=follow)
+
+
+def _checked_id(task_id: str | None) -> str | None:
+    """The id that was given; None: one is made. Raises InvalidRequestError."""
+    from schedulemesh.domain.names import parse_name
+
+    return None if task_id is None else parse_name(task_id, "--id")
 
 
 def _given(job: JobOptions) -> dict[str, object]:
@@ -164,7 +171,7 @@ def adopt(
         "resources": claim or None,
         "ray_job_id": ray_job_id,
         "pool_name": pool,
-        "task_id": task_id or f"ray-job-{ray_job_id}",
+        "task_id": _checked_id(task_id) or f"ray-job-{ray_job_id}",
         "priority": priority,
         "grace_s": None if grace is None else seconds(grace, "--grace"),
         "owner": owner,
@@ -180,12 +187,12 @@ def adopt(
 @command(app, "jobs")
 def list_jobs(target: Target, view: View, select: Select) -> None:
     """List the jobs that run, wait, or have ended lately."""
-    from schedulemesh.api.jobs import ListJobs
+    from schedulemesh.api.jobs import JobListing, ListJobs
     from schedulemesh.protocol.answers import Listed
 
     def listing(gateway: Gateway) -> Listing:
         rows = gateway.ask(ListJobs(), Listed).rows
-        return Listing(kind="jobs", rows=rows, columns=JOBS, name="task_id")
+        return Listing(kind="jobs", rows=rows, columns=JOBS, row=JobListing, name="task_id")
 
     show(target, view, listing, select)
 

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Union
 
 from schedulemesh.cli.command import Format, Output, Select, Target, View, note
-from schedulemesh.cli.rows import Column, Listing, Record, Row, selected, value_at
+from schedulemesh.cli.rows import Column, Listing, Record, Row, value_at
+from schedulemesh.cli.selection import chosen
 from schedulemesh.cli.texts import names, text
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def show(
 
     with gateway_to(target) as gateway:
         pause = _until_event(gateway) if on_events and view.watch else time.sleep
-        repeat(view, lambda: _chosen(look(gateway), select), pause)
+        repeat(view, lambda: _chosen(gateway, look(gateway), select), pause)
 
 
 def _until_event(gateway: Gateway) -> Callable[[float], None]:
@@ -159,8 +160,10 @@ def as_yaml(data: object) -> str:
     return str(yaml.safe_dump(plain(data), allow_unicode=True, sort_keys=False))
 
 
-def _chosen(found: Found, select: Select | None) -> Found:
-    return found if select is None or isinstance(found, Record) else selected(found, select)
+def _chosen(gateway: Gateway, found: Found, select: Select | None) -> Found:
+    if select is None or isinstance(found, Record):
+        return found
+    return chosen(gateway, found, select)
 
 
 def _print_names(found: Found) -> None:

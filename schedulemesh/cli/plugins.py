@@ -6,7 +6,8 @@ import typer
 
 from schedulemesh.cli.command import Output, Select, command
 from schedulemesh.cli.output import emit
-from schedulemesh.cli.rows import Column, Listing, selected
+from schedulemesh.cli.rows import Column, Listing
+from schedulemesh.cli.selection import selected
 
 app = typer.Typer()
 

@@ -28,12 +28,12 @@ _AMOUNTS = ("resources", "free", "used", "reserved", "lent", "borrowed")
 @group(pools)
 def list_pools(target: Target, view: View, select: Select) -> None:
     """List the pools with their quota."""
-    from schedulemesh.api.pools import ListPools
+    from schedulemesh.api.pools import ListPools, PoolInfo
     from schedulemesh.protocol.answers import Listed
 
     def listing(gateway: Gateway) -> Listing:
         rows = gateway.ask(ListPools(), Listed).rows
-        return Listing(kind="pools", rows=rows, columns=POOLS)
+        return Listing(kind="pools", rows=rows, columns=POOLS, row=PoolInfo)
 
     show(target, view, listing, select)
 

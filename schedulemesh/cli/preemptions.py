@@ -6,9 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
+from schedulemesh.api.rows import NameOf
 from schedulemesh.cli.command import Select, Since, Target, View, command
 from schedulemesh.cli.output import show
 from schedulemesh.cli.rows import Column, Listing, Row
+from schedulemesh.cli.selection import unknown_names
 from schedulemesh.cli.texts import local_time, moment
 
 app = typer.Typer()
@@ -34,16 +36,28 @@ def preemptions(
 
     def look(gateway: Any) -> Listing:
         rows = gateway.ask(request, Listed).rows
+        names = ((NameOf.TASK, task), (NameOf.POOL, pool), (NameOf.OWNER, owner))
+        notes = () if rows else unknown_names(gateway, names)
         return preemption_listing(
-            [row for row in rows if after is None or row["timestamp"] >= after]
+            [row for row in rows if after is None or row["timestamp"] >= after], notes
         )
 
     show(target, view, look, select)
 
 
-def preemption_listing(rows: list[dict[str, Any]]) -> Listing:
+def preemption_listing(rows: list[dict[str, Any]], notes: tuple[str, ...] = ()) -> Listing:
     """One row per preemption; the names are folded on a narrow terminal."""
-    return Listing(kind="preemptions", rows=rows, columns=_COLUMNS, name="task_id", ruled=True)
+    from schedulemesh.api.preemption import PreemptionRecord
+
+    return Listing(
+        kind="preemptions",
+        rows=rows,
+        columns=_COLUMNS,
+        row=PreemptionRecord,
+        name="task_id",
+        notes=notes,
+        ruled=True,
+    )
 
 
 def _party(task: str, owner: str, pool: str, priority: float | None) -> str:

@@ -64,7 +64,16 @@ def _left_out(rows: list[dict[str, Any]], total: int, limit: int) -> str:
 
 def queue_listing(rows: list[dict[str, object]], notes: tuple[str, ...] = ()) -> Listing:
     """Queued tasks."""
-    return Listing(kind="queued tasks", rows=rows, columns=QUEUE, name="task_id", notes=notes)
+    from schedulemesh.api.queue import QueueListing
+
+    return Listing(
+        kind="queued tasks",
+        rows=rows,
+        columns=QUEUE,
+        row=QueueListing,
+        name="task_id",
+        notes=notes,
+    )
 
 
 @command(app)

@@ -1,14 +1,12 @@
-"""What a command found, before it is printed: rows with columns, facts by name; and the choice of rows."""
+"""What a command found, before it is printed: rows with columns, facts by name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from schedulemesh.cli.command import Select
 from schedulemesh.cli.texts import text
-from schedulemesh.errors import InvalidRequestError, nearest
 
 #: Plain data by name.
 Row = Mapping[str, Any]
@@ -35,8 +33,6 @@ class Column:
     width: int | None = None
     #: Characters that its lines keep where other columns can be narrowed instead.
     least: int = 0
-    #: All values that it may have, where they are few: a filter for another one is refused. Empty: any.
-    allowed: tuple[str, ...] = ()
 
     def cell(self, row: Row) -> str:
         """The text of its cell in a row."""
@@ -51,6 +47,8 @@ class Listing:
     kind: str
     rows: Sequence[Row]
     columns: Sequence[Column]
+    #: The type of the rows, which says what their fields may be; None: they may be anything.
+    row: type | None = None
     #: The field that names a row, for ``-o name``.
     name: str = "name"
     #: Remarks, which are printed on stderr.
@@ -80,73 +78,3 @@ def value_at(row: Row, key: str) -> Any:
     first, dot, rest = key.partition(".")
     inner = row.get(first)
     return value_at(inner, rest) if dot and isinstance(inner, Mapping) else None
-
-
-def selected(listing: Listing, select: Select) -> Listing:
-    """The rows that the filters choose. Raises InvalidRequestError for a filter that no row can answer."""
-    rows = list(listing.rows)
-    for given in select.filters or ():
-        key, wanted, equal = _parts(given, "-f")
-        at = _key_of(listing, key)
-        _check_value(listing, key, at, wanted)
-        rows = [row for row in rows if _matches(value_at(row, at), wanted) == equal]
-    for given in select.labels or ():
-        key, wanted, equal = _parts(given, "-l")
-        rows = [row for row in rows if ((row.get("labels") or {}).get(key) == wanted) == equal]
-    if select.sort:
-        at = _key_of(listing, select.sort.removeprefix("-"))
-        rows.sort(key=lambda row: _place(value_at(row, at)), reverse=select.sort.startswith("-"))
-    return replace(listing, rows=rows)
-
-
-def _place(value: Any) -> tuple[int, float, str]:
-    """Where a value comes among others: missing ones first, then numbers, then texts."""
-    if value is None:
-        return (0, 0.0, "")
-    if isinstance(value, (bool, int, float)):
-        return (1, float(value), "")
-    return (2, 0.0, text(value))
-
-
-def _parts(given: str, option: str) -> tuple[str, str, bool]:
-    """Key, value, and whether they are to be equal."""
-    key, sign, value = given.partition("=")
-    if not sign or not key.strip("! "):
-        raise InvalidRequestError(f"{option} is {given!r}; it takes KEY=VALUE or KEY!=VALUE")
-    return key.removesuffix("!").strip(), value, not key.endswith("!")
-
-
-def _key_of(listing: Listing, given: str) -> str:
-    """The field of the rows that a filter names, by its key or by the heading of its column."""
-    headings = {column.heading: column.key for column in listing.columns if column.key}
-    # A column of several fields is filtered by the field of its name.
-    known = {*headings.values(), *(c.heading for c in listing.columns if c.allowed and not c.key)}
-    known.update(key for row in listing.rows for key in row)
-    if given in known or given.partition(".")[0] in known:
-        return given
-    if given in headings:
-        return headings[given]
-    allowed = sorted({*headings, *known})
-    raise InvalidRequestError(
-        f"{listing.kind} have no field {given!r}{nearest(given, allowed)}; they have {', '.join(allowed)}"
-    )
-
-
-def _check_value(listing: Listing, given: str, at: str, wanted: str) -> None:
-    """Raise InvalidRequestError for a value that the field never has."""
-    for column in listing.columns:
-        if column.allowed and at in (column.key, column.heading):
-            if wanted.lower() not in column.allowed:
-                raise InvalidRequestError(
-                    f"{given} is {wanted!r}{nearest(wanted, column.allowed)}; it may be "
-                    f"{', '.join(column.allowed)}"
-                )
-            return
-
-
-def _matches(value: object, wanted: str) -> bool:
-    """Whether a value is the given one as it is printed, or a list contains it."""
-    if isinstance(value, (list, tuple)):
-        return any(_matches(one, wanted) for one in value)
-    spellings: Iterable[str] = (text(value), str(value))
-    return wanted in spellings or wanted.lower() in {word.lower() for word in spellings}

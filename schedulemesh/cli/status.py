@@ -82,7 +82,7 @@ def list_schedulers(target: Target, view: View, select: Select) -> None:
     With tokens, a scheduler answers those it knows.
     """
     from schedulemesh.cli.ray_gateway import on_ray
-    from schedulemesh.cli.rows import selected
+    from schedulemesh.cli.selection import selected
     from schedulemesh.core.client.scheduler_list import list_schedulers
 
     def look() -> Listing:

@@ -26,7 +26,9 @@ def list_tasks(target: Target, view: View, select: Select) -> None:
 
 def task_listing(rows: list[dict[str, object]]) -> Listing:
     """Tasks."""
-    return Listing(kind="tasks", rows=rows, columns=TASKS, name="task_id")
+    from schedulemesh.api.tasks import TaskListing
+
+    return Listing(kind="tasks", rows=rows, columns=TASKS, row=TaskListing, name="task_id")
 
 
 @command(app)

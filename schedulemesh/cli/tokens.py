@@ -10,6 +10,7 @@ import typer
 from schedulemesh.cli.command import Output, Select, Target, View, command, note
 from schedulemesh.cli.output import emit, show
 from schedulemesh.cli.rows import Column, Listing, Record
+from schedulemesh.cli.selection import check_pools
 from schedulemesh.cli.texts import data, local_time, names, number, seconds
 
 if TYPE_CHECKING:
@@ -44,12 +45,12 @@ _TOKENS = (
 @command(tokens, "list")
 def list_tokens(target: Target, view: View, select: Select) -> None:
     """Show the tokens, without their secrets."""
-    from schedulemesh.api.tokens import ListTokens
+    from schedulemesh.api.tokens import ListTokens, TokenInfo
     from schedulemesh.protocol.answers import Listed
 
     def look(gateway: Gateway) -> Listing:
         rows = gateway.ask(ListTokens(), Listed).rows
-        return Listing(kind="tokens", rows=rows, columns=_TOKENS)
+        return Listing(kind="tokens", rows=rows, columns=_TOKENS, row=TokenInfo)
 
     show(target, view, look, select)
 
@@ -112,6 +113,7 @@ def create(
         spec=spec, lifetime_s=_lifetime(expires), client=client_name(), request_id=_request_id()
     )
     with gateway_to(target) as gateway:
+        check_pools(gateway, (*spec.pools, *(spec.evict_pools or ())))
         _change(gateway, request)
     note(f"token {token!r} is issued; its secret is shown only now")
     _print(output, {"name": token, "role": spec.role.value, "token": secret})

@@ -31,6 +31,7 @@ from schedulemesh.engine.state.agents import Agent
 from schedulemesh.engine.state.lending import could_ever_borrow, idle_in_cohort
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node, has_labels
+from schedulemesh.errors import nearest
 
 #: The documented beginning of the message if resources are short and no eviction is sufficient.
 NO_ROOM = "Insufficient resources and no available preemption candidates"
@@ -54,7 +55,8 @@ def pool_not_found(state: MeshState, name: str) -> Refused:
     known = ", ".join(sorted(state.ledger.accounts)) or "none yet"
     return Refused(
         reason=Reason.POOL_NOT_FOUND,
-        error=f"there is no pool {name!r}; pools are: {known}. Create it with create_pool or ensure_pool",
+        error=f"there is no pool {name!r}{nearest(name, state.ledger.accounts)}; pools are: {known}. "
+        "Create it with create_pool or ensure_pool",
     )
 
 

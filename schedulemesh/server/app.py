@@ -20,23 +20,26 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from schedulemesh.api.audit import MAX_LISTED, QueryAudit
 from schedulemesh.api.call import Call
-from schedulemesh.api.history import QueryEvents
+from schedulemesh.api.history import QueryEvents, QueryHistory
 from schedulemesh.api.metrics import GetMetrics
-from schedulemesh.api.nodes import Drain, NodeInfo
+from schedulemesh.api.nodes import Drain, ListNodes, NodeInfo
 from schedulemesh.api.pages import ListPage, PageQuery
 from schedulemesh.api.policies import ChangePolicy, ChangeQueuePolicy
+from schedulemesh.api.pools import ListCohorts, ListPools
+from schedulemesh.api.rows import NameOf, named_by
 from schedulemesh.api.tokens import AnyTokenChange
 from schedulemesh.config.http import HttpSettings
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.node_names import nodes_named, unknown_node
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.request_ids import keyed, new_request_id
-from schedulemesh.errors import InvalidRequestError, SchedulerUnavailableError
+from schedulemesh.errors import InvalidRequestError, SchedulerUnavailableError, nearest
 from schedulemesh.metrics.exposition import CONTENT_TYPE
-from schedulemesh.protocol.answers import AnyAnswer, encode_answer
+from schedulemesh.protocol.answers import AnyAnswer, Details, encode_answer
 from schedulemesh.protocol.callers import TokenCaller
 from schedulemesh.protocol.credentials import hash_of, is_nonce, new_secret
 from schedulemesh.protocol.requests import decode_request
+from schedulemesh.server import bodies
 from schedulemesh.server.answers import plain, rows_of
 from schedulemesh.server.change import ChangeRoute, ReceivedChange
 from schedulemesh.server.changes import CHANGES
@@ -75,6 +78,13 @@ _LARGE = 64 * 1024
 EVENTS = "text/event-stream"
 #: Requests after which tokens are read again.
 TOKEN_CHANGES = get_args(AnyTokenChange)
+
+#: The lists of what rows name, the field with the name, and the code for a name that is not in them.
+_LISTS = {
+    NameOf.POOL: (ListPools(), "name", Reason.POOL_NOT_FOUND.value),
+    NameOf.COHORT: (ListCohorts(), "name", Reason.COHORT_NOT_FOUND.value),
+    NameOf.NODE: (ListNodes(), "node_id", Reason.NODE_NOT_FOUND.value),
+}
 
 Endpoint = Callable[[Request], Awaitable[ASGIApp]]
 
@@ -197,6 +207,8 @@ class _Calls:
         async def answer(request: Request) -> Response:
             _allowed(request, type(listing.request))
             page = await self._page(listing, request.query_params)
+            if not page.total:
+                await self._check_names(listing.row, request.query_params)
             return json_response(
                 {
                     "success": True,
@@ -277,9 +289,32 @@ class _Calls:
             query = request.query_params
             parameters = question.read_query(query)
             facts = plain(await self._reads.ask(question.request(parameters)))
-            return json_response({"success": True, **question.answer(facts, parameters, query)})
+            page = question.answer(facts, parameters, query)
+            if not page["items"]:
+                await self._check_names(question.row, query)
+            return json_response({"success": True, **page})
 
         return answer
+
+    async def _check_names(self, row_type: type, query: QueryParams) -> None:
+        """Raise Problem where a query that found no row names a pool, a cohort or a node that never was."""
+        for field, name in query.multi_items():
+            kind = named_by(row_type, field)
+            if kind not in _LISTS or not name:
+                continue
+            listed, key, reason = _LISTS[kind]
+            names = [str(row[key]) for row in rows_of(await self._reads.ask(listed))]
+            if name in names or (kind is NameOf.POOL and await self._was_pool(name)):
+                continue
+            what = f"there is no {kind.value} {name!r}{nearest(name, names)}"
+            raise Problem(
+                404, reason, f"{what}; GET {API}/{kind.value}s lists those that there are"
+            )
+
+    async def _was_pool(self, name: str) -> bool:
+        """Whether the history has an attempt in a pool of this name."""
+        answer = await self._reads.ask(QueryHistory(pool_name=name, limit=1))
+        return isinstance(answer, Details) and bool(answer.facts["attempts"])
 
     async def stream(self, request: Request) -> ASGIApp:
         """A stream of events."""
@@ -414,7 +449,9 @@ def _body(data: bytes, kind: Any) -> Any:
     try:
         return msgspec.json.decode(data or b"{}", type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Problem(400, "invalid_request", f"the body is not valid: {error}") from error
+        raise Problem(
+            400, "invalid_request", f"the body is not valid: {bodies.explained(str(error), kind)}"
+        ) from error
 
 
 def _with_id(call: Call, request_id: str) -> Call:

@@ -2,16 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import re
+from typing import Annotated, Any, get_args, get_type_hints
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from schedulemesh.domain.placement import MAX_BUNDLES
+from schedulemesh.errors import nearest
+
+#: What msgspec says of a field that a body does not have, and where in it.
+_UNKNOWN = re.compile(r"unknown field `(.*?)`(?: - at `\$(.*)`)?$")
 
 
 class Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of all bodies."""
+
+
+def explained(error: str, kind: Any) -> str:
+    """What msgspec says is wrong with a body of this type; of an unknown field, with those that it has."""
+    unknown = _UNKNOWN.search(error)
+    if unknown is None:
+        return error
+    for name in re.findall(r"\.(\w+)", unknown[2] or ""):
+        kind = _body_in(get_type_hints(kind).get(name))
+        if kind is None:
+            return error
+    fields = kind.__struct_fields__
+    there_are = f"there are {', '.join(fields)}" if fields else "there is none"
+    return f"{error}{nearest(unknown[1], fields)}; {there_are}"
+
+
+def _body_in(hint: Any) -> type[Body] | None:
+    """The body that a type has as a part; None: it has none."""
+    if isinstance(hint, type) and issubclass(hint, Body):
+        return hint
+    return next(filter(None, map(_body_in, get_args(hint))), None)
 
 
 class ResourceAmounts(Body, frozen=True, kw_only=True):

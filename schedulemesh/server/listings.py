@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping, Sequence
-from types import UnionType
-from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 import msgspec
 from starlette.datastructures import QueryParams
 
 from schedulemesh.api.pages import MAX_LIMIT, PageQuery, Scalar, Selection
+from schedulemesh.api.rows import parse_scalar, parse_word, scalar_fields
 from schedulemesh.api.values import MAX_NAMES
 from schedulemesh.errors import InvalidRequestError, nearest
 from schedulemesh.server.problems import Problem
@@ -21,8 +21,6 @@ Row = Mapping[str, Any]
 DEFAULT_LIMIT = 100
 #: Parameters that are not fields.
 CONTROLS = ("limit", "cursor", "sort", "label")
-
-_SCALARS = (str, int, float, bool)
 
 
 class Sorting(NamedTuple):
@@ -40,19 +38,6 @@ class ListingPage(NamedTuple):
     total: int
     #: The cursor of the next page; None: this is the last.
     following: str | None
-
-
-def scalar_fields(row: type) -> dict[str, type]:
-    """The fields of a row that hold one value, by which can be filtered and sorted, with its type."""
-    kinds = {name: _scalar(hint) for name, hint in get_type_hints(row).items()}
-    return {name: kind for name, kind in kinds.items() if kind is not None}
-
-
-def _scalar(hint: object) -> type | None:
-    if get_origin(hint) in (Union, UnionType):
-        kinds = [kind for kind in get_args(hint) if kind is not type(None)]
-        return _scalar(kinds[0]) if len(kinds) == 1 else None
-    return next((kind for kind in _SCALARS if hint is kind), None)
 
 
 def page_of(rows: Sequence[Row], row: type, key: Sequence[str], query: QueryParams) -> ListingPage:
@@ -112,18 +97,24 @@ def _filters(
     if len(query.multi_items()) > MAX_NAMES:
         raise _invalid(f"a query has up to {MAX_NAMES:,} parameters")
     return (
-        tuple((name, _values(name, query.getlist(name), fields)) for name in named),
+        tuple((name, _values(row, name, query.getlist(name), fields)) for name in named),
         tuple(_label(label) for label in labels),
     )
 
 
-def _values(name: str, texts: Sequence[str], fields: Mapping[str, type]) -> tuple[Scalar, ...]:
+def _values(
+    row: type, name: str, texts: Sequence[str], fields: Mapping[str, type]
+) -> tuple[Scalar, ...]:
     if name not in fields:
         allowed = ", ".join((*fields, *CONTROLS))
         raise _invalid(
             f"there is no parameter {name!r}{nearest(name, fields)}; there are {allowed}"
         )
-    return tuple(_parsed(name, text, fields[name]) for text in texts)
+    try:
+        words = [parse_word(row, name, text, name) for text in texts]
+        return tuple(parse_scalar(word, fields[name], name) for word in words)
+    except InvalidRequestError as error:
+        raise _invalid(str(error)) from None
 
 
 def _label(text: str) -> tuple[str, str | None]:
@@ -131,25 +122,6 @@ def _label(text: str) -> tuple[str, str | None]:
     if not key:
         raise _invalid(f"label must be KEY=VALUE or KEY, not {text!r}")
     return key, value if equals else None
-
-
-def _parsed(name: str, text: str, kind: type) -> Scalar:
-    """The value of a field that a text stands for; empty: None, which also an empty text equals."""
-    if kind is str:
-        return text
-    try:
-        if not text:
-            return None
-        if kind is bool:
-            return {"true": True, "false": False}[text.lower()]
-        number: Scalar = kind(text)
-        if isinstance(number, int) and abs(number) >= 2**63:
-            # No encoding holds it as a whole number, and no row has it.
-            number = float(number)
-    except (KeyError, ValueError, OverflowError):
-        raise _invalid(f"{name} is of type {kind.__name__}, which {text!r} is not") from None
-    else:
-        return number
 
 
 def _order(sort: str, fields: Mapping[str, type], key: Sequence[str]) -> list[Sorting]:

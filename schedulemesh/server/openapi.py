@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from schedulemesh.api.pages import MAX_LIMIT
+from schedulemesh.api.rows import allowed_values, scalar_fields
 from schedulemesh.server import bodies, schemas
 from schedulemesh.server.change import ChangeRoute
 from schedulemesh.server.changes import CHANGES
@@ -19,7 +20,7 @@ from schedulemesh.server.history import (
     STREAM_SUMMARY,
     Question,
 )
-from schedulemesh.server.listings import DEFAULT_LIMIT, scalar_fields
+from schedulemesh.server.listings import DEFAULT_LIMIT
 from schedulemesh.server.parameters import QueryParameter
 from schedulemesh.server.reads import LISTINGS, SINGLES, ListingEndpoint, Single
 from schedulemesh.server.task_reads import TASK_READS, TaskRead
@@ -188,7 +189,9 @@ def _query(row: Any) -> Iterable[Json]:
     if "labels" in row.__annotations__:
         yield _in_query("label", "KEY=VALUE or KEY; every one has to hold.", _MANY)
     for name, kind in scalar_fields(row).items():
-        schema = {"type": "array", "items": {"type": _TYPES[kind]}}
+        allowed = allowed_values(row, name)
+        items = {"type": _TYPES[kind], **({"enum": list(allowed)} if allowed else {})}
+        schema = {"type": "array", "items": items}
         yield _in_query(name, "Only rows with one of these values.", schema)
 
 

@@ -14,7 +14,8 @@ from schedulemesh.cli import output
 from schedulemesh.cli.command import Format, Output, Select, View
 from schedulemesh.cli.fitting import folded
 from schedulemesh.cli.output import emit, emit_stream, plain
-from schedulemesh.cli.rows import Column, Listing, Record, selected, value_at
+from schedulemesh.cli.rows import Column, Listing, Record, value_at
+from schedulemesh.cli.selection import selected
 from schedulemesh.cli.texts import amounts
 from schedulemesh.errors import InvalidRequestError
 

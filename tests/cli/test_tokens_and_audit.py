@@ -29,6 +29,7 @@ def state(scheduler):
 
 
 def test_a_token_is_issued_rotated_and_revoked(scheduler, run, home):
+    scheduler.pool()
     limits = ("--role", "submitter", "--owner", "ada", "--pool", "研究", "--max-priority", "6")
     limits += ("--evict-pool", "研究", "--label", "tier=a", "--label", "tier=b=c")
     limits += ("--least-max-preemptions", "3")

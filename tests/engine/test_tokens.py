@@ -9,7 +9,7 @@ from schedulemesh.domain.reasons import Change, Reason
 from schedulemesh.domain.tokens import Role, TokenSpec, check_token
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.errors import InvalidRequestError
-from tests.engine.builders import Mesh
+from tests.engine.builders import Mesh, pool
 
 FIRST, SECOND = "a" * 64, "b" * 64
 
@@ -178,3 +178,13 @@ def test_authentication_is_enabled_once_with_its_first_token(mesh):
     assert list(mesh.state.tokens) == ["first"]
     assert mesh.refolded().tokens.required
     assert mesh.rewritten().tokens.by_hash == mesh.state.tokens.by_hash
+
+
+def test_a_pool_that_there_is_not_yet_is_warned_about():
+    mesh = Mesh(pool("train", cpu=1))
+    warnings = issue(mesh, role=Role.SUBMITTER, owner="ada", pools=("trian", "train")).warnings
+    assert [warning.split(";")[0] for warning in warnings] == [
+        "there is no pool 'trian' as yet (did you mean 'train'?)"
+    ]
+    assert change(mesh, "t", evict_pools=("nope",), pools=("train",)).warnings
+    assert not change(mesh, "t", evict_pools=("train",)).warnings

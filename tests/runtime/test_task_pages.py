@@ -14,6 +14,7 @@ from schedulemesh.api.pages import ListPage, PageQuery, Selection
 from schedulemesh.api.pools import EnsurePool
 from schedulemesh.api.preemption import MAX_PREEMPTIONS, ListPreemptions, PreemptTask
 from schedulemesh.api.queue import ChangeQueuedTask, ListQueue, QueueListing
+from schedulemesh.api.rows import scalar_fields
 from schedulemesh.api.states import ListSavedStates
 from schedulemesh.api.tasks import ListTasks, SubmitMany, TaskListing
 from schedulemesh.config.settings import HistorySettings
@@ -26,7 +27,6 @@ from schedulemesh.runtime import portions as runtime_portions
 from schedulemesh.runtime.backend import NodeView
 from schedulemesh.runtime.job_service import JobService
 from schedulemesh.runtime.task_pages import TaskPages
-from schedulemesh.server.listings import scalar_fields
 from tests.runtime.composition import InThread
 from tests.server.work import CLASS, ask, key_of, submission
 

@@ -38,6 +38,7 @@ from schedulemesh.api.pages import MAX_LIMIT, ListPage, PageQuery
 from schedulemesh.api.pools import EnsurePool
 from schedulemesh.api.preemption import MAX_PREEMPTIONS, ListPreemptions
 from schedulemesh.api.queue import ListQueue
+from schedulemesh.api.rows import scalar_fields
 from schedulemesh.api.states import ListSavedStates
 from schedulemesh.api.tasks import (
     MAX_SUBMISSIONS,
@@ -56,7 +57,6 @@ from schedulemesh.runtime.backend import NodeView
 from schedulemesh.server.app import API, MSGPACK
 from schedulemesh.server.changes import CHANGES
 from schedulemesh.server.guard import MAX_BODY, MAX_JSON
-from schedulemesh.server.listings import scalar_fields
 from schedulemesh.server.reads import LISTINGS, SINGLES
 from tests.runtime.composition import InThread
 from tests.server.local import Api

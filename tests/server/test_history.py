@@ -80,7 +80,7 @@ def test_use_is_listed_like_other_rows(busy):
     ]
     assert busy.get("/usage?by=label&label=team%3Dy")["items"] == []
     assert busy.get("/usage?pool=p")["total"] == 1
-    assert busy.get("/usage?pool=other")["total"] == 0
+    assert busy.get("/usage?pool=other", 404)["reason"] == "pool_not_found"
     assert busy.get("/usage?since=2h&sort=-started")["items"][0]["started"] == 3
 
 

@@ -9,8 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.datastructures import QueryParams
 
-from schedulemesh.server.listings import page_of, scalar_fields
+from schedulemesh.api.rows import scalar_fields
+from schedulemesh.server.listings import page_of
 from schedulemesh.server.problems import Problem
+from tests.server.work import filled
 
 
 class Row(TypedDict, total=False):
@@ -81,7 +83,7 @@ def test_rows_are_selected_and_sorted(query, found):
         "sort=--name",
         "count=x",
         "count=1e999",
-        "held=yes",
+        "held=maybe",
         "label==x",
         "cursor=",
         "cursor=x",
@@ -151,3 +153,62 @@ def test_rows_that_come_and_go_do_not_repeat_or_hide_others(before, gone, new, l
     assert not shown & {row["name"] for row in second.items}
     stayed = {row["name"] for row in rows(before - gone)}
     assert stayed <= shown | {row["name"] for row in second.items}
+
+
+NONSENSE = {
+    "/tasks?phase=runing": "did you mean 'running'?",
+    "/tasks?priority=high": "priority is a number, which 'high' is not",
+    "/tasks?priority=nan": "priority is a number",
+    "/tasks?pool_name=nope": "there is no pool 'nope'",
+    "/tasks?node_id=nope": "there is no node 'nope'",
+    "/tasks?kind=gange": "did you mean 'gang'?",
+    "/queue?held=maybe": "held is yes or no (true or false)",
+    "/queue?reason=insuficient_quota": "insufficient_quota",
+    "/nodes?cordoned=maybe": "cordoned is yes or no",
+    "/audit?outcome=failed": "it may be done, refused, open",
+    "/agents?pool=nope": "there is no pool 'nope'",
+    "/pools?cohort=nope": "there is no cohort 'nope'",
+    "/preemptions?reason=nope": "it may be label_based_preemption",
+    "/saved_states?status=gone": "it may be running, preempted, lost",
+    "/history?pool_name=nope": "there is no pool 'nope'",
+    "/history?state=dead": "state is 'dead'",
+    "/events?pool_name=nope": "there is no pool 'nope'",
+    "/events?kind=start": "kind is 'start'",
+    "/alerts?severity=high": "it may be info, warning, critical",
+}
+
+
+@pytest.mark.parametrize("path", NONSENSE)
+def test_a_filter_that_no_row_can_answer_is_refused(mesh, api, path):
+    filled(mesh)
+    answer = api.get(path, 404 if "there is no" in NONSENSE[path] else 400)
+    assert NONSENSE[path] in answer["error"]
+
+
+def test_what_can_be_but_is_not_there_is_an_empty_page(mesh, api):
+    filled(mesh)
+    for path in ("/tasks?owner=nope", "/tasks?phase=ending", "/tasks?pool_name=p&priority=77"):
+        assert api.get(path)["items"] == []
+    assert api.get("/tasks?phase=RUNNING")["total"] == api.get("/tasks?phase=running")["total"] > 0
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "hint"),
+    [
+        ("PUT", "/pools/p", {"resourcs": {}}, "did you mean 'resources'?"),
+        ("PUT", "/pools/p", {"resources": {"gpus": 1}}, "(did you mean 'gpu'?); there are cpu,"),
+        ("POST", "/jobs", {"bundles": [{"gpuu": 1}]}, "did you mean 'gpu'?"),
+        ("POST", "/jobs", {"prio": 1}, "there are task_id,"),
+        ("POST", "/leases", {"groups": [[{"gpuu": 1}]]}, "did you mean 'gpu'?"),
+        ("POST", "/tokens", {"rol": "viewer"}, "did you mean 'role'?"),
+        ("PATCH", "/queue/x", {"hold": True}, "did you mean 'held'?"),
+        ("POST", "/tasks/x/save", {"a": 1}, "there is none"),
+        ("PATCH", "/policy", {"kapa": 1}, "kap"),
+    ],
+)
+def test_a_field_that_a_body_does_not_have_is_refused_with_those_it_has(
+    mesh, api, method, path, body, hint
+):
+    answer = api.send(method, path, body, 400)
+    assert answer["reason"] == "invalid_request"
+    assert hint in answer["error"]

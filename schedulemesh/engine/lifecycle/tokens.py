@@ -14,6 +14,7 @@ from schedulemesh.engine.messages.token_facts import (
     TokenRevoked,
 )
 from schedulemesh.engine.transaction import Transaction
+from schedulemesh.errors import nearest
 
 
 def issue_token(tx: Transaction, stimulus: s.TokenRequested) -> RequestOutcome:
@@ -46,7 +47,20 @@ def issue_token(tx: Transaction, stimulus: s.TokenRequested) -> RequestOutcome:
             "those that have expired",
         )
     tx.emit(TokenIssued(spec=_issued(tx, stimulus, known if stimulus.rotate else None)))
-    return Done(change=Change.CHANGED if stimulus.rotate else Change.CREATED)
+    change = Change.CHANGED if stimulus.rotate else Change.CREATED
+    return Done(change=change, warnings=() if stimulus.rotate else _without_pool(tx, stimulus.spec))
+
+
+def _without_pool(tx: Transaction, spec: TokenSpec) -> tuple[str, ...]:
+    """A warning for each pool that a token names and that there is not yet."""
+    pools = tx.state.ledger.accounts
+    named = dict.fromkeys((*spec.pools, *(spec.evict_pools or ())))
+    return tuple(
+        f"there is no pool {name!r} as yet{nearest(name, pools)}; token {spec.name!r} is limited to it "
+        "all the same"
+        for name in named
+        if name not in pools
+    )
 
 
 def _is_same(known: TokenSpec, stimulus: s.TokenRequested) -> bool:
@@ -84,7 +98,7 @@ def change_token(tx: Transaction, stimulus: s.TokenChangeRequested) -> RequestOu
     if not changed.lasting_operator and (last := _last_operator(tx, known)) is not None:
         return last
     tx.emit(TokenIssued(spec=changed))
-    return Done(change=Change.CHANGED)
+    return Done(change=Change.CHANGED, warnings=_without_pool(tx, changed))
 
 
 #: The fields that limit a submitter.

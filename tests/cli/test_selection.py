@@ -1,0 +1,141 @@
+"""Filters that no row can answer are refused, with what there is; names that are gone get a remark."""
+
+from __future__ import annotations
+
+import pytest
+
+from schedulemesh.cli.exits import ExitCode
+
+
+@pytest.fixture
+def filled(scheduler):
+    scheduler.pool("train", cpu=2)
+    scheduler.submit("one", "train", owner="ann", priority=3.0, labels={"team": "x"})
+    scheduler.submit("two", "train", cpu=2, owner="ann", queue=True)
+    return scheduler
+
+
+NONSENSE = {
+    "tasks -f priority=high": "priority is a number",
+    "tasks -f prio!=high": "prio is a number",
+    "tasks -f priority=nan": "priority is a number",
+    "tasks -f kind=gange": "did you mean 'gang'?",
+    "tasks -f state=runing": "did you mean 'running'?",
+    "tasks -f resources=4": "name one, as resources.cpu",
+    "tasks -f resources.gpuu=4": "did you mean 'gpu'?",
+    "tasks -f position=first": "position is a whole number",
+    "tasks -f node_id=nope": "there is no node 'nope'",
+    "tasks -f node=nope": "there is no node 'nope'",
+    "tasks -f pool=trian": "did you mean 'train'?",
+    "tasks -f pool!=nope": "there is no pool 'nope'",
+    "queue -f pool=nope": "there is no pool 'nope'",
+    "queue -f held=maybe": "held is yes or no",
+    "queue -f state=running": "it may be queued",
+    "queue -f reason=quota": "the nearest of",
+    "nodes -f cordoned=maybe": "cordoned is yes or no",
+    "nodes -f node=nope": "there is no node 'nope'",
+    "agents -f state=dead": "state is 'dead'",
+    "agents -f pool=nope": "there is no pool 'nope'",
+    "agents --pool nope": "there is no pool 'nope'",
+    "pools -f pool=nope": "there is no pool 'nope'",
+    "pools -f queueing=fifo": "it may be best_effort, strict, greedy",
+    "pools -f cohort=nope": "there is no cohort 'nope'",
+    "jobs -f state=done": "it may be queued",
+    "audit -f outcome=failed": "it may be done, refused, open",
+    "audit -f role=admin": "it may be viewer, submitter, operator",
+    "alerts -f severity=high": "it may be info, warning, critical",
+    "events -f kind=start": "kind is 'start'",
+    "history -f rule=1 -f state=dead": "state is 'dead'",
+    "history --pool nope": "there is no pool 'nope'",
+    "events --pool nope": "there is no pool 'nope'",
+    "preemptions --pool nope": "there is no pool 'nope'",
+    "preemptions -f reason=nope": "it may be label_based_preemption",
+    "tokens list -f role=root": "it may be viewer, submitter, operator",
+    "external -f ended=perhaps": "ended is yes or no",
+    "drains -f pool_name=nope": "there is no pool 'nope'",
+}
+
+
+@pytest.mark.parametrize("words", NONSENSE)
+def test_a_value_that_cannot_be_is_refused_with_what_can(words, filled, run):
+    done = run(*words.split())
+    assert done.exit_code in (ExitCode.USAGE, ExitCode.NOT_FOUND), done.stdout
+    assert NONSENSE[words] in done.stderr
+    assert not done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "remark"),
+    [
+        ("preemptions --owner nope", "there is no task of owner 'nope'"),
+        ("preemptions --task nope", "there is no task 'nope'"),
+        ("history --owner nope", "there is no task of owner 'nope'"),
+        ("history nope", "there is no task 'nope'"),
+        ("tasks -f owner=nope", "there is no task of owner 'nope'"),
+        ("events --task nope", "there is no task 'nope'"),
+    ],
+)
+def test_an_owner_or_task_that_nothing_knows_gets_a_remark(words, remark, filled, run):
+    done = run(*words.split())
+    assert done.exit_code == 0
+    assert remark in done.stderr
+    assert not done.stdout.strip()
+
+
+def test_what_has_ended_is_pointed_out_with_its_past(filled, run):
+    filled.calls.cancel_task("two")
+    done = run("tasks", "-f", "task=two")
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert "task 'two' has ended; `schedulemesh history two` has its past" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["prio=3", "priority!=3", "kind=agent", "resources.cpu=2", "owner=ann", "phase=RUNNING"],
+)
+def test_what_rows_have_is_found_as_it_is_and_as_it_is_shown(words, filled, run):
+    done = run("tasks", "-f", words, "-o", "name")
+    assert done.exit_code == 0, done.stderr
+    assert done.stderr == ""
+
+
+def test_a_code_out_of_many_gets_the_nearest_three(filled, run):
+    done = run("queue", "-f", "reason=insuficient_quota")
+    assert "insufficient_quota" in done.stderr
+    assert len(done.stderr) < 250
+
+
+def test_a_node_is_named_by_its_host_or_the_beginning_of_its_id(scheduler, run):
+    from schedulemesh.domain.resources import parse_resources
+    from schedulemesh.runtime.backend import NodeView
+
+    service = scheduler.connection.service
+    room = parse_resources({"cpu": 8})
+    service.backend.free = [
+        NodeView(node_id="a" * 56, total=room, free=room, labels={}, host="worker-7")
+    ]
+    service.do(service.running.monitor.observe())
+    scheduler.pool("train")
+    scheduler.submit("one", "train")
+    for name in ("worker-7", "aaaa", "a" * 8):
+        done = run("tasks", "-f", f"node={name}", "-o", "name")
+        assert (done.stdout, done.stderr) == ("one\n", "")
+
+
+@pytest.mark.parametrize("option", ["--pool", "--evict-pool"])
+def test_a_token_for_a_pool_that_there_is_not_is_not_issued(option, filled, run):
+    words = ("create", "t", "--role", "submitter", "--owner", "ann")
+    done = run("tokens", *words, option, "trian")
+    assert (done.exit_code, done.stdout) == (ExitCode.NOT_FOUND, "")
+    assert "there is no pool 'trian' (did you mean 'train'?)" in done.stderr
+    assert run("tokens", *words, option, "train").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "words", [["submit", "--pool", "train"], ["adopt", "01", "--pool", "train"]]
+)
+def test_an_empty_id_is_refused(words, filled, run):
+    command = ["--", "true"] if words[0] == "submit" else []
+    done = run(*words, "--id", "", *command)
+    assert (done.exit_code, done.stdout) == (ExitCode.USAGE, "")
+    assert "--id must be a text" in done.stderr
