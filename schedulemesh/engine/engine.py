@@ -262,13 +262,13 @@ def _ensure_pool(tx: Transaction, stimulus: s.PoolRequested) -> RequestOutcome:
             error=f"pool {spec.name!r} already exists with {account.spec.resources}; "
             "use ensure_pool to change it",
         )
-    held = account.reserved + account.used
-    if not held.fits(spec.resources):
+    in_use = account.reserved + account.used
+    if not in_use.fits(spec.resources):
         return Refused(
             reason=Reason.POOL_IN_USE,
-            error=f"pool {spec.name!r} cannot shrink to {spec.resources}: {held} is in use; "
+            error=f"pool {spec.name!r} cannot shrink to {spec.resources}: {in_use} is in use; "
             f"{_who_holds(tx.state, spec.name)}",
-            short_quota=held.beyond(spec.resources),
+            short_quota=in_use.beyond(spec.resources),
         )
     loans, pools = loans_within_trees(tx.state.ledger), _pools_beside(tx.state, spec.name)
     tx.emit(PoolEnsured(spec=spec, at=tx.now))
@@ -296,8 +296,8 @@ def _who_holds(state: MeshState, pool_name: str) -> str:
     if not lent:
         return "end some of its agents first"
     loans = [f"pool {borrower!r} has {amount} of it on loan" for borrower, amount in lent]
-    own = bool(state.agents_of[pool_name])
-    who = "agents of these pools, or of its own" if own else "agents of these pools"
+    has_own_agents = bool(state.agents_of[pool_name])
+    who = "agents of these pools, or of its own" if has_own_agents else "agents of these pools"
     return f"{', '.join(loans)}; end some {who} first"
 
 
@@ -366,10 +366,10 @@ def _register_handlers(tx: Transaction, stimulus: s.StateHandlersGiven) -> Reque
 def _cordon(tx: Transaction, stimulus: s.CordonRequested) -> RequestOutcome:
     node = tx.state.cluster.nodes.get(stimulus.node_id)
     if node is None:
-        known = ", ".join(sorted(tx.state.cluster.nodes)) or "none yet"
+        node_ids = ", ".join(sorted(tx.state.cluster.nodes)) or "none yet"
         return Refused(
             reason=Reason.NODE_NOT_FOUND,
-            error=f"there is no node {stimulus.node_id!r}; nodes are: {known}",
+            error=f"there is no node {stimulus.node_id!r}; nodes are: {node_ids}",
         )
     if node.cordoned == stimulus.cordoned:
         return Done(change=Change.UNCHANGED)
@@ -447,8 +447,8 @@ def _note_tick(tx: Transaction, stimulus: s.AnyStimulus, of_stimulus: int) -> No
 
 
 def _forget_states(tx: Transaction, stimulus: s.StatesOutlived) -> None:
-    kept = past_states(tx.state)
-    keys = tuple(key for key in stimulus.state_keys if key in kept)
+    retained = past_states(tx.state)
+    keys = tuple(key for key in stimulus.state_keys if key in retained)
     if keys:
         tx.emit(StatesForgotten(state_keys=keys))
 

@@ -259,7 +259,9 @@ def _behind(case: Case) -> SavableTasks | None:
     if level is not None:
         return LaterLevels(state, incoming, tx.now, veto, limits, level=level)
     left = left_of_incoming(state, task, request.need)
-    return None if left is None else LongerTasks(state, incoming, tx.now, veto, limits, left=left)
+    return (
+        None if left is None else LongerTasks(state, incoming, tx.now, veto, limits, remaining=left)
+    )
 
 
 def evict(case: Case) -> Plan | None:

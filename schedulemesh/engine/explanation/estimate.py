@@ -120,16 +120,18 @@ def described(task_id: str, estimate: Estimate) -> DurationEstimate:
 
 def _estimated(state: MeshState, task: QueuedTask, request: Request, ends: Ends) -> Start:
     """When there is quota and room for a task whose start is not reserved."""
-    asked = request.need + _asked_before(state, task)
-    own = state.ledger.accounts[task.pool_name].spec.resources
-    if asked == request.need and not request.payment.short:
-        asked = NOTHING
-    elif not asked.fits(own + could_ever_borrow(state.ledger, task.pool_name)):
+    total_need = request.need + _asked_before(state, task)
+    pool_quota = state.ledger.accounts[task.pool_name].spec.resources
+    if total_need == request.need and not request.payment.short:
+        total_need = NOTHING
+    elif not total_need.fits(pool_quota + could_ever_borrow(state.ledger, task.pool_name)):
         return Start(unknown="the tasks that come before it ask for more than its pool has at once")
-    elif not asked.fits(own):
+    elif not total_need.fits(pool_quota):
         return Start(unknown="when its cohort has idle quota to borrow is not estimated")
     classes = classes_by_pool(state)
-    quota_at = quota_free_at(state, task.pool_name, asked, classes.get(task.pool_name, []), ends)
+    quota_at = quota_free_at(
+        state, task.pool_name, total_need, classes.get(task.pool_name, []), ends
+    )
     place_at: float | None = ends.now
     if request.unassigned:
         place_at = Projection(state, ends).place(request.node_shape, request.group_request).at
@@ -156,11 +158,11 @@ def _last_of(state: MeshState, ends: Ends, at: float) -> DurationEstimate | None
 
 def _asked_before(state: MeshState, task: QueuedTask) -> Resources:
     """What all tasks that come before it in its pool ask for, without those that the pool cannot hold."""
-    queue, asked = state.queue, NOTHING
+    queue, need_before = state.queue, NOTHING
     entry = queue.entry(task)
     pool = queue.pools.get(task.pool_name)
     for queue_class in () if pool is None else pool.classes.values():
         count, first = queue_class.entries.bisect_left(entry), queue.by_id[queue_class.first[-1]]
         if count and not is_ruled_out(state, first):
-            asked = asked + need_of(state, first).times(count)
-    return asked
+            need_before = need_before + need_of(state, first).times(count)
+    return need_before

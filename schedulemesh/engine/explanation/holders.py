@@ -50,9 +50,9 @@ def agents_of_pool(state: MeshState, pool_name: str) -> Iterable[str]:
     only those that run the tasks with the largest resources.
     """
     names = state.agents_of[pool_name]
-    own = names if len(names) <= _COMPARED else _largest_of(state, pool_name)
+    pool_agents = names if len(names) <= _COMPARED else _largest_of(state, pool_name)
     if not state.ledger.accounts[pool_name].lent:
-        return own
+        return pool_agents
     others = (
         name
         for other, account in state.ledger.accounts.items()
@@ -64,7 +64,7 @@ def agents_of_pool(state: MeshState, pool_name: str) -> Iterable[str]:
         for name in islice(others, _COMPARED)
         if any(share.pool_name == pool_name for share in state.agents[name].shares)
     )
-    return chain(own, borrowers)
+    return chain(pool_agents, borrowers)
 
 
 def _largest_of(state: MeshState, pool_name: str) -> list[str]:
@@ -111,5 +111,5 @@ def _tasks_of(holder: Holder) -> str:
     return " and ".join(holder.task_ids[:NAMED]) or f"agent {holder.agent_name}"
 
 
-def _size(held: Resources) -> tuple[int, int, int]:
-    return (held.gpu, held.cpu, held.memory)
+def _size(amount: Resources) -> tuple[int, int, int]:
+    return (amount.gpu, amount.cpu, amount.memory)

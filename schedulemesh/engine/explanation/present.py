@@ -67,15 +67,15 @@ def explain_present(state: MeshState, task: RunningTask, now: float) -> Explanat
 def _runs(task: RunningTask, node_ids: tuple[str, ...], now: float) -> str:
     """Where it runs and for how long, in one sentence."""
     where = f" on {_named('node', node_ids)}" if node_ids else ""
-    said = f"it runs{where} in agent {task.agent_name!r} for {_seconds(now - task.started_at)}"
+    sentence = f"it runs{where} in agent {task.agent_name!r} for {_seconds(now - task.started_at)}"
     if task.ends_at is None:
-        return said
-    left = task.remaining(now)
+        return sentence
+    remaining_s = task.remaining(now)
     if task.measured_end is not None:
-        return f"{said}; by the progress that it reports {_seconds(left)} are left"
-    if not left:
-        return f"{said}, longer than the {_seconds(task.ends_at - task.started_at)} estimated"
-    return f"{said}; {_seconds(left)} are left of its estimated duration"
+        return f"{sentence}; by the progress that it reports {_seconds(remaining_s)} are left"
+    if not remaining_s:
+        return f"{sentence}, longer than the {_seconds(task.ends_at - task.started_at)} estimated"
+    return f"{sentence}; {_seconds(remaining_s)} are left of its estimated duration"
 
 
 def _idle(since: float | None, now: float) -> str:
@@ -94,12 +94,12 @@ def _starting(
         if explained.since is not None:
             detail += f", since {_seconds(now - explained.since)}"
         return msgspec.structs.replace(explained, detail=detail)
-    own, others = _awaited(state, agent.spec.name, sorted(agent.phase.for_agents))
-    victims = (*own, *(task_id for task_id, _ in others))
+    own_victims, others = _awaited(state, agent.spec.name, sorted(agent.phase.for_agents))
+    victims = (*own_victims, *(task_id for task_id, _ in others))
     groups = sorted(agent.phase.for_groups)
     waits = []
-    if own:
-        waits.append(f"{_named('task', own)} to be evicted")
+    if own_victims:
+        waits.append(f"{_named('task', own_victims)} to be evicted")
     if others:
         waits.append(_named("task", [f"{task_id}, {why}" for task_id, why in others], "; "))
     if groups:
@@ -188,9 +188,9 @@ def _named(kind: str, names: Iterable[str], separator: str = ", ") -> str:
 
 def _seconds(seconds: float) -> str:
     """A duration for people."""
-    whole = max(0, round(seconds))
-    if whole < 120:
-        return f"{whole} s"
-    if whole < 7200:
-        return f"{whole // 60} min"
-    return f"{whole / 3600:.1f} h"
+    rounded = max(0, round(seconds))
+    if rounded < 120:
+        return f"{rounded} s"
+    if rounded < 7200:
+        return f"{rounded // 60} min"
+    return f"{rounded / 3600:.1f} h"

@@ -148,19 +148,19 @@ def _place_of(tx: Transaction, task: QueuedTask) -> Explanation:
 def _before(tx: Transaction, task: QueuedTask) -> tuple[str, ...]:
     """The first tasks of its pool that come before it."""
     classes = tx.state.queue.pools[task.pool_name].classes.values()
-    found = []
+    task_ids = []
     for _, _, task_id in islice(merge(*(c.entries for c in classes)), _BEFORE):
         if task_id == task.task_id:
             break
-        found.append(task_id)
-    return tuple(found)
+        task_ids.append(task_id)
+    return tuple(task_ids)
 
 
 def _of_its_own(tx: Transaction, task: QueuedTask) -> list[Finding]:
     """What keeps it whatever is free: it is held, or waits for a time."""
-    found = []
+    findings = []
     if task.held:
-        found.append(
+        findings.append(
             Finding(
                 reason=Reason.HELD_BY_USER,
                 error=f"task {task.task_id!r} is held, so it does not start whatever is free",
@@ -171,13 +171,13 @@ def _of_its_own(tx: Transaction, task: QueuedTask) -> list[Finding]:
         failures = task.attempts.failures
         times = "once" if failures == 1 else f"{failures} times"
         why = f"its run failed {times}" if failures else "its last start found no room in Ray"
-        found.append(
+        findings.append(
             Finding(
                 reason=Reason.BACK_OFF,
                 error=f"it is tried again in {task.not_before - tx.now:.3g} s, because {why}",
             )
         )
-    return found
+    return findings
 
 
 def _considered(
@@ -235,27 +235,27 @@ def _order(tx: Transaction, task: QueuedTask, request: Request, plan: Plan | Non
     waits = task.queue_class is not None and is_behind(state, task.pool_name, entry)
     before = _count_before(state, task.pool_name, entry)
     to_the_front = f"move_to_front({task.task_id!r}) or a higher priority puts it first"
-    found = []
+    findings = []
     if strict and waits:
         error = (
             f"{before} of pool {task.pool_name!r} must start before it: the pool's queue is strict"
         )
-        found.append(Finding(reason=Reason.BEHIND_QUEUE_HEAD, error=error, hint=to_the_front))
+        findings.append(Finding(reason=Reason.BEHIND_QUEUE_HEAD, error=error, hint=to_the_front))
     elif plan is not None and waits:
         error = (
             f"{_evicting(plan)} would make room for it; {before} of pool {task.pool_name!r} "
             f"{'comes' if before == '1 task' else 'come'} before it, and nobody is evicted for it while "
             "evictions would help one of these, or while it would delay the start of one"
         )
-        found.append(Finding(reason=Reason.BEHIND_QUEUE_HEAD, error=error, hint=to_the_front))
+        findings.append(Finding(reason=Reason.BEHIND_QUEUE_HEAD, error=error, hint=to_the_front))
     if request.fits_now and Passing(tx).permitted(request, entry) is None:
-        found.append(_reserved_for_others(tx, task, request))
+        findings.append(_reserved_for_others(tx, task, request))
     if plan is not None and unprobed(state, request, plan) is not None:
         error = f"{_evicting(plan)} makes room for it, after its class has loaded in a worker once"
-        found.append(Finding(reason=Reason.CLASS_NOT_LOADED, error=error))
+        findings.append(Finding(reason=Reason.CLASS_NOT_LOADED, error=error))
     elif plan is not None and not waits and not task.held and task.queue_class is not None:
-        found.append(_next_pass(plan, _turns(tx, plan)))
-    return found
+        findings.append(_next_pass(plan, _turns(tx, plan)))
+    return findings
 
 
 def _count_before(state: MeshState, pool_name: str, entry: Entry) -> str:

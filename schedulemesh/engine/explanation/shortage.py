@@ -61,8 +61,8 @@ def shortage_of(state: MeshState, request: Request, now: float) -> Shortage:
     short_node = NOTHING if node is None else request.need.beyond(node.free)
     external: tuple[ExternalUsage, ...] = ()
     if request.unassigned:
-        found, external = _nodes(state, request, node, short_node, () if short else holders)
-        findings += found
+        node_findings, external = _nodes(state, request, node, short_node, () if short else holders)
+        findings += node_findings
     if (
         isinstance(request.assignment, NoAssignment)
         and request.assignment.no_room
@@ -84,18 +84,18 @@ def cause_of_shortage(state: MeshState, request: Request) -> tuple[Reason, Resou
     """
     if request.payment.short:
         return Reason.INSUFFICIENT_QUOTA, request.payment.short
-    assignment, asked = request.assignment, request.group_request
+    assignment, group_request = request.assignment, request.group_request
     short = NOTHING
     if request.by_node and (node := closest_node(state, request.node_shape)) is not None:
         short = request.need.beyond(node.free)
-    if isinstance(assignment, NoAssignment) and assignment.no_room and asked:
-        short = no_placement(state, asked.shape).short
+    if isinstance(assignment, NoAssignment) and assignment.no_room and group_request:
+        short = no_placement(state, group_request.shape).short
     need, able = _need_on_a_node(request), _able_nodes(state, request)
     if any(node.cordoned and has_room(node, need) for node in able):
         return Reason.NODES_CORDONED, short
     if _external(able, need):
         return Reason.EXTERNAL_RAY_WORK, short
-    in_group = asked is not None and isinstance(assignment, NoAssignment)
+    in_group = group_request is not None and isinstance(assignment, NoAssignment)
     return Reason.GROUP_UNPLACEABLE if in_group else Reason.INSUFFICIENT_RESOURCES, short
 
 
@@ -108,8 +108,8 @@ def _need_on_a_node(request: Request) -> Resources:
 
 def _able_nodes(state: MeshState, request: Request) -> list[Node]:
     """The nodes with the labels that it asks for."""
-    asked = request.group_request
-    shape = request.node_shape if asked is None else asked.shape
+    group_request = request.group_request
+    shape = request.node_shape if group_request is None else group_request.shape
     return [node for node in state.cluster.nodes.values() if has_labels(node, shape)]
 
 
@@ -123,30 +123,30 @@ def _quota(
     """The quota that is short, the loans, and what is held after requested evictions."""
     pool_name = request.pool_name
     account = state.ledger.accounts[pool_name]
-    said = [
+    parts = [
         f"pool {pool_name!r} lacks {short} of the {request.need} asked for",
         f"{account.free} of its {account.spec.resources} is free",
         *held_by(holders),
     ]
-    found = [
+    findings = [
         Finding(
             reason=Reason.INSUFFICIENT_QUOTA,
-            error="; ".join(said),
+            error="; ".join(parts),
             hint=f"it starts when enough of pool {pool_name!r} is free; resize the pool, or ask for less",
         )
     ]
-    held, until = _on_hold(state, request)
-    if held:
-        found.append(
+    on_hold, until = _on_hold(state, request)
+    if on_hold:
+        findings.append(
             Finding(
                 reason=Reason.QUOTA_ON_HOLD,
-                error=f"{held} of pool {pool_name!r} is held for others after a requested eviction",
+                error=f"{on_hold} of pool {pool_name!r} is held for others after a requested eviction",
                 hint=f"what is not used is free again in {max(0.0, until - now):.0f} s",
             )
         )
-    lent = short.within(account.lent - held.within(account.lent))
+    lent = short.within(account.lent - on_hold.within(account.lent))
     if lent:
-        found.append(
+        findings.append(
             Finding(
                 reason=Reason.QUOTA_ON_LOAN,
                 error="; ".join(lent_parts(state, pool_name, short)),
@@ -154,25 +154,25 @@ def _quota(
             )
         )
     if cohort := cohort_parts(state, pool_name, short):
-        found.append(
+        findings.append(
             Finding(
                 reason=Reason.COHORT_EXHAUSTED,
                 error="; ".join(cohort),
                 hint="a larger borrowing_limit, or lending_limit of the others, lets it borrow more",
             )
         )
-    return found
+    return findings
 
 
 def _on_hold(state: MeshState, request: Request) -> tuple[Resources, float]:
     """What others may use of its pool's quota for a while, and until when the last of it is held."""
     usable = {key for key, _ in state.ledger.holds_for(request.pool_name, request.stimulus.client)}
-    held, until = NOTHING, 0.0
+    on_hold, until = NOTHING, 0.0
     for key, hold in state.ledger.holds.items():
         for share in hold.shares:
             if key not in usable and share.pool_name == request.pool_name:
-                held, until = held + share.amount, max(until, hold.until)
-    return held, until
+                on_hold, until = on_hold + share.amount, max(until, hold.until)
+    return on_hold, until
 
 
 def _nodes(
@@ -183,15 +183,15 @@ def _nodes(
     holders: tuple[Holder, ...],
 ) -> tuple[list[Finding], tuple[ExternalUsage, ...]]:
     """Why it has no place to run: nodes that are closed, work that is not ours, or agents."""
-    found = []
+    findings = []
     need, able = _need_on_a_node(request), _able_nodes(state, request)
     cordoned = sorted(n.node_id for n in able if n.cordoned and has_room(n, need))
     if cordoned:
-        found.append(_closed(state, cordoned, need))
+        findings.append(_closed(state, cordoned, need))
     external = _external(able, need)
     if external:
         most = external[0]
-        found.append(
+        findings.append(
             Finding(
                 reason=Reason.EXTERNAL_RAY_WORK,
                 error=f"{most.node_id} would have room for {need} without the Ray work that no task claims, "
@@ -199,8 +199,8 @@ def _nodes(
                 hint="end that work, or run it through the scheduler",
             )
         )
-    found.append(_no_place(state, request, node, short, holders))
-    return found, external
+    findings.append(_no_place(state, request, node, short, holders))
+    return findings, external
 
 
 def _closed(state: MeshState, node_ids: list[str], need: Resources) -> Finding:
@@ -229,11 +229,11 @@ def _no_place(
     short: Resources,
     holders: tuple[Holder, ...],
 ) -> Finding:
-    assignment, wanted = request.assignment, request.group_request
-    if wanted is not None and isinstance(assignment, NoAssignment):
+    assignment, group_request = request.assignment, request.group_request
+    if group_request is not None and isinstance(assignment, NoAssignment):
         return Finding(
             reason=Reason.GROUP_UNPLACEABLE,
-            error="; ".join([*no_group_free(state, wanted, assignment), *held_by(holders)]),
+            error="; ".join([*no_group_free(state, group_request, assignment), *held_by(holders)]),
             hint="it starts when a group or the room for one is free; ask for smaller bundles, or add nodes",
         )
     return Finding(
@@ -245,14 +245,14 @@ def _no_place(
 
 def _external(nodes: Iterable[Node], need: Resources) -> tuple[ExternalUsage, ...]:
     """Those open nodes that would have room without the work that is not ours, the least of it first."""
-    found = [
+    blocked_nodes = [
         node
         for node in nodes
         if node.external_usage and not node.cordoned and _would_fit(node, need)
     ]
-    found.sort(key=lambda node: (_size(node.external_usage), node.node_id))
+    blocked_nodes.sort(key=lambda node: (_size(node.external_usage), node.node_id))
     return tuple(
-        ExternalUsage(node_id=n.node_id, resources=n.external_usage) for n in found[:_NAMED]
+        ExternalUsage(node_id=n.node_id, resources=n.external_usage) for n in blocked_nodes[:_NAMED]
     )
 
 

@@ -51,9 +51,9 @@ def _unknown(state: MeshState, task_id: str) -> Refused:
     )
 
 
-def _near(task_id: str, known: Iterable[str]) -> list[str]:
+def _near(task_id: str, task_ids: Iterable[str]) -> list[str]:
     """The known ids nearest to this one, nearest first: of those that begin alike, and of the first ones."""
-    looked_at = list(islice(known, _LOOKED_AT))
+    looked_at = list(islice(task_ids, _LOOKED_AT))
     start = task_id[: max(1, len(task_id) - 2)]
     alike = islice((other for other in looked_at if other.startswith(start)), _COMPARED)
     compared = dict.fromkeys([*alike, *looked_at[:_COMPARED]])

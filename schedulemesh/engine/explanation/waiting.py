@@ -60,7 +60,7 @@ class ExplainedReasons:
         """Remember the dominant reason of a queued task."""
         if len(self._reasons) > len(state.queue) + _FORGET_AT:
             waiting = state.queue.by_id
-            self._reasons = {t: known for t, known in self._reasons.items() if t in waiting}
+            self._reasons = {t: entry for t, entry in self._reasons.items() if t in waiting}
         reason = _SEARCHED.get(code)
         if reason is None:
             self._reasons.pop(task_id, None)
@@ -119,12 +119,12 @@ class WaitCauses:
     def _kind_of(self, task: QueuedTask) -> Hashable:
         """What a request depends on beside its place in the queue."""
         state, submission, agent = self._tx.state, task.submission, task.submission.agent
-        own, job = agent.own_group, agent.job
+        own_group, job = agent.own_group, agent.job
         return (
             task.pool_name,
             need_of(state, task),
             agent.bundles,
-            None if own is None else (own.strategy, own.same_label),
+            None if own_group is None else (own_group.strategy, own_group.same_label),
             None if agent.lease is None else agent.lease.parts,
             None if job is None else (job.strategy, bool(job.adopts)),
             (agent.node_labels, agent.fallback_labels),

@@ -60,14 +60,14 @@ def register_task(tx: Transaction, stimulus: s.TaskAnnounced) -> RequestOutcome:
     """Register a task that runs on an agent, known or not."""
     state = tx.state
     task = of_living_parent(state, stimulus.task)
-    known = state.running.by_id.get(task.task_id)
-    if known is not None and (known.spec.as_asked(), known.agent_name) == (
+    registered = state.running.by_id.get(task.task_id)
+    if registered is not None and (registered.spec.as_asked(), registered.agent_name) == (
         task,
         stimulus.agent_name,
     ):
         return Done(change=Change.ALREADY_REGISTERED)
     agent = state.agents.get(stimulus.agent_name)
-    if known is None and agent is not None and isinstance(agent.phase, Ending):
+    if registered is None and agent is not None and isinstance(agent.phase, Ending):
         return Refused(
             reason=Reason.AGENT_ENDING,
             error=f"agent {stimulus.agent_name!r} is being ended ({agent.phase.reason}); choose another",
@@ -107,8 +107,8 @@ def _forget(tx: Transaction, agent_name: str) -> RequestOutcome:
     if tasks:
         return Done()
     if (gang := state.gang_with(agent_name)) is not None:
-        whole = gang.spec.name
-        error = f"{agent_name!r} is a member of gang {whole!r}, which ends as one; delete {whole!r}"
+        gang_name = gang.spec.name
+        error = f"{agent_name!r} is a member of gang {gang_name!r}, which ends as one; delete {gang_name!r}"
         return Refused(reason=Reason.AGENT_NOT_FOUND, error=error)
     if agent_name in state.former:
         return Done(change=Change.ALREADY_GONE)
@@ -314,14 +314,14 @@ def _has_ended(tx: Transaction, agent: Agent, ending: Ending) -> RequestOutcome:
     name = agent.spec.name
     evicted = ended(tx, agent, ending.reason, destroy_group=ending.destroy_group)
     rest = hand_on(tx, ending.waiters, agent.shares)
-    held = _shares_held(tx.state, agent, ending, rest)
-    if held:
+    held_shares = _shares_held(tx.state, agent, ending, rest)
+    if held_shares:
         tx.emit(
             QuotaHeld(
                 hold_id=f"{name}#{agent.incarnation}",
                 for_pool=ending.hold_for,
                 for_client=ending.hold_for_client,
-                shares=held,
+                shares=held_shares,
                 at=tx.now,
                 until=tx.now + (CLIENT_HOLD_S if ending.hold_for is None else POOL_HOLD_S),
             )

@@ -30,11 +30,11 @@ def ensure_cohort(tx: Transaction, stimulus: CohortRequested) -> RequestOutcome:
     if before == spec:
         return Done(change=Change.UNCHANGED)
     if spec.parent is not None and spec.parent != spec.name and spec.parent not in cohorts.specs:
-        known = ", ".join(sorted(cohorts.specs)) or "none yet"
+        cohort_names = ", ".join(sorted(cohorts.specs)) or "none yet"
         return Refused(
             reason=Reason.COHORT_NOT_FOUND,
             error=f"there is no cohort {spec.parent!r} to be the parent of {spec.name!r}; cohorts are: "
-            f"{known}. Create it with ensure_cohort first",
+            f"{cohort_names}. Create it with ensure_cohort first",
         )
     if spec.parent is not None and cohorts.would_be_cycle(spec.name, spec.parent):
         above = " in ".join(cohorts.upwards(spec.parent))

@@ -35,26 +35,26 @@ def change_drain(tx: Transaction, stimulus: DrainRequested) -> RequestOutcome:
     node_id, pool_name = stimulus.node_id, stimulus.pool_name
     if (refused := _unknown(tx.state, node_id, pool_name)) is not None:
         return refused
-    known = _drain_of(tx.state, node_id, pool_name)
+    drain = _drain_of(tx.state, node_id, pool_name)
     if not stimulus.drained:
-        return _end(tx, known)
+        return _end(tx, drain)
     deadline = None if stimulus.deadline_s is None else tx.now + stimulus.deadline_s
-    if known is not None and known.deadline == deadline:
+    if drain is not None and drain.deadline == deadline:
         return Done(change=Change.UNCHANGED)
-    _start(tx, known, node_id, pool_name, deadline, stimulus.client)
+    _start(tx, drain, node_id, pool_name, deadline, stimulus.client)
     advance_drains(tx)
     return Done()
 
 
 def observe_drain(tx: Transaction, report: NodeReport) -> None:
     """Start the drain of a node that Ray drains, or end it where Ray does so no longer."""
-    known = tx.state.drains.nodes.get(report.node_id)
+    drain = tx.state.drains.nodes.get(report.node_id)
     if not report.draining:
-        if known is not None and not known.client:
-            _finish(tx, known)
+        if drain is not None and not drain.client:
+            _finish(tx, drain)
         return
-    if known is None or (not known.client and known.deadline != report.drain_deadline):
-        _start(tx, known, report.node_id, None, report.drain_deadline, "")
+    if drain is None or (not drain.client and drain.deadline != report.drain_deadline):
+        _start(tx, drain, report.node_id, None, report.drain_deadline, "")
 
 
 def advance_drains(tx: Transaction) -> None:
@@ -106,7 +106,7 @@ def _drain_of(state: MeshState, node_id: str | None, pool_name: str | None) -> D
 
 def _start(
     tx: Transaction,
-    known: DrainStarted | None,
+    drain: DrainStarted | None,
     node_id: str | None,
     pool_name: str | None,
     deadline: float | None,
@@ -120,7 +120,7 @@ def _start(
             at=tx.now,
             deadline=deadline,
             client=client,
-            opens=closes if known is None else known.opens,
+            opens=closes if drain is None else drain.opens,
         )
     )
     if node_id is not None and closes:

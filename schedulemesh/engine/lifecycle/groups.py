@@ -64,29 +64,32 @@ def grow(tx: Transaction, group: Group, *, waits: bool) -> None:
         node = tx.state.cluster.nodes.get(node_id)
         if node is None:
             continue
-        held, _ = gained(node, group.key(i), group.shape.bundles[i], waits=True)
-        mine = devices.get(i, Devices())
-        if held or mine.units:
-            tx.emit(GroupGrew(group_id=group.group_id, bundle=i, held=held, devices=mine))
+        taken, _ = gained(node, group.key(i), group.shape.bundles[i], waits=True)
+        bundle_devices = devices.get(i, Devices())
+        if taken or bundle_devices.units:
+            tx.emit(
+                GroupGrew(group_id=group.group_id, bundle=i, held=taken, devices=bundle_devices)
+            )
 
 
 def _devices(state: MeshState, group: Group) -> dict[int, Devices]:
     """Devices for the bundles that have none yet; those on one node are chosen together."""
-    found: dict[int, Devices] = {}
+    devices_of_bundle: dict[int, Devices] = {}
     for node_id in set(group.node_ids):
         node = state.cluster.nodes.get(node_id)
         if node is None:
             continue
-        mine = [i for i, other in enumerate(group.node_ids) if other == node_id]
+        bundles = [i for i, other in enumerate(group.node_ids) if other == node_id]
         lacking = [
             i
-            for i in mine
-            if (held := node.allocations.get(group.key(i))) is None or not held.devices.units
+            for i in bundles
+            if (allocation := node.allocations.get(group.key(i))) is None
+            or not allocation.devices.units
         ]
         gpus = [group.shape.bundles[i].gpu for i in lacking]
         chosen = devices_for_all(node.devices, gpus)
-        found.update(zip(lacking, chosen or (), strict=False))
-    return found
+        devices_of_bundle.update(zip(lacking, chosen or (), strict=False))
+    return devices_of_bundle
 
 
 def whole(state: MeshState, group: Group) -> bool:
@@ -204,14 +207,14 @@ def expire(tx: Transaction) -> None:
 
 
 def _overdue(state: MeshState, now: float) -> list[Group]:
-    found: list[Group] = []
+    overdue: list[Group] = []
     for pool_name, groups in state.groups.free_dynamic():
         idle_s = (spec_of(state, pool_name) or GroupsSpec()).idle_s
         for group in groups:
             if group.idle_since + idle_s > now:
                 break
-            found.append(group)
-    return sorted(found, key=lambda group: (group.idle_since, group.group_id))
+            overdue.append(group)
+    return sorted(overdue, key=lambda group: (group.idle_since, group.group_id))
 
 
 def _fills(state: MeshState, spec: GroupsSpec, group: Group) -> bool:
@@ -255,8 +258,8 @@ def _clear_way(tx: Transaction, shape: GroupShape) -> None:
     table, room = tx.state.groups, Room(tx.state.cluster)
     for group_id in table.ending:
         release(room, table.by_id[group_id])
-    found = without_idle(room, shape, table.idle())
-    for group in () if found is None else found[1]:
+    removal = without_idle(room, shape, table.idle())
+    for group in () if removal is None else removal[1]:
         end(tx, group)
 
 

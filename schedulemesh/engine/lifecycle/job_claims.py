@@ -33,7 +33,9 @@ def follow_work(tx: Transaction, stimulus: JobWorkObserved) -> None:
     before, after = claimed_by_node(state.groups, state.cluster, agent), dict(stimulus.claims)
     if after == before or sum_of(after.values()) != agent.spec.resources:
         return
-    gained = {n: more for n, mine in after.items() if (more := mine.beyond(before.get(n, NOTHING)))}
+    gained = {
+        n: more for n, amount in after.items() if (more := amount.beyond(before.get(n, NOTHING)))
+    }
     if not all(_has_room(state.cluster.nodes.get(n), more) for n, more in gained.items()):
         return
     number = state.groups.next_number

@@ -49,14 +49,14 @@ def forget_measurements(tx: Transaction) -> None:
 
 
 def _idle(state: MeshState, measured: s.AgentsMeasured, now: float) -> Iterator[AnyFact]:
-    known = state.running.idle
+    recorded_idle = state.running.idle
     idle = dict(measured.idle) if state.policy.idle_gpu_percent else {}
-    for name in known:
+    for name in recorded_idle:
         if name not in idle:
             yield GpusBusy(agent_name=name, at=now)
     for name, since in idle.items():
         agent = state.agents.get(name)
-        if name in known or agent is None or not isinstance(agent.phase, Running):
+        if name in recorded_idle or agent is None or not isinstance(agent.phase, Running):
             continue
         if agent.spec.resources.gpu:
             yield GpusIdle(agent_name=name, since=since, at=now)
@@ -79,9 +79,9 @@ def _ends(state: MeshState, measured: s.AgentsMeasured, now: float) -> Iterator[
             yield EndMeasured(task_id=task_id, ends_at=ends_at, at=now)
 
 
-def _differs(ends_at: float, known: float, now: float) -> bool:
+def _differs(ends_at: float, known_end: float, now: float) -> bool:
     """Whether an end differs much from the one known; of two that have passed none does."""
-    if ends_at <= now and known <= now:
+    if ends_at <= now and known_end <= now:
         return False
-    left = max(ends_at, known) - now
-    return abs(ends_at - known) >= max(_STEP_S, _PART * left)
+    remaining_s = max(ends_at, known_end) - now
+    return abs(ends_at - known_end) >= max(_STEP_S, _PART * remaining_s)

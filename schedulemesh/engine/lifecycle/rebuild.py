@@ -55,12 +55,12 @@ def _with_tasks(tx: Transaction, lost: LostAgent, request_id: str | None) -> Req
 
     Tasks whose ids were taken meanwhile run elsewhere and are left out.
     """
-    left = [t for t in lost.tasks if duplicate_task(tx.state, t[0].task_id) is None]
-    first, state_key = next(iter(left or lost.tasks), (None, None))
+    remaining_tasks = [t for t in lost.tasks if duplicate_task(tx.state, t[0].task_id) is None]
+    first, state_key = next(iter(remaining_tasks or lost.tasks), (None, None))
     attempts = FIRST_ATTEMPT if first is None else lost.attempts.get(first.task_id, FIRST_ATTEMPT)
     outcome = submit_again(tx, lost.spec, first, state_key, request_id, attempts)
     if isinstance(outcome, Pending):
-        for task, _ in left[1:]:
+        for task, _ in remaining_tasks[1:]:
             if without_parent(tx.state, task) is None:
                 register(tx, task, lost.spec.name)
     return outcome

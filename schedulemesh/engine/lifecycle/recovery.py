@@ -24,7 +24,7 @@ def reconcile(tx: Transaction, stimulus: RecoveryObserved) -> None:
     """
     living = stimulus.living
     # Agents that this step admits again are not among them: their start is requested already.
-    known = [(name, agent.incarnation) for name, agent in tx.state.agents.items()]
+    agents_before = [(name, agent.incarnation) for name, agent in tx.state.agents.items()]
     for name, agent in list(tx.state.agents.items()):
         alive = (name, agent.incarnation) in living
         if isinstance(agent.phase, Ending):
@@ -34,7 +34,7 @@ def reconcile(tx: Transaction, stimulus: RecoveryObserved) -> None:
         elif isinstance(agent.phase, Running):
             order_runs(tx, agent)
     reconcile_groups(tx, stimulus.groups)
-    for name, incarnation in known:
+    for name, incarnation in agents_before:
         starting = current(tx.state, name, incarnation)
         if starting is not None:
             _start_on(tx, starting, alive=(name, incarnation) in living)

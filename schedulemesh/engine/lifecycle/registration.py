@@ -14,12 +14,12 @@ from schedulemesh.engine.transaction import Transaction
 
 def duplicate_task(state: MeshState, task_id: str) -> Refused | None:
     """The refusal of a task id that is taken; None: it is free."""
-    known = state.running.by_id.get(task_id)
-    if known is None:
+    registered = state.running.by_id.get(task_id)
+    if registered is None:
         return _queued(state, task_id)
     return Refused(
         reason=Reason.DUPLICATE_TASK,
-        error=f"task {task_id!r} already exists, on agent {known.agent_name!r}; "
+        error=f"task {task_id!r} already exists, on agent {registered.agent_name!r}; "
         "complete it first or choose another id",
     )
 
@@ -40,8 +40,8 @@ def of_living_parent(state: MeshState, task: TaskSpec) -> TaskSpec:
     if not task.parent or task.parent in state.running.by_id:
         return task
     past = state.ended.get(task.parent)
-    known = past is not None or task.parent in state.queue.by_id
-    if known and (past is None or past.state is not EndState.COMPLETED):
+    on_record = past is not None or task.parent in state.queue.by_id
+    if on_record and (past is None or past.state is not EndState.COMPLETED):
         return task
     return msgspec.structs.replace(task, parent="")
 

@@ -185,5 +185,5 @@ def cancel_tasks(tx: Transaction, stimulus: s.TasksCancellationRequested) -> Req
 def _kept(agent_name: str, others: Sequence[str]) -> Done:
     """The outcome where the agent stays for its other tasks."""
     shown = ", ".join(map(repr, others[:_TOLD]))
-    kept = f"agent {agent_name!r} was not ended: {len(others)} of its tasks go on ({shown})"
-    return Done(change=Change.AGENT_KEPT, warnings=(kept,))
+    warning = f"agent {agent_name!r} was not ended: {len(others)} of its tasks go on ({shown})"
+    return Done(change=Change.AGENT_KEPT, warnings=(warning,))

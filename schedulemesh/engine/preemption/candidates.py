@@ -96,11 +96,11 @@ class Candidates:
 
     def extras(self) -> Candidates:
         """Those of these candidates that are extra members of elastic gangs."""
-        found = copy(self)
-        found.only_extras = True
+        extras = copy(self)
+        extras.only_extras = True
         for name in ("allowed", "tiers", "_judged", "_ranks"):
-            vars(found).pop(name, None)  # what was found out for all
-        return found
+            vars(extras).pop(name, None)  # what was found out for all
+        return extras
 
     @property
     def may_grow(self) -> bool:
@@ -137,12 +137,12 @@ class Candidates:
         each_may_leave = self._veto is None and not self._incoming.ancestors
         each_may_leave = each_may_leave and not self._came_first
         only = first if each_may_leave and not self._policy.lost_work_budget else None
-        given = 0
+        count = 0
         for group in self._groups(likely):
             for candidate in self._merged(self._heads(group, only), keep):
-                if given == first:
+                if count == first:
                     return
-                given += 1
+                count += 1
                 yield candidate
 
     def order_of(self, tasks: Sequence[Candidate]) -> Order:
@@ -168,16 +168,16 @@ class Candidates:
         """
         if not self.by_priority or not self._by_score:
             return []
-        own = self._running.by_id[candidate.task_id].task_class
-        if own is None:
+        own_class = self._running.by_id[candidate.task_id].task_class
+        if own_class is None:
             return []
         by_priority = self._policy.victim_order == "priority_first"
         return [
             task_class
             for task_class, verdict in self.allowed.items()
             if verdict.delta == candidate.effective_delta
-            and task_class.idle == own.idle
-            and (not by_priority or task_class.priority == own.priority)
+            and task_class.idle == own_class.idle
+            and (not by_priority or task_class.priority == own_class.priority)
         ]
 
     def tier_of(self, tasks: Sequence[Candidate]) -> float:
@@ -269,12 +269,14 @@ class Candidates:
         return spared
 
     def _verdicts(self) -> _Judged:
-        found = self._rules.verdicts(self._running, self._incoming, opened=self._veto is not None)
+        verdicts = self._rules.verdicts(
+            self._running, self._incoming, opened=self._veto is not None
+        )
         if self.only_extras:
-            found = [entry for entry in found if entry[0].extra]
+            verdicts = [entry for entry in verdicts if entry[0].extra]
         if not self._cooling:
-            return found
-        return [(task_class, _COOLING if v.rule else v) for task_class, v in found]
+            return verdicts
+        return [(task_class, _COOLING if v.rule else v) for task_class, v in verdicts]
 
     def _scored(self, task: RunningTask, verdict: Verdict) -> Candidate | None:
         """The task with its score; None: no rule allows its eviction, or the score is too low."""
@@ -329,8 +331,10 @@ class Candidates:
         for task_class, verdict in likely:
             if task_class.soonest <= now or now < task_class.advanced_to:
                 task_class.advance(now)
-            left = task_class.latest - now
-            best.append(verdict.delta + weight * left if left > 0.0 else verdict.delta)
+            remaining_s = task_class.latest - now
+            best.append(
+                verdict.delta + weight * remaining_s if remaining_s > 0.0 else verdict.delta
+            )
         if first is not None and self._by_score and len(likely) > first:
             least = heapq.nlargest(first, best)[-1]
             likely = [entry for entry, score in zip(likely, best, strict=True) if score >= least]
@@ -414,7 +418,10 @@ class Candidates:
         weight = policy.remaining_time_weight
         if not task_class.order.by_time and weight:
             times = (max(0.0, end - now) for _, _, end in task_class.overdue)
-            return sum(verdict.delta + weight * left < policy.min_preempt_score for left in times)
+            return sum(
+                verdict.delta + weight * remaining_s < policy.min_preempt_score
+                for remaining_s in times
+            )
         timed = task_class.timed
         least, most = 0, len(timed)
         while least < most:

@@ -79,12 +79,12 @@ def _is_handed_over(state: MeshState, request: Request, plan: Plan) -> bool:
 
 def _needs(request: Request, node_ids: tuple[str, ...]) -> dict[str, Resources]:
     """What the incoming task takes on each node."""
-    asked = request.group_request
-    bundles = (request.need,) if asked is None else asked.shape.bundles
-    found: dict[str, Resources] = {}
+    group_request = request.group_request
+    bundles = (request.need,) if group_request is None else group_request.shape.bundles
+    needs: dict[str, Resources] = {}
     for node_id, bundle in zip(node_ids, bundles, strict=True):
-        found[node_id] = found.get(node_id, NOTHING) + bundle
-    return found
+        needs[node_id] = needs.get(node_id, NOTHING) + bundle
+    return needs
 
 
 def _freed(state: MeshState, plan: Plan, node_id: str) -> Resources:
@@ -94,19 +94,19 @@ def _freed(state: MeshState, plan: Plan, node_id: str) -> Resources:
     keys = {key for victim in freed for at, key in victim.allocations if at == node_id}
     for group in plan.removed:
         keys |= {group.key(i) for i, at in enumerate(group.node_ids) if at == node_id}
-    held = (node.allocations[key] for key in sorted(keys & node.allocations.keys()))
+    allocations = (node.allocations[key] for key in sorted(keys & node.allocations.keys()))
     claimed = (amount for item in plan.leaving for at, amount in item.claimed if at == node_id)
-    return sum_of(map(held_by, held)) - sum_of(claimed)
+    return sum_of(map(held_by, allocations)) - sum_of(claimed)
 
 
 def _rivals(
     state: MeshState, node_id: str, need: Resources, freed: Resources
 ) -> tuple[ExternalDemand, ...]:
     """What would be placed on the node before the incoming task, if too little is left for it then."""
-    left = state.cluster.nodes[node_id].free + freed
+    remaining = state.cluster.nodes[node_id].free + freed
     rivals = []
     for each in state.external_demands.waiting:
-        if each.amount.fits(left):
-            left = left - each.amount
+        if each.amount.fits(remaining):
+            remaining = remaining - each.amount
             rivals.append(each)
-    return () if need.fits(left) else tuple(rivals)
+    return () if need.fits(remaining) else tuple(rivals)

@@ -40,11 +40,11 @@ def evaluate(
     victims: tuple[str, ...] = ()
     candidates = Candidates(state.preemption, state.running, incoming, now, veto, limits)
     if query.resources is not None:
-        found = _victims(Transaction(state, now, strategies), query, veto, limits)
-        if isinstance(found, Evaluation):
-            return found
-        victims = tuple(victim.task_id for victim in found)
-        by_reclaim = [victim.reason is PreemptionReason.RECLAIM for victim in found]
+        chosen = _victims(Transaction(state, now, strategies), query, veto, limits)
+        if isinstance(chosen, Evaluation):
+            return chosen
+        victims = tuple(victim.task_id for victim in chosen)
+        by_reclaim = [victim.reason is PreemptionReason.RECLAIM for victim in chosen]
         if any(by_reclaim):
             borrowers = Borrowers(state, incoming, now, veto)
             mixed = not all(by_reclaim)
@@ -68,7 +68,7 @@ def _victims(
     """The tasks that a submission like this would evict (none: no eviction would make room for it), or the
     answer that says why nobody need, or why nothing helps.
     """
-    asked = TaskSubmitted(
+    submission = TaskSubmitted(
         agent=AgentSpec(
             name="", pool_name=query.pool_name, resources=query.resources or Resources()
         ),
@@ -77,7 +77,7 @@ def _victims(
         ),
         default_resources=False,
     )
-    request = understand(tx, asked)
+    request = understand(tx, submission)
     if isinstance(request, Refused):
         return Evaluation(should_preempt=False, reason=request.reason)
     if request.fits_now or room_of_idle(tx, request) is not None:

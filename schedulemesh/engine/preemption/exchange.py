@@ -52,8 +52,8 @@ class TasksOfBorrowers(Borrowers):
             return None
         if task.spec.extra_of:
             return super().of(task)
-        own = any(share.pool_name == agent.spec.pool_name for share in agent.shares)
-        if own and not can_be_saved(self._state, agent):
+        has_own_quota = any(share.pool_name == agent.spec.pool_name for share in agent.shares)
+        if has_own_quota and not can_be_saved(self._state, agent):
             return None
         return super().of(task) if returns_when_evicted(self._state, task, agent) else None
 
@@ -61,7 +61,7 @@ class TasksOfBorrowers(Borrowers):
     def _excess(self) -> dict[str, Resources]:
         accounts = self._state.ledger.accounts
         neighbours = sorted(self._incoming.neighbours)
-        return {name: found for name in neighbours if (found := excess_of(accounts[name]))}
+        return {name: excess for name in neighbours if (excess := excess_of(accounts[name]))}
 
     def _judge_all(self) -> list[tuple[TaskClass, Verdict]]:
         return [
@@ -103,21 +103,21 @@ def exchanged(
     many loans as they can, first those of this owner until they cover what it is short of. None: they do
     not, or the victims of a pool hold more than it uses beyond its quota.
     """
-    found: dict[str, tuple[Share, ...]] = {}
+    new_shares: dict[str, tuple[Share, ...]] = {}
     by_pool: dict[str, list[VictimAgent]] = {}
     for victim in victims:
         by_pool.setdefault(victim.pool_name, []).append(victim)
-        found[victim.name] = victim.shares
+        new_shares[victim.name] = victim.shares
         short = short.beyond(_part(victim.shares, owner))
     for pool_name, of_pool in by_pool.items():
-        held = sum_of(victim.resources for victim in of_pool)
-        if not _fits(held, excess_of(state.ledger.accounts[pool_name])):
+        used = sum_of(victim.resources for victim in of_pool)
+        if not _fits(used, excess_of(state.ledger.accounts[pool_name])):
             return None
-        short = _exchange(state, pool_name, owner, [v.name for v in of_pool], short, found)
+        short = _exchange(state, pool_name, owner, [v.name for v in of_pool], short, new_shares)
     if short:
         return None
-    names = {name for name, shares in found.items() if shares != state.agents[name].shares}
-    return tuple((name, found[name]) for name in sorted(names))
+    names = {name for name, shares in new_shares.items() if shares != state.agents[name].shares}
+    return tuple((name, new_shares[name]) for name in sorted(names))
 
 
 def _exchange(
@@ -126,16 +126,18 @@ def _exchange(
     owner: str,
     victims: list[str],
     short: Resources,
-    found: dict[str, tuple[Share, ...]],
+    new_shares: dict[str, tuple[Share, ...]],
 ) -> Resources:
     """Have the victims of one pool take over loans; what the owner is still short of."""
     stay = [
-        n for n in sorted(state.agents_of[pool_name]) if n not in found and is_running(state, n)
+        n
+        for n in sorted(state.agents_of[pool_name])
+        if n not in new_shares and is_running(state, n)
     ]
     for name in victims:
         for other in stay:
-            short = _swap(state, pool_name, owner, name, other, short, found)
-            if not _part(found[name], pool_name):
+            short = _swap(state, pool_name, owner, name, other, short, new_shares)
+            if not _part(new_shares[name], pool_name):
                 break
     return short
 
@@ -147,29 +149,31 @@ def _swap(
     victim: str,
     other: str,
     short: Resources,
-    found: dict[str, tuple[Share, ...]],
+    new_shares: dict[str, tuple[Share, ...]],
 ) -> Resources:
     """Have a victim take over the loans of one claim that stays, for quota of their own pool."""
-    given = found.get(other, state.agents[other].shares)
-    for loan in given:
+    other_shares = new_shares.get(other, state.agents[other].shares)
+    for loan in other_shares:
         if loan.pool_name == pool_name or (short and loan.pool_name != owner):
             continue
-        part = loan.amount.within(_part(found[victim], pool_name))
+        part = loan.amount.within(_part(new_shares[victim], pool_name))
         if not part:
             continue
-        found[victim] = _moved(found[victim], part, pool_name, loan.pool_name)
-        found[other] = _moved(found.get(other, given), part, loan.pool_name, pool_name)
+        new_shares[victim] = _moved(new_shares[victim], part, pool_name, loan.pool_name)
+        new_shares[other] = _moved(
+            new_shares.get(other, other_shares), part, loan.pool_name, pool_name
+        )
         if loan.pool_name == owner:
             short = short.beyond(part)
     return short
 
 
 def _moved(
-    shares: tuple[Share, ...], amount: Resources, given: str, taken: str
+    shares: tuple[Share, ...], amount: Resources, from_pool: str, to_pool: str
 ) -> tuple[Share, ...]:
     """Shares with so much of one pool less, and of another more."""
-    less = Share(pool_name=given, amount=NOTHING - amount)
-    return merged((*shares, less, Share(pool_name=taken, amount=amount)))
+    less = Share(pool_name=from_pool, amount=NOTHING - amount)
+    return merged((*shares, less, Share(pool_name=to_pool, amount=amount)))
 
 
 def _part(shares: Iterable[Share], pool_name: str) -> Resources:
@@ -177,9 +181,9 @@ def _part(shares: Iterable[Share], pool_name: str) -> Resources:
     return sum_of(share.amount for share in shares if share.pool_name == pool_name)
 
 
-def _fits(held: Resources, excess: Resources) -> bool:
+def _fits(amount: Resources, excess: Resources) -> bool:
     """Whether so much may be taken of a pool with this excess, in the kinds of which it has any."""
-    most = dict(held.items())
+    most = dict(amount.items())
     return bool(excess) and all(most.get(kind, 0) <= units for kind, units in excess.items())
 
 

@@ -94,16 +94,16 @@ class GpuBound:
 
     def _count(self, node: Node, on_node: _OnNode) -> tuple[float, float, int]:
         """Count the GPU units that are free on a node, and those of the tasks there that may be evicted."""
-        found, until = node.free.gpu, float("inf")
+        units, until = node.free.gpu, float("inf")
         for task in on_node.tasks:
             at = self._ready_at(task) - _EARLY_S
             if at <= self._now:
-                found += task.resources.gpu
+                units += task.resources.gpu
             else:
                 until = min(until, at)
         if len(on_node.counted) >= _KINDS:
             on_node.counted.clear()
-        counted = on_node.counted[self._kind] = (self._now, until, found)
+        counted = on_node.counted[self._kind] = (self._now, until, units)
         return counted
 
     def _group_ready_at(self, key: str) -> float:
@@ -135,8 +135,8 @@ class GpuBound:
             for node_id, key in item.allocations:
                 node = self._state.cluster.nodes.get(node_id)
                 if node is not None and key in node.allocations:
-                    held = held_by(node.allocations[key]).gpu
-                    units[node_id] = units.get(node_id, 0) + held
+                    gpu_units = held_by(node.allocations[key]).gpu
+                    units[node_id] = units.get(node_id, 0) + gpu_units
         return units
 
     def _looked_at(self, node: Node) -> _OnNode:

@@ -66,15 +66,15 @@ class Limits:
             return frozenset()
         entry, policy = state.queue.entry(waiting), state.queue.policy
         level = policy.las_level(waiting.attempts.gpu_s)
-        found = set()
+        task_ids = set()
         for task in map(state.running.by_id.__getitem__, state.running.ordered):
             agent = state.agents.get(task.agent_name)
             if agent is None or agent.admitted_at < waiting.queued_at or _place_of(task) >= entry:
                 continue
             alike = task.spec.pool_name == waiting.pool_name
             if front_of(task) or (alike and policy.las_level(task.gpu_s(self._now)) <= level):
-                found.add(task.spec.task_id)
-        return frozenset(found)
+                task_ids.add(task.spec.task_id)
+        return frozenset(task_ids)
 
     @property
     def put_first(self) -> frozenset[str]:
@@ -132,11 +132,11 @@ class Limits:
         budget = self._policy.lost_work_budget
         if not budget:
             return _INFINITY
-        left = self._left.get(pool_name)
-        if left is None:
+        remaining = self._left.get(pool_name)
+        if remaining is None:
             spent = self._state.evictions.lost_work_in(pool_name, self._now)
-            left = self._left[pool_name] = max(0.0, budget - spent)
-        return left
+            remaining = self._left[pool_name] = max(0.0, budget - spent)
+        return remaining
 
 
 def _place_of(task: RunningTask) -> Entry:

@@ -104,9 +104,9 @@ class NodeSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 def summary_of(state: MeshState, node: Node) -> NodeSummary:
     """The node's summary."""
-    kept = node.summary
-    if isinstance(kept, NodeSummary) and kept.version == node.version:
-        return kept
+    cached = node.summary
+    if isinstance(cached, NodeSummary) and cached.version == node.version:
+        return cached
     made = _summarise(state, node)
     if not any(is_bundle(key) for key in node.allocations):
         # Changes of a group and of its agent's tasks do not show in the node's version.
@@ -139,17 +139,17 @@ def _summarise(state: MeshState, node: Node) -> NodeSummary:
     each: list[Resources] = []
     since = gpus = 0.0
     for name, amount in frees.items():
-        found = _tasks_of(state, name)
-        if not found:
+        tasks = _tasks_of(state, name)
+        if not tasks:
             continue
         each.append(amount)
-        classes = frozenset(task.task_class for task in found if task.task_class is not None)
+        classes = frozenset(task.task_class for task in tasks if task.task_class is not None)
         by_classes[classes] = by_classes.get(classes, NOTHING) + amount
-        top = max(task.spec.priority for task in found)
+        top = max(task.spec.priority for task in tasks)
         by_priority[top] = by_priority.get(top, NOTHING) + amount
-        held = state.agents[name].spec.resources.work_rate
-        since += sum(max(task.started_at, task.saved_at or 0.0) for task in found) * held
-        gpus += len(found) * held
+        work_rate = state.agents[name].spec.resources.work_rate
+        since += sum(max(task.started_at, task.saved_at or 0.0) for task in tasks) * work_rate
+        gpus += len(tasks) * work_rate
     levels, freed = [], NOTHING
     for priority in sorted(by_priority):
         freed = freed + by_priority[priority]

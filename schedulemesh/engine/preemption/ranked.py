@@ -27,16 +27,16 @@ class RankedCandidates(Candidates):
         first: int | None = None,
     ) -> Iterator[Candidate]:
         """See ``Candidates.in_order``."""
-        given = 0
+        count = 0
         for *_, task_id in self._ordered(keep):
-            if given == first:
+            if count == first:
                 return
             task = self._running.by_id[task_id]
             if task.task_class is None or not keep(task.task_class):
                 continue
             candidate = self._candidate_of(task)
             if candidate is not None:
-                given += 1
+                count += 1
                 yield candidate
 
     def order_of(self, tasks: Sequence[Candidate]) -> Order:
@@ -56,12 +56,12 @@ class RankedCandidates(Candidates):
 
     def _places_in(self, task_class: TaskClass) -> list[Order]:
         """The places of the tasks of a class, ascending."""
-        found = self._places.get(task_class)
-        if found is None:
+        places = self._places.get(task_class)
+        if places is None:
             by_id = self._running.by_id
             tasks = (by_id[task_id] for task_id in task_class.task_ids())
-            found = self._places[task_class] = sorted(map(self._place, tasks))
-        return found
+            places = self._places[task_class] = sorted(map(self._place, tasks))
+        return places
 
     def _candidate_of(self, task: RunningTask) -> Candidate | None:
         """See ``of``; asked once for each task."""
@@ -102,5 +102,5 @@ class RankedCandidates(Candidates):
 
     @cached_property
     def _judged(self) -> list[tuple[TaskClass, Verdict]]:
-        found = self._judge_all()
-        return [entry for entry in found if entry[0].extra] if self.only_extras else found
+        judged = self._judge_all()
+        return [entry for entry in judged if entry[0].extra] if self.only_extras else judged

@@ -91,8 +91,8 @@ class Borrowers(RankedCandidates):
 
     def quota_of(self, agent: Agent) -> Resources:
         """What its eviction gives back to the owner."""
-        mine = self._incoming.pool_name
-        return sum_of(share.amount for share in agent.shares if share.pool_name == mine)
+        owner = self._incoming.pool_name
+        return sum_of(share.amount for share in agent.shares if share.pool_name == owner)
 
     def _place(self, task: RunningTask) -> Order:
         seconds = (task.lost_work(self._now) + RESTART_S) * (1 + task.attempts.preemptions)

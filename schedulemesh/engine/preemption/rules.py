@@ -86,11 +86,11 @@ class LabelRanks:
 
     def rank(self, high: Mapping[str, str], low: Mapping[str, str]) -> int:
         """The rank by which ``high`` dominates ``low``, the highest of all keys; 0: it does not."""
-        found = 0
+        highest = 0
         for key, ranks in self.ranks.items():
             if key in high and key in low:
-                found = max(found, ranks.get((high[key], low[key]), 0))
-        return found
+                highest = max(highest, ranks.get((high[key], low[key]), 0))
+        return highest
 
 
 def judge(
@@ -175,24 +175,24 @@ class PreemptionRules:
         a class that rule 3 or 4 refused is allowed, and they decide on each of its tasks.
         """
         key = self._key(running, incoming, opened=opened)
-        found = self._judged.get(key)
-        if found is None:
+        verdicts = self._judged.get(key)
+        if verdicts is None:
             classes = running.classes.values()
-            found = self._judged[key] = [(c, self._judge(c, incoming)) for c in classes]
+            verdicts = self._judged[key] = [(c, self._judge(c, incoming)) for c in classes]
             if opened:
-                found[:] = [(c, _opened(c, verdict, incoming)) for c, verdict in found]
-        return found
+                verdicts[:] = [(c, _opened(c, verdict, incoming)) for c, verdict in verdicts]
+        return verdicts
 
     def allowed(
         self, running: RunningTasks, incoming: Incoming, *, opened: bool = False
     ) -> dict[TaskClass, Verdict]:
         """Of the verdicts those that allow an eviction, by class; not to be changed."""
         key = self._key(running, incoming, opened=opened)
-        found = self._allowed.get(key)
-        if found is None:
+        allowed = self._allowed.get(key)
+        if allowed is None:
             judged = self.verdicts(running, incoming, opened=opened)
-            found = self._allowed[key] = {c: verdict for c, verdict in judged if verdict.rule}
-        return found
+            allowed = self._allowed[key] = {c: verdict for c, verdict in judged if verdict.rule}
+        return allowed
 
     def _key(self, running: RunningTasks, incoming: Incoming, *, opened: bool) -> object:
         """The kind of incoming task, whose verdicts are kept; first forgets those that no longer hold."""

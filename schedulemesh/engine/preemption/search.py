@@ -98,14 +98,15 @@ def search(
     demand: Demand,
     agents: VictimAgents,
     now: float,
-    known: KnownNodes | None = None,
+    known_nodes: KnownNodes | None = None,
     leaving: tuple[Leaving, ...] = (),
 ) -> Plan | None:
-    """The plan by which the demand is met; None: no eviction that is allowed would meet it. ``known``: what
-    searches for the same task with other priorities have found out. ``leaving``: what is leaving anyway; what
-    the demand is short of is without what it gets of that, apart from its place.
+    """The plan by which the demand is met; None: no eviction that is allowed would meet it.
+
+    ``known_nodes``: what searches for the same task with other priorities have learned. ``leaving``: what is
+    leaving anyway; the demand's shortage does not count what it gets of that, apart from its place.
     """
-    return _Search(Sites(state, demand, agents, now, known, leaving)).plan()
+    return _Search(Sites(state, demand, agents, now, known_nodes, leaving)).plan()
 
 
 def place_without(
@@ -123,8 +124,8 @@ def place_without(
     idle, items = state.groups.idle(), [item for item in leaving if item.allocations]
     pool_name = demand.pool_name
     if not items:
-        found = without_idle(room, demand.shape, idle, pool_name, too_many)
-        return None if found is None else (*found, ())
+        placement_and_groups = without_idle(room, demand.shape, idle, pool_name, too_many)
+        return None if placement_and_groups is None else (*placement_and_groups, ())
     if too_many <= 0 and (node_ids := _nodes_without(room, demand.shape, items)):
         items = [i for i in items if any(node_id in node_ids for node_id, _ in i.allocations)]
     gone: Sequence[Leaving | Group] = [*items, *idle]
@@ -216,11 +217,11 @@ class _Search:
             return True
         if caps is None:
             return False
-        left = short.beyond(victim.quota)
+        remaining = short.beyond(victim.quota)
         freed: dict[str, Resources] = {}
         for lender, amount in victim.limited:
             freed[lender] = freed.get(lender, NOTHING) + amount
-        return left == caps.usable(left, freed)
+        return remaining == caps.usable(remaining, freed)
 
     def _class_may_suffice(self, task_class: TaskClass) -> bool:
         """Whether one agent with tasks of this class could free all that is short."""
@@ -269,15 +270,15 @@ class _Search:
         if self._sites.scenario.initial is not None:
             return True
         nodes = self._state.cluster.nodes
-        known = {node_id for node_id, _ in victim.allocations} & nodes.keys()
+        node_ids = {node_id for node_id, _ in victim.allocations} & nodes.keys()
         if self._one_node and self._shape is not None:
             need, room = self._shape.total, self._sites.room
             return any(
                 has_labels(nodes[n], self._shape) and need.beyond(room.free_on(n)).fits(victim.room)
-                for n in known
+                for n in node_ids
             )
         return self._lack_everywhere.fits(
-            victim.room + sum_of(map(self._sites.room.free_on, known))
+            victim.room + sum_of(map(self._sites.room.free_on, node_ids))
         )
 
     @cached_property
@@ -293,12 +294,14 @@ class _Search:
         """What its removal changes: victims of the same effect are enough, or none of them is."""
         nodes, freed = self._state.cluster.nodes, []
         for node_id, key in victim.allocations:
-            mine = nodes[node_id].allocations.get(key) if node_id in nodes else None
-            if mine is not None:
+            allocation = nodes[node_id].allocations.get(key) if node_id in nodes else None
+            if allocation is not None:
                 promised = key in nodes[node_id].promised
-                freed.append((node_id, mine.held, mine.devices, mine.reported, promised))
-        own = "" if victim.group is None else victim.group.pool_name
-        return frozenset([*freed, (own, victim.quota, victim.limited)])
+                freed.append(
+                    (node_id, allocation.held, allocation.devices, allocation.reported, promised)
+                )
+        own_pool = "" if victim.group is None else victim.group.pool_name
+        return frozenset([*freed, (own_pool, victim.quota, victim.limited)])
 
     # several victims
 
@@ -400,20 +403,20 @@ class _Search:
             return Plan(victims=victims, preempted_group=preempted_group)
         room = Room(self._state.cluster, waits=True)
         for victim in victims:
-            for left, key in victim.allocations:
-                room.release(left, key)
+            for victim_node, key in victim.allocations:
+                room.release(victim_node, key)
         removed = [victim.group for victim in victims if victim.group is not None]
         pool_name = self._demand.pool_name
-        own = sum(group.dynamic and group.pool_name == pool_name for group in removed)
-        too_many = self._demand.too_many_groups - own
+        own_count = sum(group.dynamic and group.pool_name == pool_name for group in removed)
+        too_many = self._demand.too_many_groups - own_count
         too_many += sum(own_groups(item, pool_name) for item in self._leaving)
         on_node = room.placement(self._shape, [node_id]) if node_id and too_many <= 0 else None
         if on_node is not None:
             return Plan(victims=victims, placement=on_node, removed=tuple(removed))
-        found = place_without(self._state, self._demand, room, self._leaving, too_many)
-        if found is None:
+        place = place_without(self._state, self._demand, room, self._leaving, too_many)
+        if place is None:
             return None
-        placement, unused, leaving = found
+        placement, unused, leaving = place
         removed += unused
         return Plan(victims=victims, placement=placement, removed=tuple(removed), leaving=leaving)
 

@@ -34,8 +34,8 @@ def left_of_incoming(state: MeshState, task: TaskSpec, need: Resources) -> float
         return None
     waiting = state.queue.by_id.get(task.task_id)
     attempts = FIRST_ATTEMPT if waiting is None else waiting.attempts
-    left = _left(task, attempts.ran_s, need, policy)
-    return None if left == _INFINITY else left
+    remaining = _left(task, attempts.ran_s, need, policy)
+    return None if remaining == _INFINITY else remaining
 
 
 def _left(task: TaskSpec, ran_s: float, resources: Resources, policy: QueuePolicy) -> float:
@@ -57,11 +57,11 @@ class LongerTasks(SavableTasks):
         veto: PluginVeto | None,
         limits: Limits,
         *,
-        left: float,
+        remaining: float,
     ) -> None:
-        """``left``: what the incoming task has left."""
+        """``remaining``: what the incoming task has left to run."""
         super().__init__(state, incoming, now, veto, limits)
-        self._incoming_left = left
+        self._incoming_left = remaining
 
     def of(self, task: RunningTask) -> Candidate | None:
         """See ``Candidates.of``."""

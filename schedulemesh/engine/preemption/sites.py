@@ -82,7 +82,7 @@ class Sites:
         demand: Demand,
         agents: VictimAgents,
         now: float,
-        known: KnownNodes | None = None,
+        known_nodes: KnownNodes | None = None,
         leaving: tuple[Leaving, ...] = (),
     ) -> None:
         self.state = state
@@ -92,7 +92,7 @@ class Sites:
         self.one_node = demand.shape is not None and on_one_node(demand.shape)
         self.agents = agents
         self._now = now
-        self.known = known or KnownNodes()
+        self.known = known_nodes or KnownNodes()
 
     @cached_property
     def room(self) -> Room:
@@ -123,22 +123,22 @@ class Sites:
         """The same, with bounds by priority, where all running agents are candidates."""
         if self.shape is None:
             return []
-        known = self.known.sites
-        if self.shape not in known:
-            known[self.shape] = list(self._nodes(self.shape))
-        return known[self.shape]
+        sites = self.known.sites
+        if self.shape not in sites:
+            sites[self.shape] = list(self._nodes(self.shape))
+        return sites[self.shape]
 
     @cached_property
     def least_lack(self) -> Resources | None:
         """No victim makes room that frees less than this; None: none does by itself."""
         if self.shape is None or self.scenario.initial is not None or not self.one_node:
             return NOTHING
-        known = self.known.least_lack
-        if self.shape not in known:
+        lack_of_shape = self.known.least_lack
+        if self.shape not in lack_of_shape:
             sites = self._all_nodes
             lacks = [s.lack for s in sites if s.summary and s.lack.fits(s.summary.largest)]
-            known[self.shape] = least(lacks) if lacks else None
-        return known[self.shape]
+            lack_of_shape[self.shape] = least(lacks) if lacks else None
+        return lack_of_shape[self.shape]
 
     def _nodes(self, shape: GroupShape) -> Iterator[Site]:
         state, need, room = self.state, shape.total, self.room
@@ -194,10 +194,12 @@ class Sites:
         names = {name: None for node in nodes for name, _ in agents_on(self.state, node)}
         here = self._victims(names)
         too_many = max(0, self.scenario.too_many_groups)
-        own = [victim for victim in here if self.has_own_group(victim)]
-        if len(own) < too_many:
-            own += [victim for victim in self._with_own_groups if victim.name not in names]
-        first = own[:too_many]
+        with_own_group = [victim for victim in here if self.has_own_group(victim)]
+        if len(with_own_group) < too_many:
+            with_own_group += [
+                victim for victim in self._with_own_groups if victim.name not in names
+            ]
+        first = with_own_group[:too_many]
         chosen = {victim.name for victim in first}
         return [*first, *(victim for victim in here if victim.name not in chosen)]
 
@@ -215,21 +217,21 @@ class Sites:
 
     def _victims(self, names: Iterable[str]) -> list[VictimAgent]:
         """Those of these agents that may be evicted, in order."""
-        found = (self.agents.of(name) for name in names)
-        return sorted((victim for victim in found if victim is not None), key=order_of)
+        victims = (self.agents.of(name) for name in names)
+        return sorted((victim for victim in victims if victim is not None), key=order_of)
 
 
 def _least_tier(site: Site, tiers: Mapping[TaskClass, float]) -> float | None:
     """The least tier up to which the victims on a node free what is lacking; None: they never do."""
     if site.summary is None:
         return None
-    known = [
+    amounts_by_tier = [
         (max(tiers[task_class] for task_class in classes), amount)
         for classes, amount in site.summary.by_classes.items()
         if classes <= tiers.keys()
     ]
     freed = NOTHING
-    for tier, amount in sorted(known, key=lambda entry: entry[0]):
+    for tier, amount in sorted(amounts_by_tier, key=lambda entry: entry[0]):
         freed = freed + amount
         if site.lack.fits(freed):
             return tier

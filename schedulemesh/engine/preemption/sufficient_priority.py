@@ -56,8 +56,10 @@ def _smallest_delta(state: MeshState) -> float:
 
 def _least_delta(state: MeshState, incoming: Incoming, victim: Candidate) -> float:
     """The difference of priority that is certainly sufficient to evict this task."""
-    policy, own = state.policy, victim.pool_name == incoming.pool_name
-    rule = policy.same_pool_priority_threshold if own else policy.cross_pool_priority_threshold
+    policy, same_pool = state.policy, victim.pool_name == incoming.pool_name
+    rule = (
+        policy.same_pool_priority_threshold if same_pool else policy.cross_pool_priority_threshold
+    )
     by_label = victim.reason is PreemptionReason.LABEL
     return max(policy.label_priority_threshold if by_label else rule, policy.min_preempt_score)
 
@@ -65,23 +67,27 @@ def _least_delta(state: MeshState, incoming: Incoming, victim: Candidate) -> flo
 def _thresholds(state: MeshState, incoming: Incoming) -> list[float]:
     """Every higher priority at which some running task may become eligible, ascending."""
     policy = state.policy
-    found = set()
+    priorities = set()
     for task_class in state.running.occupied:
-        own = task_class.pool_name == incoming.pool_name
-        rule = policy.same_pool_priority_threshold if own else policy.cross_pool_priority_threshold
+        same_pool = task_class.pool_name == incoming.pool_name
+        rule = (
+            policy.same_pool_priority_threshold
+            if same_pool
+            else policy.cross_pool_priority_threshold
+        )
         for delta in (rule, policy.label_priority_threshold, policy.min_preempt_score):
-            found.add(_above(task_class.priority, delta))
+            priorities.add(_above(task_class.priority, delta))
     account = state.ledger.accounts[incoming.pool_name]
     if account.spec.groups is not None:
         # At the limit a task may use a free reserved group if no entitled task waits; above it, any.
         limit = account.spec.groups.entitled_above
-        found |= {limit, math.floor(limit) + 1.0}
-    return sorted(priority for priority in found if priority > incoming.priority)
+        priorities |= {limit, math.floor(limit) + 1.0}
+    return sorted(priority for priority in priorities if priority > incoming.priority)
 
 
 def _above(priority: float, delta: float) -> float:
     """The lowest number that exceeds a priority by at least ``delta``, despite rounding errors."""
-    found = priority + delta
-    while found - priority < delta:
-        found = math.nextafter(found, math.inf)
-    return found
+    higher = priority + delta
+    while higher - priority < delta:
+        higher = math.nextafter(higher, math.inf)
+    return higher

@@ -76,8 +76,8 @@ class PluginVeto:
 
     def _reverse(self, task: RunningTask, low: TaskView) -> bool:
         """Whether the running task, were it incoming, might evict the incoming one, were that running."""
-        spec, mine = task.spec, self._incoming
-        related = spec.pool_name in mine.neighbours
+        spec, incoming = task.spec, self._incoming
+        related = spec.pool_name in incoming.neighbours
         verdict = judge(
             self._rules.policy,
             self._rules.ranks,
@@ -85,11 +85,11 @@ class PluginVeto:
                 priority=spec.priority,
                 pool_name=spec.pool_name,
                 labels=spec.labels,
-                neighbours=frozenset((mine.pool_name,) if related else ()),
+                neighbours=frozenset((incoming.pool_name,) if related else ()),
             ),
-            mine.pool_name,
-            mine.priority,
-            mine.labels,
+            incoming.pool_name,
+            incoming.priority,
+            incoming.labels,
         )
         answer = self._strategies.may_evict(low, self._view)
         return answer is not False if verdict.rule else answer is True

@@ -153,10 +153,10 @@ class VictimAgents:
 
     def _victim(self, agent: Agent, tasks: list[Candidate]) -> VictimAgent:
         """The agent as a victim, made once: several sites may ask for it."""
-        known = self._known.get(agent.spec.name)
-        if known is None or known[0] != tasks:
-            known = self._known[agent.spec.name] = (tasks, self._made(agent, tasks))
-        return known[1]
+        cached = self._known.get(agent.spec.name)
+        if cached is None or cached[0] != tasks:
+            cached = self._known[agent.spec.name] = (tasks, self._made(agent, tasks))
+        return cached[1]
 
     def _made(self, agent: Agent, tasks: list[Candidate]) -> VictimAgent:
         name, order = agent.spec.name, self._candidates.order_of(tasks)

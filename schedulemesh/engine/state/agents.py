@@ -252,8 +252,8 @@ class Agent(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     @property
     def payers(self) -> tuple[str, ...]:
         """The pools that pay for it, sorted; empty where its own pool alone does."""
-        shares, own = self.shares, self.spec.pool_name
-        if not shares or (len(shares) == 1 and shares[0].pool_name == own):
+        shares, own_pool = self.shares, self.spec.pool_name
+        if not shares or (len(shares) == 1 and shares[0].pool_name == own_pool):
             return ()
         return tuple(sorted({share.pool_name for share in shares}))
 

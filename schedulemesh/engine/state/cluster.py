@@ -93,19 +93,19 @@ class Cluster:
         self._reindex(node)
         self.freed = True
 
-    def take(self, node_id: str, key: str, held: Resources, devices: Devices) -> None:
+    def take(self, node_id: str, key: str, amount: Resources, devices: Devices) -> None:
         """Add these amounts to an allocation; does nothing on a node that is not in the cluster."""
         node = self.nodes.get(node_id)
         if node is None:
             return
         self._unindex(node)
-        mine = node.allocations.get(key)
-        self._charge(node, held, devices, 1)
-        if mine is None:
-            node.allocations[key] = Allocation(held=held, devices=devices)
+        allocation = node.allocations.get(key)
+        self._charge(node, amount, devices, 1)
+        if allocation is None:
+            node.allocations[key] = Allocation(held=amount, devices=devices)
         else:
-            mine.held = mine.held + held
-            mine.devices = add_devices(mine.devices, devices)
+            allocation.held = allocation.held + amount
+            allocation.devices = add_devices(allocation.devices, devices)
         self._reindex(node)
 
     def leave(self, node_id: str, key: str) -> None:
@@ -114,9 +114,9 @@ class Cluster:
         if node is None or key not in node.allocations:
             return
         self._unindex(node)
-        mine = node.allocations.pop(key)
+        allocation = node.allocations.pop(key)
         node.promised = tuple(other for other in node.promised if other != key)
-        self._charge(node, mine.held, mine.devices, -1)
+        self._charge(node, allocation.held, allocation.devices, -1)
         self._reindex(node)
         self.freed = True
 
@@ -127,8 +127,8 @@ class Cluster:
         node = self.nodes.get(node_id)
         if node is None or not gpu:
             return
-        mine = node.allocations.setdefault(key, Allocation(held=NOTHING))
-        mine.promised_to, mine.wants = agent_name, gpu
+        allocation = node.allocations.setdefault(key, Allocation(held=NOTHING))
+        allocation.promised_to, allocation.wants = agent_name, gpu
         node.promised = tuple(sorted({*node.promised, key}))
         self._touch(node)
 
@@ -175,17 +175,21 @@ class Cluster:
         if node is None:
             return
         self.fulfil(node_id, key)
-        mine = node.allocations.get(key)
+        allocation = node.allocations.get(key)
         devices = named_devices(node, key, need.gpu, gpu_ids)
-        known = bool(devices.units) or not need.gpu
-        if mine is not None and (mine.devices == devices or not known or not need.gpu):
-            mine.reported = known
+        reported = bool(devices.units) or not need.gpu
+        if allocation is not None and (
+            allocation.devices == devices or not reported or not need.gpu
+        ):
+            allocation.reported = reported
             return
-        if not known:
+        if not reported:
             devices = devices_for(node.devices, need.gpu) or worst_devices(node.devices, need.gpu)
         self._unindex(node)
-        held = msgspec.structs.replace(need, gpu=0)
-        node.allocations[key] = Allocation(held=held, devices=devices, reported=known)
+        need_without_gpu = msgspec.structs.replace(need, gpu=0)
+        node.allocations[key] = Allocation(
+            held=need_without_gpu, devices=devices, reported=reported
+        )
         discard_contradicted(node, key)
         self._recount(node)
         self._reindex(node)
@@ -303,13 +307,13 @@ class Cluster:
         if not node.cordoned:
             del self._index[bisect_left(self._index, node.key)]
 
-    def _charge(self, node: Node, held: Resources, devices: Devices, sign: int) -> None:
+    def _charge(self, node: Node, amount: Resources, devices: Devices, sign: int) -> None:
         gpu = 0
         for i, units in devices.units:
             if i < len(node.devices):
                 node.devices[i] -= sign * units
                 gpu += units
-        delta = held if not gpu else msgspec.structs.replace(held, gpu=gpu)
+        delta = amount if not gpu else msgspec.structs.replace(amount, gpu=gpu)
         node.free = node.free - delta if sign > 0 else node.free + delta
 
     def _recount(self, node: Node) -> None:
@@ -319,16 +323,16 @@ class Cluster:
         node.devices = unused_devices(node)
         node.free = msgspec.structs.replace(node.total, gpu=sum(node.devices))
         assumed = []
-        for mine in node.allocations.values():
-            if mine.reported or not mine.devices.units:
-                self._charge(node, mine.held, mine.devices, 1)
+        for allocation in node.allocations.values():
+            if allocation.reported or not allocation.devices.units:
+                self._charge(node, allocation.held, allocation.devices, 1)
             else:
-                assumed.append((gpu_of(mine.devices), mine))
+                assumed.append((gpu_of(allocation.devices), allocation))
         external = msgspec.structs.replace(node.external_usage, gpu=0)
         self._charge(node, external, worst_devices(node.devices, node.external_usage.gpu), 1)
-        for gpu, mine in sorted(assumed, key=_amount, reverse=True):
-            mine.devices = devices_for(node.devices, gpu) or mine.devices
-            self._charge(node, mine.held, mine.devices, 1)
+        for gpu, allocation in sorted(assumed, key=_amount, reverse=True):
+            allocation.devices = devices_for(node.devices, gpu) or allocation.devices
+            self._charge(node, allocation.held, allocation.devices, 1)
 
 
 def _amount(entry: tuple[int, Allocation]) -> int:

@@ -63,9 +63,9 @@ class CohortFacts:
 
     def _exchanged(self, fact: LoansExchanged) -> None:
         """No account changes: what one claim has less of a pool's quota, another has more."""
-        for name, held in fact.claims:
+        for name, amounts in fact.claims:
             agent = self._agents[name]
-            agent.shares = tuple(Share(pool_name=pool, amount=amount) for pool, amount in held)
+            agent.shares = tuple(Share(pool_name=pool, amount=amount) for pool, amount in amounts)
             for task_id in self._running.on_agent(name):
                 self._running.adopt(task_id, agent.spec.resources, agent.payers)
             self._cluster.touch(agent.node_id)

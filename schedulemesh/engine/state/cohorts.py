@@ -53,10 +53,10 @@ class CohortTree:
 
     def path(self, pool_name: str) -> tuple[str, ...]:
         """The cohorts that a pool is in, from its own one up to the root; empty: it is in none."""
-        found = self._paths.get(pool_name)
-        if found is None:
-            found = self._paths[pool_name] = self.upwards(self._cohort_of.get(pool_name))
-        return found
+        path = self._paths.get(pool_name)
+        if path is None:
+            path = self._paths[pool_name] = self.upwards(self._cohort_of.get(pool_name))
+        return path
 
     def upwards(self, cohort: str | None) -> tuple[str, ...]:
         """A cohort and those above it."""
@@ -79,18 +79,18 @@ class CohortTree:
         """The other pools of its tree of cohorts."""
         if pool_name not in self._cohort_of:
             return _NOBODY
-        found = self._neighbours.get(pool_name)
-        if found is None:
-            found = self._neighbours[pool_name] = self._find(pool_name)
-        return found
+        neighbours = self._neighbours.get(pool_name)
+        if neighbours is None:
+            neighbours = self._neighbours[pool_name] = self._find(pool_name)
+        return neighbours
 
     def _find(self, pool_name: str) -> Neighbours:
-        mine = self.path(pool_name)
-        found = []
+        own_path = self.path(pool_name)
+        others = []
         for other in self._cohort_of:
-            shared = set(self.path(other)).intersection(mine)
+            shared = set(self.path(other)).intersection(own_path)
             if shared and other != pool_name:
-                found.append((min(map(mine.index, shared)), other))
+                others.append((min(map(own_path.index, shared)), other))
         return Neighbours(
-            by_distance=tuple(sorted(found)), names=frozenset(name for _, name in found)
+            by_distance=tuple(sorted(others)), names=frozenset(name for _, name in others)
         )

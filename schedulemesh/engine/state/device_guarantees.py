@@ -47,12 +47,12 @@ def surely_fits(free: Iterable[int], gpu: int, others: Iterable[int]) -> bool:
     largest one would have to be put there.
     """
     shares = [units for units in others if 0 < units < UNIT]
-    whole = sum(units // UNIT for units in others if units >= UNIT)
+    whole_devices = sum(units // UNIT for units in others if units >= UNIT)
     if gpu >= UNIT:
-        return sum(units == UNIT for units in free) - whole - len(shares) >= gpu // UNIT
+        return sum(units == UNIT for units in free) - whole_devices - len(shares) >= gpu // UNIT
     to_fill = sorted(units - gpu + 1 for units in free if units >= gpu)
-    if whole:
-        del to_fill[-whole:]
+    if whole_devices:
+        del to_fill[-whole_devices:]
     most = max(shares, default=UNIT)
     return sum(-(-units // most) for units in to_fill) > len(shares) or sum(to_fill) > sum(shares)
 
@@ -65,20 +65,20 @@ def is_sure(
     (``waits``), they certainly fit.
     """
     waits = waits or bool(gone)
-    wanted = [gpu for gpu in gpus if gpu]
-    if not wanted or not (node.promised or (waits and has_unreported(node, gone))):
+    gpu_amounts = [gpu for gpu in gpus if gpu]
+    if not gpu_amounts or not (node.promised or (waits and has_unreported(node, gone))):
         return True
     cases = _Cases(node, gone)
     if cases.too_many_wait():
         return False
-    return cases.can_promise(wanted) if waits else cases.keep_promises(wanted)
+    return cases.can_promise(gpu_amounts) if waits else cases.keep_promises(gpu_amounts)
 
 
 def has_unreported(node: Node, gone: Collection[str] = ()) -> bool:
     """Whether some allocation there, other than those of ``gone``, has devices that are only assumed."""
     return any(
-        mine.devices.units and not mine.reported and key not in gone
-        for key, mine in node.allocations.items()
+        allocation.devices.units and not allocation.reported and key not in gone
+        for key, allocation in node.allocations.items()
     )
 
 
@@ -97,19 +97,19 @@ class _Cases:
         self._leaving: dict[str, set[str]] = {}
         #: The incoming agents that are starting already and may be on any device, too.
         self._starting: set[str] = set()
-        for key, mine in node.allocations.items():
-            for name in mine.waiters:
+        for key, allocation in node.allocations.items():
+            for name in allocation.waiters:
                 self._leaving.setdefault(name, set()).add(key)
-            if mine.promised_to and key not in gone:
+            if allocation.promised_to and key not in gone:
                 self._add(self._free, key)
-                self._promises.setdefault(mine.promised_to, []).append(mine.wants)
-                if mine.devices.units:
-                    self._starting.add(mine.promised_to)
+                self._promises.setdefault(allocation.promised_to, []).append(allocation.wants)
+                if allocation.devices.units:
+                    self._starting.add(allocation.promised_to)
             elif key in gone:
                 continue
-            elif mine.devices.units and not mine.reported:
+            elif allocation.devices.units and not allocation.reported:
                 self._add(self._free, key)
-                self._unreported.append(gpu_of(mine.devices))
+                self._unreported.append(gpu_of(allocation.devices))
         self._gone = gone
 
     def keep_promises(self, new: Sequence[int]) -> bool:
@@ -158,32 +158,39 @@ class _Cases:
         """Whether these agents take exactly as many whole devices as these allocations held, so that nothing
         changes for the others.
         """
-        wanted = self._wanted_by(names)
+        gpu_amounts = self._wanted_by(names)
         leaving = [self._node.allocations[key] for key in keys]
-        waiting = {name for mine in leaving for name in mine.waiters}
+        waiting = {name for allocation in leaving for name in allocation.waiters}
         if not (waiting & self._promises.keys()) <= set(names):
             return False
-        freed = [units for mine in leaving if mine.reported for _, units in mine.devices.units]
-        whole = all(units == UNIT for units in freed) and all(gpu % UNIT == 0 for gpu in wanted)
-        return whole and sum(freed) == sum(wanted)
+        freed = [
+            units
+            for allocation in leaving
+            if allocation.reported
+            for _, units in allocation.devices.units
+        ]
+        only_whole_devices = all(units == UNIT for units in freed) and all(
+            gpu % UNIT == 0 for gpu in gpu_amounts
+        )
+        return only_whole_devices and sum(freed) == sum(gpu_amounts)
 
     def _wanted_by(self, names: Collection[str]) -> list[int]:
         return [gpu for name, amounts in self._promises.items() if name in names for gpu in amounts]
 
     def _all_fit(
-        self, free: Sequence[int], wanted: Sequence[int], unreported: Sequence[int]
+        self, free: Sequence[int], gpu_amounts: Sequence[int], unreported: Sequence[int]
     ) -> bool:
         """Whether each fits after all the others."""
         return all(
-            surely_fits(free, gpu, [*unreported, *wanted[:i], *wanted[i + 1 :]])
-            for i, gpu in enumerate(wanted)
+            surely_fits(free, gpu, [*unreported, *gpu_amounts[:i], *gpu_amounts[i + 1 :]])
+            for i, gpu in enumerate(gpu_amounts)
         )
 
     def _freed_for(self, agent_names: Collection[str]) -> list[int]:
         """Free units once those have ended that these incoming agents wait for, and ``gone``."""
         free = list(self._free)
-        for key, mine in self._node.allocations.items():
-            leaves = mine.reported and not set(agent_names).isdisjoint(mine.waiters)
+        for key, allocation in self._node.allocations.items():
+            leaves = allocation.reported and not set(agent_names).isdisjoint(allocation.waiters)
             if leaves or key in self._gone:
                 self._add(free, key)
         return free

@@ -25,8 +25,12 @@ def devices_for(free: Sequence[int], gpu: int) -> Devices | None:
     if gpu < UNIT:
         most = max(free, default=0)
         return Devices(units=((free.index(most), gpu),)) if most >= gpu else None
-    whole = [i for i, units in enumerate(free) if units == UNIT][: gpu // UNIT]
-    return Devices(units=tuple((i, UNIT) for i in whole)) if len(whole) * UNIT == gpu else None
+    whole_devices = [i for i, units in enumerate(free) if units == UNIT][: gpu // UNIT]
+    return (
+        Devices(units=tuple((i, UNIT) for i in whole_devices))
+        if len(whole_devices) * UNIT == gpu
+        else None
+    )
 
 
 def devices_for_all(free: Sequence[int], gpus: Sequence[int]) -> tuple[Devices, ...] | None:
@@ -34,17 +38,17 @@ def devices_for_all(free: Sequence[int], gpus: Sequence[int]) -> tuple[Devices, 
 
     Whole devices are chosen first, then shares, in whatever order lets all of them fit.
     """
-    left = list(free)
+    free_units = list(free)
     chosen: dict[int, Devices] = {}
     order = sorted(range(len(gpus)), key=lambda i: -gpus[i])
     for i in (i for i in order if gpus[i] >= UNIT or not gpus[i]):
-        devices = devices_for(left, gpus[i])
+        devices = devices_for(free_units, gpus[i])
         if devices is None:
             return None
-        _subtract(left, devices)
+        _subtract(free_units, devices)
         chosen[i] = devices
     shares = [i for i in order if 0 < gpus[i] < UNIT]
-    if not _place_shares(left, shares, gpus, chosen, set()):
+    if not _place_shares(free_units, shares, gpus, chosen, set()):
         return None
     return tuple(chosen[i] for i in range(len(gpus)))
 
@@ -99,9 +103,9 @@ def _place_shares(
         devices = devices_for(free, gpus[i])
         if devices is None:
             break
-        left = list(free)
-        _subtract(left, devices)
-        if _place_shares(left, shares[:at] + shares[at + 1 :], gpus, chosen, failed):
+        remaining = list(free)
+        _subtract(remaining, devices)
+        if _place_shares(remaining, shares[:at] + shares[at + 1 :], gpus, chosen, failed):
             chosen[i] = devices
             return True
     failed.add(key)

@@ -109,10 +109,10 @@ class _History:
         if shorter == len(ordered):
             seconds = outlived(ordered[-1], age_s)
             return self._of([seconds])
-        found = self._estimates.get(shorter)
-        if found is None:
-            found = self._estimates[shorter] = self._of(ordered[shorter:])
-        return found
+        estimate = self._estimates.get(shorter)
+        if estimate is None:
+            estimate = self._estimates[shorter] = self._of(ordered[shorter:])
+        return estimate
 
     def _of(self, durations: Sequence[float]) -> Estimate:
         """The estimate from these durations, in ascending order."""
@@ -155,9 +155,9 @@ class Estimates:
         """All that is known: each sort with its last durations, the one learned from last comes last."""
         return [(history.key, tuple(history.recent)) for history in self._in_order()]
 
-    def restore(self, known: Iterable[tuple[RunKey, tuple[float, ...]]]) -> None:
+    def restore(self, items: Iterable[tuple[RunKey, tuple[float, ...]]]) -> None:
         """Add what ``items`` gave."""
-        for key, durations in known:
+        for key, durations in items:
             self.version += 1
             history = self._by_key[key] = _History(key, durations)
             history.learned_at = self.version
@@ -181,8 +181,8 @@ class Estimates:
 
     def _forget(self) -> None:
         """Forget the quarter that was learned from least recently, for it takes time to find out which."""
-        kept = self._in_order()[-(3 * _KEYS // 4) :]
-        self._by_key = {history.key: history for history in kept}
+        remaining = self._in_order()[-(3 * _KEYS // 4) :]
+        self._by_key = {history.key: history for history in remaining}
         self._by_kind.clear()
 
 

@@ -188,7 +188,7 @@ class Evictions:
         if record is not None:
             self._charge(record, -record.lost_gpu_s)
             self._forget(record.number)
-            before = [n for n, kept in self.records.items() if kept.task.task_id == task_id]
+            before = [n for n, other in self.records.items() if other.task.task_id == task_id]
             if before:
                 self._of_task[task_id] = before[-1]
 
@@ -248,9 +248,11 @@ class Evictions:
             return
         pool_name, part = record.task.pool_name, int(record.decided_at // _PART_S)
         first = part - int(_HOUR_S // _PART_S)
-        kept = {p: lost for p, lost in self.lost_work.get(pool_name, {}).items() if p >= first}
-        kept[part] = max(0.0, kept.get(part, 0.0) + gpu_s)
-        self.lost_work[pool_name] = kept
+        lost_by_part = {
+            p: lost for p, lost in self.lost_work.get(pool_name, {}).items() if p >= first
+        }
+        lost_by_part[part] = max(0.0, lost_by_part.get(part, 0.0) + gpu_s)
+        self.lost_work[pool_name] = lost_by_part
 
     def _forget(self, number: int) -> None:
         record = self.records.pop(number)

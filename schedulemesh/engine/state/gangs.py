@@ -20,5 +20,5 @@ def members_running(state: MeshState, gang_name: str) -> list[int]:
         return []
     extras = ((name, state.agents.get(name)) for name in core.spec.extra_names)
     running = [name for name, a in extras if a is not None and isinstance(a.phase, Running)]
-    ranks = [found[1] for found in map(gang_of, running) if found is not None]
+    ranks = [member[1] for member in map(gang_of, running) if member is not None]
     return [*range(len(core.spec.bundles)), *ranks]

@@ -352,21 +352,21 @@ class _Idle(Sequence[Group]):
 def dynamic_shape(
     spec: GroupsSpec,
     bundles: tuple[Resources, ...],
-    own: GangSpec | LeaseSpec | JobSpec | None = None,
+    own_group: GangSpec | LeaseSpec | JobSpec | None = None,
     *,
     virtual: bool = False,
     node_labels: NodeLabels = (),
 ) -> GroupShape:
-    """The shape of a dynamic group for these bundles. ``own``: how a gang, a lease or a job is placed;
-    ``node_labels``: what its agent asks for beside the labels of the pool's groups.
+    """The shape of a dynamic group for these bundles. ``own_group``: how a gang, a lease or a job is
+    placed; ``node_labels``: what its agent asks for beside the labels of the pool's groups.
     """
     return GroupShape(
         bundles=bundles,
-        strategy=spec.strategy if own is None else own.strategy or spec.strategy,
+        strategy=spec.strategy if own_group is None else own_group.strategy or spec.strategy,
         node_labels=tuple(sorted({*spec.node_labels.items(), *node_labels})),
-        same_label=own.same_label if isinstance(own, (GangSpec, LeaseSpec)) else "",
+        same_label=own_group.same_label if isinstance(own_group, (GangSpec, LeaseSpec)) else "",
         virtual=virtual,
-        parts=own.parts if isinstance(own, LeaseSpec) else 1,
+        parts=own_group.parts if isinstance(own_group, LeaseSpec) else 1,
     )
 
 

@@ -53,14 +53,14 @@ def _check_queue(state: MeshState) -> None:
 
 def _check_children(state: MeshState) -> None:
     """Every task with a parent is among the children of a task that runs, and nobody else is."""
-    found: dict[str, dict[str, None]] = {}
+    expected: dict[str, dict[str, None]] = {}
     running = [task.spec for task in state.running.by_id.values()]
     for spec in (*running, *(task.spec for task in state.queue.by_id.values())):
         if spec.parent:
-            found.setdefault(spec.parent, {})[spec.task_id] = None
+            expected.setdefault(spec.parent, {})[spec.task_id] = None
             _expect(spec.parent in state.running.by_id, f"the parent of {spec.task_id} has ended")
     children = state.running.children
-    _expect(children.by_parent == found, f"children are {found}, not {children.by_parent}")
+    _expect(children.by_parent == expected, f"children are {expected}, not {children.by_parent}")
     _expect(not children.orphans, f"tasks {list(children.orphans)} have outlived their parents")
 
 
@@ -137,16 +137,16 @@ def _check_cluster(state: MeshState) -> None:
     reported yet.
     """
     for node in state.cluster.nodes.values():
-        held = NOTHING
+        allocated = NOTHING
         on_device: dict[int, int] = {}
         for name, allocations in node.allocations.items():
             _check_allocation(state, node.node_id, name)
             gpu = sum(units for _, units in allocations.devices.units)
-            held = held + allocations.held + Resources(gpu=gpu)
+            allocated = allocated + allocations.held + Resources(gpu=gpu)
             if allocations.reported:
                 for i, units in allocations.devices.units:
                     on_device[i] = on_device.get(i, 0) + units
-        free = node.total - held - node.external_usage
+        free = node.total - allocated - node.external_usage
         _expect(node.free == free, f"node {node.node_id}: free is {node.free}, not {free}")
         _expect(node.free.gpu == sum(node.devices), f"node {node.node_id}: devices do not add up")
         _expect(all(units <= UNIT for units in node.devices), f"node {node.node_id}: a device grew")
@@ -212,8 +212,8 @@ def _check_job_claim(state: MeshState, name: str, agent: Agent) -> None:
     """Wherever the claim of a job is, it is as large as was asked for."""
     group = state.groups.by_id.get(agent.group_id or "")
     if agent.spec.job is not None and group is not None:
-        claimed, asked = group.shape.total, agent.spec.resources
-        _expect(claimed == asked, f"job {name} claims {claimed} instead of {asked}")
+        claimed, requested = group.shape.total, agent.spec.resources
+        _expect(claimed == requested, f"job {name} claims {claimed} instead of {requested}")
         _expect(group.shape.virtual, f"job {name} is in a placement group")
 
 

@@ -72,11 +72,11 @@ def allocations_of(groups: GroupTable, agent: Agent) -> list[tuple[str, str]]:
 
 def claimed_by_node(groups: GroupTable, cluster: Cluster, agent: Agent) -> dict[str, Resources]:
     """What is allocated to an agent, by node."""
-    found: dict[str, Resources] = {}
+    claimed: dict[str, Resources] = {}
     for node_id, key in allocations_of(groups, agent):
         node = cluster.nodes.get(node_id)
-        mine = None if node is None else node.allocations.get(key)
-        if mine is not None:
-            held = msgspec.structs.replace(mine.held, gpu=gpu_of(mine.devices))
-            found[node_id] = found.get(node_id, NOTHING) + held
-    return found
+        allocation = None if node is None else node.allocations.get(key)
+        if allocation is not None:
+            amount = msgspec.structs.replace(allocation.held, gpu=gpu_of(allocation.devices))
+            claimed[node_id] = claimed.get(node_id, NOTHING) + amount
+    return claimed

@@ -38,12 +38,12 @@ def pay_with_loans(
     if not ledger.holds and need.fits(ledger.accounts[pool_name].free):
         return pay(ledger, pool_name, need, client)
     key = (pool_name, need, client, pool_name not in protected)
-    known = ledger.payments
-    if key not in known:
-        if len(known) >= _PAYMENTS:
-            known.clear()
-        known[key] = payment_for(ledger, key)
-    return known[key]
+    payments = ledger.payments
+    if key not in payments:
+        if len(payments) >= _PAYMENTS:
+            payments.clear()
+        payments[key] = payment_for(ledger, key)
+    return payments[key]
 
 
 def payment_for(ledger: Ledger, key: PaymentKey) -> Payment:
@@ -104,18 +104,18 @@ def idle_of_tree(ledger: Ledger, root: str) -> Resources:
     """What all pools of a tree of cohorts may lend now, in sum. Costs only what has changed since the last
     time.
     """
-    cohorts, sums, known = ledger.cohorts, ledger.idle_of_trees, ledger.lendable
+    cohorts, sums, lendable_by_pool = ledger.cohorts, ledger.idle_of_trees, ledger.lendable
     for name in ledger.changed:
         path = cohorts.path(name)
         if path and path[-1] in sums:
             idle = lendable(ledger, name)
-            sums[path[-1]] += idle - known[name]
-            known[name] = idle
+            sums[path[-1]] += idle - lendable_by_pool[name]
+            lendable_by_pool[name] = idle
     ledger.changed.clear()
     if root not in sums:
         below = list(cohorts.pools_below(root))
-        known.update((name, lendable(ledger, name)) for name in below)
-        sums[root] = sum_of(known[name] for name in below)
+        lendable_by_pool.update((name, lendable(ledger, name)) for name in below)
+        sums[root] = sum_of(lendable_by_pool[name] for name in below)
     return sums[root]
 
 
@@ -170,15 +170,15 @@ class LoanCaps(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """What an agent of this pool frees for the claim: its pool's own quota, and what it may borrow within
         the limits, by lender. A loan that passes on has no lender: the owner lends no more than before.
         """
-        own, loans = NOTHING, []
+        own_quota, loans = NOTHING, []
         for share in shares:
             if share.pool_name == self.pool_name:
-                own = own + share.amount
+                own_quota = own_quota + share.amount
             else:
                 loans.append(
                     (share.pool_name if share.pool_name == pool_name else "", share.amount)
                 )
-        return own, tuple(loans)
+        return own_quota, tuple(loans)
 
     def after(self, shares: Iterable[Share]) -> LoanCaps:
         """What is left of them once the claim has borrowed these, too."""
@@ -232,15 +232,15 @@ def promise(
     """What a claim that is short gets of its victims, each a pool and its shares: first all that is of its
     own pool, then loans, within the limits.
     """
-    found = [(victim_pool, share) for victim_pool, shares in victims for share in shares]
-    own = [share for _, share in found if share.pool_name == pool_name]
+    victim_shares = [(victim_pool, share) for victim_pool, shares in victims for share in shares]
+    own_shares = [share for _, share in victim_shares if share.pool_name == pool_name]
     promised = []
-    for share in own:
+    for share in own_shares:
         part = short.within(share.amount)
         promised.append(Share(pool_name=pool_name, amount=part))
         short = short - part
     taken: dict[str, Resources] = {}
-    for victim_pool, share in found:
+    for victim_pool, share in victim_shares:
         if share.pool_name == pool_name or not short:
             continue
         part = short.within(share.amount)

@@ -29,12 +29,12 @@ class LongWaits:
 
     def over(self, limit_s: float, now: float) -> list[str]:
         """The ids of those that have waited for so long, the longest first."""
-        found = []
+        task_ids = []
         for queued_at, task_id in self._tasks:
             if queued_at + limit_s > now:
                 break
-            found.append(task_id)
-        return found
+            task_ids.append(task_id)
+        return task_ids
 
     def next_at(self, limit_s: float) -> Iterator[float]:
         """When the next one has waited for so long."""

@@ -178,11 +178,11 @@ class MeshState:
 
     def gang_with(self, process_name: str) -> Agent | None:
         """The gang whose member has this name; None: there is none."""
-        found = gang_of(process_name)
-        gang = None if found is None else self.agents.get(found[0])
-        if found is None or gang is None or gang.spec.gang is None:
+        member = gang_of(process_name)
+        gang = None if member is None else self.agents.get(member[0])
+        if member is None or gang is None or gang.spec.gang is None:
             return None
-        return gang if found[1] < len(gang.spec.bundles) else None
+        return gang if member[1] < len(gang.spec.bundles) else None
 
     def _pool_ensured(self, fact: f.PoolEnsured) -> None:
         before = loans_within_trees(self.ledger)

@@ -142,10 +142,10 @@ def unused_devices(node: Node) -> list[int]:
     """The units of each device without any allocation; 0 for a device that the node no longer has and an
     allocation still holds.
     """
-    whole, rest = divmod(node.total.gpu, UNIT)
-    devices = [UNIT] * whole + ([rest] if rest else [])
-    held = [i for mine in node.allocations.values() for i, _ in mine.devices.units]
-    return devices + [0] * (max(held, default=-1) + 1 - len(devices))
+    whole_devices, rest = divmod(node.total.gpu, UNIT)
+    devices = [UNIT] * whole_devices + ([rest] if rest else [])
+    allocated = [i for allocation in node.allocations.values() for i, _ in allocation.devices.units]
+    return devices + [0] * (max(allocated, default=-1) + 1 - len(devices))
 
 
 def held_by(allocation: Allocation) -> Resources:

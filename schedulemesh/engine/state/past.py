@@ -290,8 +290,8 @@ class Past:
         agent_name = self._lost_with.pop(task_id, None)
         if agent_name is not None:
             lost = self.lost[agent_name]
-            left = tuple(entry for entry in lost.tasks if entry[0].task_id != task_id)
-            if left:
-                self.lost[agent_name] = msgspec.structs.replace(lost, tasks=left)
+            remaining_tasks = tuple(entry for entry in lost.tasks if entry[0].task_id != task_id)
+            if remaining_tasks:
+                self.lost[agent_name] = msgspec.structs.replace(lost, tasks=remaining_tasks)
             else:
                 del self.lost[agent_name]

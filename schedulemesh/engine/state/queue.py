@@ -301,12 +301,12 @@ class Queue:
 
     def expired(self, now: float) -> list[QueuedTask]:
         """The tasks that have waited for as long as they may."""
-        found = []
+        expired = []
         for expires_at, task_id in self._expiring:
             if expires_at > now:
                 break
-            found.append(self.by_id[task_id])
-        return found
+            expired.append(self.by_id[task_id])
+        return expired
 
     def times(self) -> Iterator[float]:
         """When the next task may start that waits for a time, is cancelled, or has waited for long."""
@@ -407,8 +407,8 @@ def _class_of(task: QueuedTask) -> ClassKey:
     labels = tuple(sorted(spec.labels.items())) if spec.labels else ()
     need = None if submission.default_resources else agent.resources
     placed = submission.choose_node
-    own = agent.own_group
-    group = None if own is None else (own.strategy, own.same_label, _parts(agent))
+    own_group = agent.own_group
+    group = None if own_group is None else (own_group.strategy, own_group.same_label, _parts(agent))
     extra, job = bool(spec.extra_of), None if agent.job is None else agent.job.strategy
     return (
         agent.pool_name,

@@ -27,14 +27,16 @@ class QueueKinds:
         #: work: what has joined since was estimated then.
         self.seen = -1
 
-    def add(self, submission: TaskSubmitted, task_id: str, known: float | None) -> float | None:
-        """A task waits; gives the estimate of its kind. ``known``: its own, if it is the first."""
+    def add(
+        self, submission: TaskSubmitted, task_id: str, estimate_s: float | None
+    ) -> float | None:
+        """A task waits; gives the estimate of its kind. ``estimate_s``: its own, if it is the first."""
         kind = _kind_of(submission)
         if kind is None:
-            return known
+            return estimate_s
         alike = self.by_kind.get(kind)
         if alike is None:
-            alike = self.by_kind[kind] = WaitingKind(estimate_s=known)
+            alike = self.by_kind[kind] = WaitingKind(estimate_s=estimate_s)
             self.new[kind] = None
         alike.task_ids[task_id] = None
         return alike.estimate_s

@@ -132,12 +132,12 @@ class Ledger:
 
     def quota_of_tree(self, root: str) -> dict[str, int]:
         """The quota of all pools of a tree of cohorts, by kind; not to be changed."""
-        found = self._quota_of_tree.get(root)
-        if found is None:
+        quota = self._quota_of_tree.get(root)
+        if quota is None:
             below = self.cohorts.pools_below(root)
-            quota = sum_of(self.accounts[name].spec.resources for name in below)
-            found = self._quota_of_tree[root] = dict(quota.items())
-        return found
+            total = sum_of(self.accounts[name].spec.resources for name in below)
+            quota = self._quota_of_tree[root] = dict(total.items())
+        return quota
 
     def reserve(self, pool_name: str, shares: Iterable[Share]) -> None:
         """Reserve these shares for a claim of the pool."""
@@ -188,23 +188,23 @@ class Ledger:
             self.reserve(hold.for_pool or share.pool_name, (share,))
         self.holds[hold_id] = hold
 
-    def shrink_hold(self, hold_id: str, left: tuple[Share, ...]) -> None:
+    def shrink_hold(self, hold_id: str, remaining: tuple[Share, ...]) -> None:
         """Reduce a hold to these shares."""
         hold = self.holds.pop(hold_id)
         for share in hold.shares:
             self.release(hold.for_pool or share.pool_name, (share,), committed=False)
-        if left:
-            self.hold(hold_id, msgspec.structs.replace(hold, shares=left))
+        if remaining:
+            self.hold(hold_id, msgspec.structs.replace(hold, shares=remaining))
 
     def holds_for(self, pool_name: str, client: str | None) -> list[tuple[str, Hold]]:
         """The holds that a claim of this pool by this client may use, the first to expire first."""
-        mine = [
+        usable_holds = [
             (key, hold)
             for key, hold in self.holds.items()
             if hold.for_pool == pool_name
             or (hold.for_client is not None and hold.for_client == client)
         ]
-        return sorted(mine, key=lambda entry: (entry[1].until, entry[0]))
+        return sorted(usable_holds, key=lambda entry: (entry[1].until, entry[0]))
 
     def note_promise(self, agent_name: str, pool_name: str, promised: Iterable[Share]) -> None:
         """Record which loans an incoming agent still gets; quota of its own pool is none."""
@@ -229,8 +229,10 @@ class Ledger:
 
     def promised_to(self, borrower: str) -> Resources:
         """What incoming agents of this pool still get of other pools' quota."""
-        mine = (shares for pool_name, shares in self.promises.values() if pool_name == borrower)
-        return sum_of(share.amount for shares in mine for share in shares)
+        promised_shares = (
+            shares for pool_name, shares in self.promises.values() if pool_name == borrower
+        )
+        return sum_of(share.amount for shares in promised_shares for share in shares)
 
     def lent_by(self, owner: str) -> dict[str, Resources]:
         """What each other pool holds of this one's quota, by name."""
@@ -291,15 +293,15 @@ def pay(ledger: Ledger, pool_name: str, need: Resources, client: str | None = No
     shares: list[Share] = []
     holds_left = []
     for key, hold in ledger.holds_for(pool_name, client):
-        taken, left, need = _draw(hold.shares, need)
+        taken, remaining, need = _draw(hold.shares, need)
         if taken:
             shares += taken
-            holds_left.append((key, left))
+            holds_left.append((key, remaining))
     free = ledger.accounts[pool_name].free
-    own = need.within(free)
-    if own:
-        shares.append(Share(pool_name=pool_name, amount=own))
-    return Payment(shares=merged(shares), holds_left=tuple(holds_left), short=need - own)
+    own_part = need.within(free)
+    if own_part:
+        shares.append(Share(pool_name=pool_name, amount=own_part))
+    return Payment(shares=merged(shares), holds_left=tuple(holds_left), short=need - own_part)
 
 
 def can_pay(ledger: Ledger, pool_name: str, need: Resources, client: str | None = None) -> bool:
@@ -311,10 +313,10 @@ def can_pay(ledger: Ledger, pool_name: str, need: Resources, client: str | None 
 
 def pass_on(freed: Iterable[Share], promised: Iterable[Share]) -> tuple[Share, ...]:
     """The part of a victim's shares that is promised to the incoming claim."""
-    wanted = {share.pool_name: share.amount for share in promised}
+    promised_amounts = {share.pool_name: share.amount for share in promised}
     taken = []
     for share in merged(freed):
-        part = wanted.get(share.pool_name, NOTHING).within(share.amount)
+        part = promised_amounts.get(share.pool_name, NOTHING).within(share.amount)
         if part:
             taken.append(Share(pool_name=share.pool_name, amount=part))
     return tuple(taken)
@@ -324,12 +326,12 @@ def _draw(
     shares: tuple[Share, ...], need: Resources
 ) -> tuple[list[Share], tuple[Share, ...], Resources]:
     """Take what is needed from these shares: the taken shares, the rest, and what is still needed."""
-    taken, left = [], []
+    taken, remaining = [], []
     for share in shares:
         part = need.within(share.amount)
         if part:
             taken.append(Share(pool_name=share.pool_name, amount=part))
             need = need - part
         if rest := share.amount - part:
-            left.append(Share(pool_name=share.pool_name, amount=rest))
-    return taken, tuple(left), need
+            remaining.append(Share(pool_name=share.pool_name, amount=rest))
+    return taken, tuple(remaining), need

@@ -29,8 +29,8 @@ class Remembered(msgspec.Struct, frozen=True, gc=False):
     @property
     def outcome(self) -> RequestOutcome:
         """The outcome."""
-        found: RequestOutcome = _decoder.decode(self.packed)
-        return found
+        outcome: RequestOutcome = _decoder.decode(self.packed)
+        return outcome
 
 
 class Answers(dict[str, Remembered]):

@@ -78,9 +78,9 @@ def dominant_usage(state: MeshState, pool_name: str) -> float:
     lends it, divided by the pool's weight.
     """
     account = state.ledger.accounts[pool_name]
-    held = account.reserved + account.used + account.net_loans
+    usage = account.reserved + account.used + account.net_loans
     total = sum_of(each.spec.resources for each in state.ledger.accounts.values())
-    amounts = dict(held.items())
+    amounts = dict(usage.items())
     parts = (amounts.get(kind, 0) / units for kind, units in total.items() if units)
     return max(parts, default=0.0) / account.spec.weight
 

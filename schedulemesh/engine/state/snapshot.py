@@ -241,19 +241,19 @@ def past_states(state: MeshState) -> dict[str, float]:
     """The results and saved states of tasks that neither run nor wait in the queue, oldest first, each with
     when the task ended.
     """
-    found = [
+    entries = [
         (past.fact.at, past.state_key)
         for task_id, past in state.preempted.items()
         if not past.ran_again and task_id not in state.queue.by_id
     ]
-    found += [(lost.at, key) for lost in state.lost.values() for _, key in lost.tasks]
+    entries += [(lost.at, key) for lost in state.lost.values() for _, key in lost.tasks]
     for ended in state.ended.values():
-        found += [(ended.at, ended.result_key), (ended.at, ended.state_key)]
-    return {key: at for at, key in sorted((at, key) for at, key in found if key)}
+        entries += [(ended.at, ended.result_key), (ended.at, ended.state_key)]
+    return {key: at for at, key in sorted((at, key) for at, key in entries if key)}
 
 
 def _node(node: Node) -> Node:
-    allocations = {name: copy.copy(mine) for name, mine in node.allocations.items()}
+    allocations = {name: copy.copy(allocation) for name, allocation in node.allocations.items()}
     return msgspec.structs.replace(
         node,
         devices=list(node.devices),

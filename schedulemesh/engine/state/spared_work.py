@@ -54,8 +54,8 @@ class SparedWork:
 
     def is_in_vain(self, task_id: str, now: float) -> bool:
         """Whether surely neither free room nor an eviction lets the task start now."""
-        known = self._in_vain.get(task_id)
-        return known is not None and known[0] == self._revision and known[1] <= now < known[2]
+        entry = self._in_vain.get(task_id)
+        return entry is not None and entry[0] == self._revision and entry[1] <= now < entry[2]
 
     def was_searched(self, task_id: str) -> bool:
         """Of a task that is known to be in vain: whether there were candidates."""
@@ -69,5 +69,5 @@ class SparedWork:
 
     def is_start_of(self, task_id: str, start: Reservation | None) -> bool:
         """Whether a search for the task's start would surely find the one that is reserved for it."""
-        known = self._starts.get(task_id)
-        return known is not None and known[0] == self._revision and known[1] == start
+        entry = self._starts.get(task_id)
+        return entry is not None and entry[0] == self._revision and entry[1] == start

@@ -268,9 +268,9 @@ class TaskClass:
 
     def task_ids(self) -> list[str]:
         """The ids of all its tasks, in no order."""
-        found = [task_id for _, _, task_id in self.timed]
-        found += [task_id for _, task_id, _ in self.overdue]
-        return found + [task_id for _, task_id in self.young]
+        task_ids = [task_id for _, _, task_id in self.timed]
+        task_ids += [task_id for _, task_id, _ in self.overdue]
+        return task_ids + [task_id for _, task_id in self.young]
 
     def ending(self, now: float) -> Iterator[tuple[float, str]]:
         """The estimated ends of its tasks, with their ids, ascending; without unknown and past ones."""
@@ -367,8 +367,8 @@ class RunningTasks:
 
     def on_agent(self, agent_name: str) -> tuple[str, ...]:
         """The ids of the tasks on this agent."""
-        found = self._by_agent.get(agent_name, ())
-        return (found,) if isinstance(found, str) else tuple(found)
+        entry = self._by_agent.get(agent_name, ())
+        return (entry,) if isinstance(entry, str) else tuple(entry)
 
     def add(self, task: RunningTask) -> None:
         """Add a task."""
@@ -532,6 +532,8 @@ class RunningTasks:
         """Remove empty classes whenever the number of classes has doubled."""
         if len(self.classes) < self._next_sweep:
             return
-        self.classes = {key: found for key, found in self.classes.items() if found.count}
+        self.classes = {
+            key: task_class for key, task_class in self.classes.items() if task_class.count
+        }
         self._next_sweep = max(_FIRST_SWEEP, 2 * len(self.classes))
         self.version += 1
