@@ -19,7 +19,16 @@ import msgspec
 
 from benchmarks import tiresias
 from benchmarks.rows import Row, at_most, note
-from schedulemesh.sim import Job, NodeKind, Policy, Result, Timing, read_trace, reported, simulate
+from schedulemesh.sim import (
+    Job,
+    NodeKind,
+    Policy,
+    SimulationResult,
+    Timing,
+    read_trace,
+    reported,
+    simulate,
+)
 from schedulemesh.sim.policy import parse_policy
 
 #: Nodes of 8 GPUs of each virtual cluster.
@@ -208,7 +217,7 @@ def _helios(
     queue: dict[str, Any],
     queueing: str,
     estimate: Callable[[Job], float],
-) -> Result:
+) -> SimulationResult:
     jobs = [
         msgspec.structs.replace(job, estimate_s=estimate(job)) for job in _jobs_of(traces, cluster)
     ]
@@ -221,7 +230,7 @@ def _jobs_of(traces: Path, cluster: str) -> list[Job]:
     return [job for job in read_trace(traces / "helios_philly_dev.csv.gz") if job.pool == cluster]
 
 
-def _averages(traces: Path, cluster: str, policy: str, found: Result) -> Averages:
+def _averages(traces: Path, cluster: str, policy: str, found: SimulationResult) -> Averages:
     (row,) = (
         row
         for row in _table(traces / "helios_philly_dev_expected.csv")
@@ -291,7 +300,7 @@ def _lengthened(job: Job, row: dict[str, str], *, known: bool) -> Job:
 # HPC2N
 
 
-def hpc2n(traces: Path, queueing: str) -> Result:
+def hpc2n(traces: Path, queueing: str) -> SimulationResult:
     """First come, first served on 120 nodes of 2 CPUs: "strict", or with backfill ("best_effort": EASY), with
     the users' estimates.
     """
@@ -301,7 +310,7 @@ def hpc2n(traces: Path, queueing: str) -> Result:
     )
 
 
-def waits(found: Result) -> dict[str, float]:
+def waits(found: SimulationResult) -> dict[str, float]:
     """Seconds from the submission of each job to its start."""
     return {run.job.job_id: run.queue_s for run in found.runs}
 

@@ -22,7 +22,7 @@ from schedulemesh.engine.state.estimates import Estimates
 from schedulemesh.sim import Job, NodeKind, read_trace, simulate
 from schedulemesh.sim.compare import Figure, compare
 from schedulemesh.sim.policy import Policy, parse_policy
-from schedulemesh.sim.simulation import Result
+from schedulemesh.sim.simulation import SimulationResult
 
 _ORDERS = ("fifo", "shortest_remaining")
 #: Names, GPUs and typical seconds of the work that each user of the made-up load repeats.
@@ -123,7 +123,7 @@ def _shown(delay: Figure) -> str:
     return f"{delay.mean:,.0f} ± {delay.deviation:,.0f} s"
 
 
-def _accuracy(result: Result) -> str:
+def _accuracy(result: SimulationResult) -> str:
     """What came of the estimates that were known when each job started."""
     known, ratios, missing = Estimates(), [], 0
     runs = [run for run in result.runs if run.first_start is not None and run.ended_at is not None]

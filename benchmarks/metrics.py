@@ -22,7 +22,7 @@ from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.metrics import gauges
 from schedulemesh.metrics.catalogue import HEARTBEAT
 from schedulemesh.metrics.exposition import written
-from schedulemesh.metrics.recorder import Recorder
+from schedulemesh.metrics.recorder import MetricsRecorder
 from schedulemesh.metrics.values import Family, Sample
 from schedulemesh.runtime.reactor import Reactor
 from schedulemesh.store.sql import SqlJournal
@@ -60,7 +60,7 @@ async def _scraping(pools: int, agents: int, decisions: int) -> list[Row]:
     """
     with tempfile.TemporaryDirectory() as folder:
         reactor = await Reactor.recover(SqlJournal(Path(folder) / "journal.sqlite"))
-        recorder = Recorder(reactor.state, reactor.now)
+        recorder = MetricsRecorder(reactor.state, reactor.now)
         reactor.observers.add(recorder)
         await _fill(reactor, pools, agents)
         gc.collect()
@@ -132,14 +132,14 @@ def _submission(number: int, pools: int) -> s.TaskSubmitted:
     )
 
 
-async def _scrape_for_ever(reactor: Reactor, recorder: Recorder, took: list[float]) -> None:
+async def _scrape_for_ever(reactor: Reactor, recorder: MetricsRecorder, took: list[float]) -> None:
     while True:
         began = time.perf_counter()
         await written(_families(reactor.engine, recorder))
         took.append((time.perf_counter() - began) * 1e3)
 
 
-def _families(engine: Engine, recorder: Recorder) -> Iterator[Family]:
+def _families(engine: Engine, recorder: MetricsRecorder) -> Iterator[Family]:
     state = engine.state
     yield from gauges.families(state)
     yield from recorder.families()

@@ -24,7 +24,7 @@ from benchmarks.mesh import amounts, finished, gone, opening, reported, submitte
 from benchmarks.rows import Row, at_most, note
 from schedulemesh.config.settings import HistorySettings
 from schedulemesh.metrics.reactor_times import ReactorTimes
-from schedulemesh.metrics.recorder import Recorder
+from schedulemesh.metrics.recorder import MetricsRecorder
 from schedulemesh.runtime.history_recorder import HistoryRecorder, history_of
 from schedulemesh.runtime.periodic import Loops
 from schedulemesh.runtime.reactor import Reactor
@@ -72,7 +72,7 @@ class _Side:
         journal = SqlJournal(path)
         reactor = await Reactor.recover(journal)
         if metrics:
-            reactor.observers.add(Recorder(reactor.state, reactor.now))
+            reactor.observers.add(MetricsRecorder(reactor.state, reactor.now))
         else:
             reactor.times = _Untimed()
         behind = history_of(journal, reactor, HistorySettings(enabled=history))

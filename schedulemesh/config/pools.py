@@ -142,7 +142,7 @@ def public_lending(spec: PoolSpec) -> dict[str, object]:
     return {"cohort": spec.cohort, **shown, "weight": spec.weight}
 
 
-class Changes(TypedDict, total=False):
+class PoolFields(TypedDict, total=False):
     """The fields of a pool that do not say anything about lending or placement groups."""
 
     labels: Labels
@@ -153,11 +153,11 @@ class Changes(TypedDict, total=False):
     queueing: str
 
 
-def parse_changes(fields: Mapping[str, object]) -> Changes:
-    """Those of the fields of ``Changes`` that are given; None and empty values stand for the default of each.
+def parse_changes(fields: Mapping[str, object]) -> PoolFields:
+    """The fields of ``PoolFields`` that were given; None and empty values stand for the default of each.
     Raises InvalidRequestError.
     """
-    changes: Changes = {}
+    changes: PoolFields = {}
     if "labels" in fields:
         changes["labels"] = parse_labels(fields["labels"])
     if "resources" in fields:

@@ -46,7 +46,7 @@ _REDUCED: dict[Dispatch, Reduction] = {
 }
 
 
-class Declaration(msgspec.Struct, frozen=True, kw_only=True):
+class MethodDeclaration(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker's class declares of one method."""
 
     mode: Dispatch
@@ -63,7 +63,7 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 #: Of a method without a declaration that is called by name.
-UNDECLARED = Declaration(mode=Dispatch.ONE_TO_ALL)
+UNDECLARED = MethodDeclaration(mode=Dispatch.ONE_TO_ALL)
 
 
 def dispatch(
@@ -88,7 +88,7 @@ def dispatch(
     if mode is Dispatch.RANK_ZERO and reduce is not None:
         raise InvalidRequestError("reduce with RANK_ZERO, which has one result; leave reduce out")
     reductions(reduce)
-    declared = Declaration(
+    declared = MethodDeclaration(
         mode=mode,
         strategy=strategy or "data_parallel",
         like=like,
@@ -102,21 +102,21 @@ def dispatch(
     return declare
 
 
-def declarations(cls: type) -> dict[str, Declaration]:
+def declarations(cls: type) -> dict[str, MethodDeclaration]:
     """The declarations of a class's methods by name. A method that overrides a declared one without a
     declaration of its own has that of the method that it overrides.
     """
-    by_method: dict[str, Declaration] = {}
+    by_method: dict[str, MethodDeclaration] = {}
     for base in reversed(cls.__mro__):
         for name, member in vars(base).items():
             declared = getattr(member, _ATTRIBUTE, None)
-            if isinstance(declared, Declaration):
+            if isinstance(declared, MethodDeclaration):
                 by_method[name] = declared
     return by_method
 
 
 def by_rank(
-    declared: Declaration, layout: ParallelLayout, arguments: Mapping[Any, Any]
+    declared: MethodDeclaration, layout: ParallelLayout, arguments: Mapping[Any, Any]
 ) -> list[dict[Any, Any]]:
     """The arguments of each rank that is called, for the modes that split no rows.
 
@@ -134,7 +134,7 @@ def by_rank(
     return [{name: value[at] for name, value in arguments.items()} for at in coordinates]
 
 
-def collected_ranks(declared: Declaration, layout: ParallelLayout) -> tuple[int, ...] | None:
+def collected_ranks(declared: MethodDeclaration, layout: ParallelLayout) -> tuple[int, ...] | None:
     """The ranks whose results are collected; None: those of all that are called."""
     if declared.mode is not Dispatch.DP_COMPUTE:
         return None

@@ -10,7 +10,7 @@ import msgspec
 from schedulemesh.dispatch.pieces import Piece, Segment
 
 
-class Run(msgspec.Struct, frozen=True, gc=False):
+class ContiguousRun(msgspec.Struct, frozen=True, gc=False):
     """Elements that are contiguous on both sides."""
 
     #: Index of the first element in the source's local array.
@@ -25,7 +25,7 @@ class Overlap(msgspec.Struct, frozen=True, kw_only=True):
     """For one dim, which source pieces intersect which destination pieces, and where."""
 
     #: For each destination piece the source pieces that intersect it, ascending, with the common runs.
-    sources: tuple[dict[int, tuple[Run, ...]], ...]
+    sources: tuple[dict[int, tuple[ContiguousRun, ...]], ...]
     #: For each source piece the destination pieces that intersect it, ascending, with the number of elements.
     destinations: tuple[tuple[tuple[int, int], ...], ...]
     #: The destination pieces with elements that no source piece holds.
@@ -46,7 +46,7 @@ def overlap(sources: Sequence[Piece], destinations: Sequence[Piece]) -> Overlap:
     meets: list[list[tuple[int, int]]] = [[] for _ in sources]
     by_destination, lacking = [], set()
     for at, piece in enumerate(destinations):
-        by_source: dict[int, list[Run]] = {}
+        by_source: dict[int, list[ContiguousRun]] = {}
         for run in piece.segments:
             _meet(run, source_runs, begins, by_source)
         shared = {source: tuple(by_source[source]) for source in sorted(by_source)}
@@ -66,7 +66,7 @@ def _meet(
     needed: Segment,
     source_runs: list[tuple[int, int, Segment]],
     begins: list[int],
-    by_source: dict[int, list[Run]],
+    by_source: dict[int, list[ContiguousRun]],
 ) -> None:
     """Adds to ``by_source`` the intersections of ``needed`` with ``source_runs``, which ascend and are
     disjoint.
@@ -81,12 +81,12 @@ def _meet(
         at += 1
 
 
-def _append(runs: list[Run], source: int, destination: int, length: int) -> None:
+def _append(runs: list[ContiguousRun], source: int, destination: int, length: int) -> None:
     last = runs[-1] if runs else None
     if last and (last.source + last.length, last.destination + last.length) == (
         source,
         destination,
     ):
-        runs[-1] = Run(last.source, last.destination, last.length + length)
+        runs[-1] = ContiguousRun(last.source, last.destination, last.length + length)
     else:
-        runs.append(Run(source, destination, length))
+        runs.append(ContiguousRun(source, destination, length))

@@ -26,7 +26,7 @@ import msgspec
 from schedulemesh.dispatch.holdings import Cell, holdings
 from schedulemesh.dispatch.layout import whole
 from schedulemesh.dispatch.placement import Sharding, whole_numbers
-from schedulemesh.dispatch.routes import Receiver, Routes, Share, Worker
+from schedulemesh.dispatch.routes import OwnerShare, Receiver, Routes, Worker
 from schedulemesh.errors import InvalidRequestError
 
 #: The types of workers that are equal in a cache only if they are the same.
@@ -91,7 +91,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     #: Which of several replicas gets the first share.
     rotation: int = 0
     #: The senders of cells with several owners; within a cell in the order of the destinations.
-    shares: tuple[Share, ...] = ()
+    shares: tuple[OwnerShare, ...] = ()
     #: By source rank, bytes sent to other workers.
     sent: tuple[int, ...] = ()
     #: By destination rank, bytes received from other workers.

@@ -21,7 +21,7 @@ Worker = Union[int, str]
 Receiver = tuple[Cell, int]
 
 
-class Share(msgspec.Struct, frozen=True, kw_only=True):
+class OwnerShare(msgspec.Struct, frozen=True, kw_only=True):
     """The destinations that one owner serves, of a cell that several ranks hold."""
 
     #: The source cell: the index of its piece of each dim.
@@ -109,9 +109,9 @@ class Routes(msgspec.Struct, frozen=True, kw_only=True):
                 received[rank] = total - local[rank]
         return received, local
 
-    def share(self) -> tuple[list[Share], list[int]]:
+    def share(self) -> tuple[list[OwnerShare], list[int]]:
         """The senders of cells with several owners, and by source rank the total number of elements sent."""
-        shares: list[Share] = []
+        shares: list[OwnerShare] = []
         sent = [0] * len(self.source.grid.cells)
         divided: dict[object, list[tuple[int, Receiver, int]]] = {}
         for cell, owners in self.source.grid.owners.items():
@@ -124,7 +124,7 @@ class Routes(msgspec.Struct, frozen=True, kw_only=True):
             if alike not in divided:
                 divided[alike] = self._divide(cell, local)
             for at, receiver, elements in divided[alike]:
-                shares.append(Share(cell=cell, first=receiver, sender=owners[at]))
+                shares.append(OwnerShare(cell=cell, first=receiver, sender=owners[at]))
                 sent[owners[at]] += elements
         return shares, sent
 

@@ -74,7 +74,7 @@ from schedulemesh.engine.messages.outcomes import (
 )
 from schedulemesh.engine.messages.query import PreemptionQuery
 from schedulemesh.engine.messages.queue_facts import ClassLoaded, Ticked
-from schedulemesh.engine.messages.stimulus import Request, Stimulus
+from schedulemesh.engine.messages.stimulus import RequestStimulus, Stimulus
 from schedulemesh.engine.placement.strategies import Strategies
 from schedulemesh.engine.preemption.evaluate import evaluate
 from schedulemesh.engine.state.agents import Waiting
@@ -163,7 +163,7 @@ class Engine:
         """
         tx = Transaction(self.state, now, self.strategies)
         try:
-            if isinstance(stimulus, Request):
+            if isinstance(stimulus, RequestStimulus):
                 outcome = self._answer(tx, stimulus)
             else:
                 outcome = self._handlers[type(stimulus)](tx, stimulus)
@@ -189,7 +189,7 @@ class Engine:
     def decided(self, stimulus: s.AnyStimulus) -> RequestOutcome | None:
         """The outcome of a request that is repeated, as far as it is known; None: it is new."""
         state = self.state
-        request_id = stimulus.request_id if isinstance(stimulus, Request) else None
+        request_id = stimulus.request_id if isinstance(stimulus, RequestStimulus) else None
         if request_id is None:
             return None
         if request_id in state.answers:

@@ -14,14 +14,14 @@ from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from schedulemesh.errors import InvalidRequestError, LeaseEndedError, shown
-from schedulemesh.integrations.lease_terms import Lease
+from schedulemesh.integrations.lease_terms import LeaseLike
 
 #: The leases that pipelines of this process run in. What Ray Data sends to its workers has only their keys.
-_LEASES: dict[str, Lease] = {}
+_LEASES: dict[str, LeaseLike] = {}
 
 
 @contextlib.contextmanager
-def leased_datasets(lease: Lease) -> Iterator[None]:
+def leased_datasets(lease: LeaseLike) -> Iterator[None]:
     """Datasets that are created in the block read, map and write in the placement group of a lease.
 
     So do the tasks that their functions start. Tasks of a shuffle (``sort``, ``groupby``, ``repartition``,

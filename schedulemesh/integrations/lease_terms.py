@@ -17,7 +17,7 @@ from schedulemesh.errors import InvalidRequestError, nearest
 _FURTHER = sorted({"priority", "grace_s", *LeaseFields.__annotations__})
 
 
-class Lease(Protocol):
+class LeaseLike(Protocol):
     """What the adapters use of a lease."""
 
     @property
@@ -68,15 +68,15 @@ class LeaseTerms:
         task_id: str,
         bundles: Sequence[Mapping[str, float]],
         strategy: str,
-        on_preempt: Callable[[Lease], object] | None = None,
-    ) -> Lease:
+        on_preempt: Callable[[LeaseLike], object] | None = None,
+    ) -> LeaseLike:
         """Request one placement group, with bundles in Ray's names and units; it may wait in the queue.
 
         Raises LeaseRefusedError where the scheduler refuses it.
         """
         mesh: Any = RayScheduler.attach(self.scheduler, namespace=self.namespace, token=self.token)
         group = [requested_resources(bundle).public() for bundle in bundles]
-        lease: Lease = mesh.lease(
+        lease: LeaseLike = mesh.lease(
             task_id,
             self.pool,
             [group],

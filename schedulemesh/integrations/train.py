@@ -24,7 +24,7 @@ from ray.train.v2.api.exceptions import ControllerError, PreemptionError
 from ray.train.v2.api.preemption import PreemptionInfo
 
 from schedulemesh.integrations.group_capture import Capture, capture
-from schedulemesh.integrations.lease_terms import Lease, LeaseTerms
+from schedulemesh.integrations.lease_terms import LeaseLike, LeaseTerms
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class LeasedWorkers(ControllerCallback, WorkerGroupCallback, ReportCallback):  #
         self._terms = LeaseTerms(
             scheduler=scheduler, namespace=namespace, token=token, pool=pool, fields=fields
         )
-        self._lease: Lease | None = None
+        self._lease: LeaseLike | None = None
         self._bundles: Sequence[Mapping[str, float]] = ()
         self._capture: Capture | None = None
         self._workers: Sequence[Any] = ()
@@ -130,7 +130,7 @@ class LeasedWorkers(ControllerCallback, WorkerGroupCallback, ReportCallback):  #
         if not self._workers:
             self._give_up()
 
-    def _notify(self, lease: Lease) -> None:
+    def _notify(self, lease: LeaseLike) -> None:
         self._announce(time.time() + lease.grace_left() * _SAVING_PART)
 
     def _announce(self, ends_at: float) -> None:

@@ -13,7 +13,7 @@ from ray.air.execution.resources.resource_manager import ResourceManager
 from ray.tune.execution import tune_controller
 
 from schedulemesh.errors import ScheduleMeshError
-from schedulemesh.integrations.lease_terms import Lease, LeaseTerms
+from schedulemesh.integrations.lease_terms import LeaseLike, LeaseTerms
 
 logger = logging.getLogger(__name__)
 
@@ -64,9 +64,9 @@ class LeaseResourceManager(ResourceManager):  # type: ignore[misc]
     def __init__(self, terms: LeaseTerms, names: Iterator[str]) -> None:
         self._terms, self._names = terms, names
         #: Leases that no trial uses yet, by request; they may still wait.
-        self._requested: dict[Any, list[Lease]] = {}
+        self._requested: dict[Any, list[LeaseLike]] = {}
         #: Leases in use by placement group.
-        self._acquired: dict[Any, Lease] = {}
+        self._acquired: dict[Any, LeaseLike] = {}
 
     def request_resources(self, resource_request: Any) -> None:
         """Request a lease with the bundles of a trial."""
@@ -133,9 +133,9 @@ class LeaseResourceManager(ResourceManager):  # type: ignore[misc]
                 logger.warning("%r is not released: %s", lease, error)
 
 
-def _is_granted(lease: Lease) -> bool:
+def _is_granted(lease: LeaseLike) -> bool:
     return lease.state == "running" and not lease.preempted()
 
 
-def _is_over(lease: Lease) -> bool:
+def _is_over(lease: LeaseLike) -> bool:
     return lease.state not in ("queued", "starting", "running")

@@ -27,7 +27,7 @@ def selector(metric: str, *matchers: str) -> str:
     return "{" + ",".join((f'__name__=~"(ray_)?{metric}"', *matchers)) + "}"
 
 
-class Comparison(str, Enum):
+class Comparator(str, Enum):
     """How a value is compared with the threshold, as PromQL spells it."""
 
     ABOVE = ">"
@@ -35,10 +35,10 @@ class Comparison(str, Enum):
     BELOW = "<"
 
 
-_COMPARE: Mapping[Comparison, Callable[[float, float], bool]] = {
-    Comparison.ABOVE: operator.gt,
-    Comparison.AT_LEAST: operator.ge,
-    Comparison.BELOW: operator.lt,
+_COMPARE: Mapping[Comparator, Callable[[float, float], bool]] = {
+    Comparator.ABOVE: operator.gt,
+    Comparator.AT_LEAST: operator.ge,
+    Comparator.BELOW: operator.lt,
 }
 
 
@@ -105,7 +105,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     """A comparison of an expression with a threshold."""
 
     expression: Expression
-    comparison: Comparison
+    comparison: Comparator
     threshold: float
 
     def holds_for(self, samples: Samples) -> dict[LabelSet, float]:

@@ -14,7 +14,7 @@ import msgspec
 from schedulemesh.config.alerts import AlertSettings, RuleSettings, Severity
 from schedulemesh.errors import InvalidRequestError, nearest
 from schedulemesh.metrics.alert_conditions import (
-    Comparison,
+    Comparator,
     Condition,
     Expression,
     LabelSet,
@@ -53,7 +53,7 @@ RULES: dict[str, Rule] = {}
 def _rule(
     rule_id: str,
     expression: Expression | str,
-    comparison: Comparison,
+    comparison: Comparator,
     threshold: float,
     for_s: float,
     severity: Severity,
@@ -81,7 +81,7 @@ _QUOTA_IN_USE = Ratio(
 _rule(
     "supervisor_restarted",
     "schedulemesh_supervisor_restart_age_seconds",
-    Comparison.BELOW,
+    Comparator.BELOW,
     600.0,
     0.0,
     Severity.WARNING,
@@ -92,7 +92,7 @@ _rule(
 _rule(
     "quota_nearly_full",
     _QUOTA_IN_USE,
-    Comparison.AT_LEAST,
+    Comparator.AT_LEAST,
     0.9,
     900.0,
     Severity.INFO,
@@ -103,7 +103,7 @@ _rule(
 _rule(
     "quota_exceeded",
     _QUOTA_IN_USE,
-    Comparison.ABOVE,
+    Comparator.ABOVE,
     1.0,
     300.0,
     Severity.WARNING,
@@ -114,7 +114,7 @@ _rule(
 _rule(
     "starvation",
     "schedulemesh_queue_oldest_wait_seconds",
-    Comparison.ABOVE,
+    Comparator.ABOVE,
     3600.0,
     0.0,
     Severity.WARNING,
@@ -125,7 +125,7 @@ _rule(
 _rule(
     "stuck_admission",
     "schedulemesh_admission_oldest_seconds",
-    Comparison.ABOVE,
+    Comparator.ABOVE,
     900.0,
     0.0,
     Severity.WARNING,
@@ -136,7 +136,7 @@ _rule(
 _rule(
     "preemption_storm",
     "schedulemesh_recent_preemptions",
-    Comparison.ABOVE,
+    Comparator.ABOVE,
     20.0,
     0.0,
     Severity.WARNING,
@@ -147,7 +147,7 @@ _rule(
 _rule(
     "slow_preemption",
     "schedulemesh_preemption_oldest_seconds",
-    Comparison.ABOVE,
+    Comparator.ABOVE,
     120.0,
     0.0,
     Severity.WARNING,
@@ -158,7 +158,7 @@ _rule(
 _rule(
     "lost_state",
     "schedulemesh_recent_lost_states",
-    Comparison.ABOVE,
+    Comparator.ABOVE,
     0.0,
     0.0,
     Severity.WARNING,
@@ -169,7 +169,7 @@ _rule(
 _rule(
     "stale_heartbeat",
     "schedulemesh_agent_heartbeat_age_seconds",
-    Comparison.ABOVE,
+    Comparator.ABOVE,
     240.0,
     0.0,
     Severity.WARNING,
@@ -180,7 +180,7 @@ _rule(
 _rule(
     "group_leak",
     Value(metric="schedulemesh_orphans", labels=(("kind", "placement_group"),)),
-    Comparison.ABOVE,
+    Comparator.ABOVE,
     0.0,
     600.0,
     Severity.WARNING,
@@ -191,7 +191,7 @@ _rule(
 _rule(
     "journal_errors",
     "schedulemesh_recent_journal_errors",
-    Comparison.ABOVE,
+    Comparator.ABOVE,
     0.0,
     0.0,
     Severity.CRITICAL,
@@ -202,7 +202,7 @@ _rule(
 _rule(
     "loop_overdue",
     "schedulemesh_loop_overdue_seconds",
-    Comparison.ABOVE,
+    Comparator.ABOVE,
     60.0,
     0.0,
     Severity.CRITICAL,
@@ -214,7 +214,7 @@ _rule(
 _rule(
     "idle_gpus",
     "schedulemesh_gpus_idle",
-    Comparison.ABOVE,
+    Comparator.ABOVE,
     0.0,
     0.0,
     Severity.INFO,
@@ -225,7 +225,7 @@ _rule(
 _rule(
     "job_over_claim",
     "schedulemesh_jobs_beyond_claim",
-    Comparison.ABOVE,
+    Comparator.ABOVE,
     0.0,
     60.0,
     Severity.WARNING,

@@ -63,7 +63,7 @@ class _Task(msgspec.Struct, kw_only=True, gc=False):
     saved_at: float | None = None
 
 
-class Recorder:
+class MetricsRecorder:
     """The counters and histograms; called with each durable step, in order.
 
     ``now``: the reactor's clock, in seconds since 1970.

@@ -29,7 +29,7 @@ Answer = TypeVar("Answer", float, bool)
 OnDisabled = Callable[["Guarded"], None]
 
 
-class Mark(Protocol):
+class CrashMarker(Protocol):
     """Records which strategy is being called, so that a restarted process knows which one ended this one."""
 
     def begin(self, name: str, hook: str) -> None:
@@ -48,7 +48,7 @@ class Guarded:
         plugin: SchedulingStrategyPlugin,
         clock: Callable[[], float] | None = None,
         on_disabled: OnDisabled | None = None,
-        mark: Mark | None = None,
+        mark: CrashMarker | None = None,
     ) -> None:
         self.name = name
         self.hooks = hooks_of(plugin)

@@ -13,7 +13,7 @@ from schedulemesh.domain.task import task_row
 from schedulemesh.engine.messages.explanation import (
     Considered,
     DurationEstimate,
-    Eviction,
+    EvictionSummary,
     Explanation,
 )
 from schedulemesh.engine.messages.outcomes import (
@@ -182,7 +182,7 @@ def _considered(considered: Considered) -> Plain:
     return {**_fields(considered), "turned_away": counts(considered.turned_away)}
 
 
-def _eviction(eviction: Eviction) -> Plain:
+def _eviction(eviction: EvictionSummary) -> Plain:
     return _fields(eviction)
 
 

@@ -30,7 +30,7 @@ from schedulemesh.runtime.backend import ActorView, Backend, BackendError, Handl
 from schedulemesh.runtime.command_queue import CommandQueue
 from schedulemesh.runtime.endings import Endings
 from schedulemesh.runtime.job_cleanup import end_jobs, owner_of
-from schedulemesh.runtime.process_cleanup import Place, ProcessCleanup
+from schedulemesh.runtime.process_cleanup import ActorLocation, ProcessCleanup
 from schedulemesh.runtime.reported_metrics import ReportedMetrics
 from schedulemesh.runtime.retries import until_answered
 
@@ -50,7 +50,7 @@ class _Record(msgspec.Struct, kw_only=True):
     #: Commands for it; its polls wait here from the beginning, whoever started it.
     queue: CommandQueue
     #: Where it is or was; one that began in a warm host has that one's name. None: nothing was started yet.
-    place: Place | None = None
+    place: ActorLocation | None = None
     #: None: its actor is not known to live.
     handle: Handle | None = None
     #: The control methods of its class.
@@ -217,12 +217,12 @@ class Agents:
             self.cleanup.prepare(place.node_id)
         record.handle = await self._find((place.namespace, place.actor_name))
 
-    def know(self, agent: Agent) -> Place:
+    def know(self, agent: Agent) -> ActorLocation:
         """Remember where an agent runs or ran, so that the processes that it left there can be ended."""
         namespace, name = self.where(agent)
         record = self._record(agent.spec.name, agent.incarnation)
         if record.place is None:
-            record.place = Place(
+            record.place = ActorLocation(
                 namespace=namespace,
                 actor_name=name,
                 node_id=agent.node_id,
@@ -311,12 +311,12 @@ class Agents:
 
     def _place_of(
         self, order: StartAgent, address: tuple[str, str], node_id: str | None = None
-    ) -> Place:
+    ) -> ActorLocation:
         """Where a process is; its node is that of the order where it has not reported another."""
         node_id = node_id or order.node_id
         if node_id is not None:
             self.cleanup.prepare(node_id)
-        return Place(
+        return ActorLocation(
             namespace=address[0],
             actor_name=address[1],
             node_id=node_id,
@@ -427,7 +427,7 @@ class Agents:
         # Until then it is known: whoever else ends it has to wait as well.
         self._records.pop((name, incarnation), None)
 
-    async def _end_at(self, place: Place, handle: Handle | None, name: str) -> None:
+    async def _end_at(self, place: ActorLocation, handle: Handle | None, name: str) -> None:
         if handle is None:
             # It may be alive all the same: its start is being taken over, or its actor was not found.
             handle = await self._find((place.namespace, place.actor_name))
@@ -456,10 +456,10 @@ class Agents:
     async def _end_unclaimed(self, namespace: str, actor_name: str) -> None:
         handle = await self._find((namespace, actor_name))
         if handle is not None:
-            place = Place(namespace=namespace, actor_name=actor_name, job=True)
+            place = ActorLocation(namespace=namespace, actor_name=actor_name, job=True)
             await self.terminate(handle, place, actor_name)
 
-    async def terminate(self, handle: Handle | None, place: Place, agent_name: str) -> None:
+    async def terminate(self, handle: Handle | None, place: ActorLocation, agent_name: str) -> None:
         """End an actor of ours, and return once its process and all that it started have ended, of a job also
         what it started in Ray.
 
@@ -471,7 +471,7 @@ class Agents:
             remains = await end_jobs(self._backend, owner)
             await self.cleanup.terminate_workers(place, agent_name, remains)
 
-    async def _clean_up(self, handle: Handle | None, place: Place, agent_name: str) -> None:
+    async def _clean_up(self, handle: Handle | None, place: ActorLocation, agent_name: str) -> None:
         if place.node_id is None and handle is not None:
             view = await until_answered(
                 f"asking where agent {agent_name} runs", lambda: self._look_up(handle)

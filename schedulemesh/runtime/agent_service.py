@@ -12,7 +12,7 @@ from schedulemesh.protocol.answers import Details, Explained, Refusal, Response
 from schedulemesh.runtime.external_usage import ExternalUsageService
 from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.health import HealthCheck
-from schedulemesh.runtime.running import Running, Service
+from schedulemesh.runtime.running import RunningSupervisor, Service
 
 #: Seconds that the answer to a deletion waits for the removal of the agent's placement group.
 _GROUP_GOES_S = 10.0
@@ -21,7 +21,7 @@ _GROUP_GOES_S = 10.0
 class AgentService(Service):
     """Answers calls about agents."""
 
-    def __init__(self, running: Running, external: ExternalUsageService) -> None:
+    def __init__(self, running: RunningSupervisor, external: ExternalUsageService) -> None:
         super().__init__(running)
         self._external = external
 

@@ -10,7 +10,7 @@ from schedulemesh.metrics.alert_samples import collected
 from schedulemesh.protocol.answers import Listed
 from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.metrics_service import MetricsService
-from schedulemesh.runtime.running import Running, Service
+from schedulemesh.runtime.running import RunningSupervisor, Service
 
 logger = logging.getLogger(__name__)
 
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 class AlertService(Service):
     """Evaluates the rules with the values of which the exposition is written."""
 
-    def __init__(self, running: Running, metrics: MetricsService) -> None:
+    def __init__(self, running: RunningSupervisor, metrics: MetricsService) -> None:
         super().__init__(running)
         self._alerts, self._metrics = running.alerts, metrics
         #: One evaluation at a time: one with older values would undo a newer one.

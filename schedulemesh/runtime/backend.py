@@ -114,7 +114,7 @@ class WarmHostRequest(msgspec.Struct, frozen=True, kw_only=True):
     mark: int
 
 
-class GroupRequest(msgspec.Struct, frozen=True, kw_only=True):
+class RayGroupRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A placement group to be created."""
 
     name: str
@@ -379,7 +379,7 @@ class Backend(Protocol):
 
     # placement groups
 
-    async def create_group(self, request: GroupRequest) -> str:
+    async def create_group(self, request: RayGroupRequest) -> str:
         """Create a detached placement group and return the backend's id of it, soon after it has been placed;
         one for which there is no room is placed later.
 

@@ -122,7 +122,7 @@ class NodeWatch:
         return now - quiet.since >= QUIET_S
 
 
-class Attempts:
+class IndependentAttempts:
     """Attempts of which each is made whatever became of those before."""
 
     def __init__(self) -> None:
@@ -182,7 +182,7 @@ class ClusterMonitor:
         What cannot be found out, or not be done, keeps nothing else from being done. Raises its first error
         afterwards.
         """
-        state, attempts = self._reactor.state, Attempts()
+        state, attempts = self._reactor.state, IndependentAttempts()
         before = agents_with_process(state)
         running = every_process(state, [state.agents[name] for name, _ in before])
         await attempts.make(lambda: self._agents.end_leftovers(running))
@@ -207,7 +207,9 @@ class ClusterMonitor:
                 await attempts.make(lambda: self._groups.remove_late(self._reactor.state.groups))
         attempts.raise_first()
 
-    async def _report_nodes(self, views: list[NodeView], attempts: Attempts, now: float) -> None:
+    async def _report_nodes(
+        self, views: list[NodeView], attempts: IndependentAttempts, now: float
+    ) -> None:
         """Report the nodes, and what others use of them and wait for; then look after the claims of jobs."""
         claims, unused = await attempts.make(lambda: self._claims_of_jobs(views)) or (None, None)
         self._executor.unused_claims = unused or {}

@@ -31,8 +31,8 @@ from schedulemesh.protocol.answers import Details, Listed, Refusal, Response
 from schedulemesh.runtime.decision_log import log_unchanged_policy
 from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.journal_opening import journal_address
-from schedulemesh.runtime.queries import View
-from schedulemesh.runtime.running import Running, Service
+from schedulemesh.runtime.queries import StateView
+from schedulemesh.runtime.running import RunningSupervisor, Service
 from schedulemesh.runtime.threads import in_thread
 from schedulemesh.version import VERSION
 
@@ -43,7 +43,7 @@ Value = TypeVar("Value")
 class ClusterService(Service):
     """Answers calls about the cluster and the scheduler."""
 
-    def __init__(self, running: Running) -> None:
+    def __init__(self, running: RunningSupervisor) -> None:
         super().__init__(running)
         self._began_at = running.reactor.now()
 
@@ -73,22 +73,22 @@ class ClusterService(Service):
     @handler
     async def drains(self, _: GetDrainStatus) -> Listed:
         """The drains in progress."""
-        return Listed(rows=await self._viewed(View.drains))
+        return Listed(rows=await self._viewed(StateView.drains))
 
     @handler
     async def pools(self, _: ListPools) -> Listed:
         """All pools with their quota."""
-        return Listed(rows=await self._viewed(View.pools))
+        return Listed(rows=await self._viewed(StateView.pools))
 
     @handler
     async def cohorts(self, _: ListCohorts) -> Listed:
         """The cohorts."""
-        return Listed(rows=await self._viewed(View.cohorts))
+        return Listed(rows=await self._viewed(StateView.cohorts))
 
     @handler
     async def orphans(self, _: ListOrphans) -> Listed:
         """Actors and placement groups that the journal does not know."""
-        return Listed(rows=await self._viewed(View.orphans))
+        return Listed(rows=await self._viewed(StateView.orphans))
 
     @handler
     async def end_orphans(self, request: EndOrphans) -> Details:
@@ -222,12 +222,12 @@ class ClusterService(Service):
     @handler
     async def preemption_stats(self, _: GetPreemptionStats) -> Details:
         """Preemption statistics."""
-        return Details(facts=await self._viewed(View.preemption_stats))
+        return Details(facts=await self._viewed(StateView.preemption_stats))
 
     @handler
     async def stats(self, _: GetStats) -> Details:
         """Preemption statistics, pools, and the numbers of agents and nodes."""
-        return Details(facts=await self._viewed(View.stats))
+        return Details(facts=await self._viewed(StateView.stats))
 
     @handler
     async def strategies(self, _: ListStrategies) -> Listed:
@@ -261,11 +261,11 @@ class ClusterService(Service):
 
     # how
 
-    async def _viewed(self, look: Callable[[View], Value]) -> Value:
+    async def _viewed(self, look: Callable[[StateView], Value]) -> Value:
         """What a look at the durable state shows."""
 
         def on_state() -> Value:
             state, now = self._reactor.state, self._reactor.now()
-            return look(View(state, self._agents, self._groups, now))
+            return look(StateView(state, self._agents, self._groups, now))
 
         return await self._reactor.read(on_state)

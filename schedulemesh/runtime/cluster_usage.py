@@ -26,7 +26,7 @@ class RayJob(msgspec.Struct, frozen=True, kw_only=True):
     ended: bool
 
 
-class Holder(msgspec.Struct, frozen=True, kw_only=True):
+class RayHolder(msgspec.Struct, frozen=True, kw_only=True):
     """An actor outside placement groups, or a placement group, that holds resources or waits for them; or
     plain tasks of one job that wait for the same.
     """
@@ -55,4 +55,4 @@ class ClusterUsage(msgspec.Struct, frozen=True, kw_only=True):
 
     #: By id; a job that the cluster has forgotten is missing.
     jobs: dict[str, RayJob]
-    holders: tuple[Holder, ...]
+    holders: tuple[RayHolder, ...]

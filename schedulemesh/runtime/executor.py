@@ -61,7 +61,7 @@ from schedulemesh.runtime.reactor import Reactor
 from schedulemesh.runtime.references import References
 from schedulemesh.runtime.rooms import Rooms
 from schedulemesh.runtime.start_phases import StartPhases
-from schedulemesh.runtime.task_runs import TaskRuns
+from schedulemesh.runtime.task_runs import TaskRunner
 from schedulemesh.runtime.user_code import UserCode
 from schedulemesh.runtime.warm_pool import WarmPool
 
@@ -91,7 +91,7 @@ class Executor:
         self._backend, self._agents = backend, agents
         self.groups = groups
         self.code = UserCode(backend, reactor)
-        self._runs = TaskRuns(agents, reactor, self.code)
+        self._runs = TaskRunner(agents, reactor, self.code)
         self.ready = WarmPool(backend, agents, groups, self.spawn, self.code.class_bytes)
         self.rooms = Rooms(backend, groups, reactor, self.spawn)
         self.demand = DemandWatch(backend, agents, groups.name(""))

@@ -12,7 +12,7 @@ from schedulemesh.engine.messages.stimuli import ClusterObserved
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.backend import Backend, BackendError
-from schedulemesh.runtime.cluster_usage import Holder
+from schedulemesh.runtime.cluster_usage import RayHolder
 from schedulemesh.runtime.placement_watch import no_room, seen_anew
 from schedulemesh.runtime.reactor import Reactor
 from schedulemesh.runtime.work_of_jobs import external_holders
@@ -72,7 +72,7 @@ class DemandWatch:
         return list(dict.fromkeys(named))
 
 
-def demand_of(holders: Iterable[Holder]) -> tuple[ExternalDemand, ...]:
+def demand_of(holders: Iterable[RayHolder]) -> tuple[ExternalDemand, ...]:
     """What these holders wait for, in an order that does not depend on theirs."""
     counts = Counter(
         (holder.job_id, holder.namespace, amount) for holder in holders for amount in holder.waiting
@@ -91,7 +91,7 @@ def _order(demand: ExternalDemand) -> tuple[object, ...]:
     return (-need.gpu, -need.cpu, -need.memory, need.custom, demand.job_id, demand.namespace)
 
 
-def _taken(holder: Holder, node_id: str, queued: set[str]) -> Iterator[Resources]:
+def _taken(holder: RayHolder, node_id: str, queued: set[str]) -> Iterator[Resources]:
     """What a holder has on a node; of one that is being started nobody can say where that is."""
     yield from (amount for at, amount in holder.held if at == node_id)
     if holder.ray_id not in queued:

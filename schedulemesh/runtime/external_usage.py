@@ -13,7 +13,7 @@ from schedulemesh.engine.messages.explanation import Explanation, ExternalJob
 from schedulemesh.protocol.answers import Listed
 from schedulemesh.runtime.backend import BackendError
 from schedulemesh.runtime.handlers import handler
-from schedulemesh.runtime.queries import View
+from schedulemesh.runtime.queries import StateView
 from schedulemesh.runtime.running import Service
 from schedulemesh.runtime.work_of_jobs import (
     WorkOfJob,
@@ -40,7 +40,7 @@ class ExternalUsageService(Service):
         work = await self._known_work()
 
         def look() -> list[dict[str, object]]:
-            return View(
+            return StateView(
                 self._reactor.state, self._agents, self._groups, self._reactor.now()
             ).nodes()
 

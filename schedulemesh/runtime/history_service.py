@@ -15,7 +15,7 @@ from schedulemesh.errors import JournalError
 from schedulemesh.protocol.answers import Details, Refusal
 from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.history_recorder import within
-from schedulemesh.runtime.running import Running
+from schedulemesh.runtime.running import RunningSupervisor
 from schedulemesh.store.history.queries import Filters, History, Span, whole_hours
 from schedulemesh.store.history.usage import Dimension
 
@@ -26,7 +26,7 @@ _PATIENCE_S = 2.0
 class HistoryService:
     """Lists attempts and events, and sums up what was used."""
 
-    def __init__(self, running: Running) -> None:
+    def __init__(self, running: RunningSupervisor) -> None:
         self._history = running.history
         self._reactor = running.reactor
 

@@ -23,7 +23,7 @@ from schedulemesh.runtime.backend import BackendError
 from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.job_claims import ClaimOfJob, claims_of, jobs_of
 from schedulemesh.runtime.queries import task_status
-from schedulemesh.runtime.running import Running, Service
+from schedulemesh.runtime.running import RunningSupervisor, Service
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ _FOUND = 10_000
 class JobService(Service):
     """Lists jobs, and reads their logs where they ran."""
 
-    def __init__(self, running: Running) -> None:
+    def __init__(self, running: RunningSupervisor) -> None:
         super().__init__(running)
         #: The node on which the last log of a job was found, by its runner's name.
         self._found_on: dict[str, str] = {}

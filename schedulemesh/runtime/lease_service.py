@@ -21,7 +21,7 @@ from schedulemesh.protocol.answers import LeaseView, Refusal, Response
 from schedulemesh.runtime.backend import BackendError
 from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.queries import task_status
-from schedulemesh.runtime.running import Running, Service
+from schedulemesh.runtime.running import RunningSupervisor, Service
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 class LeaseService(Service):
     """Answers requests about leases, and ends those that nobody holds any more."""
 
-    def __init__(self, running: Running) -> None:
+    def __init__(self, running: RunningSupervisor) -> None:
         super().__init__(running)
         self._leases = running.executor.leases
         #: Tasks that are leases and wait or run; those that have ended are removed at the next check.

@@ -20,7 +20,7 @@ from schedulemesh.metrics.catalogue import Kind, Metric
 from schedulemesh.metrics.dashboard import metric_names
 from schedulemesh.metrics.values import Distribution, Family, Labels, Sample
 from schedulemesh.runtime.backend import Backend
-from schedulemesh.runtime.running import Running
+from schedulemesh.runtime.running import RunningSupervisor
 
 #: What is exported whatever rules and panels ask for.
 _ALWAYS = (
@@ -67,7 +67,9 @@ _Exported = tuple[Metric, Labels, float]
 class MetricsExport:
     """Exports the present values of all metrics, and what was observed since the last export."""
 
-    def __init__(self, running: Running, families: Callable[[], Iterable[Family]]) -> None:
+    def __init__(
+        self, running: RunningSupervisor, families: Callable[[], Iterable[Family]]
+    ) -> None:
         self._running, self._families = running, families
         #: The series of the last export: what has ended since would keep its last value for ever.
         self._series: set[tuple[str, Labels]] = set()

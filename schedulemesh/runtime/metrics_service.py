@@ -17,14 +17,14 @@ from schedulemesh.metrics.values import Family, Sample
 from schedulemesh.protocol.answers import Details, Listed
 from schedulemesh.runtime import metric_groups
 from schedulemesh.runtime.handlers import handler
-from schedulemesh.runtime.running import Running, Service
+from schedulemesh.runtime.running import RunningSupervisor, Service
 from schedulemesh.runtime.usage_metrics import jobs_beyond_claim, usage_families
 
 
 class MetricsService(Service):
     """Writes the metrics of one scheduler."""
 
-    def __init__(self, running: Running) -> None:
+    def __init__(self, running: RunningSupervisor) -> None:
         super().__init__(running)
         self._recorder, self._alerts = running.recorder, running.alerts
         self._authentication, self._monitor = running.authentication, running.monitor

@@ -18,8 +18,8 @@ from schedulemesh.runtime.backend import (
     BackendError,
     BundleSlot,
     GroupMember,
-    GroupRequest,
     GroupView,
+    RayGroupRequest,
 )
 from schedulemesh.runtime.retries import until_answered
 
@@ -275,7 +275,7 @@ class Groups:
         return ""
 
     async def _ray_id(self, order: CreateGroup) -> str:
-        request = GroupRequest(
+        request = RayGroupRequest(
             name=self.name(order.group_id), shape=order.shape, node_ids=order.node_ids
         )
         try:
@@ -289,7 +289,7 @@ class Groups:
                 raise
             return view.ray_id
 
-    async def _created(self, request: GroupRequest) -> str:
+    async def _created(self, request: RayGroupRequest) -> str:
         """Have the group created. Also where the caller is cancelled the answer is waited for, so that
         ``remove_all`` misses no group.
         """

@@ -35,7 +35,7 @@ LoadStrategy = Callable[[StrategyRef], object]
 _NOTE = "disabled strategies"
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
+class DisabledStrategy(msgspec.Struct, frozen=True, kw_only=True):
     """Why a strategy is disabled, and since when (seconds since 1970)."""
 
     reason: str
@@ -94,7 +94,7 @@ class PluginWatchdog:
         name, hook = unfinished_call
         reason = f"the supervisor's process ended while it was asked {hook}"
         logger.critical("scheduling strategy %s is disabled: %s", name, reason)
-        self._disabled[name] = Record(reason=reason, at=time.time())
+        self._disabled[name] = DisabledStrategy(reason=reason, at=time.time())
         self._keep()
 
     def status(self) -> list[dict[str, object]]:
@@ -122,7 +122,7 @@ class PluginWatchdog:
         except BaseException as error:  # logged  # whatever it raises, the supervisor begins
             reason = f"it cannot be loaded: {type(error).__name__}: {error}"
             logger.exception("scheduling strategy %s is disabled: %s", ref.name, reason)
-            self._disabled[ref.name] = Record(reason=reason, at=time.time())
+            self._disabled[ref.name] = DisabledStrategy(reason=reason, at=time.time())
             return None
         finally:
             self._loading = None
@@ -137,7 +137,7 @@ class PluginWatchdog:
         return made
 
     def _was_disabled(self, guarded: Guarded) -> None:
-        self._disabled[guarded.name] = Record(reason=guarded.disabled, at=time.time())
+        self._disabled[guarded.name] = DisabledStrategy(reason=guarded.disabled, at=time.time())
         # A hook runs in the middle of a step, which must not wait for a disk.
         threading.Thread(target=self._keep, name="strategy record", daemon=True).start()
 
@@ -162,7 +162,7 @@ class PluginWatchdog:
                     name,
                     reason,
                 )
-                self._disabled[name] = Record(reason=reason, at=time.time())
+                self._disabled[name] = DisabledStrategy(reason=reason, at=time.time())
                 self._keep()
                 os._exit(1)
 
@@ -181,11 +181,11 @@ class PluginWatchdog:
         return None
 
 
-def _noted(journal: Journal) -> dict[str, Record]:
+def _noted(journal: Journal) -> dict[str, DisabledStrategy]:
     """Who was disabled before; a note that cannot be read says nothing, and that is logged."""
     try:
         data = journal.note(_NOTE)
-        return {} if data is None else msgspec.json.decode(data, type=dict[str, Record])
+        return {} if data is None else msgspec.json.decode(data, type=dict[str, DisabledStrategy])
     except (JournalError, msgspec.MsgspecError) as error:
         logger.warning(
             "no strategy is taken as disabled, because the note cannot be read: %s", error

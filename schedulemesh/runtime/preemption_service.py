@@ -18,7 +18,7 @@ from schedulemesh.protocol.answers import Evaluated, EvictedState, Response
 from schedulemesh.runtime.eviction import without_state
 from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.queries import past_of
-from schedulemesh.runtime.running import Running, Service
+from schedulemesh.runtime.running import RunningSupervisor, Service
 
 #: Tasks whose last evaluation is remembered.
 _REMEMBERED = 100_000
@@ -27,7 +27,7 @@ _REMEMBERED = 100_000
 class PreemptionService(Service):
     """Evaluates preemptions and executes those that a client chose."""
 
-    def __init__(self, running: Running) -> None:
+    def __init__(self, running: RunningSupervisor) -> None:
         super().__init__(running)
         #: By task: the reason and score under which the last evaluation named it.
         self._named: dict[str, tuple[PreemptionReason, float]] = {}

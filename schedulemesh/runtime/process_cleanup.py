@@ -32,7 +32,7 @@ _LOOK_S = 1.0
 _End = Callable[[NodeCleaner], Awaitable[tuple[int, ...]]]
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class ActorLocation(msgspec.Struct, frozen=True, kw_only=True):
     """Where an actor of ours runs: its name in Ray, and its node."""
 
     namespace: str
@@ -58,7 +58,7 @@ class ProcessCleanup:
         if node_id not in self._cleaners:
             self._cleaners[node_id] = self._backend.node_cleaner(node_id)
 
-    async def terminate(self, place: Place, agent_name: str) -> None:
+    async def terminate(self, place: ActorLocation, agent_name: str) -> None:
         """End everything that the agent started, and return when all of it has ended.
 
         Where its node is not known, on every node. Where the node is lost nobody can know, and the log
@@ -76,7 +76,9 @@ class ProcessCleanup:
             )
         )
 
-    async def terminate_workers(self, place: Place, agent_name: str, remains: JobRemains) -> None:
+    async def terminate_workers(
+        self, place: ActorLocation, agent_name: str, remains: JobRemains
+    ) -> None:
         """End what Ray's workers of a job have left on the nodes where it was, and return when all of it has
         ended.
         """

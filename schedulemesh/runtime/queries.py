@@ -109,7 +109,7 @@ def saved_key(state: MeshState, task_id: str) -> str | None:
     return None if attempts is None else attempts.previous_state
 
 
-class View:
+class StateView:
     """What the state alone shows, in rows."""
 
     def __init__(self, state: MeshState, agents: Agents, groups: Groups, now: float) -> None:
@@ -373,7 +373,7 @@ def _first_process(agent: Agent) -> str:
 
 
 def saved_state(entry: tuple[TaskSpec, str, bool]) -> dict[str, object]:
-    """One of ``View.saved_states``."""
+    """One of ``StateView.saved_states``."""
     spec, status, is_saved = entry
     return {**task_row(spec), "status": status, "state_saved": is_saved}
 

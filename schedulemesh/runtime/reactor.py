@@ -50,7 +50,7 @@ _FETCH_S = 15.0
 _GAP = 1_000_000
 
 
-class Condition(Enum):
+class JournalCondition(Enum):
     """What the journal and the state are fit for. Reads are always answered, while it is RELOADING later."""
 
     #: Changes are decided and written.
@@ -150,7 +150,7 @@ class Reactor:
         #: How long decisions and commits take.
         self.times = ReactorTimes()
         self._follower: CommitFollower | None = None
-        self._condition = Condition.OK
+        self._condition = JournalCondition.OK
         #: Set when the condition changes, and then replaced.
         self._changed = asyncio.Event()
         #: Why the journal cannot be written, while it cannot.
@@ -248,7 +248,7 @@ class Reactor:
         written, and NotStorableError if they can never be; then nothing has changed. A repeated request needs
         nothing to be written.
         """
-        if self._condition is not Condition.OK:
+        if self._condition is not JournalCondition.OK:
             await self.whole()
             if (decided := self._decided(stimulus)) is not None:
                 return decided
@@ -262,14 +262,14 @@ class Reactor:
 
     def _decided(self, stimulus: AnyStimulus) -> Step | None:
         """The step of a repeated request that was decided before, while nothing can be written."""
-        if self._condition is Condition.OK:
+        if self._condition is JournalCondition.OK:
             return None
         outcome = self.engine.decided(stimulus)
         return None if outcome is None else Step(outcome=outcome, stimulus=stimulus, at=self.now())
 
     def _check_writable(self) -> None:
         """Raise JournalError while the journal cannot be written."""
-        if self._condition is not Condition.OK:
+        if self._condition is not JournalCondition.OK:
             raise JournalError(
                 f"the journal cannot be written, so nothing can be changed now: {self._trouble}"
             )
@@ -321,11 +321,11 @@ class Reactor:
         """Return once the journal can be written, and nothing of what failed before can become durable any
         more. It does not return after a takeover.
         """
-        await self._until(Condition.OK)
+        await self._until(JournalCondition.OK)
 
     async def steps(self, stimuli: Sequence[AnyStimulus], blobs: Mapping[str, bytes]) -> list[Step]:
         """As ``step`` for several stimuli, whose facts become durable together."""
-        if self._condition is not Condition.OK:
+        if self._condition is not JournalCondition.OK:
             await self.whole()
         self._check_writable()
         steps, written = self._decide_all(stimuli, blobs)
@@ -396,7 +396,9 @@ class Reactor:
 
     async def whole(self) -> None:
         """Return once the state consists of complete steps only; it stays so until the caller awaits."""
-        await self._until(Condition.OK, Condition.RETRYING, Condition.SUPERSEDED)
+        await self._until(
+            JournalCondition.OK, JournalCondition.RETRYING, JournalCondition.SUPERSEDED
+        )
 
     async def read(self, query: Callable[[], Value]) -> Value:
         """The result of ``query``, once everything that it read is durable; the query is repeated if that was
@@ -501,13 +503,13 @@ class Reactor:
             self._snapshots.take_if_due()
             self._clock_notes.note_if_due()
 
-    async def _until(self, *conditions: Condition) -> None:
+    async def _until(self, *conditions: JournalCondition) -> None:
         """Return in one of these conditions; it stays so until the caller awaits."""
         while self._condition not in conditions:
             await self._changed.wait()
 
     def _become(
-        self, condition: Condition, mending: Coroutine[None, None, None] | None = None
+        self, condition: JournalCondition, mending: Coroutine[None, None, None] | None = None
     ) -> None:
         """Change the condition; ``mending`` brings it back to OK, and what did so until now ends."""
         if self._mending is not None and self._mending is not asyncio.current_task():
@@ -519,7 +521,10 @@ class Reactor:
 
     def _fall_back(self) -> None:
         """Roll the state back to what is durable, and retry writing."""
-        if self._condition in (Condition.RETRYING, Condition.SUPERSEDED) or not self._writer.broken:
+        if (
+            self._condition in (JournalCondition.RETRYING, JournalCondition.SUPERSEDED)
+            or not self._writer.broken
+        ):
             return
         self.times.failed()
         try:
@@ -527,11 +532,11 @@ class Reactor:
         except JournalError as error:
             self._give_up(error)
         else:
-            self._become(Condition.RETRYING, self._heal())
+            self._become(JournalCondition.RETRYING, self._heal())
 
     def _start_over(self) -> None:
         """Roll the state back to before the failed step; other requests wait meanwhile."""
-        self._become(Condition.RELOADING, self._reload())
+        self._become(JournalCondition.RELOADING, self._reload())
 
     async def _reload(self) -> None:
         try:
@@ -544,12 +549,12 @@ class Reactor:
         except JournalError as error:
             self._give_up(error)
         else:
-            self._become(Condition.OK)
+            self._become(JournalCondition.OK)
 
     def _give_up(self, error: JournalError) -> None:
         """Change nothing any more."""
         self._trouble = str(error)
-        self._become(Condition.SUPERSEDED)
+        self._become(JournalCondition.SUPERSEDED)
         logger.critical("this supervisor changes nothing any more: %s", error)
 
     async def _heal(self) -> None:
@@ -566,6 +571,6 @@ class Reactor:
                 logger.warning("%s; changes are refused; next attempt in %g s", error, wait_s)
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, _RETRY_MAX_S)
-        self._become(Condition.OK)
+        self._become(JournalCondition.OK)
         self.times.healed()
         logger.warning("the journal can be written again")

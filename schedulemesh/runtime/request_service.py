@@ -37,7 +37,7 @@ from schedulemesh.runtime.permissions import limited, refusal
 from schedulemesh.runtime.pool_service import PoolService
 from schedulemesh.runtime.preemption_service import PreemptionService
 from schedulemesh.runtime.queue_service import QueueService
-from schedulemesh.runtime.running import Running, Service
+from schedulemesh.runtime.running import RunningSupervisor, Service
 from schedulemesh.runtime.state_service import StateService
 from schedulemesh.runtime.submission_service import SubmissionService
 from schedulemesh.runtime.task_pages import TaskPages
@@ -51,7 +51,7 @@ class RequestService(Service):
     engine believe that something happened.
     """
 
-    def __init__(self, running: Running) -> None:
+    def __init__(self, running: RunningSupervisor) -> None:
         super().__init__(running)
         self.running = running
         self._audit = Audit(running.reactor)

@@ -9,7 +9,7 @@ import msgspec
 from schedulemesh.config.settings import SchedulerSettings
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Done
-from schedulemesh.metrics.recorder import Recorder
+from schedulemesh.metrics.recorder import MetricsRecorder
 from schedulemesh.protocol.answers import Response
 from schedulemesh.runtime.agent_registry import Agents
 from schedulemesh.runtime.alert_monitor import AlertMonitor
@@ -27,7 +27,7 @@ from schedulemesh.runtime.plugin_watchdog import PluginWatchdog
 from schedulemesh.runtime.reactor import Reactor
 
 
-class Running(msgspec.Struct, frozen=True, kw_only=True):
+class RunningSupervisor(msgspec.Struct, frozen=True, kw_only=True):
     """A supervisor that has recovered: all its parts, made once."""
 
     settings: SchedulerSettings
@@ -41,7 +41,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     monitor: ClusterMonitor
     plugins: PluginWatchdog
     http: HttpProcess
-    recorder: Recorder
+    recorder: MetricsRecorder
     alerts: AlertMonitor
     loops: Loops
     authentication: Authentication
@@ -52,7 +52,7 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
 class Service:
     """Base of the services, each of which answers requests about one subject."""
 
-    def __init__(self, running: Running) -> None:
+    def __init__(self, running: RunningSupervisor) -> None:
         self._settings, self._backend = running.settings, running.backend
         self._agents, self._groups = running.agents, running.groups
         self._reactor, self._answers = running.reactor, running.answers

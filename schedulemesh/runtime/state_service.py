@@ -20,7 +20,7 @@ from schedulemesh.protocol.answers import Refusal, Response, SavedBytes, WithHan
 from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.queries import past_of, saved_key
 from schedulemesh.runtime.references import NO_REFS
-from schedulemesh.runtime.running import Running, Service
+from schedulemesh.runtime.running import RunningSupervisor, Service
 from schedulemesh.runtime.submission_service import SubmissionService
 
 logger = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 class StateService(Service):
     """Saves, returns and restores the states of tasks."""
 
-    def __init__(self, running: Running, submissions: SubmissionService) -> None:
+    def __init__(self, running: RunningSupervisor, submissions: SubmissionService) -> None:
         super().__init__(running)
         self._submissions = submissions
 

@@ -26,7 +26,7 @@ from schedulemesh.errors import (
     NotAllowedError,
     SchedulerUnavailableError,
 )
-from schedulemesh.metrics.recorder import Recorder
+from schedulemesh.metrics.recorder import MetricsRecorder
 from schedulemesh.protocol.agents import MessageError, StartReport, pack, unpack
 from schedulemesh.protocol.answers import Hello, Malformed, Refusal, WithHandles, encode_answer
 from schedulemesh.protocol.callers import TokenCaller
@@ -59,7 +59,7 @@ from schedulemesh.runtime.reactor import Reactor
 from schedulemesh.runtime.references import NO_REFS
 from schedulemesh.runtime.reported_metrics import is_process
 from schedulemesh.runtime.request_service import RequestService
-from schedulemesh.runtime.running import Running
+from schedulemesh.runtime.running import RunningSupervisor
 from schedulemesh.runtime.threads import in_thread
 from schedulemesh.runtime.witness import Seen, Witness
 from schedulemesh.store.journal import Journal
@@ -462,7 +462,7 @@ class SupervisorService:
         reactor = executor.reactor
         answers = Answers(reactor)
         reactor.subscribe(log_step)
-        recorder = Recorder(reactor.state, reactor.now)
+        recorder = MetricsRecorder(reactor.state, reactor.now)
         reactor.observers.add(recorder)
         history = history_of(journal, reactor, self._settings.history)
         orphans = Orphans(agents, groups, journal)
@@ -483,7 +483,7 @@ class SupervisorService:
         if history is not None:
             history.start(self._loops)
         return RequestService(
-            Running(
+            RunningSupervisor(
                 settings=settings,
                 backend=backend,
                 agents=agents,

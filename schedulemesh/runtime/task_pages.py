@@ -26,9 +26,9 @@ from schedulemesh.runtime.backend import Handle
 from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.job_service import JobService
 from schedulemesh.runtime.preemption_rows import preemption_row, selected
-from schedulemesh.runtime.queries import View, queued_task, saved_state
+from schedulemesh.runtime.queries import StateView, queued_task, saved_state
 from schedulemesh.runtime.queue_rows import queue_row
-from schedulemesh.runtime.running import Running, Service
+from schedulemesh.runtime.running import RunningSupervisor, Service
 
 #: The order of the queue, in which it needs not be sorted.
 _OF_QUEUE = (("pool_name", False), ("position", False), ("task_id", False))
@@ -43,7 +43,7 @@ MakeRow = Callable[[], Row]
 class TaskPages(Service):
     """Lists tasks, agents, preemptions and saved states, and pages of them and of jobs."""
 
-    def __init__(self, running: Running, jobs: JobService) -> None:
+    def __init__(self, running: RunningSupervisor, jobs: JobService) -> None:
         super().__init__(running)
         self._jobs = jobs
 
@@ -181,11 +181,11 @@ class TaskPages(Service):
 
         return row_of
 
-    def _view(self, state: MeshState) -> View:
-        return View(state, self._agents, self._groups, self._reactor.now())
+    def _view(self, state: MeshState) -> StateView:
+        return StateView(state, self._agents, self._groups, self._reactor.now())
 
 
-def _with_handles(view: View, agent: Agent) -> tuple[Row, list[Handle | None]]:
+def _with_handles(view: StateView, agent: Agent) -> tuple[Row, list[Handle | None]]:
     return view.agent(agent), view.handles(agent)
 
 

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 _REPORT_BYTES = 64 * 1024
 
 
-class TaskRuns:
+class TaskRunner:
     """Runs tasks on their agents; the bytes of their results are stored unread."""
 
     def __init__(self, agents: Agents, reactor: Reactor, code: UserCode) -> None:

@@ -12,7 +12,7 @@ from schedulemesh.engine.state.past import ENDED, EndedTask
 from schedulemesh.protocol.answers import Listed, Refusal, Response, TaskResult
 from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.queries import task_status
-from schedulemesh.runtime.running import Running, Service
+from schedulemesh.runtime.running import RunningSupervisor, Service
 from schedulemesh.runtime.task_waits import CONDITIONS, TaskWaits, has_ended
 
 #: States of a task that ended without having been run to its end by its agent.
@@ -25,7 +25,7 @@ _WITHOUT_RESULT = {
 class TaskService(Service):
     """Waits for tasks, returns their results and cancels them."""
 
-    def __init__(self, running: Running) -> None:
+    def __init__(self, running: RunningSupervisor) -> None:
         super().__init__(running)
         self._waits = TaskWaits(running.reactor)
 

@@ -27,7 +27,7 @@ from schedulemesh.runtime.backend import (
     WarmHostRequest,
 )
 from schedulemesh.runtime.pg_manager import Groups
-from schedulemesh.runtime.process_cleanup import Place
+from schedulemesh.runtime.process_cleanup import ActorLocation
 
 logger = logging.getLogger(__name__)
 
@@ -264,7 +264,7 @@ class WarmPool:
     async def _ended(self, host: _Host) -> None:
         """End the host, with the processes that its class started while it was loaded."""
         if host.handle is not None:
-            place = Place(namespace=self._agents.namespace, actor_name=host.name)
+            place = ActorLocation(namespace=self._agents.namespace, actor_name=host.name)
             await self._agents.terminate(host.handle, place, host.name)
 
 

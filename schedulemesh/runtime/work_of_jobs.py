@@ -11,7 +11,7 @@ from schedulemesh.engine.messages.explanation import ExternalJob
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.protocol.agents import DEVICES_NAMESPACE
 from schedulemesh.runtime.agent_registry import Agents
-from schedulemesh.runtime.cluster_usage import ClusterUsage, Holder, RayJob
+from schedulemesh.runtime.cluster_usage import ClusterUsage, RayHolder, RayJob
 from schedulemesh.runtime.gangs import every_process
 from schedulemesh.runtime.job_claims import OWNER, claims_of, jobs_of, owner_of_work
 
@@ -33,7 +33,7 @@ class WorkOfJob(msgspec.Struct, frozen=True, kw_only=True):
 
     job: RayJob
     namespace: str
-    holders: tuple[Holder, ...]
+    holders: tuple[RayHolder, ...]
     #: The job of this scheduler that holds it beyond its claim; empty: it is no job of the scheduler's.
     task_id: str = ""
 
@@ -69,9 +69,9 @@ class WorkOfJob(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
-def work_of_jobs(usage: ClusterUsage, holders: Iterable[Holder]) -> list[WorkOfJob]:
+def work_of_jobs(usage: ClusterUsage, holders: Iterable[RayHolder]) -> list[WorkOfJob]:
     """These holders by job and namespace."""
-    holders_of_job: dict[tuple[str, str], list[Holder]] = {}
+    holders_of_job: dict[tuple[str, str], list[RayHolder]] = {}
     for holder in holders:
         holders_of_job.setdefault((holder.job_id, holder.namespace), []).append(holder)
     return [
@@ -106,14 +106,16 @@ def _beyond(
     return WorkOfJob(
         job=msgspec.structs.replace(_FORGOTTEN, ended=False),
         namespace="",
-        holders=(Holder(ray_id="", is_group=False, job_id="", name="", namespace="", held=parts),),
+        holders=(
+            RayHolder(ray_id="", is_group=False, job_id="", name="", namespace="", held=parts),
+        ),
         task_id=next(iter(state.running.on_agent(agent_name)), agent_name),
     )
 
 
 def external_holders(
     usage: ClusterUsage, state: MeshState, agents: Agents, group_mark: str
-) -> Iterator[Holder]:
+) -> Iterator[RayHolder]:
     """The holders that are not this scheduler's. Plain tasks of which nobody knows whose they are may be
     those of its jobs, where it runs any.
     """

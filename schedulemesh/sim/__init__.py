@@ -11,7 +11,7 @@ from schedulemesh.sim.jobs import Job
 from schedulemesh.sim.node_changes import NodeChange, read_node_changes
 from schedulemesh.sim.policy import Policy, read_policy
 from schedulemesh.sim.report import Report, reported
-from schedulemesh.sim.simulation import Result, simulate
+from schedulemesh.sim.simulation import SimulationResult, simulate
 from schedulemesh.sim.timeline import Timeline, timeline
 from schedulemesh.sim.timing import Timing
 from schedulemesh.sim.traces import read_trace
@@ -24,7 +24,7 @@ __all__ = [
     "NodeKind",
     "Policy",
     "Report",
-    "Result",
+    "SimulationResult",
     "Timeline",
     "Timing",
     "compare",

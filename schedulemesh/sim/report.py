@@ -9,7 +9,7 @@ import msgspec
 
 from schedulemesh.domain.resources import UNIT
 from schedulemesh.sim.runs import Run
-from schedulemesh.sim.simulation import Result
+from schedulemesh.sim.simulation import SimulationResult
 from schedulemesh.sim.timeline import busy_period, held_steps, mean_of
 from schedulemesh.sim.usage import Kind, units_of
 
@@ -86,7 +86,9 @@ def spread(values: Sequence[float]) -> Spread:
     )
 
 
-def reported(result: Result, delays_alone: Mapping[str, float] | None = None) -> dict[str, Report]:
+def reported(
+    result: SimulationResult, delays_alone: Mapping[str, float] | None = None
+) -> dict[str, Report]:
     """The report of each pool by its name, and of all jobs under the empty name. ``delays_alone``: the delay
     of each job had its pool been alone.
     """
@@ -105,7 +107,7 @@ def reported(result: Result, delays_alone: Mapping[str, float] | None = None) ->
 
 
 def _report(
-    result: Result,
+    result: SimulationResult,
     every: Sequence[Run],
     kind: Kind,
     units: float,

@@ -34,7 +34,7 @@ WHOLE_CLUSTER = "all"
 _CLIENT = "simulator"
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True):
+class SimulationResult(msgspec.Struct, frozen=True, kw_only=True):
     """What came of a simulation. Times of runs and pools are counted from ``begin``."""
 
     runs: tuple[Run, ...]
@@ -58,7 +58,7 @@ def simulate(
     *,
     node_strategy: str = "bin_pack",
     node_changes: Iterable[NodeChange] = (),
-) -> Result:
+) -> SimulationResult:
     """Run these jobs until all have ended. Jobs that die with a node are tried again.
 
     Raises InvalidRequestError for what does not fit together, such as a job of a pool that is not declared or
@@ -90,7 +90,7 @@ def simulate(
         world.at(BEGIN + change.at_s, event)
     plan_submissions(world, runs.values(), BEGIN)
     _run_without_collector(world)
-    return Result(
+    return SimulationResult(
         runs=tuple(runs.values()),
         pools=usage,
         kind=kind,

@@ -11,7 +11,7 @@ import msgspec
 from schedulemesh.domain.numbers import MAX_DURATION_S, parse_positive
 from schedulemesh.domain.resources import UNIT
 from schedulemesh.errors import InvalidRequestError
-from schedulemesh.sim.simulation import Result
+from schedulemesh.sim.simulation import SimulationResult
 from schedulemesh.sim.usage import Kind, units_of
 
 #: (time, value from then on), in the order of time; times are in seconds of the trace.
@@ -113,13 +113,13 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
 
-def busy_period(result: Result) -> tuple[float, float]:
+def busy_period(result: SimulationResult) -> tuple[float, float]:
     """When the first job was submitted and the last one ended; both the begin where there is none."""
     begin = min((run.submitted_at for run in result.runs), default=result.begin)
     return begin, max((run.ended_at or begin for run in result.runs), default=begin)
 
 
-def timeline(result: Result) -> Timeline:
+def timeline(result: SimulationResult) -> Timeline:
     """The timeline of a simulation."""
     ended = [run for run in result.runs if run.ended_at is not None]
     begin, end = busy_period(result)
@@ -141,7 +141,7 @@ def timeline(result: Result) -> Timeline:
     )
 
 
-def held_steps(result: Result, pool: str, kind: Kind, units: float) -> Steps:
+def held_steps(result: SimulationResult, pool: str, kind: Kind, units: float) -> Steps:
     """What the jobs of a pool held of one kind, as a part of so many units; of none it is always 0."""
     series = result.pools[pool].held_series
     return tuple(

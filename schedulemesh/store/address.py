@@ -39,7 +39,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
         return URL.create("sqlite", database=file, query={"mode": "rw", "uri": "true"})
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class JournalAddress(msgspec.Struct, frozen=True, kw_only=True):
     """Where a journal is stored; its history is in the same database, or in a file beside it."""
 
     address: Address

@@ -11,7 +11,7 @@ from pathlib import Path
 from schedulemesh.errors import JournalError
 from schedulemesh.store.disk import journal_errors
 from schedulemesh.store.files import beside
-from schedulemesh.store.high_mark import HighMark, Mark
+from schedulemesh.store.high_mark import HighMark, HighWaterMark
 
 _ENDS = "SELECT max(epoch), max(last) FROM schedulemesh_journals"
 _MAGIC = b"SQLite format 3\x00"
@@ -55,7 +55,7 @@ def _copied(path: Path) -> str:
         return f"no copy could be made ({error})"
 
 
-def _check_end(path: Path, newest: Mark) -> None:
+def _check_end(path: Path, newest: HighWaterMark) -> None:
     """Raise JournalError where the last commits are missing."""
     with contextlib.closing(_read_only(path)) as connection:
         try:

@@ -13,7 +13,7 @@ from schedulemesh.store.disk import check_file_system, journal_errors
 from schedulemesh.store.files import beside, opened
 
 
-class Mark(msgspec.Struct, frozen=True, kw_only=True):
+class HighWaterMark(msgspec.Struct, frozen=True, kw_only=True):
     """The last commit of a journal and its writer."""
 
     epoch: int = 0
@@ -37,7 +37,7 @@ class HighMark:
         self._path = beside(path, ".newest")
         self._file: int | None = None
 
-    def read(self) -> Mark | None:
+    def read(self) -> HighWaterMark | None:
         """The mark; None: there is no such file. Raises JournalError if it is damaged."""
         with journal_errors(f"{self._path} cannot be read"):
             try:
@@ -53,14 +53,14 @@ class HighMark:
         try:
             if int(check, 16) != zlib.crc32(content):
                 raise ValueError("its checksum is wrong")  # noqa: TRY301  # both are damage
-            return msgspec.json.decode(content, type=Mark)
+            return msgspec.json.decode(content, type=HighWaterMark)
         except (ValueError, msgspec.MsgspecError) as error:
             raise JournalError(
                 f"{self._path}, which says how far the journal came, is damaged ({error}), so that it cannot "
                 "be told whether the journal is whole. If you know that it is, remove that file"
             ) from error
 
-    def write(self, mark: Mark) -> None:
+    def write(self, mark: HighWaterMark) -> None:
         """Write the mark; it is not synchronised to disk.
 
         Raises JournalError also where the file system has failed: then what was committed before is not

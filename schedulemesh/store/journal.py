@@ -12,7 +12,7 @@ from collections.abc import Set as AbstractSet
 from typing import Protocol
 
 from schedulemesh.errors import JournalError, JournalTakenOverError
-from schedulemesh.store.address import Place
+from schedulemesh.store.address import JournalAddress
 from schedulemesh.store.recovery import Stored
 
 
@@ -75,7 +75,7 @@ class Journal(Protocol):
         JournalTakenOverError after a takeover.
         """
 
-    def place(self) -> Place | None:
+    def place(self) -> JournalAddress | None:
         """Where it is stored, for the history that follows it; None: in memory."""
 
     def close(self) -> None:
@@ -154,7 +154,7 @@ class MemoryJournal:
         self._claim()
         self._notes[name] = data
 
-    def place(self) -> Place | None:
+    def place(self) -> JournalAddress | None:
         """See Journal."""
         return None
 

@@ -37,11 +37,11 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from schedulemesh.errors import JournalError, JournalTakenOverError, NotStorableError
 from schedulemesh.store import notes, schema
-from schedulemesh.store.address import Address, Place
+from schedulemesh.store.address import Address, JournalAddress
 from schedulemesh.store.damage import refused
 from schedulemesh.store.disk import is_of_content, reason_of, was_not_written
 from schedulemesh.store.files import SUFFIXES, WriterLock, beside
-from schedulemesh.store.high_mark import HighMark, Mark
+from schedulemesh.store.high_mark import HighMark, HighWaterMark
 from schedulemesh.store.journal import InDoubtError
 from schedulemesh.store.opening import LOCK_SPACE, engine_of, enter, prepare
 from schedulemesh.store.recovery import Stored
@@ -216,9 +216,9 @@ class SqlJournal:
             self._claim(connection, _STAY)
             notes.write(connection, self._id, name, data)
 
-    def place(self) -> Place | None:
+    def place(self) -> JournalAddress | None:
         """See Journal."""
-        return Place(address=self.address, journal=self._id)
+        return JournalAddress(address=self.address, journal=self._id)
 
     def close(self) -> None:
         """See Journal."""
@@ -362,7 +362,7 @@ class SqlJournal:
         """Write the high-water mark of a file."""
         if self._high_mark is not None:
             last = self._last if last is None else last
-            self._high_mark.write(Mark(epoch=self._epoch, last=last, writer=self._writer))
+            self._high_mark.write(HighWaterMark(epoch=self._epoch, last=last, writer=self._writer))
 
     def _connected(self) -> Connection:
         if self.address.path is not None:

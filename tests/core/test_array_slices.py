@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from schedulemesh.core.worker_groups.array_slices import BLOCK_BYTES, allocated
-from schedulemesh.core.worker_groups.shards import Form, Wanted
+from schedulemesh.core.worker_groups.shards import Form, TargetTensors
 
 
 def wanted(*names, shape, dtype="<f4", fill=None, library="numpy"):
     itemsize = np.dtype(dtype).itemsize if library == "numpy" else 2
     form = Form(shape=shape, dtype=dtype, itemsize=itemsize, library=library)
-    return Wanted(paths=tuple((name,) for name in names), form=form, fill=fill)
+    return TargetTensors(paths=tuple((name,) for name in names), form=form, fill=fill)
 
 
 def test_arrays_of_all_forms_have_their_own_memory():
@@ -23,7 +23,7 @@ def test_arrays_of_all_forms_have_their_own_memory():
             wanted("d", shape=(), dtype="<i8"),
             wanted("e", shape=(0, 4)),
             wanted("f", shape=(2, 2), fill=-1.0),
-            Wanted(paths=(("g",),), form=None),
+            TargetTensors(paths=(("g",),), form=None),
         ]
     )
     assert {

@@ -7,7 +7,7 @@ import pytest
 from schedulemesh.core.worker_groups import pending_result
 from schedulemesh.core.worker_groups.pending_result import PendingResult
 from schedulemesh.dispatch import ParallelLayout, Sharding
-from schedulemesh.dispatch.declarations import Declaration, Dispatch
+from schedulemesh.dispatch.declarations import Dispatch, MethodDeclaration
 from schedulemesh.dispatch.strategies import Workers, scatter
 
 LAYOUT = ParallelLayout.of(dp=2)
@@ -26,7 +26,7 @@ def pending(monkeypatch):
         found = [{"ids": part["prompts"], "n": part["prompts"][0]} for part in scattered.parts]
         monkeypatch.setattr(pending_result, "results", lambda _calls, _timeout_s: found)
         mode = Dispatch.DP_COMPUTE_PROTO
-        return PendingResult((), None, scattered, declared=Declaration(mode=mode, **declared))
+        return PendingResult((), None, scattered, declared=MethodDeclaration(mode=mode, **declared))
 
     return made
 

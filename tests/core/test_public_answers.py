@@ -16,7 +16,7 @@ from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.engine.messages.stimuli import AgentGone, PoolRequested
 from schedulemesh.errors import InvalidRequestError
-from schedulemesh.runtime.reactor import Condition
+from schedulemesh.runtime.reactor import JournalCondition
 from schedulemesh.runtime.references import NO_REFS
 from tests.core.test_request_service import client
 from tests.runtime.composition import InThread
@@ -36,14 +36,14 @@ def test_a_change_of_a_pool_overwrites_no_change_that_was_made_meanwhile(service
 
     async def resized_while_the_state_is_read_again():
         reactor = service.running.reactor
-        reactor._become(Condition.RELOADING)
+        reactor._become(JournalCondition.RELOADING)
         resize = asyncio.ensure_future(
             service.requests._execute(ResizePool(name="p", target_agents=3), NO_REFS)
         )
         await asyncio.sleep(0)
         other = PoolSpec(name="p", resources=parse_resources({"cpu": 2}))
         reactor.engine.handle(PoolRequested(spec=other), reactor.now())
-        reactor._become(Condition.OK)
+        reactor._become(JournalCondition.OK)
         return (await resize).spec
 
     spec = service.do(resized_while_the_state_is_read_again())

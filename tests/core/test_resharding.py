@@ -10,7 +10,7 @@ from schedulemesh.core.worker_groups.array_trees import ArrayMark, filled, outli
 from schedulemesh.core.worker_groups.move_bundles import arranged
 from schedulemesh.core.worker_groups.move_plan import has_replicas, in_rounds, planned
 from schedulemesh.core.worker_groups.shard_holder import ShardHolder
-from schedulemesh.core.worker_groups.shards import KeepOrder, TakeOrder, Wanted, form_of
+from schedulemesh.core.worker_groups.shards import KeepOrder, TakeOrder, TargetTensors, form_of
 from schedulemesh.dispatch import ParallelLayout, Shard, Sharding, shard
 from schedulemesh.errors import InvalidRequestError
 from tests.core.moves import Group, carry_out, crossed, held, move, moved, same
@@ -182,7 +182,7 @@ def test_nothing_is_stored_before_all_ranks_have_everything():
 
 def round_of(agent, move_id, key, path):
     """A further round of a move, which brings an array at a path."""
-    wanted = Wanted(paths=((path,),), form=form_of(np.zeros(2)), fill=1.0)
+    wanted = TargetTensors(paths=((path,),), form=form_of(np.zeros(2)), fill=1.0)
     order = TakeOrder(
         move_id=move_id, source_key="w", into=key, wanted=(wanted,), local=(), bundles=()
     )

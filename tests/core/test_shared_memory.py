@@ -10,7 +10,7 @@ import pytest
 from schedulemesh.core.worker_groups import shared_memory
 from schedulemesh.core.worker_groups.array_trees import outline
 from schedulemesh.core.worker_groups.shard_holder import ShardHolder
-from schedulemesh.core.worker_groups.shards import KeepOrder, OpenOrder, Wanted, form_of
+from schedulemesh.core.worker_groups.shards import KeepOrder, OpenOrder, TargetTensors, form_of
 from schedulemesh.core.worker_groups.shared_memory import Blocks, MappedBlocks
 from schedulemesh.errors import InvalidRequestError
 
@@ -84,7 +84,7 @@ def test_moves_of_two_trees_in_turn_use_the_memory_of_each_again():
     agent, files = ShardHolder(), set()
     for number in range(6):
         for key, size in (("actor", 100), ("critic", 300)):
-            wanted = Wanted(paths=(("w",),), form=form_of(np.zeros(size)))
+            wanted = TargetTensors(paths=(("w",),), form=form_of(np.zeros(size)))
             (place,) = agent.open_shards(
                 OpenOrder(move_id=f"{key}-{number}", into=key, wanted=(wanted,))
             )

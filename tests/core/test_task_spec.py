@@ -18,7 +18,7 @@ from schedulemesh.domain.task import INTERNAL, TaskSpec
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.query import PreemptionQuery
 from schedulemesh.protocol.agents import Handled, pack, unpack
-from schedulemesh.runtime.queries import View, saved_state
+from schedulemesh.runtime.queries import StateView, saved_state
 from tests.engine.builders import Mesh, pool
 
 #: By type, a value that is no default.
@@ -49,7 +49,7 @@ def view(mesh):
     metrics = SimpleNamespace(of=lambda _agent: {})
     usage = SimpleNamespace(of=lambda _agent, _now: None)
     agents = SimpleNamespace(metrics=metrics, usage=usage, handle=lambda *_: None)
-    return View(mesh.state, agents, SimpleNamespace(), mesh.now)
+    return StateView(mesh.state, agents, SimpleNamespace(), mesh.now)
 
 
 @pytest.fixture

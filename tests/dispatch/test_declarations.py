@@ -4,7 +4,7 @@ import pytest
 
 from schedulemesh.dispatch import Dispatch, ParallelLayout, dispatch
 from schedulemesh.dispatch.declarations import (
-    Declaration,
+    MethodDeclaration,
     by_rank,
     collected_ranks,
     declarations,
@@ -38,12 +38,12 @@ class Derived(Base):
 
 def test_classes_have_their_declarations_and_those_of_their_bases():
     assert declarations(Base) == {
-        "generate": Declaration(mode=Dispatch.DP_COMPUTE_PROTO),
-        "update": Declaration(mode=Dispatch.DP_COMPUTE_METRIC, reduce={"loss": "mean"}),
+        "generate": MethodDeclaration(mode=Dispatch.DP_COMPUTE_PROTO),
+        "update": MethodDeclaration(mode=Dispatch.DP_COMPUTE_METRIC, reduce={"loss": "mean"}),
     }
     found = declarations(Derived)
     assert found["generate"].mode is Dispatch.DP_COMPUTE_PROTO
-    assert found["plain"] == Declaration(mode=Dispatch.RANK_ZERO, reduce="rank_zero")
+    assert found["plain"] == MethodDeclaration(mode=Dispatch.RANK_ZERO, reduce="rank_zero")
 
 
 def test_metrics_are_by_rank_unless_the_declaration_reduces_them():
@@ -71,12 +71,12 @@ def test_what_does_not_fit_the_mode_is_refused(mode, options, said):
 
 def test_each_mode_gives_the_ranks_their_arguments():
     given = {0: ["a", "b"], "at": (1, 2)}
-    assert by_rank(Declaration(mode=Dispatch.ONE_TO_ALL), PAIRS, given) == [given] * 4
-    assert by_rank(Declaration(mode=Dispatch.RANK_ZERO), PAIRS, given) == [given]
-    dp = Declaration(mode=Dispatch.DP_COMPUTE)
+    assert by_rank(MethodDeclaration(mode=Dispatch.ONE_TO_ALL), PAIRS, given) == [given] * 4
+    assert by_rank(MethodDeclaration(mode=Dispatch.RANK_ZERO), PAIRS, given) == [given]
+    dp = MethodDeclaration(mode=Dispatch.DP_COMPUTE)
     assert by_rank(dp, PAIRS, given) == [{0: "a", "at": 1}] * 2 + [{0: "b", "at": 2}] * 2
     assert collected_ranks(dp, PAIRS) == (0, 2)
-    every = Declaration(mode=Dispatch.ALL_TO_ALL)
+    every = MethodDeclaration(mode=Dispatch.ALL_TO_ALL)
     assert by_rank(every, PAIRS, {0: [3, 4, 5, 6]}) == [{0: n} for n in (3, 4, 5, 6)]
 
 
@@ -90,9 +90,11 @@ def test_each_mode_gives_the_ranks_their_arguments():
 )
 def test_arguments_that_contradict_the_mode_are_refused(mode, value, said):
     with pytest.raises(InvalidRequestError, match=said):
-        by_rank(Declaration(mode=mode), PAIRS, {"x": value})
+        by_rank(MethodDeclaration(mode=mode), PAIRS, {"x": value})
 
 
 def test_a_layout_without_dp_has_no_data_parallel_elements():
     with pytest.raises(InvalidRequestError, match="axis 'dp' is not in the layout"):
-        by_rank(Declaration(mode=Dispatch.DP_COMPUTE), ParallelLayout.of("a", a=2), {0: [1, 2]})
+        by_rank(
+            MethodDeclaration(mode=Dispatch.DP_COMPUTE), ParallelLayout.of("a", a=2), {0: [1, 2]}
+        )

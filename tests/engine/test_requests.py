@@ -33,9 +33,9 @@ from schedulemesh.engine.messages.outcomes import (
     Refused,
     TasksCancelled,
 )
-from schedulemesh.engine.messages.stimulus import Request
+from schedulemesh.engine.messages.stimulus import RequestStimulus
 from schedulemesh.engine.state import request_updates
-from schedulemesh.engine.state.request_updates import Answers
+from schedulemesh.engine.state.request_updates import RememberedOutcomes
 from tests.engine.builders import Mesh, node, pool
 
 
@@ -173,7 +173,7 @@ LATER = [
 
 def test_every_kind_of_request_is_covered():
     kinds = {type(case[1]) for case in (*IMMEDIATE, *LATER)}
-    assert kinds == set(s.AnyRequest.__args__) == set(Request.__subclasses__())
+    assert kinds == set(s.AnyRequest.__args__) == set(RequestStimulus.__subclasses__())
 
 
 @pytest.mark.parametrize(("made", "request_", "kind"), IMMEDIATE)
@@ -317,7 +317,7 @@ class TestBounds:
 
     @pytest.mark.parametrize("limit", ["KEPT_OF_TOKEN", "BYTES_OF_TOKEN"])
     def test_one_token_pushes_out_its_own_oldest_only(self, monkeypatch, limit):
-        answers = Answers()
+        answers = RememberedOutcomes()
         self.remember(answers, "other", 0)
         size = len(answers[next(iter(answers))].packed)
         monkeypatch.setattr(request_updates, limit, 3 if limit == "KEPT_OF_TOKEN" else 3 * size)
@@ -327,7 +327,7 @@ class TestBounds:
 
     @pytest.mark.parametrize("limit", ["KEPT", "KEPT_BYTES"])
     def test_of_all_tokens_the_one_with_most_gives_way(self, monkeypatch, limit):
-        answers = Answers()
+        answers = RememberedOutcomes()
         self.remember(answers, "other", 0)
         size = len(answers[next(iter(answers))].packed)
         monkeypatch.setattr(request_updates, limit, 3 if limit == "KEPT" else 3 * size)
@@ -336,17 +336,17 @@ class TestBounds:
         assert self.numbers(answers) == [0, 8, 9]
         for request_id in list(answers):
             answers.forget(request_id)
-        assert vars(answers) == vars(Answers())
+        assert vars(answers) == vars(RememberedOutcomes())
 
     def test_a_large_outcome_leaves_room_for_itself(self, monkeypatch):
         monkeypatch.setattr(request_updates, "BYTES_OF_TOKEN", 100)
-        answers = Answers()
+        answers = RememberedOutcomes()
         self.remember(answers, "t", 1)
         self.remember(answers, "t", 2, "x" * 1_000)
         assert self.numbers(answers) == [2]
 
     def test_a_remembered_outcome_takes_little_memory(self):
-        answers = Answers()
+        answers = RememberedOutcomes()
         outcome = Accepted(
             task_id="task",
             agent_name="agent",

@@ -8,7 +8,7 @@ from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.metrics import gauges
 from schedulemesh.metrics.catalogue import CATALOGUE
 from schedulemesh.metrics.exposition import lines
-from schedulemesh.metrics.recorder import Recorder
+from schedulemesh.metrics.recorder import MetricsRecorder
 from tests.engine.builders import Mesh
 
 
@@ -16,7 +16,7 @@ class Metered(Mesh):
     """Every step is recorded as it would be once it is durable."""
 
     def __init__(self, *pools, **options):
-        self.recorder = Recorder(MeshState(), lambda: self.now)
+        self.recorder = MetricsRecorder(MeshState(), lambda: self.now)
         super().__init__(*pools, **options)
 
     def handle(self, stimulus):
@@ -26,7 +26,7 @@ class Metered(Mesh):
 
     def restart(self):
         """Another supervisor's recorder begins with the state."""
-        self.recorder = Recorder(self.state, lambda: self.now)
+        self.recorder = MetricsRecorder(self.state, lambda: self.now)
 
     def metrics(self):
         """Every value by the name of its line and its labels in order."""

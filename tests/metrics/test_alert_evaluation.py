@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from schedulemesh.metrics.alert_conditions import Comparison, Condition, Value
+from schedulemesh.metrics.alert_conditions import Comparator, Condition, Value
 from schedulemesh.metrics.alert_evaluation import MOST_OF_A_RULE, AlertBoard, AlertState
 from schedulemesh.metrics.alert_rules import RULES, Rule, Severity
 
@@ -15,7 +15,7 @@ def rule(for_s=0.0):
     return Rule(
         id="high",
         condition=Condition(
-            expression=Value(metric="m"), comparison=Comparison.ABOVE, threshold=10.0
+            expression=Value(metric="m"), comparison=Comparator.ABOVE, threshold=10.0
         ),
         for_s=for_s,
         severity=Severity.WARNING,

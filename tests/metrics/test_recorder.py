@@ -6,7 +6,7 @@ import pytest
 
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.metrics import gauges
-from schedulemesh.metrics.recorder import Recorder
+from schedulemesh.metrics.recorder import MetricsRecorder
 from tests.engine.builders import pool
 from tests.engine.histories import History
 from tests.metrics.metered import Metered, values
@@ -135,7 +135,7 @@ def test_what_is_recorded_agrees_with_the_state_whatever_happens(seed):
     knows the same.
     """
     history = History(seed)
-    recorder = Recorder(MeshState(), lambda: history.now)
+    recorder = MetricsRecorder(MeshState(), lambda: history.now)
     handle = history.mesh.handle
 
     def handled(stimulus):
@@ -147,7 +147,7 @@ def test_what_is_recorded_agrees_with_the_state_whatever_happens(seed):
     history.run(1_500)
     state = history.mesh.state
     assert known(recorder) == (set(state.agents), set(state.running.by_id), set(state.queue.by_id))
-    assert known(recorder) == known(Recorder(state, lambda: history.now))
+    assert known(recorder) == known(MetricsRecorder(state, lambda: history.now))
     found = values([*gauges.families(state), *recorder.families()])
     ended = sum(
         n

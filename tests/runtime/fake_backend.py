@@ -39,12 +39,12 @@ from schedulemesh.runtime.backend import (
     BackendTimeoutError,
     BundleSlot,
     GroupMember,
-    GroupRequest,
     GroupView,
     Handle,
     JobRemains,
     NodeView,
     Process,
+    RayGroupRequest,
     Refs,
     WarmHostRequest,
 )
@@ -560,10 +560,10 @@ class FakeBackend:
 
     # placement groups
 
-    async def create_group(self, request: GroupRequest) -> str:
+    async def create_group(self, request: RayGroupRequest) -> str:
         return await self.take("create_group", request.name, lambda: self._create(request))
 
-    def _create(self, request: GroupRequest) -> str:
+    def _create(self, request: RayGroupRequest) -> str:
         if request.name in {view.name for view in self.by_id.values()}:
             raise BackendError("the name is taken")
         self.made += 1

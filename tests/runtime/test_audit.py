@@ -22,7 +22,7 @@ from schedulemesh.domain.resources import parse_resources
 from schedulemesh.domain.tokens import Role
 from schedulemesh.engine.messages.audit_facts import ChangeAnswered, ChangeReceived
 from schedulemesh.engine.state import audit as audit_state
-from schedulemesh.engine.state.audit import AuditLog, Group
+from schedulemesh.engine.state.audit import AuditLog, RetentionClass
 from schedulemesh.engine.state.snapshot import restored, take_snapshot
 from schedulemesh.errors import JournalError
 from schedulemesh.protocol.agents import key_of
@@ -320,8 +320,8 @@ def test_no_number_of_other_changes_pushes_changes_of_the_rules_out(call, token,
 
 
 def test_a_token_keeps_its_latest_changes_and_its_latest_refused_ones(monkeypatch):
-    monkeypatch.setitem(audit_state.KEPT, Group.OTHER, 3)
-    monkeypatch.setitem(audit_state.KEPT, Group.REFUSED, 2)
+    monkeypatch.setitem(audit_state.KEPT, RetentionClass.OTHER, 3)
+    monkeypatch.setitem(audit_state.KEPT, RetentionClass.REFUSED, 2)
     log = AuditLog()
     for number in range(1, 21):
         log.updates[ChangeReceived](received(number))

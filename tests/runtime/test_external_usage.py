@@ -11,7 +11,7 @@ from schedulemesh.domain.resources import parse_resources
 from schedulemesh.protocol.answers import Explained, Listed, decode_answer
 from schedulemesh.protocol.requests import encode_request
 from schedulemesh.runtime.backend import NodeView
-from schedulemesh.runtime.cluster_usage import ClusterUsage, Holder, RayJob
+from schedulemesh.runtime.cluster_usage import ClusterUsage, RayHolder, RayJob
 from tests.core.test_request_service import client
 from tests.runtime.composition import InThread
 from tests.runtime.fake_backend import OWN_NODE, Control, Verdict
@@ -31,7 +31,7 @@ TRAINING = RayJob(
 
 def holder(ray_id, job_id="03000000", name="", namespace="team", *, is_group=False, **more):
     given = {"held": ((OWN_NODE, TWO),), **more}
-    return Holder(
+    return RayHolder(
         ray_id=ray_id, is_group=is_group, job_id=job_id, name=name, namespace=namespace, **given
     )
 

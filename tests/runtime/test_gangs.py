@@ -24,7 +24,7 @@ from schedulemesh.runtime.gangs import (
     start_together,
     states_of,
 )
-from schedulemesh.runtime.task_runs import TaskRuns
+from schedulemesh.runtime.task_runs import TaskRunner
 from tests.engine.builders import Mesh, node, pool
 
 ONE, TWO = (parse_resources({"cpu": amount}) for amount in (1, 2))
@@ -211,5 +211,5 @@ def test_a_member_that_fails_because_another_is_dead_ends_no_run(live):
 
     reactor = SimpleNamespace(state=mesh.state, result_bytes=1000, report=report)
     code = SimpleNamespace(argument_bytes=lambda key: asyncio.sleep(0))
-    asyncio.run(TaskRuns(Ranks(live), reactor, code).run(order))
+    asyncio.run(TaskRunner(Ranks(live), reactor, code).run(order))
     assert [one.error for one in reported] == ["rank 1: connection reset"] * live

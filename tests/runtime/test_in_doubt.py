@@ -195,7 +195,7 @@ def test_after_a_takeover_only_the_new_writer_knows(told, tmp_path):
         other = SqlJournal(tmp_path / "mesh.sqlite")
         other.begin(take_over=True)
         life.journal.fails = None
-        await life.reactor._until(reactor_module.Condition.SUPERSEDED)
+        await life.reactor._until(reactor_module.JournalCondition.SUPERSEDED)
         later = await life.asks_for_pool("q")
         assert "another process has taken it over" in later.error
         assert await is_held(asked)

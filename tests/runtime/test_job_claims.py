@@ -32,7 +32,7 @@ from schedulemesh.protocol.answers import (
 from schedulemesh.protocol.requests import encode_request
 from schedulemesh.runtime.backend import NodeView
 from schedulemesh.runtime.cluster_monitor import QUIET_S
-from schedulemesh.runtime.cluster_usage import ClusterUsage, Holder, RayJob
+from schedulemesh.runtime.cluster_usage import ClusterUsage, RayHolder, RayJob
 from schedulemesh.runtime.job_claims import OWNER, ClaimOfJob, ClaimWatch, unused_claims
 from schedulemesh.runtime.metrics_service import MetricsService
 from tests.engine.builders import Mesh
@@ -60,7 +60,7 @@ def ray_job(job_id, owner=""):
 
 
 def holder(job_id, *held):
-    return Holder(
+    return RayHolder(
         ray_id=f"{job_id} {held}", is_group=False, job_id=job_id, name="", namespace="s", held=held
     )
 

@@ -16,7 +16,7 @@ from schedulemesh.domain.resources import NOTHING, parse_resources
 from schedulemesh.errors import InvalidRequestError, TaskFailedError
 from schedulemesh.protocol.agents import DEVICES_NAMESPACE, AgentInit
 from schedulemesh.runtime.backend import BackendError, JobRemains, NodeView
-from schedulemesh.runtime.cluster_usage import ClusterUsage, Holder, RayJob
+from schedulemesh.runtime.cluster_usage import ClusterUsage, RayHolder, RayJob
 from schedulemesh.runtime.job_claims import OWNER
 from schedulemesh.runtime.job_service import runner_of
 from tests.core.test_request_service import client
@@ -237,7 +237,7 @@ def test_the_folder_of_a_job_is_handed_to_ray_before_its_runner_starts(calls, se
 def test_what_the_driver_itself_holds_is_used_of_its_claim_and_not_external(service, calls):
     submit(calls)
     (runner,) = service.backend.actors
-    holder = Holder(
+    holder = RayHolder(
         ray_id="d",
         is_group=False,
         job_id="01000000",
@@ -265,7 +265,7 @@ def test_a_running_job_is_listed_with_what_its_drivers_hold(service, calls):
         started_at=1.0,
         ended=False,
     )
-    holder = Holder(
+    holder = RayHolder(
         ray_id="a",
         is_group=False,
         job_id="07000000",

@@ -13,7 +13,7 @@ from schedulemesh.core.agent.job_folders import LogWriter, job_folder
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.runtime import process_cleanup
 from schedulemesh.runtime.backend import BackendError, NodeView
-from schedulemesh.runtime.process_cleanup import Place, ProcessCleanup
+from schedulemesh.runtime.process_cleanup import ActorLocation, ProcessCleanup
 from tests.runtime.fake_backend import FakeBackend
 
 MARK = FakeBackend().process_mark("space", "actor")
@@ -34,7 +34,7 @@ class Stage:
         ]
 
     def run(self, node_id):
-        place = Place(namespace="space", actor_name="actor", node_id=node_id)
+        place = ActorLocation(namespace="space", actor_name="actor", node_id=node_id)
         asyncio.run(asyncio.wait_for(self.cleanup.terminate(place, "a"), 10.0))
 
 

@@ -19,7 +19,7 @@ from schedulemesh.protocol.agents import key_of
 from schedulemesh.runtime import reactor as reactor_module
 from schedulemesh.runtime.answers import Answers
 from schedulemesh.runtime.journal_recovery import EarlierLives
-from schedulemesh.runtime.reactor import Condition, Reactor
+from schedulemesh.runtime.reactor import JournalCondition, Reactor
 from schedulemesh.runtime.witness import Seen
 from schedulemesh.store.journal import MemoryJournal
 from schedulemesh.store.sql import SqlJournal
@@ -377,7 +377,7 @@ def test_a_fenced_reactor_changes_nothing(tmp_path):
         for _ in range(2):
             with pytest.raises(JournalError):
                 await reactor.step(wanted("q"))
-            await reactor._until(Condition.SUPERSEDED)
+            await reactor._until(JournalCondition.SUPERSEDED)
         with pytest.raises(JournalError, match="another process has taken it over"):
             await reactor.step(wanted("q"))
         assert list(reactor.state.ledger.accounts) == ["p"]

@@ -33,8 +33,8 @@ from schedulemesh.runtime.backend import (
     BackendError,
     BundleSlot,
     GroupMember,
-    GroupRequest,
     GroupView,
+    RayGroupRequest,
 )
 
 #: The label that every node carries with its own id.
@@ -58,7 +58,7 @@ class RayGroups:
     def __init__(self) -> None:
         self._group_threads = ThreadPoolExecutor(_THREADS, "placement-groups")
 
-    async def create_group(self, request: GroupRequest) -> str:
+    async def create_group(self, request: RayGroupRequest) -> str:
         """See Backend."""
         return await self._group_call(_created_and_placed, request)
 
@@ -115,7 +115,7 @@ def scheduling_strategy_of(slot: BundleSlot) -> PlacementGroupSchedulingStrategy
     )
 
 
-def _created_and_placed(request: GroupRequest) -> str:
+def _created_and_placed(request: RayGroupRequest) -> str:
     """Create a group and wait for a moment until Ray has placed it; asking again and again would find that
     out later.
     """
@@ -128,7 +128,7 @@ def _created_and_placed(request: GroupRequest) -> str:
     return ray_id
 
 
-def _created(request: GroupRequest) -> str:
+def _created(request: RayGroupRequest) -> str:
     shape = request.shape
     if shape.parts == 1:
         return _created_part(request.name, shape, request.node_ids)

@@ -19,7 +19,7 @@ from ray.core.generated import common_pb2, gcs_service_pb2, gcs_service_pb2_grpc
 
 from schedulemesh.core.backend.ray_internals import Shape, shape_of
 from schedulemesh.core.backend.ray_resources import resources_of
-from schedulemesh.runtime.cluster_usage import Holder
+from schedulemesh.runtime.cluster_usage import RayHolder
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ _ANSWERS_S = 5.0
 _WAITS = "PENDING_NODE_ASSIGNMENT"
 
 
-def waiting_tasks(queued: Mapping[Shape, int], actors: Iterable[Shape]) -> Iterator[Holder]:
+def waiting_tasks(queued: Mapping[Shape, int], actors: Iterable[Shape]) -> Iterator[RayHolder]:
     """The plain tasks among queued requests, as a holder per job and shape. ``actors``: what actors ask for
     that wait. What waits for room in a placement group, and what asks for nothing, is left out.
     """
@@ -46,7 +46,7 @@ def waiting_tasks(queued: Mapping[Shape, int], actors: Iterable[Shape]) -> Itera
         jobs = {job_id: n for (job_id, owned_shape), n in owners.items() if owned_shape == shape}
         for job_id, owner_count in (jobs or {"": count}).items():
             amount = resources_of(dict(shape))
-            yield Holder(
+            yield RayHolder(
                 ray_id=f"tasks of {job_id} for {amount}",
                 is_group=False,
                 are_tasks=True,

@@ -21,7 +21,7 @@ from schedulemesh.core.backend.ray_internals import (
 from schedulemesh.core.backend.ray_resources import resources_of
 from schedulemesh.core.backend.ray_tasks import waiting_tasks
 from schedulemesh.domain.resources import Resources
-from schedulemesh.runtime.cluster_usage import ClusterUsage, Holder, RayJob
+from schedulemesh.runtime.cluster_usage import ClusterUsage, RayHolder, RayJob
 
 #: The states of actors that hold resources or wait for them. Ray is asked for one after the other, in the
 #: order in which an actor passes through them, so that none is missed between two answers.
@@ -41,8 +41,8 @@ class UsageReader:
     """
 
     def __init__(self) -> None:
-        self._actors: dict[bytes, Holder | None] = {}
-        self._groups: dict[bytes, Holder | None] = {}
+        self._actors: dict[bytes, RayHolder | None] = {}
+        self._groups: dict[bytes, RayHolder | None] = {}
         self._jobs: dict[bytes, RayJob] = {}
         self._submissions: dict[bytes, RayJob | None] = {}
         self._last = ClusterUsage(jobs={}, holders=())
@@ -68,7 +68,7 @@ class DemandReader:
     """Reads again and again what waits for room: far less than all usage. For one thread."""
 
     def __init__(self) -> None:
-        self._groups: dict[bytes, Holder | None] = {}
+        self._groups: dict[bytes, RayHolder | None] = {}
 
     def read(self) -> ClusterUsage:
         """The holders that wait, and if there are any, all jobs. Blocks for milliseconds."""
@@ -88,7 +88,7 @@ class DemandReader:
         return ClusterUsage(jobs=jobs, holders=tuple(holders))
 
 
-def _in_namespace(holder: Holder, jobs: Mapping[str, RayJob]) -> Holder:
+def _in_namespace(holder: RayHolder, jobs: Mapping[str, RayJob]) -> RayHolder:
     """Plain tasks with the namespace of their driver; they have none of their own."""
     job = jobs.get(holder.job_id)
     if job is None or not holder.are_tasks:
@@ -104,18 +104,18 @@ def _unplaced_actors(entries: Iterable[bytes]) -> list[Any]:
     return [data for data in pending if not data.address.worker_id]
 
 
-def actor_holder(entry: bytes) -> Holder | None:
+def actor_holder(entry: bytes) -> RayHolder | None:
     """An entry of the actor table; None: it neither holds resources of its own nor waits for any."""
     return _actor_holder(gcs_pb2.ActorTableData.FromString(entry))
 
 
-def _actor_holder(data: Any) -> Holder | None:
+def _actor_holder(data: Any) -> RayHolder | None:
     need = resources_of(data.required_resources)
     if data.state == gcs_pb2.ActorTableData.DEAD or data.placement_group_id or not need:
         return None
     # It has a worker as soon as Ray has given it its resources, also while it is still being built.
     has_worker = bool(data.address.worker_id)
-    return Holder(
+    return RayHolder(
         ray_id=data.actor_id.hex(),
         is_group=False,
         job_id=data.job_id.hex(),
@@ -148,7 +148,7 @@ def submission_of(entry: bytes) -> RayJob | None:
 
 
 def with_submissions(
-    jobs: dict[str, RayJob], submissions: Iterable[RayJob], holders: Iterable[Holder]
+    jobs: dict[str, RayJob], submissions: Iterable[RayJob], holders: Iterable[RayHolder]
 ) -> ClusterUsage:
     """The usage, with what the command of a submission holds as its own: that of the driver that it has
     started, or of the submission where none has connected to Ray. In Ray's tables it is the dashboard's.
@@ -164,7 +164,7 @@ def with_submissions(
     )
 
 
-def _of_its_submission(holder: Holder, drivers: Mapping[str, str]) -> Holder:
+def _of_its_submission(holder: RayHolder, drivers: Mapping[str, str]) -> RayHolder:
     submission_id = submission_id_of(holder.namespace, holder.name)
     if not submission_id:
         return holder
@@ -172,7 +172,7 @@ def _of_its_submission(holder: Holder, drivers: Mapping[str, str]) -> Holder:
     return msgspec.structs.replace(holder, job_id=job_id)
 
 
-def group_holder(entry: bytes) -> Holder | None:
+def group_holder(entry: bytes) -> RayHolder | None:
     """An entry of the table of placement groups; None: the group is removed."""
     data = gcs_pb2.PlacementGroupTableData.FromString(entry)
     if data.state == gcs_pb2.PlacementGroupTableData.REMOVED:
@@ -185,7 +185,7 @@ def group_holder(entry: bytes) -> Holder | None:
             placed.append((bundle.node_id.hex(), amount))
         else:
             waiting.append(amount)
-    return Holder(
+    return RayHolder(
         ray_id=data.placement_group_id.hex(),
         is_group=True,
         job_id=data.creator_job_id.hex(),
@@ -218,7 +218,7 @@ def _decoded(
     return {e: before[e] if e in before else decode(e) for e in entries}
 
 
-def _newest(holders: Iterable[Holder | None]) -> Iterator[Holder]:
+def _newest(holders: Iterable[RayHolder | None]) -> Iterator[RayHolder]:
     """One per id: an actor that passed from one state to the next between two answers is in both."""
     by_id = {holder.ray_id: holder for holder in holders if holder is not None}
     return iter(by_id.values())

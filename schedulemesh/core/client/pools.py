@@ -20,7 +20,7 @@ from schedulemesh.api.pools import (
 from schedulemesh.config.groups import parse_groups, public_groups
 from schedulemesh.config.pools import (
     DEFAULT_STRATEGY,
-    Changes,
+    PoolFields,
     parse_changes,
     parse_lending,
     parse_pool,
@@ -40,7 +40,7 @@ from schedulemesh.protocol.answers import PoolResponse
 from schedulemesh.protocol.public import pool_definition
 
 
-class _Changes(Changes, total=False):
+class _Changes(PoolFields, total=False):
     """The fields of PoolChanges that a caller gave."""
 
     pg_pool_config: dict[str, object] | None

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from schedulemesh.core.worker_groups.array_trees import Path, spelled
-from schedulemesh.core.worker_groups.shards import Form, Slices, Wanted, form_of
-from schedulemesh.core.worker_groups.shared_memory import Blocks, Place
+from schedulemesh.core.worker_groups.shards import Form, Slices, TargetTensors, form_of
+from schedulemesh.core.worker_groups.shared_memory import BlockOffsets, Blocks
 from schedulemesh.dispatch.arrays import fitting, is_torch
 from schedulemesh.dispatch.placement import Scalar
 from schedulemesh.dispatch.plan import Box
@@ -95,7 +95,7 @@ def index(box: Box) -> Any:
     return tuple(slice(start, stop) for start, stop in box) or ...
 
 
-def allocated(requests: Iterable[Wanted]) -> dict[Path, UserArray]:
+def allocated(requests: Iterable[TargetTensors]) -> dict[Path, UserArray]:
     """By path an array of the wanted form, filled if some of it is not overwritten; None: nothing is wanted.
 
     Small arrays share blocks, because fresh memory is slow where it is divided: the kernel maps a large block
@@ -114,8 +114,8 @@ def allocated(requests: Iterable[Wanted]) -> dict[Path, UserArray]:
 
 
 def shared(
-    blocks: Blocks, requests: Sequence[Wanted], move_id: str
-) -> tuple[list[Place | None], dict[Path, UserArray]]:
+    blocks: Blocks, requests: Sequence[TargetTensors], move_id: str
+) -> tuple[list[BlockOffsets | None], dict[Path, UserArray]]:
     """Arrays of the wanted forms in one new block, to which other processes can write; by path.
 
     Also where those of each form begin; None: they have no elements.
@@ -126,21 +126,21 @@ def shared(
             path: _new(each) for each in requests for path in each.paths
         }
     location, memory = blocks.new(sum(sizes), move_id)
-    places: list[Place | None] = []
+    places: list[BlockOffsets | None] = []
     arrays: dict[Path, UserArray] = {}
     at = 0
     for each, size in zip(requests, sizes, strict=True):
-        places.append(Place(location=location, offset=at) if size else None)
+        places.append(BlockOffsets(location=location, offset=at) if size else None)
         arrays.update(zip(each.paths, _made_in(memory[at : at + size], each), strict=True))
         at += size
     return places, arrays
 
 
-def _size_of(request: Wanted) -> int:
+def _size_of(request: TargetTensors) -> int:
     return 0 if request.form is None else _aligned(request.form.nbytes) * len(request.paths)
 
 
-def _made_in(memory: UserArray, request: Wanted) -> Iterator[UserArray]:
+def _made_in(memory: UserArray, request: TargetTensors) -> Iterator[UserArray]:
     """The arrays of one form. Each has a storage of its own, so that PyTorch saves it without the others."""
     form = request.form
     for at in range(len(request.paths)):
@@ -187,7 +187,7 @@ def _divided(block: Sequence[tuple[Path, Form]]) -> Iterator[tuple[Path, UserArr
         at += _aligned(form.nbytes)
 
 
-def _new(request: Wanted) -> UserArray:
+def _new(request: TargetTensors) -> UserArray:
     form = request.form
     if form is None:
         return None
@@ -198,7 +198,7 @@ def _new(request: Wanted) -> UserArray:
     return library.full(form.shape, _fill(request, form), dtype=dtype)
 
 
-def _fill(request: Wanted, form: Form) -> Scalar:
+def _fill(request: TargetTensors, form: Form) -> Scalar:
     """The value of padding; raises ``InvalidRequestError`` if arrays of the form do not hold it."""
     try:
         return fitting(request.fill, _dtype(form))

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 from schedulemesh.core.worker_groups.handed_on import HandedOn
 from schedulemesh.core.worker_groups.pending_result import PendingResult
 from schedulemesh.core.worker_groups.sending import put_once
-from schedulemesh.core.worker_groups.worker_calls import Call
+from schedulemesh.core.worker_groups.worker_calls import WorkerCall
 from schedulemesh.dispatch.collecting import common_split
-from schedulemesh.dispatch.declarations import Declaration, Dispatch, by_rank, collected_ranks
+from schedulemesh.dispatch.declarations import Dispatch, MethodDeclaration, by_rank, collected_ranks
 from schedulemesh.dispatch.layout import ParallelLayout
 from schedulemesh.dispatch.strategies import Scattered, Workers, scatter
 from schedulemesh.domain.user_data import UserValue
@@ -33,12 +33,12 @@ class Callee(Protocol):
     def timeout_s(self) -> float | None:
         """The default limit for waiting for it."""
 
-    def ask(self, rank: int, method: str, *args: UserValue, **kwargs: UserValue) -> Call:
+    def ask(self, rank: int, method: str, *args: UserValue, **kwargs: UserValue) -> WorkerCall:
         """Call a method of one rank."""
 
 
 def declared_call(
-    group: Callee, method: str, declared: Declaration, arguments: Arguments
+    group: Callee, method: str, declared: MethodDeclaration, arguments: Arguments
 ) -> PendingResult:
     """Calls a method of a group as it is declared.
 
@@ -80,7 +80,7 @@ def declared_call(
     )
 
 
-def _check_pending(method: str, declared: Declaration, pending: Arguments) -> None:
+def _check_pending(method: str, declared: MethodDeclaration, pending: Arguments) -> None:
     if pending and not declared.splits_rows and declared.mode is not Dispatch.ONE_TO_ALL:
         raise InvalidRequestError(
             f"argument {next(iter(pending))!r} of {method} is a pending result, whose rows stay with the "

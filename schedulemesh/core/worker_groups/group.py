@@ -20,9 +20,9 @@ from schedulemesh.core.worker_groups.starting import (
     all_or_none,
     terminate,
 )
-from schedulemesh.core.worker_groups.worker_calls import Call, results
+from schedulemesh.core.worker_groups.worker_calls import WorkerCall, results
 from schedulemesh.core.worker_groups.worker_facts import agreed, worker_facts
-from schedulemesh.dispatch.declarations import UNDECLARED, Declaration, declarations
+from schedulemesh.dispatch.declarations import UNDECLARED, MethodDeclaration, declarations
 from schedulemesh.dispatch.layout import ParallelLayout
 from schedulemesh.dispatch.meshes import check_reports, reported_layout
 from schedulemesh.dispatch.strategies import Scattered, scatter
@@ -62,7 +62,7 @@ class WorkerGroup:
         agents: Sequence[str] | None = None,
         timeout_s: float | None = None,
         scheduler: RayScheduler | None = None,
-        declared: Mapping[str, Declaration] | None = None,
+        declared: Mapping[str, MethodDeclaration] | None = None,
         tasks: Sequence[str] = (),
     ) -> None:
         self.name = parse_name(name, "the group's name")
@@ -249,7 +249,7 @@ class WorkerGroup:
         if strategy is None:
             strategy = "data_parallel" if declared is None else declared.strategy
         named = {name: put(each) for name, each in (arguments or {}).items()}
-        earlier: Sequence[Call] = ()
+        earlier: Sequence[WorkerCall] = ()
         rank_parts: Sequence[UserValue]
         if isinstance(data, PendingResult):
             handed = data.handed_on(strategy, self.layout)
@@ -261,7 +261,7 @@ class WorkerGroup:
         calls = [self.ask(rank, method, part, **named) for rank, part in enumerate(rank_parts)]
         return PendingResult(calls, self.timeout_s, scattered, earlier, declared=declared)
 
-    def _declaration(self, method: str) -> Declaration | None:
+    def _declaration(self, method: str) -> MethodDeclaration | None:
         """What the workers' class declares of a method; None: nothing. The workers are asked once."""
         if self._declared is None:
             refs = [handle.__ray_call__.remote(worker_facts) for handle in self.handles]
@@ -332,23 +332,23 @@ class WorkerGroup:
                     f"{method!r}" + (f"; {advice}" if advice else "")
                 )
 
-    def ask(self, rank: int, method: str, *args: UserValue, **kwargs: UserValue) -> Call:
+    def ask(self, rank: int, method: str, *args: UserValue, **kwargs: UserValue) -> WorkerCall:
         """Call a method of one rank."""
         return self._call(rank, method, getattr(self.handles[rank], method).remote(*args, **kwargs))
 
-    def ask_many(self, rank: int, method: str, answers: int, *args: UserValue) -> list[Call]:
+    def ask_many(self, rank: int, method: str, answers: int, *args: UserValue) -> list[WorkerCall]:
         """Call a method of one rank that returns ``answers`` (2 or more) values as separate Ray objects."""
         bound = getattr(self.handles[rank], method).options(num_returns=answers)
         return [self._call(rank, method, ref) for ref in bound.remote(*args)]
 
-    def ask_directly(self, rank: int, method: str, transport: str, *args: UserValue) -> Call:
+    def ask_directly(self, rank: int, method: str, transport: str, *args: UserValue) -> WorkerCall:
         """Call a method of one rank whose tensors are received by a direct transport."""
         bound = getattr(self.handles[rank], method).options(tensor_transport=transport)
         return self._call(rank, method, bound.remote(*args))
 
-    def _call(self, rank: int, method: str, ref: ObjectRef) -> Call:
+    def _call(self, rank: int, method: str, ref: ObjectRef) -> WorkerCall:
         scheduler, tasks = self._scheduler, self._tasks
-        return Call(
+        return WorkerCall(
             group=self.name,
             rank=rank,
             agent=self.agents[rank],

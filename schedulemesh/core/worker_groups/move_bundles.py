@@ -16,10 +16,10 @@ from schedulemesh.core.worker_groups.shards import (
     Form,
     OwnCopy,
     Slices,
-    Wanted,
+    TargetTensors,
     Write,
 )
-from schedulemesh.core.worker_groups.shared_memory import Place
+from schedulemesh.core.worker_groups.shared_memory import BlockOffsets
 from schedulemesh.dispatch.plan import Box, Exchange, Plan
 from schedulemesh.errors import InvalidRequestError
 
@@ -37,7 +37,7 @@ class Structure(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     plan: Plan
 
 
-class Given(msgspec.Struct, kw_only=True, eq=False):
+class SourceObject(msgspec.Struct, kw_only=True, eq=False):
     """One object that a source rank puts into the object store."""
 
     source: int
@@ -65,13 +65,13 @@ class Written(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 class Round(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """What one round of a move transfers."""
 
-    given: tuple[Given, ...]
+    given: tuple[SourceObject, ...]
     written: tuple[Written, ...]
     #: By destination rank.
     local: Mapping[int, list[OwnCopy]]
     structures: tuple[Structure, ...]
 
-    def writes(self, opened: Sequence[Sequence[Place | None]]) -> dict[int, list[Write]]:
+    def writes(self, opened: Sequence[Sequence[BlockOffsets | None]]) -> dict[int, list[Write]]:
         """By source rank, what it writes where; ``opened`` says where the arrays of each structure begin, by
         destination rank.
         """
@@ -92,7 +92,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             by_source[each.source].append(write)
         return by_source
 
-    def wanted(self, rank: int) -> tuple[Wanted, ...]:
+    def wanted(self, rank: int) -> tuple[TargetTensors, ...]:
         """The arrays that a destination rank will hold."""
         return tuple(_wanted(each, rank) for each in self.structures)
 
@@ -109,7 +109,7 @@ def arranged(
     With ``share_memory`` there are none between ranks of one node, whose sources write to the destinations.
     """
     structures = tuple(_structures(tensors))
-    bundles: dict[tuple[int, tuple[int, ...]], Given] = {}
+    bundles: dict[tuple[int, tuple[int, ...]], SourceObject] = {}
     local: dict[int, list[OwnCopy]] = defaultdict(list)
     written: list[Written] = []
     for number, structure in enumerate(structures):
@@ -135,7 +135,7 @@ def arranged(
             for ranks, slices, copies in _objects(structure, source, exchanges, near):
                 bundle = bundles.setdefault(
                     (source, ranks),
-                    Given(
+                    SourceObject(
                         source=source,
                         destinations=ranks,
                         slices=[],
@@ -225,10 +225,10 @@ def _size(box: Box) -> int:
     return math.prod(stop - start for start, stop in box)
 
 
-def _wanted(structure: Structure, rank: int) -> Wanted:
+def _wanted(structure: Structure, rank: int) -> TargetTensors:
     pieces = structure.plan.routes.destination.of_rank(rank)
     if pieces is None:
-        return Wanted(paths=structure.paths, form=None)
+        return TargetTensors(paths=structure.paths, form=None)
     shape = tuple(piece.size for piece in pieces)
     is_unpadded = all(piece.size == piece.length for piece in pieces)
     if not is_unpadded and structure.plan.destination.pad_value is None:
@@ -236,7 +236,7 @@ def _wanted(structure: Structure, rank: int) -> Wanted:
             f"{spelled(structure.paths[0])}: pad_value=None for an array of {structure.form.kind}, of which "
             f"rank {rank} has padding; allowed is a value of that dtype"
         )
-    return Wanted(
+    return TargetTensors(
         paths=structure.paths,
         form=msgspec.structs.replace(structure.form, shape=shape),
         fill=None if is_unpadded else structure.plan.destination.pad_value,

@@ -24,7 +24,7 @@ from schedulemesh.errors import InvalidRequestError
 Shapes = Union[Mapping[str, Sequence[int]], Sequence[int], None]
 
 
-class Group(Protocol):
+class PlannedGroup(Protocol):
     """What planning needs to know of a group of workers."""
 
     @property
@@ -62,8 +62,8 @@ class Tree(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def planned(
-    src_group: Group,
-    dst_group: Group,
+    src_group: PlannedGroup,
+    dst_group: PlannedGroup,
     source: Spec,
     destination: Spec,
     sources: Mapping[int, Held],
@@ -207,7 +207,7 @@ def _size(sharding: Sharding, forms: Mapping[int, Form], dim: int, ndim: int) ->
     return sum(sizes.values())
 
 
-def _fits(group: Group, split: Holdings, forms: Mapping[int, Form], where: str) -> None:
+def _fits(group: PlannedGroup, split: Holdings, forms: Mapping[int, Form], where: str) -> None:
     """Check that every rank holds its part of the tensor, and that all parts have the same type."""
     first = next(iter(forms.values()))
     for rank in range(group.layout.size):
@@ -226,7 +226,7 @@ def _fits(group: Group, split: Holdings, forms: Mapping[int, Form], where: str) 
 
 
 def _replicas_agree(
-    group: Group, split: Holdings, sources: Mapping[int, Held], path: Path, where: str
+    group: PlannedGroup, split: Holdings, sources: Mapping[int, Held], path: Path, where: str
 ) -> None:
     """Check that ranks which hold the same elements by the spec hold the same values."""
     for cell, owners in split.grid.owners.items():

@@ -9,9 +9,9 @@ import msgspec
 from ray import ObjectRef
 
 from schedulemesh.core.worker_groups.handed_on import HandedOn, handed_on
-from schedulemesh.core.worker_groups.worker_calls import Call, results
+from schedulemesh.core.worker_groups.worker_calls import WorkerCall, results
 from schedulemesh.dispatch.collecting import Reductions, below, common_split, reduced
-from schedulemesh.dispatch.declarations import UNDECLARED, Declaration
+from schedulemesh.dispatch.declarations import UNDECLARED, MethodDeclaration
 from schedulemesh.dispatch.layout import ParallelLayout
 from schedulemesh.dispatch.strategies import Scattered, row_sharding
 from schedulemesh.dispatch.trees import child
@@ -24,12 +24,12 @@ class PendingResult:
 
     def __init__(
         self,
-        calls: Sequence[Call],
+        calls: Sequence[WorkerCall],
         timeout_s: float | None,
         scattered: Scattered | None = None,
-        earlier: Sequence[Call] = (),
+        earlier: Sequence[WorkerCall] = (),
         *,
-        declared: Declaration | None = None,
+        declared: MethodDeclaration | None = None,
         collected: Sequence[int] | None = None,
     ) -> None:
         self._calls = tuple(calls)
@@ -93,7 +93,7 @@ class PendingResult:
         return handed_on(self.refs, self._keys, split, row_sharding(strategy, layout))
 
     @property
-    def calls(self) -> tuple[Call, ...]:
+    def calls(self) -> tuple[WorkerCall, ...]:
         """The calls of which these are the results, after those whose results were handed on to them."""
         return (*self._earlier, *self._calls)
 

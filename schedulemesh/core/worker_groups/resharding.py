@@ -38,10 +38,10 @@ from schedulemesh.core.worker_groups.shards import (
     Held,
     KeepOrder,
     OpenOrder,
-    Status,
     TakeOrder,
+    WorkerStatus,
 )
-from schedulemesh.core.worker_groups.worker_calls import Call, results
+from schedulemesh.core.worker_groups.worker_calls import WorkerCall, results
 from schedulemesh.dispatch.plan import Plan
 from schedulemesh.dispatch.trees import Spec, ranks_of
 from schedulemesh.errors import InvalidRequestError
@@ -107,11 +107,11 @@ class _Move(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 class _Calls(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The calls of a round in progress; those of the sources come first, so that errors name them."""
 
-    gives: list[Call]
+    gives: list[WorkerCall]
     #: Each returns the bytes written by destination rank.
-    writes: list[Call]
+    writes: list[WorkerCall]
     #: Each returns the bytes received.
-    takes: list[Call]
+    takes: list[WorkerCall]
 
 
 def reshard(
@@ -204,7 +204,7 @@ def _described(
     keys: tuple[str, str],
     samples: bool,
     until: float | None,
-) -> tuple[dict[int, Held], list[Status]]:
+) -> tuple[dict[int, Held], list[WorkerStatus]]:
     """What the source's ranks hold, by rank, and the state of the destination's ranks."""
     calls = [src_group.ask(rank, "describe_shards", keys[0], samples) for rank in src_group.ranks]
     calls += [dst_group.ask(rank, "shard_status", keys[1]) for rank in dst_group.ranks]
@@ -274,7 +274,7 @@ def _round(move: _Move, round_: Round) -> _Calls:
     return _Calls(gives=gives, writes=writes, takes=takes)
 
 
-def _write(move: _Move, round_: Round) -> list[Call]:
+def _write(move: _Move, round_: Round) -> list[WorkerCall]:
     """The destinations make their new arrays; then a call per source that writes to those on its node."""
     calls = [
         move.dst_group.ask(
@@ -291,9 +291,9 @@ def _write(move: _Move, round_: Round) -> list[Call]:
     ]
 
 
-def _give(move: _Move, round_: Round) -> tuple[list[Call], dict[int, ObjectRef]]:
+def _give(move: _Move, round_: Round) -> tuple[list[WorkerCall], dict[int, ObjectRef]]:
     """A call per source that completes when the source is done, and by object its reference."""
-    calls: list[Call] = []
+    calls: list[WorkerCall] = []
     refs: dict[int, ObjectRef] = {}
     by_source: dict[int, list[int]] = {}
     for at, each in enumerate(round_.given):

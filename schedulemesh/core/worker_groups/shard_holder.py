@@ -30,12 +30,12 @@ from schedulemesh.core.worker_groups.shards import (
     KeepOrder,
     OpenOrder,
     Slices,
-    Status,
     TakeOrder,
+    WorkerStatus,
     Write,
     form_of,
 )
-from schedulemesh.core.worker_groups.shared_memory import Blocks, MappedBlocks, Place
+from schedulemesh.core.worker_groups.shared_memory import BlockOffsets, Blocks, MappedBlocks
 from schedulemesh.domain.user_data import UserArray
 from schedulemesh.errors import InvalidRequestError
 
@@ -92,9 +92,9 @@ class ShardHolder:
         version: int | None = self._state("versions").get(key)
         return version
 
-    def shard_status(self, key: str) -> Status:
+    def shard_status(self, key: str) -> WorkerStatus:
         """Where the worker runs, and which move has brought what it holds."""
-        return Status(node=_node(), version=self.shard_version(key))
+        return WorkerStatus(node=_node(), version=self.shard_version(key))
 
     def describe_shards(self, key: str, samples: bool) -> Held | None:
         """What is held under ``key``, with samples of the arrays if they are asked for; None: nothing."""
@@ -121,7 +121,7 @@ class ShardHolder:
         """The slices of one bundle as tensors, for direct transports, which know no other arrays."""
         return as_tensors(given(dict(arrays(self.shards(key))), slices))
 
-    def open_shards(self, order: OpenOrder) -> list[Place | None]:
+    def open_shards(self, order: OpenOrder) -> list[BlockOffsets | None]:
         """Make new arrays into which others write, and which ``commit_shards`` stores.
 
         Returns where the arrays of each form begin; None: they have no elements.

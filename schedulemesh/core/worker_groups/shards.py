@@ -8,7 +8,7 @@ from typing import Any, Union
 import msgspec
 
 from schedulemesh.core.worker_groups.array_trees import Path
-from schedulemesh.core.worker_groups.shared_memory import Place
+from schedulemesh.core.worker_groups.shared_memory import BlockOffsets
 from schedulemesh.dispatch.arrays import is_torch
 from schedulemesh.dispatch.placement import Scalar
 from schedulemesh.dispatch.plan import Box
@@ -80,7 +80,7 @@ class OwnCopy(msgspec.Struct, frozen=True, kw_only=True):
     take: tuple[Box, ...]
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class TargetTensors(msgspec.Struct, frozen=True, kw_only=True):
     """Tensors of one form that a worker will hold."""
 
     paths: tuple[Path, ...]
@@ -105,7 +105,7 @@ class OpenOrder(msgspec.Struct, frozen=True, kw_only=True):
     move_id: str
     #: The key under which the worker will hold them.
     into: str
-    wanted: tuple[Wanted, ...]
+    wanted: tuple[TargetTensors, ...]
 
 
 class Write(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,7 +114,7 @@ class Write(msgspec.Struct, frozen=True, kw_only=True):
     #: The rank whose arrays these are.
     rank: int
     #: Where they lie, one after another.
-    place: Place
+    place: BlockOffsets
     #: The form of each of them.
     form: Form
     paths: tuple[Path, ...]
@@ -132,14 +132,14 @@ class TakeOrder(msgspec.Struct, frozen=True, kw_only=True):
     source_key: str
     into: str
     #: None: the worker has been told in an ``OpenOrder``.
-    wanted: tuple[Wanted, ...] | None
+    wanted: tuple[TargetTensors, ...] | None
     #: What the worker already holds.
     local: tuple[OwnCopy, ...]
     #: One for each object that it receives, in the same order.
     bundles: tuple[Bundle, ...]
 
 
-class Status(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What a move needs to know of a worker of its destination."""
 
     #: The node on which the worker runs.

@@ -37,7 +37,7 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
     size: int
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class BlockOffsets(msgspec.Struct, frozen=True, kw_only=True):
     """Where arrays begin in a block."""
 
     location: Location

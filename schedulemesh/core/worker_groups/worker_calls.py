@@ -17,7 +17,7 @@ from schedulemesh.errors import WorkerDiedError, WorkerFailedError, WorkerTimeou
 _LOOK_S = 0.2
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerCall(msgspec.Struct, frozen=True, kw_only=True):
     """One pending call of one worker."""
 
     group: str
@@ -34,7 +34,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
         return f"rank {self.rank} (agent {self.agent}) of group {self.group}, method {self.method}"
 
 
-def results(calls: Sequence[Call], timeout_s: float | None) -> list[UserValue]:
+def results(calls: Sequence[WorkerCall], timeout_s: float | None) -> list[UserValue]:
     """The result of each call, in order. All references must be different.
 
     The first failure ends the wait: ``WorkerDiedError``, ``WorkerFailedError``, or, after ``timeout_s``
@@ -46,7 +46,7 @@ def results(calls: Sequence[Call], timeout_s: float | None) -> list[UserValue]:
     return [by_call[at] for at in range(len(calls))]
 
 
-def _done(calls: Sequence[Call], timeout_s: float | None) -> Iterator[int]:
+def _done(calls: Sequence[WorkerCall], timeout_s: float | None) -> Iterator[int]:
     """The indexes of completed calls, as they complete; those that complete together in ascending order."""
     until = None if timeout_s is None else time.monotonic() + timeout_s
     pending = {call.ref: at for at, call in enumerate(calls)}
@@ -58,7 +58,7 @@ def _done(calls: Sequence[Call], timeout_s: float | None) -> Iterator[int]:
         yield from sorted(pending.pop(ref) for ref in ready)
 
 
-def _answer(call: Call) -> UserValue:
+def _answer(call: WorkerCall) -> UserValue:
     try:
         return ray.get(call.ref)
     except RayActorError as error:
@@ -71,11 +71,11 @@ def _answer(call: Call) -> UserValue:
         raise WorkerDiedError(f"{call}: its answer is lost: {error}", *_who(call)) from error
 
 
-def _late(calls: Sequence[Call], timeout_s: float | None) -> WorkerTimeoutError:
+def _late(calls: Sequence[WorkerCall], timeout_s: float | None) -> WorkerTimeoutError:
     first = calls[0]
     more = f", and {len(calls) - 1} more" if len(calls) > 1 else ""
     return WorkerTimeoutError(f"no answer within {timeout_s:g} s of {first}{more}", *_who(first))
 
 
-def _who(call: Call) -> tuple[str, int, str, str]:
+def _who(call: WorkerCall) -> tuple[str, int, str, str]:
     return call.group, call.rank, call.agent, call.method

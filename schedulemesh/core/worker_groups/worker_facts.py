@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from schedulemesh.dispatch.declarations import Declaration, declarations
+from schedulemesh.dispatch.declarations import MethodDeclaration, declarations
 from schedulemesh.errors import InvalidRequestError
 
 
@@ -15,7 +15,7 @@ class WorkerFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What one worker says of itself."""
 
     #: By method.
-    declared: dict[str, Declaration]
+    declared: dict[str, MethodDeclaration]
 
 
 def worker_facts(actor: Any) -> WorkerFacts:
@@ -25,8 +25,8 @@ def worker_facts(actor: Any) -> WorkerFacts:
 
 
 def agreed(
-    declared: Sequence[Mapping[str, Declaration]], agents: Sequence[str], group: str
-) -> Mapping[str, Declaration]:
+    declared: Sequence[Mapping[str, MethodDeclaration]], agents: Sequence[str], group: str
+) -> Mapping[str, MethodDeclaration]:
     """The declarations of a group's workers. Raises ``InvalidRequestError`` if they are not the same."""
     for agent, by_method in zip(agents, declared, strict=True):
         for method in sorted({*by_method, *declared[0]}):
@@ -39,7 +39,7 @@ def agreed(
     return declared[0]
 
 
-def _shown(declared: Declaration | None) -> str:
+def _shown(declared: MethodDeclaration | None) -> str:
     if declared is None:
         return "nothing"
     return f"{declared.mode.value} (strategy {declared.strategy}, reduce {declared.reduce})"

@@ -29,7 +29,7 @@ from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.placement.group_choice import Assignment, GroupRequest, NoAssignment
 from schedulemesh.engine.preemption.limits import Limits
 from schedulemesh.engine.preemption.rules import Incoming
-from schedulemesh.engine.preemption.search import Plan
+from schedulemesh.engine.preemption.search import EvictionPlan
 from schedulemesh.engine.preemption.victims import VictimAgent, evicted_tasks
 from schedulemesh.engine.state.agents import Agent, Starting
 from schedulemesh.engine.state.devices import devices_for
@@ -123,7 +123,7 @@ def _ancestors(state: MeshState, task: TaskSpec) -> frozenset[str]:
     return frozenset(found)
 
 
-def would_run(state: MeshState, request: Request, plan: Plan | None) -> Accepted:
+def would_run(state: MeshState, request: Request, plan: EvictionPlan | None) -> Accepted:
     """The answer of a dry run."""
     agent, task = request.stimulus.agent, request.stimulus.task
     assignment = _assignment(request, plan)
@@ -150,7 +150,7 @@ def would_run(state: MeshState, request: Request, plan: Plan | None) -> Accepted
     )
 
 
-def _assignment(request: Request, plan: Plan | None) -> Assignment | None:
+def _assignment(request: Request, plan: EvictionPlan | None) -> Assignment | None:
     """The group that a request gets; None: it runs on a node without a group."""
     if plan is not None and plan.preempted_group is not None:
         return Assignment(path="preempted", group=plan.preempted_group)
@@ -174,7 +174,7 @@ def _labels(state: MeshState, request: Request) -> Labels:
     }
 
 
-def admit(tx: Transaction, request: Request, plan: Plan | None) -> Pending:
+def admit(tx: Transaction, request: Request, plan: EvictionPlan | None) -> Pending:
     """Reserve the agent's quota and its resources on a node, and start the eviction of its victims."""
     state, stimulus = tx.state, request.stimulus
     payment = request.payment if plan is None or plan.payment is None else plan.payment
@@ -244,7 +244,7 @@ def _outranks(state: MeshState, queue_class: QueueClass, task: QueuedTask) -> bo
 
 
 def _allocate_on_node(
-    tx: Transaction, request: Request, admitted: AgentAdmitted, plan: Plan | None
+    tx: Transaction, request: Request, admitted: AgentAdmitted, plan: EvictionPlan | None
 ) -> None:
     """Its claim is on the node itself."""
     node = request.node
@@ -264,7 +264,7 @@ def _allocate_on_node(
     _clear(tx, leaving, admitted.agent.name)
 
 
-def _groups_of(plan: Plan | None) -> tuple[Group, ...]:
+def _groups_of(plan: EvictionPlan | None) -> tuple[Group, ...]:
     """The groups among what is leaving anyway and makes room."""
     return () if plan is None else tuple(g for item in plan.leaving for g in item.groups)
 
@@ -283,7 +283,7 @@ def _move_in(
     request: Request,
     admitted: AgentAdmitted,
     assignment: Assignment,
-    plan: Plan | None,
+    plan: EvictionPlan | None,
 ) -> None:
     """Its claim is a placement group: one that is there, or one that is made for it now."""
     name, group = admitted.agent.name, assignment.group

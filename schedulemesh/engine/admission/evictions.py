@@ -40,7 +40,7 @@ from schedulemesh.engine.preemption.limits import Limits
 from schedulemesh.engine.preemption.moves import SmallerTasks, fit_elsewhere
 from schedulemesh.engine.preemption.reclaim import Borrowers
 from schedulemesh.engine.preemption.savable import SavableTasks
-from schedulemesh.engine.preemption.search import Plan, place_without, search
+from schedulemesh.engine.preemption.search import EvictionPlan, place_without, search
 from schedulemesh.engine.preemption.service import LaterLevels, level_that_evicts
 from schedulemesh.engine.preemption.shortest import LongerTasks, left_of_incoming
 from schedulemesh.engine.preemption.sites import KnownNodes
@@ -76,7 +76,7 @@ def plan_for(
     veto: PluginVeto | None,
     limits: Limits,
     known: KnownNodes | None = None,
-) -> Plan | None:
+) -> EvictionPlan | None:
     """What is to end for a request that does not fit now; None: nothing that may end would make room.
     ``known``: where it is noted until when that holds while the state stays as it is.
     """
@@ -96,7 +96,7 @@ def plan_for(
     return _end_others(case.of(msgspec.structs.replace(request, counts_leaving=False)))
 
 
-def _overtakes(tx: Transaction, request: Request, plan: Plan) -> bool:
+def _overtakes(tx: Transaction, request: Request, plan: EvictionPlan) -> bool:
     """Whether a plan takes of what is leaving what a reserved start of a task that comes before needs."""
     entry = tx.state.queue.entry_of(request.stimulus, tx.now)
     if entry is None or not (plan.leaving or plan.paying):
@@ -104,7 +104,7 @@ def _overtakes(tx: Transaction, request: Request, plan: Plan) -> bool:
     return not Passing(tx).permits(request, plan, entry)
 
 
-def _end_others(case: Case) -> Plan | None:
+def _end_others(case: Case) -> EvictionPlan | None:
     """Who is moved, reclaimed from or evicted for a request: extra members of elastic gangs, where they are
     enough by any of these means, before anybody else.
     """
@@ -120,12 +120,12 @@ def _end_others(case: Case) -> Plan | None:
     return make_room_by_moves(case) or _reclaim_in_turn(case) or evict(case) or evict_by_order(case)
 
 
-def _reclaim_in_turn(case: Case) -> Plan | None:
+def _reclaim_in_turn(case: Case) -> EvictionPlan | None:
     """Who is reclaimed from for a request: the borrowers first, then others of their pools."""
     return reclaim(case) or reclaim_beside_loans(case) or reclaim_by_exchange(case)
 
 
-def claim_leaving(tx: Transaction, request: Request) -> Plan | None:
+def claim_leaving(tx: Transaction, request: Request) -> EvictionPlan | None:
     """How a request gets by with what is leaving anyway, so that nobody is evicted; None: it does not."""
     state, demand = tx.state, _demand(tx.state, request, new_group=True)
     flight = in_flight(state, request, loans=True)
@@ -151,20 +151,20 @@ def claim_leaving(tx: Transaction, request: Request) -> Plan | None:
 
 def _place_of_leaving(
     state: MeshState, request: Request, demand: Demand, items: tuple[Leaving, ...]
-) -> Plan | None:
+) -> EvictionPlan | None:
     """Where a request has room once others are gone that are leaving anyway; None: nowhere."""
     if not demand.needs_place:
-        return Plan(victims=())
+        return EvictionPlan(victims=())
     stays = _group_of_leaving(state, request, items)
     if stays is not None:
         group, leaving = stays
-        return Plan(victims=(), preempted_group=group, paying=leaving)
+        return EvictionPlan(victims=(), preempted_group=group, paying=leaving)
     room = Room(state.cluster, waits=True)
     found = place_without(state, demand, room, items, demand.too_many_groups)
     if found is None:
         return None
     placement, removed, leaving = found
-    return Plan(victims=(), placement=placement, removed=removed, leaving=leaving)
+    return EvictionPlan(victims=(), placement=placement, removed=removed, leaving=leaving)
 
 
 def _group_of_leaving(
@@ -200,7 +200,7 @@ def _may_claim(tx: Transaction, request: Request, veto: PluginVeto | None) -> bo
     return _end_others(case) is not None
 
 
-def make_room_by_moves(case: Case) -> Plan | None:
+def make_room_by_moves(case: Case) -> EvictionPlan | None:
     """Which smaller tasks are moved to other nodes so that a request that has its quota has room; None: none
     may be, or they would have no room elsewhere.
     """
@@ -234,7 +234,7 @@ def _shape_without_room(request: Request) -> GroupShape | None:
     return asked.shape
 
 
-def evict_by_order(case: Case) -> Plan | None:
+def evict_by_order(case: Case) -> EvictionPlan | None:
     """Who is evicted for a request because of the order of the queue; None: the policy does not say so, or no
     eviction of those behind it would make room.
     """
@@ -264,7 +264,7 @@ def _behind(case: Case) -> SavableTasks | None:
     )
 
 
-def evict(case: Case) -> Plan | None:
+def evict(case: Case) -> EvictionPlan | None:
     """Who is evicted for a request by the rules, if need be together with borrowers. ``known``: what other
     searches for the same request have found out.
     """
@@ -285,7 +285,7 @@ def contest_for(
     return None if plan is None else contest_of(tx.state, request, plan)
 
 
-def unprobed(state: MeshState, request: Request, plan: Plan) -> str | None:
+def unprobed(state: MeshState, request: Request, plan: EvictionPlan) -> str | None:
     """A class that is to be loaded once before anybody is evicted for the request; None: there is none."""
     if not plan.victims:
         return None
@@ -293,7 +293,7 @@ def unprobed(state: MeshState, request: Request, plan: Plan) -> str | None:
     return next((key for key in keys if key and key not in state.loaded), None)
 
 
-def room_of_idle(tx: Transaction, request: Request) -> Plan | None:
+def room_of_idle(tx: Transaction, request: Request) -> EvictionPlan | None:
     """Room on a node once placement groups that nobody uses are removed; None: that is not enough."""
     if not request.by_node or request.payment.short:
         return None
@@ -301,10 +301,10 @@ def room_of_idle(tx: Transaction, request: Request) -> Plan | None:
     if found is None:
         return None
     placement, groups = found
-    return Plan(victims=(), placement=placement, removed=groups)
+    return EvictionPlan(victims=(), placement=placement, removed=groups)
 
 
-def reclaim(case: Case) -> Plan | None:
+def reclaim(case: Case) -> EvictionPlan | None:
     """Which borrowers are evicted for a request that its pool's own quota covers, counting what the pool has
     lent; None: it does not, or no eviction of borrowers would make room.
 
@@ -318,7 +318,7 @@ def reclaim(case: Case) -> Plan | None:
     return None if borrowers is None else _searched(tx, own, borrowers, None, known)
 
 
-def reclaim_beside_loans(case: Case) -> Plan | None:
+def reclaim_beside_loans(case: Case) -> EvictionPlan | None:
     """Which borrowers of its pool's quota are evicted for a request that borrows what is idle of other kinds;
     None: of some kind neither is enough, or no eviction of these borrowers would make room.
 
@@ -353,7 +353,7 @@ def reclaim_beside_loans(case: Case) -> Plan | None:
     return _searched(tx, beside, borrowers, None, known)
 
 
-def reclaim_by_exchange(case: Case) -> Plan | None:
+def reclaim_by_exchange(case: Case) -> EvictionPlan | None:
     """Which tasks of pools that use more than their quota are evicted for a request of a pool that does not,
     whoever of them holds the loans; None: there are none, or they would not make room.
     """
@@ -379,7 +379,7 @@ def reclaim_by_exchange(case: Case) -> Plan | None:
     return msgspec.structs.replace(plan, promised=promised, exchanged=claims)
 
 
-def reclaim_and_evict(case: Case) -> Plan | None:
+def reclaim_and_evict(case: Case) -> EvictionPlan | None:
     """Which borrowers are evicted, and who is by the rules, for a request that its pool's own quota covers;
     None: not even all of them together would make room. Only where neither alone is enough.
     """
@@ -432,7 +432,7 @@ def _paid_by_itself(state: MeshState, request: Request) -> Request:
     return msgspec.structs.replace(request, payment=payment)
 
 
-def find_victims(case: Case) -> Plan | None:
+def find_victims(case: Case) -> EvictionPlan | None:
     """Who is evicted for a request by the rules, and where it runs then; None: no eviction would make room
     for it.
 
@@ -454,7 +454,7 @@ def _searched(
     candidates: Candidates,
     caps: LoanCaps | None,
     known: KnownNodes | None = None,
-) -> Plan | None:
+) -> EvictionPlan | None:
     """The search among these candidates, and what the request gets of the quota that they free."""
     demand = _demand(tx.state, request, new_group=not request.stimulus.for_group)
     if request.only_extras:
@@ -490,7 +490,9 @@ def _searched(
     return None if plan is None else _paid(request, plan, demand, reduced, flight)
 
 
-def _paid(request: Request, plan: Plan, demand: Demand, reduced: Demand, flight: InFlight) -> Plan:
+def _paid(
+    request: Request, plan: EvictionPlan, demand: Demand, reduced: Demand, flight: InFlight
+) -> EvictionPlan:
     """The plan with the quota that the request gets: of its victims, and what they do not cover of what is
     leaving anyway.
     """

@@ -16,7 +16,7 @@ from schedulemesh.engine.admission.needs import bundles_of, groups_asked, is_rul
 from schedulemesh.engine.admission.reservations import is_reserved_for, reserve, start_of
 from schedulemesh.engine.placement.bundles import Room
 from schedulemesh.engine.placement.group_choice import Assignment, GroupRequest
-from schedulemesh.engine.preemption.search import Plan
+from schedulemesh.engine.preemption.search import EvictionPlan
 from schedulemesh.engine.preemption.victims import evicted_tasks
 from schedulemesh.engine.state.groups import shape_on_node
 from schedulemesh.engine.state.mesh_state import MeshState
@@ -83,7 +83,7 @@ class Passing:
         delayed = self._outlasted(request, entry)
         return self._elsewhere(request, delayed) if delayed else request
 
-    def permits(self, request: Request, plan: Plan, entry: Entry) -> bool:
+    def permits(self, request: Request, plan: EvictionPlan, entry: Entry) -> bool:
         """Whether a start with these evictions delays no reserved start of a task that comes before it. A
         reclaim always may: an owner's quota comes back whoever stands before it.
         """
@@ -96,7 +96,7 @@ class Passing:
             return False
         return not any(self._takes_room(request, plan, head) for head in delayed)
 
-    def _takes_room(self, request: Request, plan: Plan, head: QueuedTask) -> bool:
+    def _takes_room(self, request: Request, plan: EvictionPlan, head: QueuedTask) -> bool:
         """Whether it takes more than its victims would hold of the room for a reserved start."""
         if plan.placement is None:
             return False

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from schedulemesh.engine.messages.explanation import Eviction
+from schedulemesh.engine.messages.explanation import EvictionSummary
 from schedulemesh.engine.state.mesh_state import MeshState
 
 
-def last_eviction(state: MeshState, task_id: str) -> Eviction | None:
+def last_eviction(state: MeshState, task_id: str) -> EvictionSummary | None:
     """The last eviction of a task, or the one in progress; None: none is on record."""
     record = state.evictions.of_task(task_id)
     if record is None:
         return None
     by = record.evictor
     by_task = None if by is None else by.task
-    return Eviction(
+    return EvictionSummary(
         at=record.decided_at,
         rule=record.reason.value,
         score=record.preempt_score,
@@ -34,7 +34,7 @@ def last_eviction(state: MeshState, task_id: str) -> Eviction | None:
     )
 
 
-def evictor(eviction: Eviction) -> str:
+def evictor(eviction: EvictionSummary) -> str:
     """Who evicted a task, for a sentence; empty: it was requested, or is not recorded."""
     if not eviction.by_agent:
         return ""

@@ -6,7 +6,7 @@ from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.task import EndState
 from schedulemesh.engine.explanation.evictions import evictor, last_eviction
-from schedulemesh.engine.messages.explanation import Eviction, Explanation
+from schedulemesh.engine.messages.explanation import EvictionSummary, Explanation
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.past import EndedTask
 
@@ -59,7 +59,7 @@ def _why(state: MeshState, ended: EndedTask) -> tuple[str, str]:
     return error, ""
 
 
-def _evicted(eviction: Eviction) -> str:
+def _evicted(eviction: EvictionSummary) -> str:
     """By whom a task was evicted, and what of it was saved."""
     by = evictor(eviction)
     score = "" if eviction.score is None else f", score {eviction.score:.4g}"

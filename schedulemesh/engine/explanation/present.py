@@ -12,7 +12,7 @@ from schedulemesh.engine.admission.ends import estimate_of
 from schedulemesh.engine.admission.requeue import returns_when_evicted
 from schedulemesh.engine.explanation.estimate import described
 from schedulemesh.engine.explanation.evictions import evictor, last_eviction
-from schedulemesh.engine.messages.explanation import Eviction, Explanation
+from schedulemesh.engine.messages.explanation import EvictionSummary, Explanation
 from schedulemesh.engine.state.agents import Agent, Ending, Waiting, kind_of
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.task_phases import Preempting
@@ -158,7 +158,7 @@ def _preempting(
     )
 
 
-def _for(eviction: Eviction | None) -> str:
+def _for(eviction: EvictionSummary | None) -> str:
     """For whom and by which rule, as part of a sentence."""
     if eviction is None:
         return ""

@@ -45,7 +45,7 @@ from schedulemesh.engine.explanation.evictions import last_eviction
 from schedulemesh.engine.explanation.shortage import Shortage, shortage_of
 from schedulemesh.engine.messages.explanation import Considered, Explanation, Finding
 from schedulemesh.engine.messages.outcomes import Refused
-from schedulemesh.engine.preemption.search import Plan
+from schedulemesh.engine.preemption.search import EvictionPlan
 from schedulemesh.engine.preemption.veto import PluginVeto
 from schedulemesh.engine.preemption.victims import evicted_tasks
 from schedulemesh.engine.state.mesh_state import MeshState
@@ -182,7 +182,7 @@ def _of_its_own(tx: Transaction, task: QueuedTask) -> list[Finding]:
 
 def _considered(
     tx: Transaction, task: QueuedTask, request: Request
-) -> tuple[Considered | None, Plan | None]:
+) -> tuple[Considered | None, EvictionPlan | None]:
     """Who could be evicted for it, and how; None: nobody has to be, or may be."""
     if request.fits_now:
         return None, None
@@ -227,7 +227,9 @@ def _as_new(request: Request) -> Request:
     return msgspec.structs.replace(request, stimulus=submission)
 
 
-def _order(tx: Transaction, task: QueuedTask, request: Request, plan: Plan | None) -> list[Finding]:
+def _order(
+    tx: Transaction, task: QueuedTask, request: Request, plan: EvictionPlan | None
+) -> list[Finding]:
     """Whether tasks that come before it keep it from starting, and whether its class has to load first."""
     state = tx.state
     strict = state.ledger.accounts[task.pool_name].spec.queueing == "strict"
@@ -269,7 +271,7 @@ def _count_before(state: MeshState, pool_name: str, entry: Entry) -> str:
     return f"{count} task{'' if count == 1 else 's'}"
 
 
-def _turns(tx: Transaction, plan: Plan) -> int:
+def _turns(tx: Transaction, plan: EvictionPlan) -> int:
     """Within how many ticks it is the turn of a task for which others are evicted by these rules."""
     if all(victim.reason is PreemptionReason.RECLAIM for victim in evicted_tasks(plan.victims)):
         return 1
@@ -305,14 +307,14 @@ def _reserved_for_others(tx: Transaction, task: QueuedTask, request: Request) ->
     )
 
 
-def _evicting(plan: Plan) -> str:
+def _evicting(plan: EvictionPlan) -> str:
     count = len(evicted_tasks(plan.victims))
     if not count and plan.waits_for:
         return f"the end of agent {plan.waits_for[0]!r}, which is under way,"
     return f"the eviction of {count} task{'' if count == 1 else 's'}"
 
 
-def _next_pass(plan: Plan | None, turns: int = 1) -> Finding:
+def _next_pass(plan: EvictionPlan | None, turns: int = 1) -> Finding:
     """Nothing keeps it from starting, in its turn: within so many ticks of a second each."""
     how = "there is room for it" if plan is None else f"{_evicting(plan)} makes room for it"
     seconds = "seconds" if turns <= 1 else f"about {turns} s: many pools wait, and they take turns"

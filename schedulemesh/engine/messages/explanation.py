@@ -93,7 +93,7 @@ class DurationEstimate(_Part, frozen=True, kw_only=True):
         return msgspec.structs.asdict(self)
 
 
-class Eviction(_Part, frozen=True, kw_only=True):
+class EvictionSummary(_Part, frozen=True, kw_only=True):
     """The last eviction of a task, or the one in progress. Times are seconds since 1970."""
 
     #: When it was decided or, where that is not recorded, carried out.
@@ -195,4 +195,4 @@ class Explanation(_Part, frozen=True, kw_only=True):
     #: How often its run failed.
     failures: int = 0
     #: Its last eviction.
-    eviction: Eviction | None = None
+    eviction: EvictionSummary | None = None

@@ -22,10 +22,10 @@ from schedulemesh.domain.task import FIRST_ATTEMPT, Attempts, TaskSpec
 from schedulemesh.domain.tokens import Role, TokenSpec
 from schedulemesh.engine.messages.audit_facts import ChangeAnswered
 from schedulemesh.engine.messages.job_stimuli import JobBeyondClaim, JobWorkObserved
-from schedulemesh.engine.messages.stimulus import Request, Stimulus
+from schedulemesh.engine.messages.stimulus import RequestStimulus, Stimulus
 
 
-class PoolRequested(Request, frozen=True, kw_only=True):
+class PoolRequested(RequestStimulus, frozen=True, kw_only=True):
     """A client requested a pool with this definition."""
 
     spec: PoolSpec
@@ -33,13 +33,13 @@ class PoolRequested(Request, frozen=True, kw_only=True):
     must_be_new: bool = False
 
 
-class CohortRequested(Request, frozen=True, kw_only=True):
+class CohortRequested(RequestStimulus, frozen=True, kw_only=True):
     """A client requested a cohort with this definition."""
 
     spec: CohortSpec
 
 
-class PolicyChangeRequested(Request, frozen=True, kw_only=True):
+class PolicyChangeRequested(RequestStimulus, frozen=True, kw_only=True):
     """A client changed the policy; ``changes`` names the fields that it gave."""
 
     policy: PreemptionPolicy
@@ -48,7 +48,7 @@ class PolicyChangeRequested(Request, frozen=True, kw_only=True):
     level: str | None = None
 
 
-class QueuePolicyChangeRequested(Request, frozen=True, kw_only=True):
+class QueuePolicyChangeRequested(RequestStimulus, frozen=True, kw_only=True):
     """A client changed the policy of the queue; ``changes`` names the fields that it gave."""
 
     policy: QueuePolicy
@@ -56,7 +56,7 @@ class QueuePolicyChangeRequested(Request, frozen=True, kw_only=True):
     changes: tuple[str, ...]
 
 
-class StateHandlersGiven(Request, frozen=True, kw_only=True):
+class StateHandlersGiven(RequestStimulus, frozen=True, kw_only=True):
     """A client registered functions that save and restore the states of a pool's tasks."""
 
     pool_name: str
@@ -64,14 +64,14 @@ class StateHandlersGiven(Request, frozen=True, kw_only=True):
     restorer_key: str | None
 
 
-class CordonRequested(Request, frozen=True, kw_only=True):
+class CordonRequested(RequestStimulus, frozen=True, kw_only=True):
     """A client closed a node to new agents, or opened it again."""
 
     node_id: str
     cordoned: bool
 
 
-class DrainRequested(Request, frozen=True, kw_only=True):
+class DrainRequested(RequestStimulus, frozen=True, kw_only=True):
     """A client drains a node or a pool, or ends its drain."""
 
     #: One of the two is given.
@@ -83,7 +83,7 @@ class DrainRequested(Request, frozen=True, kw_only=True):
     client: str = "unknown"
 
 
-class TaskSubmitted(Request, frozen=True, kw_only=True):
+class TaskSubmitted(RequestStimulus, frozen=True, kw_only=True):
     """A client requests an agent, with a task on it or without."""
 
     #: Its pool_name may be empty: then ``selector`` chooses among the pools. So may its name.
@@ -114,7 +114,7 @@ class TaskSubmitted(Request, frozen=True, kw_only=True):
     until_runs: bool = False
 
 
-class QueuedTaskChanged(Request, frozen=True, kw_only=True):
+class QueuedTaskChanged(RequestStimulus, frozen=True, kw_only=True):
     """A client changed how a task waits in the queue; what is None or False stays as it is."""
 
     task_id: str
@@ -125,7 +125,7 @@ class QueuedTaskChanged(Request, frozen=True, kw_only=True):
     to_front: bool = False
 
 
-class TaskCancellationRequested(Request, frozen=True, kw_only=True):
+class TaskCancellationRequested(RequestStimulus, frozen=True, kw_only=True):
     """A client cancelled a task, or the runtime ends a lease that nobody holds any more."""
 
     task_id: str
@@ -133,20 +133,20 @@ class TaskCancellationRequested(Request, frozen=True, kw_only=True):
     error: str = ""
 
 
-class TasksCancellationRequested(Request, frozen=True, kw_only=True):
+class TasksCancellationRequested(RequestStimulus, frozen=True, kw_only=True):
     """A client cancelled several tasks."""
 
     task_ids: tuple[str, ...]
 
 
-class TaskAnnounced(Request, frozen=True, kw_only=True):
+class TaskAnnounced(RequestStimulus, frozen=True, kw_only=True):
     """A client registered a task that runs on an agent."""
 
     task: TaskSpec
     agent_name: str
 
 
-class TaskFinished(Request, frozen=True, kw_only=True):
+class TaskFinished(RequestStimulus, frozen=True, kw_only=True):
     """A client completed a task, and with ``end_agent`` its agent is to be terminated, too."""
 
     task_id: str
@@ -169,7 +169,7 @@ class RunEnded(Stimulus, frozen=True, kw_only=True):
     cancelled: bool = False
 
 
-class AgentDeletionRequested(Request, frozen=True, kw_only=True):
+class AgentDeletionRequested(RequestStimulus, frozen=True, kw_only=True):
     """A client requested the termination of an agent."""
 
     agent_name: str
@@ -177,7 +177,7 @@ class AgentDeletionRequested(Request, frozen=True, kw_only=True):
     destroy_group: bool | None = None
 
 
-class PreemptionRequested(Request, frozen=True, kw_only=True):
+class PreemptionRequested(RequestStimulus, frozen=True, kw_only=True):
     """A client evicts manually: one task (its agent is kept), or an agent with all its tasks."""
 
     task_id: str | None = None
@@ -265,7 +265,7 @@ class AgentRestarted(Stimulus, frozen=True, kw_only=True):
     gpu_ids: tuple[str, ...] = ()
 
 
-class RebuildRequested(Request, frozen=True, kw_only=True):
+class RebuildRequested(RequestStimulus, frozen=True, kw_only=True):
     """A lost agent is to be rebuilt, with its tasks, from the last saved state."""
 
     agent_name: str
@@ -352,7 +352,7 @@ class RecoveryObserved(Stimulus, frozen=True, kw_only=True):
     deaths: dict[str, Death] = msgspec.field(default_factory=dict)
 
 
-class TokenRequested(Request, frozen=True, kw_only=True):
+class TokenRequested(RequestStimulus, frozen=True, kw_only=True):
     """A client requested a token, or another secret for one."""
 
     #: Of a rotation only the name and the hash count.
@@ -363,7 +363,7 @@ class TokenRequested(Request, frozen=True, kw_only=True):
     client: str
 
 
-class TokenChangeRequested(Request, frozen=True, kw_only=True):
+class TokenChangeRequested(RequestStimulus, frozen=True, kw_only=True):
     """A client requested another role, other limits or another expiry of a token; what is unset stays."""
 
     name: str
@@ -379,7 +379,7 @@ class TokenChangeRequested(Request, frozen=True, kw_only=True):
     client: str
 
 
-class TokenRevocationRequested(Request, frozen=True, kw_only=True):
+class TokenRevocationRequested(RequestStimulus, frozen=True, kw_only=True):
     """A client requested that a token is accepted no more."""
 
     name: str

@@ -16,7 +16,7 @@ class Stimulus(
     """Base of all stimuli. A client's submission is one from the start, and travels as bytes."""
 
 
-class Request(Stimulus, frozen=True, kw_only=True):
+class RequestStimulus(Stimulus, frozen=True, kw_only=True):
     """Base of the stimuli whose outcome is remembered: a repetition with the same id changes nothing."""
 
     #: None: repetitions are not recognised.

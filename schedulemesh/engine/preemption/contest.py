@@ -17,7 +17,7 @@ from schedulemesh.domain.demand import ExternalDemand
 from schedulemesh.domain.resources import NOTHING, Resources, sum_of
 from schedulemesh.engine.admission.admit import Request
 from schedulemesh.engine.placement.scenario import Removal
-from schedulemesh.engine.preemption.search import Plan
+from schedulemesh.engine.preemption.search import EvictionPlan
 from schedulemesh.engine.state.agents import Agent, Running
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import held_by
@@ -31,7 +31,7 @@ class Contest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     rivals: tuple[ExternalDemand, ...] = ()
 
 
-def contest_of(state: MeshState, request: Request, plan: Plan) -> Contest | None:
+def contest_of(state: MeshState, request: Request, plan: EvictionPlan) -> Contest | None:
     """Who would get the room that these evictions free; None: the incoming task."""
     demands, placement = state.external_demands, plan.placement
     if not demands or placement is None or not (plan.victims or plan.leaving):
@@ -71,7 +71,7 @@ def hands_over(agent: Agent, need: Resources) -> bool:
     return has_room and agent.spec.resources == need
 
 
-def _is_handed_over(state: MeshState, request: Request, plan: Plan) -> bool:
+def _is_handed_over(state: MeshState, request: Request, plan: EvictionPlan) -> bool:
     if not request.by_node or len(plan.victims) != 1:
         return False
     return hands_over(state.agents[plan.victims[0].name], request.need)
@@ -87,7 +87,7 @@ def _needs(request: Request, node_ids: tuple[str, ...]) -> dict[str, Resources]:
     return needs
 
 
-def _freed(state: MeshState, plan: Plan, node_id: str) -> Resources:
+def _freed(state: MeshState, plan: EvictionPlan, node_id: str) -> Resources:
     """What becomes free on a node."""
     freed: list[Removal] = [*plan.victims, *plan.leaving]
     node = state.cluster.nodes[node_id]

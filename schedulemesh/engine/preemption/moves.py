@@ -17,7 +17,7 @@ from schedulemesh.engine.placement.placers import FreeNode
 from schedulemesh.engine.preemption.limits import Limits
 from schedulemesh.engine.preemption.rules import Incoming, Verdict
 from schedulemesh.engine.preemption.savable import SavableTasks
-from schedulemesh.engine.preemption.search import Plan
+from schedulemesh.engine.preemption.search import EvictionPlan
 from schedulemesh.engine.preemption.veto import PluginVeto
 from schedulemesh.engine.preemption.victims import VictimAgent
 from schedulemesh.engine.state.groups import shape_on_node
@@ -68,7 +68,7 @@ class SmallerTasks(SavableTasks):
         return super()._judge(task_class)
 
 
-def fit_elsewhere(state: MeshState, plan: Plan) -> bool:
+def fit_elsewhere(state: MeshState, plan: EvictionPlan) -> bool:
     """Whether all victims of a plan have room together on nodes that the incoming task does not use; those
     that ask for labels are placed before the others.
     """

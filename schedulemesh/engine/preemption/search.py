@@ -65,7 +65,7 @@ _FIRST_FEW = 4
 _SIZES = 8
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class EvictionPlan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Who is evicted, and where the incoming task runs then."""
 
     victims: tuple[VictimAgent, ...]
@@ -100,7 +100,7 @@ def search(
     now: float,
     known_nodes: KnownNodes | None = None,
     leaving: tuple[Leaving, ...] = (),
-) -> Plan | None:
+) -> EvictionPlan | None:
     """The plan by which the demand is met; None: no eviction that is allowed would meet it.
 
     ``known_nodes``: what searches for the same task with other priorities have learned. ``leaving``: what is
@@ -159,7 +159,7 @@ class _Search:
         #: What single victims do that were not enough.
         self._in_vain: set[frozenset[tuple[object, ...]]] = set()
 
-    def plan(self) -> Plan | None:
+    def plan(self) -> EvictionPlan | None:
         """See ``search``."""
         single = self._least_idle(self._single(self._class_may_suffice))
         if single is not None:
@@ -393,14 +393,14 @@ class _Search:
 
     # the plan
 
-    def _plan_of(self, victims: tuple[VictimAgent, ...], node_id: str) -> Plan | None:
+    def _plan_of(self, victims: tuple[VictimAgent, ...], node_id: str) -> EvictionPlan | None:
         """With the place that these victims leave, on this node if there is one there, and with those of the
         idle groups that must be removed.
         """
         groups = (victim.preempted_group for victim in victims)
         preempted_group = next((group for group in groups if group is not None), None)
         if not self._demand.needs_place or self._shape is None or preempted_group is not None:
-            return Plan(victims=victims, preempted_group=preempted_group)
+            return EvictionPlan(victims=victims, preempted_group=preempted_group)
         room = Room(self._state.cluster, waits=True)
         for victim in victims:
             for victim_node, key in victim.allocations:
@@ -412,13 +412,15 @@ class _Search:
         too_many += sum(own_groups(item, pool_name) for item in self._leaving)
         on_node = room.placement(self._shape, [node_id]) if node_id and too_many <= 0 else None
         if on_node is not None:
-            return Plan(victims=victims, placement=on_node, removed=tuple(removed))
+            return EvictionPlan(victims=victims, placement=on_node, removed=tuple(removed))
         place = place_without(self._state, self._demand, room, self._leaving, too_many)
         if place is None:
             return None
         placement, unused, leaving = place
         removed += unused
-        return Plan(victims=victims, placement=placement, removed=tuple(removed), leaving=leaving)
+        return EvictionPlan(
+            victims=victims, placement=placement, removed=tuple(removed), leaving=leaving
+        )
 
 
 def _bound_of(site: Site) -> Place:

@@ -318,7 +318,7 @@ class LostAgent(msgspec.Struct, frozen=True, kw_only=True):
     reported: bool = False
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class RememberedAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A remembered answer."""
 
     at: float

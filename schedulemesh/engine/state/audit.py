@@ -15,7 +15,7 @@ from schedulemesh.engine.messages.fact import Fact
 KEPT_S = 365 * 24 * 3600.0
 
 
-class Group(Enum):
+class RetentionClass(Enum):
     """Changes that push out only each other, and only those of the same token: nobody can make the record
     forget what others have changed, or a change of the rules by many changes of tasks.
     """
@@ -27,7 +27,7 @@ class Group(Enum):
 
 #: How many changes of one token are kept. Of lasting ones this is beyond what people do in a year; it keeps a
 #: script that repeats them from filling the memory.
-KEPT = {Group.LASTING: 50_000, Group.OTHER: 1_000, Group.REFUSED: 500}
+KEPT = {RetentionClass.LASTING: 50_000, RetentionClass.OTHER: 1_000, RetentionClass.REFUSED: 500}
 
 
 class AuditLog(msgspec.Struct, kw_only=True):
@@ -37,7 +37,7 @@ class AuditLog(msgspec.Struct, kw_only=True):
     records: dict[int, AuditRecord] = msgspec.field(default_factory=dict)
     next_number: int = 1
     #: The numbers of each group of each token.
-    numbers: dict[tuple[Group, str], dict[int, None]] = msgspec.field(default_factory=dict)
+    numbers: dict[tuple[RetentionClass, str], dict[int, None]] = msgspec.field(default_factory=dict)
 
     @property
     def updates(self) -> Mapping[type[Fact], Callable[..., None]]:
@@ -96,7 +96,7 @@ class AuditLog(msgspec.Struct, kw_only=True):
             del self.numbers[key]
 
 
-def _group(record: AuditRecord) -> Group:
+def _group(record: AuditRecord) -> RetentionClass:
     if record.outcome == REFUSED:
-        return Group.REFUSED
-    return Group.LASTING if record.call in LASTING_CALLS else Group.OTHER
+        return RetentionClass.REFUSED
+    return RetentionClass.LASTING if record.call in LASTING_CALLS else RetentionClass.OTHER

@@ -51,7 +51,7 @@ from schedulemesh.engine.state.past import Past, attempts_of
 from schedulemesh.engine.state.queue import Queue
 from schedulemesh.engine.state.queue_updates import QueueFacts, release_children
 from schedulemesh.engine.state.quota import Ledger
-from schedulemesh.engine.state.request_updates import Answers, RequestFacts
+from schedulemesh.engine.state.request_updates import RememberedOutcomes, RequestFacts
 from schedulemesh.engine.state.spared_work import SparedWork
 from schedulemesh.engine.state.task_phases import Preempting
 from schedulemesh.engine.state.tasks import RunningTask, RunningTasks
@@ -96,7 +96,7 @@ class MeshState:
         self.preempted, self.lost = self.past.preempted, self.past.lost
         self.former, self.ended = self.past.former, self.past.ended
         #: By request id, the first given first.
-        self.answers = Answers()
+        self.answers = RememberedOutcomes()
         #: Which agent's start will answer a request.
         self.requests: dict[str, str] = {}
         #: The incarnation that the next agent gets; never given twice.

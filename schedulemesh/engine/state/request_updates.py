@@ -9,7 +9,7 @@ import msgspec
 from schedulemesh.domain.request_ids import key_of_content, owner_of
 from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.messages.outcomes import RequestOutcome
-from schedulemesh.engine.state.agents import Answer
+from schedulemesh.engine.state.agents import RememberedAnswer
 
 #: How many outcomes are kept of the requests with one token (all requests without one count as those of one),
 #: and of all, and their bytes. The oldest go first: of the token that has too many, else of that with most.
@@ -33,7 +33,7 @@ class Remembered(msgspec.Struct, frozen=True, gc=False):
         return outcome
 
 
-class Answers(dict[str, Remembered]):
+class RememberedOutcomes(dict[str, Remembered]):
     """The outcomes of requests by id, the first given first; changed by its methods only."""
 
     def __init__(self) -> None:
@@ -73,14 +73,14 @@ class Answers(dict[str, Remembered]):
         if key := key_of_content(request_id):
             self.by_key.pop(key, None)
 
-    def restore(self, answers: Iterable[tuple[str, Answer]]) -> None:
+    def restore(self, answers: Iterable[tuple[str, RememberedAnswer]]) -> None:
         """Add what was remembered before, the first given first."""
         for request_id, answer in answers:
             self.note(request_id, answer.at, answer.outcome)
 
-    def stored(self) -> list[tuple[str, Answer]]:
+    def stored(self) -> list[tuple[str, RememberedAnswer]]:
         """What is remembered, for a snapshot."""
-        return [(i, Answer(at=each.at, outcome=each.outcome)) for i, each in self.items()]
+        return [(i, RememberedAnswer(at=each.at, outcome=each.outcome)) for i, each in self.items()]
 
     def _count(self, owner: str, size: int) -> None:
         self._bytes[owner] = self._bytes.get(owner, 0) + size
@@ -90,7 +90,7 @@ class Answers(dict[str, Remembered]):
 class RequestFacts:
     """Applies facts to the answers, oldest first, and to the requests in progress."""
 
-    def __init__(self, answers: Answers, requests: dict[str, str]) -> None:
+    def __init__(self, answers: RememberedOutcomes, requests: dict[str, str]) -> None:
         self._answers = answers
         self._requests = requests
 

@@ -25,7 +25,14 @@ from schedulemesh.domain.tokens import TokenSpec
 from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.messages.drain_facts import DrainStarted
 from schedulemesh.engine.preemption.rules import PreemptionRules
-from schedulemesh.engine.state.agents import Agent, Answer, Ending, LostAgent, Preempted, Waiting
+from schedulemesh.engine.state.agents import (
+    Agent,
+    Ending,
+    LostAgent,
+    Preempted,
+    RememberedAnswer,
+    Waiting,
+)
 from schedulemesh.engine.state.class_order import ClassOrder
 from schedulemesh.engine.state.estimates import RunKey
 from schedulemesh.engine.state.evictions import EvictionRecord
@@ -98,7 +105,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     #: (request id, agent name).
     requests: list[tuple[str, str]] = []
     #: (request id, answer).
-    answers: list[tuple[str, Answer]] = []
+    answers: list[tuple[str, RememberedAnswer]] = []
     tokens: list[TokenSpec] = []
     #: Whether calls over Ray need a token.
     authentication: bool = False

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from schedulemesh.sim.rehearsal.recording import Submission
+from schedulemesh.sim.rehearsal.recording import RecordedSubmission
 from schedulemesh.store.history.attempts import Attempt
 
 
@@ -74,7 +74,7 @@ def compared(
 
 
 def decisions(
-    submissions: Iterable[Submission], nodes: dict[int, str], until: float
+    submissions: Iterable[RecordedSubmission], nodes: dict[int, str], until: float
 ) -> list[tuple[Decision, float]]:
     """What was decided about these submissions up to a moment, each with its time."""
     timed: list[tuple[Decision, float]] = []

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from schedulemesh.domain.resources import UNIT
-from schedulemesh.sim.rehearsal.recording import Submission
+from schedulemesh.sim.rehearsal.recording import RecordedSubmission
 from schedulemesh.sim.report import Spread, spread
 from schedulemesh.store.history.attempts import Attempt
 
@@ -38,10 +38,10 @@ class TaskWait(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def periods(
-    submissions: Iterable[Submission], since: float, until: float, pools: Iterable[str] = ()
+    submissions: Iterable[RecordedSubmission], since: float, until: float, pools: Iterable[str] = ()
 ) -> dict[str, PoolPeriod]:
     """The figures by pool, and of all under the empty name. ``pools``: those that are named in any case."""
-    by_pool: dict[str, list[Submission]] = {name: [] for name in pools if name}
+    by_pool: dict[str, list[RecordedSubmission]] = {name: [] for name in pools if name}
     for submission in submissions:
         if since <= submitted_at(submission) <= until:
             by_pool.setdefault(submission.attempts[0].pool_name, []).append(submission)
@@ -49,7 +49,7 @@ def periods(
     return {name: _period(chosen, until) for name, chosen in {"": every, **by_pool}.items()}
 
 
-def _period(submissions: list[Submission], until: float) -> PoolPeriod:
+def _period(submissions: list[RecordedSubmission], until: float) -> PoolPeriod:
     attempts = [attempt for one in submissions for attempt in one.attempts]
     return PoolPeriod(
         tasks=len(submissions),
@@ -71,18 +71,18 @@ def _held_s(attempt: Attempt, until: float) -> float:
     return max(0.0, min(end, until) - attempt.started_at)
 
 
-def submitted_at(submission: Submission) -> float:
+def submitted_at(submission: RecordedSubmission) -> float:
     """When it was submitted."""
     return submission.attempts[0].submitted_at or 0.0
 
 
-def started_at(submission: Submission, until: float) -> float | None:
+def started_at(submission: RecordedSubmission, until: float) -> float | None:
     """Its first start up to a moment; None: there was none."""
     starts = [one.started_at for one in submission.attempts if one.started_at is not None]
     return starts[0] if starts and starts[0] <= until else None
 
 
-def waited_s(submission: Submission, until: float) -> float:
+def waited_s(submission: RecordedSubmission, until: float) -> float:
     """Seconds from its submission to its first start, to its end, or to the end of the period."""
     end = started_at(submission, until)
     if end is None:
@@ -91,7 +91,10 @@ def waited_s(submission: Submission, until: float) -> float:
 
 
 def task_waits(
-    recorded: Iterable[Submission], rehearsed: Iterable[Submission], since: float, until: float
+    recorded: Iterable[RecordedSubmission],
+    rehearsed: Iterable[RecordedSubmission],
+    since: float,
+    until: float,
 ) -> list[TaskWait]:
     """The waiting of each submission of the period in both; the most that was gained first."""
     theirs = _by_number(rehearsed)
@@ -112,7 +115,9 @@ def task_waits(
     return sorted(waits, key=lambda one: one.rehearsed_s - one.recorded_s)
 
 
-def _by_number(submissions: Iterable[Submission]) -> dict[tuple[str, int], Submission]:
+def _by_number(
+    submissions: Iterable[RecordedSubmission],
+) -> dict[tuple[str, int], RecordedSubmission]:
     seen: dict[str, int] = {}
     numbered = {}
     for submission in submissions:

@@ -7,7 +7,7 @@ import msgspec
 from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages import stimuli as s
-from schedulemesh.sim.rehearsal.recording import Submission
+from schedulemesh.sim.rehearsal.recording import RecordedSubmission
 from schedulemesh.store.history.attempts import Attempt
 
 #: Seconds of work by which two amounts may differ and still be the same.
@@ -45,7 +45,9 @@ class Life:
         "waits",
     )
 
-    def __init__(self, submission: Submission, task: TaskSpec | None, agent_name: str) -> None:
+    def __init__(
+        self, submission: RecordedSubmission, task: TaskSpec | None, agent_name: str
+    ) -> None:
         """``submission``: what the history says of it; without attempts where it has none."""
         self.submission = submission
         self.task = task

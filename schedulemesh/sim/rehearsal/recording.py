@@ -18,7 +18,7 @@ from schedulemesh.store.history.events import Event
 _REMARKS = frozenset(("waiting", "gap", "found", "unknown"))
 
 
-class Submission(msgspec.Struct, kw_only=True):
+class RecordedSubmission(msgspec.Struct, kw_only=True):
     """One submission, and every attempt to run it in their order."""
 
     #: The id of its task; of an agent without a task that agent's name.
@@ -75,7 +75,7 @@ class Recording(msgspec.Struct, kw_only=True):
     attempts: dict[int, Attempt]
     #: The names of nodes, by the numbers by which attempts refer to them.
     node_ids: dict[int, str]
-    submissions: list[Submission]
+    submissions: list[RecordedSubmission]
     #: When it ends: the time of the last event, or of a later release of resources.
     until: float
     #: Definitions of pools, policies and nodes before its first event, in their order.
@@ -107,20 +107,20 @@ def recorded(
     )
 
 
-def submissions_of(attempts: Iterable[Attempt]) -> list[Submission]:
+def submissions_of(attempts: Iterable[Attempt]) -> list[RecordedSubmission]:
     """The submissions that these attempts belong to, in the order of their first ones."""
     return list(_submissions(attempts))
 
 
-def _submissions(attempts: Iterable[Attempt]) -> Iterator[Submission]:
-    latest: dict[str, Submission] = {}
+def _submissions(attempts: Iterable[Attempt]) -> Iterator[RecordedSubmission]:
+    latest: dict[str, RecordedSubmission] = {}
     for attempt in sorted(attempts, key=lambda one: one.id):
         key = attempt.task_id or attempt.agent_name
         submission = latest.get(key)
         if submission is not None and _is_further(attempt):
             submission.attempts.append(attempt)
             continue
-        latest[key] = Submission(key=key, attempts=[attempt])
+        latest[key] = RecordedSubmission(key=key, attempts=[attempt])
         yield latest[key]
 
 

@@ -16,7 +16,7 @@ from schedulemesh.sim.rehearsal.decisions import Check, compared, decisions
 from schedulemesh.sim.rehearsal.declared import Declared
 from schedulemesh.sim.rehearsal.figures import PoolPeriod, TaskWait, periods, task_waits
 from schedulemesh.sim.rehearsal.outside import Outside
-from schedulemesh.sim.rehearsal.recording import Recording, Submission, submissions_of
+from schedulemesh.sim.rehearsal.recording import RecordedSubmission, Recording, submissions_of
 from schedulemesh.sim.rehearsal.world import RehearsedWorld
 from schedulemesh.sim.strategies import parse_node_strategy
 from schedulemesh.sim.timing import Timing
@@ -150,7 +150,7 @@ class _Run:
             self.world.recorded_at(since, 0, lambda: self._change(declared, nodes))
         self.world.run_until(self._recording.until)
 
-    def submissions(self) -> list[Submission]:
+    def submissions(self) -> list[RecordedSubmission]:
         """What became of each submission."""
         return submissions_of(self.world.fold.changed.values())
 

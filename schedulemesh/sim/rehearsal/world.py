@@ -22,7 +22,7 @@ from schedulemesh.engine.messages.outcomes import ProbeNeeded, Refused
 from schedulemesh.engine.messages.queue_facts import TaskQueued
 from schedulemesh.engine.transaction import Step
 from schedulemesh.sim.rehearsal.life import End, Life
-from schedulemesh.sim.rehearsal.recording import Recording, Submission
+from schedulemesh.sim.rehearsal.recording import RecordedSubmission, Recording
 from schedulemesh.sim.rehearsal.reported import Reported
 from schedulemesh.sim.rehearsal.restarts import AgentKey, Ordered, found, read_again
 from schedulemesh.sim.rehearsal.ticks import Ticks
@@ -64,7 +64,7 @@ class RehearsedWorld(World):
         self._compared = 0
         self._reported = Reported(recording.events)
         #: The submissions that the engine makes by itself, by key.
-        self._by_engine: dict[str, list[Submission]] = {}
+        self._by_engine: dict[str, list[RecordedSubmission]] = {}
         #: Agents that were found dead after restarts of the supervisor, by the time of that.
         self._dead: dict[float, set[AgentKey]] = {}
         #: What was ordered before the restart that this step belongs to; None: it belongs to none.
@@ -164,7 +164,7 @@ class RehearsedWorld(World):
 
     # submissions
 
-    def submit_recorded(self, stimulus: s.TaskSubmitted, submission: Submission) -> None:
+    def submit_recorded(self, stimulus: s.TaskSubmitted, submission: RecordedSubmission) -> None:
         """Submit what was submitted. What is known of its attempts follows it."""
         name, key = stimulus.agent.name, submission.key
         before = self._lives.get(name), self._lives.get(key)
@@ -181,7 +181,7 @@ class RehearsedWorld(World):
                 self.first_refusal = f"{submission.key!r}: {outcome.error}"
             self._lives.update((k, one) for k, one in zip((name, key), before, strict=True) if one)
 
-    def _new_life(self, submission: Submission, task: TaskSpec | None, name: str) -> Life:
+    def _new_life(self, submission: RecordedSubmission, task: TaskSpec | None, name: str) -> Life:
         life = Life(submission, task, name)
         self._lives[submission.key] = self._lives[name] = life
         return life
@@ -192,7 +192,9 @@ class RehearsedWorld(World):
             task, name = fact.submission.task, fact.submission.agent.name
             if task is not None and task.extra_of and fact.attempts.arrived_at is None:
                 key = task.task_id
-                self._new_life(self._next(key) or Submission(key=key, attempts=[]), task, name)
+                self._new_life(
+                    self._next(key) or RecordedSubmission(key=key, attempts=[]), task, name
+                )
             life = self._lives[name]
             life.waits = True
             life.attempt += 1
@@ -208,11 +210,11 @@ class RehearsedWorld(World):
             life.attempt = max(life.attempt, 0)
             life.admitted_at = self.now
 
-    def expect(self, submission: Submission) -> None:
+    def expect(self, submission: RecordedSubmission) -> None:
         """A submission that the engine makes by itself, in the order in which it does so for each key."""
         self._by_engine.setdefault(submission.key, []).append(submission)
 
-    def _next(self, key: str) -> Submission | None:
+    def _next(self, key: str) -> RecordedSubmission | None:
         """The next of these with a key; None: the history has no further ones."""
         submissions = self._by_engine.get(key)
         return submissions.pop(0) if submissions else None

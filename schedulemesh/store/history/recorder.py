@@ -22,7 +22,7 @@ from sqlalchemy.exc import DatabaseError, OperationalError, SQLAlchemyError
 
 from schedulemesh.config.settings import HistorySettings
 from schedulemesh.errors import JournalError
-from schedulemesh.store.address import Place
+from schedulemesh.store.address import JournalAddress
 from schedulemesh.store.disk import reason_of
 from schedulemesh.store.files import beside
 from schedulemesh.store.history.commits import SqlCommits
@@ -51,7 +51,7 @@ class Recorder:
 
     def __init__(
         self,
-        place: Place,
+        place: JournalAddress,
         settings: HistorySettings,
         last: Callable[[], int],
         *,
