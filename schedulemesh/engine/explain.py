@@ -52,10 +52,10 @@ _WAIT = "or submit it with queue=True, so that it starts when a holder ends"
 
 def pool_not_found(state: MeshState, name: str) -> Refused:
     """The refusal for a pool that does not exist."""
-    known = ", ".join(sorted(state.ledger.accounts)) or "none yet"
+    pool_names = ", ".join(sorted(state.ledger.accounts)) or "none yet"
     return Refused(
         reason=Reason.POOL_NOT_FOUND,
-        error=f"there is no pool {name!r}{nearest(name, state.ledger.accounts)}; pools are: {known}. "
+        error=f"there is no pool {name!r}{nearest(name, state.ledger.accounts)}; pools are: {pool_names}. "
         "Create it with create_pool or ensure_pool",
     )
 
@@ -71,13 +71,13 @@ def pool_draining(name: str) -> Refused:
 
 def no_matching_pool(state: MeshState) -> Refused:
     """No pool matches the selector and has a total quota that holds the task."""
-    known = "; ".join(
+    pools = "; ".join(
         f"{name} {account.spec.labels}" for name, account in sorted(state.ledger.accounts.items())
     )
     return Refused(
         reason=Reason.NO_MATCHING_POOL,
         error="no pool that could hold the task matches its pool_selector; pools are: "
-        + (known or "none yet"),
+        + (pools or "none yet"),
     )
 
 
@@ -164,16 +164,16 @@ def preemption_failed(
     else:
         names = () if node is None else agents_on(state, node)
     holders = holders_among(state, names)
-    said = []
+    parts = []
     if short_quota:
-        said.append(f"pool {pool_name!r} lacks {short_quota} of the {need} asked for")
-        said += _loans(state, pool_name, short_quota)
+        parts.append(f"pool {pool_name!r} lacks {short_quota} of the {need} asked for")
+        parts += _loans(state, pool_name, short_quota)
     if by_node:
-        said.append(no_node_has_room(node, shape, short_node))
+        parts.append(no_node_has_room(node, shape, short_node))
     return Refused(
         reason=Reason.PREEMPTION_FAILED,
         error=f"{NO_ROOM}: "
-        + "; ".join([*said, *held_by(holders), *_priority(enough, turned_away)]),
+        + "; ".join([*parts, *held_by(holders), *_priority(enough, turned_away)]),
         short_quota=short_quota,
         short_node=short_node,
         holders=holders,
@@ -190,7 +190,7 @@ def _loans(state: MeshState, pool_name: str, short: Resources) -> list[str]:
 
 def lent_parts(state: MeshState, pool_name: str, short: Resources) -> list[str]:
     """Part of a message: what other pools have of what is short; empty if they have nothing."""
-    ledger, said = state.ledger, []
+    ledger, parts = state.ledger, []
     account = ledger.accounts[pool_name]
     if lent := short.within(account.lent):
         to = [
@@ -199,10 +199,10 @@ def lent_parts(state: MeshState, pool_name: str, short: Resources) -> list[str]:
             if amount.helps(short)
         ]
         named = [*to[:NAMED], *(["others"] if len(to) > NAMED else [])]
-        said.append(
+        parts.append(
             f"other pools have {lent} of it as a loan, or it is held for them: " + ", ".join(named)
         )
-    return said
+    return parts
 
 
 def cohort_parts(state: MeshState, pool_name: str, short: Resources) -> list[str]:
@@ -214,25 +214,27 @@ def cohort_parts(state: MeshState, pool_name: str, short: Resources) -> list[str
     if pool_name in state.policy.protected_pools:
         return ["a protected pool does not borrow from its cohort"]
     idle = idle_in_cohort(ledger, pool_name)
-    said = [
+    parts = [
         f"cohort {account.spec.cohort!r} has {idle} idle for it to borrow, and it needs {short}"
     ]
     limit = account.spec.borrowing_limit
     if limit is not None and limit.room(short, account.borrowed) != short:
-        said.append(f"its borrowing_limit is {limit.public()}, of which {account.borrowed} is used")
-    return said
+        parts.append(
+            f"its borrowing_limit is {limit.public()}, of which {account.borrowed} is used"
+        )
+    return parts
 
 
 def insufficient_quota(state: MeshState, refused: Refused, pool_name: str) -> Refused:
     """The same refusal for a request that may not evict, if the pool's own quota is short."""
-    said = [
+    parts = [
         f"pool {pool_name!r} lacks {refused.short_quota}, and nobody is evicted for this request",
         *_loans(state, pool_name, refused.short_quota),
         *held_by(refused.holders),
     ]
     return Refused(
         reason=Reason.INSUFFICIENT_QUOTA,
-        error="; ".join(said),
+        error="; ".join(parts),
         short_quota=refused.short_quota,
         short_node=refused.short_node,
         holders=refused.holders,
@@ -281,8 +283,8 @@ def _way_out(
     ways.append("ask for less")
     ways.append(f"resize pool {pool_name!r}" if short_quota else "add a node")
     ways.append(_WAIT if may_wait else "or wait until a holder ends")
-    found = ", ".join(ways)
-    return found[0].upper() + found[1:]
+    sentence = ", ".join(ways)
+    return sentence[0].upper() + sentence[1:]
 
 
 def no_pg_pool(pool_name: str) -> Refused:
@@ -327,9 +329,9 @@ def group_unplaceable(
 ) -> Refused:
     """No group is free, none can be created, and no eviction is sufficient; ``may_wait`` as above."""
     pool_name = group_request.pool_name
-    said = no_group_free(state, group_request, assignment)
+    parts = no_group_free(state, group_request, assignment)
     short_node = no_placement(state, group_request.shape).short if assignment.no_room else NOTHING
-    said.append("and no running task may be evicted for it")
+    parts.append("and no running task may be evicted for it")
     names = [
         g.agent
         for g in map(state.groups.by_id.get, state.groups.of_pool.get(pool_name, ()))
@@ -338,7 +340,7 @@ def group_unplaceable(
     holders = holders_among(state, (name for name in names if name in state.agents))
     return Refused(
         reason=Reason.GROUP_UNPLACEABLE,
-        error="; ".join([*said, *held_by(holders), *_priority(enough, turned_away)]),
+        error="; ".join([*parts, *held_by(holders), *_priority(enough, turned_away)]),
         short_node=short_node,
         holders=holders,
         turned_away=turned_away,
@@ -352,18 +354,18 @@ def no_group_free(
 ) -> list[str]:
     """Parts of a message: why there is no placement group without an eviction."""
     pool_name = group_request.pool_name
-    said = [f"pool {pool_name!r} has no free placement group for {group_request.shape}"]
+    parts = [f"pool {pool_name!r} has no free placement group for {group_request.shape}"]
     if group_request.reserved is None and group_request.spec.reserved:
-        said.append("its reserved ones are not for this task")
+        parts.append("its reserved ones are not for this task")
     if not group_request.spec.dynamic:
-        said.append("it makes no dynamic ones")
+        parts.append("it makes no dynamic ones")
     elif assignment.limit:
         have = state.groups.dynamic_count(pool_name)
-        said.append(f"{have} of at most {group_request.spec.max_dynamic} dynamic ones are there")
+        parts.append(f"{have} of at most {group_request.spec.max_dynamic} dynamic ones are there")
     if assignment.no_room:
         shape = group_request.shape
-        said.append("a new one has no room: " + _why(shape, no_placement(state, shape)))
-    return said
+        parts.append("a new one has no room: " + _why(shape, no_placement(state, shape)))
+    return parts
 
 
 def external_demand(
@@ -401,14 +403,14 @@ def unplaced(state: MeshState, pool_name: str) -> list[tuple[GroupShape, str]]:
     if account is None or account.spec.groups is None:
         return []
     failed = state.groups.counts[pool_name].error
-    found = []
+    unplaced_groups = []
     for shape, lacking in state.groups.lacking(pool_name).items():
         placement = Room(state.cluster).place(shape)
         why = (
             failed if failed and isinstance(placement, BundlePlacement) else _why(shape, placement)
         )
-        found += [(shape, why)] * lacking
-    return found
+        unplaced_groups += [(shape, why)] * lacking
+    return unplaced_groups
 
 
 def _why(shape: GroupShape, placement: BundlePlacement | NoPlacement) -> str:
@@ -431,8 +433,8 @@ def loss_of(state: MeshState, agent: Agent, death: Death | None = None) -> str:
     node_ids = [agent.node_id, *(member.node_id for member in members)]
     if group is not None:
         node_ids += group.node_ids
-    known = state.cluster.nodes if state.nodes_known else node_ids
-    gone = sorted({node_id for node_id in node_ids if node_id and node_id not in known})
+    existing = state.cluster.nodes if state.nodes_known else node_ids
+    gone = sorted({node_id for node_id in node_ids if node_id and node_id not in existing})
     if gone:
         nodes = f"node {gone[0]} was" if len(gone) == 1 else f"nodes {', '.join(gone)} were"
         return f"{nodes} lost, on which {_what_ran(agent)}"

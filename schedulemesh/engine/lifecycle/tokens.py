@@ -21,18 +21,18 @@ def issue_token(tx: Transaction, stimulus: s.TokenRequested) -> RequestOutcome:
     """A new token, or a new secret for one that exists, whose role and limits stay; without a lifetime it is
     valid for as long again.
     """
-    known = tx.state.tokens.get(stimulus.spec.name)
-    if stimulus.rotate and known is None:
+    token = tx.state.tokens.get(stimulus.spec.name)
+    if stimulus.rotate and token is None:
         return _not_found(tx, stimulus.spec.name)
-    if not stimulus.rotate and known is not None and known.valid(tx.now):
-        if _is_same(known, stimulus):
+    if not stimulus.rotate and token is not None and token.valid(tx.now):
+        if _is_same(token, stimulus):
             return Done(change=Change.CREATED)
         return Refused(
             reason=Reason.TOKEN_EXISTS,
-            error=f"there is a token {known.name!r} already; rotate it, or revoke it first",
+            error=f"there is a token {token.name!r} already; rotate it, or revoke it first",
         )
     expires = stimulus.rotate and stimulus.lifetime_s is not None
-    if expires and known and (last := _last_operator(tx, known)) is not None:
+    if expires and token and (last := _last_operator(tx, token)) is not None:
         return last
     same = tx.state.tokens.by_hash.get(stimulus.spec.secret_hash)
     if same is not None and same.name != stimulus.spec.name:
@@ -40,13 +40,13 @@ def issue_token(tx: Transaction, stimulus: s.TokenRequested) -> RequestOutcome:
             reason=Reason.TOKEN_EXISTS,
             error=f"token {same.name!r} has this secret; every token has one of its own",
         )
-    if known is None and len(tx.state.tokens) >= MAX_TOKENS:
+    if token is None and len(tx.state.tokens) >= MAX_TOKENS:
         return Refused(
             reason=Reason.TOO_MANY_TOKENS,
             error=f"there are {MAX_TOKENS:,} tokens, which is the most; revoke those that are not used, also "
             "those that have expired",
         )
-    tx.emit(TokenIssued(spec=_issued(tx, stimulus, known if stimulus.rotate else None)))
+    tx.emit(TokenIssued(spec=_issued(tx, stimulus, token if stimulus.rotate else None)))
     change = Change.CHANGED if stimulus.rotate else Change.CREATED
     return Done(change=change, warnings=() if stimulus.rotate else _without_pool(tx, stimulus.spec))
 
@@ -63,21 +63,21 @@ def _without_pool(tx: Transaction, spec: TokenSpec) -> tuple[str, ...]:
     )
 
 
-def _is_same(known: TokenSpec, stimulus: s.TokenRequested) -> bool:
+def _is_same(token: TokenSpec, stimulus: s.TokenRequested) -> bool:
     """Whether a token was issued for this request, which is repeated: nobody else has its secret."""
-    given, lifetime_s = stimulus.spec, stimulus.lifetime_s
-    expires_at = given.expires_at if lifetime_s is None else known.created_at + lifetime_s
-    return known == msgspec.structs.replace(
-        given, created_at=known.created_at, created_by=stimulus.client, expires_at=expires_at
+    spec, lifetime_s = stimulus.spec, stimulus.lifetime_s
+    expires_at = spec.expires_at if lifetime_s is None else token.created_at + lifetime_s
+    return token == msgspec.structs.replace(
+        spec, created_at=token.created_at, created_by=stimulus.client, expires_at=expires_at
     )
 
 
-def _issued(tx: Transaction, stimulus: s.TokenRequested, known: TokenSpec | None) -> TokenSpec:
-    lifetime_s, given = stimulus.lifetime_s, stimulus.spec
-    if lifetime_s is None and known and known.expires_at is not None:
-        lifetime_s = known.expires_at - known.created_at
-    base = msgspec.structs.replace(known, secret_hash=given.secret_hash) if known else given
-    expires_at = given.expires_at if lifetime_s is None else tx.now + lifetime_s
+def _issued(tx: Transaction, stimulus: s.TokenRequested, token: TokenSpec | None) -> TokenSpec:
+    lifetime_s, spec = stimulus.lifetime_s, stimulus.spec
+    if lifetime_s is None and token and token.expires_at is not None:
+        lifetime_s = token.expires_at - token.created_at
+    base = msgspec.structs.replace(token, secret_hash=spec.secret_hash) if token else spec
+    expires_at = spec.expires_at if lifetime_s is None else tx.now + lifetime_s
     return msgspec.structs.replace(
         base, created_at=tx.now, created_by=stimulus.client, expires_at=expires_at
     )
@@ -87,15 +87,15 @@ def change_token(tx: Transaction, stimulus: s.TokenChangeRequested) -> RequestOu
     """A token has another role, other limits or another expiry, and the same secret. Another role than that
     of a submitter has no limits.
     """
-    known = tx.state.tokens.get(stimulus.name)
-    if known is None:
+    token = tx.state.tokens.get(stimulus.name)
+    if token is None:
         return _not_found(tx, stimulus.name)
-    changed = _changed(known, stimulus)
-    if changed == known:
+    changed = _changed(token, stimulus)
+    if changed == token:
         return Done(change=Change.UNCHANGED)
     if (error := contradiction(changed)) is not None:
         return Refused(reason=Reason.TOKEN_CONTRADICTION, error=error)
-    if not changed.lasting_operator and (last := _last_operator(tx, known)) is not None:
+    if not changed.lasting_operator and (last := _last_operator(tx, token)) is not None:
         return last
     tx.emit(TokenIssued(spec=changed))
     return Done(change=Change.CHANGED, warnings=_without_pool(tx, changed))
@@ -112,38 +112,38 @@ LIMITS = (
 )
 
 
-def _changed(known: TokenSpec, stimulus: s.TokenChangeRequested) -> TokenSpec:
+def _changed(token: TokenSpec, stimulus: s.TokenChangeRequested) -> TokenSpec:
     fields = ("role", *LIMITS, "expires_at")
-    given = {name: getattr(stimulus, name) for name in fields}
-    changes = {name: value for name, value in given.items() if value is not msgspec.UNSET}
-    if changes.get("role", known.role) is not Role.SUBMITTER:
+    requested = {name: getattr(stimulus, name) for name in fields}
+    changes = {name: value for name, value in requested.items() if value is not msgspec.UNSET}
+    if changes.get("role", token.role) is not Role.SUBMITTER:
         none = {field.name: field.default for field in msgspec.structs.fields(TokenSpec)}
         none["label_values"] = {}
         changes = {**{name: none[name] for name in LIMITS}, **changes}
-    return msgspec.structs.replace(known, **changes)
+    return msgspec.structs.replace(token, **changes)
 
 
 def revoke_token(tx: Transaction, stimulus: s.TokenRevocationRequested) -> RequestOutcome:
     """A token is accepted no more."""
-    known = tx.state.tokens.get(stimulus.name)
-    if known is None:
+    token = tx.state.tokens.get(stimulus.name)
+    if token is None:
         return _not_found(tx, stimulus.name)
-    if (last := _last_operator(tx, known)) is not None:
+    if (last := _last_operator(tx, token)) is not None:
         return last
-    tx.emit(TokenRevoked(name=known.name, at=tx.now, client=stimulus.client))
+    tx.emit(TokenRevoked(name=token.name, at=tx.now, client=stimulus.client))
     return Done()
 
 
-def _last_operator(tx: Transaction, known: TokenSpec) -> Refused | None:
+def _last_operator(tx: Transaction, token: TokenSpec) -> Refused | None:
     """The refusal to end or limit the only operator's token that does not expire: somebody must always be
     able to issue others.
     """
     lasting = [token.name for token in tx.state.tokens.values() if token.lasting_operator]
-    if lasting != [known.name]:
+    if lasting != [token.name]:
         return None
     return Refused(
         reason=Reason.LAST_OPERATOR,
-        error=f"token {known.name!r} is the only one of an operator that does not expire; issue another one "
+        error=f"token {token.name!r} is the only one of an operator that does not expire; issue another one "
         "first",
     )
 
@@ -163,7 +163,7 @@ def enable_authentication(tx: Transaction, stimulus: s.AuthenticationRequested) 
 
 
 def _not_found(tx: Transaction, name: str) -> Refused:
-    known = ", ".join(sorted(tx.state.tokens)) or "none"
+    token_names = ", ".join(sorted(tx.state.tokens)) or "none"
     return Refused(
-        reason=Reason.TOKEN_NOT_FOUND, error=f"there is no token {name!r}; there are {known}"
+        reason=Reason.TOKEN_NOT_FOUND, error=f"there is no token {name!r}; there are {token_names}"
     )
