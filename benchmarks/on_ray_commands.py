@@ -22,8 +22,8 @@ _NAME = "benchmark"
 _NOTHING = ["-c", "pass"]
 
 
-def on_ray_commands(agents: int = 2, rounds: int = 15) -> list[Row]:
-    """`status` on a living scheduler, over its HTTP API, and `--help`."""
+def on_ray_commands(agents: int = 2, rounds: int = 15, waiting: int = 10_000) -> list[Row]:
+    """`status` and `queue` on a living scheduler, over its HTTP API, and `--help`."""
     with own_home(), bare_ray(), _served() as scheduler:
         scheduler.create_pool("pool", resources={"cpu": 4})
         for number in range(agents):
@@ -35,6 +35,8 @@ def on_ray_commands(agents: int = 2, rounds: int = 15) -> list[Row]:
         name = ["--name", _NAME, "--namespace", _NAME]
         status = _pairs(["-m", "schedulemesh", "status", *name], "task-0", rounds)
         help_text = _pairs(["-m", "schedulemesh", "--help"], "status", rounds)
+        _fill_queue(scheduler, waiting)
+        queue = _pairs(["-m", "schedulemesh", "queue", "--limit", "0", *name], "waits-1", rounds)
     what = "`schedulemesh status` on a living scheduler, the whole process, relative to `python -c pass`"
     walls = [ours[0] / plain[0] for ours, plain in status]
     return [
@@ -55,7 +57,22 @@ def on_ray_commands(agents: int = 2, rounds: int = 15) -> list[Row]:
             " s",
             f"processor time {spread([ours[1] for ours, _ in help_text], ' s')}",
         ),
+        at_most(
+            f"`schedulemesh queue` with {waiting:,} tasks that wait, the whole process",
+            statistics.median(ours[0] for ours, _ in queue),
+            0.3,
+            " s",
+            f"processor time {spread([ours[1] for ours, _ in queue], ' s')}",
+        ),
     ]
+
+
+def _fill_queue(scheduler: RayScheduler, tasks: int) -> None:
+    """Submit tasks that wait, because the pool has not the CPUs for any of them as long as the others run."""
+    work = {"pool_name": "pool", "actor_class": worker_class(), "resources": {"cpu": 4}}
+    names = (f"waits-{number}" for number in range(1, tasks + 1))
+    answer = scheduler.submit_many([{**work, "task_id": n, "queue": True} for n in names])
+    _insist(dict(answer))
 
 
 @contextmanager

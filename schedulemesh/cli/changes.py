@@ -14,6 +14,7 @@ from schedulemesh.cli.output import emit
 from schedulemesh.cli.rows import Listing
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.protocol.answers import AnswerT, PoolResponse, Response
+from schedulemesh.protocol.wording import in_commands
 
 
 def change_each(
@@ -35,7 +36,10 @@ def change_each(
     with gateway_to(target) as gateway:
         for name in names:
             try:
-                result = done(gateway.ask(request(name), expected))
+                answer = gateway.ask(request(name), expected)
+                result = done(answer)
+                for warning in getattr(getattr(answer, "outcome", None), "warnings", ()):
+                    note(in_commands(warning))
             except RefusedError as error:
                 note(str(error))
                 code = code or int(code_of(error))

@@ -7,6 +7,7 @@ from typing import Any
 
 from schedulemesh.cli.rows import Column, Row
 from schedulemesh.cli.texts import amounts, duration, labels, local_time, names, node, number, text
+from schedulemesh.protocol.wording import in_commands
 
 
 def wide(heading: str, key: str, show: Callable[[Any], str] = text) -> Column:
@@ -114,7 +115,7 @@ JOBS = (
     wide("node", "node_id", node),
     wide("started", "started_at", local_time),
     wide("ended", "ended_at", local_time),
-    wide("error", "error"),
+    wide("error", "error", in_commands),
     wide("labels", "labels", labels),
 )
 

@@ -238,8 +238,17 @@ def _run(body: Callable[[], int | None]) -> int:
     except (ScheduleMeshError, TimeoutError) as error:
         from schedulemesh.cli.exits import code_of
 
-        note(str(error))
+        note(_message(error))
         return int(code_of(error))
+
+
+def _message(error: Exception) -> str:
+    """What an error says; what a Python program would do about it is said as a command."""
+    from schedulemesh.errors import InvalidRequestError
+    from schedulemesh.protocol.wording import in_commands
+
+    # A command's own: the words of its user are not exchanged.
+    return str(error) if type(error) is InvalidRequestError else in_commands(str(error))
 
 
 @contextmanager

@@ -13,7 +13,10 @@ from schedulemesh.cli.rows import Listing
 from schedulemesh.cli.texts import seconds
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from schedulemesh.cli.gateway import Gateway
+    from schedulemesh.protocol.answers import Response
 
 app = typer.Typer()
 
@@ -43,13 +46,22 @@ def drain(
 ) -> int:
     """Start nothing new on these nodes, and save and move what runs there."""
     deadline_s = None if deadline is None else seconds(deadline, "--deadline")
-    return _change(target, output, names, "draining", pool=pool, deadline=deadline_s)
+    return _change(target, output, names, lambda _: "draining", pool=pool, deadline=deadline_s)
 
 
 @command(app)
 def undrain(target: Target, output: Output, names: Names, pool: Pools = False) -> int:
     """End the drain of these nodes."""
-    return _change(target, output, names, "open again", pool=pool, drained=False)
+    return _change(target, output, names, _opened, pool=pool, drained=False)
+
+
+def _opened(answer: Response) -> str:
+    """What became of a node or a pool whose drain was to end."""
+    from schedulemesh.domain.reasons import Change
+
+    if getattr(answer.outcome, "change", None) is Change.UNCHANGED:
+        return "was not drained"
+    return "drain ended" if getattr(answer.outcome, "warnings", ()) else "open again"
 
 
 @command(app)
@@ -70,7 +82,7 @@ def _change(
     target: Target,
     output: Output,
     names: list[str],
-    done: str,
+    done: Callable[[Response], str],
     *,
     pool: bool,
     drained: bool = True,
@@ -90,4 +102,4 @@ def _change(
             client=client_name(),
         )
 
-    return change_each(target, output, names, request, Response, lambda _: done)
+    return change_each(target, output, names, request, Response, done)

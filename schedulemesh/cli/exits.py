@@ -16,6 +16,7 @@ from schedulemesh.errors import (
     SchedulerUnavailableError,
 )
 from schedulemesh.protocol.answers import AnswerT, PoolResponse, Response
+from schedulemesh.protocol.wording import in_commands
 
 
 class ExitCode(IntEnum):
@@ -41,7 +42,9 @@ class RefusedError(ScheduleMeshError):
     """The scheduler refused a request."""
 
     def __init__(self, refused: Refused) -> None:
-        super().__init__(". ".join(filter(None, (refused.error, refused.hint, _victims(refused)))))
+        sentences = filter(None, (refused.error, refused.hint))
+        words = [*map(in_commands, sentences), *filter(None, (_victims(refused),))]
+        super().__init__(". ".join(words))
         self.refused, self.reason = refused, refused.reason
 
 

@@ -17,6 +17,7 @@ from schedulemesh.cli.output import repeat
 from schedulemesh.cli.rows import Record
 from schedulemesh.cli.texts import amounts, node
 from schedulemesh.domain.reasons import Reason
+from schedulemesh.protocol.wording import in_commands, reworded
 
 if TYPE_CHECKING:
     from schedulemesh.api.nodes import ExternalJobInfo
@@ -37,7 +38,7 @@ _NARROWEST = 40
 #: Stands for the second column of a wide character while text is wrapped.
 _SECOND = "\0"
 #: What each code says, as part of a line.
-_MEANINGS = {reason.value: reason.meaning.rstrip(".") for reason in Reason}
+_MEANINGS = {reason.value: in_commands(reason.meaning).rstrip(".") for reason in Reason}
 #: States of tasks that have ended.
 _ENDED = ("completed", "failed", "cancelled", "lost")
 #: How many holders and spared groups of tasks are shown.
@@ -61,11 +62,12 @@ def explain(
     with gateway_to(target) as gateway:
 
         def look() -> Record:
-            found = explained(gateway.ask(ExplainTask(task_id=task), Explained).explanation)
+            answer = explained(gateway.ask(ExplainTask(task_id=task), Explained).explanation)
+            facts = reworded(answer, in_commands)
             # The keys are those of ExplainResult, whose module needs Ray.
             width = shutil.get_terminal_size((WIDTH, 24)).columns
-            text = text_of(cast("ExplainResult", found), time.time(), max(width, _NARROWEST))
-            return Record(facts=found, name="task_id", text=text)
+            text = text_of(cast("ExplainResult", facts), time.time(), max(width, _NARROWEST))
+            return Record(facts=facts, name="task_id", text=text)
 
         repeat(view, look)
 

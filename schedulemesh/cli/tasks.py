@@ -11,6 +11,7 @@ from schedulemesh.cli.columns import CHANGES, TASKS
 from schedulemesh.cli.command import Output, Select, Target, Tasks, View, command, note
 from schedulemesh.cli.output import emit, show
 from schedulemesh.cli.rows import Listing
+from schedulemesh.protocol.wording import in_commands
 
 app = typer.Typer()
 
@@ -52,7 +53,7 @@ def cancel(target: Target, output: Output, tasks: Tasks) -> int:
     rows = [{"name": one, "result": result} for one, result in zip(ids, results, strict=True)]
     emit(Listing(kind="changes", rows=rows, columns=CHANGES), output)
     for why in refused.values():
-        note(why.error)
+        note(in_commands(why.error))
     return next((int(code_of_reason(why.reason)) for why in refused.values()), 0)
 
 

@@ -31,6 +31,7 @@ from schedulemesh.protocol.answers import (
     Response,
     SavedBytes,
 )
+from schedulemesh.protocol.wording import in_requests, reworded
 from schedulemesh.server.listings import Row
 from schedulemesh.server.problems import Problem, status_of
 
@@ -50,7 +51,7 @@ def plain(answer: AnyAnswer) -> dict[str, Any]:
         case Details():
             return {"success": True, **answer.facts}
         case Explained():
-            return public.explained(answer.explanation)
+            return dict(reworded(public.explained(answer.explanation), in_requests))
         case Evaluated():
             return public.evaluated(answer.evaluation)
         case PoolResponse():

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from schedulemesh.domain.reasons import Reason
+from schedulemesh.protocol.wording import in_requests, reworded
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +79,7 @@ def answer_problem(_request: Request, problem: Exception) -> Response:
     """The answer to a request that ended in a Problem."""
     if not isinstance(problem, Problem):
         raise problem
-    return json_response(problem.body, problem.status, problem.headers)
+    return json_response(reworded(problem.body, in_requests), problem.status, problem.headers)
 
 
 def answer_unknown(request: Request, error: Exception) -> Response:

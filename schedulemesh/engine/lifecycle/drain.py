@@ -136,7 +136,13 @@ def _end(tx: Transaction, drain: DrainStarted | None) -> RequestOutcome:
             error=f"Ray drains node {drain.node_id!r}; a drain by Ray cannot be taken back",
         )
     _finish(tx, drain)
-    return Done()
+    if drain.node_id is None or drain.opens or drain.node_id not in tx.state.cluster.nodes:
+        return Done()
+    warning = (
+        f"node {drain.node_id!r} was cordoned before it was drained, and stays so; "
+        f"cordon_node({drain.node_id!r}, cordoned=False) opens it"
+    )
+    return Done(warnings=(warning,))
 
 
 def _finish(tx: Transaction, drain: DrainStarted) -> None:

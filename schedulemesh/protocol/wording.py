@@ -1,0 +1,146 @@
+"""Sentences of the scheduler in the words of the surface that shows them.
+
+The scheduler, which Python programs call, names Python calls and their arguments. The command line shows
+the commands for them, and the HTTP API its requests.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from schedulemesh.domain.node_names import short_ids
+
+
+class _Words(NamedTuple):
+    """What stands for a Python call, with the name in capitals for what it is about; empty: nothing does, so
+    that the call is named as one of Python.
+    """
+
+    command: str
+    request: str
+    #: Whether the name is also an ordinary word, and is a call only with its arguments.
+    with_arguments: bool = False
+
+
+_CALLS = {
+    "release_task": _Words("release TASK", 'PATCH /queue/TASK with {"held": false}'),
+    "move_to_front": _Words("front TASK", 'PATCH /queue/TASK with {"to_front": true}'),
+    "cancel_task": _Words("cancel TASK", "POST /tasks/TASK/cancel"),
+    "preempt_task": _Words("preempt TASK", "POST /tasks/TASK/preempt"),
+    "restore_task": _Words("restore TASK", ""),
+    "save_task_state": _Words("save TASK", "POST /tasks/TASK/save"),
+    "execute_preemption": _Words("", ""),
+    "list_preemptions": _Words("preemptions", "GET /preemptions"),
+    "list_tasks": _Words("tasks", "GET /tasks"),
+    "cordon_node": _Words("uncordon NODE", "DELETE /nodes/NODE/cordon"),
+    "undrain_node": _Words("undrain NODE", "DELETE /nodes/NODE/drain"),
+    "undrain_pool": _Words("undrain --pool POOL", "DELETE /pools/POOL/drain"),
+    "create_pool": _Words("pools set POOL", "PUT /pools/POOL"),
+    "ensure_pool": _Words("pools set POOL", "PUT /pools/POOL"),
+    "ensure_cohort": _Words("apply", "PUT /cohorts/COHORT"),
+    "ensure_agent_health": _Words("health", "POST /agents/check"),
+    "delete_agent": _Words("", "DELETE /agents/AGENT"),
+    "create_agent": _Words("", ""),
+    "submit_with_pg_preemption": _Words("", ""),
+    "list_orphans": _Words("orphans", "GET /orphans"),
+    "end_orphans": _Words("orphans --end", "POST /orphans/end"),
+    "external_usage": _Words("external", "GET /external_usage"),
+    "submit_job": _Words("submit", "POST /jobs"),
+    "adopt_job": _Words("adopt", ""),
+    "jobs": _Words("jobs", "GET /jobs", with_arguments=True),
+    "lease": _Words("lease", "POST /leases", with_arguments=True),
+    "wait": _Words("wait TASK", "GET /tasks/TASK", with_arguments=True),
+    "result": _Words("", "", with_arguments=True),
+    "shutdown": _Words("stop", "", with_arguments=True),
+}
+#: Phrases, and what stands for each in commands and in requests; the first that matches counts.
+_PHRASES = (
+    (r"with queue=True", "without --now", 'with "queue": true'),
+    (r"with `queue=True`", "without `--now`", 'with `"queue": true`'),
+    (r"create_pool or ensure_pool", "ensure_pool", "ensure_pool"),
+    (r"\b(call|use|with) (undrain_node|ensure_pool)\b", r"\1 \2", r"\1 \2"),
+    (r"on_preempted='requeue'", "--on-preempted requeue", '"on_preempted": "requeue"'),
+    (r"with detached=True", "with --detached", "from Python with detached=True"),
+    (r"\bparent=None", "`parent: null` in the file for apply", '"parent": null'),
+    (r"\bmax_retries\b", "--retries", "max_retries"),
+    (r"an estimated_duration\b", "a --time", "an estimated_duration"),
+    (r"\bestimated_duration\b", "--time", "estimated_duration"),
+    (r"(wait\(\[?'.*?'\]?\)) returns when", r"\1 returns when", r"\1 says whether"),
+    (
+        r"(create|Make) (one|a new one) with RayScheduler\(.*?\)",
+        r"\1 \2 with `schedulemesh start`",
+        "",
+    ),
+)
+#: A call; not one within quotes, which is a name that somebody has chosen, nor in a path.
+_CALL = re.compile(
+    r"(?<![\w'\"/.-])`?("
+    + "|".join(_CALLS)
+    + r")(\((?:[^()'\"]|'[^']*'|\"[^\"]*\")*\))?`?(?![\w'\"-])"
+)
+_TEXT = re.compile(r"'([^']*)'|\"([^\"]*)\"")
+_PLACE = re.compile(r"\b[A-Z]{4,}\b")
+_API = "/api/v1"
+#: An id of a node of Ray's, and the least digits of it that are shown, which name it too.
+_NODE_ID, _DIGITS = re.compile(r"\b[0-9a-f]{56}\b"), 8
+#: The fields of answers that have sentences.
+_SENTENCES = frozenset(("error", "hint", "no_estimate"))
+
+
+def in_commands(sentence: str) -> str:
+    """A sentence of the scheduler in the words of the command line."""
+    unique = short_ids(set(_NODE_ID.findall(sentence)))
+    sentence = _NODE_ID.sub(lambda node: node[0][: max(_DIGITS, len(unique[node[0]]))], sentence)
+    for pattern, command, _ in _PHRASES:
+        sentence = re.sub(pattern, command, sentence)
+    return _CALL.sub(_as_command, sentence)
+
+
+def in_requests(sentence: str) -> str:
+    """A sentence of the scheduler in the words of the HTTP API."""
+    for pattern, _, request in _PHRASES:
+        sentence = re.sub(pattern, request, sentence) if request else sentence
+    return _CALL.sub(_as_request, sentence)
+
+
+def reworded(data: Any, words: Callable[[str], str]) -> Any:
+    """An answer whose sentences are in other words."""
+    if isinstance(data, Mapping):
+        return {
+            key: words(value)
+            if key in _SENTENCES and isinstance(value, str)
+            else reworded(value, words)
+            for key, value in data.items()
+        }
+    return [reworded(one, words) for one in data] if isinstance(data, (list, tuple)) else data
+
+
+def _as_command(call: re.Match[str]) -> str:
+    words = _CALLS[call[1]]
+    if words.with_arguments and not call[2]:
+        return call[0]
+    if not words.command:
+        return f"the Python call {call[0]}"
+    return f"`schedulemesh {_filled(words.command, call[2], shlex.quote)}`"
+
+
+def _as_request(call: re.Match[str]) -> str:
+    words = _CALLS[call[1]]
+    if words.with_arguments and not call[2]:
+        return call[0]
+    if not words.request:
+        return f"the Python call {call[0]}"
+    method, _, path = words.request.partition(" ")
+    return f"{method} {_API}{_filled(path, call[2], lambda name: quote(name, safe=''))}"
+
+
+def _filled(words: str, arguments: str | None, quoted: Callable[[str], str]) -> str:
+    """The words with the first text of a call's arguments in the place of the name in capitals."""
+    named = _TEXT.search(arguments or "")
+    if named is None:
+        return words
+    return _PLACE.sub(lambda _: quoted(named[1] or named[2]), words, count=1)
