@@ -13,14 +13,14 @@ from typing import Any
 import ray
 from typing_extensions import Self, Unpack
 
+from schedulemesh.client import listings, results
+from schedulemesh.client.arguments import public, public_calls
+from schedulemesh.client.task_fields import SubmitFields
 from schedulemesh.config.policy import PreemptionAggressiveness
-from schedulemesh.core.client import listings, results
-from schedulemesh.core.client.arguments import public, public_calls
 from schedulemesh.core.client.new_settings import SchedulerOptions
 from schedulemesh.core.client.origin import named_scheduler
 from schedulemesh.core.client.ray_cluster import join_or_start, join_running
 from schedulemesh.core.client.scheduler import RayScheduler
-from schedulemesh.core.client.task_fields import SubmitFields
 from schedulemesh.domain.user_data import UserClass, UserValue
 from schedulemesh.errors import InvalidRequestError, SchedulerNotFoundError, shown
 

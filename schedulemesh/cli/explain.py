@@ -21,13 +21,13 @@ from schedulemesh.protocol.wording import in_commands, reworded
 
 if TYPE_CHECKING:
     from schedulemesh.api.nodes import ExternalJobInfo
-    from schedulemesh.core.client.explanations import (
+    from schedulemesh.client.explanations import (
         ConsideredInfo,
         DurationInfo,
         EvictionInfo,
         ExplainResult,
     )
-    from schedulemesh.core.client.results import HolderInfo
+    from schedulemesh.client.results import HolderInfo
 
 app = typer.Typer()
 

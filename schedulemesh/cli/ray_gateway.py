@@ -12,7 +12,7 @@ from schedulemesh.api.history import QueryEvents
 from schedulemesh.cli.command import Target, ended_by_sigterm
 from schedulemesh.cli.exits import UnreachableError, accepted
 from schedulemesh.cli.following import Part, by_requests
-from schedulemesh.core.client import asking
+from schedulemesh.client import asking
 from schedulemesh.core.client.connection import Connection, find
 from schedulemesh.core.client.new_settings import parse_settings
 from schedulemesh.core.client.ray_cluster import join

@@ -400,6 +400,17 @@ class Reason(Code):
     RESOURCES_AVAILABLE = ("resources_available", "There is room; nobody has to be evicted.")
 
 
+#: Refusals because of a shortage; all others are errors of the caller.
+SHORTAGES = frozenset(
+    {
+        Reason.CLUSTER_OUT_OF_RESOURCES,
+        Reason.GROUP_UNPLACEABLE,
+        Reason.INSUFFICIENT_QUOTA,
+        Reason.PREEMPTION_FAILED,
+    }
+)
+
+
 class PreemptionReason(Code):
     """The rule that allowed an eviction; preemptions are counted by it."""
 

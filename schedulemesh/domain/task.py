@@ -66,7 +66,7 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     """The specification of a task; two specs that compare equal are the same request.
 
     It is passed on and stored whole. A field that is added here needs its parser in ``PARSERS`` and its
-    keyword in ``core/client/task_fields.py``; every listing shows it unless it is in ``INTERNAL``.
+    keyword in ``client/task_fields.py``; every listing shows it unless it is in ``INTERNAL``.
     """
 
     task_id: str

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from schedulemesh.config.language import Language
 from schedulemesh.config.policy import PreemptionPolicy
-from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.reasons import SHORTAGES, Reason
 from schedulemesh.engine.messages.facts import (
     AgentAdmitted,
     AnyFact,
@@ -25,17 +25,6 @@ from schedulemesh.engine.messages.stimuli import CohortRequested, PoolRequested,
 from schedulemesh.engine.transaction import Step
 
 logger = logging.getLogger(__name__)
-
-#: Refusals because of a shortage; all others are errors of the caller.
-SHORTAGES = frozenset(
-    {
-        Reason.CLUSTER_OUT_OF_RESOURCES,
-        Reason.GROUP_UNPLACEABLE,
-        Reason.INSUFFICIENT_QUOTA,
-        Reason.PREEMPTION_FAILED,
-    }
-)
-
 
 #: The messages in English, and the words that they begin with in Chinese.
 _CHINESE = {

@@ -8,8 +8,8 @@ from typing import TypedDict
 import pytest
 import ray
 
+from schedulemesh.client.arguments import check_constructor, public
 from schedulemesh.core.agent_actor import AgentActor
-from schedulemesh.core.client.arguments import check_constructor, public
 from schedulemesh.core.client.head import ScheduleMeshHead
 from schedulemesh.core.client.scheduler import RayScheduler
 from schedulemesh.core.client.task_request import unwrap

@@ -6,13 +6,13 @@ import logging
 
 import pytest
 
-from schedulemesh.core.client.asking import logged
+from schedulemesh.client.asking import logged
 
 
 @pytest.fixture
 def warnings(caplog):
     """The warnings that were logged."""
-    caplog.set_level(logging.WARNING, logger="schedulemesh.core.client.asking")
+    caplog.set_level(logging.WARNING, logger="schedulemesh.client.asking")
     return lambda: [record.getMessage() for record in caplog.records]
 
 

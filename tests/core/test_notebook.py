@@ -8,9 +8,9 @@ import pickle
 import pytest
 from rich.cells import cell_len
 
+from schedulemesh.client.notebook import Answer, table_of
 from schedulemesh.core.agent_actor import AgentActor
 from schedulemesh.core.client.connection import Connection
-from schedulemesh.core.client.notebook import Answer, table_of
 from schedulemesh.protocol.answers import Hello
 from tests.core.test_request_service import client
 from tests.runtime.composition import InThread

@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from schedulemesh.core.client.progress import NoDisplay, counted, display
+from schedulemesh.client.progress import NoDisplay, counted, display
 
 
 def shown(**console):

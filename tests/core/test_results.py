@@ -6,7 +6,9 @@ import msgspec
 import pytest
 from ray import cloudpickle
 
-from schedulemesh.core.client import results
+from schedulemesh.client import results
+from schedulemesh.core.client import saved_results
+from schedulemesh.core.client.scheduler import standing_scheduler
 from schedulemesh.domain.reasons import Change, PreemptionReason, Reason
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.domain.saved_state import SavedState
@@ -168,7 +170,7 @@ def test_a_preemption():
         cancel_success=True,
         state_saved=True,
     )
-    assert results.preempted(evicted, saved) == {
+    assert saved_results.preempted(evicted, saved) == {
         "success": True,
         "task_id": "v",
         "agent_name": "a",
@@ -180,12 +182,12 @@ def test_a_preemption():
     late = Evicted(
         task_id="v", agent_name="a", reason=PreemptionReason.MANUAL, save_error="too large"
     )
-    answer = results.preempted(late, saved)
+    answer = saved_results.preempted(late, saved)
     assert (answer["state_saved"], answer["save_error"]) == (False, "too large")
     gone = Evicted(
         task_id="v", agent_name="a", reason=PreemptionReason.MANUAL, error="cannot be reached"
     )
-    assert results.preempted(gone, None)["error"] == "cannot be reached"
+    assert saved_results.preempted(gone, None)["error"] == "cannot be reached"
     runs_on = Evicted(
         task_id="v",
         agent_name="a",
@@ -193,13 +195,13 @@ def test_a_preemption():
         runs_on=True,
         error="no cancel()",
     )
-    answer = results.preempted(runs_on, saved)
+    answer = saved_results.preempted(runs_on, saved)
     assert (answer["success"], answer["reason"]) == (False, "not_cancelled")
     assert answer["saved_state"] == {"task_id": "v", "path": "/x"}
     assert "runs on: no cancel()" in answer["error"]
     both = msgspec.structs.replace(runs_on, save_error="too large")
-    assert "state was not saved" in results.preempted(both, saved)["error"]
-    refused = results.preempted(Refused(reason=Reason.TASK_NOT_FOUND, error="no task"), None)
+    assert "state was not saved" in saved_results.preempted(both, saved)["error"]
+    refused = saved_results.preempted(Refused(reason=Reason.TASK_NOT_FOUND, error="no task"), None)
     assert refused == {
         "success": False,
         "error": "no task",
@@ -218,21 +220,21 @@ def test_a_manually_evicted_task_has_the_result_of_saving():
     task = TaskSpec(task_id="t", pool_name="p", priority=1.0)
     known = SavedState(task=task, agent_name="a", source="payload", saved_at=0.0)
     evicted = EvictedState(task_id="t", reason=PreemptionReason.MANUAL, saved=pack(known))
-    answer = results.evicted_task(evicted)
+    answer = saved_results.evicted_task(evicted)
     assert (answer["state_saved"], answer["saved_state"]["source"]) == (False, "payload")
     assert "save_error" not in answer
     failed = msgspec.structs.replace(evicted, save_error="too large")
-    answer = results.evicted_task(failed)
+    answer = saved_results.evicted_task(failed)
     assert (answer["state_saved"], answer["save_error"]) == (False, "too large")
     saved = msgspec.structs.replace(evicted, state_saved=True)
-    assert results.evicted_task(saved)["state_saved"]
+    assert saved_results.evicted_task(saved)["state_saved"]
 
 
 def test_an_outcome_that_cannot_be_is_an_error():
     with pytest.raises(TypeError, match="Pending"):
         results.submitted(Response(outcome=Pending(agent_name="a")), [], dry_run=False)
     with pytest.raises(TypeError, match="Done"):
-        results.preempted(Done(), None)
+        saved_results.preempted(Done(), None)
 
 
 #: A task that was evicted by request.
@@ -251,12 +253,12 @@ def test_codes_are_plain_strings_for_users():
     given = [
         results.refused(refusal)["reason"],
         *results.refused(refusal)["turned_away"],
-        results.preempted(refusal, None)["reason"],
+        saved_results.preempted(refusal, None)["reason"],
         results.not_evaluated(refusal)["reason"],
         results.evaluated(evaluation)["reason"],
         results.candidate(VICTIM)["reason"],
-        results.evicted_task(EVICTED)["reason"],
+        saved_results.evicted_task(EVICTED)["reason"],
         results.done(Done(change=Change.UNCHANGED))["detail"],
-        results.standing_scheduler("head")["reason"],
+        standing_scheduler("head")["reason"],
     ]
     assert {type(code) for code in given} == {str}

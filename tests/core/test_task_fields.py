@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from schedulemesh.core.client.task_fields import described_task, user_name
+from schedulemesh.core.client.task_request import described_task, user_name
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.protocol.agents import key_of
 

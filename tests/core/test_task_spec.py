@@ -9,9 +9,9 @@ import pytest
 from ray import cloudpickle
 
 from schedulemesh.api.tasks import TaskInfo
+from schedulemesh.client import results
 from schedulemesh.core.agent import user_workers
 from schedulemesh.core.agent.host import public_state
-from schedulemesh.core.client import results
 from schedulemesh.core.transport.user_code import ship_function
 from schedulemesh.domain.saved_state import SavedState
 from schedulemesh.domain.task import INTERNAL, TaskSpec

@@ -13,12 +13,12 @@ import pytest
 from msgspec import UNSET
 
 from schedulemesh import errors
+from schedulemesh.client.task_fields import DEFAULTS, SubmitFields
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.core.agent.agent_actor import AgentActor
 from schedulemesh.core.agent.metrics_agent import MetricsReportingAgent
 from schedulemesh.core.client.head import ScheduleMeshHead
 from schedulemesh.core.client.scheduler import RayScheduler
-from schedulemesh.core.client.task_fields import DEFAULTS, SubmitFields
 from schedulemesh.domain.task import INTERNAL, TaskSpec, TaskState
 from schedulemesh.simple import SimpleScheduler
 from tests.docs.documents import ROOT, headings, pages, section

@@ -77,6 +77,11 @@ class Connection:
         self.shipped: set[str] = set()
 
     @property
+    def name(self) -> str:
+        """The scheduler's name."""
+        return self.settings.name
+
+    @property
     def handle(self) -> ActorHandle:
         """The supervisor's Ray handle. Raises InvalidRequestError once this object has detached."""
         if self.state == "left":

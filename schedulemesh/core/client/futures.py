@@ -12,9 +12,9 @@ from typing import cast
 from ray.exceptions import RayError
 
 from schedulemesh.api.tasks import LONGEST_WAIT_S, GetResult
+from schedulemesh.client.tasks import cancel_task
 from schedulemesh.core.client.connection import Connection
 from schedulemesh.core.client.task_results import value_of
-from schedulemesh.core.client.waiting import cancel_task
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.user_data import UserValue

@@ -7,8 +7,8 @@ from typing import TypedDict
 
 import msgspec
 
+from schedulemesh.client.arguments import check_constructor
 from schedulemesh.core.agent.ranks import rank_arguments
-from schedulemesh.core.client.arguments import check_constructor
 from schedulemesh.domain.agent import GangSpec, MemberSpec
 from schedulemesh.domain.containers import as_elements, as_items
 from schedulemesh.domain.names import as_text, parse_name

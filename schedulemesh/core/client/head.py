@@ -9,11 +9,12 @@ import msgspec
 import ray
 
 from schedulemesh.api.cluster import GetAbout
+from schedulemesh.client.arguments import public_calls
+from schedulemesh.client.asking import details
+from schedulemesh.client.listings import AboutResult, HeadHealth, HeadStopped
+from schedulemesh.client.results import combined
 from schedulemesh.config.alerts import AlertSettings
 from schedulemesh.config.settings import DEFAULT_NAME, JournalSettings, SchedulerSettings
-from schedulemesh.core.client.about_results import AboutResult, HeadHealth, HeadStopped
-from schedulemesh.core.client.arguments import public_calls
-from schedulemesh.core.client.asking import details
 from schedulemesh.core.client.connection import (
     Connection,
     connect,
@@ -24,7 +25,6 @@ from schedulemesh.core.client.connection import (
 )
 from schedulemesh.core.client.credentials import credential_of, token_of
 from schedulemesh.core.client.new_settings import parse_settings
-from schedulemesh.core.client.results import combined
 from schedulemesh.core.client.scheduler_list import chosen_scheduler
 from schedulemesh.errors import SchedulerNotFoundError, SchedulerUnavailableError
 

@@ -7,14 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing_extensions import Unpack
 
 from schedulemesh.api.leases import WatchLease
+from schedulemesh.client.arguments import public, public_calls
+from schedulemesh.client.asking import ask
+from schedulemesh.client.results import submitted
+from schedulemesh.client.scheduler_object import SchedulerObject
+from schedulemesh.client.tasks import cancel_task
 from schedulemesh.core.client import submissions
-from schedulemesh.core.client.arguments import public, public_calls
-from schedulemesh.core.client.asking import ask
+from schedulemesh.core.client.connection import Connection
 from schedulemesh.core.client.lease_request import LeaseFields, lease_submission
 from schedulemesh.core.client.leases import Lease
-from schedulemesh.core.client.lifecycle import SchedulerObject
-from schedulemesh.core.client.results import submitted
-from schedulemesh.core.client.waiting import cancel_task
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.task import DEFAULT_PRIORITY
 from schedulemesh.engine.messages.outcomes import Accepted, Refused
@@ -25,6 +26,8 @@ from schedulemesh.protocol.answers import LeaseView, Response
 @public_calls
 class LeaseCalls(SchedulerObject):
     """A scheduler object that leases placement groups."""
+
+    _connection: Connection
 
     @public(LeaseFields)
     def lease(

@@ -21,9 +21,9 @@ from typing_extensions import Self
 
 from schedulemesh.api.leases import ReleaseLease, RenewLease, SaveLease, WatchLease
 from schedulemesh.api.tasks import LONGEST_WAIT_S
+from schedulemesh.client import results
+from schedulemesh.client.asking import respond
 from schedulemesh.core.backend.ray_groups import placement_groups_of
-from schedulemesh.core.client import results
-from schedulemesh.core.client.asking import respond
 from schedulemesh.core.client.connection import Connection
 from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.numbers import MAX_DURATION_S, parse_duration

@@ -11,9 +11,10 @@ import ray
 from typing_extensions import TypedDict
 
 from schedulemesh.api.cluster import GetAbout
+from schedulemesh.client.asking import details
+from schedulemesh.client.listings import AboutResult
+from schedulemesh.client.results import Result
 from schedulemesh.config.settings import DEFAULT_NAME, DEFAULT_NAMESPACE
-from schedulemesh.core.client.about_results import AboutResult
-from schedulemesh.core.client.asking import details
 from schedulemesh.core.client.connection import (
     find,
     living_schedulers,
@@ -23,7 +24,6 @@ from schedulemesh.core.client.connection import (
 from schedulemesh.core.client.new_settings import parse_settings
 from schedulemesh.core.client.origin import named_scheduler
 from schedulemesh.core.client.ray_cluster import join, join_running
-from schedulemesh.core.client.results import Result
 from schedulemesh.errors import (
     InvalidRequestError,
     ScheduleMeshError,

@@ -1,6 +1,4 @@
-"""Saved-state calls: save, list, get, restore, and the functions of a pool that do so. RayScheduler documents
-each call.
-"""
+"""The calls that save, load and restore the states of tasks, by themselves and before an eviction."""
 
 from __future__ import annotations
 
@@ -9,18 +7,26 @@ import uuid
 from collections.abc import Callable, Mapping
 
 from schedulemesh.api.call import Call
+from schedulemesh.api.preemption import ExecutePreemption, PreemptTask
 from schedulemesh.api.states import (
     GetSavedState,
-    ListSavedStates,
     RegisterStateHandlers,
     RestoreTask,
     SaveTaskState,
 )
-from schedulemesh.core.client import results
-from schedulemesh.core.client.asking import ask, ask_with_handles, listed, logged, respond
-from schedulemesh.core.client.connection import Connection
-from schedulemesh.core.client.listings import SavedStatesResult
-from schedulemesh.core.client.task_request import client_name
+from schedulemesh.client import results
+from schedulemesh.client.arguments import public_calls
+from schedulemesh.client.asking import (
+    SchedulerConnection,
+    ask,
+    ask_with_handles,
+    client_name,
+    done,
+    logged,
+    respond,
+)
+from schedulemesh.client.scheduler_object import SchedulerObject
+from schedulemesh.core.client.saved_results import evicted_task, preempted, saved_state
 from schedulemesh.core.transport.user_code import ship_function, ship_state
 from schedulemesh.domain.containers import as_elements, as_items
 from schedulemesh.domain.names import as_text, parse_name
@@ -29,7 +35,7 @@ from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.saved_state import SavedState
 from schedulemesh.domain.task import TaskSpec, TaskState, task_row
 from schedulemesh.domain.user_data import UserValue
-from schedulemesh.engine.messages.outcomes import Done, Refused
+from schedulemesh.engine.messages.outcomes import AgentEvicted, Done, Refused
 from schedulemesh.errors import InvalidRequestError, shown
 from schedulemesh.protocol.agents import key_of
 from schedulemesh.protocol.answers import Response, SavedBytes
@@ -56,63 +62,112 @@ Preserver = Callable[[TaskState], dict[str, UserValue]]
 Restorer = Callable[[dict[str, UserValue]], None]
 
 
-def save_task_state(connection: Connection, task_id: object) -> results.SavedStateResult:
-    """Save a running task's state, and let it continue."""
-    name = parse_name(task_id, "task_id")
-    error = f"task {name!r} is not running, so there is no state to save"
-    absent = Refused(reason=Reason.TASK_NOT_FOUND, error=error)
-    return _saved_state(connection, SaveTaskState(task_id=name), absent)
+@public_calls
+class StateCalls(SchedulerObject):
+    """A scheduler object that saves, loads and restores the states of tasks."""
 
+    def save_task_state(self, task_id: str) -> results.SavedStateResult:
+        """Save a running task's state now and let the task continue; a rebuilt agent starts from it.
 
-def get_saved_state(connection: Connection, task_id: object) -> results.SavedStateResult:
-    """The state last saved of a task."""
-    name = parse_name(task_id, "task_id")
-    error = (
-        f"no saved state of task {name!r}: it has not been saved, its saving failed (see save_error in "
-        "list_preemptions), or its state was deleted"
-    )
-    absent = Refused(reason=Reason.STATE_NOT_FOUND, error=error)
-    return _saved_state(connection, GetSavedState(task_id=name), absent)
+        Returns ``saved_state``, or a refusal: ``task_not_found``, ``save_failed`` or ``state_too_large``.
+        """
+        name = parse_name(task_id, "task_id")
+        error = f"task {name!r} is not running, so there is no state to save"
+        absent = Refused(reason=Reason.TASK_NOT_FOUND, error=error)
+        return _saved_state(self._connection, SaveTaskState(task_id=name), absent)
 
+    def get_saved_state(self, task_id: str) -> results.SavedStateResult:
+        """Return the state last saved of a task as ``saved_state``, for ``restore_task``.
 
-def list_saved_states(connection: Connection) -> SavedStatesResult:
-    """Every task with a stored state, and every lost task."""
-    return listed(connection, ListSavedStates(), "saved_states", SavedStatesResult)
+        Refused with ``state_not_found`` where none is stored.
+        """
+        name = parse_name(task_id, "task_id")
+        error = (
+            f"no saved state of task {name!r}: it has not been saved, its saving failed (see save_error in "
+            "list_preemptions), or its state was deleted"
+        )
+        absent = Refused(reason=Reason.STATE_NOT_FOUND, error=error)
+        return _saved_state(self._connection, GetSavedState(task_id=name), absent)
 
+    def restore_task(self, saved_state: Mapping[str, UserValue]) -> results.RestoreResult:
+        """Start a preempted task again from its saved state.
 
-def restore_task(connection: Connection, saved_state: object) -> results.RestoreResult:
-    """Start a preempted task again from its saved state."""
-    saved = given_state(saved_state, time.time())
-    request = RestoreTask(saved=saved, client=client_name(), request_id=uuid.uuid4().hex)
-    answer, handles = ask_with_handles(connection, request, Response)
-    response = Response(outcome=answer) if isinstance(answer, Refused) else answer
-    if isinstance(response.outcome, Done):
-        return {"success": True, "task_id": saved.task.task_id, "resubmitted": False}
-    result = results.submitted(response, handles, dry_run=False)
-    return {**result, "resubmitted": result["success"]}
+        The state is passed to the pool's restorer, if one is registered, and to the new object's
+        ``restore_state``. Returns what a submission returns, and ``resubmitted``: whether an agent was
+        started.
+        """
+        saved = given_state(saved_state, time.time())
+        request = RestoreTask(saved=saved, client=client_name(), request_id=uuid.uuid4().hex)
+        answer, handles = ask_with_handles(self._connection, request, Response)
+        response = Response(outcome=answer) if isinstance(answer, Refused) else answer
+        if isinstance(response.outcome, Done):
+            return {"success": True, "task_id": saved.task.task_id, "resubmitted": False}
+        result = results.submitted(response, handles, dry_run=False)
+        return {**result, "resubmitted": result["success"]}
 
+    def register_state_handlers(
+        self,
+        pool_name: str,
+        preserver: Preserver | None = None,
+        restorer: Restorer | None = None,
+    ) -> results.Result:
+        """Set the functions that save and restore the states of a pool's tasks; both are replaced.
 
-def register_state_handlers(
-    connection: Connection,
-    pool_name: object,
-    preserver: Preserver | None,
-    restorer: Restorer | None,
-) -> results.Result:
-    """Register the functions that save and restore the states of a pool's tasks."""
-    blobs: dict[str, bytes] = {}
-    keys: list[str | None] = []
-    for what, function in (("preserver", preserver), ("restorer", restorer)):
-        data = None if function is None else ship_function(function, what)
-        keys.append(None if data is None else key_of(data))
-        if data is not None:
-            blobs[key_of(data)] = data
-    request = RegisterStateHandlers(
-        pool_name=parse_name(pool_name, "the pool's name"),
-        preserver_key=keys[0],
-        restorer_key=keys[1],
-        blobs=blobs,
-    )
-    return logged("register_state_handlers", results.done(respond(connection, request).outcome))
+        ``preserver`` takes a TaskState and returns a dict; ``restorer`` takes that dict. They run in worker
+        processes of their own, for at most ``save_timeout`` seconds. Those of a pool that does not exist yet
+        take effect when it is created; the result then has ``warnings``.
+        """
+        blobs: dict[str, bytes] = {}
+        keys: list[str | None] = []
+        for what, function in (("preserver", preserver), ("restorer", restorer)):
+            data = None if function is None else ship_function(function, what)
+            keys.append(None if data is None else key_of(data))
+            if data is not None:
+                blobs[key_of(data)] = data
+        request = RegisterStateHandlers(
+            pool_name=parse_name(pool_name, "the pool's name"),
+            preserver_key=keys[0],
+            restorer_key=keys[1],
+            blobs=blobs,
+        )
+        return logged("register_state_handlers", done(self._connection, request))
+
+    def execute_preemption(self, task_id: str, agent_name: str) -> results.PreemptionResult:
+        """Save a task's state and cancel the task; its agent stays, for another task.
+
+        Returns ``saved_state``, ``state_saved``, ``cancel_success`` and ``reason``: that of the last
+        evaluation with this candidate, else "manual". A task that is not cancelled runs on, and the answer is
+        a refusal with ``not_cancelled`` that has the saved state all the same.
+        """
+        request = ExecutePreemption(
+            task_id=parse_name(task_id, "task_id"),
+            agent_name=parse_name(agent_name, "agent_name"),
+            request_id=uuid.uuid4().hex,
+        )
+        response = respond(self._connection, request)
+        return preempted(response.outcome, response.saved)
+
+    def preempt_task(
+        self, task_id: str | None = None, agent_name: str | None = None, for_pool: str | None = None
+    ) -> results.PreemptionResult:
+        """Evict manually: save and cancel the tasks of an agent, and terminate the agent.
+
+        Name the task or the agent; a single name may be either's. The freed quota is held for ``for_pool``
+        for 60 s; without it, for this process for 10 s, whatever pool it submits to. Returns ``preempted``:
+        the tasks with their saved states.
+        """
+        request = PreemptTask(
+            task_id=None if task_id is None else parse_name(task_id, "task_id"),
+            agent_name=None if agent_name is None else parse_name(agent_name, "agent_name"),
+            for_pool=None if for_pool is None else parse_name(for_pool, "for_pool"),
+            client=client_name(),
+            request_id=uuid.uuid4().hex,
+        )
+        response = respond(self._connection, request)
+        if not isinstance(response.outcome, AgentEvicted):
+            return preempted(response.outcome, response.saved)
+        evicted = [evicted_task(task) for task in response.evicted]
+        return {"success": True, "preempted": evicted}
 
 
 def given_state(given: object, now: float) -> SavedState:
@@ -154,7 +209,7 @@ def _members(given: object) -> tuple[bytes | None, ...]:
 
 
 def _saved_state(
-    connection: Connection, request: Call, absent: Refused
+    connection: SchedulerConnection, request: Call, absent: Refused
 ) -> results.SavedStateResult:
     """A saved state; ``absent`` is the refusal where there is none."""
     answer = ask(connection, request, SavedBytes)
@@ -162,7 +217,7 @@ def _saved_state(
         return results.combined(results.SavedStateResult, results.refused(answer))
     if answer.state is None:
         return results.combined(results.SavedStateResult, results.refused(absent))
-    return {"success": True, "saved_state": results.saved_state(answer.state)}
+    return {"success": True, "saved_state": saved_state(answer.state)}
 
 
 def _optional_name(fields: Mapping[str | None, object], name: str) -> str:

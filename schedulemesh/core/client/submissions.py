@@ -10,12 +10,12 @@ from ray.actor import ActorHandle
 from schedulemesh.api.jobs import ListJobs
 from schedulemesh.api.nodes import ListExternalUsage
 from schedulemesh.api.tasks import SubmitTask
-from schedulemesh.core.client.asking import ask, ask_with_handles, logged
+from schedulemesh.client.asking import ask, ask_with_handles, logged
+from schedulemesh.client.results import SubmitResult, submitted
 from schedulemesh.core.client.connection import Connection
 from schedulemesh.core.client.deadline import WAITS
 from schedulemesh.core.client.job_adoption import adoption
 from schedulemesh.core.client.job_request import job_submission
-from schedulemesh.core.client.results import SubmitResult, submitted
 from schedulemesh.core.client.task_request import Submission, submission, task_submission
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_flag

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import getpass
 import os
-import socket
 import uuid
 import weakref
 from collections.abc import Mapping, Sequence
@@ -12,19 +12,24 @@ import msgspec
 from ray import ObjectRef
 
 from schedulemesh.api.tasks import SubmitTask
+from schedulemesh.client.arguments import check_constructor
+from schedulemesh.client.asking import client_name
 from schedulemesh.core.agent.function_agent import FunctionAgent
 from schedulemesh.core.backend.ray_options import parse_options
-from schedulemesh.core.client.arguments import check_constructor
 from schedulemesh.core.client.gangs import Gang, bundles_of, check_member, parse_gang
 from schedulemesh.core.client.run_request import named, positional, unwrap, with_run
-from schedulemesh.core.client.task_fields import described_task, user_name
-from schedulemesh.core.transport.user_code import ShippedArguments, ship_arguments, ship_class
+from schedulemesh.core.transport.user_code import (
+    ShippedArguments,
+    ship_arguments,
+    ship_class,
+    ship_value,
+)
 from schedulemesh.domain.agent import AgentSpec, MemberSpec, parse_start_limits
 from schedulemesh.domain.labels import parse_labels
-from schedulemesh.domain.names import parse_name
+from schedulemesh.domain.names import is_name, parse_name
 from schedulemesh.domain.numbers import parse_flag
 from schedulemesh.domain.resources import NOTHING, Resources, sum_of
-from schedulemesh.domain.task import TaskSpec
+from schedulemesh.domain.task import PARSERS, TaskSpec, parse_task
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.protocol.agents import key_of
@@ -32,9 +37,6 @@ from schedulemesh.protocol.submissions import Submitter, parse_need, parse_pool,
 
 #: Bytes of classes that were shipped already.
 _shipped: weakref.WeakKeyDictionary[type, bytes] = weakref.WeakKeyDictionary()
-
-#: Characters of this machine's name that clients are recorded under.
-_HOST_CHARS = 200
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +74,37 @@ def task_submission(caller: Caller, given: Mapping[str, object]) -> Submission:
     given, arguments = with_run(given)
     task, blobs = described_task(given, caller.owner, parent_of(caller, given))
     return submission(caller, given, task, {**blobs, **arguments})
+
+
+def described_task(
+    given: Mapping[str, object], owner: str = "", parent: str = ""
+) -> tuple[TaskSpec, dict[str, bytes]]:
+    """The task that these arguments of a call describe, and the bytes to store with it. ``owner``: of a task
+    for which none is given; empty: the user that this process runs as. ``parent``: the task with which it
+    ends; empty: none.
+
+    Raises InvalidRequestError naming what is wrong.
+    """
+    fields = {name: given.get(name) for name in PARSERS}
+    if fields["owner"] is None:
+        fields["owner"] = owner or user_name()
+    fields["parent"] = parent or None
+    payload = given.get("payload")
+    if payload is None:
+        return parse_task(fields), {}
+    data = ship_value(payload, "the payload")
+    key = key_of(data)
+    return parse_task({**fields, "payload_key": key}), {key: data}
+
+
+def user_name() -> str:
+    """The user that this process runs as: by name, or by number where the system has no usable name."""
+    try:
+        name = getpass.getuser()
+    except (ImportError, KeyError, OSError):
+        # A container without an entry for its user.
+        name = ""
+    return name if is_name(name) else f"uid:{os.getuid()}"
 
 
 def parent_of(caller: Caller, given: Mapping[str, object]) -> str:
@@ -190,11 +223,6 @@ def _members(given: Mapping[str, object], gang: Gang) -> tuple[_Built, ...]:
 
 def _specs(built: Sequence[_Built]) -> tuple[MemberSpec, ...]:
     return tuple(one.spec for one in built)
-
-
-def client_name() -> str:
-    """How the scheduler records this process."""
-    return f"{socket.gethostname()[:_HOST_CHARS]}:{os.getpid()}"
 
 
 def class_bytes(cls: type) -> bytes:

@@ -2,54 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
-
 import msgspec
 from ray import cloudpickle
 
-from schedulemesh.core.client.results import Result, combined, refused
-from schedulemesh.domain.resources import Amounts
+from schedulemesh.client.results import Result, combined, refused
 from schedulemesh.domain.user_data import UserValue
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import ResultNotLoadableError, TaskFailedError, shown
 from schedulemesh.protocol.agents import KeptResult
 from schedulemesh.protocol.answers import TaskResult
-
-
-class TaskStatus(TypedDict, total=False):
-    """What a task does, or how it ended."""
-
-    task_id: str
-    #: "queued", "starting", "running", "preempting" or "ending"; then "completed", "failed", "cancelled" or
-    #: "lost".
-    state: str
-    #: Of a queued task: its place in the queue of its pool, and whether it is held.
-    position: int
-    held: bool
-    #: Of a queued task: how many tasks of its pool wait, and what its pool's quota lacks, or else the closest
-    #: node.
-    queue_length: int
-    short: Amounts
-    #: How often it was evicted, and how often its run failed or its agent was lost; absent: never.
-    preemptions: int
-    failures: int
-    #: The agent that it runs on, or ran on last.
-    agent_name: str
-    #: Seconds since 1970.
-    ended_at: float
-    #: Why it waits (a code), or was not completed (a code, and one line).
-    reason: str
-    error: str
-
-
-class WaitResult(Result, total=False):
-    """The answer of ``wait``."""
-
-    #: In the order of the call.
-    tasks: list[TaskStatus]
-    #: The ids of the tasks that have got so far, and of the others.
-    done: list[str]
-    pending: list[str]
 
 
 class TaskResultDict(Result, total=False):

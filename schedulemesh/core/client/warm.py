@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 
-import msgspec
-from msgspec import UNSET, UnsetType
-
 from schedulemesh.config.groups import MAX_WARM
 from schedulemesh.core.backend.ray_options import parse_options
 from schedulemesh.core.client.run_request import unwrap
 from schedulemesh.core.client.task_request import Caller, class_bytes
-from schedulemesh.domain.containers import as_items, plain_data
+from schedulemesh.domain.containers import as_items
 from schedulemesh.domain.names import as_text
 from schedulemesh.domain.numbers import parse_count
 from schedulemesh.domain.placement import WarmSpec
@@ -31,42 +28,8 @@ _NOT_READY = (
 )
 
 
-class ShippedConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """A ``pg_pool_config``, with the warm class separate from the plain data."""
-
-    #: In plain data, without ``warm``.
-    config: dict[str, object] | None
-    warm: WarmSpec | UnsetType | None = UNSET
-    #: The bytes of the warm class.
-    blobs: dict[str, bytes] = {}
-
-    @property
-    def whole(self) -> dict[str, object] | None:
-        """The config with ``warm`` in its place."""
-        if self.config is None or self.warm is UNSET:
-            return self.config
-        return {**self.config, "warm": self.warm}
-
-
-def shipped_config(given: object, caller: Caller) -> ShippedConfig:
-    """The config as it is sent. Raises InvalidRequestError for what is wrong with ``warm``, or no plain
-    data; everything else is checked later.
-    """
-    if given is None:
-        return ShippedConfig(config=None)
-    what = "pg_pool_config"
-    items = as_items(given, what, "a dict such as {'enable': True}")
-    apart = {as_text(key): value for key, value in items}
-    plain = plain_data({key: value for key, value in items if as_text(key) != "warm"}, what)
-    if "warm" not in apart:
-        return ShippedConfig(config=plain)
-    if apart["warm"] is None:
-        return ShippedConfig(config=plain, warm=None)
-    warm, blobs = _warm(apart["warm"], caller)
-    return ShippedConfig(config=plain, warm=warm, blobs=blobs)
-
-
-def _warm(given: object, caller: Caller) -> tuple[WarmSpec, dict[str, bytes]]:
+def shipped_warm(given: object, caller: Caller) -> tuple[WarmSpec, dict[str, bytes]]:
+    """The class of warm hosts from the value of ``warm``, and its bytes. Raises InvalidRequestError."""
     what = "pg_pool_config['warm']"
     expected = "a dict with actor_class, and count and runtime_env if wanted"
     config = {as_text(key): value for key, value in as_items(given, what, expected)}

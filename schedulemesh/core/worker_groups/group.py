@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Union
 from ray import ObjectRef
 from ray.actor import ActorHandle
 
-from schedulemesh.core.client.arguments import public_calls
-from schedulemesh.core.client.results import SubmitResult
+from schedulemesh.client.arguments import public_calls
+from schedulemesh.client.results import SubmitResult
 from schedulemesh.core.transport.handles import actor_id
 from schedulemesh.core.worker_groups.declared_calls import DRIVER, declared_call
 from schedulemesh.core.worker_groups.members import Member, known_of, returned, running_again

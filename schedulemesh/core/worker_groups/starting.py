@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ray.actor import ActorHandle
 
-from schedulemesh.core.client.results import SubmitResult
+from schedulemesh.client.results import SubmitResult
 from schedulemesh.errors import GroupRefusedError
 
 if TYPE_CHECKING:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from schedulemesh.api.nodes import Drain, GetDrainStatus
-from schedulemesh.core.client import results
-from schedulemesh.core.client.arguments import public_calls
-from schedulemesh.core.client.asking import listed, respond
-from schedulemesh.core.client.drain_results import DrainStatus
-from schedulemesh.core.client.lifecycle import SchedulerObject
-from schedulemesh.core.client.task_request import client_name
+from schedulemesh.client import results
+from schedulemesh.client.arguments import public_calls
+from schedulemesh.client.asking import client_name, done, listed
+from schedulemesh.client.listings import DrainStatus
+from schedulemesh.client.scheduler_object import SchedulerObject
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_timeout
 
@@ -60,4 +59,4 @@ class DrainCalls(SchedulerObject):
             deadline_s=None if deadline is None else parse_timeout(deadline, "deadline"),
             client=client_name(),
         )
-        return results.done(respond(self._connection, request).outcome)
+        return done(self._connection, request)

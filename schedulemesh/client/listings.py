@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Literal, TypedDict
 
 from schedulemesh.api.cluster import OrphanInfo, StrategyInfo
-from schedulemesh.api.nodes import NodeInfo
-from schedulemesh.api.pools import PoolDefinition, PoolInfo
+from schedulemesh.api.jobs import JobListing
+from schedulemesh.api.nodes import DrainInfo, ExternalWork, NodeInfo
+from schedulemesh.api.pools import CohortInfo, PoolDefinition, PoolInfo
 from schedulemesh.api.preemption import PreemptionRecord
 from schedulemesh.api.queue import QueueListing
 from schedulemesh.api.states import SavedStateInfo
 from schedulemesh.api.tasks import TaskListing
-from schedulemesh.core.client.results import AgentInfo, Result, SubmitResult
+from schedulemesh.client.results import AgentInfo, Result, SubmitResult
 from schedulemesh.domain.resources import Amounts
 
 
@@ -301,3 +302,67 @@ class StrategiesResult(Result, total=False):
     """The answer of ``strategies``."""
 
     strategies: list[StrategyInfo]
+
+
+class ExternalUsageResult(Result, total=False):
+    """The answer of ``external_usage``."""
+
+    jobs: list[ExternalWork]
+
+
+class DrainStatus(Result, total=False):
+    """The answer of ``drain_status``."""
+
+    drains: list[DrainInfo]
+
+
+class CohortsResult(Result, total=False):
+    """The answer of ``list_cohorts``."""
+
+    cohorts: list[CohortInfo]
+
+
+class JobsResult(Result, total=False):
+    """The answer of ``jobs``."""
+
+    jobs: list[JobListing]
+
+
+class AboutResult(Result, total=False):
+    """The answer of ``about``."""
+
+    name: str
+    namespace: str
+    detached: bool
+    #: That of ScheduleMesh.
+    version: str
+    #: When its supervisor began to serve, in seconds since 1970.
+    started_at: float
+    node_id: str
+    pid: int
+    #: The address of the journal.
+    journal: str
+    #: One more with each life of the supervisor.
+    epoch: int
+    #: Its clock, in seconds since 1970.
+    time: float
+    #: The address of the HTTP API; None: there is none, or it does not serve yet.
+    http: str | None
+    pools: int
+    agents: int
+    running_tasks: int
+    queued_tasks: int
+
+
+class HeadHealth(AboutResult, total=False):
+    """The answer of ``ScheduleMeshHead.start`` and ``health``."""
+
+    alive: bool
+    #: Whether its name is taken, so that it can be stopped; only where it is not alive.
+    registered: bool
+
+
+class HeadStopped(Result, total=False):
+    """The answer of ``ScheduleMeshHead.stop``."""
+
+    already_gone: bool

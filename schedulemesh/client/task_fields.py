@@ -1,22 +1,16 @@
-"""The keyword arguments of the calls that submit: one definition for signatures, checks and help, and how
-those of a task are read.
-"""
+"""The keyword arguments of the calls: one definition for signatures, checks and help."""
 
 from __future__ import annotations
 
-import getpass
 import os
 from collections.abc import Mapping, Sequence
 from typing import TypedDict, get_type_hints
 
 from msgspec import UNSET, UnsetType
 
-from schedulemesh.core.transport.user_code import ship_value
-from schedulemesh.domain.names import is_name
-from schedulemesh.domain.task import DEFAULT_PRIORITY, PARSERS, TaskSpec, parse_task
+from schedulemesh.domain.task import DEFAULT_PRIORITY
 from schedulemesh.domain.user_data import UserValue
 from schedulemesh.engine.placement.strategies import POOL_STRATEGY
-from schedulemesh.protocol.agents import key_of
 
 
 class TaskFields(TypedDict, total=False):
@@ -216,34 +210,3 @@ DEFAULTS: dict[str, object] = {
     "strategies": (),
     **dict.fromkeys(get_type_hints(LendingFields), UNSET),
 }
-
-
-def described_task(
-    given: Mapping[str, object], owner: str = "", parent: str = ""
-) -> tuple[TaskSpec, dict[str, bytes]]:
-    """The task that these arguments of a call describe, and the bytes to store with it. ``owner``: of a task
-    for which none is given; empty: the user that this process runs as. ``parent``: the task with which it
-    ends; empty: none.
-
-    Raises InvalidRequestError naming what is wrong.
-    """
-    fields = {name: given.get(name) for name in PARSERS}
-    if fields["owner"] is None:
-        fields["owner"] = owner or user_name()
-    fields["parent"] = parent or None
-    payload = given.get("payload")
-    if payload is None:
-        return parse_task(fields), {}
-    data = ship_value(payload, "the payload")
-    key = key_of(data)
-    return parse_task({**fields, "payload_key": key}), {key: data}
-
-
-def user_name() -> str:
-    """The user that this process runs as: by name, or by number where the system has no usable name."""
-    try:
-        name = getpass.getuser()
-    except (ImportError, KeyError, OSError):
-        # A container without an entry for its user.
-        name = ""
-    return name if is_name(name) else f"uid:{os.getuid()}"

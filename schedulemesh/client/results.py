@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypedDict, TypeVar, cast
-
-import msgspec
-from ray.actor import ActorHandle
+from typing import Any, TypedDict, TypeVar, cast
 
 from schedulemesh.api.agents import AgentListing, PlacementGroupInfo
 from schedulemesh.api.tasks import TaskInfo
-from schedulemesh.core.agent.host import public_state
-from schedulemesh.domain.reasons import Change, Reason
+from schedulemesh.domain.reasons import Change
 from schedulemesh.domain.resources import Amounts
-from schedulemesh.domain.saved_state import SavedState
 from schedulemesh.domain.user_data import UserValue
 from schedulemesh.engine.messages.outcomes import (
     Accepted,
     Candidate,
     Done,
     Evaluation,
-    Evicted,
     Queued,
     Refused,
     RequestOutcome,
 )
 from schedulemesh.protocol import public
-from schedulemesh.protocol.answers import EvictedState, MemberPlace, Response
+from schedulemesh.protocol.answers import MemberPlace, Response
 
 #: The TypedDict of a public result.
 ResultT = TypeVar("ResultT")
@@ -35,8 +29,9 @@ ResultT = TypeVar("ResultT")
 class AgentInfo(AgentListing, total=False):
     """An agent as ``AgentListing``, with its Ray handle."""
 
-    #: None: a dry run, which starts no agent; a lease, which has no process; an agent that has since ended.
-    handle: ActorHandle
+    #: A ``ray.actor.ActorHandle``. None: a dry run, which starts no agent; a lease, which has no process; an
+    #: agent that has since ended; a connection over HTTP.
+    handle: Any
 
 
 class CandidateInfo(TaskInfo, total=False):
@@ -185,20 +180,9 @@ def refused(outcome: Refused) -> Result:
     return cast("Result", public.refused(outcome))
 
 
-def standing_scheduler(name: str) -> Result:
-    """The refusal to end a standing scheduler that was found, not made."""
-    return {
-        "success": False,
-        "error": f"scheduler {name!r} is a standing one (detached=True) that this object found, so it is not "
-        "ended with it: others may be using it",
-        "reason": Reason.STANDING_SCHEDULER.value,
-        "hint": "shutdown(force=True) ends it for everybody; detach() leaves it",
-    }
-
-
 def submitted(
     response: Response,
-    handles: Sequence[ActorHandle],
+    handles: Sequence[Any],
     *,
     dry_run: bool,
     named_resources: bool = True,
@@ -249,7 +233,7 @@ def submitted(
     return answer
 
 
-def members(found: Sequence[MemberPlace], handles: Sequence[ActorHandle | None]) -> list[AgentInfo]:
+def members(found: Sequence[MemberPlace], handles: Sequence[Any | None]) -> list[AgentInfo]:
     """The members of a gang in the order of ranks, each with its Ray handle."""
     pairs = zip(found, handles, strict=True)
     return [
@@ -311,56 +295,3 @@ def deleted(outcome: RequestOutcome) -> DeletionResult:
         del answer["detail"]
         answer["already_gone"] = True
     return answer
-
-
-def preempted(outcome: RequestOutcome, saved: bytes | None) -> PreemptionResult:
-    """The answer of ``execute_preemption``."""
-    if isinstance(outcome, Refused):
-        return {
-            "success": False,
-            "error": outcome.error,
-            "reason": outcome.reason.value,
-            "saved_state": None,
-            "cancel_success": False,
-        }
-    if not isinstance(outcome, Evicted):
-        raise TypeError(f"a preemption cannot end in {outcome!r}")
-    answer: PreemptionResult = {
-        "success": True,
-        "task_id": outcome.task_id,
-        "agent_name": outcome.agent_name,
-        "saved_state": None if saved is None else saved_state(saved),
-        "cancel_success": outcome.cancel_success,
-        "state_saved": outcome.state_saved,
-        "reason": outcome.reason.value,
-    }
-    if outcome.save_error:
-        answer["save_error"] = outcome.save_error
-    if outcome.error:
-        answer["error"] = outcome.error
-    if not outcome.runs_on:
-        return answer
-    saved_or_not = "was saved" if outcome.state_saved else "was not saved"
-    message = (
-        f"task {outcome.task_id!r} was not cancelled and runs on: {outcome.error or 'cancel() failed'}; its "
-        f"state {saved_or_not}. preempt_task ends it with its agent"
-    )
-    return {**answer, "success": False, "reason": Reason.NOT_CANCELLED.value, "error": message}
-
-
-def evicted_task(evicted: EvictedState) -> EvictedTask:
-    """A manually evicted task with its saved state."""
-    answer: EvictedTask = {
-        "task_id": evicted.task_id,
-        "reason": evicted.reason.value,
-        "saved_state": saved_state(evicted.saved),
-        "state_saved": evicted.state_saved,
-    }
-    if evicted.save_error:
-        answer["save_error"] = evicted.save_error
-    return answer
-
-
-def saved_state(saved: bytes) -> dict[str, UserValue]:
-    """A stored state as its dict."""
-    return public_state(msgspec.msgpack.decode(saved, type=SavedState))

@@ -1,21 +1,15 @@
-"""The explanation of a task, as clients get it. RayScheduler documents the call."""
+"""The explanation of a task, as clients get it."""
 
 from __future__ import annotations
 
 from typing import TypedDict, cast
 
 from schedulemesh.api.nodes import ExternalJobInfo
-from schedulemesh.api.tasks import ExplainTask, TaskInfo
-from schedulemesh.core.client import results
-from schedulemesh.core.client.asking import ask
-from schedulemesh.core.client.connection import Connection
-from schedulemesh.core.client.results import Result, combined
-from schedulemesh.domain.names import parse_name
+from schedulemesh.api.tasks import TaskInfo
+from schedulemesh.client.results import Result
 from schedulemesh.domain.resources import Amounts
 from schedulemesh.engine.messages.explanation import Explanation
-from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.protocol import public
-from schedulemesh.protocol.answers import Explained
 
 
 class ReasonInfo(TypedDict, total=False):
@@ -147,14 +141,6 @@ class ExplainResult(Result, TaskInfo, total=False):
     preemptions: int
     failures: int
     eviction: EvictionInfo | None
-
-
-def explain(connection: Connection, task_id: object) -> ExplainResult:
-    """What is known of a task."""
-    answer = ask(connection, ExplainTask(task_id=parse_name(task_id, "task_id")), Explained)
-    if isinstance(answer, Refused):
-        return combined(ExplainResult, results.refused(answer))
-    return explained(answer.explanation)
 
 
 def explained(found: Explanation) -> ExplainResult:

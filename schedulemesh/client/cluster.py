@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from schedulemesh.api.cluster import GetAbout, GetStats, ListStrategies
 from schedulemesh.api.nodes import CordonNode, ListExternalUsage, ListNodes
-from schedulemesh.core.client import results
-from schedulemesh.core.client.about_results import AboutResult
-from schedulemesh.core.client.arguments import public_calls
-from schedulemesh.core.client.asking import details, listed, respond
-from schedulemesh.core.client.external_results import ExternalUsageResult
-from schedulemesh.core.client.lifecycle import SchedulerObject
-from schedulemesh.core.client.listings import NodesResult, Stats, StrategiesResult
-from schedulemesh.core.client.overview import print_overview
-from schedulemesh.core.client.scheduler_list import SchedulersResult, list_schedulers
+from schedulemesh.client import results
+from schedulemesh.client.arguments import public_calls
+from schedulemesh.client.asking import details, done, listed
+from schedulemesh.client.listings import (
+    AboutResult,
+    ExternalUsageResult,
+    NodesResult,
+    Stats,
+    StrategiesResult,
+)
+from schedulemesh.client.overview import print_overview
+from schedulemesh.client.scheduler_object import SchedulerObject
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_flag
 
@@ -20,18 +23,6 @@ from schedulemesh.domain.numbers import parse_flag
 @public_calls
 class ClusterCalls(SchedulerObject):
     """A scheduler object that shows and changes the cluster."""
-
-    @classmethod
-    def list(cls, address: str | None = None) -> SchedulersResult:
-        """Return ``schedulers``: every scheduler of a Ray cluster, with ``name``, ``namespace``, whether it
-        ``answers`` (if not: ``error``), ``detached``, ``started_at``, ``version``, ``node_id``,
-        ``running_tasks`` and ``queued_tasks``.
-
-        ``address``: that of the cluster; None: the Ray that this process is connected to, else the one at
-        ``RAY_ADDRESS`` or on this machine. A process that is not connected is so only during the call.
-        Raises SchedulerNotFoundError where there is no Ray.
-        """
-        return list_schedulers(address)
 
     def stats(self) -> Stats:
         """Return the counts of ``get_preemption_stats``, the pools by name, and how many agents and nodes
@@ -63,7 +54,7 @@ class ClusterCalls(SchedulerObject):
         request = CordonNode(
             node_id=parse_name(node_id, "node_id"), cordoned=parse_flag(cordoned, "cordoned")
         )
-        return results.done(respond(self._connection, request).outcome)
+        return done(self._connection, request)
 
     def dashboard(self) -> None:
         """Print an overview: the supervisor, the pools with their quota, and the last preemptions."""

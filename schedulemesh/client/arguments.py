@@ -7,8 +7,8 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import ParamSpec, TypeVar, cast, get_type_hints
 
-from schedulemesh.core.client.notebook import Answer
-from schedulemesh.core.client.task_fields import DEFAULTS
+from schedulemesh.client.notebook import Answer
+from schedulemesh.client.task_fields import DEFAULTS
 from schedulemesh.errors import InvalidRequestError, nearest, shown
 
 Given = ParamSpec("Given")

@@ -7,12 +7,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from schedulemesh.api.pools import PoolInfo
-from schedulemesh.api.preemption import PreemptionRecord
-from schedulemesh.api.tasks import TaskListing
-from schedulemesh.core.client import pools, preemption, tasks
-from schedulemesh.core.client.about_results import AboutResult
-from schedulemesh.core.client.connection import Connection
+from schedulemesh.api.pools import ListPools, PoolInfo
+from schedulemesh.api.preemption import ListPreemptions, PreemptionRecord
+from schedulemesh.api.tasks import ListTasks, TaskListing
+from schedulemesh.client.asking import SchedulerConnection, listed
+from schedulemesh.client.listings import AboutResult, PoolsResult, PreemptionsResult, TasksResult
 from schedulemesh.domain.resources import amounts_text
 
 if TYPE_CHECKING:
@@ -24,21 +23,22 @@ _PREEMPTIONS = ("time", "evicted", "for", "rule")
 _LAST = 5
 
 
-def print_overview(connection: Connection, about: AboutResult) -> None:
+def print_overview(connection: SchedulerConnection, about: AboutResult) -> None:
     """Print the overview to stdout, as wide as the terminal."""
     from rich.console import Console
 
-    listed = tasks.list_tasks(connection)["tasks"]
+    listing = listed(connection, ListTasks(), "tasks", TasksResult)["tasks"]
     console = Console(highlight=False, markup=False)
     console.print(
         f"scheduler {about['name']} (namespace {about['namespace']}): epoch {about['epoch']}, "
         f"process {about['pid']}"
     )
-    console.print(f"agents: {about['agents']}; tasks: {_counted(listed)}")
-    shown = pools.list_pools(connection)["pools"]
-    recent = preemption.list_preemptions(connection, {"limit": _LAST})["preemptions"]
+    console.print(f"agents: {about['agents']}; tasks: {_counted(listing)}")
+    pools = listed(connection, ListPools(), "pools", PoolsResult)["pools"]
+    last = ListPreemptions(limit=_LAST)
+    recent = listed(connection, last, "preemptions", PreemptionsResult)["preemptions"]
     for title, headings, rows in (
-        ("pools", _POOLS, map(_pool_row, shown)),
+        ("pools", _POOLS, map(_pool_row, pools)),
         ("last preemptions", _PREEMPTIONS, map(_preemption_row, recent)),
     ):
         if (table := _table(title, headings, rows)).row_count:

@@ -1,38 +1,29 @@
-"""Queue calls: submit many tasks, change, cancel and list those that wait. QueueCalls documents each call."""
+"""Submits many tasks in few messages. TaskSubmissions documents the call."""
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import cast, get_type_hints
+from collections.abc import Iterator, Sequence
+from typing import get_type_hints
 
 import msgspec
 from ray.actor import ActorHandle
 
-from schedulemesh.api.policies import ChangeQueuePolicy, GetQueuePolicy
-from schedulemesh.api.queue import ChangeQueuedTask, ListQueue, QueueListing
-from schedulemesh.api.tasks import MAX_SUBMISSIONS, CancelTasks, SubmitMany
-from schedulemesh.api.values import MAX_NAMES
-from schedulemesh.config.queueing import QueuePolicy, changed_queue_policy
-from schedulemesh.core.client import results
-from schedulemesh.core.client.asking import ask, ask_with_handles, details, logged, respond
-from schedulemesh.core.client.connection import Connection
-from schedulemesh.core.client.deadline import WAITS
-from schedulemesh.core.client.listings import (
-    CancellationResult,
-    QueuePolicyResult,
-    QueueResult,
+from schedulemesh.api.tasks import MAX_SUBMISSIONS, SubmitMany
+from schedulemesh.client import results
+from schedulemesh.client.asking import ask_with_handles
+from schedulemesh.client.listings import (
     SubmitManyResult,
 )
-from schedulemesh.core.client.results import SubmitResult, combined, submitted
-from schedulemesh.core.client.task_fields import SubmitFields
-from schedulemesh.core.client.task_request import Submission, client_name, task_submission
+from schedulemesh.client.results import SubmitResult, combined, submitted
+from schedulemesh.client.task_fields import SubmitFields
+from schedulemesh.core.client.connection import Connection
+from schedulemesh.core.client.deadline import WAITS
+from schedulemesh.core.client.task_request import Submission, task_submission
 from schedulemesh.domain.containers import as_elements, as_items
-from schedulemesh.domain.names import as_text, parse_name
-from schedulemesh.domain.numbers import parse_count, parse_priority
-from schedulemesh.engine.messages.outcomes import Refused, TasksCancelled
+from schedulemesh.domain.names import as_text
+from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import InvalidRequestError, nearest, shown
-from schedulemesh.protocol.answers import QueueListed, Responses
+from schedulemesh.protocol.answers import Responses
 from schedulemesh.protocol.requests import MAX_BYTES
 
 #: What one of the submissions of ``submit_many`` may say.
@@ -142,82 +133,3 @@ def _together(found: list[SubmitResult]) -> SubmitManyResult:
         "results": found,
         "refused": len(refused),
     }
-
-
-def change(
-    connection: Connection,
-    task_id: object,
-    *,
-    held: bool | None = None,
-    priority: object = None,
-    to_front: bool = False,
-) -> results.Result:
-    """Change how a task waits."""
-    request = ChangeQueuedTask(
-        task_id=parse_name(task_id, "task_id"),
-        held=held,
-        priority=None if held is not None or to_front else parse_priority(priority),
-        to_front=to_front,
-        request_id=uuid.uuid4().hex,
-    )
-    return results.done(respond(connection, request).outcome)
-
-
-def cancel_tasks(connection: Connection, task_ids: object) -> CancellationResult:
-    """Cancel several tasks."""
-    name = as_text(task_ids)
-    given: Iterable[object] = (
-        (name,) if name is not None else as_elements(task_ids, "task_ids", "a list of ids")
-    )
-    ids = tuple(dict.fromkeys(parse_name(one, "task_id") for one in given))
-    reasons: dict[str, Refused] = {}
-    for first in range(0, len(ids), MAX_NAMES):
-        part = ids[first : first + MAX_NAMES]
-        outcome = respond(connection, CancelTasks(task_ids=part)).outcome
-        if isinstance(outcome, TasksCancelled):
-            reasons |= outcome.refused
-        elif first == 0 or not isinstance(outcome, Refused):
-            return combined(CancellationResult, results.done(outcome))
-        else:
-            reasons |= dict.fromkeys(part, outcome)
-    cancelled = [task_id for task_id in ids if task_id not in reasons]
-    refused = {task_id: results.refused(why) for task_id, why in reasons.items()}
-    if not refused:
-        return {"success": True, "cancelled": cancelled, "refused": {}}
-    example = next(iter(refused.values()))
-    return {
-        "success": False,
-        "error": f"{len(refused)} of {len(ids)} tasks were not cancelled: {example['error']}",
-        "reason": example["reason"],
-        "cancelled": cancelled,
-        "refused": refused,
-    }
-
-
-def list_queue(connection: Connection, pool: object, limit: object, after: object) -> QueueResult:
-    """The tasks that wait."""
-    request = ListQueue(
-        pool_name=None if pool is None else parse_name(pool, "the pool's name"),
-        limit=None if limit is None else parse_count(limit, "limit"),
-        after=parse_count(after, "after"),
-    )
-    answer = ask(connection, request, QueueListed)
-    if isinstance(answer, Refused):
-        return combined(QueueResult, results.refused(answer))
-    tasks = [cast("QueueListing", row.public()) for row in answer.rows]
-    return {"success": True, "tasks": tasks, "total": answer.total}
-
-
-def configure_queue(connection: Connection, changes: Mapping[str, object]) -> QueuePolicyResult:
-    """Change these fields of the queue's policy."""
-    given = {name: value for name, value in changes.items() if value is not None}
-    checked = changed_queue_policy(QueuePolicy(), given).public()
-    request = ChangeQueuePolicy(
-        changes={name: checked[name] for name in given}, client=client_name()
-    )
-    return logged("configure_queue", details(connection, request, QueuePolicyResult))
-
-
-def get_queue_policy(connection: Connection) -> QueuePolicyResult:
-    """The policy of the queue."""
-    return details(connection, GetQueuePolicy(), QueuePolicyResult)

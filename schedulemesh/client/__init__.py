@@ -1,0 +1,1 @@
+"""The calls of a scheduler object, over any connection to its supervisor; imports no Ray."""

@@ -1,0 +1,130 @@
+"""Sends one call to the supervisor and returns its answer, or the public dict made from it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, Union, cast
+
+from schedulemesh.api.call import Call
+from schedulemesh.client import results
+from schedulemesh.client.results import ResultT, combined
+from schedulemesh.domain.reasons import SHORTAGES
+from schedulemesh.engine.messages.outcomes import Refused
+from schedulemesh.protocol.answers import AnswerT, Details, Listed, Response, decode_answer
+from schedulemesh.protocol.requests import encode_request
+
+logger = logging.getLogger(__name__)
+
+#: Characters of this machine's name that clients are recorded under.
+_HOST_CHARS = 200
+
+#: Object references that are sent beside a call: those that are whole arguments, and those nested in other
+#: values.
+References = tuple[list[Any], list[Any]]
+#: What the supervisor answers: bytes, with the Ray handles that belong to them where there are any.
+RawAnswer = Union[bytes, tuple[bytes, list[Any]]]
+
+
+class SchedulerConnection(Protocol):
+    """The way of a scheduler object to its supervisor; threads may share it."""
+
+    @property
+    def name(self) -> str:
+        """The scheduler's name."""
+
+    def call(self, method: str, data: bytes, references: References, /, *, what: str) -> RawAnswer:
+        """The answer of the supervisor's ``method`` to an encoded call. ``what``: the name that decides how
+        long the answer may take.
+
+        Raises SchedulerUnavailableError where the supervisor is gone or silent, and InvalidRequestError for
+        references that the connection cannot send, and once it has been left.
+        """
+
+    def leave(self) -> None:
+        """Use the scheduler no more, and let it run."""
+
+    def described(self) -> str:
+        """What ``repr`` shows of a scheduler object; nothing is asked of the supervisor."""
+
+    def description(self) -> dict[str, object]:
+        """The same by name, with the state of the connection."""
+
+
+def ask(
+    connection: SchedulerConnection, request: Call, expected: type[AnswerT]
+) -> AnswerT | Refused:
+    """The answer of the expected type, or the refusal.
+
+    Raises InvalidRequestError where the supervisor finds the request malformed, and
+    SchedulerUnavailableError where it does not answer.
+    """
+    return ask_with_handles(connection, request, expected)[0]
+
+
+def ask_with_handles(
+    connection: SchedulerConnection,
+    request: Call,
+    expected: type[AnswerT],
+    references: References | None = None,
+    what: str | None = None,
+) -> tuple[AnswerT | Refused, list[Any]]:
+    """As ``ask``, with the Ray handles that were sent beside the answer.
+
+    ``what``: the name that decides how long the answer may take; None: the request's.
+    """
+    tag = str(type(request).__struct_config__.tag)
+    beside = ([], []) if references is None else references
+    answer = connection.call("ask", encode_request(request), beside, what=what or tag)
+    data, handles = answer if isinstance(answer, tuple) else (answer, [])
+    return decode_answer(data, expected), handles
+
+
+def respond(connection: SchedulerConnection, request: Call) -> Response:
+    """The response to a request that ends in an outcome; a refusal is an outcome like any other."""
+    answer = ask(connection, request, Response)
+    return Response(outcome=answer) if isinstance(answer, Refused) else answer
+
+
+def done(connection: SchedulerConnection, request: Call) -> results.Result:
+    """The public result of a request whose outcome says nothing more than that it was carried out."""
+    return results.done(respond(connection, request).outcome)
+
+
+def details(
+    connection: SchedulerConnection, request: Call, result: Callable[..., ResultT]
+) -> ResultT:
+    """The public result of a request that is answered with plain data by name."""
+    answer = ask(connection, request, Details)
+    if isinstance(answer, Refused):
+        return combined(result, results.refused(answer))
+    return combined(result, {"success": True}, answer.facts)
+
+
+def listed(
+    connection: SchedulerConnection, request: Call, key: str, result: Callable[..., ResultT]
+) -> ResultT:
+    """The public result of a request that is answered with rows, which stand under ``key``."""
+    answer = ask(connection, request, Listed)
+    if isinstance(answer, Refused):
+        return combined(result, results.refused(answer))
+    return combined(result, {"success": True, key: answer.rows})
+
+
+def logged(call: str, result: ResultT) -> ResultT:
+    """The result of a call whose answer many callers do not read, after its refusal and its warnings were
+    logged in their process. The scheduler itself logs refusals because of a shortage.
+    """
+    answer = cast("Mapping[str, object]", result)
+    if not answer["success"] and answer["reason"] not in SHORTAGES:
+        logger.warning("%s was refused: %s (%s)", call, answer["error"], answer["reason"])
+    for warning in cast("list[str]", answer.get("warnings", [])):
+        logger.warning("%s: %s", call, warning)
+    return result
+
+
+def client_name() -> str:
+    """How the scheduler records this process."""
+    return f"{socket.gethostname()[:_HOST_CHARS]}:{os.getpid()}"

@@ -1,0 +1,46 @@
+"""SchedulerCalls: every call of a scheduler object that sends no class, function, handle or reference."""
+
+from __future__ import annotations
+
+from schedulemesh.api.states import ListSavedStates
+from schedulemesh.client.agents import AgentCalls
+from schedulemesh.client.arguments import public_calls
+from schedulemesh.client.asking import listed
+from schedulemesh.client.cluster import ClusterCalls
+from schedulemesh.client.drains import DrainCalls
+from schedulemesh.client.history import HistoryCalls
+from schedulemesh.client.jobs import JobCalls
+from schedulemesh.client.listings import SavedStatesResult
+from schedulemesh.client.metrics import MetricCalls
+from schedulemesh.client.pools import PoolCalls
+from schedulemesh.client.preemption import PreemptionCalls
+from schedulemesh.client.queue import QueueCalls
+from schedulemesh.client.tasks import TaskCalls
+
+
+@public_calls
+class SchedulerCalls(
+    ClusterCalls,
+    PoolCalls,
+    AgentCalls,
+    TaskCalls,
+    QueueCalls,
+    PreemptionCalls,
+    DrainCalls,
+    JobCalls,
+    HistoryCalls,
+    MetricCalls,
+):
+    """The calls of one scheduler, over any connection to its supervisor.
+
+    Every call returns a dict with ``success``. A refusal has ``success`` False, ``error`` (a sentence) and
+    ``reason`` (a code), and changes nothing. A malformed request raises InvalidRequestError (a ValueError)
+    before anything happens; SchedulerUnavailableError is raised where the supervisor does not answer. Times
+    are in seconds, memory is in MB.
+    """
+
+    def list_saved_states(self) -> SavedStatesResult:
+        """Return ``saved_states``: every task with a stored state, and every task that was lost, with
+        ``status`` ("running", "preempted" or "lost") and ``state_saved``.
+        """
+        return listed(self._connection, ListSavedStates(), "saved_states", SavedStatesResult)

@@ -1,0 +1,255 @@
+"""The calls that define and list pools and cohorts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypedDict, cast
+
+from msgspec import UNSET, UnsetType
+from typing_extensions import Unpack
+
+from schedulemesh.api.pools import (
+    CreatePool,
+    EnsureCohort,
+    EnsurePool,
+    GetGroupStats,
+    ListCohorts,
+    ListPools,
+    PoolDefinition,
+    ResizePool,
+)
+from schedulemesh.client import results
+from schedulemesh.client.arguments import public, public_calls
+from schedulemesh.client.asking import ask, details, done, listed, logged
+from schedulemesh.client.group_config import GroupConfig, parse_group_config
+from schedulemesh.client.listings import (
+    CohortsResult,
+    GroupsResult,
+    PoolResult,
+    PoolsResult,
+    ReservedGroups,
+)
+from schedulemesh.client.scheduler_object import SchedulerObject
+from schedulemesh.client.task_fields import LendingFields
+from schedulemesh.config.groups import parse_groups, public_groups
+from schedulemesh.config.pools import (
+    DEFAULT_STRATEGY,
+    PoolFields,
+    parse_changes,
+    parse_lending,
+    parse_pool,
+)
+from schedulemesh.domain.cohort import parse_cohort, parse_weight
+from schedulemesh.domain.names import parse_name
+from schedulemesh.domain.placement import WarmSpec
+from schedulemesh.engine.messages.outcomes import Refused
+from schedulemesh.protocol.answers import PoolResponse
+from schedulemesh.protocol.public import pool_definition
+
+
+class _Changes(PoolFields, total=False):
+    """The fields of PoolChanges that a caller gave."""
+
+    pg_pool_config: dict[str, object] | None
+    warm: WarmSpec | UnsetType | None
+    blobs: dict[str, bytes]
+
+
+class _CohortChanges(TypedDict, total=False):
+    """The fields of a cohort that a caller gave."""
+
+    parent: str | None
+    weight: float
+
+
+@public_calls
+class PoolCalls(SchedulerObject):
+    """Creates, changes and lists pools and cohorts."""
+
+    @public(LendingFields)
+    def create_pool(
+        self,
+        name: str,
+        labels: Mapping[str, str] | None = None,
+        resources: Mapping[str, object] | None = None,
+        target_agents: int = 0,
+        placement_strategy: str = "STRICT_PACK",
+        pg_pool_config: Mapping[str, object] | None = None,
+        *,
+        on_preempted: str = "drop",
+        queueing: str = "best_effort",
+        **lending: Unpack[LendingFields],
+    ) -> PoolResult:
+        """Create a pool whose total quota is ``resources``, which need not exist in the cluster.
+
+        The same definition again changes nothing; another one is refused with ``pool_exists``. An agent that
+        names no resources gets the quota divided by ``target_agents``, or all of it if that is 0. With
+        ``pg_pool_config`` every agent of the pool runs in a placement group. ``on_preempted``, ``queueing``
+        and what it lends are as for ``ensure_pool``.
+
+        Returns ``pool`` (the definition) and ``detail`` ("created" or "unchanged"). For a pool that keeps
+        placement groups it returns when the reserved ones are ready, or cannot be created:
+        ``placement_groups`` has ``reserved``, ``ready`` and ``unplaced``.
+        """
+        config = self._group_config(pg_pool_config)
+        spec = parse_pool(
+            name,
+            labels,
+            {} if resources is None else resources,
+            target_agents,
+            placement_strategy,
+            config.whole,
+            on_preempted,
+            queueing,
+            **parse_lending(_given(lending)),
+        )
+        answer = ask(self._connection, CreatePool(spec=spec, blobs=config.blobs), PoolResponse)
+        return logged("create_pool", _result(answer))
+
+    @public(LendingFields)
+    def ensure_pool(
+        self,
+        name: str,
+        labels: Mapping[str, str] | UnsetType | None = UNSET,
+        resources: Mapping[str, object] | UnsetType | None = UNSET,
+        target_agents: int | UnsetType | None = UNSET,
+        placement_strategy: str | UnsetType | None = UNSET,
+        pg_pool_config: Mapping[str, object] | UnsetType | None = UNSET,
+        *,
+        on_preempted: str | UnsetType | None = UNSET,
+        queueing: str | UnsetType | None = UNSET,
+        **lending: Unpack[LendingFields],
+    ) -> PoolResult:
+        """Create a pool, or change what is given of one that exists.
+
+        What is left out stays as it is, ``pg_pool_config`` key by key; None or an empty value removes what
+        was there. Refused with ``pool_in_use`` where more is in use than the pool would have.
+
+        ``on_preempted`` says what becomes of its evicted tasks that do not say it themselves: "requeue" or
+        "drop". ``queueing`` says how its queue is served: "best_effort", what fits starts unless it delays
+        the first task, "strict", nothing passes a task that comes before it, or "greedy", what fits starts.
+
+        The pools of a ``cohort`` lend each other idle quota: at most ``lending_limit`` of this pool's is held
+        by others at once, and this pool holds at most ``borrowing_limit`` of others'. A limit is a dict of
+        amounts (a kind that it leaves out is not limited), 0 for nothing of any kind, or None for no limit.
+        A task that its pool's own quota covers gets it back at once by the eviction of borrowers. Among
+        borrowers, use of others' quota counts divided by ``weight``. A cohort that does not exist is created.
+
+        Returns what ``create_pool`` returns; ``detail`` may also be "changed".
+        """
+        definition = {
+            "labels": labels,
+            "resources": resources,
+            "target_agents": target_agents,
+            "placement_strategy": placement_strategy,
+            "on_preempted": on_preempted,
+            "queueing": queueing,
+        }
+        request = EnsurePool(
+            name=parse_name(name, "the pool's name"),
+            lending=parse_lending(_given(lending)),
+            **self._changes(definition, pg_pool_config),
+        )
+        return logged("ensure_pool", _result(ask(self._connection, request, PoolResponse)))
+
+    def ensure_cohort(
+        self,
+        name: str,
+        parent: str | UnsetType | None = UNSET,
+        weight: float | UnsetType | None = UNSET,
+    ) -> results.Result:
+        """Create a cohort, or change what is given of one that exists; None puts it into no other cohort.
+
+        Pools borrow from the nearest cohort first. Among the borrowers of a ``parent``, what the pools of a
+        cohort hold of others' quota counts together, divided by its ``weight`` (1.0). Refused with
+        ``cohort_not_found`` where there is no such parent, and with ``cohort_cycle`` where it would be in
+        itself. Returns ``detail``: "created", "changed" or "unchanged".
+        """
+        changes: _CohortChanges = {}
+        if parent is not UNSET:
+            changes["parent"] = parse_cohort(parent, "parent")
+        if weight is not UNSET:
+            changes["weight"] = 1.0 if weight is None else parse_weight(weight)
+        request = EnsureCohort(name=parse_name(name, "the cohort's name"), **changes)
+        return logged("ensure_cohort", done(self._connection, request))
+
+    def list_cohorts(self) -> CohortsResult:
+        """Return ``cohorts``: each with its parent, weight, pools and cohorts, the quota of all pools below
+        it (``resources``), and what of that is ``idle`` and may be lent.
+        """
+        return listed(self._connection, ListCohorts(), "cohorts", CohortsResult)
+
+    def resize_pool(
+        self,
+        name: str,
+        resources: Mapping[str, object] | UnsetType | None = UNSET,
+        target_agents: int | UnsetType | None = UNSET,
+        pg_pool_config: Mapping[str, object] | UnsetType | None = UNSET,
+        *,
+        on_preempted: str | UnsetType | None = UNSET,
+        queueing: str | UnsetType | None = UNSET,
+    ) -> PoolResult:
+        """Change what is given of a pool that exists, and create destroyed reserved groups again.
+
+        As ``ensure_pool``; a pool that does not exist is refused with ``pool_not_found``.
+        """
+        definition = {
+            "resources": resources,
+            "target_agents": target_agents,
+            "on_preempted": on_preempted,
+            "queueing": queueing,
+        }
+        changes = self._changes(definition, pg_pool_config)
+        request = ResizePool(name=parse_name(name, "the pool's name"), **changes)
+        return logged("resize_pool", _result(ask(self._connection, request, PoolResponse)))
+
+    def list_pools(self) -> PoolsResult:
+        """Return ``pools``: each with its definition, its agents' names, and of its quota ``free``,
+        ``reserved``, ``used``, ``lent`` and ``borrowed``; how many tasks are ``queued``; and ``lent_to`` and
+        ``borrowed_from``, which say by which pool and from which.
+        """
+        return listed(self._connection, ListPools(), "pools", PoolsResult)
+
+    def pg_pool_stats(self, pool: str | None = None) -> GroupsResult:
+        """Count the placement groups of all pools, or of one.
+
+        Returns how many are ``reserved``, ``dynamic``, ``free`` and ``in_use``; how many were ``created``,
+        ``reused`` and ``destroyed`` so far; how many agents are ``waiting`` for one; and how many seconds
+        agents waited for theirs on average (``mean_wait``). ``pools`` has the same by pool, with its
+        ``groups``, the reserved ones that are ``unplaced`` and why, and its warm hosts (``warm``).
+        """
+        name = None if pool is None else parse_name(pool, "the pool's name")
+        return details(self._connection, GetGroupStats(pool_name=name), GroupsResult)
+
+    def _group_config(self, pg_pool_config: object) -> GroupConfig:
+        """A ``pg_pool_config`` as it is sent. Raises InvalidRequestError."""
+        return parse_group_config(pg_pool_config)
+
+    def _changes(self, definition: Mapping[str, object], pg_pool_config: object) -> _Changes:
+        """What was given; None and empty values stand for the default. Raises InvalidRequestError."""
+        changes = cast("_Changes", parse_changes(_given(definition)))
+        if pg_pool_config is not UNSET:
+            config = self._group_config(pg_pool_config)
+            # What is wrong in itself is reported here; what contradicts the pool, by the supervisor.
+            parse_groups(config.whole, DEFAULT_STRATEGY)
+            changes["pg_pool_config"], changes["warm"] = config.config, config.warm
+            changes["blobs"] = config.blobs
+        return changes
+
+
+def _given(fields: Mapping[str, object]) -> dict[str, object]:
+    """The arguments that are not left out."""
+    return {field: value for field, value in fields.items() if value is not UNSET}
+
+
+def _result(response: PoolResponse | Refused) -> PoolResult:
+    if isinstance(response, Refused):
+        return results.combined(PoolResult, results.refused(response))
+    result = results.combined(PoolResult, results.done(response.outcome))
+    if response.spec is None:
+        return result
+    result["pool"] = cast("PoolDefinition", pool_definition(response.spec))
+    if response.groups is not None:
+        result["pool"]["pg_pool_config"] = public_groups(response.spec.groups)
+        result["placement_groups"] = results.combined(ReservedGroups, response.groups)
+    return result

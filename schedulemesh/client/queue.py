@@ -1,0 +1,176 @@
+"""The calls about tasks that wait in the queue."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from typing import cast
+
+from schedulemesh.api.policies import ChangeQueuePolicy, GetQueuePolicy
+from schedulemesh.api.queue import ChangeQueuedTask, ListQueue, QueueListing
+from schedulemesh.api.tasks import CancelTasks
+from schedulemesh.api.values import MAX_NAMES
+from schedulemesh.client import results
+from schedulemesh.client.arguments import public_calls
+from schedulemesh.client.asking import ask, client_name, details, done, logged, respond
+from schedulemesh.client.listings import CancellationResult, QueuePolicyResult, QueueResult
+from schedulemesh.client.results import combined
+from schedulemesh.client.scheduler_object import SchedulerObject
+from schedulemesh.config.queueing import QueuePolicy, changed_queue_policy
+from schedulemesh.domain.containers import as_elements
+from schedulemesh.domain.names import as_text, parse_name
+from schedulemesh.domain.numbers import parse_count, parse_priority
+from schedulemesh.engine.messages.outcomes import Refused, TasksCancelled
+from schedulemesh.protocol.answers import QueueListed
+
+
+@public_calls
+class QueueCalls(SchedulerObject):
+    """A scheduler object that changes, cancels and lists queued tasks, and sets their order."""
+
+    def hold_task(self, task_id: str) -> results.Result:
+        """Keep a queued task from starting until it is released. Its place in the queue stays."""
+        return self._change(task_id, held=True)
+
+    def release_task(self, task_id: str) -> results.Result:
+        """Let a held task start again."""
+        return self._change(task_id, held=False)
+
+    def set_priority(self, task_id: str, priority: float) -> results.Result:
+        """Change the priority of a queued task: its place in the queue, and whom it may evict."""
+        return self._change(task_id, priority=priority)
+
+    def move_to_front(self, task_id: str) -> results.Result:
+        """Have a queued task come before all tasks of its pool that wait now, whatever their priorities."""
+        return self._change(task_id, to_front=True)
+
+    def cancel_tasks(self, task_ids: str | Iterable[str]) -> CancellationResult:
+        """Cancel several tasks.
+
+        Returns ``cancelled`` (ids) and ``refused`` (by id); ``success`` is False if one was not cancelled.
+        """
+        name = as_text(task_ids)
+        given: Iterable[object] = (
+            (name,) if name is not None else as_elements(task_ids, "task_ids", "a list of ids")
+        )
+        ids = tuple(dict.fromkeys(parse_name(one, "task_id") for one in given))
+        reasons: dict[str, Refused] = {}
+        for first in range(0, len(ids), MAX_NAMES):
+            part = ids[first : first + MAX_NAMES]
+            outcome = respond(self._connection, CancelTasks(task_ids=part)).outcome
+            if isinstance(outcome, TasksCancelled):
+                reasons |= outcome.refused
+            elif first == 0 or not isinstance(outcome, Refused):
+                return combined(CancellationResult, results.done(outcome))
+            else:
+                reasons |= dict.fromkeys(part, outcome)
+        cancelled = [task_id for task_id in ids if task_id not in reasons]
+        refused = {task_id: results.refused(why) for task_id, why in reasons.items()}
+        if not refused:
+            return {"success": True, "cancelled": cancelled, "refused": {}}
+        example = next(iter(refused.values()))
+        return {
+            "success": False,
+            "error": f"{len(refused)} of {len(ids)} tasks were not cancelled: {example['error']}",
+            "reason": example["reason"],
+            "cancelled": cancelled,
+            "refused": refused,
+        }
+
+    def list_queue(
+        self, pool: str | None = None, limit: int | None = None, after: int = 0
+    ) -> QueueResult:
+        """Return ``tasks``: those that wait in the queue of a pool, or of every pool, in their order.
+
+        Each has its fields, ``position``, ``held``, ``waiting_time`` in seconds, and how often it was evicted
+        (``preemptions``). ``limit`` is how many of each pool are listed (None: all), ``after`` the position
+        after which the list begins: for the next page, the last one of this page. ``total`` counts all.
+        """
+        request = ListQueue(
+            pool_name=None if pool is None else parse_name(pool, "the pool's name"),
+            limit=None if limit is None else parse_count(limit, "limit"),
+            after=parse_count(after, "after"),
+        )
+        answer = ask(self._connection, request, QueueListed)
+        if isinstance(answer, Refused):
+            return combined(QueueResult, results.refused(answer))
+        tasks = [cast("QueueListing", row.public()) for row in answer.rows]
+        return {"success": True, "tasks": tasks, "total": answer.total}
+
+    def configure_queue(
+        self,
+        *,
+        order: str | None = None,
+        ageing_per_hour: float | None = None,
+        las_threshold_gpu_hours: float | None = None,
+        las_levels_gpu_hours: Sequence[float] | None = None,
+        las_preempts: bool | None = None,
+        las_victims: str | None = None,
+        promote_after_s: float | None = None,
+        las_smaller_first: bool | None = None,
+        shortest_preempts: bool | None = None,
+        passing_limit_s: float | None = None,
+        waiting_weight: float | None = None,
+        waiting_weight_s: float | None = None,
+        estimates: bool | None = None,
+    ) -> QueuePolicyResult:
+        """Change the given fields of the policy of the queue; returns the whole ``policy``.
+
+        ``order`` is "priority", "fifo", "shortest_remaining", "shortest_service", "two_level_las",
+        "multi_level_las" or "dominant_share".
+        ``ageing_per_hour`` is by how much an hour of waiting raises a priority, for the order alone;
+        ``las_threshold_gpu_hours`` the threshold of "two_level_las", ``las_levels_gpu_hours`` those of
+        "multi_level_las", ascending, and ``las_preempts`` whether with these two tasks may evict tasks of
+        later levels: with ``las_victims`` "smallest" first, "most_service" (the one that has used most) or
+        "last" (the one that has run for the shortest time in the last level); ``las_smaller_first`` whether
+        within a level tasks with fewer GPUs come first; ``shortest_preempts`` whether with the two orders by
+        remaining time a task may evict those that have more left; ``promote_after_s`` after how many seconds
+        of waiting a task comes first, whatever the order; ``passing_limit_s`` for how many seconds later
+        tasks may pass the first one of a pool where nothing is known about when it can start;
+        ``waiting_weight`` how much more a pool weighs where pools are compared by their shares, once its
+        first task has waited for ``waiting_weight_s`` seconds (0.5: half as much again); ``estimates``
+        whether the durations of earlier runs count where none is declared.
+        """
+        changes = {
+            "order": order,
+            "ageing_per_hour": ageing_per_hour,
+            "las_threshold_gpu_hours": las_threshold_gpu_hours,
+            "las_levels_gpu_hours": las_levels_gpu_hours,
+            "las_preempts": las_preempts,
+            "las_smaller_first": las_smaller_first,
+            "shortest_preempts": shortest_preempts,
+            "las_victims": las_victims,
+            "promote_after_s": promote_after_s,
+            "passing_limit_s": passing_limit_s,
+            "waiting_weight": waiting_weight,
+            "waiting_weight_s": waiting_weight_s,
+            "estimates": estimates,
+        }
+        given = {name: value for name, value in changes.items() if value is not None}
+        checked = changed_queue_policy(QueuePolicy(), given).public()
+        request = ChangeQueuePolicy(
+            changes={name: checked[name] for name in given}, client=client_name()
+        )
+        return logged("configure_queue", details(self._connection, request, QueuePolicyResult))
+
+    def get_queue_policy(self) -> QueuePolicyResult:
+        """Return the ``policy`` of the queue."""
+        return details(self._connection, GetQueuePolicy(), QueuePolicyResult)
+
+    def _change(
+        self,
+        task_id: object,
+        *,
+        held: bool | None = None,
+        priority: object = None,
+        to_front: bool = False,
+    ) -> results.Result:
+        """Change how a task waits."""
+        request = ChangeQueuedTask(
+            task_id=parse_name(task_id, "task_id"),
+            held=held,
+            priority=None if held is not None or to_front else parse_priority(priority),
+            to_front=to_front,
+            request_id=uuid.uuid4().hex,
+        )
+        return done(self._connection, request)
