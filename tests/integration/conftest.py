@@ -11,6 +11,7 @@ from ray._private.state import actors
 
 from schedulemesh.core.client.scheduler import RayScheduler
 from schedulemesh.simple import SimpleScheduler
+from tests.forked_workers import fork_workers
 from tests.integration.polling import actors_in, groups_in, until
 
 #: Seconds in which Ray notices that nothing uses a resource any more, on a busy machine too.
@@ -27,6 +28,7 @@ def ray_cluster():
 
 def start_ray():
     """Start it in this process."""
+    fork_workers()
     ray.init(
         address="local",
         num_cpus=8,

@@ -1,0 +1,152 @@
+"""Ray workers that are forked from a process which has imported Ray, in a tenth of the processor time.
+
+A worker of Ray is a new Python that imports Ray, which is half of what the tests on Ray cost. After
+``fork_workers()`` each node that this process starts runs this file in place of Ray's ``default_worker.py``.
+The first process with an environment imports Ray, forks a worker, and becomes the template of all others with
+this environment: each of them hands it its arguments and standard streams, has it fork a worker, and ends.
+
+Nothing else differs: a forked worker runs Ray's own program, in a process group of its own, and has loaded
+what Ray loads in every worker. Ray itself starts the workers of a runtime environment, because a template
+that lives on would count as a process that the job with this environment has left. It also starts those that
+have no id, as older versions of Ray start them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import socket
+import sys
+
+#: Seconds after which a template ends that no worker has asked for another.
+_IDLE_S = 30.0
+#: What Ray loads when a worker reads or writes its first value, except for what starts threads.
+_OF_VALUES = ("ray._common.pydantic_compat", "pydantic.v1.fields", "starlette.datastructures")
+#: From linux/prctl.h.
+_PR_SET_PDEATHSIG = 1
+
+
+def fork_workers() -> None:
+    """Nodes of Ray that this process starts from now on fork their workers."""
+    from ray._private import parameter
+
+    if not isinstance(parameter.RayParams, functools.partial):
+        parameter.RayParams = functools.partial(parameter.RayParams, worker_path=__file__)
+
+
+def _option(name: str, arguments: list[str]) -> str:
+    prefix = f"--{name}="
+    return next((each.removeprefix(prefix) for each in arguments if each.startswith(prefix)), "")
+
+
+def _socket_path(arguments: list[str]) -> str | None:
+    """Where the template for these arguments and this environment listens; None: it is not to be forked."""
+    from zlib import crc32
+
+    if _option("runtime-env-hash", arguments) != "0" or not _option("worker-id", arguments):
+        return None
+    environment = json.dumps([os.getcwd(), sorted(os.environ.items())])  # noqa: PTH109 - takes time
+    return f"{_option('raylet-name', arguments)}.{crc32(environment.encode()):08x}"
+
+
+def _forked_by_template(path: str, arguments: list[str]) -> bool:
+    """Have the template fork a worker with these arguments; False: there is no template, or none any more."""
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.connect(path)
+        socket.send_fds(connection, [b"0"], [0, 1, 2])
+        connection.sendall(json.dumps(arguments).encode())
+        connection.shutdown(socket.SHUT_WR)
+        return connection.recv(1) == b"1"
+    except OSError:
+        return False
+
+
+def _listening(path: str) -> socket.socket:
+    """The socket of a new template. Of two that begin at once, one has no clients and soon ends."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)  # noqa: PTH108 - takes time
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen(128)
+    listener.settimeout(_IDLE_S)
+    return listener
+
+
+class _Worker:
+    """Ray's program for workers, compiled, with all that it imports loaded."""
+
+    def __init__(self) -> None:
+        import importlib
+
+        import ray._private.workers
+
+        (folder,) = ray._private.workers.__path__
+        self._file = f"{folder}/default_worker.py"
+        with open(self._file, "rb") as source:  # noqa: PTH123 - takes time
+            self._code = compile(source.read(), self._file, "exec")
+        exec(self._code, {"__name__": "default_worker", "__file__": self._file})
+        for name in _OF_VALUES:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
+
+    def run(self, arguments: list[str]) -> None:
+        """Be a worker with these arguments."""
+        import types
+
+        main = sys.modules["__main__"] = types.ModuleType("__main__")
+        main.__file__ = self._file
+        sys.argv = [self._file, *arguments]
+        sys.path[0] = os.path.dirname(self._file)  # noqa: PTH120 - as Python does it
+        exec(self._code, main.__dict__)
+
+
+def _forks(listener: socket.socket, arguments: list[str]) -> list[str]:
+    """Fork a worker with these arguments, then one for each connection. Returns in the workers, with their
+    arguments; the template itself ends when it is idle, or with its raylet.
+    """
+    import ctypes
+    import gc
+    import signal
+
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # leave no zombies
+    gc.collect()
+    gc.freeze()
+    streams: list[int] = []
+    while os.fork():
+        for each in streams:
+            os.close(each)
+        try:
+            connection, _ = listener.accept()
+        except TimeoutError:
+            sys.exit()
+        _, streams, _, _ = socket.recv_fds(connection, 1, 3)
+        arguments = json.loads(b"".join(iter(functools.partial(connection.recv, 65536), b"")))
+        connection.sendall(b"1")
+        connection.close()
+    os.setpgid(0, 0)  # Ray kills the whole group of a worker
+    gc.unfreeze()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    listener.close()
+    for target, each in enumerate(streams):
+        os.dup2(each, target)
+        os.close(each)
+    return arguments
+
+
+def _main(arguments: list[str]) -> None:
+    path = _socket_path(arguments)
+    if path is None:
+        _Worker().run(arguments)
+        return
+    if _forked_by_template(path, arguments):
+        return
+    listener, worker = _listening(path), _Worker()
+    worker.run(_forks(listener, arguments))
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1:])

@@ -1,0 +1,59 @@
+"""What tests on Ray see of its workers is what Ray starts, though most of them are forked."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import ray
+
+from tests import forked_workers
+from tests.integration.polling import until
+
+
+@ray.remote(num_cpus=0)
+class Worker:
+    def about(self):
+        return {
+            "pid": os.getpid(),
+            "parent": os.getppid(),
+            "group": os.getpgid(0),
+            "program": sys.argv[0],
+            "main": sys.modules["__main__"].__file__,
+            "ours": [name for name in sys.modules if name.partition(".")[0] == "schedulemesh"],
+        }
+
+
+def about(**options):
+    """What a new worker says of itself; it has ended then."""
+    worker = Worker.options(**options).remote()
+    told = ray.get(worker.about.remote())
+    ray.kill(worker)
+    return told
+
+
+def command_of(pid):
+    return Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8").split("\0")
+
+
+def test_a_worker_runs_the_program_of_ray_and_has_loaded_nothing_else():
+    worker = about()
+    assert worker["group"] == worker["pid"]
+    assert worker["program"] == worker["main"]
+    assert Path(worker["main"]).name == "default_worker.py"
+    assert worker["ours"] == []
+    assert forked_workers.__file__ in command_of(worker["parent"])
+
+
+def test_another_template_takes_the_place_of_one_that_has_ended():
+    template = about()["parent"]
+    os.kill(template, 9)
+    until(lambda: not Path(f"/proc/{template}").exists(), "the template is still there")
+    assert about()["parent"] != template
+
+
+def test_ray_itself_starts_the_workers_of_a_runtime_environment():
+    worker = about(runtime_env={"env_vars": {"ONLY": "here"}})
+    assert worker["group"] == worker["pid"]
+    assert "raylet" in Path(command_of(worker["parent"])[0]).name
