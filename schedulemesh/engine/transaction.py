@@ -9,7 +9,9 @@ from schedulemesh.engine.messages.instructions import AnswerRequest, AnyInstruct
 from schedulemesh.engine.messages.outcomes import RequestOutcome
 from schedulemesh.engine.messages.stimuli import AnyStimulus
 from schedulemesh.engine.placement.strategies import Strategies
+from schedulemesh.engine.state.agents import Agent
 from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.tasks import RunningTask
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -35,6 +37,7 @@ class Transaction:
         "had_elastic",
         "instructions",
         "now",
+        "revoked",
         "state",
         "strategies",
         "woken",
@@ -54,6 +57,9 @@ class Transaction:
         #: Waiting agents that may be able to continue. They are served after the handler: see
         #: ``lifecycle.capacity``.
         self.woken: dict[str, None] = {}
+        #: Agents whose claims were revoked, each with its task where that came from the queue; they are put
+        #: back when the claims for which they were revoked are made.
+        self.revoked: list[tuple[Agent, RunningTask | None]] = []
 
     def emit(self, fact: AnyFact) -> None:
         """Make a fact true."""

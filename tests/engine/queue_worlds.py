@@ -6,8 +6,9 @@ what docs/queueing.md, docs/lending.md, docs/gangs.md and docs/preemption_guide.
 
 - *capacity*: no pool, tree of cohorts or node ever holds more than it has;
 - *labels*: a task that asks for a model of GPU is on nodes of that model alone;
-- *own_quota*: a task that its pool's own quota covers, with what borrowers hold of it, does not stay in the
-  queue, whoever stands before it;
+- *own_quota*: a task that its pool's own quota covers, with what borrowers hold of it or are to get, does not
+  stay in the queue, whoever stands before it, and whether the borrowers run, start or wait for their victims;
+- *revoked*: no start of a borrower is cancelled but for a task that is admitted in the same step;
 - *starts*: what fits starts, and no node is kept for a task whose quota comes nobody knows when;
 - *in_vain*: nobody is evicted while what is leaving, and is neither promised to anybody nor needed for a
   reserved start, would be enough;
@@ -33,12 +34,14 @@ import msgspec
 
 from schedulemesh.config.pools import parse_lending
 from schedulemesh.domain.agent import AgentSpec, GangSpec
+from schedulemesh.domain.end_reasons import EndReason
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources, sum_of
+from schedulemesh.engine.admission.revocations import WHY
 from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.messages import instructions as i
 from schedulemesh.engine.messages import queue_facts as q
 from schedulemesh.engine.messages import stimuli as s
-from schedulemesh.engine.state.agents import Agent, Ending, Running, Waiting
+from schedulemesh.engine.state.agents import Agent, Ending, Starting, Waiting
 from schedulemesh.engine.state.queue import QueuedTask
 from tests.engine.builders import Mesh, node, pool
 from tests.engine.walk import is_ruled_out
@@ -89,6 +92,8 @@ class World:
         self._ordered: set[tuple[str, int]] = set()
         #: Who waited behind each task when it started from the queue, and waits since.
         self._passed: dict[str, set[str]] = {}
+        #: Agents that are being stopped because their starts were cancelled.
+        self._stopped: set[str] = set()
         #: Since when a condition holds that may not last.
         self._since: dict[tuple[str, str], float] = {}
         self._settled_at = 0.0
@@ -108,6 +113,8 @@ class World:
         }
         self.lost: dict[str, Any] = {}
         self.save_s = self.dice.choice((0.3, 3.0, 20.0))
+        #: How long starts take; it changes nothing else of a world.
+        self.start_s = random.Random(f"starts of {seed}").choice((0.5, 0.5, 20.0))
         #: Whether owners say how long their tasks run, and whether it is true.
         self.declared = self.dice.choice(("none", "exact", "wrong"))
         self.disturbed = self.dice.random() < 0.5
@@ -197,6 +204,7 @@ class World:
         new = self.mesh.facts[seen:]
         self._check_evictions(leaving, new)
         self._check_order(orders, new)
+        self._check_revocations(new)
         self._check_capacity()
         self._execute()
         return result
@@ -305,7 +313,7 @@ class World:
     def _execute(self) -> None:
         mesh = self.mesh
         for name, start in list(mesh.starts.items()):
-            self._once(name, start.incarnation, 0.5, lambda name=name: self._begin(name))  # type: ignore[misc]
+            self._once(name, start.incarnation, self.start_s, lambda name=name: self._begin(name))  # type: ignore[misc]
         for name, end in list(mesh.ends.items()):
             evicted = isinstance(end, i.EvictAgent)
             delay = self.save_s if evicted else 0.3
@@ -324,7 +332,8 @@ class World:
             self._at(delay, act)
 
     def _begin(self, name: str) -> None:
-        if name in self.mesh.starts:
+        agent = self.mesh.state.agents.get(name)
+        if name in self.mesh.starts and agent is not None and isinstance(agent.phase, Starting):
             capable = ("save_state", "restore_state", "cancel")
             self._tell(lambda: self.mesh.report(name, capabilities=capable))
             for task_id in self.mesh.state.running.on_agent(name):
@@ -445,6 +454,22 @@ class World:
             elif isinstance(fact, q.QueuePlaceChanged):
                 self._has_turn(fact.task_id)
 
+    def _check_revocations(self, facts: Iterable[Any]) -> None:
+        """For each cancelled start somebody is admitted after it in the same step."""
+        cancelled: list[str] = []
+        for fact in facts:
+            if isinstance(fact, f.AgentAdmitted):
+                cancelled.clear()
+            elif isinstance(fact, f.AgentEnding) and fact.reason is EndReason.START_FAILED:
+                self._stopped.add(fact.agent_name)
+                cancelled.append(fact.agent_name)
+            elif isinstance(fact, f.AgentEnded) and fact.error == WHY:
+                if fact.agent_name not in self._stopped:
+                    cancelled.append(fact.agent_name)
+                self._stopped.discard(fact.agent_name)
+        for name in cancelled:
+            self._violated("revoked", f"the start of {name} is cancelled, and nobody is admitted")
+
     def _has_turn(self, task_id: str) -> None:
         for passed in self._passed.values():
             passed.discard(task_id)
@@ -497,17 +522,27 @@ class World:
             agent
             for agent in state.agents.values()
             if agent not in own
-            and isinstance(agent.phase, Running)
+            and not isinstance(agent.phase, Ending)
             and state.ledger.accounts[agent.spec.pool_name].spec.cohort is not None
-            and any(share.pool_name == pool_name for share in agent.shares)
+            and any(s.pool_name == pool_name for s in (*agent.shares, *agent.promised))
         ]
         lent = sum_of(
-            share.amount for a in borrowers for share in a.shares if share.pool_name == pool_name
+            share.amount
+            for agent in borrowers
+            for share in (*agent.shares, *agent.promised)
+            if share.pool_name == pool_name
         )
         if need.fits(account.free) or not need.fits(account.free + lent):
             return False
+        leave_for_them = [
+            state.agents[name]
+            for agent in borrowers
+            if isinstance(agent.phase, Waiting)
+            for name in agent.phase.for_agents
+        ]
+        gone = (*borrowers, *{agent.spec.name: agent for agent in leave_for_them}.values())
         return any(
-            need.fits(self._unpromised_on(n) + sum_of(_on(self, borrowers, n)))
+            need.fits(self._unpromised_on(n) + sum_of(_on(self, gone, n)))
             for n in self._open_nodes()
             if self._suits(n, task.submission.agent)
         )

@@ -10,13 +10,14 @@ import pytest
 
 from schedulemesh.api.agents import DeleteAgent, EnsureAgentHealth
 from schedulemesh.api.policies import ChangePolicy
+from schedulemesh.api.pools import EnsurePool
 from schedulemesh.api.preemption import PreemptTask
 from schedulemesh.api.states import GetSavedState
 from schedulemesh.api.tasks import SubmitTask
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import parse_resources
-from schedulemesh.domain.task import TaskSpec
+from schedulemesh.domain.task import TaskPhase, TaskSpec
 from schedulemesh.engine.messages.stimuli import AgentGone, StateNotSaved, TaskSubmitted
 from schedulemesh.protocol.agents import Command, CommandResult, key_of, pack, unpack
 from schedulemesh.protocol.answers import SavedBytes, decode_answer
@@ -50,6 +51,43 @@ def test_an_agent_that_is_deleted_while_its_start_asks_for_room_leaves_no_proces
         await asyncio.sleep(SOON_S)  # virtual time
         assert life.running.reactor.state.agents == {}
         assert life.backend.living() == set()
+
+    lived(story)
+
+
+def test_a_start_that_is_cancelled_for_an_owner_is_stopped_and_its_task_waits_again(lived):
+    def queued(life, name, pool_name, gpu):
+        agent = AgentSpec(
+            name=name,
+            pool_name=pool_name,
+            resources=parse_resources({"gpu": gpu}),
+            class_key=key_of(lives.CLASS),
+        )
+        task = TaskSpec(task_id=name, pool_name=pool_name)
+        stimulus = TaskSubmitted(agent=agent, task=task, request_id=name, queue=True)
+        return life.ask(SubmitTask(submission=stimulus, blobs={key_of(lives.CLASS): lives.CLASS}))
+
+    async def story(life):
+        for name in ("owner", "other"):
+            call = EnsurePool(
+                name=name, resources=parse_resources({"gpu": 1}), lending={"cohort": "all"}
+            )
+            await life.ask(call)
+        life.hold("agent_report")
+        await queued(life, "borrower", "other", 2)
+        await life.held.next("agent_report")
+        await queued(life, "first", "owner", 1)
+        await asyncio.sleep(SOON_S)  # virtual time
+        state = life.running.reactor.state
+        assert list(state.agents) == ["first"]
+        assert list(state.queue.by_id) == ["borrower"]
+        assert len(life.backend.living()) == 1
+        life.held.through |= CALLS
+        for call in list(life.held.pending):
+            call.let()
+        await asyncio.sleep(SOON_S)  # virtual time
+        assert state.running.by_id["first"].phase is TaskPhase.RUNNING
+        assert list(state.queue.by_id) == ["borrower"]
 
     lived(story)
 

@@ -65,8 +65,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     may_lose_room: bool = False
     #: Whether nobody is evicted for it but by reclaim.
     only_reclaims: bool = False
-    #: Whether what is leaving anyway counts as gone: not to find out whether others would be evicted.
+    #: Whether what is leaving anyway counts as gone: not to find out whether others would be evicted. What
+    #: claims wait for that count as revoked does.
     counts_leaving: bool = True
+    #: Agents that do not run yet whose claims count as revoked.
+    revokes: tuple[str, ...] = ()
     #: Whether only extra members of elastic gangs may be evicted.
     only_extras: bool = False
     #: The task where it waits in the queue; None: it is submitted now.

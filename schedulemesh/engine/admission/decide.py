@@ -18,6 +18,7 @@ from schedulemesh.engine import explain
 from schedulemesh.engine.admission.admit import Request, admit, would_run
 from schedulemesh.engine.admission.evictions import (
     Case,
+    after_revocations,
     candidates_for,
     contest_for,
     evict,
@@ -26,6 +27,7 @@ from schedulemesh.engine.admission.evictions import (
 )
 from schedulemesh.engine.admission.needs import claim_payment, groups_asked, ruled_out
 from schedulemesh.engine.admission.passing import Passing, is_behind_in_strict_pool
+from schedulemesh.engine.admission.revocations import revoke
 from schedulemesh.engine.lifecycle.registration import duplicate_task, register, without_parent
 from schedulemesh.engine.messages.outcomes import (
     Candidate,
@@ -44,6 +46,7 @@ from schedulemesh.engine.placement.group_choice import (
 from schedulemesh.engine.placement.plugin_views import submitted_view
 from schedulemesh.engine.placement.strategies import Strategies
 from schedulemesh.engine.preemption.limits import Limits
+from schedulemesh.engine.preemption.search import EvictionPlan
 from schedulemesh.engine.preemption.sites import KnownNodes
 from schedulemesh.engine.preemption.sufficient_priority import sufficient_priority
 from schedulemesh.engine.preemption.veto import PluginVeto, plugin_veto
@@ -254,7 +257,23 @@ def _decide(tx: Transaction, request: Request) -> RequestOutcome:
         return would_run(tx.state, request, plan)
     if (class_key := unprobed(tx.state, request, plan)) is not None:
         return ProbeNeeded(class_key=class_key)
-    return admit(tx, request, plan)
+    return admit_by(tx, request, plan)
+
+
+def admit_by(tx: Transaction, request: Request, plan: EvictionPlan) -> Pending | Refused:
+    """Admit a request by a plan. Claims that are to be revoked for it are revoked first."""
+    if not plan.revoked:
+        return admit(tx, request, plan)
+    revoke(tx, plan.revoked)
+    again = understand(tx, request.stimulus)
+    if isinstance(again, Refused):
+        return again
+    if again.fits_now:
+        return admit(tx, again, None)
+    veto, limits = veto_for(tx, again), again.limits(tx.state, tx.now)
+    case = Case(tx=tx, request=again, veto=veto, limits=limits, known=KnownNodes())
+    after = after_revocations(case)
+    return _no_victim(tx, again, veto, limits) if after is None else admit_by(tx, again, after)
 
 
 def _not_reserved(tx: Transaction, request: Request) -> Request | Refused:

@@ -2,13 +2,15 @@
 
 The means are tried in this order: placement groups that nobody uses are removed; what is leaving anyway and
 nobody has claimed is claimed (``in_flight``), and counts as gone for all that follows; smaller tasks are
-moved to other nodes; quota that the request's pool has lent is reclaimed, if need be with exchanged loans;
-tasks are evicted by the rules of preemption; both together; those are evicted that the order of the queue
-puts behind the request: tasks that have attained much service for one that has attained little, or tasks that
-have more left to run.
+moved to other nodes; quota that the request's pool has lent is reclaimed, from tasks that do not run yet
+(``revocations``) and from those that do, if need be with exchanged loans; tasks are evicted by the rules of
+preemption; both together; those are evicted that the order of the queue puts behind the request: tasks that
+have attained much service for one that has attained little, or tasks that have more left to run.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import msgspec
 
@@ -26,7 +28,13 @@ from schedulemesh.engine.placement.group_choice import (
     idle_for_node,
     suits,
 )
-from schedulemesh.engine.placement.leaving import Leaving, groups_that_stay, names_of
+from schedulemesh.engine.placement.leaving import (
+    Leaving,
+    groups_that_stay,
+    names_of,
+    revoked_in,
+    unclaimed_quota,
+)
 from schedulemesh.engine.placement.scenario import Demand
 from schedulemesh.engine.preemption.candidates import Candidates
 from schedulemesh.engine.preemption.combined import BorrowersAndOthers
@@ -38,7 +46,7 @@ from schedulemesh.engine.preemption.exchange import (
 )
 from schedulemesh.engine.preemption.limits import Limits
 from schedulemesh.engine.preemption.moves import SmallerTasks, fit_elsewhere
-from schedulemesh.engine.preemption.reclaim import Borrowers
+from schedulemesh.engine.preemption.reclaim import Borrowers, price_of
 from schedulemesh.engine.preemption.savable import SavableTasks
 from schedulemesh.engine.preemption.search import EvictionPlan, place_without, search
 from schedulemesh.engine.preemption.service import LaterLevels, level_that_evicts
@@ -52,6 +60,9 @@ from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.quota import Payment, pay
 from schedulemesh.engine.state.tasks import TaskClass
 from schedulemesh.engine.transaction import Transaction
+
+#: Of so many claims that would be revoked it is found out one by one whether they need not be.
+_FEWER = 16
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,18 +128,100 @@ def _end_others(case: Case) -> EvictionPlan | None:
             return plan
     if request.only_reclaims:
         return _reclaim_in_turn(case)
-    return make_room_by_moves(case) or _reclaim_in_turn(case) or evict(case) or evict_by_order(case)
+    return (
+        make_room_by_moves(case)
+        or _reclaim_in_turn(case)
+        or evict(case)
+        or evict_by_order(case)
+        or _with_revocations(case, reclaim_and_evict)
+    )
 
 
 def _reclaim_in_turn(case: Case) -> EvictionPlan | None:
-    """Who is reclaimed from for a request: the borrowers first, then others of their pools."""
-    return reclaim(case) or reclaim_beside_loans(case) or reclaim_by_exchange(case)
+    """Who is reclaimed from for a request: the borrowers first, then others of their pools; or borrowers that
+    do not run yet, where that costs no more.
+    """
+    plan, revoking = _take_back(case), _with_revocations(case, _take_back)
+    if plan is None or revoking is None:
+        return plan or revoking
+    return revoking if _price_of(case, revoking) <= _price_of(case, plan) else plan
 
 
-def claim_leaving(tx: Transaction, request: Request) -> EvictionPlan | None:
-    """How a request gets by with what is leaving anyway, so that nobody is evicted; None: it does not."""
+def _take_back(case: Case) -> EvictionPlan | None:
+    """How a request gets its pool's own quota back, with the claims revoked that the case says."""
+    claim = claim_own(case) if case.request.revokes else None
+    return claim or reclaim(case) or reclaim_beside_loans(case) or reclaim_by_exchange(case)
+
+
+def _with_revocations(
+    case: Case, means: Callable[[Case], EvictionPlan | None]
+) -> EvictionPlan | None:
+    """What these means give for a request if claims of borrowers that do not run yet are revoked, no more
+    than needed; None: nothing, or none need be.
+    """
+    request = case.request
+    if request.revokes or not case.tx.state.running.starting:
+        return None
+    unstarted = _unstarted(case)
+
+    def plan_with(names: tuple[str, ...]) -> EvictionPlan | None:
+        plan = means(case.of(msgspec.structs.replace(request, revokes=names)))
+        return None if plan is None else msgspec.structs.replace(plan, revoked=names)
+
+    plan = plan_with(unstarted) if unstarted else None
+    if plan is None:
+        return None
+    used = revoked_in((*plan.leaving, *plan.paying), unstarted)
+    if not used:
+        return None
+    plan = plan_with(tuple(name for name in unstarted if name in used)) or plan
+    for name in plan.revoked[::-1][:_FEWER] if len(plan.revoked) > 1 else ():
+        plan = plan_with(tuple(other for other in plan.revoked if other != name)) or plan
+    return plan
+
+
+def _unstarted(case: Case) -> tuple[str, ...]:
+    """The agents that do not run yet whose claims may be revoked for a request."""
+    tx, request, ledger = case.tx, case.request, case.tx.state.ledger
+    neighbours = ledger.cohorts.neighbours(request.pool_name).names
+    if request.stimulus.for_group or not (neighbours or ledger.accounts[request.pool_name].lent):
+        return ()
+    borrowers = Borrowers(tx.state, request.incoming(tx.state), tx.now, case.veto)
+    borrowers.only_extras = request.only_extras
+    return borrowers.unstarted()
+
+
+def _price_of(case: Case, plan: EvictionPlan) -> float:
+    """What the evictions and cancelled starts of a plan cost; see ``reclaim``."""
+    running, now = case.tx.state.running, case.tx.now
+    names = (*plan.revoked, *(victim.name for victim in plan.victims))
+    tasks = (running.by_id[task_id] for name in names for task_id in running.on_agent(name))
+    return sum(price_of(task, now) for task in tasks)
+
+
+def after_revocations(case: Case) -> EvictionPlan | None:
+    """What is to end for a request for which claims have been revoked."""
+    return claim_own(case) or _end_others(case)
+
+
+def claim_own(case: Case) -> EvictionPlan | None:
+    """How a request gets by with what its own pool gets back of what is leaving, and no loan of that; None:
+    it does not.
+    """
+    tx, request = case.tx, case.request
+    claim = claim_leaving(tx, _paid_by_itself(tx.state, request), loans=False)
+    if claim is not None:
+        return claim
+    beside = _paid_beside_loans(tx.state, request)
+    return None if beside is None else claim_leaving(tx, beside, loans=False)
+
+
+def claim_leaving(tx: Transaction, request: Request, *, loans: bool = True) -> EvictionPlan | None:
+    """How a request gets by with what is leaving anyway, so that nobody is evicted; None: it does not.
+    ``loans``: whether it may borrow of that.
+    """
     state, demand = tx.state, _demand(tx.state, request, new_group=True)
-    flight = in_flight(state, request, loans=True)
+    flight = in_flight(state, request, loans=loans)
     if demand is None or not flight.items:
         return None
     demand = msgspec.structs.replace(
@@ -136,7 +229,7 @@ def claim_leaving(tx: Transaction, request: Request) -> EvictionPlan | None:
     )
     if flight.reduce(demand).short_quota:
         return None
-    plan = _place_of_leaving(state, request, demand, flight.items)
+    plan = _place_of_leaving(state, request, demand, flight.items_by_quota)
     if plan is None or contest_of(state, request, plan):
         return None
     claimed, paying = flight.cover(demand.short_quota, demand.caps, plan.leaving)
@@ -312,7 +405,7 @@ def reclaim(case: Case) -> EvictionPlan | None:
     """
     tx, request, veto, known = case.tx, case.request, case.veto, case.known
     own = _paid_by_itself(tx.state, request)
-    if not own.payment.short.fits(tx.state.ledger.accounts[request.pool_name].lent):
+    if not own.payment.short.fits(_owed(tx.state, request)):
         return None
     borrowers = _borrowers(tx, request, veto)
     return None if borrowers is None else _searched(tx, own, borrowers, None, known)
@@ -325,19 +418,34 @@ def reclaim_beside_loans(case: Case) -> EvictionPlan | None:
     It holds a loan then, so it evicts only those that hold what its pool has lent of the kinds that it gets
     back. Of these it holds no loan, so they cannot evict it in turn.
     """
-    tx, request, veto, known = case.tx, case.request, case.veto, case.known
-    ledger, short = tx.state.ledger, request.payment.short
+    tx, veto, known = case.tx, case.veto, case.known
+    beside = _paid_beside_loans(tx.state, case.request)
+    if beside is None or not beside.payment.short.fits(_owed(tx.state, case.request)):
+        return None
+    borrowers = _borrowers(tx, case.request, veto, of_kinds=beside.payment.short)
+    return None if borrowers is None else _searched(tx, beside, borrowers, None, known)
+
+
+def _owed(state: MeshState, request: Request) -> Resources:
+    """What the pool of a request may get back at most: what it has lent, and what of its quota is promised to
+    claims that are revoked, or is leaving.
+    """
+    ledger, pool_name = state.ledger, request.pool_name
+    lent = ledger.accounts[pool_name].lent + unclaimed_quota(state, pool_name)
+    return lent + ledger.promised_by(pool_name) if request.revokes else lent
+
+
+def _paid_beside_loans(state: MeshState, request: Request) -> Request | None:
+    """A request that borrows what is idle of some kinds, and is short of its own pool's quota of the others;
+    None: it borrows nothing, or lacks nothing beside.
+    """
+    short = request.payment.short
     if not request.payment.loans or not short:
         return None
-    own = _paid_by_itself(tx.state, request).payment
+    own = _paid_by_itself(state, request).payment
     idle = sum_of(loan.amount for loan in request.payment.loans)
     covered = own.short.of_kinds(idle) - own.short.of_kinds(short).of_kinds(idle)
     back = own.short - covered
-    if not back.fits(ledger.accounts[request.pool_name].lent):
-        return None
-    borrowers = _borrowers(tx, request, veto, of_kinds=back)
-    if borrowers is None:
-        return None
     loans = tuple(
         Share(pool_name=loan.pool_name, amount=part)
         for loan in request.payment.loans
@@ -349,8 +457,7 @@ def reclaim_beside_loans(case: Case) -> EvictionPlan | None:
         loans=loans,
         short=back,
     )
-    beside = msgspec.structs.replace(request, payment=payment)
-    return _searched(tx, beside, borrowers, None, known)
+    return msgspec.structs.replace(request, payment=payment)
 
 
 def reclaim_by_exchange(case: Case) -> EvictionPlan | None:
@@ -389,6 +496,8 @@ def reclaim_and_evict(case: Case) -> EvictionPlan | None:
         return None
     others = candidates_for(tx, request, veto, limits)
     borrowers = _borrowers(tx, request, veto) if _any_of(others) else None
+    if borrowers is None and request.revokes and _any_of(others):
+        borrowers = Borrowers(state, request.incoming(state), tx.now, veto)
     if borrowers is None:
         return None
     own = _paid_by_itself(state, request)
@@ -467,7 +576,7 @@ def _searched(
         known.until = tx.now
     demand = msgspec.structs.replace(demand, caps=caps)
     flight = InFlight(pool_name=request.pool_name)
-    if request.counts_leaving:
+    if request.counts_leaving or request.revokes:
         flight = in_flight(tx.state, request, loans=candidates.lends)
     reduced = flight.reduce(demand)
     stays = None

@@ -8,7 +8,8 @@ Room may be claimed by everybody. Quota may be claimed
    like that of a victim;
 4. that will be held for the task's pool or client.
 
-What will be held for others may not be. Loans keep to the limits of their pools.
+What will be held for others may not be. Loans keep to the limits of their pools. Of claims that would be
+revoked for the task (``revocations``) it gets its own pool's quota.
 """
 
 from __future__ import annotations
@@ -20,7 +21,12 @@ import msgspec
 from schedulemesh.domain.resources import NOTHING, Resources, sum_of
 from schedulemesh.engine.admission.admit import Request
 from schedulemesh.engine.messages.facts import Share, merged
-from schedulemesh.engine.placement.leaving import Leaving, all_leaving
+from schedulemesh.engine.placement.leaving import (
+    Leaving,
+    all_leaving,
+    leaving_if_revoked,
+    revoked_in,
+)
 from schedulemesh.engine.placement.scenario import Demand, own_groups
 from schedulemesh.engine.preemption.rules import judge
 from schedulemesh.engine.state.agents import Agent, Ending
@@ -36,6 +42,12 @@ class InFlight(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     items: tuple[Leaving, ...] = ()
     #: The quota of each that the request may claim.
     quota: tuple[tuple[Share, ...], ...] = ()
+
+    @property
+    def items_by_quota(self) -> tuple[Leaving, ...]:
+        """The items, those first that give quota, so that a claim waits for no more of them than needed."""
+        order = sorted(zip(self.items, self.quota, strict=True), key=lambda pair: not pair[1])
+        return tuple(item for item, _ in order)
 
     def reduce(self, demand: Demand) -> Demand:
         """What is still to be found for a demand if all of this is claimed for it, apart from its place."""
@@ -82,7 +94,9 @@ class InFlight(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 def in_flight(state: MeshState, request: Request, *, loans: bool) -> InFlight:
     """What a request may claim of what is leaving. ``loans``: also of quota of other pools."""
-    items = all_leaving(state)
+    items = leaving_if_revoked(state, request.revokes) if request.revokes else all_leaving(state)
+    if not request.counts_leaving:
+        items = tuple(item for item in items if revoked_in((item,), request.revokes))
     if not items:
         return InFlight(pool_name=request.pool_name)
     if not request.payment.short:
@@ -114,9 +128,11 @@ def _may_have(
 ) -> bool:
     """Whether a request may claim this quota of an agent that is being terminated."""
     ending = agent.phase
+    own = share.pool_name == request.pool_name
+    if agent.spec.name in request.revokes:
+        return own
     if not isinstance(ending, Ending):
         return False
-    own = share.pool_name == request.pool_name
     if ending.hold_for is not None:
         return ending.hold_for == request.pool_name and (own or loans)
     if ending.hold_for_client is not None:

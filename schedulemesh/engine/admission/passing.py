@@ -88,7 +88,9 @@ class Passing:
         reclaim always may: an owner's quota comes back whoever stands before it.
         """
         victims = evicted_tasks(plan.victims)
-        if victims and all(victim.reason is PreemptionReason.RECLAIM for victim in victims):
+        if (victims or plan.revoked) and all(
+            victim.reason is PreemptionReason.RECLAIM for victim in victims
+        ):
             return True
         delayed = self._outlasted(request, entry)
         own = sum_of(s.amount for s in request.payment.shares if s.pool_name == request.pool_name)

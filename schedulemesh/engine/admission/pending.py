@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
 from typing_extensions import assert_never
 
 from schedulemesh.domain.agent import Death
@@ -32,6 +33,7 @@ from schedulemesh.engine.admission.requeue import (
     task_without_room,
     victims_to_requeue,
 )
+from schedulemesh.engine.admission.revocations import WHY
 from schedulemesh.engine.explain import loss_of
 from schedulemesh.engine.lifecycle.eviction import all_preempted
 from schedulemesh.engine.lifecycle.groups import grow, leave, make, whole
@@ -45,11 +47,12 @@ from schedulemesh.engine.messages.facts import (
     merged,
 )
 from schedulemesh.engine.messages.outcomes import Refused, RequestOutcome
-from schedulemesh.engine.state.agents import Agent, Waiting
+from schedulemesh.engine.state.agents import Agent, Ending, Submission, Waiting
 from schedulemesh.engine.state.groups import GroupPhase
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.quota import pass_on
 from schedulemesh.engine.state.task_phases import Preempting
+from schedulemesh.engine.state.tasks import RunningTask
 from schedulemesh.engine.transaction import Transaction
 
 #: Ends of agents after which a task with retries left is started again.
@@ -141,7 +144,7 @@ def undo(
     again, forbidden = grown_after(tx.state, agent, death)
     if forbidden:
         failed, error = None, f"{error}; {forbidden}"
-    taken = bool(submission.evicting) and reason in ROOM_TAKEN
+    taken = reason in ROOM_TAKEN and bool(submission.evicting)
     if taken and submission.task_id is not None:
         node_ids = _nodes_of(tx.state, agent)
         tx.emit(RoomLost(task_id=submission.task_id, node_ids=node_ids, at=tx.now))
@@ -149,10 +152,9 @@ def undo(
     group = tx.state.groups.by_id.get(agent.group_id or "")
     if group is not None and group.phase is GroupPhase.PLANNED:
         leave(tx, agent)
-    victims = tuple(candidate.task_id for candidate in submission.evicting)
-    made: set[str] = set()
-    lost = tuple(t for t in victims if not _runs_again(tx, t, made, taken=taken))
-    queued = tuple(t for t in victims if t in tx.state.queue.by_id and t not in lost)
+    refused = _with_victims(
+        tx, submission, Refused(reason=reason, error=error, detail=detail), taken=taken
+    )
     leave(tx, agent)
     if waits_again is not None:
         requeue_without_room(tx, waits_again, agent)
@@ -160,15 +162,56 @@ def undo(
         requeue_not_started(
             tx, failed, again, restore_failed=restore_failed, has_grown=again is not agent
         )
-    refused = Refused(
-        reason=reason,
-        error=error,
-        detail=detail,
+    return answer_not_run(tx, submission, refused)
+
+
+def start_cancelled(tx: Transaction, agent: Agent, ending: Ending) -> None:
+    """The process of an agent is gone whose start was cancelled for an owner of quota (``revocations``)."""
+    task = None
+    if not ending.deleted:
+        task = task_without_room(tx.state, agent, Reason.PREEMPTION_FAILED)
+    _terminate(tx, agent, EndReason.START_FAILED, WHY)
+    leave(tx, agent, ending.destroy_group)
+    hand_on(tx, ending.waiters, agent.shares)
+    put_back(tx, agent, task)
+
+
+def finish_revocations(tx: Transaction) -> None:
+    """Put back those whose claims were revoked in this step."""
+    revoked, tx.revoked = tx.revoked, []
+    for agent, task in revoked:
+        put_back(tx, agent, task)
+
+
+def put_back(tx: Transaction, agent: Agent, task: RunningTask | None) -> None:
+    """After the end of an agent that was not to start: have its task wait again, and its victims run again
+    where that is possible. ``task``: None: it did not come from the queue, or has ended.
+    """
+    submission = agent.submission
+    if submission is None:
+        raise ValueError(f"agent {agent.spec.name!r} has run, and its start cannot be undone")
+    hint = "" if task is not None else "; submit again, with queue=True to wait for it"
+    refused = Refused(reason=Reason.PREEMPTION_FAILED, error=f"{WHY}{hint}")
+    refused = _with_victims(tx, submission, refused, taken=False)
+    if task is not None:
+        requeue(tx, task, agent)
+    answer_not_run(tx, submission, refused)
+
+
+def _with_victims(
+    tx: Transaction, submission: Submission, refused: Refused, *, taken: bool
+) -> Refused:
+    """The refusal of a start, after its victims run again, or wait, where that is possible."""
+    victims = tuple(candidate.task_id for candidate in submission.evicting)
+    made: set[str] = set()
+    lost = tuple(t for t in victims if not _runs_again(tx, t, made, taken=taken))
+    queued = tuple(t for t in victims if t in tx.state.queue.by_id and t not in lost)
+    return msgspec.structs.replace(
+        refused,
         restarted=tuple(t for t in victims if t not in lost and t not in queued),
         requeued=queued,
         not_restarted=lost,
     )
-    return answer_not_run(tx, submission, refused)
 
 
 def _runs_again(tx: Transaction, task_id: str, made: set[str], *, taken: bool) -> bool:

@@ -31,11 +31,12 @@ from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import Resources
 from schedulemesh.engine.admission.admit import Request, admit
-from schedulemesh.engine.admission.decide import understand, veto_for
+from schedulemesh.engine.admission.decide import admit_by, understand, veto_for
 from schedulemesh.engine.admission.delays import RunTimes, run_times
 from schedulemesh.engine.admission.evictions import plan_for, unprobed
 from schedulemesh.engine.admission.needs import can_be_paid, groups_asked, is_ruled_out, need_of
 from schedulemesh.engine.admission.passing import Passing, Refusal, first_in_order
+from schedulemesh.engine.admission.pending import finish_revocations
 from schedulemesh.engine.admission.queue_estimates import estimate_all, estimate_new
 from schedulemesh.engine.admission.reservations import in_turn, is_reserved_for, reserve_starts
 from schedulemesh.engine.messages.facts import AgentEnded, GroupEnded, GroupReady
@@ -89,6 +90,7 @@ def serve_queue(tx: Transaction, stimulus: AnyStimulus) -> None:
         _promote_overdue(tx)
         estimate_all(tx)
         heads, evictions = _complete_pass(tx)
+        finish_revocations(tx)
         estimate_new(tx)
         starts = reserve_starts(tx, [head for head in heads if head.task_id in queue.by_id])
         if (queue.turns.evictions, queue.turns.starts) != (evictions, starts):
@@ -98,6 +100,7 @@ def serve_queue(tx: Transaction, stimulus: AnyStimulus) -> None:
     kinds = {type(fact) for fact in tx.facts}
     if ClassLoaded in kinds:
         _complete_pass(tx)
+        finish_revocations(tx)
         estimate_new(tx)
         return
     queue.advance(tx.now)
@@ -247,8 +250,8 @@ def start_with_evictions(
             ProbeClass(task_id=task.task_id, class_key=class_key, agent=task.submission.agent)
         )
         return Tried.LOADING
-    admit(tx, request, plan)
-    return Tried.STARTED
+    admitted = admit_by(tx, request, plan)
+    return Tried.IN_VAIN if isinstance(admitted, Refused) else Tried.STARTED
 
 
 class _Pass:
@@ -464,7 +467,7 @@ class _Pass:
         if spared.is_in_vain(task.task_id, self._tx.now):
             searched = spared.was_searched(task.task_id)
             return Tried.SEARCHED_IN_VAIN if searched else Tried.IN_VAIN
-        if not full and not state.ledger.loans:
+        if not full and not state.ledger.loans and not state.ledger.promises:
             return Tried.IN_VAIN
         request = understand(self._tx, task.submission)
         if isinstance(request, Refused):

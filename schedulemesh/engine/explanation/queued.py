@@ -309,6 +309,13 @@ def _reserved_for_others(tx: Transaction, task: QueuedTask, request: Request) ->
 
 def _evicting(plan: EvictionPlan) -> str:
     count = len(evicted_tasks(plan.victims))
+    if plan.revoked and not count:
+        starts = (
+            "start of 1 task that borrows"
+            if len(plan.revoked) == 1
+            else (f"starts of {len(plan.revoked)} tasks that borrow")
+        )
+        return f"the cancelled {starts}"
     if not count and plan.waits_for:
         return f"the end of agent {plan.waits_for[0]!r}, which is under way,"
     return f"the eviction of {count} task{'' if count == 1 else 's'}"

@@ -12,7 +12,7 @@ from schedulemesh.domain.placement import InGroup
 from schedulemesh.domain.reasons import Change, Reason
 from schedulemesh.domain.resources import sum_of
 from schedulemesh.domain.task import TaskPhase
-from schedulemesh.engine.admission.pending import ended, hand_on, undo
+from schedulemesh.engine.admission.pending import ended, hand_on, start_cancelled, undo
 from schedulemesh.engine.admission.requeue import (
     answer_not_run,
     requeue_without_room,
@@ -311,6 +311,9 @@ def _shares_held(
 
 def _has_ended(tx: Transaction, agent: Agent, ending: Ending) -> RequestOutcome:
     """Release the claim, to whoever the agent was evicted for, and answer who asked for its end."""
+    if ending.reason is EndReason.START_FAILED:
+        start_cancelled(tx, agent, ending)
+        return Done()
     name = agent.spec.name
     evicted = ended(tx, agent, ending.reason, destroy_group=ending.destroy_group)
     rest = hand_on(tx, ending.waiters, agent.shares)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from schedulemesh.engine.admission.pending import continue_start
+from schedulemesh.engine.admission.pending import continue_start, finish_revocations
 from schedulemesh.engine.admission.queue_pass import serve_queue
 from schedulemesh.engine.lifecycle.children import end_orphans
 from schedulemesh.engine.lifecycle.elastic import follow_cores
@@ -27,6 +27,7 @@ def serve_freed_capacity(tx: Transaction, stimulus: AnyStimulus) -> None:
     """
     if tx.state.running.children.orphans:
         end_orphans(tx)
+    finish_revocations(tx)
     if tx.had_elastic or tx.state.elastic:
         follow_cores(tx)
     _serve_woken(tx)

@@ -12,7 +12,7 @@ them. So the claims on a ``Leaving`` never exceed what it frees.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import msgspec
 
@@ -26,6 +26,9 @@ from schedulemesh.engine.state.agents import Agent, AgentPhase, Ending, Waiting
 from schedulemesh.engine.state.cluster import Cluster
 from schedulemesh.engine.state.groups import Group, GroupPhase
 from schedulemesh.engine.state.mesh_state import MeshState
+
+#: The phases of a group that Ray has not made.
+_UNMADE = (GroupPhase.PLANNED, GroupPhase.CREATING)
 
 
 class Leaver(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -80,6 +83,22 @@ def all_leaving(state: MeshState) -> tuple[Leaving, ...]:
     return _in_this_revision(state).items
 
 
+def leaving_if_revoked(state: MeshState, revoked: Collection[str]) -> tuple[Leaving, ...]:
+    """The same if the claims of these agents, which do not run yet, were revoked. Each is one with all that
+    it waits for; those without such a claim come first.
+    """
+    agents = sorted((state.agents[name] for name in revoked), key=lambda a: a.incarnation)
+    leavers = (*_leavers(state), *(_claim_leaver(state, agent) for agent in agents))
+    items = (_leaving(state, members, revoked) for members in _sets(leavers).values())
+    return tuple(sorted(items, key=lambda item: not revoked_in((item,), revoked)))
+
+
+def revoked_in(chosen: Iterable[Leaving], revoked: Collection[str]) -> frozenset[str]:
+    """The agents among these whose claims were supposed to be revoked."""
+    names = (leaver.name for item in chosen for leaver in item.leavers)
+    return frozenset(names).intersection(revoked)
+
+
 def unclaimed_quota(state: MeshState, pool_name: str) -> Resources:
     """What of a pool's quota is leaving and neither claimed nor to be held for anybody."""
     if not state.leaving:
@@ -100,19 +119,9 @@ def _in_this_revision(state: MeshState) -> AllLeaving:
 
 
 def _all_leaving(state: MeshState) -> tuple[Leaving, ...]:
-    sets: dict[str, list[Leaver]] = {}
-    by_waiter: dict[str, str] = {}
-    for leaver in _leavers(state):
-        joined = {by_waiter[name]: None for name in leaver.waiters if name in by_waiter}
-        members = [member for key in joined for member in sets.pop(key)]
-        members.append(leaver)
-        sets[leaver.name] = members
-        for member in members if joined else (leaver,):
-            for name in member.waiters:
-                by_waiter[name] = leaver.name
     known, alone = state.spared.leaving_alone, {}
     items = []
-    for name, members in sets.items():
+    for name, members in _sets(_leavers(state)).items():
         first = members[0]
         if len(members) > 1 or not _is_alone(first):
             items.append(_leaving(state, members))
@@ -124,6 +133,21 @@ def _all_leaving(state: MeshState) -> tuple[Leaving, ...]:
         items.append(item)
     state.spared.leaving_alone = alone
     return tuple(items)
+
+
+def _sets(leavers: Iterable[Leaver]) -> dict[str, list[Leaver]]:
+    """Those that share waiting agents, by the name of the last of them."""
+    sets: dict[str, list[Leaver]] = {}
+    by_waiter: dict[str, str] = {}
+    for leaver in leavers:
+        joined = {by_waiter[name]: None for name in leaver.waiters if name in by_waiter}
+        members = [member for key in joined for member in sets.pop(key)]
+        members.append(leaver)
+        sets[leaver.name] = members
+        for member in members if joined else (leaver,):
+            for name in member.waiters:
+                by_waiter[name] = leaver.name
+    return sets
 
 
 def _is_alone(leaver: Leaver) -> bool:
@@ -177,6 +201,17 @@ def _agent_leaver(state: MeshState, agent: Agent) -> Leaver:
     )
 
 
+def _claim_leaver(state: MeshState, agent: Agent) -> Leaver:
+    """The claim of an agent that does not run yet, as if it were revoked: what it holds becomes free."""
+    leaver, name = _agent_leaver(state, agent), agent.spec.name
+    group = state.groups.by_id.get(agent.group_id or "")
+    if group is not None and group.agent == name and group.phase in _UNMADE:
+        allocations = bundle_allocations(group)
+        leaver = msgspec.structs.replace(leaver, group=group, allocations=allocations)
+    waits = isinstance(agent.phase, Waiting)
+    return msgspec.structs.replace(leaver, waiters=(*leaver.waiters, name)) if waits else leaver
+
+
 def _goes_with(group: Group, agent_name: str) -> bool:
     """Whether a group is removed with its agent if somebody needs its room."""
     return (
@@ -187,8 +222,9 @@ def _goes_with(group: Group, agent_name: str) -> bool:
     )
 
 
-def _leaving(state: MeshState, leavers: list[Leaver]) -> Leaving:
-    names = sorted({name for leaver in leavers for name in leaver.waiters})
+def _leaving(state: MeshState, leavers: list[Leaver], revoked: Collection[str] = ()) -> Leaving:
+    """``revoked``: agents whose claims do not count."""
+    names = sorted({name for leaver in leavers for name in leaver.waiters}.difference(revoked))
     waiting = [agent for name in names if (agent := state.agents.get(name)) is not None]
     shares = [
         share for leaver in leavers if leaver.agent is not None for share in leaver.agent.shares

@@ -22,6 +22,9 @@ Borrowers stand in this order:
 4. then the newest start;
 5. then the lower task id.
 
+Tasks that do not run yet have lost nothing: their starts are cancelled (``Borrowers.unstarted``). They count
+with the price of a restart.
+
 The search is that of preemption (``search``); of several nodes it takes the one whose victims' pools have the
 highest shares.
 """
@@ -31,15 +34,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
+from schedulemesh.domain.labels import Labels
 from schedulemesh.domain.reasons import PreemptionReason, Reason
 from schedulemesh.domain.resources import Resources, sum_of
+from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.messages.outcomes import Candidate
 from schedulemesh.engine.preemption.candidates import Order
 from schedulemesh.engine.preemption.ranked import RankedCandidates
 from schedulemesh.engine.preemption.rules import Incoming, Verdict
 from schedulemesh.engine.preemption.savable import can_be_saved
 from schedulemesh.engine.preemption.veto import PluginVeto
-from schedulemesh.engine.state.agents import Agent
+from schedulemesh.engine.state.agents import Agent, Starting, Waiting
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.shares import Shares
 from schedulemesh.engine.state.tasks import RunningTask, TaskClass
@@ -66,8 +71,8 @@ class Borrowers(RankedCandidates):
         #: Only those are evicted that hold quota of the incoming task's pool of these kinds; None: all are.
         self._of_kinds = of_kinds
 
-    def candidate_of(self, task: RunningTask) -> Candidate | None:
-        """See ``Candidates.candidate_of``."""
+    def of(self, task: RunningTask) -> Candidate | None:
+        """See ``Candidates.of``."""
         if self._of_kinds is not None:
             borrower = self._state.agents.get(task.agent_name)
             if borrower is None or not self.quota_of(borrower).helps(self._of_kinds):
@@ -78,7 +83,7 @@ class Borrowers(RankedCandidates):
             agent = self._state.agents.get(task.agent_name)
             if agent is None or not can_be_saved(self._state, agent):
                 return None
-        return super().candidate_of(task)
+        return super().of(task)
 
     def tier_of(self, tasks: Sequence[Candidate]) -> float:
         """The place of its pool, 0 for the one with the highest share."""
@@ -94,9 +99,45 @@ class Borrowers(RankedCandidates):
         owner = self._incoming.pool_name
         return sum_of(share.amount for share in agent.shares if share.pool_name == owner)
 
+    def unstarted(self) -> tuple[str, ...]:
+        """The agents that have borrowed, or are to borrow, and do not run yet, so that their claims may be
+        revoked: the lowest price first, then the last one admitted.
+        """
+        state, running = self._state, self._running
+        tasks: dict[str, list[RunningTask]] = {}
+        for task in map(running.by_id.__getitem__, running.starting):
+            tasks.setdefault(task.agent_name, []).append(task)
+        order = []
+        for name, of_agent in tasks.items():
+            agent = state.agents.get(name)
+            if agent is not None and self._may_be_revoked(agent, of_agent):
+                price = sum(price_of(task, self._now) for task in of_agent)
+                order.append((price, -agent.incarnation, name))
+        return tuple(name for *_, name in sorted(order))
+
+    def _may_be_revoked(self, agent: Agent, tasks: Sequence[RunningTask]) -> bool:
+        if not isinstance(agent.phase, (Waiting, Starting)):
+            return False
+        spec, owner = agent.spec, self._incoming.pool_name
+        if spec.job is not None and spec.job.adopts:
+            return False
+        shares = (*agent.shares, *agent.promised)
+        if all(share.pool_name == spec.pool_name for share in shares):
+            return False
+        if spec.pool_name not in self._incoming.neighbours and owner not in agent.former_lenders:
+            return False
+        return all(self._gives_way(task) for task in tasks)
+
+    def _gives_way(self, task: RunningTask) -> bool:
+        """Whether a task that does not run yet gives way to the incoming one."""
+        spec = task.spec
+        verdict = self._verdict_on(spec.pool_name, spec.priority, spec.labels)
+        if verdict.rule is None or (self.only_extras and not spec.extra_of):
+            return False
+        return self._veto is None or self._veto.allows(task, verdict)
+
     def _place(self, task: RunningTask) -> Order:
-        seconds = (task.lost_work(self._now) + RESTART_S) * (1 + task.attempts.preemptions)
-        price = seconds * task.resources.work_rate
+        price = price_of(task, self._now)
         busy = task.agent_name not in self._running.idle
         rank = self._ranks[task.spec.pool_name]
         return (rank, busy, 0.0, price, -task.started_at, task.spec.task_id)
@@ -131,12 +172,20 @@ class Borrowers(RankedCandidates):
         return agent is not None and self._incoming.pool_name in agent.former_lenders
 
     def _judge(self, task_class: TaskClass) -> Verdict:
+        return self._verdict_on(task_class.pool_name, task_class.priority, task_class.labels)
+
+    def _verdict_on(self, pool_name: str, priority: float, labels: Labels) -> Verdict:
         policy, ranks, incoming = self._policy, self._rules.ranks, self._incoming
-        if task_class.pool_name in policy.protected_pools:
+        if pool_name in policy.protected_pools:
             return Verdict(refused=Reason.PROTECTED_POOL)
         if policy.enable_label_preemption:
-            high, low = task_class.labels, incoming.labels
-            if ranks.rank(high, low) and not ranks.rank(low, high):
+            low = incoming.labels
+            if ranks.rank(labels, low) and not ranks.rank(low, labels):
                 return Verdict(refused=Reason.DOMINATES_BY_LABEL)
-        delta = incoming.priority - task_class.priority
-        return Verdict(rule=PreemptionReason.RECLAIM, delta=delta)
+        return Verdict(rule=PreemptionReason.RECLAIM, delta=incoming.priority - priority)
+
+
+def price_of(task: RunningTask, now: float) -> float:
+    """What it costs to take back what a task has borrowed, in GPU-seconds, more for each eviction before."""
+    lost_s = 0.0 if task.phase is TaskPhase.STARTING else task.lost_work(now)
+    return (lost_s + RESTART_S) * (1 + task.attempts.preemptions) * task.resources.work_rate

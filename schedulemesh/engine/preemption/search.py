@@ -86,6 +86,8 @@ class EvictionPlan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     claimed: tuple[Share, ...] = ()
     #: The shares that claims hold from now on, where victims take over loans of others; see ``exchange``.
     exchanged: tuple[tuple[str, tuple[Share, ...]], ...] = ()
+    #: The agents that do not run yet whose claims are revoked before; then all else is sought again.
+    revoked: tuple[str, ...] = ()
 
     @property
     def waits_for(self) -> tuple[str, ...]:

@@ -58,12 +58,12 @@ class RecordedSubmission(msgspec.Struct, kw_only=True):
         ]
 
     @property
-    def has_ended(self) -> bool:
+    def ended(self) -> bool:
         """Whether the history has its end."""
         if not self.attempts:
             return False
         last = self.attempts[-1]
-        return last.has_ended and last.state not in ("preempted", "unknown")
+        return last.ended and last.state not in ("preempted", "unknown")
 
 
 class Recording(msgspec.Struct, kw_only=True):
