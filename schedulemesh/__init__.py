@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from schedulemesh.version import VERSION
 
 if TYPE_CHECKING:
+    from schedulemesh.client.remote import connect
     from schedulemesh.config.policy import PreemptionAggressiveness, PreemptionPolicy
     from schedulemesh.core.agent.agent_actor import AgentActor
     from schedulemesh.core.agent.metrics_agent import MetricsReportingAgent
@@ -81,6 +82,7 @@ __all__ = [
     "WorkerGroup",
     "WorkerTimeoutError",
     "__version__",
+    "connect",
 ]
 
 #: The modules of the public names; errors are in ``errors``.
@@ -95,6 +97,7 @@ _MODULES = {
     "SimpleScheduler": "simple",
     "SimpleTaskSpec": "simple",
     "WorkerGroup": "core.worker_groups.group",
+    "connect": "client.remote",
 }
 
 

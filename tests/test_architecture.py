@@ -29,7 +29,7 @@ def loads(module: str) -> set[str]:
         ("schedulemesh", {"ray", "sqlalchemy", "msgspec"}),
         ("schedulemesh.engine.engine", {"ray", "sqlalchemy"}),
         ("schedulemesh.config.policy", {"ray", "sqlalchemy"}),
-        ("schedulemesh.client.calls", {"ray", "sqlalchemy", "numpy", "schedulemesh.runtime"}),
+        ("schedulemesh.client.remote", {"ray", "sqlalchemy", "numpy", "schedulemesh.runtime"}),
         ("schedulemesh.core.agent.agent_actor", {"sqlalchemy", "rich", "typer"}),
         ("schedulemesh.core.agent.metrics_agent", {"sqlalchemy", "rich", "typer"}),
         ("schedulemesh.core.agent.host", {"sqlalchemy", "rich", "typer"}),

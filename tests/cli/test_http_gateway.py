@@ -20,10 +20,10 @@ import msgspec
 import pytest
 
 from schedulemesh.api.pools import ListPools
-from schedulemesh.cli import http_gateway
 from schedulemesh.cli.command import Target
 from schedulemesh.cli.exits import ExitCode
 from schedulemesh.cli.http_gateway import discovered
+from schedulemesh.client import http_channel
 from schedulemesh.config.discovery import Discovered, found, write
 from schedulemesh.errors import SchedulerUnavailableError
 from schedulemesh.protocol.answers import Listed
@@ -201,7 +201,7 @@ def test_the_address_of_rays_dashboard_is_named(run, monkeypatch, version):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}"
         if version is None:
-            monkeypatch.setattr(http_gateway, "_DASHBOARD_PORT", server.server_port)
+            monkeypatch.setattr(http_channel, "_DASHBOARD_PORT", server.server_port)
         monkeypatch.setenv("RAY_ADDRESS", url)
         done = run("tasks")
         server.shutdown()

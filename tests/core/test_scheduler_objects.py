@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from schedulemesh import simple as simple_module
+from schedulemesh.client.remote import NEEDS_RAY, HttpScheduler
 from schedulemesh.config.settings import PROTOCOL_VERSION
 from schedulemesh.core.client import connection as connections
 from schedulemesh.core.client import origin, scheduler_list
@@ -183,6 +184,10 @@ def test_both_classes_have_the_same_calls():
     assert public(RayScheduler) <= public(SimpleScheduler)
     added = {*SHORTER_NAMES, "submit_spec", "scheduler"}
     assert public(SimpleScheduler) - public(RayScheduler) == added
+
+
+def test_over_http_every_other_call_says_that_it_needs_ray():
+    assert public(RayScheduler) - public(HttpScheduler) == set(NEEDS_RAY)
 
 
 #: Arguments that a call of SimpleScheduler names differently.

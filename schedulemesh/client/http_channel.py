@@ -1,0 +1,189 @@
+"""The way of calls to a scheduler over its HTTP API, which needs no Ray."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from collections.abc import Callable
+from contextlib import closing, suppress
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from schedulemesh.errors import (
+    InvalidRequestError,
+    NotAllowedError,
+    ScheduleMeshError,
+    SchedulerUnavailableError,
+)
+from schedulemesh.protocol.credentials import new_nonce, same, server_proof
+
+#: Seconds in which the server has to accept a connection, and to answer: an eviction saves states first.
+_CONNECT_S, _ANSWER_S = 3.0, 900.0
+#: Seconds without a call after which a connection is not used again: the server closes it after 5.
+_IDLE_S = 3.0
+_PATH, _TYPE = "/api/v1/requests", "application/msgpack"
+_PROOF = "/proof"
+#: Bytes of a proof that are read of whoever answers.
+_MOST_OF_PROOF = 10_000
+#: Where Ray's dashboard listens by default; one with tokens does not say what it is.
+_DASHBOARD_PORT = 8265
+_UNAVAILABLE = (502, 503, 504)
+
+
+class Served(NamedTuple):
+    """Where an API is, and a token that it accepts."""
+
+    url: str
+    token: str
+    name: str
+    namespace: str
+    #: With which the API proves that it is the scheduler's; None: it is at a URL that the user gave.
+    key: str | None = None
+
+
+class ImpostorError(ConnectionRefusedError):
+    """Another process than the scheduler's listens where its HTTP API was: it is sent no token."""
+
+
+class HttpChannel:
+    """Sends encoded calls to the process that serves the HTTP API of a scheduler. Threads may share it: each
+    open call has a connection of its own. ``locate``: where the API is now.
+
+    Raises OSError where nobody listens there.
+    """
+
+    def __init__(self, locate: Callable[[], Served]) -> None:
+        self.locate = locate
+        #: Where the API was when it was connected to last.
+        self.served = locate()
+        #: Connections that no call uses, and since when, by the monotonic clock; the newest last.
+        self._idle = [(connected(self.served), time.monotonic())]
+
+    def send(self, data: bytes) -> bytes:
+        """The encoded answer to an encoded call.
+
+        Raises SchedulerUnavailableError where nobody answers, TimeoutError where the answer takes too long,
+        and what a status other than 200 stands for.
+        """
+        try:
+            response, body = self._sent(data)
+        except TimeoutError:
+            raise
+        except (OSError, http.client.HTTPException) as error:
+            # The others would fail as well; the next call is sent to where the API is by then.
+            self.close()
+            raise SchedulerUnavailableError(
+                f"the HTTP API at {urlsplit(self.served.url).netloc} does not answer: {error}"
+            ) from None
+        if response.status != http.client.OK:
+            raise error_of(self.locate().url, response.status, body)
+        return body
+
+    def close(self) -> None:
+        """End the connections that no call uses."""
+        # Threads may take some meanwhile.
+        with suppress(IndexError):
+            while True:
+                self._idle.pop()[0].close()
+
+    def _sent(self, data: bytes) -> tuple[http.client.HTTPResponse, bytes]:
+        connection = self._taken()
+        headers = {"content-type": _TYPE, "authorization": f"Bearer {self.served.token}"}
+        try:
+            connection.request("POST", _PATH, data, headers)
+            response = connection.getresponse()
+            body = response.read()
+        except BaseException:
+            connection.close()
+            raise
+        if connection.sock is not None:
+            self._idle.append((connection, time.monotonic()))
+        return response, body
+
+    def _taken(self) -> http.client.HTTPConnection:
+        """A connection that was used just now, or a new one."""
+        try:
+            connection, idle_since = self._idle.pop()
+        except IndexError:
+            pass
+        else:
+            if time.monotonic() - idle_since < _IDLE_S:
+                return connection
+            # The others have been idle for even longer.
+            connection.close()
+            self.close()
+        self.served = self.locate()
+        return connected(self.served)
+
+
+def error_of(url: str, status: int, body: bytes) -> ScheduleMeshError:
+    """The error that an answer with this status stands for, of whoever listens at a URL."""
+    try:
+        message = str(json.loads(body)["error"])
+    except (ValueError, KeyError, TypeError):
+        if _is_dashboard(url):
+            return InvalidRequestError(
+                f"{url} is Ray's dashboard, not the HTTP API of a scheduler; unset RAY_ADDRESS, "
+                "or give the address of the cluster as host:6379"
+            )
+        message = f"the HTTP API answered with status {status}"
+    if status in (http.client.UNAUTHORIZED, http.client.FORBIDDEN):
+        return NotAllowedError(message)
+    if status in _UNAVAILABLE:
+        return SchedulerUnavailableError(message)
+    return InvalidRequestError(message) if status < 500 else ScheduleMeshError(message)
+
+
+def _is_dashboard(url: str) -> bool:
+    """Whether a URL is that of Ray's dashboard, which says its version to everybody."""
+    served = Served(url, "", "", "")
+    with suppress(OSError, http.client.HTTPException), closing(connected(served)) as api:
+        api.request("GET", "/api/version")
+        answer = api.getresponse().read(_MOST_OF_PROOF)
+        return b"ray_version" in answer or urlsplit(url).port == _DASHBOARD_PORT
+    return False
+
+
+def connected(served: Served) -> http.client.HTTPConnection:
+    """A connection to an API that has proved itself where it can. Raises OSError."""
+    parts = urlsplit(served.url)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = kind(parts.hostname or "", parts.port, timeout=_CONNECT_S)
+    # Otherwise it would connect again by itself, to whoever listens by then.
+    connection.auto_open = 0
+    try:
+        connection.connect()
+        if served.key is not None:
+            _check_server(connection, served.url, served.key)
+    except BaseException:
+        connection.close()
+        raise
+    connection.sock.settimeout(_ANSWER_S)
+    return connection
+
+
+def _check_server(connection: http.client.HTTPConnection, url: str, key: str) -> None:
+    """Raise OSError unless the process at the other end knows the key in the scheduler's file: whoever has
+    taken the port since would get the token of an operator.
+    """
+    nonce = new_nonce()
+    try:
+        connection.request("GET", f"{_PROOF}?nonce={nonce}")
+        response = connection.getresponse()
+        body = response.read(_MOST_OF_PROOF)
+    except http.client.HTTPException as error:
+        raise ImpostorError(f"what listens at {url} is not the scheduler: {error!r}") from None
+    if response.status in _UNAVAILABLE:
+        raise ConnectionRefusedError(f"the HTTP API at {url} takes no more connections")
+    try:
+        proof = json.loads(body)["proof"].encode()
+    except (ValueError, KeyError, TypeError, AttributeError):
+        proof = b""
+    if not (key and same(proof, server_proof(key, url, nonce).encode())):
+        raise ImpostorError(
+            f"the process that listens at {url} does not prove that it is the scheduler's, so it is sent no "
+            "token"
+        )
+    if connection.sock is None:
+        raise ConnectionResetError(f"the HTTP API at {url} has closed the connection")
