@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, ClassVar, TypedDict
 
 from schedulemesh.api.call import Call, ChangingCall
-from schedulemesh.api.routes import Listing, delete, post
+from schedulemesh.api.routes import ListRoute, delete, post
 from schedulemesh.api.rows import NameOf, OneOf
 from schedulemesh.api.tasks import PoolOf, TaskInfo, TaskKind
 from schedulemesh.api.values import AgentName, PoolName, Seconds
@@ -97,7 +97,7 @@ class ListAgents(Call, tag="list_agents", frozen=True, kw_only=True):
     """List all agents (of one pool); their Ray handles are sent beside the answer, in the same order."""
 
     listings: ClassVar = (
-        Listing(
+        ListRoute(
             path="/agents",
             summary="List the agents",
             row=AgentListing,

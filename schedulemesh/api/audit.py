@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, TypedDict
 import msgspec
 
 from schedulemesh.api.call import Call
-from schedulemesh.api.routes import Listing
+from schedulemesh.api.routes import ListRoute
 from schedulemesh.api.rows import NameOf, OneOf
 from schedulemesh.api.values import Checked, Name, Time, whole_number
 from schedulemesh.domain.audit import DONE, OPEN, REFUSED
@@ -66,7 +66,7 @@ class QueryAudit(Call, tag="query_audit", frozen=True, kw_only=True):
     """List the changes that were requested, the newest first; None: not filtered."""
 
     listings: ClassVar = (
-        Listing(
+        ListRoute(
             path="/audit",
             summary="List the changes that were requested: by whom, from where, before and after",
             row=ChangeInfo,

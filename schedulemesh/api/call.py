@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from schedulemesh.api.routes import Listing, Route
+from schedulemesh.api.routes import ListRoute, Route
 from schedulemesh.api.values import Checked, RequestId
 from schedulemesh.domain.request_ids import new_request_id
 from schedulemesh.domain.tokens import Role
@@ -40,7 +40,7 @@ class Call(
     #: in ``server``, or is not made over HTTP.
     routes: ClassVar[tuple[Route, ...]] = ()
     #: The lists of rows that it answers over HTTP.
-    listings: ClassVar[tuple[Listing, ...]] = ()
+    listings: ClassVar[tuple[ListRoute, ...]] = ()
 
     @classmethod
     def allows(cls, role: Role) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, ClassVar, TypedDict
 
 from schedulemesh.api.call import Call, ChangingCall
-from schedulemesh.api.routes import Listing, get, post
+from schedulemesh.api.routes import ListRoute, get, post
 from schedulemesh.api.rows import OneOf
 from schedulemesh.api.values import Names
 
@@ -50,7 +50,7 @@ class ListStrategies(Call, tag="list_strategies", frozen=True, kw_only=True):
     """List the supplied scheduling strategies."""
 
     listings: ClassVar = (
-        Listing(
+        ListRoute(
             path="/strategies",
             summary="List the scheduling strategies that were supplied",
             row=StrategyInfo,
@@ -63,7 +63,7 @@ class ListOrphans(Call, tag="list_orphans", frozen=True, kw_only=True):
     """List actors and placement groups that the journal does not know."""
 
     listings: ClassVar = (
-        Listing(
+        ListRoute(
             path="/orphans",
             summary="List actors and placement groups that the journal does not know",
             row=OrphanInfo,

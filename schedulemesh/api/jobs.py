@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 import msgspec
 
 from schedulemesh.api.call import Call
-from schedulemesh.api.routes import Listing
+from schedulemesh.api.routes import ListRoute
 from schedulemesh.api.rows import NameOf, OneOf
 from schedulemesh.api.tasks import PHASES, OfTask, TaskInfo
 from schedulemesh.domain.reasons import Reason
@@ -60,7 +60,7 @@ class ListJobs(Call, tag="list_jobs", frozen=True, kw_only=True):
     """List the jobs that wait, run, or have ended lately."""
 
     listings: ClassVar = (
-        Listing(
+        ListRoute(
             path="/jobs",
             summary="List the jobs that run, wait, or have ended lately",
             row=JobListing,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, ClassVar, TypedDict
 
 from schedulemesh.api.call import Call
-from schedulemesh.api.routes import Listing
+from schedulemesh.api.routes import ListRoute
 from schedulemesh.api.rows import OneOf
 from schedulemesh.api.values import Name, Names
 from schedulemesh.config.alerts import Severity
@@ -71,21 +71,21 @@ class GetReportedMetrics(Call, tag="get_reported_metrics", frozen=True, kw_only=
     """Aggregate the metrics that agents have reported; None: not filtered."""
 
     listings: ClassVar = (
-        Listing(
+        ListRoute(
             path="/metrics/agents",
             summary="Aggregate the metrics that agents reported in the last minutes, by agent",
             row=ReportedMetric,
             key=("agent_name", "metric"),
             fixed={"by": "agent"},
         ),
-        Listing(
+        ListRoute(
             path="/metrics/pools",
             summary="Aggregate the metrics that agents reported in the last minutes, by pool",
             row=ReportedMetric,
             key=("pool_name", "metric"),
             fixed={"by": "pool"},
         ),
-        Listing(
+        ListRoute(
             path="/metrics/labels",
             summary="Aggregate the metrics that agents reported in the last minutes, by label",
             row=ReportedMetric,
@@ -117,7 +117,7 @@ class GetAlerts(Call, tag="get_alerts", frozen=True, kw_only=True):
     """List the alerts that fire, those that are pending, and the last that were resolved."""
 
     listings: ClassVar = (
-        Listing(
+        ListRoute(
             path="/alerts",
             summary="List the alerts that fire or are pending, and the last that were resolved",
             row=AlertInfo,

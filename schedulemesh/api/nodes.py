@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, ClassVar, TypedDict
 
 from schedulemesh.api.call import Call, ChangingCall
-from schedulemesh.api.routes import Listing, delete, put
+from schedulemesh.api.routes import ListRoute, delete, put
 from schedulemesh.api.rows import NameOf
 from schedulemesh.api.tasks import PoolOf, TaskName
 from schedulemesh.api.values import ClientName, NodeId, Seconds
@@ -165,7 +165,7 @@ class GetDrainStatus(Call, tag="get_drain_status", frozen=True, kw_only=True):
     """List the drains in progress, and what is left of each."""
 
     listings: ClassVar = (
-        Listing(
+        ListRoute(
             path="/drains",
             summary="List the drains in progress",
             row=DrainInfo,
@@ -178,7 +178,7 @@ class ListNodes(Call, tag="list_nodes", frozen=True, kw_only=True):
     """List all alive nodes."""
 
     listings: ClassVar = (
-        Listing(
+        ListRoute(
             path="/nodes",
             summary="List the living nodes",
             row=NodeInfo,
@@ -192,7 +192,7 @@ class ListExternalUsage(Call, tag="list_external_usage", frozen=True, kw_only=Tr
     """List the Ray jobs that hold or wait for something outside of the scheduler."""
 
     listings: ClassVar = (
-        Listing(
+        ListRoute(
             path="/external_usage",
             summary="List the Ray jobs that hold or wait for something outside of the scheduler",
             row=ExternalWork,

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from schedulemesh.api.call import Call, ChangeWithBlobs, ChangingCall
-from schedulemesh.api.routes import Listing, get
+from schedulemesh.api.routes import ListRoute, get
 from schedulemesh.api.rows import NameOf, OneOf
 from schedulemesh.api.tasks import OnPreempted, PoolOf
 from schedulemesh.api.values import CheckedResources, CohortName, Labels, Name, PoolName
@@ -187,7 +187,7 @@ class ListPools(Call, tag="list_pools", frozen=True, kw_only=True):
     """List all pools with their quota."""
 
     listings: ClassVar = (
-        Listing(
+        ListRoute(
             path="/pools",
             summary="List the pools with their quota by use",
             row=PoolInfo,
@@ -201,7 +201,7 @@ class ListCohorts(Call, tag="list_cohorts", frozen=True, kw_only=True):
     """List the cohorts."""
 
     listings: ClassVar = (
-        Listing(
+        ListRoute(
             path="/cohorts",
             summary="List the cohorts",
             row=CohortInfo,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, ClassVar, TypedDict
 
 from schedulemesh.api.call import Call, ChangingCall
-from schedulemesh.api.routes import Listing, get, post
+from schedulemesh.api.routes import ListRoute, get, post
 from schedulemesh.api.rows import OneOf
 from schedulemesh.api.tasks import TaskInfo
 from schedulemesh.api.values import (
@@ -134,7 +134,7 @@ class ListPreemptions(Call, tag="list_preemptions", frozen=True, kw_only=True):
     """List the last preemptions in which a task, a pool or an owner was evicted or evicted others."""
 
     listings: ClassVar = (
-        Listing(
+        ListRoute(
             path="/preemptions",
             summary="List the preemptions on record, those in progress included",
             row=PreemptionRecord,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from schedulemesh.api.call import Call
-from schedulemesh.api.routes import Listing, patch
+from schedulemesh.api.routes import ListRoute, patch
 from schedulemesh.api.rows import OneOf
 from schedulemesh.api.tasks import OwnTaskChange, ReasonCode, TaskInfo, TaskKind
 from schedulemesh.api.values import Count, PoolName, Priority, RequestId
@@ -77,7 +77,7 @@ class ListQueue(Call, tag="list_queue", frozen=True, kw_only=True):
     """List the first tasks that wait in the queue of a pool, or of each pool."""
 
     listings: ClassVar = (
-        Listing(
+        ListRoute(
             path="/queue",
             summary="List the tasks that wait in the queue, in the order of each pool",
             row=QueueListing,

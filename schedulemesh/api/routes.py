@@ -23,7 +23,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     renamed: Mapping[str, str]
 
 
-class Listing(msgspec.Struct, frozen=True, kw_only=True):
+class ListRoute(msgspec.Struct, frozen=True, kw_only=True):
     """A list of rows over HTTP, filtered, sorted and in pages."""
 
     path: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from schedulemesh.api.call import Call, ChangeWithBlobs, ChangingCall
-from schedulemesh.api.routes import Listing, post
+from schedulemesh.api.routes import ListRoute, post
 from schedulemesh.api.rows import OneOf
 from schedulemesh.api.tasks import OfTask, OwnTaskChange, TaskInfo
 from schedulemesh.api.values import ClientName, Key, PoolName, RequestId
@@ -58,7 +58,7 @@ class ListSavedStates(Call, tag="list_saved_states", frozen=True, kw_only=True):
     """List all tasks with a stored state."""
 
     listings: ClassVar = (
-        Listing(
+        ListRoute(
             path="/saved_states",
             summary="List the tasks whose state is stored, and those that were lost",
             row=SavedStateInfo,

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, TypedDict
 import msgspec
 
 from schedulemesh.api.call import Call, CallWithBlobs, ChangeWithBlobs, ChangingCall
-from schedulemesh.api.routes import Listing, get, post
+from schedulemesh.api.routes import ListRoute, get, post
 from schedulemesh.api.rows import NameOf, OneOf
 from schedulemesh.api.values import Checked, Name, Names, RequestId, TaskId
 from schedulemesh.domain.agent import check_agent
@@ -249,7 +249,7 @@ class ListTasks(Call, tag="list_tasks", frozen=True, kw_only=True):
     """List all current tasks."""
 
     listings: ClassVar = (
-        Listing(
+        ListRoute(
             path="/tasks",
             summary="List the tasks that run or wait",
             row=TaskListing,

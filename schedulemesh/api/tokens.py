@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, TypedDict, Union
 from msgspec import UNSET, UnsetType
 
 from schedulemesh.api.call import Call, ChangingCall
-from schedulemesh.api.routes import Listing, delete, patch
+from schedulemesh.api.routes import ListRoute, delete, patch
 from schedulemesh.api.rows import NameOf, OneOf
 from schedulemesh.api.values import Checked, ClientName, Names, RequestId, TokenName
 from schedulemesh.domain.names import parse_key
@@ -123,7 +123,7 @@ class ListTokens(_AboutCallers, tag="list_tokens", frozen=True, kw_only=True):
     """List the tokens, without anything of their secrets."""
 
     listings: ClassVar = (
-        Listing(
+        ListRoute(
             path="/tokens",
             summary="List the tokens, without their secrets",
             row=TokenInfo,

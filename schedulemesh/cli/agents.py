@@ -137,10 +137,10 @@ def health(
     from schedulemesh.protocol.answers import Details
 
     with gateway_to(target) as gateway:
-        found = gateway.ask(
+        answer = gateway.ask(
             EnsureAgentHealth(timeout_s=seconds(timeout, "--timeout")), Details
         ).facts
-    facts = {name: found[name] for name in ("checked", "healthy", "rebuilt", "removed")}
-    problems = Listing(kind="details", rows=found["details"], columns=_PROBLEMS, name="agent_name")
+    facts = {name: answer[name] for name in ("checked", "healthy", "rebuilt", "removed")}
+    problems = Listing(kind="details", rows=answer["details"], columns=_PROBLEMS, name="agent_name")
     emit(Record(facts={"name": gateway.name, **facts}, listings=(problems,)), output)
-    return 1 if found["removed"] else 0
+    return 1 if answer["removed"] else 0

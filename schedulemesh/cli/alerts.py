@@ -43,14 +43,14 @@ def alert_settings(path: str | None) -> Any:
     if path is None or path == "off":
         return None if path is None else False
     try:
-        given = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        settings = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequestError(f"{path} cannot be read: {error}") from None
     except yaml.YAMLError as error:
         raise InvalidRequestError(f"{path} is no YAML: {_problem(error)}") from None
-    if given is not None and not isinstance(given, dict):
+    if settings is not None and not isinstance(settings, dict):
         raise InvalidRequestError(f"{path} must have fields, such as rules and webhooks")
-    return given or {}
+    return settings or {}
 
 
 def _problem(error: YAMLError) -> str:

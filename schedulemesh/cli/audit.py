@@ -31,10 +31,10 @@ def _who(row: Row) -> str:
 def _about(row: Row) -> str:
     request: dict[str, Any] = row["request"] or {}
     named = ("name", "pool_name", "task_id", "agent_name", "node_id", "names", "task_ids")
-    given = [request[key] for key in named if request.get(key)]
+    subjects = [request[key] for key in named if request.get(key)]
     if isinstance(request.get("spec"), dict):
-        given.append(request["spec"].get("name"))
-    return data(given[0]) if given else ""
+        subjects.append(request["spec"].get("name"))
+    return data(subjects[0]) if subjects else ""
 
 
 def _outcome(row: Row) -> str:

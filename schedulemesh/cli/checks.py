@@ -54,20 +54,20 @@ def examined(target: Target) -> list[Row]:
         return [*rows, _row("Ray", FAILED, str(error), "start Ray, or name its --address")]
 
 
-def _row(check: str, status: str, found: str, advice: str = "") -> Row:
-    return {"check": check, "status": status, "found": found, "advice": advice}
+def _row(check: str, status: str, finding: str, advice: str = "") -> Row:
+    return {"check": check, "status": status, "found": finding, "advice": advice}
 
 
 def _versions() -> Iterator[Row]:
     yield _row("ScheduleMesh", OK, f"{__version__} on Python {platform.python_version()}")
     installed = metadata.version("ray")
-    wanted = next(
+    requirement = next(
         (one for one in metadata.requires(_DISTRIBUTION) or () if re.match(r"ray\b", one)), "ray"
     )
-    if _is_in_range(installed, wanted):
+    if _is_in_range(installed, requirement):
         yield _row("Ray's version", OK, installed)
     else:
-        yield _row("Ray's version", FAILED, installed, f"install {wanted.partition(';')[0]!r}")
+        yield _row("Ray's version", FAILED, installed, f"install {requirement.partition(';')[0]!r}")
 
 
 def _is_in_range(version: str, requirement: str) -> bool:
@@ -92,10 +92,10 @@ def _disk(folder: str) -> Row:
         usage = shutil.disk_usage(folder)
     except OSError as error:
         return _row(check, WARNING, str(error), "Ray uses this folder; make it")
-    found = f"{usage.free / 2**30:.1f} of {usage.total / 2**30:.1f} GiB free"
+    finding = f"{usage.free / 2**30:.1f} of {usage.total / 2**30:.1f} GiB free"
     if usage.free < min(_LOW_BYTES, usage.total / 20):
-        return _row(check, FAILED, found, "free space, or Ray and the journal will fail to write")
-    return _row(check, OK, found)
+        return _row(check, FAILED, finding, "free space, or Ray and the journal will fail to write")
+    return _row(check, OK, finding)
 
 
 def _cluster() -> Iterator[Row]:
@@ -114,9 +114,9 @@ def _resources(lost: dict[str, Resources]) -> Row:
     """Whether something that lives has all that Ray says is taken."""
     if not lost:
         return _row("Ray's resources", OK, "all that is taken is in use")
-    found = "; ".join(f"{amount} of node {node_id}" for node_id, amount in lost.items())
+    lost_amounts = "; ".join(f"{amount} of node {node_id}" for node_id, amount in lost.items())
     advice = "Ray has lost them, see docs/reliability.md; drain the node, and start Ray there again"
-    return _row("Ray's resources", WARNING, f"nothing that lives has {found}", advice)
+    return _row("Ray's resources", WARNING, f"nothing that lives has {lost_amounts}", advice)
 
 
 def _lost() -> dict[str, Resources]:
@@ -142,10 +142,10 @@ def _scheduler(target: Target) -> Iterator[Row]:
             began = time.time()
             about = scheduler.about()
             took = time.time() - began
-            found = f"alive, epoch {about['epoch']}, answered in {took * 1000:.0f} ms"
+            finding = f"alive, epoch {about['epoch']}, answered in {took * 1000:.0f} ms"
             slow = "the supervisor is busy or its node is; see its CPU use"
             yield _row(
-                "scheduler", WARNING if took > _SLOW_S else OK, found, slow * (took > _SLOW_S)
+                "scheduler", WARNING if took > _SLOW_S else OK, finding, slow * (took > _SLOW_S)
             )
             yield _clock(about["time"], began, took)
             yield _http(about["http"])
@@ -159,12 +159,12 @@ def _scheduler(target: Target) -> Iterator[Row]:
 def _clock(theirs: float, began: float, took: float) -> Row:
     """Whether the scheduler's clock agrees with this machine's, within the time that its answer took."""
     ahead = theirs - (began + took / 2)
-    found = (
+    finding = (
         f"the scheduler's is {abs(ahead):.2f} s {'ahead of' if ahead > 0 else 'behind'} this one"
     )
     if abs(ahead) > _CLOCK_S + took:
-        return _row("clock", WARNING, found, "synchronise both machines, as with NTP")
-    return _row("clock", OK, found)
+        return _row("clock", WARNING, finding, "synchronise both machines, as with NTP")
+    return _row("clock", OK, finding)
 
 
 def _http(url: str | None) -> Row:
@@ -208,5 +208,5 @@ def _findings(scheduler: RayScheduler) -> Iterator[Row]:
     for strategy in scheduler.strategies()["strategies"]:
         if strategy["disabled"]:
             advice = "mend the strategy and start the scheduler again"
-            found = f"{strategy['name']} is disabled: {strategy['disabled']}"
-            yield _row("strategies", WARNING, found, advice)
+            finding = f"{strategy['name']} is disabled: {strategy['disabled']}"
+            yield _row("strategies", WARNING, finding, advice)

@@ -37,17 +37,17 @@ def waits_because(task: Row) -> str:
 
 def _expected(task: Row) -> str:
     """How long it runs; "~": by earlier runs."""
-    said = duration(task["expected_duration"])
-    return f"~{said}" if task["estimated_from"] else said
+    shown = duration(task["expected_duration"])
+    return f"~{shown}" if task["estimated_from"] else shown
 
 
 def _used(usage: Row | None) -> str:
     """What an agent's process really uses."""
     if usage is None:
         return ""
-    said = f"{usage['cpu']:.2g} cpu, {usage['memory_mb']:.0f} MB"
+    shown = f"{usage['cpu']:.2g} cpu, {usage['memory_mb']:.0f} MB"
     gpu = usage["gpu_utilization"]
-    return said if gpu is None else f"{said}, {gpu:.0f} % gpu"
+    return shown if gpu is None else f"{shown}, {gpu:.0f} % gpu"
 
 
 #: As wide as the longest code that is often given, with a comma, so that it can be copied.

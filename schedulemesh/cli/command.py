@@ -174,11 +174,11 @@ def group(app: typer.Typer) -> Callable[[CommandFunction], CommandFunction]:
             if ctx.invoked_subcommand is None:
                 run(**given)
 
-        own = inspect.signature(run).parameters.values()
+        own_parameters = inspect.signature(run).parameters.values()
         kind = inspect.Parameter.KEYWORD_ONLY
         context = inspect.Parameter("ctx", kind=kind, annotation=typer.Context)
         unless_subcommand.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [context, *own]
+            [context, *own_parameters]
         )
         app.callback(invoke_without_command=True)(unless_subcommand)
         return function
@@ -189,8 +189,10 @@ def group(app: typer.Typer) -> Callable[[CommandFunction], CommandFunction]:
 def _as_command(function: CommandFunction) -> Callable[..., None]:
     """The function that Typer calls: its parameters are options, its errors exit codes."""
     # Not get_type_hints, which on Python 3.10 wraps what has None as default once more.
-    own = inspect.signature(function, eval_str=True).parameters.values()
-    groups: dict[str, Any] = {p.name: p.annotation for p in own if is_dataclass(p.annotation)}
+    own_parameters = inspect.signature(function, eval_str=True).parameters.values()
+    groups: dict[str, Any] = {
+        p.name: p.annotation for p in own_parameters if is_dataclass(p.annotation)
+    }
 
     @functools.wraps(function)
     def run(**given: Any) -> None:
@@ -200,7 +202,7 @@ def _as_command(function: CommandFunction) -> Callable[..., None]:
         }
         raise typer.Exit(_run(lambda: function(**given, **arguments)))
 
-    parameters = [p for p in own if p.name not in groups]
+    parameters = [p for p in own_parameters if p.name not in groups]
     for group in groups.values():
         parameters += _options_of(group)
     run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # what inspect looks for

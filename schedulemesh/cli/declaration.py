@@ -78,12 +78,12 @@ class Declaration:
     def public(self) -> dict[str, object]:
         """The declaration as it is in a file."""
         policy = {"preemption": dict(self.preemption), "queue": dict(self.queue)}
-        found: dict[str, object] = {
+        sections: dict[str, object] = {
             "cohorts": _listed(self.cohorts),
             "pools": _listed(self.pools),
             "policy": policy,
         }
-        return found if self.tokens is None else {**found, "tokens": _listed(self.tokens)}
+        return sections if self.tokens is None else {**sections, "tokens": _listed(self.tokens)}
 
 
 def _listed(named: Mapping[str, Fields]) -> list[dict[str, Any]]:
@@ -97,15 +97,15 @@ def read(path: str) -> Declaration:
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequestError(f"{path} cannot be read: {error}") from None
     try:
-        given = yaml.safe_load(text)
+        content = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise InvalidRequestError(f"{path} is no YAML: {' '.join(str(error).split())}") from None
-    return parsed({} if given is None else given)
+    return parsed({} if content is None else content)
 
 
-def parsed(given: object) -> Declaration:
+def parsed(content: object) -> Declaration:
     """The declaration in plain data, with every field checked. Raises InvalidRequestError."""
-    parts = _fields(given, ("cohorts", "pools", "policy", "tokens"), "the file")
+    parts = _fields(content, ("cohorts", "pools", "policy", "tokens"), "the file")
     policy = _fields(parts.get("policy") or {}, ("preemption", "queue"), "policy")
     return Declaration(
         cohorts={
@@ -122,11 +122,11 @@ def parsed(given: object) -> Declaration:
     )
 
 
-def _tokens(given: object) -> dict[str, Fields]:
+def _tokens(tokens: object) -> dict[str, Fields]:
     """The fields of each token. Raises InvalidRequestError."""
     return {
         name: declared_tokens.normal(_fields(fields, declared_tokens.FIELDS, f"token {name!r}"))
-        for name, fields in _named(given, "tokens")
+        for name, fields in _named(tokens, "tokens")
     }
 
 
@@ -143,23 +143,23 @@ def current(gateway: Gateway, *, tokens: bool = False) -> Declaration:
     )
 
 
-def differences(wanted: Declaration, found: Declaration) -> list[dict[str, object]]:
+def differences(declared: Declaration, current: Declaration) -> list[dict[str, object]]:
     """A row for each field that is declared and different: kind, name, field, current and declared value."""
     rows = [
-        *_compared("cohort", wanted.cohorts, found.cohorts),
-        *_compared("pool", wanted.pools, found.pools),
-        *_compared("token", wanted.tokens or {}, found.tokens or {}),
+        *_compared("cohort", declared.cohorts, current.cohorts),
+        *_compared("pool", declared.pools, current.pools),
+        *_compared("token", declared.tokens or {}, current.tokens or {}),
     ]
-    wanted_policies = {"preemption": wanted.preemption, "queue": wanted.queue}
-    policies = {"preemption": found.preemption, "queue": found.queue}
-    return [*rows, *_compared("policy", wanted_policies, policies)]
+    declared_policies = {"preemption": declared.preemption, "queue": declared.queue}
+    policies = {"preemption": current.preemption, "queue": current.queue}
+    return [*rows, *_compared("policy", declared_policies, policies)]
 
 
 def _compared(
-    kind: str, wanted: Mapping[str, Fields], found: Mapping[str, Fields]
+    kind: str, declared: Mapping[str, Fields], current: Mapping[str, Fields]
 ) -> Iterator[dict[str, object]]:
-    for name, fields in wanted.items():
-        present = found.get(name)
+    for name, fields in declared.items():
+        present = current.get(name)
         if present is None:
             yield _difference(kind, name, "", None, "does not exist")
         for field, value in fields.items():
@@ -168,24 +168,26 @@ def _compared(
                 yield _difference(kind, name, field, now, value)
 
 
-def _known(now: object, wanted: object) -> object:
+def _known(now: object, declared: object) -> object:
     """Of the present value of ``pg_pool_config``, the keys that are declared; other values whole."""
-    if isinstance(now, dict) and isinstance(wanted, dict) and "enable" in now:
-        return {key: now[key] for key in wanted if key in now}
+    if isinstance(now, dict) and isinstance(declared, dict) and "enable" in now:
+        return {key: now[key] for key in declared if key in now}
     return now
 
 
-def _difference(kind: str, name: str, field: str, now: object, wanted: object) -> dict[str, object]:
-    return {"kind": kind, "name": name, "field": field, "current": now, "declared": wanted}
+def _difference(
+    kind: str, name: str, field: str, now: object, declared: object
+) -> dict[str, object]:
+    return {"kind": kind, "name": name, "field": field, "current": now, "declared": declared}
 
 
-def normal_pool(given: object, what: str) -> dict[str, Any]:
+def normal_pool(value: object, what: str) -> dict[str, Any]:
     """The fields of a pool as listings show them. Raises InvalidRequestError."""
-    fields = _fields(given, POOL_FIELDS, what)
+    fields = _fields(value, POOL_FIELDS, what)
     changes, lending = parse_changes(fields), _normal_lending(fields)
     normal = {
-        name: value.public() if isinstance(value, Resources) else value
-        for name, value in changes.items()
+        name: field_value.public() if isinstance(field_value, Resources) else field_value
+        for name, field_value in changes.items()
     }
     normal.update(lending)
     if "pg_pool_config" in fields:
@@ -199,22 +201,22 @@ def _normal_lending(fields: Fields) -> dict[str, object]:
     return {name: value for name, value in public_lending(spec).items() if name in fields}
 
 
-def _normal_groups(given: object) -> dict[str, Any] | None:
+def _normal_groups(groups: object) -> dict[str, Any] | None:
     """The declared keys of a ``pg_pool_config``, as listings show them; None: no placement groups."""
-    if isinstance(given, Mapping) and "warm" in given:
+    if isinstance(groups, Mapping) and "warm" in groups:
         raise InvalidRequestError(
             "pg_pool_config['warm'] names a class, which only a Python program can send: set it with "
             "ensure_pool"
         )
-    groups = public_groups(parse_groups(given, DEFAULT_STRATEGY))
-    if groups is None or not isinstance(given, Mapping):
+    normal = public_groups(parse_groups(groups, DEFAULT_STRATEGY))
+    if normal is None or not isinstance(groups, Mapping):
         return None
-    return {key: groups.get(key, value) for key, value in given.items()}
+    return {key: normal.get(key, value) for key, value in groups.items()}
 
 
-def normal_cohort(given: object, what: str) -> dict[str, Any]:
+def normal_cohort(value: object, what: str) -> dict[str, Any]:
     """The fields of a cohort as listings show them. Raises InvalidRequestError."""
-    fields = _fields(given, _COHORT_FIELDS, what)
+    fields = _fields(value, _COHORT_FIELDS, what)
     normal: dict[str, Any] = {}
     if "parent" in fields:
         normal["parent"] = parse_cohort(fields["parent"], "parent")
@@ -223,18 +225,18 @@ def normal_cohort(given: object, what: str) -> dict[str, Any]:
     return normal
 
 
-def normal_preemption(given: object) -> dict[str, Any]:
+def normal_preemption(value: object) -> dict[str, Any]:
     """Fields of the preemption policy as listings show them. Raises InvalidRequestError."""
-    fields = _fields(given, PREEMPTION_FIELDS, "the preemption policy")
-    whole = changed_policy(PreemptionPolicy(), fields).public()
-    return {name: whole[name] for name in fields}
+    fields = _fields(value, PREEMPTION_FIELDS, "the preemption policy")
+    policy = changed_policy(PreemptionPolicy(), fields).public()
+    return {name: policy[name] for name in fields}
 
 
-def normal_queue(given: object) -> dict[str, Any]:
+def normal_queue(value: object) -> dict[str, Any]:
     """Fields of the policy of the queue as listings show them. Raises InvalidRequestError."""
-    fields = _fields(given, QUEUE_FIELDS, "the policy of the queue")
-    whole = changed_queue_policy(QueuePolicy(), fields).public()
-    return {name: whole[name] for name in fields}
+    fields = _fields(value, QUEUE_FIELDS, "the policy of the queue")
+    policy = changed_queue_policy(QueuePolicy(), fields).public()
+    return {name: policy[name] for name in fields}
 
 
 def pool_request(name: str, fields: Fields) -> EnsurePool:
@@ -269,14 +271,14 @@ def parents_first(cohorts: Mapping[str, Fields]) -> list[str]:
     return ordered
 
 
-def _named(given: object, what: str) -> Iterator[tuple[str, Fields]]:
+def _named(entries: object, what: str) -> Iterator[tuple[str, Fields]]:
     """Each name with the other fields. Raises InvalidRequestError."""
-    if given is None:
+    if entries is None:
         return
-    if not isinstance(given, list):
-        raise InvalidRequestError(f"{what} must be a list, not {shown(given)}")
+    if not isinstance(entries, list):
+        raise InvalidRequestError(f"{what} must be a list, not {shown(entries)}")
     seen: set[str] = set()
-    for number, one in enumerate(given):
+    for number, one in enumerate(entries):
         if not isinstance(one, dict) or "name" not in one:
             raise InvalidRequestError(f"{what}[{number}] must have a name, not {shown(one)}")
         name = parse_name(one["name"], f"the name of {what}[{number}]")
@@ -286,14 +288,14 @@ def _named(given: object, what: str) -> Iterator[tuple[str, Fields]]:
         yield name, {key: value for key, value in one.items() if key != "name"}
 
 
-def _fields(given: object, allowed: Sequence[str], what: str) -> dict[str, Any]:
+def _fields(value: object, allowed: Sequence[str], what: str) -> dict[str, Any]:
     """A mapping with these keys. Raises InvalidRequestError."""
-    if not isinstance(given, Mapping):
-        raise InvalidRequestError(f"{what} must have fields, not {shown(given)}")
-    for key in given:
+    if not isinstance(value, Mapping):
+        raise InvalidRequestError(f"{what} must have fields, not {shown(value)}")
+    for key in value:
         if key not in allowed:
             raise InvalidRequestError(
                 f"{what} has the unknown field {shown(key)}{nearest(str(key), allowed)}; it takes "
                 + ", ".join(allowed)
             )
-    return dict(given)
+    return dict(value)

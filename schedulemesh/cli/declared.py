@@ -13,7 +13,7 @@ from schedulemesh.cli.texts import data
 
 if TYPE_CHECKING:
     from schedulemesh.cli.declaration import Declaration
-    from schedulemesh.cli.declared_tokens import Plan
+    from schedulemesh.cli.declared_tokens import TokenPlan
     from schedulemesh.cli.gateway import Gateway
 
 app = typer.Typer()
@@ -63,20 +63,22 @@ def apply(
     from schedulemesh.cli.gateway import gateway_to
     from schedulemesh.errors import InvalidRequestError
 
-    wanted = declaration.read(file)
-    if prune and wanted.tokens is None:
+    declared = declaration.read(file)
+    if prune and declared.tokens is None:
         raise InvalidRequestError(
             "--prune revokes the tokens that the file leaves out, and it has no list `tokens`"
         )
     with gateway_to(target) as gateway:
         plan = None
-        if wanted.tokens is not None:
-            own = declared_tokens.own_hash(gateway) if prune else None
-            plan = declared_tokens.Plan.of(gateway, wanted.tokens, prune=prune, own=own)
+        if declared.tokens is not None:
+            own_hash = declared_tokens.own_hash(gateway) if prune else None
+            plan = declared_tokens.TokenPlan.of(
+                gateway, declared.tokens, prune=prune, own_hash=own_hash
+            )
         if dry_run:
-            emit(difference_listing(gateway, wanted, plan), output)
+            emit(difference_listing(gateway, declared, plan), output)
         else:
-            emit(applied(gateway, wanted, plan, secrets), output)
+            emit(applied(gateway, declared, plan, secrets), output)
 
 
 @command(app)
@@ -85,11 +87,11 @@ def diff(target: Target, output: Output, file: File) -> int:
     from schedulemesh.cli import declaration
     from schedulemesh.cli.gateway import gateway_to
 
-    wanted = declaration.read(file)
+    declared = declaration.read(file)
     with gateway_to(target) as gateway:
-        found = difference_listing(gateway, wanted)
-    emit(found, output)
-    return 1 if found.rows else 0
+        differences = difference_listing(gateway, declared)
+    emit(differences, output)
+    return 1 if differences.rows else 0
 
 
 exports = typer.Typer(help="Print files for other programs.")
@@ -126,8 +128,8 @@ def alerts(
     from schedulemesh.metrics.alert_files import rules_file
     from schedulemesh.metrics.alert_rules import effective_rules
 
-    given = parse_alert_settings(alert_settings(settings), None)
-    print(rules_file(effective_rules(given), given.interval_s), end="")
+    parsed_settings = parse_alert_settings(alert_settings(settings), None)
+    print(rules_file(effective_rules(parsed_settings), parsed_settings.interval_s), end="")
 
 
 @command(exports)
@@ -148,21 +150,23 @@ def _export_config(target: Target, output: Format) -> None:
         raise InvalidRequestError(f"a file is exported as yaml or json, not {output.value}")
     with gateway_to(target) as gateway:
         try:
-            found = declaration.current(gateway, tokens=True)
+            current = declaration.current(gateway, tokens=True)
         except (RefusedError, NotAllowedError) as error:
             if code_of(error) is not ExitCode.NOT_ALLOWED:
                 raise
             note(f"without tokens: {error}")
-            found = declaration.current(gateway)
-    emit(Record(facts=found.public()), Output(output=output))
+            current = declaration.current(gateway)
+    emit(Record(facts=current.public()), Output(output=output))
 
 
-def difference_listing(gateway: Gateway, wanted: Declaration, plan: Plan | None = None) -> Listing:
+def difference_listing(
+    gateway: Gateway, declared: Declaration, plan: TokenPlan | None = None
+) -> Listing:
     """The fields that are declared and different, and the tokens that a plan revokes."""
     from schedulemesh.cli import declaration
 
-    found = declaration.current(gateway, tokens=wanted.tokens is not None)
-    rows = declaration.differences(wanted, found)
+    current = declaration.current(gateway, tokens=declared.tokens is not None)
+    rows = declaration.differences(declared, current)
     for name in () if plan is None else plan.revoked:
         row = {"kind": "token", "name": name, "field": "", "current": "exists"}
         rows.append({**row, "declared": "is revoked"})
@@ -171,8 +175,8 @@ def difference_listing(gateway: Gateway, wanted: Declaration, plan: Plan | None 
 
 def applied(
     gateway: Gateway,
-    wanted: Declaration,
-    plan: Plan | None = None,
+    declared: Declaration,
+    plan: TokenPlan | None = None,
     secrets: str | None = None,
 ) -> Listing:
     """What became of each thing that a file declares. Raises RefusedError at the first that is refused.
@@ -190,15 +194,15 @@ def applied(
     def add(kind: str, name: str, result: str) -> None:
         rows.append({"kind": kind, "name": name, "result": result})
 
-    for name in declaration.parents_first(wanted.cohorts):
-        request = declaration.cohort_request(name, wanted.cohorts[name])
+    for name in declaration.parents_first(declared.cohorts):
+        request = declaration.cohort_request(name, declared.cohorts[name])
         add("cohort", name, changed_result(gateway.ask(request, Response)))
-    for name, fields in wanted.pools.items():
+    for name, fields in declared.pools.items():
         answer = gateway.ask(declaration.pool_request(name, fields), PoolResponse)
         add("pool", name, changed_result(answer))
     before = declaration.current(gateway)
     same = {"preemption": before.preemption, "queue": before.queue}
-    for name, fields in set_policies(gateway, wanted.preemption, wanted.queue).items():
+    for name, fields in set_policies(gateway, declared.preemption, declared.queue).items():
         add("policy", name, "unchanged" if fields == same[name] else "changed")
     for name, result in () if plan is None else plan.carry_out(gateway, folder):
         add("token", name, result)

@@ -66,7 +66,7 @@ def own_hash(gateway: Gateway) -> str | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class TokenPlan:
     """How the tokens of a scheduler become those that are declared."""
 
     #: With the secret of each.
@@ -77,38 +77,38 @@ class Plan:
 
     @classmethod
     def of(
-        cls, gateway: Gateway, wanted: Mapping[str, Fields], *, prune: bool, own: str | None
-    ) -> Plan:
+        cls, gateway: Gateway, declared: Mapping[str, Fields], *, prune: bool, own_hash: str | None
+    ) -> TokenPlan:
         """The changes that are needed. ``prune``: tokens that are not declared are revoked, except for the
-        one with which this command calls (``own``: its hash).
+        one with which this command calls (``own_hash``: its hash).
         """
-        found = current(gateway)
+        existing = current(gateway)
         different = {
-            name: {f: value for f, value in wanted[name].items() if present.get(f) != value}
-            for name, present in found.items()
-            if name in wanted
+            name: {f: value for f, value in declared[name].items() if present.get(f) != value}
+            for name, present in existing.items()
+            if name in declared
         }
-        left_out = [name for name in found if name not in wanted] if prune else []
+        left_out = [name for name in existing if name not in declared] if prune else []
         return cls(
-            created=[_created(n, fields) for n, fields in wanted.items() if n not in found],
+            created=[_created(n, fields) for n, fields in declared.items() if n not in existing],
             changed=[
                 ChangeToken(name=name, client=client_name(), **_typed(fields))
                 for name, fields in different.items()
                 if fields
             ],
             unchanged=[name for name, fields in different.items() if not fields],
-            revoked=[name for name in left_out if name != _name_of(gateway, own)],
+            revoked=[name for name in left_out if name != _name_of(gateway, own_hash)],
         )
 
-    def folder_for(self, given: str | None) -> Path | None:
+    def folder_for(self, folder: str | None) -> Path | None:
         """The folder for secrets. Raises InvalidRequestError where one is needed and none is given."""
-        if given is None and self.created:
+        if folder is None and self.created:
             names = ", ".join(repr(request.spec.name) for request, _ in self.created)
             raise InvalidRequestError(
                 f"the file declares tokens that do not exist: {names}; give --secrets FOLDER, where their "
                 "secrets are written, or issue them with `schedulemesh tokens create`"
             )
-        return None if given is None else Path(given)
+        return None if folder is None else Path(folder)
 
     def carry_out(self, gateway: Gateway, folder: Path | None) -> Iterator[tuple[str, str]]:
         """Each token, and what became of it. Raises RefusedError at the first that is refused."""
@@ -172,42 +172,42 @@ def _typed(fields: Fields) -> dict[str, Any]:
     return typed
 
 
-def _pools(given: object) -> list[str]:
-    if given is None:
+def _pools(pools: object) -> list[str]:
+    if pools is None:
         return []
-    if not isinstance(given, list):
-        raise InvalidRequestError(f"pools must be a list of names, not {shown(given)}")
-    return [parse_name(name, "the pool's name") for name in given]
+    if not isinstance(pools, list):
+        raise InvalidRequestError(f"pools must be a list of names, not {shown(pools)}")
+    return [parse_name(name, "the pool's name") for name in pools]
 
 
-def _label_values(given: object) -> dict[str, list[str]]:
+def _label_values(value: object) -> dict[str, list[str]]:
     expected = "a mapping of keys to lists of values"
-    found: dict[str, list[str]] = {}
-    for key, values in as_items({} if given is None else given, "label_values", expected):
+    label_values: dict[str, list[str]] = {}
+    for key, values in as_items({} if value is None else value, "label_values", expected):
         name = parse_name(key, "each key of label_values")
         what = f"label_values[{name!r}]"
-        found[name] = [
+        label_values[name] = [
             parse_name(value, f"each of {what}") for value in as_elements(values, what, "a list")
         ]
-    return found
+    return label_values
 
 
-def _expiry(given: object) -> float | None:
+def _expiry(expires_at: object) -> float | None:
     """Seconds since 1970 of a time in a file, which is in UTC unless it has an offset; None: never. Raises
     InvalidRequestError.
     """
-    if given is None:
+    if expires_at is None:
         return None
-    if isinstance(given, (int, float)):
-        return parse_number(given, "expires_at", 0.0, LATEST_S)
+    if isinstance(expires_at, (int, float)):
+        return parse_number(expires_at, "expires_at", 0.0, LATEST_S)
     try:
-        text = given.isoformat() if isinstance(given, date) else str(given)
+        text = expires_at.isoformat() if isinstance(expires_at, date) else str(expires_at)
         at = datetime.fromisoformat(f"{text[:-1]}+00:00" if text.endswith("Z") else text)
         seconds = (at if at.tzinfo else at.replace(tzinfo=timezone.utc)).timestamp()
         return parse_number(seconds, "expires_at", 0.0, LATEST_S)
     except (ValueError, OverflowError):
         raise InvalidRequestError(
-            f"expires_at is {shown(given)}; allowed are seconds since 1970, a date and time such as "
+            f"expires_at is {shown(expires_at)}; allowed are seconds since 1970, a date and time such as "
             "2027-01-31T12:00:00Z, and null for never"
         ) from None
 

@@ -50,12 +50,12 @@ class RefusedError(ScheduleMeshError):
 
 def _victims(refused: Refused) -> str:
     """What became of the tasks that were evicted for it, in one sentence; empty: there were none."""
-    found = {
+    ids_by_state = {
         "running again": refused.restarted,
         "waiting in the queue": refused.requeued,
         "ended": refused.not_restarted,
     }
-    parts = [f"{', '.join(ids)} ({what})" for what, ids in found.items() if ids]
+    parts = [f"{', '.join(ids)} ({what})" for what, ids in ids_by_state.items() if ids]
     return f"Evicted for it: {'; '.join(parts)}" if parts else ""
 
 

@@ -125,20 +125,20 @@ def _title(answer: ExplainResult, now: float) -> str:
     """Which task it is and of what kind, its state, and since when."""
     what = "task" if answer["kind"] == "agent" else answer["kind"]
     owner = f", owner {answer['owner']}" if answer["owner"] else ""
-    said = (
+    title = (
         f"{what} {answer['task_id']} (pool {answer['pool_name']}, priority "
         f"{answer['priority']:.12g}{owner}): {answer['state']}"
     )
     if answer["since"] is not None:
         since = seconds(now - answer["since"])
-        said += f" {since} ago" if answer["state"] in _ENDED else f" for {since}"
+        title += f" {since} ago" if answer["state"] in _ENDED else f" for {since}"
     if answer["position"]:
-        said += f", position {answer['position']} of {answer['queue_length']}"
+        title += f", position {answer['position']} of {answer['queue_length']}"
     if answer["preemptions"]:
-        said += f", evicted {_times(answer['preemptions'])}"
+        title += f", evicted {_times(answer['preemptions'])}"
     if answer["failures"]:
-        said += f", failed {_times(answer['failures'])}"
-    return said
+        title += f", failed {_times(answer['failures'])}"
+    return title
 
 
 def _weight(answer: ExplainResult) -> str:
@@ -166,23 +166,23 @@ def _job(job: ExternalJobInfo) -> str:
     return f"{amounts(job['resources'])} by job {job['job_id']} in {job['namespace']}{driver}"
 
 
-def _considered(found: ConsideredInfo) -> Iterator[Line]:
+def _considered(considered: ConsideredInfo) -> Iterator[Line]:
     """Who could be evicted, or which rules spare how many."""
-    if found["victims"]:
-        yield from _part("evictions", f"room after that of {', '.join(found['victims'])}")
+    if considered["victims"]:
+        yield from _part("evictions", f"room after that of {', '.join(considered['victims'])}")
         return
-    tasks = f"{found['tasks']} running task{'' if found['tasks'] == 1 else 's'}"
+    tasks = f"{considered['tasks']} running task{'' if considered['tasks'] == 1 else 's'}"
     spared = [
         f"{count} spared: {code} ({_MEANINGS[code]})"
-        for code, count in found["turned_away"].items()
+        for code, count in considered["turned_away"].items()
     ]
-    if found["searched"]:
+    if considered["searched"]:
         heading = f"evictions: none, {tasks} considered"
     else:
-        heading = f"evictions: {found['evictable']} of {tasks} allowed"
+        heading = f"evictions: {considered['evictable']} of {tasks} allowed"
     yield from _listed(heading, spared)
-    if found["sufficient_priority"] is not None:
-        yield from _part("sufficient", f"priority {found['sufficient_priority']:.12g}")
+    if considered["sufficient_priority"] is not None:
+        yield from _part("sufficient", f"priority {considered['sufficient_priority']:.12g}")
 
 
 def _start(answer: ExplainResult, now: float) -> str:
@@ -205,58 +205,62 @@ def _start(answer: ExplainResult, now: float) -> str:
     )
 
 
-def _duration(found: DurationInfo) -> str:
+def _duration(estimate: DurationInfo) -> str:
     """How long a task runs, and how sure that is."""
-    spread = f"half of them took {seconds(found['low_s'])} to {seconds(found['high_s'])}"
-    return f"about {seconds(found['seconds'])} (estimated from {_runs(found)}; {spread})"
+    spread = f"half of them took {seconds(estimate['low_s'])} to {seconds(estimate['high_s'])}"
+    return f"about {seconds(estimate['seconds'])} (estimated from {_runs(estimate)}; {spread})"
 
 
-def _runs(found: DurationInfo) -> str:
+def _runs(estimate: DurationInfo) -> str:
     """From which runs an estimate was made."""
-    said = [f"owner {found['owner']}"] if found["owner"] else []
-    said += [f"pool {found['pool_name']}"] if found["pool_name"] else []
-    said += [f"pattern {found['pattern']}"] if found["pattern"] else []
-    said += [f"gpu {found['gpus']:g}"] if found["gpus"] else []
-    said += [f"cpu {found['cpus']:g}, no gpu"] if found["cpus"] else []
-    return f"{found['runs']} earlier runs of {', '.join(said)}"
+    parts = [f"owner {estimate['owner']}"] if estimate["owner"] else []
+    parts += [f"pool {estimate['pool_name']}"] if estimate["pool_name"] else []
+    parts += [f"pattern {estimate['pattern']}"] if estimate["pattern"] else []
+    parts += [f"gpu {estimate['gpus']:g}"] if estimate["gpus"] else []
+    parts += [f"cpu {estimate['cpus']:g}, no gpu"] if estimate["cpus"] else []
+    return f"{estimate['runs']} earlier runs of {', '.join(parts)}"
 
 
-def _eviction(found: EvictionInfo, now: float) -> str:
+def _eviction(eviction: EvictionInfo, now: float) -> str:
     """By whom, by which rule, what was saved, and what became of what was freed."""
-    who = f"task {found['by_task']}" if found["by_task"] else f"agent {found['by_agent']}"
-    owner = f" of {found['by_owner']}" if found["by_owner"] else ""
-    by = f"for {who}{owner} in pool {found['by_pool']}" if found["by_agent"] else "by request"
-    score = "" if found["score"] is None else f", score {found['score']:.4g}"
-    said = [f"{seconds(now - found['at'])} ago {by} ({found['rule']}{score})"]
-    if found["save_error"]:
-        earlier = "; an earlier state of the attempt was" if found["state_saved"] else ""
-        said.append(f"its state was not saved: {found['save_error']}{earlier}")
+    who = f"task {eviction['by_task']}" if eviction["by_task"] else f"agent {eviction['by_agent']}"
+    owner = f" of {eviction['by_owner']}" if eviction["by_owner"] else ""
+    by = f"for {who}{owner} in pool {eviction['by_pool']}" if eviction["by_agent"] else "by request"
+    score = "" if eviction["score"] is None else f", score {eviction['score']:.4g}"
+    parts = [f"{seconds(now - eviction['at'])} ago {by} ({eviction['rule']}{score})"]
+    if eviction["save_error"]:
+        earlier = "; an earlier state of the attempt was" if eviction["state_saved"] else ""
+        parts.append(f"its state was not saved: {eviction['save_error']}{earlier}")
     else:
-        said.append("its state was saved" if found["state_saved"] else "no state was saved")
-    if found["idle_since"] is not None:
-        idle_s = found["at"] - found["idle_since"]
-        said.append(f"its GPUs had been idle for {seconds(idle_s)}, so it came first among victims")
-    if found["lost_s"] is not None:
-        said.append(f"{seconds(found['lost_s'])} of work lost")
-    if found["used"] is not None:
-        said.append("what was freed is used" if found["used"] else "what was freed was not used")
-    if found["ran_again_at"] is not None:
-        said.append(f"it ran again {seconds(now - found['ran_again_at'])} ago")
-    return "; ".join(said)
+        parts.append("its state was saved" if eviction["state_saved"] else "no state was saved")
+    if eviction["idle_since"] is not None:
+        idle_s = eviction["at"] - eviction["idle_since"]
+        parts.append(
+            f"its GPUs had been idle for {seconds(idle_s)}, so it came first among victims"
+        )
+    if eviction["lost_s"] is not None:
+        parts.append(f"{seconds(eviction['lost_s'])} of work lost")
+    if eviction["used"] is not None:
+        parts.append(
+            "what was freed is used" if eviction["used"] else "what was freed was not used"
+        )
+    if eviction["ran_again_at"] is not None:
+        parts.append(f"it ran again {seconds(now - eviction['ran_again_at'])} ago")
+    return "; ".join(parts)
 
 
 def seconds(amount: float) -> str:
     """A duration for people: the two largest units."""
-    whole = max(0, round(amount))
+    rounded = max(0, round(amount))
     for unit, size, lower, part in (
         ("d", 86_400, "h", 3_600),
         ("h", 3_600, "min", 60),
         ("min", 60, "s", 1),
     ):
-        if whole >= size:
-            rest = whole % size // part
-            return f"{whole // size} {unit}" + (f" {rest} {lower}" if rest else "")
-    return f"{whole} s"
+        if rounded >= size:
+            rest = rounded % size // part
+            return f"{rounded // size} {unit}" + (f" {rest} {lower}" if rest else "")
+    return f"{rounded} s"
 
 
 def _times(count: int) -> str:

@@ -76,7 +76,9 @@ def _narrow(
 
 def folded(text: str, width: int) -> str:
     """The text in lines of a width: broken at spaces, else after signs within a word, else anywhere."""
-    return "\n".join(line for given in text.split("\n") for line in _lines(given, width, _BREAKS))
+    return "\n".join(
+        line for paragraph in text.split("\n") for line in _lines(paragraph, width, _BREAKS)
+    )
 
 
 def _lines(text: str, width: int, breaks: Sequence[re.Pattern[str]]) -> Iterator[str]:
@@ -98,13 +100,13 @@ def _widened(
     columns: Sequence[Column], listing: Listing, least: dict[int, int], room: int
 ) -> tuple[Column, ...]:
     """The columns with their widths: what they need at least, and what is left over for longer texts."""
-    found = []
+    widened = []
     for column in columns:
         cells = [column.heading, *(column.cell(row) for row in listing.rows)]
         more = max(0, min(max(map(_cells, cells)) - least[id(column)], room))
         room -= more
-        found.append(replace(column, width=least[id(column)] + more))
-    return tuple(found)
+        widened.append(replace(column, width=least[id(column)] + more))
+    return tuple(widened)
 
 
 def _least(column: Column, listing: Listing) -> int:

@@ -129,10 +129,10 @@ class _Reading:
         *blocks, self._rest = (self._rest + data).split(b"\n\n")
         rows: list[Facts] = []
         for block in blocks:
-            kind, told = self._block(block)
-            if kind == "message" and told:
-                rows.append(told)
-            elif note := _note(kind, told):
+            kind, event = self._block(block)
+            if kind == "message" and event:
+                rows.append(event)
+            elif note := _note(kind, event):
                 yield Part(rows, note)
                 rows = []
         if rows or any(block.startswith(b":") for block in blocks):
@@ -140,7 +140,7 @@ class _Reading:
 
     def _block(self, block: bytes) -> tuple[str, Facts]:
         """The type of a block, and its data."""
-        kind, told = "message", {}
+        kind, event = "message", {}
         for line in block.decode().split("\n"):
             name, _, value = line.partition(": ")
             if name == "id":
@@ -148,13 +148,13 @@ class _Reading:
             elif name == "event":
                 kind = value
             elif name == "data":
-                told = json.loads(value)
-        return kind, told
+                event = json.loads(value)
+        return kind, event
 
 
-def _note(kind: str, told: Facts) -> str:
+def _note(kind: str, event: Facts) -> str:
     if kind == "gap":
-        return gap_note(told["after"], told["reason"])
+        return gap_note(event["after"], event["reason"])
     if kind == "paused":
-        return f"waiting for the scheduler: {told['error']}"
+        return f"waiting for the scheduler: {event['error']}"
     return ""

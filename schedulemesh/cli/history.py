@@ -229,14 +229,14 @@ def _delay(facts: dict[str, Any]) -> tuple[str, ...]:
     return (f"the last {behind} commits are not in the history yet",) if behind else ()
 
 
-def _moment(given: str | None) -> float | None:
-    return None if given is None else moment(given)
+def _moment(text: str | None) -> float | None:
+    return None if text is None else moment(text)
 
 
 def _wanted(select: Select) -> dict[str, str]:
     """The labels that an attempt must have, for the scheduler; the rest is left to ``selected``."""
-    given = [text.partition("=") for text in select.labels or () if "!=" not in text]
-    return {key: value for key, equals, value in given if equals}
+    pairs = [text.partition("=") for text in select.labels or () if "!=" not in text]
+    return {key: value for key, equals, value in pairs if equals}
 
 
 def _how(row: Row) -> str:
@@ -255,8 +255,8 @@ def _about(row: Row) -> str:
     return str(row["task_id"] or row["agent_name"] or node(row["subject"]))
 
 
-def _details(given: dict[str, Any]) -> str:
-    return " ".join(f"{key}={data(value)}" for key, value in given.items())
+def _details(fields: dict[str, Any]) -> str:
+    return " ".join(f"{key}={data(value)}" for key, value in fields.items())
 
 
 def _hours(value: float) -> str:

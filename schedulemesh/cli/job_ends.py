@@ -77,8 +77,8 @@ def exit_code(gateway: Gateway, task_id: str, waiting: Callable[[], None] = lamb
     while True:
         waiting()
         try:
-            found = until_answered(lambda: gateway.ask(request, TaskResult))
-            value_of(task_id, found)
+            result = until_answered(lambda: gateway.ask(request, TaskResult))
+            value_of(task_id, result)
         except JobFailedError as error:
             note(str(error))
             return error.exit_code if error.exit_code > 0 else _SIGNALLED - error.exit_code

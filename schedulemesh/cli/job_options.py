@@ -170,23 +170,23 @@ def _under(context: typer.Context, options: JobOptions, words: list[str], where:
     """The options with those of these words beneath them: one that was given stays, several are joined."""
     try:
         with context.command.make_context("submit", [*words]) as beneath:
-            given = {
+            lower_options = {
                 name: value for name, value in beneath.params.items() if _is_given(beneath, name)
             }
     except _UsageError as error:
         raise InvalidRequestError(f"{where}: {error.format_message()}") from None
     names = {field.name for field in fields(JobOptions)}
-    if unknown := given.keys() - names:
+    if unknown := lower_options.keys() - names:
         raise InvalidRequestError(
             f"{where} has {', '.join(sorted(unknown))}, which only the command line takes"
         )
-    for name, value in given.items():
+    for name, value in lower_options.items():
         present = getattr(options, name)
         if isinstance(value, (list, tuple)):
-            given[name] = [*value, *(present or ())]
+            lower_options[name] = [*value, *(present or ())]
         elif _is_given(context, name):
-            given[name] = present
-    return replace(options, **given)
+            lower_options[name] = present
+    return replace(options, **lower_options)
 
 
 def _is_given(context: Any, name: str) -> bool:
@@ -200,27 +200,27 @@ def _of_file(path: str) -> tuple[list[str], list[str]]:
     import yaml
 
     try:
-        found = yaml.safe_load(Path(path).read_text("utf-8"))
+        content = yaml.safe_load(Path(path).read_text("utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise InvalidRequestError(f"{path} cannot be read as YAML: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise InvalidRequestError(
-            f"{path} has {shown(found)}; a job is written as the options of submit, such as pool: research, "
-            "and its command"
+            f"{path} has {shown(content)}; a job is written as the options of submit, such as pool: "
+            "research, and its command"
         )
-    command = found.pop("command", None) or []
+    command = content.pop("command", None) or []
     if isinstance(command, str):
         command = shlex.split(command)
     if not isinstance(command, list):
         raise InvalidRequestError(
             f"{path} has the command {shown(command)}; it is a text or a list"
         )
-    return list(_words(path, found)), [str(word) for word in command]
+    return list(_words(path, content)), [str(word) for word in command]
 
 
-def _words(path: str, found: Mapping[Any, Any]) -> Iterator[str]:
+def _words(path: str, options: Mapping[Any, Any]) -> Iterator[str]:
     """The words of the command line that the fields of a file stand for."""
-    for key, value in found.items():
+    for key, value in options.items():
         option = f"--{str(key).replace('_', '-')}"
         if value is True:
             yield option

@@ -155,7 +155,7 @@ def _end_orphans(scheduler: RayScheduler, names: Sequence[str] | None, *, yes: b
 
     rows = scheduler.list_orphans()["orphans"]
     actors = [orphan["name"] for orphan in rows if orphan["kind"] == "actor"]
-    if unknown := [given for given in names or () if given not in actors]:
+    if unknown := [name for name in names or () if name not in actors]:
         note(f"{unknown[0]!r} is no orphaned actor; there are {', '.join(actors) or 'none'}")
         return ExitCode.NOT_FOUND
     if not yes and not typer.confirm(f"End {len(names or actors)} orphaned actors?"):
@@ -177,14 +177,14 @@ def show_help(
     context = ctx.find_root()
     for name in names or ():
         group = context.command
-        found = group.commands.get(name) if isinstance(group, TyperGroup) else None
-        if found is None:
-            known = sorted(group.commands) if isinstance(group, TyperGroup) else ()
+        found_command = group.commands.get(name) if isinstance(group, TyperGroup) else None
+        if found_command is None:
+            command_names = sorted(group.commands) if isinstance(group, TyperGroup) else ()
             note(
-                f"there is no command {name!r}{nearest(name, known)}; `schedulemesh help` lists all"
+                f"there is no command {name!r}{nearest(name, command_names)}; `schedulemesh help` lists all"
             )
             raise typer.Exit(2)
-        context = typer.Context(found, info_name=name, parent=context)
+        context = typer.Context(found_command, info_name=name, parent=context)
     print(context.get_help())
 
 

@@ -100,10 +100,10 @@ class Totals:
 
     def by(self, name: str, label: str) -> dict[str, float]:
         """The sums by the values of a label."""
-        found: dict[str, float] = {}
+        sums: dict[str, float] = {}
         for labels, value in self._chosen(name, {}):
-            found[labels[label]] = found.get(labels[label], 0.0) + value
-        return found
+            sums[labels[label]] = sums.get(labels[label], 0.0) + value
+        return sums
 
     def most(self, name: str) -> float:
         """The largest value; 0: there is none."""
@@ -114,11 +114,13 @@ class Totals:
         total, count = self._times.get(_PREFIX + name, (0.0, 0.0))
         return total / count if count else None
 
-    def _chosen(self, name: str, wanted: dict[str, str]) -> list[tuple[dict[str, str], float]]:
+    def _chosen(
+        self, name: str, label_values: dict[str, str]
+    ) -> list[tuple[dict[str, str], float]]:
         return [
             (labels, value)
-            for found, labels, value in self._samples
-            if found == _PREFIX + name and wanted.items() <= labels.items()
+            for metric, labels, value in self._samples
+            if metric == _PREFIX + name and label_values.items() <= labels.items()
         ]
 
 
@@ -128,8 +130,8 @@ def _by_count(counts: dict[str, float]) -> str:
 
 def _of_quota(by_resource: dict[str, float]) -> str:
     custom = {name: amount for name, amount in by_resource.items() if name not in _KINDS}
-    known = {name: by_resource[name] for name in _KINDS if name in by_resource}
-    return amounts({**known, "custom": custom})
+    standard = {name: by_resource[name] for name in _KINDS if name in by_resource}
+    return amounts({**standard, "custom": custom})
 
 
 def _in_ms(seconds: float | None) -> str:

@@ -77,23 +77,23 @@ def repeat(
         sys.stdout.flush()
 
 
-def emit(found: Found, output: Output) -> None:
+def emit(shown: Found, output: Output) -> None:
     """Print it in the chosen format."""
-    if output.output is Format.TABLE and isinstance(found, Listing):
-        found = _fitted(found)
+    if output.output is Format.TABLE and isinstance(shown, Listing):
+        shown = _fitted(shown)
     match output.output:
         case Format.TABLE | Format.WIDE:
-            _print_tables(found, output)
+            _print_tables(shown, output)
         case Format.JSON:
             indent = None if output.repeated else 2
-            write(_as_json(data_of(found), indent))
+            write(_as_json(data_of(shown), indent))
         case Format.YAML:
-            write(("---\n" if output.repeated else "") + as_yaml(data_of(found)))
+            write(("---\n" if output.repeated else "") + as_yaml(data_of(shown)))
         case Format.CSV:
-            write("\n".join(_csv_lines(found)))
+            write("\n".join(_csv_lines(shown)))
         case Format.NAME:
-            _print_names(found)
-    for sentence in found.notes:
+            _print_names(shown)
+    for sentence in shown.notes:
         note(sentence)
 
 
@@ -127,11 +127,11 @@ def _emit_part(listing: Listing, output: Output, *, first: bool) -> None:
         note(sentence)
 
 
-def data_of(found: Found) -> object:
+def data_of(shown: Found) -> object:
     """The data of JSON and YAML: the rows, or the facts with the rows of each listing by its kind."""
-    if isinstance(found, Listing):
-        return list(found.rows)
-    return {**found.facts, **{listing.kind: list(listing.rows) for listing in found.listings}}
+    if isinstance(shown, Listing):
+        return list(shown.rows)
+    return {**shown.facts, **{listing.kind: list(listing.rows) for listing in shown.listings}}
 
 
 def plain(value: Any) -> Any:
@@ -160,24 +160,24 @@ def as_yaml(data: object) -> str:
     return str(yaml.safe_dump(plain(data), allow_unicode=True, sort_keys=False))
 
 
-def _chosen(gateway: Gateway, found: Found, select: Select | None) -> Found:
-    if select is None or isinstance(found, Record):
-        return found
-    return chosen(gateway, found, select)
+def _chosen(gateway: Gateway, shown: Found, select: Select | None) -> Found:
+    if select is None or isinstance(shown, Record):
+        return shown
+    return chosen(gateway, shown, select)
 
 
-def _print_names(found: Found) -> None:
-    rows = found.rows if isinstance(found, Listing) else [found.facts]
+def _print_names(shown: Found) -> None:
+    rows = shown.rows if isinstance(shown, Listing) else [shown.facts]
     if rows:
-        write("\n".join(text(value_at(row, found.name)) for row in rows))
+        write("\n".join(text(value_at(row, shown.name)) for row in rows))
 
 
-def _csv_lines(found: Found) -> list[str]:
+def _csv_lines(shown: Found) -> list[str]:
     """One line per row under the keys of the columns; of a record, its facts in one line."""
-    if isinstance(found, Listing):
-        keys, rows = [column.key for column in found.columns if column.key], found.rows
+    if isinstance(shown, Listing):
+        keys, rows = [column.key for column in shown.columns if column.key], shown.rows
     else:
-        keys, rows = list(found.facts), [found.facts]
+        keys, rows = list(shown.facts), [shown.facts]
     return [_csv_line(keys), *(_csv_line([value_at(row, key) for key in keys]) for row in rows)]
 
 
@@ -197,14 +197,14 @@ def _csv_cell(value: object) -> object:
     return "" if value is None else csv_cell(plain(value))
 
 
-def _print_tables(found: Found, output: Output) -> None:
+def _print_tables(shown: Found, output: Output) -> None:
     wide = output.output is Format.WIDE
-    if isinstance(found, Listing) and len(found.rows) >= _MANY and not found.ruled:
-        write("\n".join(_lines(found, wide=wide)))
+    if isinstance(shown, Listing) and len(shown.rows) >= _MANY and not shown.ruled:
+        write("\n".join(_lines(shown, wide=wide)))
         return
-    parts = [part for part in _parts(found, wide=wide) if part is not None]
-    if isinstance(found, Listing) and not found.rows:
-        note(f"no {found.kind}")
+    parts = [part for part in _parts(shown, wide=wide) if part is not None]
+    if isinstance(shown, Listing) and not shown.rows:
+        note(f"no {shown.kind}")
     _print(parts, wide=wide)
 
 
@@ -253,12 +253,12 @@ def _print(parts: Sequence[RenderableType], *, wide: bool) -> None:
     write(lines)
 
 
-def _parts(found: Found, *, wide: bool) -> list[RenderableType | None]:
-    if isinstance(found, Listing):
-        return [_table(found, wide=wide) if found.rows else None]
-    listings = [listing if wide else _fitted(listing) for listing in found.listings if listing.rows]
+def _parts(shown: Found, *, wide: bool) -> list[RenderableType | None]:
+    if isinstance(shown, Listing):
+        return [_table(shown, wide=wide) if shown.rows else None]
+    listings = [listing if wide else _fitted(listing) for listing in shown.listings if listing.rows]
     tables = [_table(listing, wide=wide, titled=True) for listing in listings]
-    return [_facts(found), *tables]
+    return [_facts(shown), *tables]
 
 
 def _table(
@@ -335,10 +335,10 @@ def _watch_on_screen(view: View, look: Callable[[], Found], pause: Callable[[flo
     wide = view.output is Format.WIDE
     with Live(console=_console(wide=wide), screen=True, auto_refresh=False) as live:
         for _ in view.looks(pause):
-            found = look()
-            shown = [part for part in _parts(found, wide=wide) if part is not None]
+            content = look()
+            shown = [part for part in _parts(content, wide=wide) if part is not None]
             clock = Text(time.strftime("%H:%M:%S"), style="dim")
-            live.update(Group(clock, *shown, *map(Text, found.notes)), refresh=True)
+            live.update(Group(clock, *shown, *map(Text, content.notes)), refresh=True)
 
 
 def write(data: str) -> None:

@@ -26,13 +26,13 @@ _ORDERS = {
 
 def plugin_rows() -> tuple[list[dict[str, str]], bool]:
     """The strategies, and whether all of them can be loaded."""
-    rows, whole = _built_in(), True
+    rows, all_fine = _built_in(), True
     for group, kind, load in _INSTALLED:
-        for found in installed(group):
-            description, fine = _judged(found, load)
-            whole = whole and fine
-            rows.append(_row(found.name, kind, description, found.distribution or found.path))
-    return rows, whole
+        for plugin in installed(group):
+            description, fine = _judged(plugin, load)
+            all_fine = all_fine and fine
+            rows.append(_row(plugin.name, kind, description, plugin.distribution or plugin.path))
+    return rows, all_fine
 
 
 def _built_in() -> list[dict[str, str]]:
@@ -47,13 +47,13 @@ def _row(name: str, what: str, description: str, source: str = "built in") -> di
     return {"name": name, "for": what, "from": source, "description": description}
 
 
-def _scheduling(found: InstalledPlugin) -> object:
-    make: Callable[[], object] = load_class(found.path, found.group)
+def _scheduling(plugin: InstalledPlugin) -> object:
+    make: Callable[[], object] = load_class(plugin.path, plugin.group)
     return make()
 
 
-def _dispatch(found: InstalledPlugin) -> object:
-    return dispatch.installed_strategy(found.name)
+def _dispatch(plugin: InstalledPlugin) -> object:
+    return dispatch.installed_strategy(plugin.name)
 
 
 #: Groups of entry points, what they are called in the table, and how the one who uses them loads them.
@@ -63,10 +63,10 @@ _INSTALLED: tuple[tuple[str, str, Callable[[InstalledPlugin], object]], ...] = (
 )
 
 
-def _judged(found: InstalledPlugin, load: Callable[[InstalledPlugin], object]) -> tuple[str, bool]:
+def _judged(plugin: InstalledPlugin, load: Callable[[InstalledPlugin], object]) -> tuple[str, bool]:
     """The description of an installed strategy, or why it cannot be loaded; and whether it can."""
     try:
-        return _first_line(load(found)) or found.path, True
+        return _first_line(load(plugin)) or plugin.path, True
     except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever its module raises is shown
         message = str(error) if isinstance(error, InvalidRequestError) else repr(error)
         return f"BROKEN: {message}", False

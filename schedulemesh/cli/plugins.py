@@ -24,6 +24,6 @@ def list_plugins(output: Output, select: Select) -> int:
     """List the strategies that are built in and installed; fails if one cannot be loaded."""
     from schedulemesh.cli.plugin_rows import plugin_rows
 
-    rows, whole = plugin_rows()
+    rows, all_fine = plugin_rows()
     emit(selected(Listing(kind="plugins", rows=rows, columns=_COLUMNS), select), output)
-    return 0 if whole else 1
+    return 0 if all_fine else 1

@@ -54,8 +54,8 @@ def _listing(rows: list[dict[str, Any]], columns: tuple[Column, ...] = _FIELDS) 
 def _rows(gateway: Gateway) -> list[dict[str, Any]]:
     from schedulemesh.cli import declaration
 
-    found = declaration.current(gateway)
-    return _fields({"preemption": found.preemption, "queue": found.queue})
+    current = declaration.current(gateway)
+    return _fields({"preemption": current.preemption, "queue": current.queue})
 
 
 def _fields(policies: dict[str, Any]) -> list[dict[str, Any]]:
@@ -79,9 +79,9 @@ def set_fields(
     from schedulemesh.cli.declaration import QUEUE_FIELDS
     from schedulemesh.cli.gateway import gateway_to
 
-    given = assignments(changes)
-    queue = {field: value for field, value in given.items() if field in QUEUE_FIELDS}
-    preemption = {field: value for field, value in given.items() if field not in queue}
+    assigned = assignments(changes)
+    queue = {field: value for field, value in assigned.items() if field in QUEUE_FIELDS}
+    preemption = {field: value for field, value in assigned.items() if field not in queue}
     with gateway_to(target) as gateway:
         policies = set_policies(gateway, preemption, queue)
     emit(_listing(_fields(policies)), output)

@@ -64,7 +64,9 @@ def _record(row: dict[str, Any]) -> Record:
     shown = {**row, "labels": labels(row["labels"])}
     shown.update({key: amounts(row[key]) for key in _AMOUNTS})
     for loans in ("lent_to", "borrowed_from"):
-        shown[loans] = "; ".join(f"{name}: {amounts(held)}" for name, held in row[loans].items())
+        shown[loans] = "; ".join(
+            f"{name}: {amounts(amount)}" for name, amount in row[loans].items()
+        )
     for limit in ("lending_limit", "borrowing_limit"):
         shown[limit] = amounts(row[limit]) if isinstance(row[limit], dict) else row[limit]
     lines = [(key.replace("_", " "), names(value)) for key, value in shown.items()]
@@ -92,20 +94,20 @@ def set_fields(
     from schedulemesh.cli.gateway import gateway_to
     from schedulemesh.protocol.answers import Listed, PoolResponse
 
-    given = assignments(changes)
+    assigned = assignments(changes)
     with gateway_to(target) as gateway:
         rows = gateway.ask(ListPools(), Listed).rows
         before = next((row for row in rows if row["name"] == pool), {})
-        fields = _merged(given, before)
+        fields = _merged(assigned, before)
         normal_pool(fields, f"pool {pool!r}")
         result = changed_result(gateway.ask(pool_request(pool, fields), PoolResponse))
     emit(Listing(kind="changes", rows=[{"name": pool, "result": result}], columns=CHANGES), output)
 
 
-def _merged(given: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
+def _merged(assigned: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
     """The given fields; one with dots changes a part of the present value of its first name."""
     fields: dict[str, Any] = {}
-    for key, value in given.items():
+    for key, value in assigned.items():
         first, *inner = key.split(".", 1)
         if not inner:
             fields[key] = value
@@ -124,6 +126,6 @@ def apply(target: Target, output: Output, file: File) -> None:
     from schedulemesh.cli.declared import applied
     from schedulemesh.cli.gateway import gateway_to
 
-    wanted = replace(declaration.read(file), preemption={}, queue={}, tokens=None)
+    declared = replace(declaration.read(file), preemption={}, queue={}, tokens=None)
     with gateway_to(target) as gateway:
-        emit(applied(gateway, wanted), output)
+        emit(applied(gateway, declared), output)

@@ -55,11 +55,11 @@ def show_queue(
 
 def _left_out(rows: list[dict[str, Any]], total: int, limit: int) -> str:
     """What is not shown, and how it is."""
-    said = f"{len(rows)} of {total} tasks are shown"
+    sentence = f"{len(rows)} of {total} tasks are shown"
     if not limit or not rows:
-        return said
+        return sentence
     last = max(row["position"] for row in rows)
-    return f"{said}; --limit 0 shows all, --after {last} the next ones"
+    return f"{sentence}; --limit 0 shows all, --after {last} the next ones"
 
 
 def queue_listing(rows: list[dict[str, object]], notes: tuple[str, ...] = ()) -> Listing:

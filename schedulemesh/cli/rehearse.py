@@ -102,43 +102,43 @@ def rehearse(
         policy=_declared(policy), pools=dict(map(_quota, pool or ())), nodes=_nodes(nodes)
     )
     recording = rehearsal.open_history(state, begin, name, namespace)
-    found = rehearsal.rehearse(recording, changes, begin, node_strategy=node_strategy)
-    emit(_task_listing(found) if tasks else _pool_listing(found), output)
-    for remark in (*_remarks(found), *_check_remarks(found.check)):
+    rehearsed = rehearsal.rehearse(recording, changes, begin, node_strategy=node_strategy)
+    emit(_task_listing(rehearsed) if tasks else _pool_listing(rehearsed), output)
+    for remark in (*_remarks(rehearsed), *_check_remarks(rehearsed.check)):
         note(remark)
 
 
-def _pool_listing(found: Rehearsal) -> Listing:
+def _pool_listing(rehearsed: Rehearsal) -> Listing:
     import msgspec
 
     rows: list[Row] = [
         {
             "pool": name or "(all)",
             "recorded": msgspec.to_builtins(period),
-            "rehearsed": msgspec.to_builtins(found.rehearsed[name]),
+            "rehearsed": msgspec.to_builtins(rehearsed.rehearsed[name]),
         }
-        for name, period in found.recorded.items()
+        for name, period in rehearsed.recorded.items()
     ]
     return Listing(kind="pools", rows=rows, columns=_POOLS, name="pool")
 
 
-def _task_listing(found: Rehearsal) -> Listing:
+def _task_listing(rehearsed: Rehearsal) -> Listing:
     import msgspec
 
-    rows = [msgspec.to_builtins(one) for one in found.waits]
+    rows = [msgspec.to_builtins(one) for one in rehearsed.waits]
     return Listing(kind="tasks", rows=rows, columns=_TASKS, name="task_id")
 
 
-def _remarks(found: Rehearsal) -> list[str]:
+def _remarks(rehearsed: Rehearsal) -> list[str]:
     """The period, and who gains and loses most."""
-    changes = [(one.rehearsed_s - one.recorded_s, one) for one in found.waits]
+    changes = [(one.rehearsed_s - one.recorded_s, one) for one in rehearsed.waits]
     less = [one for gained, one in changes if gained < -1.0]
     more = [one for gained, one in reversed(changes) if gained > 1.0]
-    span = f"{local_time(found.since)} to {local_time(found.until)}"
-    said = [f"{span}: {len(less)} tasks would have waited less, {len(more)} more"]
-    if found.refused:
-        said.append(
-            f"{found.refused} submissions would have been refused; the first is {found.first_refusal}"
+    span = f"{local_time(rehearsed.since)} to {local_time(rehearsed.until)}"
+    remarks = [f"{span}: {len(less)} tasks would have waited less, {len(more)} more"]
+    if rehearsed.refused:
+        remarks.append(
+            f"{rehearsed.refused} submissions would have been refused; the first is {rehearsed.first_refusal}"
         )
     for what, some in (("less", less), ("more", more)):
         names = ", ".join(
@@ -146,18 +146,18 @@ def _remarks(found: Rehearsal) -> list[str]:
             for one in some[:_SHOWN]
         )
         if names:
-            said.append(f"{what}: {names}")
-    return said
+            remarks.append(f"{what}: {names}")
+    return remarks
 
 
 def _check_remarks(check: Check) -> list[str]:
     """How exact the rehearsal is, and why it is not."""
     part = 100.0 * check.same / check.decisions if check.decisions else 100.0
     same = f"{check.same} of {check.decisions} decisions are the same ({part:.1f} %)"
-    said = [f"under the policy that was in force {same}"]
-    said += [f"differs: {_difference(one)}" for one in check.differences[:_SHOWN]]
-    said += [f"not rehearsed: {count} × {what}" for what, count in check.left_out.items()]
-    return said
+    remarks = [f"under the policy that was in force {same}"]
+    remarks += [f"differs: {_difference(one)}" for one in check.differences[:_SHOWN]]
+    remarks += [f"not rehearsed: {count} × {what}" for what, count in check.left_out.items()]
+    return remarks
 
 
 def _difference(one: Difference) -> str:
@@ -181,20 +181,18 @@ def _declared(path: str | None) -> dict[str, Any]:
     return read_declared(path)
 
 
-def _quota(given: str) -> tuple[str, float]:
-    name, _, gpus = given.partition("=")
+def _quota(text: str) -> tuple[str, float]:
+    name, _, gpus = text.partition("=")
     try:
         return name, float(gpus)
     except ValueError:
         raise InvalidRequestError(
-            f"--pool is {given!r}; it names a pool and its GPUs, such as research=64"
+            f"--pool is {text!r}; it names a pool and its GPUs, such as research=64"
         ) from None
 
 
-def _nodes(given: str | None) -> int:
+def _nodes(text: str | None) -> int:
     try:
-        return int(given or 0)
+        return int(text or 0)
     except ValueError:
-        raise InvalidRequestError(
-            f"--nodes is {given!r}; it is a number such as +4 or -2"
-        ) from None
+        raise InvalidRequestError(f"--nodes is {text!r}; it is a number such as +4 or -2") from None

@@ -216,15 +216,15 @@ def simulate(
         )
         for timing in timings
     ]
-    found = [one for of_policy in zip(*by_timing, strict=True) for one in of_policy]
+    comparisons = [one for of_policy in zip(*by_timing, strict=True) for one in of_policy]
     if picture is not None:
         draw(by_timing[0], picture)
     if frontier is not None:
-        draw_frontier(found, frontier)
+        draw_frontier(comparisons, frontier)
     if every_s is not None:
         emit(_over_time(by_timing[0], every_s), output)
     else:
-        emit(_figures(found, alone=alone, costs=len(timings) > 1), output)
+        emit(_figures(comparisons, alone=alone, costs=len(timings) > 1), output)
     if not_run:
         note(f"{not_run} jobs of {trace} did not run, and are left out")
     elif not every:
@@ -233,18 +233,18 @@ def simulate(
 
 def _selected(jobs: list[Job], pool: str | None) -> list[Job]:
     """The jobs of a pool; None: all."""
-    found = [job for job in jobs if pool in (None, job.pool)]
-    if not found and jobs:
-        known = sorted({job.pool for job in jobs})
-        if known == [""]:
+    selected = [job for job in jobs if pool in (None, job.pool)]
+    if not selected and jobs:
+        pools = sorted({job.pool for job in jobs})
+        if pools == [""]:
             raise InvalidRequestError(
                 f"--only is {pool!r}, and no job of the trace has a pool (column group_or_vc); leave it out"
             )
         raise InvalidRequestError(
-            f"--only is {pool!r}{nearest(str(pool), known)}; the pools of the trace are "
-            f"{', '.join(map(repr, known))}"
+            f"--only is {pool!r}{nearest(str(pool), pools)}; the pools of the trace are "
+            f"{', '.join(map(repr, pools))}"
         )
-    return found
+    return selected
 
 
 def _timings(save_s: str, restore_s: str, start_s: float) -> list[Timing]:
@@ -264,20 +264,20 @@ def _timings(save_s: str, restore_s: str, start_s: float) -> list[Timing]:
     ]
 
 
-def _numbers(given: str, option: str) -> list[float]:
+def _numbers(text: str, option: str) -> list[float]:
     try:
-        return [float(part) for part in given.split(",")]
+        return [float(part) for part in text.split(",")]
     except ValueError:
         raise InvalidRequestError(
-            f"{option} is {given!r}; give seconds, or several divided by commas, such as 0,60,300"
+            f"{option} is {text!r}; give seconds, or several divided by commas, such as 0,60,300"
         ) from None
 
 
-def _figures(found: list[Comparison], *, alone: bool, costs: bool) -> Listing:
+def _figures(comparisons: list[Comparison], *, alone: bool, costs: bool) -> Listing:
     """``costs``: whether there are several saving costs, which are shown then."""
-    rows = [_row(one, pool) for one in found for pool in one.reports[0]]
+    rows = [_row(one, pool) for one in comparisons for pool in one.reports[0]]
     figures = [*_NAMES, *_COSTS, *_FIGURES]
-    copies = any(len(one.reports) > 1 for one in found)
+    copies = any(len(one.reports) > 1 for one in comparisons)
     shown = (_OF_COSTS if costs else frozenset()) | (_OF_COPIES if copies else frozenset())
     columns = [replace(one, wide=one.wide and one.key not in shown) for one in figures]
     return Listing(
@@ -285,32 +285,32 @@ def _figures(found: list[Comparison], *, alone: bool, costs: bool) -> Listing:
         rows=rows,
         columns=(*columns, *(_ALONE if alone else ())),
         name="policy",
-        notes=_refusals(found),
+        notes=_refusals(comparisons),
     )
 
 
-def _refusals(found: list[Comparison]) -> tuple[str, ...]:
+def _refusals(comparisons: list[Comparison]) -> tuple[str, ...]:
     """How many jobs of the trace each policy refused, and why the first one."""
-    said: list[str] = []
-    for one in found:
+    sentences: list[str] = []
+    for one in comparisons:
         jobs, refused = one.reports[0][""].jobs, one.reports[0][""].refused
         if refused:
             were = "job was" if refused == 1 else "jobs were"
             sentence = f"{one.policy}: {refused} {were} refused, and {jobs} ran; the first is"
-            said.append(f"{sentence} {one.first_refusal}")
-    return tuple(dict.fromkeys(said))
+            sentences.append(f"{sentence} {one.first_refusal}")
+    return tuple(dict.fromkeys(sentences))
 
 
-def _over_time(found: list[Comparison], every_s: float) -> Listing:
+def _over_time(comparisons: list[Comparison], every_s: float) -> Listing:
     import msgspec
 
     rows: list[Row] = [
         {"policy": one.policy, **msgspec.to_builtins(interval), "pool": interval.pool or "(all)"}
-        for one in found
+        for one in comparisons
         for interval in one.timeline.over_time(every_s)
     ]
     return Listing(
-        kind="intervals", rows=rows, columns=_OVER_TIME, name="policy", notes=_refusals(found)
+        kind="intervals", rows=rows, columns=_OVER_TIME, name="policy", notes=_refusals(comparisons)
     )
 
 

@@ -16,11 +16,11 @@ _RAY_ID, _NODE = 56, 8
 _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
 
 
-def amounts(given: Mapping[str, Any] | None) -> str:
+def amounts(values: Mapping[str, Any] | None) -> str:
     """Amounts of resources, such as ``cpu 8, gpu 4``."""
     from schedulemesh.domain.resources import amounts_text
 
-    return amounts_text(given or {})
+    return amounts_text(values or {})
 
 
 def duration(seconds: float | None) -> str:
@@ -48,9 +48,9 @@ def number(value: float | None) -> str:
     return "-" if value is None else f"{value:.12g}"
 
 
-def names(given: object) -> str:
+def names(value: object) -> str:
     """Several names, or those of a dict, in one cell."""
-    return ", ".join(map(str, given)) if isinstance(given, (list, tuple, dict)) else text(given)
+    return ", ".join(map(str, value)) if isinstance(value, (list, tuple, dict)) else text(value)
 
 
 def node(node_id: object) -> str:
@@ -59,9 +59,9 @@ def node(node_id: object) -> str:
     return shown[:_NODE] if len(shown) == _RAY_ID and not set(shown) - set(hexdigits) else shown
 
 
-def labels(given: Mapping[str, str] | None) -> str:
+def labels(values: Mapping[str, str] | None) -> str:
     """Labels as they are written in filters."""
-    return ",".join(f"{key}={value}" for key, value in (given or {}).items())
+    return ",".join(f"{key}={value}" for key, value in (values or {}).items())
 
 
 def text(value: object) -> str:
@@ -78,20 +78,20 @@ def data(value: object) -> str:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, (dict, list)) else text(value)
 
 
-def seconds(given: str, what: str) -> float:
+def seconds(text: str, what: str) -> float:
     """A duration as people write it: ``90s``, ``30m``, ``1h30m``, ``7d``, or a number of seconds. Raises
     InvalidRequestError.
     """
     from schedulemesh.domain.numbers import span_of
 
-    return _with_unit(given, what, span_of, "a duration such as 90s, 30m, 1h30m, 12h, 7d or 2w")
+    return _with_unit(text, what, span_of, "a duration such as 90s, 30m, 1h30m, 12h, 7d or 2w")
 
 
-def megabytes(given: str, what: str) -> float:
+def megabytes(text: str, what: str) -> float:
     """A size as people write it: ``512MB``, ``64GB``, or a number of MB. Raises InvalidRequestError."""
     from schedulemesh.domain.resources import size_of
 
-    return _with_unit(given, what, size_of, "a size such as 512MB, 64GB or 1TB, or a number of MB")
+    return _with_unit(text, what, size_of, "a size such as 512MB, 64GB or 1TB, or a number of MB")
 
 
 def _with_unit(word: str, what: str, parse: Callable[[str], float | None], allowed: str) -> float:
@@ -103,17 +103,17 @@ def _with_unit(word: str, what: str, parse: Callable[[str], float | None], allow
     return amount
 
 
-def _plain_number(given: str) -> float | None:
+def _plain_number(text: str) -> float | None:
     """A number without a unit; None: it is none, or below zero."""
     try:
-        number = float(given)
+        number = float(text)
     except ValueError:
         return None
     return number if 0 <= number < float("inf") else None
 
 
-def moment(given: str, now: float | None = None, what: str = "--since") -> float:
+def moment(text: str, now: float | None = None, what: str = "--since") -> float:
     """Seconds since 1970 of a time as people write it, see ``parse_time``. Raises InvalidRequestError."""
     from schedulemesh.protocol.times import parse_time
 
-    return parse_time(given, what, now) or 0.0
+    return parse_time(text, what, now) or 0.0

@@ -181,17 +181,17 @@ def _print(output: Output, facts: dict[str, Any]) -> None:
     emit(Record(facts=facts, name="token", text=facts["token"]), output)
 
 
-def _label_values(given: list[str]) -> dict[str, tuple[str, ...]]:
+def _label_values(options: list[str]) -> dict[str, tuple[str, ...]]:
     """The values of each key. Raises InvalidRequestError."""
     from schedulemesh.errors import InvalidRequestError
 
-    found: dict[str, tuple[str, ...]] = {}
-    for one in given:
+    label_values: dict[str, tuple[str, ...]] = {}
+    for one in options:
         key, equals, value = one.partition("=")
         if not equals:
             raise InvalidRequestError(f"--label must be KEY=VALUE, not {one!r}")
-        found[key] = (*found.get(key, ()), value)
-    return found
+        label_values[key] = (*label_values.get(key, ()), value)
+    return label_values
 
 
 def _lifetime(expires: str | None) -> float | None:
@@ -209,8 +209,8 @@ def _hash_of_token(gateway: Gateway, name: str) -> str:
     from schedulemesh.api.tokens import GetTokenHashes
     from schedulemesh.protocol.answers import Details
 
-    found = gateway.ask(GetTokenHashes(), Details).facts["tokens"]
-    return next((token["secret_hash"] for token in found if token["name"] == name), "")
+    tokens = gateway.ask(GetTokenHashes(), Details).facts["tokens"]
+    return next((token["secret_hash"] for token in tokens if token["name"] == name), "")
 
 
 def _write_file(gateway: Gateway, former: str, secret: str) -> None:

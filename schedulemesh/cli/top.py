@@ -27,9 +27,9 @@ def _bar(share: float) -> str:
     return f"{'#' * filled}{'.' * (_BAR - filled)} {share:4.0%}"
 
 
-def _metrics(found: Row | None) -> str:
+def _metrics(metrics: Row | None) -> str:
     """The first of the reported metrics."""
-    shown = [f"{name} {data(value)}" for name, value in (found or {}).items()]
+    shown = [f"{name} {data(value)}" for name, value in (metrics or {}).items()]
     return ", ".join(shown[:3])
 
 
@@ -105,10 +105,10 @@ def live_view(gateway: Gateway, limit: int) -> Record:
 
 def _running(task: dict[str, Any], agents: dict[str, Any], now: float) -> dict[str, Any]:
     started = task["started_at"]
-    held = agents.get(task["agent_name"], {})
+    resources = agents.get(task["agent_name"], {})
     return {
         **task,
-        "holds": held,
+        "holds": resources,
         "running_s": None if started is None else max(0.0, now - started),
     }
 
@@ -121,14 +121,14 @@ def _share(pool: Row) -> float:
     )
 
 
-def _flat(given: Row) -> dict[str, float]:
-    custom = given.get("custom", {})
-    return {**{kind: n for kind, n in given.items() if kind != "custom"}, **custom}
+def _flat(amounts: Row) -> dict[str, float]:
+    custom = amounts.get("custom", {})
+    return {**{kind: n for kind, n in amounts.items() if kind != "custom"}, **custom}
 
 
 def _most_first(task: Row) -> tuple[float, float, str]:
-    held = task["holds"]
-    return (-held.get("gpu", 0.0), -held.get("cpu", 0.0), task["task_id"])
+    resources = task["holds"]
+    return (-resources.get("gpu", 0.0), -resources.get("cpu", 0.0), task["task_id"])
 
 
 def _fullest_first(pool: Row) -> tuple[float, str]:

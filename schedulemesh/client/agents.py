@@ -94,8 +94,8 @@ def _with_handles(row: dict[str, object], handles: Iterator[Any]) -> results.Age
     )
 
 
-def _names(given: object) -> tuple[str, ...]:
+def _names(value: object) -> tuple[str, ...]:
     """Names as list_orphans returns them. Raises InvalidRequestError."""
-    text = as_text(given)
-    names = as_elements(given, "names", "a list of names", sets=True) if text is None else [text]
+    text = as_text(value)
+    names = as_elements(value, "names", "a list of names", sets=True) if text is None else [text]
     return tuple(parse_name(name, "each of names") for name in names)

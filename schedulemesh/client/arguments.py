@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import ParamSpec, TypeVar, cast, get_type_hints
 
-from schedulemesh.client.notebook import Answer
+from schedulemesh.client.notebook import CallAnswer
 from schedulemesh.client.task_fields import DEFAULTS
 from schedulemesh.errors import InvalidRequestError, nearest, shown
 
@@ -112,7 +112,7 @@ def _shown_in_notebooks(answer: Answered) -> Answered:
     """The answer; a dict as one that notebooks show as a table."""
     if type(answer) is not dict:
         return answer
-    return cast("Answered", Answer(cast("dict[str, object]", answer)))
+    return cast("Answered", CallAnswer(cast("dict[str, object]", answer)))
 
 
 def _signature(call: Callable[..., object], fields: type | None) -> inspect.Signature:
@@ -120,14 +120,14 @@ def _signature(call: Callable[..., object], fields: type | None) -> inspect.Sign
     signature = inspect.signature(call)
     if fields is None:
         return signature
-    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    own_parameters = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
     listed = [
         inspect.Parameter(
             name, inspect.Parameter.KEYWORD_ONLY, default=DEFAULTS.get(name), annotation=kind
         )
         for name, kind in get_type_hints(fields).items()
     ]
-    return signature.replace(parameters=[*own, *listed])
+    return signature.replace(parameters=[*own_parameters, *listed])
 
 
 def _called(call: Callable[..., object]) -> str:
@@ -136,11 +136,11 @@ def _called(call: Callable[..., object]) -> str:
     return owner if name == "__init__" else name
 
 
-def _unknown(call: str, given: str, names: set[str]) -> str:
-    if given in _ELSEWHERE and "resources" in names:
-        return f"{call}() has no argument {given!r}; {_ELSEWHERE[given]}"
+def _unknown(call: str, argument: str, names: set[str]) -> str:
+    if argument in _ELSEWHERE and "resources" in names:
+        return f"{call}() has no argument {argument!r}; {_ELSEWHERE[argument]}"
     takes = f"it takes {', '.join(sorted(names))}" if names else "it takes none"
-    return f"{call}() has no argument {given!r}{nearest(given, names)}; {takes}"
+    return f"{call}() has no argument {argument!r}{nearest(argument, names)}; {takes}"
 
 
 def check_constructor(cls: type, args: Iterable[object], kwargs: dict[str, object]) -> None:

@@ -143,6 +143,6 @@ class ExplainResult(Result, TaskInfo, total=False):
     eviction: EvictionInfo | None
 
 
-def explained(found: Explanation) -> ExplainResult:
+def explained(explanation: Explanation) -> ExplainResult:
     """An explanation as plain data."""
-    return cast("ExplainResult", public.explained(found))
+    return cast("ExplainResult", public.explained(explanation))

@@ -223,16 +223,16 @@ class HistoryCalls(SchedulerObject):
 
         def page(after: int, limit: int) -> HistoryResult:
             request = QueryHistory(after=after, limit=limit, since=begin, until=end)
-            found = details(self._connection, request, HistoryResult)
-            if not found["success"]:
-                raise _RefusedError(found)
-            return found
+            answer = details(self._connection, request, HistoryResult)
+            if not answer["success"]:
+                raise _RefusedError(answer)
+            return answer
 
         try:
             done = export(page, path, format)
         except _RefusedError as refusal:
-            answer = refusal.answer
-            return ExportResult(success=False, error=answer["error"], reason=answer["reason"])
+            refused = refusal.answer
+            return ExportResult(success=False, error=refused["error"], reason=refused["reason"])
         return ExportResult(success=True, path=done.path, jobs=done.jobs, begin=done.begin)
 
 
@@ -244,8 +244,8 @@ class _RefusedError(Exception):
         self.answer = answer
 
 
-def _name(given: object, what: str) -> str | None:
-    return None if given is None else parse_name(given, what)
+def _name(value: object, what: str) -> str | None:
+    return None if value is None else parse_name(value, what)
 
 
 def _audit_page(connection: SchedulerConnection, request: QueryAudit) -> list[AuditRow] | Refused:

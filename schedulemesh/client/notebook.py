@@ -12,7 +12,7 @@ from schedulemesh.errors import shown
 _ROWS = 50
 
 
-class Answer(dict[str, Any]):
+class CallAnswer(dict[str, Any]):
     """The answer of a call: a dict, which notebooks show as a table."""
 
     __slots__ = ()

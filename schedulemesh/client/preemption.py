@@ -83,8 +83,8 @@ class PreemptionCalls(SchedulerObject):
         PreemptionAggressiveness, its name or alias, or "env:NAME" for a variable of this process. Returns the
         whole policy in force, under ``policy`` and beside it.
         """
-        given = {"preemption_aggressiveness": preemption_aggressiveness, **changes}
-        resolved, level = resolve_changes(given, os.environ)
+        all_changes = {"preemption_aggressiveness": preemption_aggressiveness, **changes}
+        resolved, level = resolve_changes(all_changes, os.environ)
         checked = changed_policy(PreemptionPolicy(), resolved).public()
         request = ChangePolicy(
             changes={name: checked[name] for name in resolved},

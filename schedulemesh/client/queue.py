@@ -50,10 +50,10 @@ class QueueCalls(SchedulerObject):
         Returns ``cancelled`` (ids) and ``refused`` (by id); ``success`` is False if one was not cancelled.
         """
         name = as_text(task_ids)
-        given: Iterable[object] = (
+        raw_ids: Iterable[object] = (
             (name,) if name is not None else as_elements(task_ids, "task_ids", "a list of ids")
         )
-        ids = tuple(dict.fromkeys(parse_name(one, "task_id") for one in given))
+        ids = tuple(dict.fromkeys(parse_name(one, "task_id") for one in raw_ids))
         reasons: dict[str, Refused] = {}
         for first in range(0, len(ids), MAX_NAMES):
             part = ids[first : first + MAX_NAMES]
@@ -146,10 +146,10 @@ class QueueCalls(SchedulerObject):
             "waiting_weight_s": waiting_weight_s,
             "estimates": estimates,
         }
-        given = {name: value for name, value in changes.items() if value is not None}
-        checked = changed_queue_policy(QueuePolicy(), given).public()
+        set_fields = {name: value for name, value in changes.items() if value is not None}
+        checked = changed_queue_policy(QueuePolicy(), set_fields).public()
         request = ChangeQueuePolicy(
-            changes={name: checked[name] for name in given}, client=client_name()
+            changes={name: checked[name] for name in set_fields}, client=client_name()
         )
         return logged("configure_queue", details(self._connection, request, QueuePolicyResult))
 

@@ -233,9 +233,9 @@ def submitted(
     return answer
 
 
-def members(found: Sequence[MemberPlace], handles: Sequence[Any | None]) -> list[AgentInfo]:
+def members(places: Sequence[MemberPlace], handles: Sequence[Any | None]) -> list[AgentInfo]:
     """The members of a gang in the order of ranks, each with its Ray handle."""
-    pairs = zip(found, handles, strict=True)
+    pairs = zip(places, handles, strict=True)
     return [
         {
             "name": member.name,
@@ -260,14 +260,14 @@ def queued(outcome: Queued) -> SubmitResult:
     }
 
 
-def candidate(found: Candidate) -> CandidateInfo:
+def candidate(victim: Candidate) -> CandidateInfo:
     """A candidate or victim."""
-    return cast("CandidateInfo", public.candidate(found))
+    return cast("CandidateInfo", public.candidate(victim))
 
 
-def evaluated(found: Evaluation) -> EvaluationResult:
+def evaluated(evaluation: Evaluation) -> EvaluationResult:
     """The answer of a dry run of the preemption decision."""
-    return cast("EvaluationResult", public.evaluated(found))
+    return cast("EvaluationResult", public.evaluated(evaluation))
 
 
 def not_evaluated(refused_: Refused) -> EvaluationResult:

@@ -179,18 +179,18 @@ def _has_reached(status: TaskStatus, until: WaitUntil) -> bool:
     return state in ENDED_STATES or (until is WaitUntil.RUNNING and state not in _BEFORE_RUNNING)
 
 
-def _ids(given: object) -> tuple[str, ...]:
+def _ids(task_ids: object) -> tuple[str, ...]:
     """Task ids, each once: of one task, or a list."""
-    name = as_text(given)
+    name = as_text(task_ids)
     elements: Sequence[object] = (
-        (name,) if name is not None else tuple(as_elements(given, "task_ids", "a list of ids"))
+        (name,) if name is not None else tuple(as_elements(task_ids, "task_ids", "a list of ids"))
     )
     return tuple(dict.fromkeys(parse_name(element, "task_id") for element in elements))
 
 
-def _until(given: object) -> WaitUntil:
-    text = as_text(given)
+def _until(until: object) -> WaitUntil:
+    text = as_text(until)
     if text not in tuple(WaitUntil):
-        allowed = " or ".join(repr(until.value) for until in WaitUntil)
-        raise InvalidRequestError(f"until must be {allowed}, not {shown(given)}")
+        allowed = " or ".join(repr(one.value) for one in WaitUntil)
+        raise InvalidRequestError(f"until must be {allowed}, not {shown(until)}")
     return WaitUntil(text)

@@ -21,7 +21,7 @@ IN_PATH = re.compile(r"\{(\w+)\}")
 
 
 class ListingEndpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that lists rows; see ``schedulemesh.api.routes.Listing``."""
+    """A call that lists rows; see ``schedulemesh.api.routes.ListRoute``."""
 
     path: str
     summary: str

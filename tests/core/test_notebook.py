@@ -8,7 +8,7 @@ import pickle
 import pytest
 from rich.cells import cell_len
 
-from schedulemesh.client.notebook import Answer, table_of
+from schedulemesh.client.notebook import CallAnswer, table_of
 from schedulemesh.core.agent_actor import AgentActor
 from schedulemesh.core.client.connection import Connection
 from schedulemesh.protocol.answers import Hello
@@ -30,7 +30,7 @@ def mesh(tmp_path):
 
 def test_an_answer_is_a_dict_and_a_table(mesh):
     answer = mesh.ensure_pool("研究<b>", resources={"cpu": 2}, labels={"team": "llm"})
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, CallAnswer)
     assert answer == {**answer}
     assert json.loads(json.dumps(answer)) == pickle.loads(pickle.dumps(answer)) == answer
     assert repr(answer) == repr({**answer})

@@ -12,9 +12,9 @@ from schedulemesh.metrics.alert_rules import check_rule_ids
 from schedulemesh.plugins.discovery import RECEIVER_GROUP, load_class, resolve
 
 
-def chosen_alerts(given: object) -> AlertSettings:
+def chosen_alerts(alerts: object) -> AlertSettings:
     """The settings with their receivers found. Raises InvalidRequestError before anything is started."""
-    settings = parse_alert_settings(given, os.environ)
+    settings = parse_alert_settings(alerts, os.environ)
     check_rule_ids(settings.rules)
     receivers = tuple(_found(one) if isinstance(one, str) else one for one in settings.receivers)
     return msgspec.structs.replace(settings, receivers=receivers)

@@ -20,7 +20,7 @@ from schedulemesh.core.agent.process_marks import JOB_MARK
 from schedulemesh.core.backend.registered_schedulers import actor_name, registered_schedulers
 from schedulemesh.core.backend.supervisor_actor import Supervisor
 from schedulemesh.core.client.contradictions import refuse_contradictions, without_password
-from schedulemesh.core.client.credentials import NewToken, credential_of, forget_token, token_of
+from schedulemesh.core.client.credentials import FirstToken, credential_of, forget_token, token_of
 from schedulemesh.core.client.deadline import SilentSchedulerError, answer, ask_ray
 from schedulemesh.core.client.origin import task_of
 from schedulemesh.core.client.task_request import Caller
@@ -193,7 +193,7 @@ def connect(
     require_ray()
     living = living_schedulers()
     job_id = ray.get_runtime_context().get_job_id()
-    new = NewToken(settings, token_of(settings, token))
+    new = FirstToken(settings, token_of(settings, token))
     new.write()
     handle = ask_ray(
         "start the supervisor", lambda: _registered_or_new(new.settings, job_id, node_id)
@@ -280,10 +280,10 @@ def _await_free_name(handle: ActorHandle, settings: SchedulerSettings) -> None:
 def _is_named(handle: ActorHandle, settings: SchedulerSettings) -> bool:
     """Whether this actor still has the supervisor's name."""
     try:
-        found = ray.get_actor(actor_name(settings.name), namespace=settings.namespace)
+        supervisor = ray.get_actor(actor_name(settings.name), namespace=settings.namespace)
     except ValueError:
         return False
-    return actor_id(found) == actor_id(handle)
+    return actor_id(supervisor) == actor_id(handle)
 
 
 def find(settings: SchedulerSettings, token: object = None) -> Connection:
@@ -371,10 +371,10 @@ def _greet(handle: ActorHandle, settings: SchedulerSettings, credential: bytes =
 
 def _refuse_other_versions(name: str, hello: Hello) -> None:
     """Raise ProtocolMismatchError where the supervisor and this process would not understand each other."""
-    mine, theirs = platform.python_version(), hello.python
-    if mine.split(".")[:2] != theirs.split(".")[:2]:
+    ours, theirs = platform.python_version(), hello.python
+    if ours.split(".")[:2] != theirs.split(".")[:2]:
         raise ProtocolMismatchError(
-            f"scheduler {name!r} runs on Python {theirs} and this process on Python {mine}; classes travel "
+            f"scheduler {name!r} runs on Python {theirs} and this process on Python {ours}; classes travel "
             "between them, so run this process on the scheduler's minor version, or start the scheduler "
             "anew on this one"
         )
@@ -406,10 +406,10 @@ def _without_mark(runtime_env: Mapping[str, Any]) -> dict[str, Any]:
     """The runtime environment of a driver for the agents that it starts: without the mark of its job, which
     they may outlive.
     """
-    own = dict(runtime_env)
-    if "env_vars" in own:
-        own["env_vars"] = {k: v for k, v in own["env_vars"].items() if k != JOB_MARK}
-    return {name: value for name, value in own.items() if name != "env_vars" or value}
+    agent_env = dict(runtime_env)
+    if "env_vars" in agent_env:
+        agent_env["env_vars"] = {k: v for k, v in agent_env["env_vars"].items() if k != JOB_MARK}
+    return {name: value for name, value in agent_env.items() if name != "env_vars" or value}
 
 
 def _without_traceback(error: SchedulerUnavailableError) -> SchedulerUnavailableError:

@@ -26,26 +26,28 @@ _DEFAULTS = SchedulerSettings(name="")
 _PASSWORD = re.compile(r"(://[^:/@]*):[^@]*@")
 
 
-def refuse_contradictions(given: SchedulerSettings, living: SchedulerSettings) -> None:
+def refuse_contradictions(settings: SchedulerSettings, living: SchedulerSettings) -> None:
     """Raise SchedulerExistsError where anything was given that the living scheduler was not made with."""
     for field in _FIELDS:
-        wanted, found = getattr(given.public(), field), getattr(living, field)
-        if wanted == getattr(_DEFAULTS, field) or _same(field, wanted, found):
+        new_value, living_value = getattr(settings.public(), field), getattr(living, field)
+        if new_value == getattr(_DEFAULTS, field) or _same(field, new_value, living_value):
             continue
         raise SchedulerExistsError(
-            f"scheduler {given.name!r} is alive with {field} {_shown(field, found)}, but "
-            f"{_shown(field, wanted)} was given; leave {field} out to attach to it, shut it down first, or "
-            "choose another name"
+            f"scheduler {settings.name!r} is alive with {field} {_shown(field, living_value)}, but "
+            f"{_shown(field, new_value)} was given; leave {field} out to attach to it, shut it down first, "
+            "or choose another name"
         )
 
 
-def _same(field: str, wanted: object, found: object) -> bool:
-    if field == "state_path" and isinstance(wanted, str) and isinstance(found, str):
-        return wanted == found or os.path.realpath(wanted) == os.path.realpath(found)
-    if isinstance(wanted, HttpSettings) and isinstance(found, HttpSettings):
+def _same(field: str, new_value: object, living_value: object) -> bool:
+    if field == "state_path" and isinstance(new_value, str) and isinstance(living_value, str):
+        return new_value == living_value or os.path.realpath(new_value) == os.path.realpath(
+            living_value
+        )
+    if isinstance(new_value, HttpSettings) and isinstance(living_value, HttpSettings):
         # The folder is that of the user who started it.
-        return (wanted.host, wanted.port) == (found.host, found.port)
-    return wanted == found
+        return (new_value.host, new_value.port) == (living_value.host, living_value.port)
+    return new_value == living_value
 
 
 def without_password(address: str) -> str:

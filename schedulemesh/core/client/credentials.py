@@ -29,15 +29,15 @@ logger = logging.getLogger(__name__)
 
 
 def token_of(
-    settings: SchedulerSettings, given: object, environ: Mapping[str, str] = os.environ
+    settings: SchedulerSettings, token: object, environ: Mapping[str, str] = os.environ
 ) -> str:
     """The secret of the token for a scheduler: the one that was given, the one in the environment, or the
     one in the scheduler's file on this machine; empty: there is none.
 
     A file that others may read or change is not used. Raises InvalidRequestError for what is no token.
     """
-    if given is not None:
-        return parse_secret(given, "token")
+    if token is not None:
+        return parse_secret(token, "token")
     named = environ.get(ENVIRONMENT_VARIABLE)
     if named:
         return parse_secret(named, ENVIRONMENT_VARIABLE)
@@ -71,7 +71,7 @@ def _user_name() -> str:
         return f"uid-{os.getuid()}"
 
 
-class NewToken:
+class FirstToken:
     """The token with which a new scheduler begins: the one that this process has, or one that is made here
     and written to the scheduler's file, so that commands and jobs of the same user find it.
     """

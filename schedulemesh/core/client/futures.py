@@ -97,13 +97,13 @@ class TaskFutures:
     def _completes(self, future: TaskFuture, answer: Future[object]) -> bool:
         """Complete a future with an answer; False: its task has not ended, and was asked about again."""
         try:
-            found = decode_answer(cast("bytes", answer.result()), TaskResult)
-            if isinstance(found, Refused) and found.reason is Reason.TASK_NOT_ENDED:
+            outcome = decode_answer(cast("bytes", answer.result()), TaskResult)
+            if isinstance(outcome, Refused) and outcome.reason is Reason.TASK_NOT_ENDED:
                 if not future.done():
                     self._ask(future)
                     return False
                 return True
-            _complete(future, found)
+            _complete(future, outcome)
         except RayError as error:
             name = self._connection.settings.name
             _fail(future, SchedulerUnavailableError(f"scheduler {name!r} cannot be asked: {error}"))
@@ -112,16 +112,16 @@ class TaskFutures:
         return True
 
 
-def _complete(future: TaskFuture, found: TaskResult | Refused) -> None:
+def _complete(future: TaskFuture, outcome: TaskResult | Refused) -> None:
     """Raises what the run raised."""
     if future.done():
         return
-    if not isinstance(found, Refused):
-        future.set_result(value_of(future.task_id, found))
-    elif found.reason is Reason.TASK_CANCELLED:
+    if not isinstance(outcome, Refused):
+        future.set_result(value_of(future.task_id, outcome))
+    elif outcome.reason is Reason.TASK_CANCELLED:
         future.note_cancelled()
     else:
-        raise TaskFailedError(found.error, future.task_id, found.reason)
+        raise TaskFailedError(outcome.error, future.task_id, outcome.reason)
 
 
 def _fail(future: TaskFuture, error: BaseException) -> None:

@@ -55,18 +55,18 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True):
 _MEMBER = frozenset(GangMember.__annotations__)
 
 
-def parse_gang(given: Mapping[str, object]) -> Gang | None:
+def parse_gang(arguments: Mapping[str, object]) -> Gang | None:
     """The gang that the arguments of a call describe; None: a single agent. Raises InvalidRequestError."""
-    replicas, members = given.get("replicas"), given.get("members")
-    placement, same_label = given.get("placement"), given.get("same_label")
+    replicas, members = arguments.get("replicas"), arguments.get("members")
+    placement, same_label = arguments.get("placement"), arguments.get("same_label")
     if replicas is None and members is None:
-        least = given.get("min_replicas")
+        least = arguments.get("min_replicas")
         others = (("placement", placement), ("same_label", same_label), ("min_replicas", least))
         for name, value in others:
             if value is not None:
                 raise InvalidRequestError(f"{name} is for gangs; say replicas=N, too")
         return None
-    if given.get("bundles") is not None:
+    if arguments.get("bundles") is not None:
         raise InvalidRequestError(
             "a gang has one bundle for each member; leave bundles out, and say what each member takes"
         )
@@ -74,17 +74,17 @@ def parse_gang(given: Mapping[str, object]) -> Gang | None:
         raise InvalidRequestError("members says how many there are; leave replicas out of the call")
     strategy = "" if placement is None else parse_name(placement, "placement").upper()
     label = "" if same_label is None else parse_name(same_label, "same_label")
-    found = () if members is None else _members(members)
-    size = parse_count(replicas, "replicas", 1) if members is None else len(found)
+    gang_members = () if members is None else _members(members)
+    size = parse_count(replicas, "replicas", 1) if members is None else len(gang_members)
     most = size
-    if given.get("min_replicas") is not None:
-        size = parse_count(given["min_replicas"], "min_replicas", 1, most)
-        if given.get("task_id") is None:
+    if arguments.get("min_replicas") is not None:
+        size = parse_count(arguments["min_replicas"], "min_replicas", 1, most)
+        if arguments.get("task_id") is None:
             raise InvalidRequestError("min_replicas is for gangs with a task; submit one")
     if size > MAX_BUNDLES:
         raise InvalidRequestError(f"a gang has up to {MAX_BUNDLES} members, not {size}")
     return Gang(
-        members=found,
+        members=gang_members,
         size=size,
         strategy=strategy,
         same_label=label,
@@ -92,20 +92,20 @@ def parse_gang(given: Mapping[str, object]) -> Gang | None:
     )
 
 
-def _members(given: object) -> tuple[dict[str, object], ...]:
-    found: list[dict[str, object]] = []
-    for index, member in enumerate(as_elements(given, "members", "a list of dicts")):
+def _members(members: object) -> tuple[dict[str, object], ...]:
+    fields_of_members: list[dict[str, object]] = []
+    for index, member in enumerate(as_elements(members, "members", "a list of dicts")):
         fields = _fields(member, f"members[{index}]")
         count = fields.pop("replicas", None)
-        found += [fields] * (1 if count is None else parse_count(count, "replicas", 1))
-    if not found:
+        fields_of_members += [fields] * (1 if count is None else parse_count(count, "replicas", 1))
+    if not fields_of_members:
         raise InvalidRequestError("members is empty; a gang has at least one")
-    return tuple(found)
+    return tuple(fields_of_members)
 
 
-def _fields(given: object, what: str) -> dict[str, object]:
+def _fields(member: object, what: str) -> dict[str, object]:
     fields: dict[str, object] = {}
-    for key, value in as_items(given, what, "a dict"):
+    for key, value in as_items(member, what, "a dict"):
         name = as_text(key)
         if name is None or name not in _MEMBER:
             allowed = ", ".join(sorted(_MEMBER))
@@ -115,10 +115,10 @@ def _fields(given: object, what: str) -> dict[str, object]:
     return fields
 
 
-def bundles_of(gang: Gang, given: object) -> tuple[Resources, ...]:
-    """What each member takes; ``given``: the resources of the call, for members that name none."""
-    own = [fields.get("resources") for fields in gang.members] or [None] * gang.size
-    needs = [given if need is None else need for need in own]
+def bundles_of(gang: Gang, resources: object) -> tuple[Resources, ...]:
+    """What each member takes; ``resources``: those of the call, for members that name none."""
+    member_resources = [fields.get("resources") for fields in gang.members] or [None] * gang.size
+    needs = [resources if need is None else need for need in member_resources]
     if None in needs:
         raise InvalidRequestError(
             f"resources must say what each member of the gang takes; member {needs.index(None)} has none"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from schedulemesh.core.agent.job_adopter import JobAdopter
-from schedulemesh.core.client.task_request import Caller, Submission, task_submission
+from schedulemesh.core.client.task_request import Caller, PreparedSubmission, task_submission
 from schedulemesh.domain.agent import RUN_DRIVER, JobSpec, parse_over_claim
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_duration
@@ -29,25 +29,25 @@ _NOTHING_HELD: Mapping[str, object] = {
 
 def adoption(
     caller: Caller,
-    given: Mapping[str, object],
+    arguments: Mapping[str, object],
     rows: Iterable[Mapping[str, object]],
     jobs: Iterable[Mapping[str, object]],
-) -> Submission:
+) -> PreparedSubmission:
     """The submission that adopts a Ray job, from the arguments of ``adopt_job``, by name. ``rows``: the
     external usage at present; ``jobs``: those of the scheduler. Raises RayJobNotFoundError where it has no
     such job that runs; the submission of one that is adopted already is refused.
     """
-    ray_job_id = parse_name(given["ray_job_id"], "ray_job_id")
+    ray_job_id = parse_name(arguments["ray_job_id"], "ray_job_id")
     if any(job.get("ray_job_id") == ray_job_id for job in jobs):
         rows = [{**_NOTHING_HELD, "job_id": ray_job_id}]
-    found = _named(rows, ray_job_id)
-    ray_job_id = str(found[0]["job_id"])
-    fields = {name: value for name, value in given.items() if name not in _OF_JOBS}
+    job_rows = _named(rows, ray_job_id)
+    ray_job_id = str(job_rows[0]["job_id"])
+    fields = {name: value for name, value in arguments.items() if name not in _OF_JOBS}
     if fields.get("resources") is None:
-        fields["resources"] = _held(found).public()
+        fields["resources"] = _held(job_rows).public()
     if fields.get("task_id") is None:
         fields["task_id"] = f"ray-job-{ray_job_id}"
-    driver = found[0]
+    driver = job_rows[0]
     task = {
         "actor_class": JobAdopter,
         "actor_kwargs": {
@@ -59,7 +59,7 @@ def adoption(
         "on_preempted": "drop",
     }
     made = task_submission(msgspec.structs.replace(caller, runtime_env={}), {**fields, **task})
-    grace_s, over_claim = given.get("grace_s"), given.get("over_claim")
+    grace_s, over_claim = arguments.get("grace_s"), arguments.get("over_claim")
     spec = JobSpec(
         grace_s=None if grace_s is None else parse_duration(grace_s, "grace_s"),
         over_claim="" if over_claim is None else parse_over_claim(over_claim),
@@ -76,23 +76,23 @@ def _named(rows: Iterable[Mapping[str, object]], ray_job_id: str) -> Sequence[Ma
     """What the job holds, by namespace. ``ray job submit`` names it by a submission id of its own, which is
     among the metadata of its driver.
     """
-    found = [
+    job_rows = [
         row
         for row in rows
         if not row["ended"] and ray_job_id in (row["job_id"], _submission_id(row))
     ]
-    if not found:
+    if not job_rows:
         raise RayJobNotFoundError(
             f"there is no Ray job {ray_job_id!r} that runs and holds something outside of this scheduler; "
             "external_usage() lists those that there are, and jobs() those that are adopted already"
         )
-    drivers = sorted({str(row["job_id"]) for row in found})
+    drivers = sorted({str(row["job_id"]) for row in job_rows})
     if len(drivers) > 1:
         raise InvalidRequestError(
             f"{ray_job_id!r} has several drivers, which are Ray jobs of their own; adopt each of them: "
             + ", ".join(drivers)
         )
-    return found
+    return job_rows
 
 
 def _submission_id(row: Mapping[str, object]) -> object:
@@ -108,9 +108,9 @@ def _held(rows: Iterable[Mapping[str, object]]) -> Resources:
     return amounts
 
 
-def _amounts(given: object) -> Resources:
+def _amounts(amounts: object) -> Resources:
     """Amounts of one namespace, of which several GPUs need not be whole."""
-    if not isinstance(given, Mapping):
+    if not isinstance(amounts, Mapping):
         return NOTHING
-    others = parse_resources({kind: amount for kind, amount in given.items() if kind != "gpu"})
-    return msgspec.structs.replace(others, gpu=round(float(given.get("gpu", 0.0)) * UNIT))
+    others = parse_resources({kind: amount for kind, amount in amounts.items() if kind != "gpu"})
+    return msgspec.structs.replace(others, gpu=round(float(amounts.get("gpu", 0.0)) * UNIT))

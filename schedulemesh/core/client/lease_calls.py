@@ -61,13 +61,13 @@ class LeaseCalls(SchedulerObject):
             raise InvalidRequestError(
                 f"on_preempt must be a function that takes the lease, not {shown(on_preempt)}"
             )
-        own = {"pool": pool, "groups": groups, "strategy": strategy, "priority": priority}
+        claim = {"pool": pool, "groups": groups, "strategy": strategy, "priority": priority}
         how = {"queue": queue, "wait": wait, "grace_s": grace_s}
         name = parse_name(task_id, "task_id")
         request = lease_submission(
             self._connection.caller,
             name,
-            {**own, **how, **fields},
+            {**claim, **how, **fields},
         )
         try:
             response = submissions.responded(self._connection, request)

@@ -7,7 +7,7 @@ from typing import TypedDict
 
 import ray
 
-from schedulemesh.core.client.task_request import Caller, Submission, submitter
+from schedulemesh.core.client.task_request import Caller, PreparedSubmission, submitter
 from schedulemesh.domain.numbers import parse_flag
 from schedulemesh.protocol.submissions import lease_request
 
@@ -31,12 +31,14 @@ class LeaseFields(TypedDict, total=False):
     request_id: str | None
 
 
-def lease_submission(caller: Caller, task_id: str, given: Mapping[str, object]) -> Submission:
+def lease_submission(
+    caller: Caller, task_id: str, arguments: Mapping[str, object]
+) -> PreparedSubmission:
     """The submission of a lease from the arguments of the call, by name. Raises InvalidRequestError."""
-    detached = parse_flag(given.get("detached", False), "detached")
+    detached = parse_flag(arguments.get("detached", False), "detached")
     request = lease_request(
-        {**given, "task_id": task_id},
+        {**arguments, "task_id": task_id},
         submitter(caller, caller.task_id),
         holder_job="" if detached else ray.get_runtime_context().get_job_id(),
     )
-    return Submission(request=request, refs=([], []))
+    return PreparedSubmission(request=request, refs=([], []))

@@ -85,9 +85,9 @@ class Lease:
 
     def __repr__(self) -> str:
         shape = self._view.shape
-        held = "" if shape is None else f", {shape}"
-        left = "" if self._ends_at is None else f", ends in {self.grace_left():.0f} s"
-        return f"<Lease {self.task_id!r} in pool {self.pool!r}: {self.state}{held}{left}>"
+        shape_text = "" if shape is None else f", {shape}"
+        end_text = "" if self._ends_at is None else f", ends in {self.grace_left():.0f} s"
+        return f"<Lease {self.task_id!r} in pool {self.pool!r}: {self.state}{shape_text}{end_text}>"
 
     def __enter__(self) -> Self:
         """Raises InvalidRequestError when it has ended."""

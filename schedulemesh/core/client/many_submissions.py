@@ -18,7 +18,7 @@ from schedulemesh.client.results import SubmitResult, combined, submitted
 from schedulemesh.client.task_fields import SubmitFields
 from schedulemesh.core.client.connection import Connection
 from schedulemesh.core.client.deadline import WAITS
-from schedulemesh.core.client.task_request import Submission, task_submission
+from schedulemesh.core.client.task_request import PreparedSubmission, task_submission
 from schedulemesh.domain.containers import as_elements, as_items
 from schedulemesh.domain.names import as_text
 from schedulemesh.engine.messages.outcomes import Refused
@@ -32,29 +32,29 @@ _FIELDS = frozenset({"task_id", "pool_name", "actor_class", *get_type_hints(Subm
 
 def submit_many(connection: Connection, specs: object) -> SubmitManyResult:
     """Submit many tasks, in as many messages as that takes."""
-    given = [
+    submissions = [
         _submission(connection, spec, number)
         for number, spec in enumerate(as_elements(specs, "specs", "a list of submissions"))
     ]
-    if not given:
+    if not submissions:
         return {"success": True, "results": [], "refused": 0}
-    found: list[SubmitResult] = []
-    for part in _parts(given):
+    results_so_far: list[SubmitResult] = []
+    for part in _parts(submissions):
         answers = _submitted(connection, part)
         if isinstance(answers, Refused):
-            if not found:
+            if not results_so_far:
                 return combined(SubmitManyResult, results.refused(answers))
             refused = combined(SubmitResult, results.refused(answers))
-            return _together(found + [refused] * (len(given) - len(found)))
-        found += answers
-    return _together(found)
+            return _together(results_so_far + [refused] * (len(submissions) - len(results_so_far)))
+        results_so_far += answers
+    return _together(results_so_far)
 
 
-def _parts(given: Sequence[Submission]) -> Iterator[list[Submission]]:
+def _parts(submissions: Sequence[PreparedSubmission]) -> Iterator[list[PreparedSubmission]]:
     """The submissions of each message: as many as it may have in number and in bytes."""
-    part: list[Submission] = []
+    part: list[PreparedSubmission] = []
     size = 0
-    for one in given:
+    for one in submissions:
         bytes_of_one = len(msgspec.msgpack.encode(one.submission))
         if part and (len(part) == MAX_SUBMISSIONS or size + bytes_of_one > MAX_BYTES // 2):
             yield part
@@ -64,7 +64,9 @@ def _parts(given: Sequence[Submission]) -> Iterator[list[Submission]]:
     yield part
 
 
-def _submitted(connection: Connection, part: Sequence[Submission]) -> list[SubmitResult] | Refused:
+def _submitted(
+    connection: Connection, part: Sequence[PreparedSubmission]
+) -> list[SubmitResult] | Refused:
     """The results of one message."""
     request = SubmitMany(
         submissions=tuple(one.submission for one in part),
@@ -77,7 +79,7 @@ def _submitted(connection: Connection, part: Sequence[Submission]) -> list[Submi
     return answer if isinstance(answer, Refused) else _answers(part, answer, handles)
 
 
-def _submission(connection: Connection, spec: object, number: int) -> Submission:
+def _submission(connection: Connection, spec: object, number: int) -> PreparedSubmission:
     """One of many submissions. Raises InvalidRequestError naming its position."""
     where = f"specs[{number}]"
     fields: dict[str, object] = {}
@@ -104,32 +106,30 @@ def _submission(connection: Connection, spec: object, number: int) -> Submission
 
 
 def _answers(
-    given: Sequence[Submission], answer: Responses, handles: Sequence[ActorHandle]
+    submissions: Sequence[PreparedSubmission], answer: Responses, handles: Sequence[ActorHandle]
 ) -> list[SubmitResult]:
     """The results in the order of the submissions."""
-    found: list[SubmitResult] = []
+    answers: list[SubmitResult] = []
     first = 0
-    for one, response, count in zip(given, answer.responses, answer.handles, strict=True):
-        own = handles[first : first + count]
+    for one, response, count in zip(submissions, answer.responses, answer.handles, strict=True):
+        own_handles = handles[first : first + count]
         first += count
         named = not one.submission.default_resources
-        found.append(submitted(response, own, dry_run=False, named_resources=named))
-    return found
+        answers.append(submitted(response, own_handles, dry_run=False, named_resources=named))
+    return answers
 
 
-def _together(found: list[SubmitResult]) -> SubmitManyResult:
+def _together(all_results: list[SubmitResult]) -> SubmitManyResult:
     """The results of all submissions as one."""
-    refused = [number for number, result in enumerate(found) if not result["success"]]
+    refused = [number for number, result in enumerate(all_results) if not result["success"]]
     if not refused:
-        return {"success": True, "results": found, "refused": 0}
-    example = found[refused[0]]
-    error = (
-        f"{len(refused)} of {len(found)} submissions were refused; the first is specs[{refused[0]}]"
-    )
+        return {"success": True, "results": all_results, "refused": 0}
+    example = all_results[refused[0]]
+    error = f"{len(refused)} of {len(all_results)} submissions were refused; the first is specs[{refused[0]}]"
     return {
         "success": False,
         "error": f"{error}: {example['error']}",
         "reason": example["reason"],
-        "results": found,
+        "results": all_results,
         "refused": len(refused),
     }

@@ -37,10 +37,10 @@ def own_scheduler(name: object, namespace: object) -> Origin | None:
     """The scheduler that started this process, if these arguments leave out which one is meant, or name its
     namespace only; None: they mean another, or nothing started this process.
     """
-    found = origin()
-    if found is None or name is not None or namespace not in (None, found.namespace):
+    origin_here = origin()
+    if origin_here is None or name is not None or namespace not in (None, origin_here.namespace):
         return None
-    return found
+    return origin_here
 
 
 def named_scheduler(name: object, namespace: object) -> tuple[object, object]:
@@ -49,9 +49,9 @@ def named_scheduler(name: object, namespace: object) -> tuple[object, object]:
     """
     if name is not None:
         return name, namespace
-    own = own_scheduler(name, namespace)
-    if own is not None:
-        return own.name, own.namespace
+    own_origin = own_scheduler(name, namespace)
+    if own_origin is not None:
+        return own_origin.name, own_origin.namespace
     named_namespace = os.environ.get("SCHEDULEMESH_NAMESPACE") or None
     if namespace not in (None, named_namespace or DEFAULT_NAMESPACE):
         return None, namespace
@@ -60,6 +60,9 @@ def named_scheduler(name: object, namespace: object) -> tuple[object, object]:
 
 def task_of(name: str, namespace: str) -> str:
     """The task of this scheduler that this process runs for; empty: it runs for none, or for another's."""
-    found = origin()
-    own = found is not None and (found.name, found.namespace) == (name, namespace)
-    return found.task_id if found is not None and own else ""
+    origin_here = origin()
+    is_own = origin_here is not None and (origin_here.name, origin_here.namespace) == (
+        name,
+        namespace,
+    )
+    return origin_here.task_id if origin_here is not None and is_own else ""

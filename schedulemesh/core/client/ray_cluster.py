@@ -99,14 +99,14 @@ def join(address: str, **options: object) -> str:
     """
     check_address(address)
     with _without_address():
-        found = _resolved(address)
-    _look(found)
+        resolved = _resolved(address)
+    _look(resolved)
     try:
         with _quiet(), _without_address():
-            ray.init(address=found, logging_level=logging.ERROR, **options)
+            ray.init(address=resolved, logging_level=logging.ERROR, **options)
     except (ConnectionError, RuntimeError, RayError, ValueError) as error:
         raise ConnectionError(_one_line(error)) from error
-    return found
+    return resolved
 
 
 def check_address(address: str) -> None:
@@ -128,8 +128,8 @@ def check_address(address: str) -> None:
 
 def _start(options: Mapping[str, object]) -> None:
     """Start a local Ray, and log where its dashboard is."""
-    wanted = options.get(_EXPORT_PORT) or METRICS_PORT
-    options = {**options, _EXPORT_PORT: _free_port(int(str(wanted)))}
+    first_port = options.get(_EXPORT_PORT) or METRICS_PORT
+    options = {**options, _EXPORT_PORT: _free_port(int(str(first_port)))}
     with _quiet(), _without_address():
         context = ray.init(address="local", logging_level=logging.ERROR, **options)
     cpus = ray.cluster_resources().get("CPU", 0.0)
@@ -137,29 +137,29 @@ def _start(options: Mapping[str, object]) -> None:
     logger.info("started a local Ray with %g CPUs%s", cpus, dashboard)
 
 
-def _free_port(wanted: int) -> int:
+def _free_port(first_port: int) -> int:
     """The port for Ray's metrics: this one, or the next that is free, with a warning."""
-    for port in range(wanted, min(wanted + _PORTS, 2**16)):
+    for port in range(first_port, min(first_port + _PORTS, 2**16)):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(("", port))
             except OSError:
                 continue
-        if port != wanted:
+        if port != first_port:
             logger.warning(
                 "port %d for the metrics is taken; they are at http://127.0.0.1:%d/metrics",
-                wanted,
+                first_port,
                 port,
             )
         return port
-    raise OSError(f"no port from {wanted} on is free for the metrics of a local Ray")
+    raise OSError(f"no port from {first_port} on is free for the metrics of a local Ray")
 
 
 def _resolved(address: str) -> str:
     """host:port of an address as users give it."""
     try:
-        found: str = services.canonicalize_bootstrap_address_or_die(address)
+        resolved: str = services.canonicalize_bootstrap_address_or_die(address)
     except (ConnectionError, ValueError, OSError) as error:
         if address == "auto" and isinstance(error, ConnectionError):
             if services.find_gcs_addresses():
@@ -168,7 +168,7 @@ def _resolved(address: str) -> str:
         raise ConnectionError(
             f"{address!r} is no address of a Ray cluster (host:port): {_one_line(error)}"
         ) from None
-    return found
+    return resolved
 
 
 def _look(address: str) -> None:

@@ -22,28 +22,28 @@ _CALL = "run"
 
 
 def with_run(
-    given: Mapping[str, object],
+    arguments: Mapping[str, object],
 ) -> tuple[Mapping[str, object], dict[str, bytes]]:
     """The arguments of a submission with the key of what its method takes, and the bytes of that key. A
     function is replaced by an agent class that calls it. Raises InvalidRequestError.
     """
-    args = positional(given.get("run_args"), "run_args")
-    kwargs = named(given.get("run_kwargs"), "run_kwargs")
-    target, run = given.get("actor_class"), given.get("run")
+    args = positional(arguments.get("run_args"), "run_args")
+    kwargs = named(arguments.get("run_kwargs"), "run_kwargs")
+    target, run = arguments.get("actor_class"), arguments.get("run")
     if is_a(target, RemoteFunction):
         raise InvalidRequestError(
             "actor_class is a function with @ray.remote, whose options would not be used; submit the "
             "function without that decorator, and say what it takes with resources and ray_options"
         )
     if not is_a(target, type) and not is_a(target, ActorClass) and callable(target):
-        return _of_function(given, target, args, kwargs), {}
+        return _of_function(arguments, target, args, kwargs), {}
     if run is None:
         if args or kwargs:
             raise InvalidRequestError(
                 "run_args and run_kwargs are arguments of the method that run names; give run='...', or "
                 "submit a function"
             )
-        return given, {}
+        return arguments, {}
     cls, _ = unwrap(target)
     _check_method(cls, parse_method(run, "run"), args, kwargs)
     shipped = ship_arguments(args, kwargs, "run_args and run_kwargs")
@@ -53,9 +53,9 @@ def with_run(
             "the scheduler; pass them to the constructor, in actor_args or actor_kwargs"
         )
     if not args and not kwargs:
-        return given, {}
+        return arguments, {}
     key = key_of(shipped.data)
-    return {**given, "run_key": key}, {key: shipped.data}
+    return {**arguments, "run_key": key}, {key: shipped.data}
 
 
 def unwrap(actor_class: object) -> tuple[type, Mapping[str, object]]:
@@ -74,35 +74,35 @@ def unwrap(actor_class: object) -> tuple[type, Mapping[str, object]]:
     return cls, beneath
 
 
-def positional(given: object, what: str) -> tuple[UserValue, ...]:
+def positional(values: object, what: str) -> tuple[UserValue, ...]:
     """Positional arguments. Raises InvalidRequestError for anything but a list of values, or None."""
-    return () if given is None else tuple(as_elements(given, what, "a list"))
+    return () if values is None else tuple(as_elements(values, what, "a list"))
 
 
-def named(given: object, what: str) -> dict[str, UserValue]:
+def named(arguments: object, what: str) -> dict[str, UserValue]:
     """Arguments by name. Raises InvalidRequestError for anything but a dict by name, or None."""
-    if given is None:
+    if arguments is None:
         return {}
-    found: dict[str, UserValue] = {}
-    for key, value in as_items(given, what, "a dict of named arguments"):
+    values_by_name: dict[str, UserValue] = {}
+    for key, value in as_items(arguments, what, "a dict of named arguments"):
         name = as_text(key)
         if name is None:
             raise InvalidRequestError(
-                f"{what} must be a dict of named arguments, not {shown(given)}"
+                f"{what} must be a dict of named arguments, not {shown(arguments)}"
             )
-        found[name] = value
-    return found
+        values_by_name[name] = value
+    return values_by_name
 
 
 def _of_function(
-    given: Mapping[str, object],
+    arguments: Mapping[str, object],
     function: UserFunction,
     args: tuple[UserValue, ...],
     kwargs: dict[str, UserValue],
 ) -> Mapping[str, object]:
     """The submission of an agent that calls this function."""
     for argument in ("run", "actor_args", "actor_kwargs"):
-        if given.get(argument):
+        if arguments.get(argument):
             raise InvalidRequestError(
                 f"{argument} belongs to a class, and a function was submitted; its arguments are "
                 "run_args and run_kwargs"
@@ -111,7 +111,7 @@ def _of_function(
     _check_returns(f"the function {name}", function)
     _check_call(f"the function {name}", function, args, kwargs)
     return {
-        **given,
+        **arguments,
         "actor_class": FunctionAgent,
         "actor_args": (function, *args),
         "actor_kwargs": kwargs,
@@ -128,8 +128,8 @@ def _check_method(
         raise InvalidRequestError(f"class {cls.__name__} has no method {method!r} to run")
     _check_returns(f"{cls.__name__}.{method}", function)
     bound = isinstance(inspect.getattr_static(cls, method), staticmethod | classmethod)
-    given = args if bound else (None, *args)
-    _check_call(f"{cls.__name__}.{method}", function, given, kwargs)
+    call_args = args if bound else (None, *args)
+    _check_call(f"{cls.__name__}.{method}", function, call_args, kwargs)
 
 
 def _check_returns(what: str, function: UserFunction) -> None:

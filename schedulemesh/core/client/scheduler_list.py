@@ -126,10 +126,10 @@ def _connected(address: object) -> Iterator[None]:
     if address is not None and not isinstance(address, str):
         raise InvalidRequestError(f"address must be host:port, not {shown(address)}")
     if ray.is_initialized():
-        own = str(ray.get_runtime_context().gcs_address)
-        if address not in (None, "auto", own):
+        own_address = str(ray.get_runtime_context().gcs_address)
+        if address not in (None, "auto", own_address):
             raise InvalidRequestError(
-                f"this process is connected to the Ray at {own}, so it cannot list the schedulers at "
+                f"this process is connected to the Ray at {own_address}, so it cannot list the schedulers at "
                 f"{address}; leave the address out, or call ray.shutdown() first"
             )
         yield

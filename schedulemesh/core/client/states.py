@@ -170,21 +170,21 @@ class StateCalls(SchedulerObject):
         return {"success": True, "preempted": evicted}
 
 
-def given_state(given: object, now: float) -> SavedState:
+def given_state(value: object, now: float) -> SavedState:
     """A saved state that a caller passed, as it is stored. Raises InvalidRequestError.
 
     ``now``: seconds since 1970.
     """
     expected = "a dict with task_id, as preemption answers it"
-    items = as_items(given, "a saved state", expected)
-    fields = {as_text(key): value for key, value in items}
+    items = as_items(value, "a saved state", expected)
+    fields = {as_text(key): field_value for key, field_value in items}
     if "task_id" not in fields:
-        raise InvalidRequestError(f"a saved state must be {expected}, not {shown(given)}")
+        raise InvalidRequestError(f"a saved state must be {expected}, not {shown(value)}")
     source = as_text(fields.get("source"))
     # What is known of a task without a state is no state, unless its holder has added something.
     bare = source == "payload" and fields.get("state") is None and fields.keys() <= _KNOWN
-    own = source == "save_state" and "state" in fields
-    gang = own and "world_size" in fields
+    agent_saved = source == "save_state" and "state" in fields
+    gang = agent_saved and "world_size" in fields
     priority = fields.get("priority")
     return SavedState(
         task=TaskSpec(
@@ -195,17 +195,19 @@ def given_state(given: object, now: float) -> SavedState:
             ),
         ),
         agent_name=_optional_name(fields, "agent_name"),
-        source="save_state" if own else "payload" if bare else "given",
+        source="save_state" if agent_saved else "payload" if bare else "given",
         saved_at=now,
-        state=None if gang else ship_state(fields["state"] if own else dict(items)),
+        state=None if gang else ship_state(fields["state"] if agent_saved else dict(items)),
         members=_members(fields["state"]) if gang else (),
     )
 
 
-def _members(given: object) -> tuple[bytes | None, ...]:
+def _members(states: object) -> tuple[bytes | None, ...]:
     """The states of the members of a gang."""
-    states = as_elements(given, "saved_state['state'] of a gang", "a list of its members' states")
-    return tuple(None if state is None else ship_state(state) for state in states)
+    member_states = as_elements(
+        states, "saved_state['state'] of a gang", "a list of its members' states"
+    )
+    return tuple(None if state is None else ship_state(state) for state in member_states)
 
 
 def _saved_state(
@@ -221,5 +223,5 @@ def _saved_state(
 
 
 def _optional_name(fields: Mapping[str | None, object], name: str) -> str:
-    given = fields.get(name)
-    return "" if given is None or given == "" else parse_name(given, f"saved_state[{name!r}]")
+    value = fields.get(name)
+    return "" if value is None or value == "" else parse_name(value, f"saved_state[{name!r}]")

@@ -14,14 +14,16 @@ from schedulemesh.plugins.discovery import SCHEDULING_GROUP, load_class, resolve
 from schedulemesh.plugins.scheduling import SchedulingStrategyPlugin, hooks_of
 
 
-def chosen_strategies(node_strategy: object, given: object) -> tuple[str, tuple[StrategyRef, ...]]:
+def chosen_strategies(
+    node_strategy: object, strategies: object
+) -> tuple[str, tuple[StrategyRef, ...]]:
     """The built-in strategy for nodes, and the plugins in their order.
 
-    ``given`` holds instances, import paths ``module:Class``, names of installed strategies, and at most one
-    name of a built-in one. Raises InvalidRequestError for anything else, before anything is started.
+    ``strategies`` holds instances, import paths ``module:Class``, names of installed strategies, and at most
+    one name of a built-in one. Raises InvalidRequestError for anything else, before anything is started.
     """
     node_strategy = check_built_in("node_strategy", node_strategy)
-    chosen = [_exact(one) for one in as_elements(given, "strategies", "a list")]
+    chosen = [_exact(one) for one in as_elements(strategies, "strategies", "a list")]
     built_in = [one for one in chosen if isinstance(one, str) and one in NODE_STRATEGIES]
     if len(built_in) > 1:
         raise InvalidRequestError(f"strategies names several built-in ones: {', '.join(built_in)}")
@@ -33,47 +35,47 @@ def chosen_strategies(node_strategy: object, given: object) -> tuple[str, tuple[
     return (built_in or [node_strategy])[0], _with_unique_names(refs)
 
 
-def check_built_in(what: str, given: object) -> str:
+def check_built_in(what: str, value: object) -> str:
     """The name of a built-in strategy. Raises InvalidRequestError where it is none."""
-    name = as_text(given)
+    name = as_text(value)
     if name not in NODE_STRATEGIES:
         raise InvalidRequestError(
-            f"{what} is {shown(given)}; allowed are {', '.join(NODE_STRATEGIES)}"
+            f"{what} is {shown(value)}; allowed are {', '.join(NODE_STRATEGIES)}"
         )
     return name
 
 
-def _exact(given: object) -> object:
+def _exact(value: object) -> object:
     """A text as exact ``str``, all else as it is."""
-    text = as_text(given)
-    return given if text is None else text
+    text = as_text(value)
+    return value if text is None else text
 
 
-def _ref(given: object) -> StrategyRef:
-    if isinstance(given, str):
-        path = resolve(given, SCHEDULING_GROUP)
+def _ref(strategy: object) -> StrategyRef:
+    if isinstance(strategy, str):
+        path = resolve(strategy, SCHEDULING_GROUP)
         load_class(path, SCHEDULING_GROUP)
-        return StrategyRef(name=given, path=path, sys_path=job_folders())
-    if not isinstance(given, SchedulingStrategyPlugin):
+        return StrategyRef(name=strategy, path=path, sys_path=job_folders())
+    if not isinstance(strategy, SchedulingStrategyPlugin):
         raise InvalidRequestError(
             f"a strategy is an instance of SchedulingStrategyPlugin, 'module:Class', or the name of an "
-            f"installed or built-in one; not {shown(given)}"
+            f"installed or built-in one; not {shown(strategy)}"
         )
-    name = type(given).__name__
-    if not hooks_of(given):
+    name = type(strategy).__name__
+    if not hooks_of(strategy):
         raise InvalidRequestError(f"the strategy {name} has none of the hooks; see docs/plugins.md")
-    code = ship_value(given, f"the strategy {name}")
+    code = ship_value(strategy, f"the strategy {name}")
     return StrategyRef(name=name, code=code, sys_path=job_folders())
 
 
 def _with_unique_names(refs: Sequence[StrategyRef]) -> tuple[StrategyRef, ...]:
     """The strategies, numbered where several have one name."""
     seen: dict[str, int] = {}
-    found = []
+    named_refs = []
     for ref in refs:
         seen[ref.name] = seen.get(ref.name, 0) + 1
         number = f"#{seen[ref.name]}" if seen[ref.name] > 1 else ""
-        found.append(
+        named_refs.append(
             StrategyRef(name=ref.name + number, path=ref.path, code=ref.code, sys_path=ref.sys_path)
         )
-    return tuple(found)
+    return tuple(named_refs)

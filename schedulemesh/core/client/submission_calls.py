@@ -51,9 +51,9 @@ class SubmissionCalls(SchedulerObject):
         that keeps groups: the agent runs in the first, and ``resources`` are their sum. Returns when the
         agent runs, with ``agent``.
         """
-        own = {"agent_name": name, "pool_name": pool, "actor_class": actor_class}
-        given = {**own, "resources": resources, "ray_options": ray_options, **fields}
-        return submissions.create_agent(self._connection, given)
+        identity = {"agent_name": name, "pool_name": pool, "actor_class": actor_class}
+        arguments = {**identity, "resources": resources, "ray_options": ray_options, **fields}
+        return submissions.create_agent(self._connection, arguments)
 
     @public(OptionalFields)
     def submit_task_with_preemption(
@@ -82,9 +82,9 @@ class SubmissionCalls(SchedulerObject):
         Returns ``agent`` (with its Ray ``handle``), ``task_id`` and ``preempted``: the tasks that were
         evicted for it. A refusal says what was short, by how much, and who holds it.
         """
-        own = {"task_id": task_id, "pool_name": pool_name, "actor_class": actor_class}
-        given = {**own, "resources": resources, "priority": priority, **fields}
-        return submissions.submit_task_with_preemption(self._connection, given)
+        identity = {"task_id": task_id, "pool_name": pool_name, "actor_class": actor_class}
+        arguments = {**identity, "resources": resources, "priority": priority, **fields}
+        return submissions.submit_task_with_preemption(self._connection, arguments)
 
     @public(SubmitFields)
     def submit_with_pg_preemption(
@@ -104,8 +104,8 @@ class SubmissionCalls(SchedulerObject):
         group is followed by an ordinary submission, which may evict for both; ``path`` says which one
         succeeded: "pg" or "fallback".
         """
-        given = {"task_id": task_id, "pool_name": pool, "actor_class": actor_class, **fields}
-        return submissions.submit_with_pg_preemption(self._connection, given, fallback)
+        arguments = {"task_id": task_id, "pool_name": pool, "actor_class": actor_class, **fields}
+        return submissions.submit_with_pg_preemption(self._connection, arguments, fallback)
 
     @public(SubmitFields)
     def submit_gang(
@@ -125,8 +125,8 @@ class SubmissionCalls(SchedulerObject):
 
         Returns what a submission returns, with ``agents``: every member with its ``handle`` and ``rank``.
         """
-        given = {"task_id": task_id, "pool_name": pool, "actor_class": actor_class, **fields}
-        return submissions.submit_gang(self._connection, given, members)
+        arguments = {"task_id": task_id, "pool_name": pool, "actor_class": actor_class, **fields}
+        return submissions.submit_gang(self._connection, arguments, members)
 
     def submit_many(self, specs: Iterable[Mapping[str, object]]) -> SubmitManyResult:
         """Submit many tasks in messages of up to 100, whose tasks become durable together.
@@ -163,9 +163,9 @@ class SubmissionCalls(SchedulerObject):
         A local ``working_dir`` is sent with the job; it may take up to 16 MB packed. The other fields are
         those of ``submit_task_with_preemption``.
         """
-        own = {"task_id": task_id, "entrypoint": entrypoint, "pool_name": pool}
-        given = {**own, "resources": resources, "priority": priority, **fields}
-        return submissions.submit_job(self._connection, given)
+        identity = {"task_id": task_id, "entrypoint": entrypoint, "pool_name": pool}
+        arguments = {**identity, "resources": resources, "priority": priority, **fields}
+        return submissions.submit_job(self._connection, arguments)
 
     @public(AdoptionFields)
     def adopt_job(
@@ -184,8 +184,10 @@ class SubmissionCalls(SchedulerObject):
         groups end, detached ones too. When its driver ends by itself, the task is completed, and what is
         detached stays. The runner needs the node of the driver; the driver must belong to the same user.
         """
-        own = {"ray_job_id": ray_job_id, "pool_name": pool, "resources": resources}
-        return submissions.adopt_job(self._connection, {**own, "priority": priority, **fields})
+        arguments = {"ray_job_id": ray_job_id, "pool_name": pool, "resources": resources}
+        return submissions.adopt_job(
+            self._connection, {**arguments, "priority": priority, **fields}
+        )
 
     @public(TaskFields)
     def register_running_task(
@@ -202,9 +204,9 @@ class SubmissionCalls(SchedulerObject):
         The same task again is a success with ``detail`` "already_registered"; another task with the same id
         is refused with ``duplicate_task``.
         """
-        given = {"task_id": task_id, "pool_name": pool_name, "priority": priority, **fields}
+        arguments = {"task_id": task_id, "pool_name": pool_name, "priority": priority, **fields}
         caller = self._connection.caller
-        task, blobs = described_task(given, caller.owner, parent_of(caller, given))
+        task, blobs = described_task(arguments, caller.owner, parent_of(caller, arguments))
         request = RegisterTask(
             task=task, agent_name=parse_name(agent_name, "agent_name"), blobs=blobs
         )

@@ -39,7 +39,7 @@ from schedulemesh.protocol.submissions import Submitter, parse_need, parse_pool,
 _shipped: weakref.WeakKeyDictionary[type, bytes] = weakref.WeakKeyDictionary()
 
 
-class Submission(msgspec.Struct, frozen=True, kw_only=True):
+class PreparedSubmission(msgspec.Struct, frozen=True, kw_only=True):
     """A submission, ready to be sent."""
 
     request: SubmitTask
@@ -51,7 +51,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
         """What the engine is to decide."""
         return self.request.submission
 
-    def changed(self, **fields: object) -> Submission:
+    def changed(self, **fields: object) -> PreparedSubmission:
         """The same with these fields of its submission."""
         submission = msgspec.structs.replace(self.submission, **fields)
         request = msgspec.structs.replace(self.request, submission=submission)
@@ -69,15 +69,15 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     task_id: str = ""
 
 
-def task_submission(caller: Caller, given: Mapping[str, object]) -> Submission:
+def task_submission(caller: Caller, call: Mapping[str, object]) -> PreparedSubmission:
     """The submission of a task from the arguments of the call, by name. Raises InvalidRequestError."""
-    given, arguments = with_run(given)
-    task, blobs = described_task(given, caller.owner, parent_of(caller, given))
-    return submission(caller, given, task, {**blobs, **arguments})
+    call, run_blobs = with_run(call)
+    task, blobs = described_task(call, caller.owner, parent_of(caller, call))
+    return submission(caller, call, task, {**blobs, **run_blobs})
 
 
 def described_task(
-    given: Mapping[str, object], owner: str = "", parent: str = ""
+    arguments: Mapping[str, object], owner: str = "", parent: str = ""
 ) -> tuple[TaskSpec, dict[str, bytes]]:
     """The task that these arguments of a call describe, and the bytes to store with it. ``owner``: of a task
     for which none is given; empty: the user that this process runs as. ``parent``: the task with which it
@@ -85,11 +85,11 @@ def described_task(
 
     Raises InvalidRequestError naming what is wrong.
     """
-    fields = {name: given.get(name) for name in PARSERS}
+    fields = {name: arguments.get(name) for name in PARSERS}
     if fields["owner"] is None:
         fields["owner"] = owner or user_name()
     fields["parent"] = parent or None
-    payload = given.get("payload")
+    payload = arguments.get("payload")
     if payload is None:
         return parse_task(fields), {}
     data = ship_value(payload, "the payload")
@@ -107,9 +107,9 @@ def user_name() -> str:
     return name if is_name(name) else f"uid:{os.getuid()}"
 
 
-def parent_of(caller: Caller, given: Mapping[str, object]) -> str:
+def parent_of(caller: Caller, arguments: Mapping[str, object]) -> str:
     """The task that the submitted one ends with; empty: none."""
-    return "" if parse_flag(given.get("detached", False), "detached") else caller.task_id
+    return "" if parse_flag(arguments.get("detached", False), "detached") else caller.task_id
 
 
 def submitter(caller: Caller, parent: str) -> Submitter:
@@ -119,31 +119,35 @@ def submitter(caller: Caller, parent: str) -> Submitter:
 
 def submission(
     caller: Caller,
-    given: Mapping[str, object],
+    arguments: Mapping[str, object],
     task: TaskSpec | None = None,
     blobs: Mapping[str, bytes] | None = None,
-) -> Submission:
+) -> PreparedSubmission:
     """The submission of an agent from the arguments of the call, by name, with a task if there is one.
 
     Raises InvalidRequestError.
     """
-    gang = parse_gang(given)
-    need, parts = _need(given.get("resources"), given.get("bundles"), gang)
-    built = _members(given, gang) if gang is not None and gang.members else (_built(given, gang),)
+    gang = parse_gang(arguments)
+    need, parts = _need(arguments.get("resources"), arguments.get("bundles"), gang)
+    built = (
+        _members(arguments, gang)
+        if gang is not None and gang.members
+        else (_built(arguments, gang),)
+    )
     first = built[0]
-    driver_bundle = _takes_first(given.get("driver_bundle", True), parts, gang)
+    driver_bundle = _takes_first(arguments.get("driver_bundle", True), parts, gang)
     # The actor itself runs in the first bundle.
-    own = (parts[0] if driver_bundle else NOTHING) if parts else need
+    own_need = (parts[0] if driver_bundle else NOTHING) if parts else need
     options = parse_options(
-        given.get("ray_options"), first.beneath, own, caller.runtime_env, caller.namespace
+        arguments.get("ray_options"), first.beneath, own_need, caller.runtime_env, caller.namespace
     )
     shipped = first.arguments
-    pool_name, selector = parse_pool(given.get("pool_name"), given.get("pool_selector"))
+    pool_name, selector = parse_pool(arguments.get("pool_name"), arguments.get("pool_selector"))
     agent = AgentSpec(
-        name=_name(given, "agent_name") or "",
+        name=_name(arguments, "agent_name") or "",
         pool_name=pool_name,
         resources=NOTHING if need is None else need,
-        labels=parse_labels(given.get("labels")),
+        labels=parse_labels(arguments.get("labels")),
         class_key=first.spec.class_key,
         arguments_key=first.spec.arguments_key,
         options=options.encoded,
@@ -154,19 +158,19 @@ def submission(
         references=len(shipped.refs) + len(shipped.nested),
         node_labels=options.node_labels,
         fallback_labels=options.fallback_labels,
-        start_limits=parse_start_limits(given.get("start_limits")),
+        start_limits=parse_start_limits(arguments.get("start_limits")),
     )
-    until_runs, wait_s = parse_wait(given.get("wait", False))
+    until_runs, wait_s = parse_wait(arguments.get("wait", False))
     requested = TaskSubmitted(
         agent=agent,
         default_resources=need is None,
         task=task,
         selector=selector,
-        request_id=_name(given, "request_id") or uuid.uuid4().hex,
+        request_id=_name(arguments, "request_id") or uuid.uuid4().hex,
         choose_node=options.choose_node,
-        dry_run=parse_flag(given.get("dry_run", False), "dry_run"),
+        dry_run=parse_flag(arguments.get("dry_run", False), "dry_run"),
         client=client_name(),
-        queue=parse_flag(given.get("queue", False), "queue") or until_runs,
+        queue=parse_flag(arguments.get("queue", False), "queue") or until_runs,
         until_runs=until_runs,
         wait_s=wait_s,
     )
@@ -174,7 +178,7 @@ def submission(
     for one in built:
         stored.update(one.blobs)
     request = SubmitTask(submission=requested, blobs=stored)
-    return Submission(request=request, refs=(list(shipped.refs), list(shipped.nested)))
+    return PreparedSubmission(request=request, refs=(list(shipped.refs), list(shipped.nested)))
 
 
 class _Built(msgspec.Struct, frozen=True, kw_only=True):
@@ -187,18 +191,18 @@ class _Built(msgspec.Struct, frozen=True, kw_only=True):
     blobs: dict[str, bytes]
 
 
-def _built(given: Mapping[str, object], gang: Gang | None) -> _Built:
+def _built(arguments: Mapping[str, object], gang: Gang | None) -> _Built:
     """The class and arguments of a call, or of a member of a gang. Raises InvalidRequestError."""
-    cls, beneath = unwrap(given.get("actor_class"))
+    cls, beneath = unwrap(arguments.get("actor_class"))
     code = class_bytes(cls)
-    args = positional(given.get("actor_args"), "actor_args")
-    kwargs = named(given.get("actor_kwargs"), "actor_kwargs")
+    args = positional(arguments.get("actor_args"), "actor_args")
+    kwargs = named(arguments.get("actor_kwargs"), "actor_kwargs")
     check = check_constructor if gang is None else check_member
     check(cls, args, kwargs)
-    whole = (
+    what = (
         "the function and its arguments" if cls is FunctionAgent else "actor_args and actor_kwargs"
     )
-    shipped = ship_arguments(args, kwargs, whole)
+    shipped = ship_arguments(args, kwargs, what)
     return _Built(
         spec=MemberSpec(class_key=key_of(code), arguments_key=key_of(shipped.data)),
         beneath=beneath,
@@ -207,12 +211,12 @@ def _built(given: Mapping[str, object], gang: Gang | None) -> _Built:
     )
 
 
-def _members(given: Mapping[str, object], gang: Gang) -> tuple[_Built, ...]:
+def _members(arguments: Mapping[str, object], gang: Gang) -> tuple[_Built, ...]:
     """Each member of a gang whose members differ, in the order of ranks."""
     alike: dict[int, _Built] = {}
     for fields in gang.members:
         if id(fields) not in alike:
-            built = alike[id(fields)] = _built({**given, **fields}, gang)
+            built = alike[id(fields)] = _built({**arguments, **fields}, gang)
             if built.arguments.refs or built.arguments.nested:
                 raise InvalidRequestError(
                     "members of a gang that differ take no object references as arguments; pass what they "
@@ -245,9 +249,9 @@ def _need(
     return parse_need(resources, bundles)
 
 
-def _takes_first(given: object, parts: Sequence[Resources], gang: Gang | None) -> bool:
+def _takes_first(driver_bundle: object, parts: Sequence[Resources], gang: Gang | None) -> bool:
     """Whether the agent itself takes the first of its bundles. Raises InvalidRequestError."""
-    takes = parse_flag(given, "driver_bundle")
+    takes = parse_flag(driver_bundle, "driver_bundle")
     if not takes and gang is not None:
         raise InvalidRequestError(
             "driver_bundle=False is for an agent with several bundles; each member of a gang takes its own"
@@ -260,6 +264,6 @@ def _takes_first(given: object, parts: Sequence[Resources], gang: Gang | None) -
     return takes
 
 
-def _name(given: Mapping[str, object], argument: str) -> str | None:
-    value = given.get(argument)
+def _name(arguments: Mapping[str, object], argument: str) -> str | None:
+    value = arguments.get(argument)
     return None if value is None else parse_name(value, argument)

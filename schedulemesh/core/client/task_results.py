@@ -42,13 +42,13 @@ def value_of(task_id: str, answer: TaskResult) -> UserValue:
         if answer.error:
             raise TaskFailedError(f"task {task_id!r} failed: {answer.error}", task_id)
         return None
-    kept = msgspec.msgpack.decode(answer.kept, type=KeptResult)
-    if kept.value is None and not kept.members:
-        raise _raised(task_id, kept)
+    result = msgspec.msgpack.decode(answer.kept, type=KeptResult)
+    if result.value is None and not result.members:
+        raise _raised(task_id, result)
     try:
-        if kept.members:
-            return [cloudpickle.loads(value) for value in kept.members]
-        return cloudpickle.loads(kept.value)
+        if result.members:
+            return [cloudpickle.loads(value) for value in result.members]
+        return cloudpickle.loads(result.value)
     except Exception as error:
         raise ResultNotLoadableError(
             f"the result of task {task_id!r} is kept, but cannot be loaded in this process: {shown(error)}. "
@@ -56,13 +56,13 @@ def value_of(task_id: str, answer: TaskResult) -> UserValue:
         ) from error
 
 
-def _raised(task_id: str, kept: KeptResult) -> Exception:
+def _raised(task_id: str, result: KeptResult) -> Exception:
     """The exception to raise for a run that raised."""
-    failed = TaskFailedError(f"task {task_id!r} failed:\n{kept.text}", task_id)
-    if kept.exception is None:
+    failed = TaskFailedError(f"task {task_id!r} failed:\n{result.text}", task_id)
+    if result.exception is None:
         return failed
     try:
-        error = cloudpickle.loads(kept.exception)
+        error = cloudpickle.loads(result.exception)
     except Exception as problem:  # noqa: BLE001  # unpickling runs user code; the text tells
         note = f"(its exception cannot be loaded in this process: {shown(problem)})"
         return TaskFailedError(f"{failed} {note}", task_id)

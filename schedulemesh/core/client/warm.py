@@ -28,13 +28,13 @@ _NOT_READY = (
 )
 
 
-def shipped_warm(given: object, caller: Caller) -> tuple[WarmSpec, dict[str, bytes]]:
+def shipped_warm(warm: object, caller: Caller) -> tuple[WarmSpec, dict[str, bytes]]:
     """The class of warm hosts from the value of ``warm``, and its bytes. Raises InvalidRequestError."""
     what = "pg_pool_config['warm']"
     expected = "a dict with actor_class, and count and runtime_env if wanted"
-    config = {as_text(key): value for key, value in as_items(given, what, expected)}
+    config = {as_text(key): value for key, value in as_items(warm, what, expected)}
     if "actor_class" not in config:
-        raise InvalidRequestError(f"{what} must be {expected}, not {shown(given)}")
+        raise InvalidRequestError(f"{what} must be {expected}, not {shown(warm)}")
     for key in config:
         if key not in _KEYS:
             raise InvalidRequestError(
@@ -43,8 +43,8 @@ def shipped_warm(given: object, caller: Caller) -> tuple[WarmSpec, dict[str, byt
     count = parse_count(config.get("count", 1), f"{what}['count']", 1, MAX_WARM)
     cls, beneath = unwrap(config["actor_class"])
     env = config.get("runtime_env")
-    own = None if env is None else {"runtime_env": env}
-    options = parse_options(own, beneath, None, caller.runtime_env, caller.namespace)
+    options_of_warm = None if env is None else {"runtime_env": env}
+    options = parse_options(options_of_warm, beneath, None, caller.runtime_env, caller.namespace)
     for name in _NOT_READY:
         if name in json.loads(options.encoded):
             raise InvalidRequestError(

@@ -18,10 +18,10 @@ def gained(node: Node, key: str, need: Resources, *, waits: bool) -> tuple[Resou
     """
     allocations = node.allocations.get(key)
     without_gpu = msgspec.structs.replace(need, gpu=0) if need.gpu else need
-    held = without_gpu if allocations is None else without_gpu - allocations.held
+    lacking = without_gpu if allocations is None else without_gpu - allocations.held
     has_devices = allocations is not None and allocations.devices.units
     devices = None if waits or has_devices else devices_for(node.devices, need.gpu)
-    return held.within(node.free), devices or Devices()
+    return lacking.within(node.free), devices or Devices()
 
 
 def is_whole(node: Node, key: str, need: Resources) -> bool:

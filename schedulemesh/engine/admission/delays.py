@@ -34,12 +34,12 @@ class Projections:
     """The projections of one time: with ends that are guessed, and without them."""
 
     def __init__(
-        self, state: MeshState, now: float, known: dict[str, float | None] | None = None
+        self, state: MeshState, now: float, estimated_ends: dict[str, float | None] | None = None
     ) -> None:
         self._state = state
         self._now = now
         #: See ``Ends``.
-        self._known = known
+        self._known = estimated_ends
         self._made: dict[bool, Projection] = {}
 
     def of(self, head: QueuedTask) -> Projection:
@@ -48,7 +48,11 @@ class Projections:
         if guessed not in self._made:
             estimated = guessed and self._state.queue.policy.estimates
             ends = Ends(
-                self._state, self._now, estimated=estimated, overruns=guessed, known=self._known
+                self._state,
+                self._now,
+                estimated=estimated,
+                overruns=guessed,
+                estimated_ends=self._known,
             )
             self._made[guessed] = Projection(self._state, ends)
         return self._made[guessed]
@@ -185,9 +189,9 @@ class Delays:
         """What a task needs on each node on which it has a reserved start."""
         if head.reservation is None:
             return {}
-        known = self._places.get(head.task_id)
-        if known is not None and known[0] is head.reservation:
-            return known[1]
+        cached = self._places.get(head.task_id)
+        if cached is not None and cached[0] is head.reservation:
+            return cached[1]
         state = self._tx.state
         bundles = bundles_of(state.cluster, head.submission.agent, need_of(state, head))
         needs = sums_on(head.reservation.node_ids, bundles)
@@ -229,24 +233,28 @@ class Delays:
         at = quota_free_at(state, head.pool_name, need, classes, projection.ends)
         return at is not None and at <= self._tx.now
 
-    def takes_group(self, asked: GroupRequest, group: Group | None, head: QueuedTask) -> bool:
+    def takes_group(
+        self, group_request: GroupRequest, group: Group | None, head: QueuedTask
+    ) -> bool:
         """Whether a task of the same pool would use the group that this task is to get, or the last one that
         the pool may have.
         """
-        if head.pool_name != asked.pool_name or head.reservation is None:
+        if head.pool_name != group_request.pool_name or head.reservation is None:
             return False
         if head.reservation.group_id is not None:
             return group is not None and group.group_id == head.reservation.group_id
         if group is not None and group.reserved:
             return False
         groups = self._tx.state.groups
-        living = groups.dynamic_count(asked.pool_name) + (group is None)
-        if living < asked.spec.max_dynamic:
+        living = groups.dynamic_count(group_request.pool_name) + (group is None)
+        if living < group_request.spec.max_dynamic:
             return False
         self._refresh()
         ends = self._projections.of(head).ends
-        ending = self._ending_groups(asked.pool_name, start_at(head, self._tx.now), ends)
-        return living - ending + (group is not None and group.free) >= asked.spec.max_dynamic
+        ending = self._ending_groups(group_request.pool_name, start_at(head, self._tx.now), ends)
+        return (
+            living - ending + (group is not None and group.free) >= group_request.spec.max_dynamic
+        )
 
     def _ending_groups(self, pool_name: str, until: float, ends: Ends) -> int:
         """How many dynamic groups of a pool nobody uses at a time."""
@@ -267,10 +275,10 @@ class Delays:
 
 def sums_on(node_ids: Iterable[str], bundles: Iterable[Resources]) -> dict[str, Resources]:
     """What bundles take on each node."""
-    found: dict[str, Resources] = {}
+    sums: dict[str, Resources] = {}
     for node_id, need in zip(node_ids, bundles, strict=False):
-        found[node_id] = found.get(node_id, NOTHING) + need
-    return found
+        sums[node_id] = sums.get(node_id, NOTHING) + need
+    return sums
 
 
 def start_at(head: QueuedTask, now: float) -> float:

@@ -38,11 +38,11 @@ class Ends:
         *,
         estimated: bool,
         overruns: bool = True,
-        known: dict[str, float | None] | None = None,
+        estimated_ends: dict[str, float | None] | None = None,
     ) -> None:
         #: ``estimated``: whether earlier runs say when tasks end that declare no duration. ``overruns``:
         #: whether tasks that have outlived their ends are expected to end; else nobody knows when they do.
-        #: ``known``: the estimates that were made before at this time, and where they are kept; None: none.
+        #: ``estimated_ends``: where the estimates are kept that were made before at this time.
         self.now = now
         self.estimated = estimated
         self.overruns = overruns
@@ -51,7 +51,7 @@ class Ends:
         self._state = state
         self._outliving: dict[TaskClass, list[tuple[float, str]]] = {}
         #: The ends that were asked for and estimated, by task.
-        self.looked_at: dict[str, float | None] = {} if known is None else known
+        self.looked_at: dict[str, float | None] = {} if estimated_ends is None else estimated_ends
 
     def of_task(self, task: RunningTask) -> float | None:
         """When a task ends; None: nobody knows."""

@@ -52,12 +52,12 @@ _end_of = itemgetter(0)
 
 def classes_by_pool(state: MeshState) -> dict[str, list[TaskClass]]:
     """The classes of running tasks whose agents hold quota of each pool."""
-    found: dict[str, list[TaskClass]] = {}
+    classes: dict[str, list[TaskClass]] = {}
     for task_class in state.running.occupied:
         if task_class.resources != NOTHING:
             for pool_name in task_class.payers or (task_class.pool_name,):
-                found.setdefault(pool_name, []).append(task_class)
-    return found
+                classes.setdefault(pool_name, []).append(task_class)
+    return classes
 
 
 def quota_free_at(
@@ -121,24 +121,24 @@ class Projection:
         self._free: dict[str, Resources] = {}
 
     def place(
-        self, shape: GroupShape, asked: GroupRequest | None, prefer: tuple[str, ...] = ()
+        self, shape: GroupShape, group_request: GroupRequest | None, prefer: tuple[str, ...] = ()
     ) -> Reservation:
         """When and where there is a place for a task, in a placement group where ``asked`` says what it asks
         of these, else on a node for this shape. Where no time is known, the nodes that lack least; of equal
         ones those of ``prefer``.
         """
-        if asked is None:
+        if group_request is None:
             return self._on_node(shape, prefer)
-        found = find_assignment(self._state, asked, waits=True)
-        if isinstance(found, Assignment):
-            if found.group is not None:
-                return Reservation(at=self._now, group_id=found.group.group_id)
-            if found.placement is not None:
-                return Reservation(at=self._now, node_ids=found.placement.node_ids)
-        nodes = list(self._nodes_for(asked.shape))
-        start = self._in_group(asked, nodes)
-        if start is None and asked.spec.dynamic and excess(self._state, asked) <= 0:
-            start = self._on_emptiest(asked.shape, nodes, prefer)
+        assignment = find_assignment(self._state, group_request, waits=True)
+        if isinstance(assignment, Assignment):
+            if assignment.group is not None:
+                return Reservation(at=self._now, group_id=assignment.group.group_id)
+            if assignment.placement is not None:
+                return Reservation(at=self._now, node_ids=assignment.placement.node_ids)
+        nodes = list(self._nodes_for(group_request.shape))
+        start = self._in_group(group_request, nodes)
+        if start is None and group_request.spec.dynamic and excess(self._state, group_request) <= 0:
+            start = self._on_emptiest(group_request.shape, nodes, prefer)
         return start or Reservation()
 
     def free_by(self, node: Node, until: float) -> Resources:
@@ -162,8 +162,8 @@ class Projection:
             free = node.free - Resources(gpu=sum(map(_gpu_lack, promised)))
             for item in self._leaving.get(node.node_id, ()):
                 keys = (key for node_id, key in item.allocations if node_id == node.node_id)
-                left = (node.allocations[key] for key in keys if key in node.allocations)
-                free = free + sum_of(map(held_by, left))
+                allocations = (node.allocations[key] for key in keys if key in node.allocations)
+                free = free + sum_of(map(held_by, allocations))
                 free = free - sum_of(
                     lack for node_id, lack in item.claimed if node_id == node.node_id
                 )
@@ -173,11 +173,11 @@ class Projection:
     @cached_property
     def _leaving(self) -> dict[str, list[Leaving]]:
         """What is leaving each node."""
-        found: dict[str, list[Leaving]] = {}
+        leaving: dict[str, list[Leaving]] = {}
         for item in all_leaving(self._state):
             for node_id in dict.fromkeys(node_id for node_id, _ in item.allocations):
-                found.setdefault(node_id, []).append(item)
-        return found
+                leaving.setdefault(node_id, []).append(item)
+        return leaving
 
     def _room(self, leaving: Iterable[Leaving]) -> Room:
         """The nodes when this is gone."""
@@ -272,17 +272,17 @@ class Projection:
         cluster = self._state.cluster
         able = cluster.emptiest(len(cluster.nodes) if shape.node_labels else count)
         able = (n for n in able if smallest.fits(n.total) and has_labels(n, shape))
-        found = {n.node_id: n for n in (islice(able, count) if shape.node_labels else able)}
+        nodes = {n.node_id: n for n in (islice(able, count) if shape.node_labels else able)}
         for node_id in self._leaving:
             node = cluster.nodes.get(node_id)
             if node and not node.cordoned and smallest.fits(node.total) and has_labels(node, shape):
-                found[node_id] = node
-        return iter(found.values())
+                nodes[node_id] = node
+        return iter(nodes.values())
 
-    def _in_group(self, asked: GroupRequest, nodes: list[Node]) -> Reservation | None:
+    def _in_group(self, group_request: GroupRequest, nodes: list[Node]) -> Reservation | None:
         """When there is a group that it may have, or room for a new one; None: nobody knows."""
-        scenario = self._scenario(asked, nodes)
-        ending = sorted(self._ending(asked, nodes), key=_when)
+        scenario = self._scenario(group_request, nodes)
+        ending = sorted(self._ending(group_request, nodes), key=_when)
         taken = release_until(scenario, [removal for _, removal in ending], scenario.has_place)
         if taken is None:
             return None
@@ -293,20 +293,20 @@ class Projection:
         placement = scenario.placement()
         return None if placement is None else Reservation(at=at, node_ids=placement.node_ids)
 
-    def _scenario(self, asked: GroupRequest, nodes: Iterable[Node]) -> Scenario:
-        may_create = asked.spec.dynamic and asked.spec.max_dynamic >= 1
+    def _scenario(self, group_request: GroupRequest, nodes: Iterable[Node]) -> Scenario:
+        may_create = group_request.spec.dynamic and group_request.spec.max_dynamic >= 1
         leaving = all_leaving(self._state)
-        groups = sum(own_groups(item, asked.pool_name) for item in leaving)
+        groups = sum(own_groups(item, group_request.pool_name) for item in leaving)
         demand = Demand(
-            shape=asked.shape if may_create else None,
-            pool_name=asked.pool_name,
-            too_many_groups=excess(self._state, asked) - groups,
+            shape=group_request.shape if may_create else None,
+            pool_name=group_request.pool_name,
+            too_many_groups=excess(self._state, group_request) - groups,
             only_nodes=tuple(node.node_id for node in nodes),
         )
         return Scenario(self._room(leaving), demand)
 
     def _ending(
-        self, asked: GroupRequest, nodes: Iterable[Node]
+        self, group_request: GroupRequest, nodes: Iterable[Node]
     ) -> Iterator[tuple[float, Removal]]:
         """What ends on these nodes, and agents in groups that it may have."""
         state, seen = self._state, set()
@@ -315,13 +315,13 @@ class Projection:
                 name = bundle_of(key)[0] if is_bundle(key) else key
                 if name not in seen:
                     seen.add(name)
-                    yield end, _removal(state, asked, key, node)
-        for group_id in state.groups.of_pool.get(asked.pool_name, ()):
+                    yield end, _removal(state, group_request, key, node)
+        for group_id in state.groups.of_pool.get(group_request.pool_name, ()):
             group = state.groups.by_id[group_id]
-            if group_id in seen or group.agent is None or not suits(state, asked, group):
+            if group_id in seen or group.agent is None or not suits(state, group_request, group):
                 continue
-            kept = group.promised_to is None and group.leaves_for is None
-            ends_at = self.ends.of_agent(group.agent) if kept else None
+            stays = group.promised_to is None and group.leaves_for is None
+            ends_at = self.ends.of_agent(group.agent) if stays else None
             if ends_at is not None:
                 yield ends_at, Removal(name=group_id, preempted_group=group)
 
@@ -347,9 +347,9 @@ class Projection:
     def _shortage(self, need: Resources, node: Node) -> float:
         """The largest part of the CPU, memory or GPU needed that is not free on the node: 0.0 to 1.0."""
         free, most = self._free_soon(node), 0.0
-        for asked, has in ((need.gpu, free.gpu), (need.cpu, free.cpu), (need.memory, free.memory)):
-            if asked > has and asked:
-                most = max(most, (asked - has) / asked)
+        for needed, has in ((need.gpu, free.gpu), (need.cpu, free.cpu), (need.memory, free.memory)):
+            if needed > has and needed:
+                most = max(most, (needed - has) / needed)
         return most
 
 
@@ -358,12 +358,12 @@ def _gpu_lack(allocation: Allocation) -> int:
     return allocation.wants - held_by(allocation).gpu
 
 
-def _removal(state: MeshState, asked: GroupRequest, key: str, node: Node) -> Removal:
+def _removal(state: MeshState, group_request: GroupRequest, key: str, node: Node) -> Removal:
     """What becomes free when an allocation ends."""
     if not is_bundle(key):
         return Removal(name=key, allocations=((node.node_id, key),))
     group = state.groups.by_id[bundle_of(key)[0]]
-    may_have = group.agent is not None and suits(state, asked, group)
+    may_have = group.agent is not None and suits(state, group_request, group)
     return Removal(
         name=group.group_id,
         allocations=bundle_allocations(group),

@@ -41,8 +41,8 @@ def _estimate(tx: Transaction, kind: TaskKind) -> None:
     estimate = tx.state.past.estimates.estimate(_sized(tx.state, kind))
     if estimate is None:
         return
-    known = tx.state.queue.kinds.by_kind[kind].estimate_s
-    if known is None or _differs(estimate.seconds, known):
+    earlier_s = tx.state.queue.kinds.by_kind[kind].estimate_s
+    if earlier_s is None or _differs(estimate.seconds, earlier_s):
         tx.emit(QueuedTasksEstimated(kind=kind, seconds=estimate.seconds))
 
 
@@ -54,5 +54,5 @@ def _sized(state: MeshState, kind: TaskKind) -> TaskKind:
     return msgspec.structs.replace(kind, gpu=need.gpu, cpu=None if need.gpu else need.cpu)
 
 
-def _differs(seconds: float, known: float) -> bool:
-    return abs(seconds - known) > _PART * max(seconds, known)
+def _differs(seconds: float, earlier_s: float) -> bool:
+    return abs(seconds - earlier_s) > _PART * max(seconds, earlier_s)

@@ -79,14 +79,14 @@ def reserve_starts(tx: Transaction, heads: Iterable[QueuedTask]) -> str:
     classes = classes_by_pool(tx.state)
     projections, delays = Projections(tx.state, tx.now, tx.estimated_ends), Delays(tx)
     for task in sought:
-        found = _earliest(tx.state, projections, task, classes.get(task.pool_name, []))
-        start = _after_others(tx, delays, task, found)
+        earliest = _earliest(tx.state, projections, task, classes.get(task.pool_name, []))
+        start = _after_others(tx, delays, task, earliest)
         if start is None:
             if task.reservation is not None:
                 tx.emit(ReservationDropped(task_id=task.task_id))
         elif not _same(task.reservation, start, tx.now):
             reserve(tx, task, start)
-        elif found.at is None and projections.of(task).nothing_ends:
+        elif earliest.at is None and projections.of(task).nothing_ends:
             spared.note_start(task.task_id, start)
     return next_name
 
@@ -117,9 +117,9 @@ def is_reserved_for(state: MeshState, task: QueuedTask) -> bool:
         return False
     if not task.submission.choose_node or not state.nodes_known:
         return True
-    asked = groups_asked(state, task.submission, pool_name, need)
-    if asked is not None:
-        return could_ever_have(state, asked)
+    group_request = groups_asked(state, task.submission, pool_name, need)
+    if group_request is not None:
+        return could_ever_have(state, group_request)
     return state.cluster.could_ever(shape_on_node(task.submission.agent, need))
 
 
@@ -148,8 +148,8 @@ def _searched_groups(tx: Transaction, heads: Iterable[QueuedTask]) -> set[str]:
 
 def _in_group(state: MeshState, task: QueuedTask) -> bool:
     """Whether it runs in a placement group."""
-    own = task.submission.agent.own_group is not None
-    return own or state.ledger.accounts[task.pool_name].spec.groups is not None
+    has_own_group = task.submission.agent.own_group is not None
+    return has_own_group or state.ledger.accounts[task.pool_name].spec.groups is not None
 
 
 def _earliest(
@@ -171,13 +171,15 @@ def _earliest(
 def _start(
     state: MeshState, projection: Projection, task: QueuedTask, classes: list[TaskClass]
 ) -> Reservation:
-    need, known = need_of(state, task), task.reservation
+    need, reservation = need_of(state, task), task.reservation
     quota_at = _quota_at(state, projection, task, classes)
     if quota_at is None or not task.submission.choose_node or not state.nodes_known:
         return Reservation(at=quota_at)
-    asked = groups_asked(state, task.submission, task.pool_name, need)
+    group_request = groups_asked(state, task.submission, task.pool_name, need)
     shape = shape_on_node(task.submission.agent, need)
-    place = projection.place(shape, asked, () if known is None else known.node_ids)
+    place = projection.place(
+        shape, group_request, () if reservation is None else reservation.node_ids
+    )
     if place.at is None or place.at < quota_at:
         at = None if place.at is None else quota_at
         if quota_at > projection.ends.now + state.queue.policy.passing_limit_s:
@@ -216,10 +218,10 @@ def _after_others(
         if delays.takes_quota(task.pool_name, need, head) or delays.takes_room(taken, [head])
     ]
     times = [head.reservation.at for head in delayed if head.reservation is not None]
-    known = [at for at in times if at is not None]
-    if len(known) < len(times):
+    known_times = [at for at in times if at is not None]
+    if len(known_times) < len(times):
         return None
-    return msgspec.structs.replace(start, at=max(known)) if known else start
+    return msgspec.structs.replace(start, at=max(known_times)) if known_times else start
 
 
 def start_of(tx: Transaction, delays: Delays, task: QueuedTask) -> Reservation | None:
@@ -228,8 +230,8 @@ def start_of(tx: Transaction, delays: Delays, task: QueuedTask) -> Reservation |
     """
     classes = classes_by_pool(tx.state).get(task.pool_name, [])
     projections = Projections(tx.state, tx.now, tx.estimated_ends)
-    found = _earliest(tx.state, projections, task, classes)
-    return _after_others(tx, delays, task, found)
+    earliest = _earliest(tx.state, projections, task, classes)
+    return _after_others(tx, delays, task, earliest)
 
 
 def reserve(tx: Transaction, task: QueuedTask, start: Reservation) -> None:

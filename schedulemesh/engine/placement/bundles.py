@@ -107,8 +107,8 @@ class Room:
         if one:
             free = sorted(map(self._look, able), key=FreeNode.order)
             return next(filter(None, (all_on(shape, node) for node in free)), None)
-        found = self._placed(shape, able) if able else None
-        return found if isinstance(found, BundlePlacement) else None
+        placement = self._placed(shape, able) if able else None
+        return placement if isinstance(placement, BundlePlacement) else None
 
     def _may_hold(self, shape: GroupShape, smallest: Resources, nodes: Sequence[Node]) -> bool:
         """Whether these nodes have GPUs for all bundles if each needed no more than the smallest does."""
@@ -119,20 +119,20 @@ class Room:
 
     def _with_at_least(self, need: Resources) -> Collection[Node]:
         """The nodes that may have as much free: the index knows all but those where something is removed."""
-        found = {node.node_id: node for node in self._cluster.with_at_least(need)}
-        found.update((node_id, self._cluster.nodes[node_id]) for node_id in self._changed)
-        return found.values()
+        nodes = {node.node_id: node for node in self._cluster.with_at_least(need)}
+        nodes.update((node_id, self._cluster.nodes[node_id]) for node_id in self._changed)
+        return nodes.values()
 
     def _placed(self, shape: GroupShape, nodes: Sequence[Node]) -> BundlePlacement | NoPlacement:
         """The placement on these nodes, or why there is none: of several values of ``same_label`` the reason
         of the one with the most nodes.
         """
-        found: BundlePlacement | NoPlacement | None = None
+        placement: BundlePlacement | NoPlacement | None = None
         for alike in _by_label(shape, nodes):
-            found = place_bundles(shape, [self._free(node) for node in alike])
-            if isinstance(found, BundlePlacement):
-                return found
-        return place_bundles(shape, []) if found is None else found
+            placement = place_bundles(shape, [self._free(node) for node in alike])
+            if isinstance(placement, BundlePlacement):
+                return placement
+        return place_bundles(shape, []) if placement is None else placement
 
     def _place_one(self, shape: GroupShape) -> BundlePlacement | None:
         """A single bundle on the nodes as they are, by the index of nodes."""
@@ -159,7 +159,10 @@ def _by_label(shape: GroupShape, nodes: Sequence[Node]) -> list[list[Node]]:
     """
     if not shape.same_label:
         return [list(nodes)]
-    found: dict[str, list[Node]] = {}
+    nodes_by_value: dict[str, list[Node]] = {}
     for node in nodes:
-        found.setdefault(node.labels[shape.same_label], []).append(node)
-    return [found[value] for value in sorted(found, key=lambda value: (len(found[value]), value))]
+        nodes_by_value.setdefault(node.labels[shape.same_label], []).append(node)
+    return [
+        nodes_by_value[value]
+        for value in sorted(nodes_by_value, key=lambda value: (len(nodes_by_value[value]), value))
+    ]

@@ -22,7 +22,7 @@ MOST_BUNDLES, MOST_NODES = 16, 64
 _Counts = tuple[int, ...]
 
 
-class Place(Protocol):
+class NodePlace(Protocol):
     """A node, or its free resources."""
 
     @property
@@ -36,7 +36,7 @@ class Place(Protocol):
         """A value that is equal for places that can hold the same bundles."""
 
 
-def assign(bundles: Sequence[Resources], places: Sequence[Place]) -> list[int] | None:
+def assign(bundles: Sequence[Resources], places: Sequence[NodePlace]) -> list[int] | None:
     """The index of the place of each bundle; None: no assignment exists. ``places``: emptiest first."""
     if len(bundles) > MOST_BUNDLES:
         return None
@@ -44,16 +44,16 @@ def assign(bundles: Sequence[Resources], places: Sequence[Place]) -> list[int] |
     if not search.solve(0, search.counts):
         return None
     waiting = {kind: [i for i, need in enumerate(bundles) if need == kind] for kind in search.kinds}
-    found = [0] * len(bundles)
+    place_of_bundle = [0] * len(bundles)
     for place, counts in search.taken:
         for kind, count in zip(search.kinds, counts, strict=True):
             for _ in range(count):
-                found[waiting[kind].pop()] = place
-    return found
+                place_of_bundle[waiting[kind].pop()] = place
+    return place_of_bundle
 
 
 class _Search:
-    def __init__(self, bundles: Sequence[Resources], places: Sequence[Place]) -> None:
+    def __init__(self, bundles: Sequence[Resources], places: Sequence[NodePlace]) -> None:
         counted = Counter(bundles)
         self.kinds = sorted(counted, key=lambda need: (-need.gpu, -need.cpu, -need.memory))
         self.counts: _Counts = tuple(counted[kind] for kind in self.kinds)
@@ -69,19 +69,19 @@ class _Search:
         self._in_vain: set[tuple[int, _Counts]] = set()
         self._known: dict[tuple[object, _Counts], bool] = {}
 
-    def solve(self, at: int, left: _Counts) -> bool:
+    def solve(self, at: int, remaining: _Counts) -> bool:
         """Whether the remaining bundles fit on the places from this one on."""
-        if not any(left):
+        if not any(remaining):
             return True
-        if (at, left) in self._in_vain or not self._total(left).fits(self._free_from[at]):
+        if (at, remaining) in self._in_vain or not self._total(remaining).fits(self._free_from[at]):
             return False
         if at < len(self._places):
-            for counts in self._largest(at, left):
-                rest = tuple(n - m for n, m in zip(left, counts, strict=True))
+            for counts in self._largest(at, remaining):
+                rest = tuple(n - m for n, m in zip(remaining, counts, strict=True))
                 if self.solve(at + 1, rest):
                     self.taken.append((at, counts))
                     return True
-        self._in_vain.add((at, left))
+        self._in_vain.add((at, remaining))
         return False
 
     def _total(self, counts: _Counts) -> Resources:
@@ -90,28 +90,30 @@ class _Search:
     def _listed(self, counts: _Counts) -> list[Resources]:
         return [kind for kind, n in zip(self.kinds, counts, strict=True) for _ in range(n)]
 
-    def _largest(self, at: int, left: _Counts) -> Iterator[_Counts]:
+    def _largest(self, at: int, remaining: _Counts) -> Iterator[_Counts]:
         """The maximal sets of remaining bundles that fit on the place."""
-        for counts in self._sets(at, left, ()):
+        for counts in self._sets(at, remaining, ()):
             more = (
-                (*counts[:i], n + 1, *counts[i + 1 :]) for i, n in enumerate(counts) if n < left[i]
+                (*counts[:i], n + 1, *counts[i + 1 :])
+                for i, n in enumerate(counts)
+                if n < remaining[i]
             )
             if not any(self._takes(at, one) for one in more):
                 yield counts
 
-    def _sets(self, at: int, left: _Counts, begun: _Counts) -> Iterator[_Counts]:
+    def _sets(self, at: int, remaining: _Counts, begun: _Counts) -> Iterator[_Counts]:
         """All sets that fit on the place, those with the most of the first kinds first."""
-        if len(begun) == len(left):
+        if len(begun) == len(remaining):
             yield begun
             return
-        rest = (0,) * (len(left) - len(begun) - 1)
-        for n in range(left[len(begun)], -1, -1):
+        rest = (0,) * (len(remaining) - len(begun) - 1)
+        for n in range(remaining[len(begun)], -1, -1):
             if self._takes(at, (*begun, n, *rest)):
-                yield from self._sets(at, left, (*begun, n))
+                yield from self._sets(at, remaining, (*begun, n))
 
     def _takes(self, at: int, counts: _Counts) -> bool:
         key = (self._signatures[at], counts)
-        known = self._known.get(key)
-        if known is None:
-            known = self._known[key] = self._places[at].takes(self._listed(counts))
-        return known
+        fits = self._known.get(key)
+        if fits is None:
+            fits = self._known[key] = self._places[at].takes(self._listed(counts))
+        return fits

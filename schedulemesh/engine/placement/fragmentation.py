@@ -109,10 +109,10 @@ class Workload:
         for i, free in enumerate(devices):
             if free >= need.gpu and free not in tried:
                 tried.add(free)
-                left = [*devices[:i], free - need.gpu, *devices[i + 1 :]]
-                found = self._gradient(before - self._fragment(cpu, left))
-                if found > best[0]:
-                    best = (found, i)
+                remaining = [*devices[:i], free - need.gpu, *devices[i + 1 :]]
+                gradient = self._gradient(before - self._fragment(cpu, remaining))
+                if gradient > best[0]:
+                    best = (gradient, i)
         return best
 
     def _fragment(self, cpu: int, devices: Sequence[int]) -> int:
@@ -120,12 +120,12 @@ class Workload:
         self._derive()
         shape = tuple(sorted(devices))
         key = (cpu, shape)
-        found = self._known.get(key)
-        if found is None:
+        fragment = self._known.get(key)
+        if fragment is None:
             if len(self._known) > _MOST_REMEMBERED:
                 self._forget()
-            found = self._known[key] = self._summed(cpu, shape)
-        return found
+            fragment = self._known[key] = self._summed(cpu, shape)
+        return fragment
 
     def _summed(self, cpu: int, shape: tuple[int, ...]) -> int:
         usable = self._usable.get(shape)
@@ -172,11 +172,11 @@ class Workload:
 
 def typical_kinds(counts: Mapping[Kind, int]) -> dict[Kind, int]:
     """The most frequent kinds that together make up 95 % of all, most frequent first."""
-    wanted = POPULAR * sum(counts.values())
+    enough = POPULAR * sum(counts.values())
     typical: dict[Kind, int] = {}
     seen = 0
     for kind in sorted(counts, key=lambda kind: (-counts[kind], kind)):
-        if seen >= wanted:
+        if seen >= enough:
             break
         typical[kind] = counts[kind]
         seen += counts[kind]
@@ -201,9 +201,9 @@ def _usable(demand: _Demand, devices: Sequence[int]) -> int:
 
 def _without_whole(devices: Sequence[int], count: int) -> list[int]:
     """The devices after this many fully free ones were taken."""
-    left = list(devices)
-    for i, units in enumerate(left):
+    remaining = list(devices)
+    for i, units in enumerate(remaining):
         if count and units == UNIT:
-            left[i] = 0
+            remaining[i] = 0
             count -= 1
-    return left
+    return remaining

@@ -95,18 +95,18 @@ def group_request_of(
     bundles: tuple[Resources, ...],
     priority: float,
     labels: Labels,
-    own: GangSpec | LeaseSpec | JobSpec | None = None,
+    own_group: GangSpec | LeaseSpec | JobSpec | None = None,
     *,
     virtual: bool = False,
     node_labels: NodeLabels = (),
 ) -> GroupRequest:
-    """What a task of this priority and with these labels asks for. ``own``: how a gang, lease or job is
+    """What a task of this priority and with these labels asks for. ``own_group``: how a gang, lease or job is
     placed; ``node_labels``: on nodes with which labels.
     """
-    shape = dynamic_shape(spec, bundles, own, virtual=virtual, node_labels=node_labels)
+    shape = dynamic_shape(spec, bundles, own_group, virtual=virtual, node_labels=node_labels)
     reserved = state.groups.reserved_shapes(pool_name)
     closest = best_reserved(
-        reserved if own is None else [r for r in reserved if _places_alike(r, shape)], bundles
+        reserved if own_group is None else [r for r in reserved if _places_alike(r, shape)], bundles
     )
     may_reserved = entitled(spec, priority, labels)
     if virtual:
@@ -154,9 +154,9 @@ def find_assignment(
     state: MeshState, group_request: GroupRequest, *, waits: bool = False
 ) -> Assignment | NoAssignment:
     """A group that is free or can be created, or why there is none. ``waits``: victims end before that."""
-    found = _free_group(state, group_request)
-    if found is not None:
-        return found
+    free_group = _free_group(state, group_request)
+    if free_group is not None:
+        return free_group
     may_make = group_request.spec.dynamic and group_request.spec.max_dynamic >= 1
     if may_make and excess(state, group_request) <= 0:
         placement = Room(state.cluster, waits=waits).placement(group_request.shape)
@@ -175,8 +175,12 @@ def _spare_group(state: MeshState, group_request: GroupRequest) -> Group | None:
     if group_request.spare is None:
         return None
     groups = state.groups.free_of(group_request.pool_name, reserved=True, shape=group_request.spare)
-    found = next((group for group in groups if _open(state, group_request, group)), None)
-    return None if found is None or _somebody_waits(state, group_request.pool_name) else found
+    spare_group = next((group for group in groups if _open(state, group_request, group)), None)
+    return (
+        None
+        if spare_group is None or _somebody_waits(state, group_request.pool_name)
+        else spare_group
+    )
 
 
 def suits(state: MeshState, group_request: GroupRequest, group: Group) -> bool:
@@ -221,18 +225,18 @@ def _in_place_of_idle(state: MeshState, group_request: GroupRequest) -> Assignme
         return NoAssignment(limit=True, could_ever=could_ever_have(state, group_request))
     if not idle:
         return NoAssignment(no_room=True, could_ever=could_ever_have(state, group_request))
-    found = without_idle(
+    removal = without_idle(
         Room(state.cluster, waits=True),
         group_request.shape,
         idle,
         group_request.pool_name,
         too_many,
     )
-    if found is None:
+    if removal is None:
         return NoAssignment(
             limit=too_many > 0, no_room=True, could_ever=could_ever_have(state, group_request)
         )
-    placement, leaving = found
+    placement, leaving = removal
     return Assignment(path="created", placement=placement, leaving=leaving)
 
 
@@ -241,8 +245,8 @@ def no_placement(state: MeshState, shape: GroupShape) -> NoPlacement:
     room = Room(state.cluster, waits=True)
     for group in state.groups.idle():
         release(room, group)
-    found = room.place(shape)
-    return found if isinstance(found, NoPlacement) else NoPlacement(bundle=0)
+    placement = room.place(shape)
+    return placement if isinstance(placement, NoPlacement) else NoPlacement(bundle=0)
 
 
 def excess(state: MeshState, group_request: GroupRequest) -> int:
@@ -257,27 +261,27 @@ def idle_for_node(
     idle = state.groups.idle()
     if not idle:
         return None
-    found = without_idle(Room(state.cluster, waits=True), shape, idle)
-    return None if found is None or not found[1] else found
+    removal = without_idle(Room(state.cluster, waits=True), shape, idle)
+    return None if removal is None or not removal[1] else removal
 
 
 def without_idle(
     room: Room,
     shape: GroupShape,
     idle: Sequence[ItemT],
-    own: str = "",
+    pool_name: str = "",
     too_many: int = 0,
 ) -> tuple[BundlePlacement, tuple[ItemT, ...]] | None:
     """The placement of a group of this shape once some of ``idle``, the first ones first and no more than
     necessary, are removed; and these. None: not even all are enough. At least ``too_many`` of them are of the
-    pool ``own``. ``idle``: groups that nobody uses, and what is leaving anyway.
+    pool ``pool_name``. ``idle``: groups that nobody uses, and what is leaving anyway.
     """
-    demand = Demand(shape=shape, pool_name=own, too_many_groups=too_many)
+    demand = Demand(shape=shape, pool_name=pool_name, too_many_groups=too_many)
     scenario = Scenario(room, demand)
-    found = release_until(scenario, idle, scenario.enough)
-    if found is None:
+    removable = release_until(scenario, idle, scenario.enough)
+    if removable is None:
         return None
-    leaving = minimise(scenario, found, scenario.enough)
+    leaving = minimise(scenario, removable, scenario.enough)
     placement = scenario.placement()
     return None if placement is None else (placement, tuple(leaving))
 

@@ -117,15 +117,15 @@ class FreeNode:
         self._gpus.append(need.gpu)
         self.taken = True
 
-    def move(self, held: Resources, devices: Devices, sign: int) -> None:
+    def move(self, amount: Resources, devices: Devices, sign: int) -> None:
         """Free (-1: take) so much CPU, memory and custom resources, and these devices."""
         gpu = 0
         for i, units in devices.units:
             self.devices[i] += sign * units
             gpu += units
         if gpu:
-            held = Resources(cpu=held.cpu, memory=held.memory, gpu=gpu, custom=held.custom)
-        self.amounts = self.amounts + held if sign > 0 else self.amounts - held
+            amount = Resources(cpu=amount.cpu, memory=amount.memory, gpu=gpu, custom=amount.custom)
+        self.amounts = self.amounts + amount if sign > 0 else self.amounts - amount
 
     def order(self) -> tuple[int, int, str]:
         """The sort key by free resources, the fullest first."""
@@ -146,17 +146,17 @@ def place_bundles(shape: GroupShape, free: list[FreeNode]) -> BundlePlacement | 
 
 def _in_parts(shape: GroupShape, free: list[FreeNode]) -> BundlePlacement | NoPlacement:
     """Place the parts one after the other; see the module's docstring."""
-    left = {node.node_id: node.copy() for node in free}
+    free_nodes = {node.node_id: node.copy() for node in free}
     node_ids: list[str] = []
     for part in shape.each_part:
-        found = place_bundles(part, [node.copy() for node in left.values()])
-        if isinstance(found, NoPlacement):
-            missing = msgspec.structs.replace(found, bundle=len(node_ids) + found.bundle)
+        placement = place_bundles(part, [node.copy() for node in free_nodes.values()])
+        if isinstance(placement, NoPlacement):
+            missing = msgspec.structs.replace(placement, bundle=len(node_ids) + placement.bundle)
             return _parts_exactly(shape, free) or missing
-        for need, node_id in zip(part.bundles, found.node_ids, strict=True):
-            left[node_id].put(need)
-            left[node_id].taken = False
-        node_ids += found.node_ids
+        for need, node_id in zip(part.bundles, placement.node_ids, strict=True):
+            free_nodes[node_id].put(need)
+            free_nodes[node_id].taken = False
+        node_ids += placement.node_ids
     return BundlePlacement(node_ids=tuple(node_ids))
 
 
@@ -170,11 +170,11 @@ def _parts_exactly(shape: GroupShape, free: Sequence[FreeNode]) -> BundlePlaceme
     totals = msgspec.structs.replace(
         shape, bundles=tuple(part.total for part in parts), strategy="PACK", parts=1
     )
-    found = _exactly(totals, free)
-    if found is None:
+    placement = _exactly(totals, free)
+    if placement is None:
         return None
     size = len(parts[0].bundles)
-    return BundlePlacement(node_ids=tuple(n for n in found.node_ids for _ in range(size)))
+    return BundlePlacement(node_ids=tuple(n for n in placement.node_ids for _ in range(size)))
 
 
 def _strict_pack(shape: GroupShape, free: list[FreeNode]) -> BundlePlacement | NoPlacement:
@@ -194,14 +194,14 @@ def _strict_pack(shape: GroupShape, free: list[FreeNode]) -> BundlePlacement | N
 
 def _pack(shape: GroupShape, free: list[FreeNode]) -> BundlePlacement | NoPlacement:
     """Repeatedly fill the node that has room for most of the remaining bundles; of equal ones the fullest."""
-    left = _biggest_first(shape)
+    remaining = _biggest_first(shape)
     put: dict[int, str] = {}
     smallest = least(shape.bundles)
     able = (node for node in free if not node.taken and smallest.fits(node.amounts))
     order = sorted(able, key=FreeNode.order)
     #: Of equal bundles a node takes as many as before, as far as there are any left.
     alike, counts = len(set(shape.bundles)) == 1, dict[str, int]()
-    while left:
+    while remaining:
         best: tuple[int, FreeNode, list[int]] | None = None
         seen = set()
         for node in order:
@@ -211,22 +211,22 @@ def _pack(shape: GroupShape, free: list[FreeNode]) -> BundlePlacement | NoPlacem
                 continue  # it takes the same as one that comes before it
             seen.add(kind)
             if alike and node.node_id in counts:
-                takes = left[: counts[node.node_id]]
+                takes = remaining[: counts[node.node_id]]
             else:
-                takes = _takes_most(shape, left, node.copy())
+                takes = _takes_most(shape, remaining, node.copy())
                 counts[node.node_id] = len(takes)
             if takes and (best is None or len(takes) > best[0]):
                 best = (len(takes), node, takes)
-                if takes == left:
+                if takes == remaining:
                     break
         if best is None:
-            missing = _no_placement(shape, left[0], [node for node in free if not node.taken])
+            missing = _no_placement(shape, remaining[0], [node for node in free if not node.taken])
             return _exactly(shape, free) or missing
         _, node, takes = best
         node.taken = True
         put.update((i, node.node_id) for i in takes)
-        given = set(takes)
-        left = [i for i in left if i not in given]
+        placed = set(takes)
+        remaining = [i for i in remaining if i not in placed]
     return _placement(shape, put)
 
 
@@ -255,9 +255,11 @@ def _spread(shape: GroupShape, free: list[FreeNode]) -> BundlePlacement | NoPlac
         need = shape.bundles[i]
         fitting = [node for node in free if node.fits(need)]
         if not fitting:
-            found = _exactly(shape, fresh)
+            placement = _exactly(shape, fresh)
             return (
-                _no_placement(shape, i, free) if found is None else _spread_out(shape, found, fresh)
+                _no_placement(shape, i, free)
+                if placement is None
+                else _spread_out(shape, placement, fresh)
             )
         node = max(fitting, key=lambda n: (not n.taken, n.order()))
         node.put(need)
@@ -270,9 +272,11 @@ def _exactly(shape: GroupShape, free: Sequence[FreeNode]) -> BundlePlacement | N
     smallest = least(shape.bundles)
     able = (node for node in free if smallest.fits(node.amounts))
     places = sorted(able, key=FreeNode.order, reverse=True)
-    found = assign(shape.bundles, places)
+    place_indices = assign(shape.bundles, places)
     return (
-        None if found is None else BundlePlacement(node_ids=tuple(places[i].node_id for i in found))
+        None
+        if place_indices is None
+        else BundlePlacement(node_ids=tuple(places[i].node_id for i in place_indices))
     )
 
 

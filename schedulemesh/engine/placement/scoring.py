@@ -32,7 +32,7 @@ from schedulemesh.engine.placement.fragmentation import Workload
 Place = tuple[float, float]
 
 
-class Room(Protocol):
+class Capacity(Protocol):
     """What a strategy scores: a node, or a pool's quota."""
 
     @property
@@ -56,35 +56,35 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
     workload: Workload
 
 
-Strategy = Callable[[Room, Resources, Scale], Place]
+Strategy = Callable[[Capacity, Resources, Scale], Place]
 
 
-def bin_pack(room: Room, _need: Resources, _scale: Scale) -> Place:
+def bin_pack(room: Capacity, _need: Resources, _scale: Scale) -> Place:
     """Prefer the fullest place."""
     return (room.free.gpu, room.free.cpu)
 
 
-def spread(room: Room, _need: Resources, _scale: Scale) -> Place:
+def spread(room: Capacity, _need: Resources, _scale: Scale) -> Place:
     """Prefer the emptiest place."""
     return (-room.free.gpu, -room.free.cpu)
 
 
-def best_fit(room: Room, need: Resources, scale: Scale) -> Place:
+def best_fit(room: Capacity, need: Resources, scale: Scale) -> Place:
     """Prefer the place with the smallest remainder."""
-    left = 0.0
+    remainder = 0.0
     if scale.largest.cpu:
-        left += (room.free.cpu - need.cpu) / scale.largest.cpu * 0.5
+        remainder += (room.free.cpu - need.cpu) / scale.largest.cpu * 0.5
     if scale.largest.gpu:
-        left += (room.free.gpu - need.gpu) / scale.largest.gpu * 0.5
-    return (-int((1.0 - left) * 100), 0.0)
+        remainder += (room.free.gpu - need.gpu) / scale.largest.gpu * 0.5
+    return (-int((1.0 - remainder) * 100), 0.0)
 
 
-def dominant_share(room: Room, need: Resources, _scale: Scale) -> Place:
+def dominant_share(room: Capacity, need: Resources, _scale: Scale) -> Place:
     """Prefer the place whose scarcest requested resource stays freest."""
     return (-least_free(room, need), 0.0)
 
 
-def fragmentation_aware(room: Room, need: Resources, scale: Scale) -> Place:
+def fragmentation_aware(room: Capacity, need: Resources, scale: Scale) -> Place:
     """Prefer the place where the least idle GPU capacity becomes unusable for typical tasks."""
     return (-scale.workload.score(room.free.cpu, room.devices, need), 0.0)
 
@@ -99,7 +99,7 @@ BUILT_IN: dict[str, Strategy] = {
 }
 
 
-def least_free(room: Room, need: Resources) -> float:
+def least_free(room: Capacity, need: Resources) -> float:
     """The smallest free fraction of any requested resource after allocating the need.
 
     Below 0 if it is short; 1 if nothing is requested.

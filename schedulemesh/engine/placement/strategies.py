@@ -91,8 +91,8 @@ class Strategies:
         ordered = [name for name in every if name not in draining] or every
         if task is None or not self.asks("score"):
             return next(iter(ordered), None)
-        found = self._scored([ledger.accounts[name] for name in ordered], pool_domain, task)
-        return None if found is None else found.spec.name
+        best = self._scored([ledger.accounts[name] for name in ordered], pool_domain, task)
+        return None if best is None else best.spec.name
 
     def priority(self, task: TaskView) -> float | None:
         """The priority with which the task is admitted; None: as submitted."""
@@ -162,9 +162,9 @@ def _ordered_pools(
     scale = Scale(largest=largest, workload=workload or Workload())
     places = []
     for account in accounts:
-        wanted = account.spec.default_agent() if need is None else need
-        if _could_hold(ledger, account, wanted):
-            places.append((*_pool_place(account, wanted, strategy, scale), account.spec.name))
+        pool_need = account.spec.default_agent() if need is None else need
+        if _could_hold(ledger, account, pool_need):
+            places.append((*_pool_place(account, pool_need, strategy, scale), account.spec.name))
     return [name for *_, name in sorted(places)]
 
 
@@ -185,8 +185,8 @@ def _pool_place(
     free = account.free
     if not need.fits(free):
         return (True, -score_pool(account, need), 0.0)
-    whole, share = divmod(free.gpu, UNIT)
-    devices = [UNIT] * whole + ([share] if share else [])
+    whole_devices, share = divmod(free.gpu, UNIT)
+    devices = [UNIT] * whole_devices + ([share] if share else [])
     quota = _Quota(total=account.spec.resources, free=free, devices=devices)
     place: Place = BUILT_IN[strategy](quota, need, scale)
     return (False, *place)
