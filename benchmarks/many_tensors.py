@@ -48,7 +48,7 @@ def _case(ranks: int, tp: int, mark: float, tensors: int) -> Row:
     began = time.perf_counter()
     made = planned(source, destination, rows, columns, held, shapes, "model")
     found = arranged(made.tensors, ["a"] * ranks, ["b"] * ranks)
-    wanted = [found.wanted(rank) for rank in range(ranks)]
+    wanted = [found.targets_of(rank) for rank in range(ranks)]
     took = time.perf_counter() - began
     return at_most(
         f"plan {tensors} tensors, FSDP {ranks} → tp={tp}, dp={ranks // tp}",

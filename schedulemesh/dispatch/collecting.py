@@ -259,7 +259,7 @@ def _by_rank(nodes: Sequence[Any], how: str) -> Any:
 def _joined(nodes: list[Any], returned: Mapping[int, Any], keys: Keys, batch: _Batch) -> Any:
     """Rows in the order of the batch."""
     own_split = None if batch.named or batch.spec is None else _returned(nodes, keys, batch)
-    if own_split is not None and own_split[0].whole and not _nothing_is_split(batch):
+    if own_split is not None and own_split[0].is_whole and not _nothing_is_split(batch):
         everywhere = {rank: node for rank, node in enumerate(nodes) if node is not None}
         return _one(nodes, everywhere, None, keys, batch)
     row_split = own_split or batch.pattern
@@ -288,7 +288,7 @@ def _returned(nodes: list[Any], keys: Keys, batch: _Batch) -> tuple[Sharding, Sh
 
 
 def _nothing_is_split(batch: _Batch) -> bool:
-    return batch.pattern is not None and batch.pattern[0].whole
+    return batch.pattern is not None and batch.pattern[0].is_whole
 
 
 def _one(
@@ -344,7 +344,7 @@ def _combined(values: list[Any], how: str, keys: Keys) -> Any:
 def common_split(spec: Any, shapes: Any) -> tuple[Sharding, Shape] | None:
     """The sharding and shape that all leaves which are split have in common; None: they have none."""
     leaves = list(sharded_leaves(spec, shapes))
-    split = [leaf for leaf in leaves if not leaf[1].whole] or leaves[:1]
+    split = [leaf for leaf in leaves if not leaf[1].is_whole] or leaves[:1]
     alike = {(sharding, _split_sizes(sharding, shape)) for _, sharding, shape in split}
     return (split[0][1], split[0][2]) if len(alike) == 1 else None
 
@@ -356,7 +356,7 @@ def _split_sizes(sharding: Sharding, shape: Shape) -> tuple[Any, ...]:
 
 def _split_leaves(batch: _Batch) -> list[str]:
     leaves = sharded_leaves(batch.spec, batch.shapes)
-    return [path for path, sharding, _ in leaves if not sharding.whole]
+    return [path for path, sharding, _ in leaves if not sharding.is_whole]
 
 
 def _holders(

@@ -48,7 +48,8 @@ class ParallelLayout(msgspec.Struct, frozen=True, kw_only=True):
             )
         return cls(
             axes=tuple(
-                (name, whole(name, sizes.get(name, 1), "a whole number from 1")) for name in names
+                (name, whole_number(name, sizes.get(name, 1), "a whole number from 1"))
+                for name in names
             )
         )
 
@@ -156,7 +157,7 @@ class ParallelLayout(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def whole(name: str, value: object, allowed: str = "a whole number") -> int:
+def whole_number(name: str, value: object, allowed: str = "a whole number") -> int:
     """The whole number as Python's own: NumPy's is equal to it in a cache, but cannot be encoded.
 
     Raises ``InvalidRequestError`` if the value is none.

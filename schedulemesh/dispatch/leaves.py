@@ -53,7 +53,7 @@ def cut(leaf: Any, sharding: Sharding) -> tuple[Any, ...]:
     """
     if isinstance(leaf, Jagged):
         return cut_jagged(leaf, sharding)
-    if not sharding.whole:
+    if not sharding.is_whole:
         check_unmasked(leaf)
     shape = _sizes(shape_of(leaf))
     if is_array(leaf) and (regular := runs(sharding, shape)) is not None:
@@ -78,7 +78,7 @@ def join(parts: Sequence[Any], sharding: Sharding, shape: Shape) -> Any:
     sample = first(parts, sharding)
     if isinstance(sample, Jagged):
         return join_jagged(parts, sharding, shape)
-    if sharding.whole:
+    if sharding.is_whole:
         return sample if sample is not None else _of_replica(parts, sharding)
     if sample is None:
         raise InvalidRequestError(

@@ -144,7 +144,7 @@ class Sharding(msgspec.Struct, frozen=True, kw_only=True):
         return cls(layout=layout, placements=ordered, pad_value=pad_value, tuples=tuples)
 
     @property
-    def whole(self) -> bool:
+    def is_whole(self) -> bool:
         """Whether no axis splits the tensor: each rank holds all of it or nothing."""
         return not any(isinstance(placement, (Shard, Assign)) for _, placement in self.placements)
 

@@ -24,7 +24,7 @@ from math import prod
 import msgspec
 
 from schedulemesh.dispatch.holdings import Cell, holdings
-from schedulemesh.dispatch.layout import whole
+from schedulemesh.dispatch.layout import whole_number
 from schedulemesh.dispatch.placement import Sharding, whole_numbers
 from schedulemesh.dispatch.routes import OwnerShare, Receiver, Routes, Worker
 from schedulemesh.errors import InvalidRequestError
@@ -262,12 +262,12 @@ def plan(
         _workers(destination_workers, range(sources, sources + destinations)),
         (repr(source.pad_value), repr(destination.pad_value)),
     )
-    turns = whole("rotation", rotation)
+    turns = whole_number("rotation", rotation)
     return _rotated(made, turns) if turns else made
 
 
 def _bytes(itemsize: object) -> int:
-    size = whole("itemsize", itemsize)
+    size = whole_number("itemsize", itemsize)
     if size < 0:
         raise InvalidRequestError(f"itemsize={size}; allowed are 0 bytes and more")
     return size
@@ -343,7 +343,7 @@ def _workers(workers: Iterable[Worker] | None, default: range) -> tuple[Worker, 
 def _plain(worker: Worker) -> Worker:
     if isinstance(worker, str):
         return str(worker)
-    return whole("worker", worker, "a name or a whole number")
+    return whole_number("worker", worker, "a name or a whole number")
 
 
 @lru_cache(maxsize=256)

@@ -81,7 +81,7 @@ def scatter(data: Any, strategy: Any, workers_a: Any, workers_b: Any) -> Scatter
     spec = strategy
     if callable(strategy):
         sharding: Sharding = strategy(layout)
-        spec = sharding if sharding.whole else spec_by_rows(data, sharding)
+        spec = sharding if sharding.is_whole else spec_by_rows(data, sharding)
     return _by_spec(data, spec, workers_b)
 
 

@@ -53,7 +53,7 @@ class AgentUsage:
         report = {_NAMES[key]: value for key, value in amounts.items()}
         self._aggregates.add(name, report, now)
 
-    def of(self, name: str, now: float) -> Measured | None:
+    def newest_of(self, name: str, now: float) -> Measured | None:
         """The newest measurement; None: there is none, or it is too old."""
         measured = self._newest.get(name)
         return None if measured is None or now - measured.at > STALE_S else measured

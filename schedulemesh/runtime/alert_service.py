@@ -36,7 +36,7 @@ class AlertService(Service):
     async def _evaluated(self) -> None:
         metric_names = self._alerts.metrics
         while True:
-            await self._reactor.whole()
+            await self._reactor.until_consistent()
             seen = self._reactor.engine
             samples = await collected(self._metrics.families(seen.state), metric_names)
             await self._reactor.flushed()

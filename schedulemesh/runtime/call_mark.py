@@ -41,7 +41,7 @@ class CallMark:
                 "a strategy that ends this process will not be known: %s: %s", path, error
             )
 
-    def left(self) -> tuple[str, str] | None:
+    def unfinished_call(self) -> tuple[str, str] | None:
         """The strategy and hook that were being called when the previous process ended; None: none was."""
         if self._map is None:
             return None

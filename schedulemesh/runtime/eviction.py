@@ -346,7 +346,7 @@ class Eviction:
 
     def _with_metrics(self, saved: SavedState, processes: Sequence[str]) -> SavedState:
         """A state that is taken now, with the newest metrics."""
-        metrics = self._agents.metrics.of(processes[0]) if processes else {}
+        metrics = self._agents.metrics.newest_of(processes[0]) if processes else {}
         now = self._reactor.now()
         return msgspec.structs.replace(saved, saved_at=now, last_metrics=metrics)
 

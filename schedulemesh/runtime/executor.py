@@ -339,7 +339,7 @@ class Executor:
             order=order,
             shipped=init.shipped,
             init=init,
-            refs=self.references.of(order.agent),
+            refs=self.references.references_of(order.agent),
             timeout_s=self.reactor.state.policy.start_timeout,
             slot=slot,
         )

@@ -107,11 +107,11 @@ class Measurements:
         """The utilisation of a process's GPUs in per cent, as measured or as it reports it itself, and when
         that was; None: not known.
         """
-        measured = self._agents.usage.of(name, now)
+        measured = self._agents.usage.newest_of(name, now)
         if measured is not None and measured.usage.gpu_utilization is not None:
             return measured.usage.gpu_utilization, measured.at
         at = self._agents.metrics.at(name)
-        reported = number(self._agents.metrics.of(name).get("gpu_utilization"))
+        reported = number(self._agents.metrics.newest_of(name).get("gpu_utilization"))
         if reported is None or at is None or now - at > STALE_S:
             return None
         return reported, at

@@ -35,7 +35,7 @@ class MetricsService(Service):
     async def exposition(self, request: GetMetrics) -> Details:
         """All metrics in the Prometheus text format; decisions are made while it is written."""
         while True:
-            await self._reactor.whole()
+            await self._reactor.until_consistent()
             seen = self._reactor.engine
             text = await written(self.families(seen.state, per_agent=request.agents))
             await self._reactor.flushed()

@@ -88,7 +88,7 @@ class PluginWatchdog:
 
     def _blame(self, mark: CallMark) -> None:
         """Disable the strategy that was being asked when the former process ended."""
-        unfinished_call = mark.left()
+        unfinished_call = mark.unfinished_call()
         if unfinished_call is None or unfinished_call[0] in self._disabled:
             return
         name, hook = unfinished_call

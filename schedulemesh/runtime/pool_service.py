@@ -35,7 +35,7 @@ class PoolService(Service):
     @handler
     async def ensure_pool(self, request: EnsurePool) -> PoolResponse:
         """Create a pool, or change the given fields."""
-        await self._reactor.whole()
+        await self._reactor.until_consistent()
         account = self._reactor.state.ledger.accounts.get(request.name)
         base = PoolSpec(name=request.name) if account is None else account.spec
         return await self._change(base, request)
@@ -43,7 +43,7 @@ class PoolService(Service):
     @handler
     async def resize_pool(self, request: ResizePool) -> PoolResponse:
         """Change the given fields of a pool."""
-        await self._reactor.whole()
+        await self._reactor.until_consistent()
         account = self._reactor.state.ledger.accounts.get(request.name)
         if account is None:
             return PoolResponse(outcome=pool_not_found(self._reactor.state, request.name))
@@ -52,7 +52,7 @@ class PoolService(Service):
     @handler
     async def ensure_cohort(self, request: EnsureCohort) -> Response:
         """Create a cohort, or change the given fields."""
-        await self._reactor.whole()
+        await self._reactor.until_consistent()
         before = self._reactor.state.ledger.cohorts.specs.get(request.name)
         base = before or CohortSpec(name=request.name)
         spec = request.applied_to(base)

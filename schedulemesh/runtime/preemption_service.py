@@ -140,7 +140,7 @@ class PreemptionService(Service):
             earlier = unpack(stored, SavedState)
             return pack(msgspec.structs.replace(earlier, warning=warning, current=False))
         partial_state = await without_state(self._reactor, task, agent_name)
-        metrics = self._agents.metrics.of(agent_name)
+        metrics = self._agents.metrics.newest_of(agent_name)
         return pack(
             msgspec.structs.replace(
                 partial_state, last_metrics=metrics, warning=save_error, current=False

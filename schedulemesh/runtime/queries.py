@@ -72,7 +72,7 @@ def task_status(
 
 def _waits(state: MeshState, waiting: QueuedTask, causes: WaitCauses) -> dict[str, object]:
     """Why a task waits, and among how many of its pool."""
-    cause = causes.of(waiting)
+    cause = causes.cause_of(waiting)
     return {
         "queue_length": state.queue.size(waiting.pool_name),
         "reason": cause.reason,
@@ -328,11 +328,11 @@ class StateView:
         """The last metrics of an agent, of a gang those of its first member."""
         agent = self._state.agents.get(agent_name)
         name = agent_name if agent is None else _first_process(agent)
-        return self._agents.metrics.of(name)
+        return self._agents.metrics.newest_of(name)
 
     def _usage_of(self, process_name: str) -> dict[str, float | None] | None:
         """What a process really uses; None: it is not known."""
-        return public_usage(self._agents.usage.of(process_name, self._now))
+        return public_usage(self._agents.usage.newest_of(process_name, self._now))
 
     def _members_of(self, agent: Agent) -> dict[str, object]:
         """The members of a gang in the order of ranks, or the gang whose extra member this is."""
@@ -349,7 +349,7 @@ class StateView:
                 "resources": process.spec.resources.public(),
                 "node_id": process.node_id,
                 "pid": 0 if process.process is None else process.process.pid,
-                "last_metrics": self._agents.metrics.of(process.spec.name),
+                "last_metrics": self._agents.metrics.newest_of(process.spec.name),
                 "usage": self._usage_of(process.spec.name),
             }
             for rank, process in enumerate(processes_of(self._state, agent))

@@ -36,7 +36,7 @@ def queue_row(
 ) -> QueueRow:
     """A task that waits at this position."""
     expected_s, runs = _expected(state, task)
-    cause = causes.of(task)
+    cause = causes.cause_of(task)
     return QueueRow(
         task=task.spec,
         agent_name=task.submission.agent.name,

@@ -76,7 +76,7 @@ class QueueService(Service):
         """The first tasks of a pool's queue, or of each pool's."""
         name = request.pool_name
 
-        await self._reactor.whole()
+        await self._reactor.until_consistent()
         if name is not None and name not in self._reactor.state.ledger.accounts:
             return Refusal(refused=pool_not_found(self._reactor.state, name))
 
@@ -106,7 +106,7 @@ class QueueService(Service):
     @handler
     async def change_policy(self, request: ChangeQueuePolicy) -> Details | Refusal:
         """Change these fields of the queue's policy; returns the complete policy."""
-        await self._reactor.whole()
+        await self._reactor.until_consistent()
         policy = changed_queue_policy(self._reactor.state.queue.policy, request.changes)
         if request.changes:
             step = await self._reactor.step(

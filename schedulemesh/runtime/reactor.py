@@ -249,7 +249,7 @@ class Reactor:
         nothing to be written.
         """
         if self._condition is not JournalCondition.OK:
-            await self.whole()
+            await self.until_consistent()
             if (decided := self._decided(stimulus)) is not None:
                 return decided
         self._check_writable()
@@ -326,7 +326,7 @@ class Reactor:
     async def steps(self, stimuli: Sequence[AnyStimulus], blobs: Mapping[str, bytes]) -> list[Step]:
         """As ``step`` for several stimuli, whose facts become durable together."""
         if self._condition is not JournalCondition.OK:
-            await self.whole()
+            await self.until_consistent()
         self._check_writable()
         steps, written = self._decide_all(stimuli, blobs)
         await self._published(steps, written)
@@ -394,7 +394,7 @@ class Reactor:
             else:
                 return
 
-    async def whole(self) -> None:
+    async def until_consistent(self) -> None:
         """Return once the state consists of complete steps only; it stays so until the caller awaits."""
         await self._until(
             JournalCondition.OK, JournalCondition.RETRYING, JournalCondition.SUPERSEDED
@@ -405,7 +405,7 @@ class Reactor:
         rolled back.
         """
         while True:
-            await self.whole()
+            await self.until_consistent()
             seen, value = self.engine, query()
             await self.flushed()
             if self.engine is seen:
@@ -419,7 +419,7 @@ class Reactor:
         it was about is no longer there.
         """
         while True:
-            await self.whole()
+            await self.until_consistent()
             seen, rows = self.engine, list[Value]()
 
             def make(

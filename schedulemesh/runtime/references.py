@@ -37,7 +37,7 @@ class References:
         #: Of submissions that are being decided; how many of each, as a request may be sent again.
         self._deciding: list[str] = []
 
-    def of(self, agent: AgentSpec) -> Refs:
+    def references_of(self, agent: AgentSpec) -> Refs:
         """The references to build this agent from; none: it has none, or they are lost."""
         entry = self._held.get(agent.references_id)
         return NO_REFS if entry is None else entry.refs

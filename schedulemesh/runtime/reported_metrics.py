@@ -85,7 +85,7 @@ class ReportedMetrics:
         self.aggregates.add(name, metrics, now)
         return True
 
-    def of(self, name: str) -> dict[str, object]:
+    def newest_of(self, name: str) -> dict[str, object]:
         """The last metrics of the agent; empty: none, or they cannot be decoded."""
         last = self._last.get(name)
         return {} if last is None else last.metrics

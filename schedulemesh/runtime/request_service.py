@@ -146,7 +146,7 @@ class RequestService(Service):
 
     async def _limited(self, request: Call, caller: TokenCaller) -> Call:
         """The request with the limits of its token, as the token is now."""
-        await self._reactor.whole()
+        await self._reactor.until_consistent()
         token = self._reactor.state.tokens.get(caller.token.name)
         return request if token is None else limited(request, token)
 
@@ -155,7 +155,7 @@ class RequestService(Service):
         knows of it before it is.
         """
         reactor = self._reactor
-        await reactor.whole()
+        await reactor.until_consistent()
         return refusal(reactor.state, caller, request, reactor.now())
 
     async def _execute(self, request: Call, refs: Refs) -> AnyAnswer | WithHandles:

@@ -42,7 +42,7 @@ class Decider(Protocol):
     def now(self) -> float:
         """Seconds since 1970."""
 
-    async def whole(self) -> None:
+    async def until_consistent(self) -> None:
         """Return once the state consists of complete steps only; the caller awaits nothing after that."""
 
     async def step(self, stimulus: AnyStimulus) -> Step:
@@ -93,7 +93,7 @@ class Snapshots:
         """Take a snapshot; a failure is logged."""
         try:
             await self._forget_states()
-            await self._decider.whole()
+            await self._decider.until_consistent()
             snapshot, keep = take_snapshot(self._decider.state), referenced(self._decider.state)
             upto = await self._writer.mark()
             written = await in_thread(functools.partial(_encoded, snapshot))

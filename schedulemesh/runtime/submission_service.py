@@ -128,7 +128,7 @@ class SubmissionService(Service):
         """
         if stimulus.agent.lease is None:
             return None
-        await self._reactor.whole()
+        await self._reactor.until_consistent()
         leases, group_id = self._executor.leases, self._free_group(stimulus)
         if group_id is None or not leases.may_be_vacant(group_id):
             return None

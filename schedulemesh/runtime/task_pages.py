@@ -54,7 +54,7 @@ class TaskPages(Service):
             return await self._page_of_rows(request)
         reactor = self._reactor
         while True:
-            await reactor.whole()
+            await reactor.until_consistent()
             engine = reactor.engine
             selected = await self._selected(request)
             if reactor.engine is not engine:
@@ -71,7 +71,7 @@ class TaskPages(Service):
         """Every task: those that run, then those that wait in the order of each queue."""
         reactor = self._reactor
         while True:
-            await reactor.whole()
+            await reactor.until_consistent()
             engine, state = reactor.engine, reactor.state
             waiting = [t for name in sorted(state.queue.pools) for t in state.queue.of_pool(name)]
             tasks: list[Task] = [*state.running.by_id.values(), *waiting]
@@ -83,7 +83,7 @@ class TaskPages(Service):
     @handler
     async def agents(self, request: ListAgents) -> WithHandles | Refusal:
         """Each agent of a pool, or of all, with its Ray handle; of a gang with those of all members."""
-        await self._reactor.whole()
+        await self._reactor.until_consistent()
         state, name = self._reactor.state, request.pool_name
         if name is not None and name not in state.ledger.accounts:
             return Refusal(refused=pool_not_found(state, name))
@@ -176,7 +176,7 @@ class TaskPages(Service):
                 return view.running_task(task)
             if state.queue.by_id.get(task.task_id) is not task:
                 return None
-            row = queue_row(state, task, positions.of(task), causes, now)
+            row = queue_row(state, task, positions.position_of(task), causes, now)
             return row.public() if of_queue else queued_task(row)
 
         return row_of
@@ -196,7 +196,7 @@ class _Positions:
         self._queue = state.queue
         self._may_not_start: dict[str, int] | None = None
 
-    def of(self, task: QueuedTask) -> int:
+    def position_of(self, task: QueuedTask) -> int:
         """The position of a task that waits."""
         if task.queue_class is not None:
             return self._queue.position(task)
@@ -240,9 +240,9 @@ class _Fields:
         if field in _OF_WAITING:
             return _OF_WAITING[field](task)
         if field == "position":
-            return self._positions.of(task)
+            return self._positions.position_of(task)
         if field == "reason":
-            return self._causes.of(task).reason
+            return self._causes.cause_of(task).reason
         if field == "waiting_time":
             return max(0.0, self._now - task.queued_at)
         row = queue_row(self._state, task, 0, self._causes, self._now)

@@ -58,7 +58,7 @@ def used(agent: Agent, usage: AgentUsage, now: float) -> dict[str, float]:
     sums: dict[str, float] = {}
     gpus = agent.spec.resources.gpu / UNIT / len(names)
     for name in names:
-        measured = usage.of(name, now)
+        measured = usage.newest_of(name, now)
         if measured is None:
             continue
         one = measured.usage

@@ -37,7 +37,7 @@ class WaitReasons:
 
     async def round(self) -> None:
         """Ask for the reasons of the next tasks."""
-        await self._reactor.whole()
+        await self._reactor.until_consistent()
         until = time.perf_counter() + _ROUND_S
         for task_id in self._next():
             if task_id in self._reactor.state.queue.by_id:

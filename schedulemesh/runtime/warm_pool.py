@@ -98,12 +98,12 @@ class WarmPool:
     def reconcile(self, state: MeshState) -> None:
         """Terminate the hosts that are no longer needed, and start the missing ones."""
         for group_id, hosts in list(self._hosts.items()):
-            warm = wanted(state, group_id)
+            warm = warm_spec_of(state, group_id)
             fit = [] if warm is None else [h for h in hosts if _serves(h, warm)][: warm.count]
             for host in [h for h in hosts if h not in fit]:
                 self._drop(host)
         for group_id, group in state.groups.by_id.items():
-            warm = wanted(state, group_id)
+            warm = warm_spec_of(state, group_id)
             if warm is not None and self._may_make(group):
                 for _ in range(warm.count - len(self._hosts.get(group_id, []))):
                     self._begin(group, warm, state)
@@ -268,7 +268,7 @@ class WarmPool:
             await self._agents.terminate(host.handle, place, host.name)
 
 
-def wanted(state: MeshState, group_id: str) -> WarmSpec | None:
+def warm_spec_of(state: MeshState, group_id: str) -> WarmSpec | None:
     """The warm hosts that a group should have; None: none."""
     group = state.groups.by_id.get(group_id)
     if group is None or not group.reserved or group.phase is not GroupPhase.READY:

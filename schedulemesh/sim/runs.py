@@ -132,7 +132,7 @@ class Run:
         self.error = error
         self._state = "given_up"
 
-    def ended(self, now: float, *, failed: bool) -> None:
+    def end(self, now: float, *, failed: bool) -> None:
         """Its run has ended; one that failed starts again from its last saved state."""
         self._state = "ended"
         if failed:

@@ -37,7 +37,7 @@ class Submissions:
         )
         self._bundles: dict[Resources, tuple[Resources, ...]] = {}
 
-    def of(self, job: Job) -> TaskSubmitted:
+    def submission_of(self, job: Job) -> TaskSubmitted:
         """The submission of this job. Raises InvalidRequestError where no node has the kind of it at all."""
         need = self.need(job)
         bundles = self._bundles.get(need)

@@ -149,7 +149,7 @@ class World:
     def submit(self, run: Run) -> None:
         """Submit a job."""
         run.submitted(self.now)
-        outcome = self.handle(self._submissions.of(run.job)).outcome
+        outcome = self.handle(self._submissions.submission_of(run.job)).outcome
         if isinstance(outcome, Refused):
             run.refused(self.now, outcome.error)
             self._left -= 1
@@ -273,7 +273,7 @@ class World:
     def _run_ended(self, run: Run, incarnation: int, fails: bool) -> None:
         if run.incarnation != incarnation or not run.is_running:
             return
-        run.ended(self.now, failed=fails)
+        run.end(self.now, failed=fails)
         self._left -= not fails
         self.handle(
             s.RunEnded(

@@ -87,7 +87,7 @@ def carry_out(found, givers, takers, *, share=False):
             move_id="one",
             source_key="w",
             into="w",
-            wanted=None if share else found.wanted(rank),
+            wanted=None if share else found.targets_of(rank),
             local=tuple(found.local.get(rank, ())),
             bundles=tuple(found.given[at].bundle(rank) for at in mine),
         )
@@ -100,7 +100,7 @@ def written(found, givers, takers):
     opened = [
         crossed(
             taker.open_shards(
-                crossed(OpenOrder(move_id="one", into="w", wanted=found.wanted(rank)))
+                crossed(OpenOrder(move_id="one", into="w", wanted=found.targets_of(rank)))
             )
         )
         for rank, taker in enumerate(takers)

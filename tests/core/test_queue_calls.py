@@ -208,7 +208,10 @@ def test_each_of_many_keeps_its_own_references(service, mesh):
     mesh.submit_many([spec(name) for name in ("a", "b", "c")])
     mesh._connection.call = call
     state, references = service.running.reactor.state, service.running.executor.references
-    held = [references.of(state.queue.by_id[name].submission.agent)[0] for name in ("a", "b", "c")]
+    held = [
+        references.references_of(state.queue.by_id[name].submission.agent)[0]
+        for name in ("a", "b", "c")
+    ]
     assert held == [[refs[0][0]], [], [refs[0][1]]]
 
 

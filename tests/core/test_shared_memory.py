@@ -20,7 +20,7 @@ np = pytest.importorskip("numpy")
 def test_what_is_written_where_a_block_is_mapped_is_in_its_array():
     location, array = Blocks().new(5000, "one")
     assert array.shape == (5000,)
-    MappedBlocks().of(location)[:] = 7
+    MappedBlocks().array_at(location)[:] = 7
     assert (array == 7).all()
 
 
@@ -42,7 +42,7 @@ def test_a_block_is_used_again_when_its_move_is_complete_and_its_arrays_are_gone
 def test_a_late_writer_of_a_move_that_failed_writes_to_nobodys_memory():
     blocks, mapped = Blocks(), MappedBlocks()
     location, array = blocks.new(64, "one")
-    late = mapped.of(location)
+    late = mapped.array_at(location)
     del array
     gc.collect()
     again, array = blocks.new(64, "two")
@@ -62,8 +62,8 @@ def test_what_a_move_did_not_need_is_given_back():
     blocks.completed("two")
     assert blocks.new(64, "three")[0] != location
     with pytest.raises(InvalidRequestError, match="leave transport out"):
-        MappedBlocks().of(location)
-    assert MappedBlocks().of(other).size == kept.size
+        MappedBlocks().array_at(location)
+    assert MappedBlocks().array_at(other).size == kept.size
 
 
 def test_of_two_moves_at_a_time_each_has_its_own_memory():
@@ -133,7 +133,7 @@ def other():
 def test_another_process_reads_what_this_one_wrote(other):
     process, pipe, location = other
     assert location.pid == process.pid != os.getpid()
-    MappedBlocks().of(location)[:10] = 3
+    MappedBlocks().array_at(location)[:10] = 3
     pipe.send("go on")
     assert pipe.recv() == 30
 
@@ -142,14 +142,14 @@ def test_memory_of_a_process_that_has_ended_is_given_back(other, monkeypatch):
     monkeypatch.setattr(shared_memory, "_LOOK_S", 0.01)
     process, _, location = other
     mapped = MappedBlocks()
-    mapped.of(location)
+    mapped.array_at(location)
     assert len(mapped) == 1
     process.kill()
     process.join()
     assert mapped.emptied.wait(30)
     assert len(mapped) == 0
     with pytest.raises(InvalidRequestError, match=f"memory of process {location.pid} cannot be"):
-        mapped.of(location)
+        mapped.array_at(location)
 
 
 def test_memory_that_nobody_writes_to_is_given_back(monkeypatch):
@@ -157,7 +157,7 @@ def test_memory_that_nobody_writes_to_is_given_back(monkeypatch):
     monkeypatch.setattr(shared_memory, "_UNUSED_S", 0.0)
     location, array = Blocks().new(64, "one")
     mapped = MappedBlocks()
-    mapped.of(location)
+    mapped.array_at(location)
     assert mapped.emptied.wait(30)
-    mapped.of(location)[:] = 1
+    mapped.array_at(location)[:] = 1
     assert (array == 1).all()

@@ -36,7 +36,7 @@ class Explained(Mesh):
     def cause_of(self, task_id):
         """Why a task waits by the listing; None: it does not."""
         waiting = self.state.queue.by_id.get(task_id)
-        return waiting and self.engine.wait_causes(self.now).of(waiting)
+        return waiting and self.engine.wait_causes(self.now).cause_of(waiting)
 
 
 def strict(name, **quota):

@@ -101,7 +101,7 @@ def test_what_is_lacking_is_told_in_the_order_of_the_definition():
 def test_a_dropped_group_is_not_lacking():
     book = booked(reserved=(SMALL, SMALL))
     book.drop("p", SMALL)
-    assert (book.wanted("p", SMALL), book.lacking("p")[SMALL]) == (1, 1)
+    assert (book.reserved_count("p", SMALL), book.lacking("p")[SMALL]) == (1, 1)
     book.drop("p", SMALL)
     assert not book.lacking("p")
     book.check()
@@ -133,6 +133,6 @@ def test_the_same_from_a_journal_and_from_a_snapshot():
     for state in (mesh.refolded(), mesh.rewritten()):
         book = state.groups
         book.check()
-        assert book.wanted("p", SMALL) == 0
+        assert book.reserved_count("p", SMALL) == 0
         assert book.dynamic_count("p") == 1
         assert free(book, BIG, reserved=True) == free(mesh.state.groups, BIG, reserved=True)

@@ -21,17 +21,17 @@ def message(cpu=0.5, memory_mb=100.0, **gpu):
 
 def test_the_newest_counts_until_it_is_too_old():
     usage = AgentUsage(Aggregates())
-    assert public_usage(usage.of("a", 1.0)) is None
+    assert public_usage(usage.newest_of("a", 1.0)) is None
     usage.take("a", 1, message(cpu=0.25), 1.0)
     usage.take("a", 1, message(cpu=0.5, gpu_utilization=90.0, gpu_memory_mb=7.0), 2.0)
-    assert public_usage(usage.of("a", 3.0)) == {
+    assert public_usage(usage.newest_of("a", 3.0)) == {
         "cpu": 0.5,
         "memory_mb": 100.0,
         "gpu_utilization": 90.0,
         "gpu_memory_mb": 7.0,
         "at": 2.0,
     }
-    assert usage.of("a", 2.0 + STALE_S + 1.0) is None
+    assert usage.newest_of("a", 2.0 + STALE_S + 1.0) is None
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_the_newest_counts_until_it_is_too_old():
 def test_what_is_no_measurement_is_ignored(given):
     usage = AgentUsage(Aggregates())
     usage.take("a", 1, given, 1.0)
-    assert usage.of("a", 1.0) is None
+    assert usage.newest_of("a", 1.0) is None
 
 
 def test_values_are_aggregated_and_go_with_their_process():
@@ -61,9 +61,9 @@ def test_values_are_aggregated_and_go_with_their_process():
         "memory_used_mb",
     ]
     usage.forget("a", 1)
-    assert usage.of("a", 1.0) is not None, "another process of it ended"
+    assert usage.newest_of("a", 1.0) is not None, "another process of it ended"
     usage.forget("a", 2)
-    assert usage.of("a", 1.0) is None
+    assert usage.newest_of("a", 1.0) is None
     assert aggregates.agents() == []
 
 

@@ -253,8 +253,8 @@ def test_what_an_agent_reports_while_it_is_ended_is_forgotten_with_it(monkeypatc
     monkeypatch.setattr(stage.agents, "_kill", killed)
     asyncio.run(ended())
     assert stage.agents.metrics.aggregates.agents() == []
-    assert stage.agents.metrics.of("a") == {}
-    assert stage.agents.usage.of("a", stage.mesh.now) is None
+    assert stage.agents.metrics.newest_of("a") == {}
+    assert stage.agents.usage.newest_of("a", stage.mesh.now) is None
 
 
 def test_without_the_policy_nothing_is_told():

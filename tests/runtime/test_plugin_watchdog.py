@@ -191,13 +191,13 @@ def test_a_new_scheduler_of_the_same_name_disables_no_plugin(tmp_path):
 
 def test_the_mark_of_one_that_ends_while_it_loads_is_left(tmp_path):
     mark = CallMark(tmp_path / "asked")
-    assert mark.left() is None
+    assert mark.unfinished_call() is None
     mark.begin("Mine", "to load")
-    assert CallMark(tmp_path / "asked").left() == ("Mine", "to load")
+    assert CallMark(tmp_path / "asked").unfinished_call() == ("Mine", "to load")
     mark.begin("M" * 9000, "score")
-    assert CallMark(tmp_path / "asked").left() is None, "what is cut off names nobody"
+    assert CallMark(tmp_path / "asked").unfinished_call() is None, "what is cut off names nobody"
     mark.end()
-    assert CallMark(tmp_path / "asked").left() is None
+    assert CallMark(tmp_path / "asked").unfinished_call() is None
     mark.remove()
     mark.remove()
     assert list(tmp_path.iterdir()) == []

@@ -56,7 +56,7 @@ def submitted(references, state, *, accepted=True, refs=REFS, **who):
     spec = references.given_with(submission(**who), refs).agent
     with references.held_for(spec, refs):
         references.release_unused(state)
-        assert references.of(spec) == refs, "they are there while it is decided"
+        assert references.references_of(spec) == refs, "they are there while it is decided"
         if accepted:
             admit(state, spec)
     references.release_unused(state)
@@ -66,10 +66,10 @@ def submitted(references, state, *, accepted=True, refs=REFS, **who):
 def test_references_of_an_agent_are_held_as_long_as_it_exists(state):
     references = References()
     spec = submitted(references, state)
-    assert references.of(spec) == REFS
+    assert references.references_of(spec) == REFS
     del state.agents["a"]
     references.release_unused(state)
-    assert (references.of(spec), len(references)) == (NO_REFS, 0)
+    assert (references.references_of(spec), len(references)) == (NO_REFS, 0)
 
 
 def test_those_of_a_refusal_or_dry_run_are_released(state):
@@ -83,8 +83,8 @@ def test_a_duplicate_that_is_refused_does_not_touch_those_of_the_living_agent(st
     references = References()
     living = submitted(references, state)
     other = submitted(references, state, accepted=False, refs=(["other"], []), request_id="s")
-    assert references.of(living) == REFS
-    assert references.of(other) == NO_REFS
+    assert references.references_of(living) == REFS
+    assert references.references_of(other) == NO_REFS
     assert len(references) == 1
 
 
@@ -94,9 +94,9 @@ def test_a_request_that_is_sent_again_keeps_those_of_its_agent(state):
     with references.held_for(spec, REFS):
         submitted(references, state, accepted=False)
         references.release_unused(state)
-        assert references.of(spec) == REFS
+        assert references.references_of(spec) == REFS
     references.release_unused(state)
-    assert references.of(spec) == REFS
+    assert references.references_of(spec) == REFS
 
 
 def test_a_preempted_agent_is_built_again_from_them(state):
@@ -104,7 +104,7 @@ def test_a_preempted_agent_is_built_again_from_them(state):
     spec = submitted(references, state)
     preempt(state, spec)
     references.release_unused(state)
-    assert references.of(spec) == REFS
+    assert references.references_of(spec) == REFS
     state.preempted.clear()
     references.release_unused(state)
     assert len(references) == 0
@@ -117,10 +117,10 @@ def test_those_of_so_many_preempted_agents_are_held(state, monkeypatch):
     for spec in specs:
         preempt(state, spec)
     references.release_unused(state)
-    assert [references.of(spec) == REFS for spec in specs] == [False, False, True, True]
+    assert [references.references_of(spec) == REFS for spec in specs] == [False, False, True, True]
 
 
 def test_an_agent_without_references_has_none(state):
     references = References()
     spec = submitted(references, state, refs=NO_REFS)
-    assert (spec.references_id, references.of(spec)) == ("", NO_REFS)
+    assert (spec.references_id, references.references_of(spec)) == ("", NO_REFS)

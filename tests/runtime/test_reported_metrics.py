@@ -46,10 +46,10 @@ def message(metrics, name="a", incarnation=2):
 
 def test_the_last_report_counts(state):
     metrics = ReportedMetrics()
-    assert metrics.of("a") == {}
+    assert metrics.newest_of("a") == {}
     for step in (1, 2):
         assert metrics.take(state, message({"step": step}), 1.0)
-        assert metrics.of("a") == {"step": step}
+        assert metrics.newest_of("a") == {"step": step}
 
 
 @pytest.mark.parametrize(
@@ -60,8 +60,8 @@ def test_a_report_of_another_agent_or_incarnation_is_refused(state, name, incarn
     metrics = ReportedMetrics()
     assert metrics.take(state, message({"step": 1}), 1.0)
     assert not metrics.take(state, message({"step": 9}, name, incarnation), 1.0)
-    assert metrics.of("a") == {"step": 1}
-    assert metrics.of(name if name != "a" else "b") == {}
+    assert metrics.newest_of("a") == {"step": 1}
+    assert metrics.newest_of(name if name != "a" else "b") == {}
 
 
 @pytest.mark.parametrize(
@@ -79,23 +79,23 @@ def test_a_report_of_another_agent_or_incarnation_is_refused(state, name, incarn
 def test_what_is_no_report_is_refused(state, given):
     metrics = ReportedMetrics()
     assert not metrics.take(state, given, 1.0)
-    assert metrics.of("a") == {}
+    assert metrics.newest_of("a") == {}
 
 
 @pytest.mark.parametrize("encoded", [b"\x01", b"\x81\x01\x01", b"\x81\xa1a\xa1\xff"])
 def test_metrics_that_cannot_be_read_are_none(state, encoded):
     metrics = ReportedMetrics()
     metrics.take(state, message(encoded), 1.0)
-    assert metrics.of("a") == {}
+    assert metrics.newest_of("a") == {}
 
 
 def test_they_go_with_their_process(state):
     metrics = ReportedMetrics()
     metrics.take(state, message({"step": 1}), 1.0)
     metrics.forget("a", 1)
-    assert metrics.of("a") == {"step": 1}, "another life of it ended"
+    assert metrics.newest_of("a") == {"step": 1}, "another life of it ended"
     metrics.forget("a", 2)
-    assert metrics.of("a") == {}
+    assert metrics.newest_of("a") == {}
 
 
 def test_an_agent_that_never_reported_holds_nothing_back(state):
@@ -113,13 +113,13 @@ def test_an_external_agent_may_report_while_a_task_is_registered_on_it(state, mo
     monkeypatch.setattr(reported_metrics, "_OUTSIDE", 2)
     metrics = ReportedMetrics()
     assert metrics.take(state, message({"step": 1}, "elsewhere", None), 1.0)
-    assert metrics.of("elsewhere") == {"step": 1}
+    assert metrics.newest_of("elsewhere") == {"step": 1}
     state.running.remove("t")
     for n in range(3):
         register(state, f"u{n}", f"other{n}")
         assert metrics.take(state, message({"step": n}, f"other{n}", None), 1.0)
-    assert metrics.of("elsewhere") == {}, "nothing of it runs any more"
-    assert metrics.of("other2") == {"step": 2}
+    assert metrics.newest_of("elsewhere") == {}, "nothing of it runs any more"
+    assert metrics.newest_of("other2") == {"step": 2}
 
 
 def counted(metrics, name="a"):

@@ -40,8 +40,8 @@ class MixedSubmissions(Submissions):
         number = int(job.job_id.rpartition("-")[2])
         return "" if number % 2 else self._kinds[number // 2 % len(self._kinds)]
 
-    def of(self, job):
-        submission = super().of(job)
+    def submission_of(self, job):
+        submission = super().submission_of(job)
         make = getattr(self, f"as_{self.kind_of(job)}", None)
         return submission if make is None else make(submission)
 
@@ -168,7 +168,7 @@ class MixedWorld(DisturbedWorld):
         task_id = run.job.job_id
         if not isinstance(self.engine.state.agents[task_id].phase, Running):
             return  # it is being evicted, and runs again: its completion would be refused
-        run.ended(self.now, failed=False)
+        run.end(self.now, failed=False)
         if self._kind(task_id) == "lease" and self._draw.random() < 0.3:
             how = self._draw.choice((TaskEndReason.EXPIRED, TaskEndReason.HOLDER_ENDED))
             self.handle(

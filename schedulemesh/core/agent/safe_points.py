@@ -55,7 +55,7 @@ class SaveRequest:
         with contextlib.suppress(FutureTimeoutError):
             self._released.result(HOLD_S)
 
-    async def held(self) -> None:
+    async def hold_async(self) -> None:
         """As ``hold``, for a coroutine, which does not block its loop."""
         await asyncio.wait({asyncio.wrap_future(self._released)}, timeout=HOLD_S)
 
@@ -127,7 +127,7 @@ class SafePoints:
     async def stand(self, point: SafePoint, request: SaveRequest | None) -> None:
         """Wait where the object was saved for a request, and save it again where that is requested."""
         while request is not None:
-            await request.held()
+            await request.hold_async()
             request = self._taken()
             if request is not None:
                 self._save(request, point)

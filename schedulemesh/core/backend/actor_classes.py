@@ -29,7 +29,7 @@ class HostClasses:
         #: By class key, and whether it is a warm host's.
         self._made: dict[tuple[str, bool], type] = {}
 
-    def of(self, class_key: str, shipped: bytes, *, warm: bool) -> type:
+    def host_class_for(self, class_key: str, shipped: bytes, *, warm: bool) -> type:
         """The host class for a user's class, a packed ShippedClass."""
         cached_class = self._made.get((class_key, warm))
         if cached_class is not None:

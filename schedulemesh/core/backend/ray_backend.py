@@ -142,7 +142,7 @@ class RayBackend(RayGroups):
     def start_agent(self, request: AgentRequest) -> Handle:
         """See Backend."""
         with refused():
-            cls = self._hosts.of(request.class_key, request.shipped, warm=False)
+            cls = self._hosts.host_class_for(request.class_key, request.shipped, warm=False)
             placing = _placing(request.slot, request.node_id)
             options = {**_options(request, request.resources, placed=bool(placing)), **placing}
             return _created(cls, options, request.init, self._supervisor, *request.refs)
@@ -150,7 +150,7 @@ class RayBackend(RayGroups):
     def start_warm_host(self, request: WarmHostRequest) -> Handle:
         """See Backend."""
         with refused():
-            cls = self._hosts.of(request.class_key, request.shipped, warm=True)
+            cls = self._hosts.host_class_for(request.class_key, request.shipped, warm=True)
             options = {
                 **_options(request, NOTHING, placed=True),
                 **_placing(request.slot, None),

@@ -29,7 +29,7 @@ _ALIGNMENT = 64
 _SAMPLE = 4096
 
 
-def given(arrays: Mapping[Path, UserArray], slices: Sequence[Slices]) -> list[UserArray]:
+def slices_of(arrays: Mapping[Path, UserArray], slices: Sequence[Slices]) -> list[UserArray]:
     """The slices of the arrays held: first one buffer of all small ones, then the large ones as views."""
     small: list[UserArray] = []
     large: list[UserArray] = []
@@ -43,7 +43,7 @@ def given(arrays: Mapping[Path, UserArray], slices: Sequence[Slices]) -> list[Us
 
 
 def as_tensors(parts: Sequence[UserArray]) -> list[UserArray]:
-    """What ``given`` returns of tensors, as contiguous tensors."""
+    """What ``slices_of`` returns of tensors, as contiguous tensors."""
     import torch
 
     packed, *large = parts
@@ -53,7 +53,7 @@ def as_tensors(parts: Sequence[UserArray]) -> list[UserArray]:
 def received(
     arrived: Sequence[UserArray], slices: Sequence[Slices], new: Mapping[Path, UserArray]
 ) -> Iterator[tuple[int, Path, list[UserArray]]]:
-    """What ``given`` returned: number of the slices, path, and the boxes as views of what arrived.
+    """What ``slices_of`` returned: number of the slices, path, and the boxes as views of what arrived.
 
     The boxes have the types of the new arrays into which they are copied.
     """

@@ -115,7 +115,7 @@ def _rows_of(
     counts = {each.sharded.shapes[0] for each in (first, *others)}
     if scattered is not None and scattered.sharded is not None:
         split = common_split(scattered.sharded.spec, scattered.sharded.shapes)
-        counts |= {split[1][0]} if split is not None and not split[0].whole else set()
+        counts |= {split[1][0]} if split is not None and not split[0].is_whole else set()
     if len(counts) > 1:
         raise InvalidRequestError(
             f"the arguments of {method} have different numbers of rows: {sorted(counts)}; allowed is one"

@@ -92,7 +92,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             by_source[each.source].append(write)
         return by_source
 
-    def wanted(self, rank: int) -> tuple[TargetTensors, ...]:
+    def targets_of(self, rank: int) -> tuple[TargetTensors, ...]:
         """The arrays that a destination rank will hold."""
         return tuple(_wanted(each, rank) for each in self.structures)
 

@@ -175,7 +175,7 @@ def _whole(
     if shape is not None:
         return shape
     rank, form = next(iter(forms.items()))
-    if sharding.whole:
+    if sharding.is_whole:
         return form.shape
     raise InvalidRequestError(
         f"{where}: the shape of the whole tensor is not known; rank {rank} holds {form.shape}, and the "

@@ -99,7 +99,7 @@ class _Move(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     until: float | None
 
     @property
-    def left(self) -> float | None:
+    def remaining_s(self) -> float | None:
         """The seconds that are left for the move; None: no limit."""
         return None if self.until is None else max(self.until - time.monotonic(), 0.0)
 
@@ -234,9 +234,9 @@ def _transferred(move: _Move, tree: Tree, round_bytes: int) -> tuple[int, list[i
         )
         running.append(_round(move, round_))
         if len(running) == _AT_A_TIME:
-            _complete(running.popleft(), received, move.left)
+            _complete(running.popleft(), received, move.remaining_s)
     while running:
-        _complete(running.popleft(), received, move.left)
+        _complete(running.popleft(), received, move.remaining_s)
     return rounds, [received[rank] for rank in move.dst_group.ranks]
 
 
@@ -264,7 +264,7 @@ def _round(move: _Move, round_: Round) -> _Calls:
             move_id=move.id,
             source_key=move.key,
             into=move.into,
-            wanted=None if share_memory else round_.wanted(rank),
+            wanted=None if share_memory else round_.targets_of(rank),
             local=local,
             bundles=tuple(round_.given[at].bundle(rank) for at in received_bundles),
         )
@@ -280,11 +280,11 @@ def _write(move: _Move, round_: Round) -> list[WorkerCall]:
         move.dst_group.ask(
             rank,
             "open_shards",
-            OpenOrder(move_id=move.id, into=move.into, wanted=round_.wanted(rank)),
+            OpenOrder(move_id=move.id, into=move.into, wanted=round_.targets_of(rank)),
         )
         for rank in move.dst_group.ranks
     ]
-    writes = round_.writes(results(calls, move.left))
+    writes = round_.writes(results(calls, move.remaining_s))
     return [
         move.src_group.ask(rank, "write_shards", move.key, own_writes)
         for rank, own_writes in writes.items()
@@ -325,4 +325,4 @@ def _commit(move: _Move, tree: Tree, version: int, rounds: int) -> None:
         shapes={"/".join(map(str, each.path)): each.plan.shape for each in tree.tensors},
     )
     calls = [move.dst_group.ask(rank, "commit_shards", order) for rank in move.dst_group.ranks]
-    results(calls, move.left)
+    results(calls, move.remaining_s)

@@ -13,7 +13,6 @@ from schedulemesh.core.worker_groups.array_slices import (
     allocated,
     array_at,
     as_tensors,
-    given,
     in_block,
     index,
     put,
@@ -21,6 +20,7 @@ from schedulemesh.core.worker_groups.array_slices import (
     sample,
     shared,
     sliced,
+    slices_of,
     values,
 )
 from schedulemesh.core.worker_groups.array_trees import ArrayTree, Path, arrays, filled, outline
@@ -115,11 +115,11 @@ class ShardHolder:
     def give_shards(self, key: str, bundles: Sequence[Sequence[Slices]]) -> tuple[object, ...]:
         """None, then the slices of each bundle: each bundle is a separate object in Ray."""
         by_path = dict(arrays(self.shards(key)))
-        return (None, *(wrapped(given(by_path, each), copy=False) for each in bundles))
+        return (None, *(wrapped(slices_of(by_path, each), copy=False) for each in bundles))
 
     def give_tensors(self, key: str, slices: Sequence[Slices]) -> list[UserArray]:
         """The slices of one bundle as tensors, for direct transports, which know no other arrays."""
-        return as_tensors(given(dict(arrays(self.shards(key))), slices))
+        return as_tensors(slices_of(dict(arrays(self.shards(key))), slices))
 
     def open_shards(self, order: OpenOrder) -> list[BlockOffsets | None]:
         """Make new arrays into which others write, and which ``commit_shards`` stores.
@@ -140,7 +140,7 @@ class ShardHolder:
         came: dict[int, int] = defaultdict(int)
         for each in writes:
             boxes = [(index(a), index(b)) for a, b in zip(each.give, each.take, strict=True)]
-            memory = mapped.of(each.place.location)[each.place.offset :]
+            memory = mapped.array_at(each.place.location)[each.place.offset :]
             new = in_block(memory, each.form, len(each.paths))
             for path, array in zip(each.paths, new, strict=True):
                 source = values(array_at(by_path, path))

@@ -123,7 +123,7 @@ class MappedBlocks:
         """A copy of an agent maps what it writes to by itself."""
         return MappedBlocks, ()
 
-    def of(self, location: Location) -> UserArray:
+    def array_at(self, location: Location) -> UserArray:
         """The bytes of a block as an array.
 
         Raises ``InvalidRequestError`` if its process has ended or cannot be reached from this one.

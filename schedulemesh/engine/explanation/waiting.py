@@ -90,7 +90,7 @@ class WaitCauses:
             (queue.entry(queue.by_id[name]) for name in queue.reserved), default=None
         )
 
-    def of(self, task: QueuedTask) -> WaitCause:
+    def cause_of(self, task: QueuedTask) -> WaitCause:
         """Why a task waits; in the order of ``explanation.queued``."""
         if task.held:
             return WaitCause(Reason.HELD_BY_USER)

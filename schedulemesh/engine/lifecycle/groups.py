@@ -195,7 +195,7 @@ def _in_excess(state: MeshState, group: Group) -> bool:
     """Whether there are more reserved groups of its shape than its pool wants."""
     table, pool_name = state.groups, group.pool_name
     have = table.living(pool_name, reserved=True, shape=group.shape)
-    return have > table.wanted(pool_name, group.shape)
+    return have > table.reserved_count(pool_name, group.shape)
 
 
 def expire(tx: Transaction) -> None:

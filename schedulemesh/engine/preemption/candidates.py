@@ -114,7 +114,7 @@ class Candidates:
             return {task_class: verdict for task_class, verdict in self._verdicts() if verdict.rule}
         return self._rules.allowed(self._running, self._incoming, opened=self._veto is not None)
 
-    def of(self, task: RunningTask) -> Candidate | None:
+    def candidate_of(self, task: RunningTask) -> Candidate | None:
         """The task as a candidate; None: it may not be evicted."""
         verdict = None if task.task_class is None else self.allowed.get(task.task_class)
         if verdict is None:

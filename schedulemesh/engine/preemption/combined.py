@@ -53,9 +53,9 @@ class BorrowersAndOthers(Candidates):
         """See ``Candidates.allowed``."""
         return {**self._others.allowed, **self._borrowers.allowed}
 
-    def of(self, task: RunningTask) -> Candidate | None:
-        """See ``Candidates.of``."""
-        return self._borrowers.of(task) or self._others.of(task)
+    def candidate_of(self, task: RunningTask) -> Candidate | None:
+        """See ``Candidates.candidate_of``."""
+        return self._borrowers.candidate_of(task) or self._others.candidate_of(task)
 
     def in_order(
         self,

@@ -42,8 +42,8 @@ Claims = tuple[tuple[str, tuple[Share, ...]], ...]
 class TasksOfBorrowers(Borrowers):
     """The tasks of pools that use more than their quota, whoever of them holds the loans."""
 
-    def of(self, task: RunningTask) -> Candidate | None:
-        """See ``Candidates.of``."""
+    def candidate_of(self, task: RunningTask) -> Candidate | None:
+        """See ``Candidates.candidate_of``."""
         agent = self._state.agents.get(task.agent_name)
         if agent is None:
             return None
@@ -51,11 +51,13 @@ class TasksOfBorrowers(Borrowers):
         if not _fits(agent.spec.resources, excess):
             return None
         if task.spec.extra_of:
-            return super().of(task)
+            return super().candidate_of(task)
         has_own_quota = any(share.pool_name == agent.spec.pool_name for share in agent.shares)
         if has_own_quota and not can_be_saved(self._state, agent):
             return None
-        return super().of(task) if returns_when_evicted(self._state, task, agent) else None
+        return (
+            super().candidate_of(task) if returns_when_evicted(self._state, task, agent) else None
+        )
 
     @cached_property
     def _excess(self) -> dict[str, Resources]:

@@ -47,12 +47,12 @@ class SmallerTasks(SavableTasks):
         self._came_first = frozenset()  # they run on, on another node
         self._gpu = gpu
 
-    def of(self, task: RunningTask) -> Candidate | None:
-        """See ``Candidates.of``."""
+    def candidate_of(self, task: RunningTask) -> Candidate | None:
+        """See ``Candidates.candidate_of``."""
         agent = self._state.agents.get(task.agent_name)
         in_group = agent is None or agent.group_id is not None
         came_lately = task.started_at + self._policy.defragment_after_s > self._now
-        return None if in_group or came_lately else super().of(task)
+        return None if in_group or came_lately else super().candidate_of(task)
 
     def _ready_at(self, task: RunningTask) -> float:
         came_at = task.started_at + self._policy.defragment_after_s

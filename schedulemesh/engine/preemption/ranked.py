@@ -64,10 +64,10 @@ class RankedCandidates(Candidates):
         return places
 
     def _candidate_of(self, task: RunningTask) -> Candidate | None:
-        """See ``of``; asked once for each task."""
+        """See ``candidate_of``; asked once for each task."""
         task_id = task.spec.task_id
         if task_id not in self._known:
-            self._known[task_id] = self.of(task)
+            self._known[task_id] = self.candidate_of(task)
         return self._known[task_id]
 
     @cached_property

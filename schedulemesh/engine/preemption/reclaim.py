@@ -71,8 +71,8 @@ class Borrowers(RankedCandidates):
         #: Only those are evicted that hold quota of the incoming task's pool of these kinds; None: all are.
         self._of_kinds = of_kinds
 
-    def of(self, task: RunningTask) -> Candidate | None:
-        """See ``Candidates.of``."""
+    def candidate_of(self, task: RunningTask) -> Candidate | None:
+        """See ``Candidates.candidate_of``."""
         if self._of_kinds is not None:
             borrower = self._state.agents.get(task.agent_name)
             if borrower is None or not self.quota_of(borrower).helps(self._of_kinds):
@@ -83,7 +83,7 @@ class Borrowers(RankedCandidates):
             agent = self._state.agents.get(task.agent_name)
             if agent is None or not can_be_saved(self._state, agent):
                 return None
-        return super().of(task)
+        return super().candidate_of(task)
 
     def tier_of(self, tasks: Sequence[Candidate]) -> float:
         """The place of its pool, 0 for the one with the highest share."""

@@ -84,12 +84,14 @@ class SavableTasks(RankedCandidates):
         #: Whether tasks of a class may be evicted, as far as that was asked.
         self._may_leave_by_class: dict[TaskClass, bool] = {}
 
-    def of(self, task: RunningTask) -> Candidate | None:
-        """See ``Candidates.of``."""
+    def candidate_of(self, task: RunningTask) -> Candidate | None:
+        """See ``Candidates.candidate_of``."""
         agent = self._state.agents.get(task.agent_name)
         if agent is None or not can_be_saved(self._state, agent):
             return None
-        return super().of(task) if returns_when_evicted(self._state, task, agent) else None
+        return (
+            super().candidate_of(task) if returns_when_evicted(self._state, task, agent) else None
+        )
 
     def no_room_until(self, shape: GroupShape) -> float | None:
         """Until when the nodes have too few GPUs even without all tasks that may be evicted, while the state

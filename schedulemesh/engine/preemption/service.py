@@ -56,9 +56,9 @@ class LaterLevels(SavableTasks):
         self._queueing = state.queue.policy
         self._begins_s = self._queueing.las_limits_s[level]
 
-    def of(self, task: RunningTask) -> Candidate | None:
-        """See ``Candidates.of``."""
-        return None if task.gpu_s(self._now) < self._begins_s else super().of(task)
+    def candidate_of(self, task: RunningTask) -> Candidate | None:
+        """See ``Candidates.candidate_of``."""
+        return None if task.gpu_s(self._now) < self._begins_s else super().candidate_of(task)
 
     def _ready_at(self, task: RunningTask) -> float:
         ready_at = super()._ready_at(task)

@@ -63,9 +63,9 @@ class LongerTasks(SavableTasks):
         super().__init__(state, incoming, now, veto, limits)
         self._incoming_left = remaining
 
-    def of(self, task: RunningTask) -> Candidate | None:
-        """See ``Candidates.of``."""
-        return None if self._left(task) <= self._incoming_left else super().of(task)
+    def candidate_of(self, task: RunningTask) -> Candidate | None:
+        """See ``Candidates.candidate_of``."""
+        return None if self._left(task) <= self._incoming_left else super().candidate_of(task)
 
     def _left(self, task: RunningTask) -> float:
         ran_s = task.attempts.ran_s + max(0.0, self._now - task.started_at)

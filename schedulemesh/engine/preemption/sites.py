@@ -217,7 +217,7 @@ class Sites:
 
     def _victims(self, names: Iterable[str]) -> list[VictimAgent]:
         """Those of these agents that may be evicted, in order."""
-        victims = (self.agents.of(name) for name in names)
+        victims = (self.agents.victim_of(name) for name in names)
         return sorted((victim for victim in victims if victim is not None), key=order_of)
 
 

@@ -133,14 +133,14 @@ class VictimAgents:
             if len(tasks) == len(state.running.on_agent(name)):
                 yield self._victim(state.agents[name], tasks)
 
-    def of(self, agent_name: str) -> VictimAgent | None:
+    def victim_of(self, agent_name: str) -> VictimAgent | None:
         """The agent as a victim; None: it does not run, or one of its tasks may not be evicted."""
         state = self._state
         if not self._may_be(agent_name):
             return None
         tasks = []
         for task_id in state.running.on_agent(agent_name):
-            candidate = self._candidates.of(state.running.by_id[task_id])
+            candidate = self._candidates.candidate_of(state.running.by_id[task_id])
             if candidate is None:
                 return None
             tasks.append(candidate)

@@ -47,7 +47,7 @@ class GroupFacts:
         node_id = group.node_ids[fact.bundle]
         self._cluster.take(node_id, group.key(fact.bundle), fact.held, fact.devices)
 
-    def whole(self, fact: f.GroupWhole) -> None:
+    def has_all_room(self, fact: f.GroupWhole) -> None:
         """Every bundle has its room."""
         group = self._groups.by_id[fact.group_id]
         group.phase = GroupPhase.CREATING
@@ -90,7 +90,7 @@ class GroupFacts:
             for i, node_id in enumerate(group.node_ids):
                 self._cluster.release_for(node_id, group.key(i), name)
 
-    def ended(self, fact: f.GroupEnded) -> Group:
+    def remove(self, fact: f.GroupEnded) -> Group:
         """It is gone, and so is what it held."""
         group = self._groups.remove(fact.group_id)
         for i, node_id in enumerate(group.node_ids):
@@ -157,7 +157,7 @@ class GroupFacts:
             for i, node_id in enumerate(group.node_ids):
                 self._cluster.release_no_more_for(node_id, group.key(i), agent_name)
 
-    def left(self, agent: Agent, place: InGroup, at: float) -> None:
+    def agent_ended(self, agent: Agent, place: InGroup, at: float) -> None:
         """The agent has ended."""
         name, group = agent.spec.name, self._groups.by_id.get(place.group_id)
         if group is None:

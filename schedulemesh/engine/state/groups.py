@@ -232,7 +232,7 @@ class GroupTable:
         """The shapes of the reserved groups that a pool's definition names, each once."""
         return self._named.get(pool_name, ())
 
-    def wanted(self, pool_name: str, shape: GroupShape) -> int:
+    def reserved_count(self, pool_name: str, shape: GroupShape) -> int:
         """The number of reserved groups of this shape that the pool should have."""
         named = self._named.get(pool_name, {}).get(shape, 0)
         return named - self.dropped.get((pool_name, shape), 0)
@@ -299,7 +299,9 @@ class GroupTable:
     def _look(self, pool_name: str, shape: GroupShape) -> None:
         """Update the number of missing reserved groups of this shape."""
         lacking = self._lacking.setdefault(pool_name, {})
-        short = self.wanted(pool_name, shape) - self.living(pool_name, reserved=True, shape=shape)
+        short = self.reserved_count(pool_name, shape) - self.living(
+            pool_name, reserved=True, shape=shape
+        )
         if short > 0:
             lacking[shape] = short
         else:

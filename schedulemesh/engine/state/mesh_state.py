@@ -136,7 +136,7 @@ class MeshState:
             f.AgentEnded: self._agent_ended,
             f.GroupPlanned: groups.planned,
             f.GroupGrew: groups.grew,
-            f.GroupWhole: groups.whole,
+            f.GroupWhole: groups.has_all_room,
             f.GroupReady: self._group_ready,
             f.GroupClaimed: groups.claimed,
             f.GroupEnding: groups.ending,
@@ -417,7 +417,7 @@ class MeshState:
         self.ledger.release(agent.spec.pool_name, agent.shares, committed=agent.committed)
         self.ledger.drop_promise(fact.agent_name)
         if isinstance(place, InGroup):
-            self._group_facts.left(agent, place, fact.at)
+            self._group_facts.agent_ended(agent, place, fact.at)
         elif isinstance(place, OnNode):
             self.cluster.leave(place.node_id, fact.agent_name)
         elif not isinstance(place, Unplaced):
@@ -445,7 +445,7 @@ class MeshState:
             self.agents[agent_name].stop_waiting_for(group=fact.group_id)
 
     def _group_ended(self, fact: f.GroupEnded) -> None:
-        group = self._group_facts.ended(fact)
+        group = self._group_facts.remove(fact)
         for name in group.waiters:
             self.agents[name].stop_waiting_for(group=fact.group_id)
 

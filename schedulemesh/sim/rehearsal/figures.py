@@ -54,7 +54,9 @@ def _period(submissions: list[RecordedSubmission], until: float) -> PoolPeriod:
     return PoolPeriod(
         tasks=len(submissions),
         started=sum(started_at(one, until) is not None for one in submissions),
-        ended=sum(one.ended and (one.attempts[-1].ended_at or 0.0) <= until for one in submissions),
+        ended=sum(
+            one.has_ended and (one.attempts[-1].ended_at or 0.0) <= until for one in submissions
+        ),
         waited_s=spread([waited_s(one, until) for one in submissions]),
         preemptions=sum(
             one.state == "preempted" and (one.ended_at or 0.0) <= until for one in attempts

@@ -155,7 +155,7 @@ class Life:
         return recorded.started_at is not None and abs(done - self._done_s) <= _SAME_S
 
     def _from_work(self, now: float) -> End | None:
-        if not self.submission.ended:
+        if not self.submission.has_ended:
             return None
         ends, last = self.submission.work_s, self.submission.attempts[-1]
         if not _ends_by_itself(last) or last.started_at is None:

@@ -58,12 +58,12 @@ class RecordedSubmission(msgspec.Struct, kw_only=True):
         ]
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether the history has its end."""
         if not self.attempts:
             return False
         last = self.attempts[-1]
-        return last.ended and last.state not in ("preempted", "unknown")
+        return last.has_ended and last.state not in ("preempted", "unknown")
 
 
 class Recording(msgspec.Struct, kw_only=True):

@@ -18,7 +18,7 @@ def read_again(state: MeshState) -> MeshState:
     return restored(parts(take_snapshot(state)))
 
 
-def found(state: MeshState, dead: set[AgentKey], gone: set[str]) -> s.RecoveryObserved:
+def recovery_observed(state: MeshState, dead: set[AgentKey], gone: set[str]) -> s.RecoveryObserved:
     """What a supervisor finds after a restart: all but these agents and these placement groups."""
     agents = ((name, agent.incarnation) for name, agent in state.agents.items())
     return s.RecoveryObserved(

@@ -24,7 +24,7 @@ from schedulemesh.engine.transaction import Step
 from schedulemesh.sim.rehearsal.life import End, Life
 from schedulemesh.sim.rehearsal.recording import RecordedSubmission, Recording
 from schedulemesh.sim.rehearsal.reported import Reported
-from schedulemesh.sim.rehearsal.restarts import AgentKey, Ordered, found, read_again
+from schedulemesh.sim.rehearsal.restarts import AgentKey, Ordered, read_again, recovery_observed
 from schedulemesh.sim.rehearsal.ticks import Ticks
 from schedulemesh.sim.rehearsal.typical import Typical, Victims, typical
 from schedulemesh.sim.submission import Submissions
@@ -152,7 +152,7 @@ class RehearsedWorld(World):
         state, now = self.engine.state, self.now
         self._ordered = Ordered(state)
         gone = self._reported.found_gone(now, number)
-        self.handle(found(state, self._dead.pop(now, set()), gone))
+        self.handle(recovery_observed(state, self._dead.pop(now, set()), gone))
         self._ordered = None
 
     def _gone_at(self, at: float, number: int | None, name: str, incarnation: int) -> None:

@@ -71,7 +71,7 @@ class Attempt(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     open: bool = True
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether the task has ended; its agent may still hold its resources."""
         return self.ended_at is not None
 

@@ -142,7 +142,7 @@ class Fold:
 
     def end(self, attempt: Attempt, state: str, reason: str = "", error: str = "") -> None:
         """A task has ended now."""
-        if attempt.ended:
+        if attempt.has_ended:
             return
         attempt.state, attempt.reason, attempt.error = state, reason, error
         attempt.ended_at = self.at
@@ -181,15 +181,15 @@ class Fold:
 
     def _adopt(self, attempt: Attempt) -> None:
         """An attempt that the tables have."""
-        if attempt.task_id and not attempt.ended:
+        if attempt.task_id and not attempt.has_ended:
             self.tasks[attempt.task_id] = attempt
-        if attempt.admitted_at is not None and not attempt.ended:
+        if attempt.admitted_at is not None and not attempt.has_ended:
             self.on_agent.setdefault(attempt.agent_name, []).append(attempt)
         if attempt.charged:
             self.charged[attempt.agent_name] = attempt
 
     def _close_if_over(self, attempt: Attempt) -> None:
-        if attempt.ended and not attempt.charged:
+        if attempt.has_ended and not attempt.charged:
             attempt.open = False
         self.touch(attempt)
 

@@ -37,7 +37,7 @@ def resync(fold: Fold, state: MeshState, at: float, *, gap: bool) -> None:
             fold.end(attempt, "unknown")
     for name, holder in list(fold.charged.items()):
         if name not in state.agents:
-            if not holder.ended:
+            if not holder.has_ended:
                 fold.end(holder, "unknown")
             fold.release(holder)
     for agent in state.agents.values():
