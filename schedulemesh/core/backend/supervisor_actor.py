@@ -38,6 +38,10 @@ def _composed(settings: bytes, job_id: str) -> SupervisorService:
     take_oom_score_of_ray()
     take_priority_of_ray()  # before everything that takes time
 
+    import gc
+
+    gc.disable()  # what is imported here stays, and looking for garbage in it takes a tenth of the start
+
     import logging
 
     import msgspec
@@ -74,6 +78,7 @@ def _collect_garbage_rarely() -> None:
 
     gc.freeze()
     gc.set_threshold(10_000, 20, 50)
+    gc.enable()
 
 
 def _call(name: str) -> Callable[..., Awaitable[Any]]:

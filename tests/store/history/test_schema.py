@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
@@ -43,3 +46,12 @@ def test_a_difference_would_be_seen(address):
         assert [found[0] for found in compare_metadata(context, schema.metadata)] == [
             "remove_column"
         ]
+
+
+def test_a_history_in_a_file_loads_no_other_dialect():
+    code = (
+        "import sys, schedulemesh.runtime.supervisor, schedulemesh.store.sql\n"
+        "loaded = [name for name in sys.modules if name.startswith('sqlalchemy.dialects.postgresql')]\n"
+        "assert not loaded, loaded\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
