@@ -75,8 +75,8 @@ class HttpGateway:
         """Within, a stream of events. Raises OSError where nobody answers, and what a refusal stands for."""
         served = self._channel.locate()
         filters = {"after": query.after, "task_id": query.task_id, "pool_name": query.pool_name}
-        given = [(name, value) for name, value in filters.items() if value is not None]
-        path = f"{_STREAM}?{urlencode([*given, *(('kind', kind) for kind in query.kinds)])}"
+        parameters = [(name, value) for name, value in filters.items() if value is not None]
+        path = f"{_STREAM}?{urlencode([*parameters, *(('kind', kind) for kind in query.kinds)])}"
         with closing(connected(served)) as connection:
             connection.sock.settimeout(_SILENT_S)
             connection.request("GET", path, headers={"authorization": f"Bearer {served.token}"})

@@ -117,13 +117,13 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 def _ancestors(state: MeshState, task: TaskSpec) -> frozenset[str]:
     """The ids of the tasks that started this one, directly or through others."""
-    found: set[str] = set()
+    ancestors: set[str] = set()
     parent_id = task.parent
-    while parent_id and parent_id not in found:
-        found.add(parent_id)
+    while parent_id and parent_id not in ancestors:
+        ancestors.add(parent_id)
         parent = state.running.by_id.get(parent_id)
         parent_id = "" if parent is None else parent.spec.parent
-    return frozenset(found)
+    return frozenset(ancestors)
 
 
 def would_run(state: MeshState, request: Request, plan: EvictionPlan | None) -> Accepted:
@@ -187,8 +187,8 @@ def admit(tx: Transaction, request: Request, plan: EvictionPlan | None) -> Pendi
             for name, shares in plan.exchanged
         )
         tx.emit(LoansExchanged(at=tx.now, claims=tuple(claims)))
-    for hold_id, left in payment.holds_left:
-        tx.emit(HoldShrank(hold_id=hold_id, at=tx.now, shares=left))
+    for hold_id, remaining_shares in payment.holds_left:
+        tx.emit(HoldShrank(hold_id=hold_id, at=tx.now, shares=remaining_shares))
     agent = msgspec.structs.replace(
         stimulus.agent,
         pool_name=request.pool_name,
@@ -253,13 +253,13 @@ def _allocate_on_node(
     node = request.node
     if plan is not None and plan.placement is not None:
         node = tx.state.cluster.nodes.get(plan.placement.node_ids[0])
-    held, devices = _room_now(request.need, node, waits=plan is not None)
+    taken, devices = _room_now(request.need, node, waits=plan is not None)
     leaving = () if plan is None else (*plan.removed, *_groups_of(plan))
     tx.emit(
         msgspec.structs.replace(
             admitted,
             place=Unplaced() if node is None else OnNode(node_id=node.node_id),
-            held=held,
+            held=taken,
             devices=devices,
             waits_for_groups=tuple(group.group_id for group in leaving),
         )
@@ -393,9 +393,9 @@ def grace_of(state: MeshState, agent: AgentSpec) -> float:
     """Seconds from the notice of an eviction of this agent to its end. A job, and the holder of a lease, need
     some to save their work, since nobody else can save it.
     """
-    own = agent.lease if agent.job is None else agent.job
-    if own is None:
+    spec = agent.lease if agent.job is None else agent.job
+    if spec is None:
         return state.policy.preemption_grace_s
-    if own.grace_s is None:
+    if spec.grace_s is None:
         return max(DEFAULT_GRACE_S, state.policy.preemption_grace_s)
-    return own.grace_s
+    return spec.grace_s

@@ -70,14 +70,16 @@ def prioritised(tx: Transaction, stimulus: TaskSubmitted) -> TaskSubmitted:
     """With the priority that a strategy gives the task, which is shown the one that was asked for."""
     if stimulus.task is None or not tx.strategies.asks("priority"):
         return stimulus
-    asked = stimulus.task.as_asked()
-    view = _view(msgspec.structs.replace(stimulus, task=asked), stimulus.agent.pool_name)
+    submitted = stimulus.task.as_asked()
+    view = _view(msgspec.structs.replace(stimulus, task=submitted), stimulus.agent.pool_name)
     priority = tx.strategies.priority(view)
     if priority is None:
         return stimulus
-    if priority != asked.priority:
-        asked = msgspec.structs.replace(asked, priority=priority, asked_priority=asked.priority)
-    return msgspec.structs.replace(stimulus, task=asked)
+    if priority != submitted.priority:
+        submitted = msgspec.structs.replace(
+            submitted, priority=priority, asked_priority=submitted.priority
+        )
+    return msgspec.structs.replace(stimulus, task=submitted)
 
 
 def _view(stimulus: TaskSubmitted, pool_name: str, need: Resources | None = None) -> TaskView:
@@ -92,19 +94,19 @@ def pool_for(state: MeshState, strategies: Strategies, stimulus: TaskSubmitted) 
     agent = stimulus.agent
     if agent.pool_name:
         return agent.pool_name
-    given = None if stimulus.default_resources else agent.resources
+    need = None if stimulus.default_resources else agent.resources
     view = _view(stimulus, "") if strategies.plugins else None
     workload = state.cluster.workload
     draining = state.drains.pools
     return strategies.choose_pool(
-        state.ledger, stimulus.selector, given, view, workload, draining=draining
+        state.ledger, stimulus.selector, need, view, workload, draining=draining
     )
 
 
 def understand(tx: Transaction, stimulus: TaskSubmitted) -> Request | Refused:
     """Find pool, need, payment and node, or the reason why that cannot be."""
     state, agent = tx.state, stimulus.agent
-    given = None if stimulus.default_resources else agent.resources
+    given_need = None if stimulus.default_resources else agent.resources
     pool_name: str | None = agent.pool_name
     if not pool_name:
         pool_name = pool_for(state, tx.strategies, stimulus)
@@ -116,14 +118,14 @@ def understand(tx: Transaction, stimulus: TaskSubmitted) -> Request | Refused:
     refused = _invalid(state, stimulus)
     if refused is not None:
         return refused
-    need = account.spec.default_agent() if given is None else given
+    need = account.spec.default_agent() if given_need is None else given_need
     if (reason := ruled_out(state, stimulus, pool_name, need)) is not None:
         return _refused_by_pool(state, reason, pool_name, need)
     # Last of what has nothing to do with room: all else also holds for tasks that may wait (``queue.join``).
     if pool_name in state.drains.pools:
         return explain.pool_draining(pool_name)
-    if (asked := groups_asked(state, stimulus, pool_name, need)) is not None:
-        return _in_a_group(state, stimulus, asked, need)
+    if (group_request := groups_asked(state, stimulus, pool_name, need)) is not None:
+        return _in_a_group(state, stimulus, group_request, need)
     node = None
     payment = claim_payment(state, pool_name, need, stimulus.client)
     if by_node := stimulus.choose_node and state.nodes_known:
@@ -155,22 +157,22 @@ def _refused_by_pool(state: MeshState, reason: Reason, pool_name: str, need: Res
 
 
 def _in_a_group(
-    state: MeshState, stimulus: TaskSubmitted, asked: GroupRequest, need: Resources
+    state: MeshState, stimulus: TaskSubmitted, group_request: GroupRequest, need: Resources
 ) -> Request | Refused:
     """A request for a placement group, with the group that it may have."""
-    payment = claim_payment(state, asked.pool_name, need, stimulus.client)
-    assignment = find_assignment(state, asked, waits=bool(payment.short))
+    payment = claim_payment(state, group_request.pool_name, need, stimulus.client)
+    assignment = find_assignment(state, group_request, waits=bool(payment.short))
     if isinstance(assignment, NoAssignment) and not assignment.could_ever:
-        refused = explain.group_out_of_resources(state, asked.shape)
-        return _of_size(stimulus, refused, asked.pool_name, need)
+        refused = explain.group_out_of_resources(state, group_request.shape)
+        return _of_size(stimulus, refused, group_request.pool_name, need)
     return Request(
         stimulus=stimulus,
-        pool_name=asked.pool_name,
+        pool_name=group_request.pool_name,
         need=need,
         payment=payment,
         node=None,
         by_node=False,
-        group_request=asked,
+        group_request=group_request,
         assignment=assignment,
         waiting=waiting_task(state, stimulus),
     )
@@ -212,15 +214,15 @@ def _duplicate(state: MeshState, stimulus: TaskSubmitted) -> Refused | None:
     return _adopted(state, agent)
 
 
-def _adopted(state: MeshState, wanted: AgentSpec) -> Refused | None:
+def _adopted(state: MeshState, spec: AgentSpec) -> Refused | None:
     """The refusal of a Ray job that is a task already: two tasks would both claim what it holds."""
-    if wanted.job is None or not wanted.job.adopts:
+    if spec.job is None or not spec.job.adopts:
         return None
     for agent in state.agents.values():
-        if agent.spec.job is not None and agent.spec.job.adopts == wanted.job.adopts:
+        if agent.spec.job is not None and agent.spec.job.adopts == spec.job.adopts:
             tasks = ", ".join(repr(task_id) for task_id in state.running.on_agent(agent.spec.name))
             what = f"as task {tasks}" if tasks else "by a task that is ending"
-            error = f"Ray job {wanted.job.adopts!r} is adopted already, {what}"
+            error = f"Ray job {spec.job.adopts!r} is adopted already, {what}"
             return Refused(reason=Reason.DUPLICATE_TASK, error=error)
     return None
 
@@ -352,7 +354,7 @@ def sufficient_priority_for(tx: Transaction, request: Request) -> float | None:
 
     # With a budget of lost work, and beside external work that waits, it depends on the victims, too.
     any_site = not tx.state.policy.lost_work_budget and not tx.state.external_demands
-    known = KnownNodes(any_site=any_site)
+    known_nodes = KnownNodes(any_site=any_site)
 
     def victims(priority: float) -> tuple[Candidate, ...] | None:
         raised = msgspec.structs.replace(task, priority=priority)
@@ -364,14 +366,14 @@ def sufficient_priority_for(tx: Transaction, request: Request) -> float | None:
             waiting = msgspec.structs.replace(waiting, submission=submission)
             again = msgspec.structs.replace(again, waiting=waiting)
         limits = again.limits(tx.state, tx.now)
-        plan = evict(Case(tx=tx, request=again, veto=None, limits=limits, known=known))
+        plan = evict(Case(tx=tx, request=again, veto=None, limits=limits, known=known_nodes))
         return None if plan is None else evicted_tasks(plan.victims)
 
     def lowest_top() -> float:
         # Groups are taken, and borrowers are reclaimed, whatever the priorities.
         by_nodes = request.group_request is None
         alone = not tx.state.ledger.cohorts.neighbours(request.pool_name).names
-        return known.lowest_top if by_nodes and alone else -math.inf
+        return known_nodes.lowest_top if by_nodes and alone else -math.inf
 
     return sufficient_priority(tx.state, request.incoming(tx.state), victims, lowest_top)
 

@@ -86,24 +86,24 @@ def plan_for(
     request: Request,
     veto: PluginVeto | None,
     limits: Limits,
-    known: KnownNodes | None = None,
+    known_nodes: KnownNodes | None = None,
 ) -> EvictionPlan | None:
     """What is to end for a request that does not fit now; None: nothing that may end would make room.
-    ``known``: where it is noted until when that holds while the state stays as it is.
+    ``known_nodes``: where it is noted until when that holds while the state stays as it is.
     """
-    known = known or KnownNodes()
-    known.until = limits.until
+    known_nodes = known_nodes or KnownNodes()
+    known_nodes.until = limits.until
     plan = room_of_idle(tx, request)
     if plan is not None or not request.stimulus.may_preempt:
         return plan
     claim = claim_leaving(tx, request)
     if claim is not None and not _overtakes(tx, request, claim):
         return claim if _may_claim(tx, request, veto) else None
-    case = Case(tx=tx, request=request, veto=veto, limits=limits, known=known)
+    case = Case(tx=tx, request=request, veto=veto, limits=limits, known=known_nodes)
     plan = None if claim is not None else _end_others(case)
     if claim is None and (plan is None or not _overtakes(tx, request, plan)):
         return plan
-    known.until = tx.now  # the starts that are reserved for others may change
+    known_nodes.until = tx.now  # the starts that are reserved for others may change
     return _end_others(case.of(msgspec.structs.replace(request, counts_leaving=False)))
 
 
@@ -253,10 +253,10 @@ def _place_of_leaving(
         group, leaving = stays
         return EvictionPlan(victims=(), preempted_group=group, paying=leaving)
     room = Room(state.cluster, waits=True)
-    found = place_without(state, demand, room, items, demand.too_many_groups)
-    if found is None:
+    place = place_without(state, demand, room, items, demand.too_many_groups)
+    if place is None:
         return None
-    placement, removed, leaving = found
+    placement, removed, leaving = place
     return EvictionPlan(victims=(), placement=placement, removed=removed, leaving=leaving)
 
 
@@ -266,11 +266,11 @@ def _group_of_leaving(
     """A group that stays when its agent has left and that the request may have, and what leaves it; None:
     there is none.
     """
-    asked = request.group_request
-    if asked is None:
+    group_request = request.group_request
+    if group_request is None:
         return None
     for agent_name, group in groups_that_stay(state, items):
-        if suits(state, asked, group):
+        if suits(state, group_request, group):
             return group, tuple(i for i in items if agent_name in names_of((i,)))
     return None
 
@@ -297,23 +297,24 @@ def make_room_by_moves(case: Case) -> EvictionPlan | None:
     """Which smaller tasks are moved to other nodes so that a request that has its quota has room; None: none
     may be, or they would have no room elsewhere.
     """
-    tx, request, veto, limits, known = case.tx, case.request, case.veto, case.limits, case.known
+    tx, request, veto = case.tx, case.request, case.veto
+    limits, known_nodes = case.limits, case.known
     state, shape = tx.state, _shape_without_room(request)
     if not state.policy.defragment_after_s or request.payment.short or shape is None:
         return None
     gpu = max(bundle.gpu for bundle in shape.bundles)
     others = SmallerTasks(state, request.incoming(state), tx.now, veto, limits, gpu=gpu)
-    if _surely_no_room(others, shape, known):
+    if _surely_no_room(others, shape, known_nodes):
         return None
-    plan = _searched(tx, request, others, None, known)
+    plan = _searched(tx, request, others, None, known_nodes)
     return plan if plan is not None and fit_elsewhere(state, plan) else None
 
 
-def _surely_no_room(others: SavableTasks, shape: GroupShape, known: KnownNodes) -> bool:
+def _surely_no_room(others: SavableTasks, shape: GroupShape, known_nodes: KnownNodes) -> bool:
     """Whether a search among these is in vain; notes until when."""
     until = others.no_room_until(shape)
     if until is not None:
-        known.until = min(known.until, until)
+        known_nodes.until = min(known_nodes.until, until)
     return until is not None
 
 
@@ -321,24 +322,28 @@ def _shape_without_room(request: Request) -> GroupShape | None:
     """What a request needs on nodes and has no room for; None: only something else is short."""
     if request.by_node:
         return request.node_shape
-    asked = request.group_request
-    if asked is None or not isinstance(request.assignment, NoAssignment):
+    group_request = request.group_request
+    if group_request is None or not isinstance(request.assignment, NoAssignment):
         return None
-    return asked.shape
+    return group_request.shape
 
 
 def evict_by_order(case: Case) -> EvictionPlan | None:
     """Who is evicted for a request because of the order of the queue; None: the policy does not say so, or no
     eviction of those behind it would make room.
     """
-    tx, request, veto, known = case.tx, case.request, case.veto, case.known
+    tx, request, veto, known_nodes = case.tx, case.request, case.veto, case.known
     others = _behind(case)
     if others is None:
         return None
-    if request.by_node and veto is None and _surely_no_room(others, request.node_shape, known):
+    if (
+        request.by_node
+        and veto is None
+        and _surely_no_room(others, request.node_shape, known_nodes)
+    ):
         return None
     caps = caps_of(tx.state.ledger, request.pool_name, request.payment)
-    return _searched(tx, request, others, caps, known)
+    return _searched(tx, request, others, caps, known_nodes)
 
 
 def _behind(case: Case) -> SavableTasks | None:
@@ -351,15 +356,17 @@ def _behind(case: Case) -> SavableTasks | None:
     level = level_that_evicts(state, task.task_id)
     if level is not None:
         return LaterLevels(state, incoming, tx.now, veto, limits, level=level)
-    left = left_of_incoming(state, task, request.need)
+    remaining = left_of_incoming(state, task, request.need)
     return (
-        None if left is None else LongerTasks(state, incoming, tx.now, veto, limits, remaining=left)
+        None
+        if remaining is None
+        else LongerTasks(state, incoming, tx.now, veto, limits, remaining=remaining)
     )
 
 
 def evict(case: Case) -> EvictionPlan | None:
-    """Who is evicted for a request by the rules, if need be together with borrowers. ``known``: what other
-    searches for the same request have found out.
+    """Who is evicted for a request by the rules, if need be together with borrowers. ``known_nodes``: what
+    other searches for the same request have learned.
     """
     plan = find_victims(case)
     return plan or reclaim_and_evict(case)
@@ -390,10 +397,10 @@ def room_of_idle(tx: Transaction, request: Request) -> EvictionPlan | None:
     """Room on a node once placement groups that nobody uses are removed; None: that is not enough."""
     if not request.by_node or request.payment.short:
         return None
-    found = idle_for_node(tx.state, request.node_shape)
-    if found is None:
+    removal = idle_for_node(tx.state, request.node_shape)
+    if removal is None:
         return None
-    placement, groups = found
+    placement, groups = removal
     return EvictionPlan(victims=(), placement=placement, removed=groups)
 
 
@@ -403,12 +410,12 @@ def reclaim(case: Case) -> EvictionPlan | None:
 
     The limits on evictions do not apply: an owner does not wait for its own quota.
     """
-    tx, request, veto, known = case.tx, case.request, case.veto, case.known
-    own = _paid_by_itself(tx.state, request)
-    if not own.payment.short.fits(_owed(tx.state, request)):
+    tx, request, veto, known_nodes = case.tx, case.request, case.veto, case.known
+    own_request = _paid_by_itself(tx.state, request)
+    if not own_request.payment.short.fits(_owed(tx.state, request)):
         return None
     borrowers = _borrowers(tx, request, veto)
-    return None if borrowers is None else _searched(tx, own, borrowers, None, known)
+    return None if borrowers is None else _searched(tx, own_request, borrowers, None, known_nodes)
 
 
 def reclaim_beside_loans(case: Case) -> EvictionPlan | None:
@@ -418,12 +425,12 @@ def reclaim_beside_loans(case: Case) -> EvictionPlan | None:
     It holds a loan then, so it evicts only those that hold what its pool has lent of the kinds that it gets
     back. Of these it holds no loan, so they cannot evict it in turn.
     """
-    tx, veto, known = case.tx, case.veto, case.known
+    tx, veto, known_nodes = case.tx, case.veto, case.known
     beside = _paid_beside_loans(tx.state, case.request)
     if beside is None or not beside.payment.short.fits(_owed(tx.state, case.request)):
         return None
     borrowers = _borrowers(tx, case.request, veto, of_kinds=beside.payment.short)
-    return None if borrowers is None else _searched(tx, beside, borrowers, None, known)
+    return None if borrowers is None else _searched(tx, beside, borrowers, None, known_nodes)
 
 
 def _owed(state: MeshState, request: Request) -> Resources:
@@ -442,18 +449,18 @@ def _paid_beside_loans(state: MeshState, request: Request) -> Request | None:
     short = request.payment.short
     if not request.payment.loans or not short:
         return None
-    own = _paid_by_itself(state, request).payment
+    own_payment = _paid_by_itself(state, request).payment
     idle = sum_of(loan.amount for loan in request.payment.loans)
-    covered = own.short.of_kinds(idle) - own.short.of_kinds(short).of_kinds(idle)
-    back = own.short - covered
+    covered = own_payment.short.of_kinds(idle) - own_payment.short.of_kinds(short).of_kinds(idle)
+    back = own_payment.short - covered
     loans = tuple(
         Share(pool_name=loan.pool_name, amount=part)
         for loan in request.payment.loans
         if (part := loan.amount.of_kinds(covered))
     )
     payment = Payment(
-        shares=merged((*own.shares, *loans)),
-        holds_left=own.holds_left,
+        shares=merged((*own_payment.shares, *loans)),
+        holds_left=own_payment.holds_left,
         loans=loans,
         short=back,
     )
@@ -464,21 +471,21 @@ def reclaim_by_exchange(case: Case) -> EvictionPlan | None:
     """Which tasks of pools that use more than their quota are evicted for a request of a pool that does not,
     whoever of them holds the loans; None: there are none, or they would not make room.
     """
-    tx, request, veto, known = case.tx, case.request, case.veto, case.known
+    tx, request, veto, known_nodes = case.tx, case.request, case.veto, case.known
     state, account = tx.state, tx.state.ledger.accounts[request.pool_name]
     if request.stimulus.for_group or not uses_no_more_than_its_quota(account, request.need):
         return None
     others = TasksOfBorrowers(state, request.incoming(state), tx.now, veto)
     if not _any_of(others):
         return None
-    own = _paid_by_itself(state, request)
-    plan = _searched(tx, own, others, others.caps(), known)
+    own_request = _paid_by_itself(state, request)
+    plan = _searched(tx, own_request, others, others.caps(), known_nodes)
     if plan is None:
         return None
-    short = own.payment.short - sum_of(share.amount for share in plan.claimed)
+    short = own_request.payment.short - sum_of(share.amount for share in plan.claimed)
     claims = exchanged(state, request.pool_name, plan.victims, short)
     if claims is None:
-        known.until = tx.now
+        known_nodes.until = tx.now
         return None
     shares = dict(claims)
     freed = ((victim.pool_name, shares.get(victim.name, victim.shares)) for victim in plan.victims)
@@ -490,7 +497,8 @@ def reclaim_and_evict(case: Case) -> EvictionPlan | None:
     """Which borrowers are evicted, and who is by the rules, for a request that its pool's own quota covers;
     None: not even all of them together would make room. Only where neither alone is enough.
     """
-    tx, request, veto, limits, known = case.tx, case.request, case.veto, case.limits, case.known
+    tx, request, veto = case.tx, case.request, case.veto
+    limits, known_nodes = case.limits, case.known
     state, account = tx.state, tx.state.ledger.accounts[request.pool_name]
     if not request.need.fits(account.spec.resources):
         return None
@@ -500,9 +508,9 @@ def reclaim_and_evict(case: Case) -> EvictionPlan | None:
         borrowers = Borrowers(state, request.incoming(state), tx.now, veto)
     if borrowers is None:
         return None
-    own = _paid_by_itself(state, request)
+    own_request = _paid_by_itself(state, request)
     while True:
-        plan = _searched(tx, own, BorrowersAndOthers(borrowers, others), None, known)
+        plan = _searched(tx, own_request, BorrowersAndOthers(borrowers, others), None, known_nodes)
         if plan is None:
             return None
         victims = evicted_tasks(plan.victims)
@@ -548,11 +556,12 @@ def find_victims(case: Case) -> EvictionPlan | None:
     Where the victims together lose more work than a pool's budget leaves, others are sought, with narrower
     limits.
     """
-    tx, request, veto, limits, known = case.tx, case.request, case.veto, case.limits, case.known
+    tx, request, veto = case.tx, case.request, case.veto
+    limits, known_nodes = case.limits, case.known
     caps = caps_of(tx.state.ledger, request.pool_name, request.payment)
     while True:
         candidates = candidates_for(tx, request, veto, limits)
-        plan = _searched(tx, request, candidates, caps, known)
+        plan = _searched(tx, request, candidates, caps, known_nodes)
         if plan is None or not limits.narrow(evicted_tasks(plan.victims)):
             return plan
 
@@ -562,7 +571,7 @@ def _searched(
     request: Request,
     candidates: Candidates,
     caps: LoanCaps | None,
-    known: KnownNodes | None = None,
+    known_nodes: KnownNodes | None = None,
 ) -> EvictionPlan | None:
     """The search among these candidates, and what the request gets of the quota that they free."""
     demand = _demand(tx.state, request, new_group=not request.stimulus.for_group)
@@ -570,10 +579,10 @@ def _searched(
         candidates = candidates.extras()
     if demand is None or not _any_of(candidates):
         return None
-    known = known or KnownNodes()
-    known.searched = True
+    known_nodes = known_nodes or KnownNodes()
+    known_nodes.searched = True
     if candidates.may_grow:
-        known.until = tx.now
+        known_nodes.until = tx.now
     demand = msgspec.structs.replace(demand, caps=caps)
     flight = InFlight(pool_name=request.pool_name)
     if request.counts_leaving or request.revokes:
@@ -584,14 +593,14 @@ def _searched(
         stays = _group_of_leaving(tx.state, request, flight.items)
     if stays is not None:
         reduced = Demand(short_quota=reduced.short_quota, needs_place=False, caps=reduced.caps)
-    asked = request.group_request if reduced.needs_place else None
-    agents = VictimAgents(tx.state, candidates, asked, caps)
-    plan = search(tx.state, reduced, agents, tx.now, known, flight.items)
+    group_request = request.group_request if reduced.needs_place else None
+    agents = VictimAgents(tx.state, candidates, group_request, caps)
+    plan = search(tx.state, reduced, agents, tx.now, known_nodes, flight.items)
     if plan is not None and not request.may_lose_room and contest_of(tx.state, request, plan):
         keep = uncontested(tx.state, request)
-        agents = VictimAgents(tx.state, candidates, asked, caps, keep)
+        agents = VictimAgents(tx.state, candidates, group_request, caps, keep)
         plan = search(tx.state, reduced, agents, tx.now, None, flight.items)
-        known.until = tx.now
+        known_nodes.until = tx.now
         if plan is not None and contest_of(tx.state, request, plan):
             return None
     if plan is not None and stays is not None:
@@ -646,10 +655,10 @@ def _demand(state: MeshState, request: Request, *, new_group: bool) -> Demand | 
     """What the request lacks; None: nobody may be evicted for that. ``new_group``: whether room for a new
     group will do where it needs a group; False: it takes an existing one.
     """
-    short, asked = request.payment.short, request.group_request
+    short, group_request = request.payment.short, request.group_request
     if request.stimulus.for_group and short:
         return None
-    if asked is None:
+    if group_request is None:
         shape = request.node_shape if request.by_node else None
         return Demand(short_quota=short, needs_place=request.by_node, shape=shape)
     if not isinstance(request.assignment, NoAssignment):
@@ -657,12 +666,12 @@ def _demand(state: MeshState, request: Request, *, new_group: bool) -> Demand | 
     may_create = (
         new_group
         and request.assignment.could_ever
-        and asked.spec.dynamic
-        and asked.spec.max_dynamic >= 1
+        and group_request.spec.dynamic
+        and group_request.spec.max_dynamic >= 1
     )
     return Demand(
         short_quota=short,
-        shape=asked.shape if may_create else None,
-        pool_name=asked.pool_name,
-        too_many_groups=excess(state, asked),
+        shape=group_request.shape if may_create else None,
+        pool_name=group_request.pool_name,
+        too_many_groups=excess(state, group_request),
     )

@@ -76,11 +76,11 @@ class InFlight(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         )
         claimed: tuple[Share, ...] = ()
         paying: dict[str, Leaving] = {}
-        for own in (True, False):
+        for of_own_pool in (True, False):
             for item, quota in order:
                 if not short:
                     break
-                shares = (s for s in quota if (s.pool_name == self.pool_name) is own)
+                shares = (s for s in quota if (s.pool_name == self.pool_name) is of_own_pool)
                 freed = [(share.pool_name, (share,)) for share in shares]
                 part = promise(freed, self.pool_name, short, caps) if freed else ()
                 part = tuple(share for share in part if share.amount)
@@ -128,17 +128,17 @@ def _may_have(
 ) -> bool:
     """Whether a request may claim this quota of an agent that is being terminated."""
     ending = agent.phase
-    own = share.pool_name == request.pool_name
+    of_own_pool = share.pool_name == request.pool_name
     if agent.spec.name in request.revokes:
-        return own
+        return of_own_pool
     if not isinstance(ending, Ending):
         return False
     if ending.hold_for is not None:
-        return ending.hold_for == request.pool_name and (own or loans)
+        return ending.hold_for == request.pool_name and (of_own_pool or loans)
     if ending.hold_for_client is not None:
-        return ending.hold_for_client == request.stimulus.client and (own or loans)
-    if own or not loans:
-        return own
+        return ending.hold_for_client == request.stimulus.client and (of_own_pool or loans)
+    if of_own_pool or not loans:
+        return of_own_pool
     return _may_borrow(state, request, share.pool_name) or _might_evict(state, request, agent)
 
 

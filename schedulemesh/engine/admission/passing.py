@@ -51,7 +51,7 @@ def is_behind_in_strict_pool(state: MeshState, pool_name: str, entry: Entry) -> 
     return spec.queueing == "strict" and is_behind(state, pool_name, entry)
 
 
-class Refusal(msgspec.Struct, frozen=True, gc=False):
+class StartWouldDelay(msgspec.Struct, frozen=True, gc=False):
     """A task that fits, but would delay a reserved start wherever it ran."""
 
     entry: Entry
@@ -74,7 +74,7 @@ class Passing:
         #: Tasks that could have a reserved start, and have none: they wait for others.
         self._without: set[str] = set()
         #: By pool.
-        self._refusals: dict[str, list[Refusal]] = {}
+        self._refusals: dict[str, list[StartWouldDelay]] = {}
 
     def permitted(self, request: Request, entry: Entry) -> Request | None:
         """The request, if need be in another place, where it delays no start of a task that comes before it;
@@ -93,8 +93,10 @@ class Passing:
         ):
             return True
         delayed = self._outlasted(request, entry)
-        own = sum_of(s.amount for s in request.payment.shares if s.pool_name == request.pool_name)
-        if any(self._delays.takes_quota(request.pool_name, own, head) for head in delayed):
+        own_quota = sum_of(
+            s.amount for s in request.payment.shares if s.pool_name == request.pool_name
+        )
+        if any(self._delays.takes_quota(request.pool_name, own_quota, head) for head in delayed):
             return False
         return not any(self._takes_room(request, plan, head) for head in delayed)
 
@@ -108,36 +110,36 @@ class Passing:
         for victim in plan.victims:
             for node_id, key in victim.allocations:
                 if node_id in taken and self._delays.outlasts(victim.name, head):
-                    held = held_by(cluster.nodes[node_id].allocations[key])
-                    taken[node_id] = taken[node_id].beyond(held)
+                    allocated = held_by(cluster.nodes[node_id].allocations[key])
+                    taken[node_id] = taken[node_id].beyond(allocated)
         return self._delays.takes_room(taken, [head])
 
-    def permitted_or_noted(self, request: Request, task: QueuedTask) -> Request | Refusal:
+    def permitted_or_noted(self, request: Request, task: QueuedTask) -> Request | StartWouldDelay:
         """The same for a task of the queue. What it may not is known of later ones, too."""
         entry = self._tx.state.queue.entry(task)
         delayed = self._outlasted(request, entry)
         allowed = self._elsewhere(request, delayed) if delayed else request
         if allowed is not None:
             return allowed
-        refusal = Refusal(
+        refusal = StartWouldDelay(
             entry, request.node_shape, task.submission.choose_node, self._delays.limits(delayed)
         )
         if request.group_request is None:
             self._refusals.setdefault(task.pool_name, []).append(refusal)
         return refusal
 
-    def refusal_of(self, task: QueuedTask) -> Refusal | None:
+    def refusal_of(self, task: QueuedTask) -> StartWouldDelay | None:
         """Why surely this task may not start; None: that has to be found out. What it needs must fit, and its
         pool's quota too, or it does not start either way.
         """
-        known = self._refusals.get(task.pool_name)
+        refusals = self._refusals.get(task.pool_name)
         state, submission = self._tx.state, task.submission
         need = need_of(state, task)
-        if not known or groups_asked(state, submission, task.pool_name, need) is not None:
+        if not refusals or groups_asked(state, submission, task.pool_name, need) is not None:
             return None
         entry, times = state.queue.entry(task), run_times(self._tx, task.spec, need)
         selectors = shape_on_node(submission.agent, need).selectors
-        for other in known:
+        for other in refusals:
             needs_less = other.entry < entry and other.shape.total.fits(need)
             on_its_nodes = not other.shape.node_labels or other.shape.selectors == selectors
             placed_alike = (submission.choose_node and on_its_nodes) or not other.by_node
@@ -221,19 +223,19 @@ class Passing:
         return None
 
     def _in_another_group(
-        self, request: Request, asked: GroupRequest, delayed: Iterable[QueuedTask]
+        self, request: Request, group_request: GroupRequest, delayed: Iterable[QueuedTask]
     ) -> Request | None:
         """The request with a group that delays none of these tasks."""
         assignment = request.assignment
         if not isinstance(assignment, Assignment):
             return None
         group, placement = assignment.group, assignment.placement
-        if any(self._delays.takes_group(asked, group, head) for head in delayed):
+        if any(self._delays.takes_group(group_request, group, head) for head in delayed):
             return None
         if group is not None and group.reserved:
             return request
         node_ids = () if placement is None else placement.node_ids
-        taken = sums_on(node_ids if group is None else group.node_ids, asked.shape.bundles)
+        taken = sums_on(node_ids if group is None else group.node_ids, group_request.shape.bundles)
         if not self._delays.takes_room(taken, delayed):
             return request
         if placement is None or assignment.leaving:
@@ -241,7 +243,7 @@ class Passing:
         cluster = self._tx.state.cluster
         reserved = {n for head in delayed if head.reservation for n in head.reservation.node_ids}
         others = [n.node_id for n in cluster.open_nodes() if n.node_id not in reserved]
-        elsewhere = Room(cluster).placement(asked.shape, others)
+        elsewhere = Room(cluster).placement(group_request.shape, others)
         if elsewhere is None:
             return None
         assignment = msgspec.structs.replace(assignment, placement=elsewhere)

@@ -301,13 +301,13 @@ def _waits_for_itself_alone(agent: Agent, waiting: Waiting) -> bool:
 def _grow(tx: Transaction, agent: Agent, waiting: Waiting, paid: tuple[Share, ...]) -> None:
     """Take this quota, and what is free now of what the agent, or the group that is created for it, lacks."""
     name, place, need = agent.spec.name, agent.place, agent.spec.resources
-    held, devices = NOTHING, Devices()
+    taken, devices = NOTHING, Devices()
     node = tx.state.cluster.nodes.get(place.node_id) if isinstance(place, OnNode) else None
     if node is not None:
         waits = bool(waiting.for_agents or waiting.for_groups)
-        held, devices = gained(node, name, need, waits=waits)
-    if paid or held or devices.units:
-        tx.emit(ClaimGrew(agent_name=name, at=tx.now, shares=paid, held=held, devices=devices))
+        taken, devices = gained(node, name, need, waits=waits)
+    if paid or taken or devices.units:
+        tx.emit(ClaimGrew(agent_name=name, at=tx.now, shares=paid, held=taken, devices=devices))
     group = tx.state.groups.by_id.get(agent.group_id or "")
     if group is not None and group.phase is GroupPhase.PLANNED:
         grow(tx, group, waits=not _waits_for_itself_alone(agent, waiting))

@@ -35,7 +35,7 @@ from schedulemesh.engine.admission.decide import admit_by, understand, veto_for
 from schedulemesh.engine.admission.delays import RunTimes, run_times
 from schedulemesh.engine.admission.evictions import plan_for, unprobed
 from schedulemesh.engine.admission.needs import can_be_paid, groups_asked, is_ruled_out, need_of
-from schedulemesh.engine.admission.passing import Passing, Refusal, first_in_order
+from schedulemesh.engine.admission.passing import Passing, StartWouldDelay, first_in_order
 from schedulemesh.engine.admission.pending import finish_revocations
 from schedulemesh.engine.admission.queue_estimates import estimate_all, estimate_new
 from schedulemesh.engine.admission.reservations import in_turn, is_reserved_for, reserve_starts
@@ -236,12 +236,14 @@ def start_with_evictions(
 ) -> Tried:
     """Start a task for which others are evicted. ``behind``: others of its pool come before it."""
     limits = request.limits(tx.state, tx.now)
-    veto, known = veto_for(tx, request), KnownNodes()
-    plan = plan_for(tx, request, veto, limits, known)
-    in_vain = Tried.SEARCHED_IN_VAIN if known.searched else Tried.IN_VAIN
+    veto, known_nodes = veto_for(tx, request), KnownNodes()
+    plan = plan_for(tx, request, veto, limits, known_nodes)
+    in_vain = Tried.SEARCHED_IN_VAIN if known_nodes.searched else Tried.IN_VAIN
     if plan is None:
         if veto is None and not request.only_reclaims:
-            tx.state.spared.note_in_vain(task.task_id, tx.now, known.until, searched=known.searched)
+            tx.state.spared.note_in_vain(
+                task.task_id, tx.now, known_nodes.until, searched=known_nodes.searched
+            )
         return in_vain
     if behind and not Passing(tx, keep=True).permits(request, plan, tx.state.queue.entry(task)):
         return Tried.WOULD_DELAY
@@ -321,7 +323,7 @@ class _Pass:
         cohorts and is still idle now that owners have been served.
         """
         state, queue = self._tx.state, self._tx.state.queue
-        ledger, found = state.ledger, []
+        ledger, opened = state.ledger, []
         for root in sorted(queue.freed_trees):
             idle = idle_of_tree(ledger, root)
             for pool_name in ledger.cohorts.pools_below(root) if idle else ():
@@ -331,9 +333,9 @@ class _Pass:
                     need = queue_class.need
                     if need is None or need.fits(usable) or ledger.holds:
                         queue.open[queue_class] = None
-                        found.append(queue_class)
+                        opened.append(queue_class)
         queue.freed_trees.clear()
-        return found
+        return opened
 
     def _serve_all(
         self, classes: list[QueueClass], share: Callable[[QueueClass], ShareKey] | None
@@ -350,9 +352,9 @@ class _Pass:
         heap = [place(number) for number in range(len(classes))]
         heapify(heap)
         while heap:
-            known, _, number = heappop(heap)
+            earlier_share, _, number = heappop(heap)
             queue_class = classes[number]
-            grown = share is not None and share(queue_class) > known
+            grown = share is not None and share(queue_class) > earlier_share
             if grown or (self._serve(queue_class) and queue_class.entries):
                 heappush(heap, place(number))
 
@@ -368,8 +370,8 @@ class _Pass:
             self._shares, self._facts = {}, facts
             self._book = Shares(self._tx.state, self._tx.now)
         if pool_name not in self._shares:
-            *above, own = self._book.key(pool_name)
-            self._shares[pool_name] = (*above, own / self._raise_of(pool_name))
+            *above, own_share = self._book.key(pool_name)
+            self._shares[pool_name] = (*above, own_share / self._raise_of(pool_name))
         return self._shares[pool_name]
 
     def _raise_of(self, pool_name: str) -> float:
@@ -483,8 +485,8 @@ class _Pass:
         the same labels, of no lower priority, that needs no more.
         """
         need, priority = need_of(self._tx.state, task), task.spec.priority
-        known = self._vain.get(_alike(task), ())
-        return any(priority <= most and least.fits(need) for most, least in known)
+        limits = self._vain.get(_alike(task), ())
+        return any(priority <= most and least.fits(need) for most, least in limits)
 
     def _note_in_vain(self, task: QueuedTask) -> None:
         """Note a task that evictions do not help, if that depends on nothing else of the task."""
@@ -509,9 +511,9 @@ class _Pass:
         """False: its pool's quota is short, or no node has room, or there is no group. Costs little."""
         state, submission = self._tx.state, task.submission
         need = need_of(state, task)
-        asked = groups_asked(state, submission, task.pool_name, need)
-        if asked is not None:
-            if asked.spare is None and _kind_of(asked) in state.queue.no_group:
+        group_request = groups_asked(state, submission, task.pool_name, need)
+        if group_request is not None:
+            if group_request.spare is None and _kind_of(group_request) in state.queue.no_group:
                 return False
         elif (
             submission.choose_node and shape_on_node(submission.agent, need) in state.queue.no_room
@@ -537,16 +539,16 @@ class _Pass:
             return refusal is None
         if request.by_node:
             state.queue.no_room.add(request.node_shape)
-        asked = request.group_request
+        group_request = request.group_request
         # A spare reserved group depends on more than groups and room: on who else of the pool waits.
-        if asked is not None and asked.spare is None and not request.payment.short:
-            state.queue.no_group.add(_kind_of(asked))
+        if group_request is not None and group_request.spare is None and not request.payment.short:
+            state.queue.no_group.add(_kind_of(group_request))
         return False
 
-    def _admitted(self, request: Request, task: QueuedTask) -> Refusal | None:
+    def _admitted(self, request: Request, task: QueuedTask) -> StartWouldDelay | None:
         """Start a task that fits, unless that would delay a reserved start: then why."""
         allowed = self._passing.permitted_or_noted(request, task)
-        if isinstance(allowed, Refusal):
+        if isinstance(allowed, StartWouldDelay):
             return allowed
         admit(self._tx, allowed, None)
         if task.reservation is not None:
@@ -601,6 +603,6 @@ def _alike(task: QueuedTask) -> _Alike:
     return (task.pool_name, labels, agent.node_labels, agent.fallback_labels)
 
 
-def _kind_of(asked: GroupRequest) -> tuple[str, GroupShape, GroupShape | None]:
+def _kind_of(group_request: GroupRequest) -> tuple[str, GroupShape, GroupShape | None]:
     """See ``Queue.no_group``."""
-    return (asked.pool_name, asked.shape, asked.reserved)
+    return (group_request.pool_name, group_request.shape, group_request.reserved)

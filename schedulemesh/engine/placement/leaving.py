@@ -119,14 +119,14 @@ def _in_this_revision(state: MeshState) -> AllLeaving:
 
 
 def _all_leaving(state: MeshState) -> tuple[Leaving, ...]:
-    known, alone = state.spared.leaving_alone, {}
+    earlier, alone = state.spared.leaving_alone, {}
     items = []
     for name, members in _sets(_leavers(state)).items():
         first = members[0]
         if len(members) > 1 or not _is_alone(first):
             items.append(_leaving(state, members))
             continue
-        item = known.get(name)
+        item = earlier.get(name)
         if item is None or item.leavers[0] is not first:
             item = _leaving(state, members)
         alone[name] = item
@@ -163,10 +163,10 @@ def _is_held(agent: Agent) -> bool:
 
 
 def _leavers(state: MeshState) -> Iterator[Leaver]:
-    known = state.spared.leaving_alone
+    earlier = state.spared.leaving_alone
     agents = [state.agents[name] for name in state.leaving]
     for agent in sorted(agents, key=lambda agent: agent.incarnation):
-        item = known.get(agent.spec.name)
+        item = earlier.get(agent.spec.name)
         leaver = None if item is None else item.leavers[0]
         yield leaver if leaver and leaver.is_of(agent) else _agent_leaver(state, agent)
     for group_id in sorted(state.groups.ending):
