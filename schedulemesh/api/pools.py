@@ -26,6 +26,7 @@ from schedulemesh.domain.pool import QUEUEING, PoolSpec
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import Amounts
 from schedulemesh.domain.task import parse_on_preempted
+from schedulemesh.engine.state.groups import GroupPhase
 
 #: What rows say in the same words.
 Cohort = Annotated[str, NameOf.COHORT]
@@ -96,6 +97,25 @@ class PoolInfo(PoolDefinition, LoansInfo, total=False):
     #: How many tasks wait in its queue.
     queued: int
     agents: list[str]
+
+
+class PlacementGroupRow(TypedDict, total=False):
+    """A placement group that a pool keeps, or that one of its agents uses."""
+
+    pool_name: PoolOf
+    id: str
+    #: In Ray.
+    name: str
+    #: Whether the pool keeps it.
+    reserved: bool
+    phase: Annotated[str, OneOf.codes(GroupPhase)]
+    bundles: list[Amounts]
+    placement_strategy: str
+    node_ids: list[str]
+    #: The agent that uses it; None: none does.
+    agent: str | None
+    #: For how many seconds nobody has used it.
+    idle_s: float
 
 
 class CreatePool(ChangeWithBlobs, tag="create_pool", frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from schedulemesh.cli import (
     explain,
     history,
     jobs,
+    leases,
     lifecycle,
     metrics,
     plugins,
@@ -22,10 +23,12 @@ from schedulemesh.cli import (
     queue,
     rehearse,
     simulate,
+    states,
     status,
     tasks,
     tokens,
     top,
+    waiting,
 )
 from schedulemesh.cli.root import new_app
 
@@ -40,6 +43,9 @@ _SUBJECTS = (
     drains,
     tasks,
     jobs,
+    waiting,
+    leases,
+    states,
     queue,
     explain,
     preemptions,

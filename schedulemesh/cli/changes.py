@@ -77,3 +77,14 @@ def assignments(given: Iterable[str]) -> dict[str, Any]:
         except yaml.YAMLError as error:
             raise InvalidRequestError(f"{word!r} has no YAML value: {error}") from None
     return fields
+
+
+def pairs(words: Iterable[str], option: str, form: str) -> dict[str, str]:
+    """Names and values from words ``NAME=VALUE``. Raises InvalidRequestError."""
+    values = {}
+    for word in words:
+        name, sign, value = word.partition("=")
+        if not name or not sign:
+            raise InvalidRequestError(f"{option} is {word!r}; {form}")
+        values[name] = value
+    return values

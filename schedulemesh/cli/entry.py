@@ -21,6 +21,7 @@ ALONE = {
     "nodes": "agents",
     "tasks": "tasks",
     "cancel": "tasks",
+    "wait": "waiting",
     "queue": "queue",
     "submit": "jobs",
     "jobs": "jobs",

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import sys
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from schedulemesh.cli.changes import assignments
+from schedulemesh.cli.changes import assignments, pairs
 from schedulemesh.cli.columns import JOBS
 from schedulemesh.cli.command import Select, Target, View, command, note
 from schedulemesh.cli.job_options import JobOptions, completed
@@ -104,13 +105,13 @@ def _given(job: JobOptions) -> dict[str, object]:
     """The arguments of ``submit_job`` that options stand for. Raises InvalidRequestError."""
     return {
         "pool_name": job.pool,
-        "labels": _pairs(job.label or (), "--label", "a label is LABEL=VALUE"),
+        "labels": pairs(job.label or (), "--label", "a label is LABEL=VALUE"),
         "estimated_duration": None if job.time is None else seconds(job.time, "--time"),
         "bundles": parse_bundle_words(job.bundle or ()),
         "strategy": job.strategy,
         "priority": job.priority,
         "working_dir": job.working_dir,
-        "env": _pairs(job.env or (), "--env", "a variable is NAME=VALUE"),
+        "env": pairs(job.env or (), "--env", "a variable is NAME=VALUE"),
         "runtime_env": None if job.runtime_env is None else _runtime_env(job.runtime_env),
         "checkpoint_dir": job.checkpoint_dir,
         "driver_cpus": job.driver_cpus,
@@ -208,15 +209,50 @@ def logs(
     follow: Annotated[
         bool, typer.Option("--follow", help="Print also what it writes from now on, until its end.")
     ] = False,
-) -> None:
-    """Print what the driver of a job has written."""
+    search: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Only lines with this text, whatever the case."),
+    ] = None,
+) -> int:
+    """Print what the driver of a job has written.
+
+    With --search it fails where no line has the text.
+    """
     from schedulemesh.cli.gateway import gateway_to
 
+    if search == "":
+        from schedulemesh.errors import InvalidRequestError
+
+        raise InvalidRequestError("--search is empty; it takes the text to look for")
     with gateway_to(target) as gateway:
-        _print_log(gateway, task, attempt, follow=follow, tail=tail)
+        pieces = _log(gateway, task, attempt, follow=follow, tail=tail)
+        if search is None:
+            _print_pieces(pieces)
+            return 0
+        return 0 if _print_pieces(_lines_with(pieces, search)) else 1
 
 
-def _print_log(
+def _lines_with(pieces: Iterable[bytes], search: str) -> Iterator[bytes]:
+    """The lines of a log that have a text, whatever the case."""
+    sought, rest = search.lower(), b""
+    for piece in chain(pieces, (b"\n",)):
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            if sought in line.decode("utf-8", "replace").lower():
+                yield line + b"\n"
+
+
+def _print_pieces(pieces: Iterable[bytes]) -> bool:
+    """Print pieces of a log as they come; whether there was anything."""
+    printed = False
+    for piece in pieces:
+        printed = printed or bool(piece)
+        sys.stdout.buffer.write(piece)
+        sys.stdout.flush()
+    return printed
+
+
+def _log(
     gateway: Gateway,
     task_id: str,
     attempt: int | None,
@@ -224,8 +260,8 @@ def _print_log(
     follow: bool,
     tail: int | None,
     seen: Callable[[str], None] = lambda _state: None,
-) -> None:
-    """Print the log of a job; ``seen`` is called with its state at each look."""
+) -> Iterator[bytes]:
+    """The log of a job in pieces; ``seen`` is called with its state at each look."""
     from schedulemesh.protocol.answers import JobLog
     from schedulemesh.protocol.log_reader import log_pieces
 
@@ -234,9 +270,7 @@ def _print_log(
         seen(answer.state)
         return answer
 
-    for piece in log_pieces(ask, task_id, attempt, follow=follow, tail=tail):
-        sys.stdout.buffer.write(piece)
-        sys.stdout.flush()
+    return log_pieces(ask, task_id, attempt, follow=follow, tail=tail)
 
 
 def _request_of(gateway: Gateway, given: dict[str, object]) -> SubmitTask:
@@ -300,7 +334,7 @@ def _awaited(gateway: Gateway, name: str, *, follow: bool) -> int:
     try:
         notes.until_started()
         if follow:
-            _print_log(gateway, name, None, follow=True, tail=None, seen=notes.seen)
+            _print_pieces(_log(gateway, name, None, follow=True, tail=None, seen=notes.seen))
         return exit_code(gateway, name, notes.until_started)
     except KeyboardInterrupt:
         note(
@@ -338,7 +372,7 @@ def _resources(amounts: dict[str, object], bundles: list[str] | None) -> dict[st
 def _custom(words: Iterable[str]) -> dict[str, object]:
     """Custom resources, of which the last word about each counts. Raises InvalidRequestError."""
     form = "a custom resource is NAME=AMOUNT, such as tpu=4"
-    amounts = _pairs(words, "--resource", form)
+    amounts = pairs(words, "--resource", form)
     return assignments(f"{name}={amount}" for name, amount in amounts.items())
 
 
@@ -363,23 +397,10 @@ def parse_bundle_words(words: Iterable[str]) -> list[dict[str, object]] | None:
 
 def _start_limits(words: Iterable[str]) -> dict[str, float] | None:
     """How long each named phase of the start may take. Raises InvalidRequestError."""
-    limits = _pairs(words, "--start-limit", "a limit is PHASE=DURATION, such as load=5m")
+    limits = pairs(words, "--start-limit", "a limit is PHASE=DURATION, such as load=5m")
     return {
         phase: seconds(span, f"--start-limit {phase}") for phase, span in limits.items()
     } or None
-
-
-def _pairs(words: Iterable[str], option: str, form: str) -> dict[str, str]:
-    """Names and values from words ``NAME=VALUE``. Raises InvalidRequestError."""
-    from schedulemesh.errors import InvalidRequestError
-
-    found = {}
-    for word in words:
-        name, sign, value = word.partition("=")
-        if not name or not sign:
-            raise InvalidRequestError(f"{option} is {word!r}; {form}")
-        found[name] = value
-    return found
 
 
 def _runtime_env(given: str) -> object:

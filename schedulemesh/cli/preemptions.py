@@ -1,4 +1,4 @@
-"""The command preemptions: who was evicted for whom, why, and what it cost."""
+"""The commands preemptions and evaluate: who was evicted for whom, and who could be."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Annotated, Any
 import typer
 
 from schedulemesh.api.rows import NameOf
-from schedulemesh.cli.command import Select, Since, Target, View, command
-from schedulemesh.cli.output import show
-from schedulemesh.cli.rows import Column, Listing, Row
-from schedulemesh.cli.selection import unknown_names
-from schedulemesh.cli.texts import local_time, moment
+from schedulemesh.cli.command import Output, Select, Since, Target, View, command
+from schedulemesh.cli.output import emit, show
+from schedulemesh.cli.rows import Column, Listing, Record, Row
+from schedulemesh.cli.selection import check_pools, unknown_names
+from schedulemesh.cli.texts import duration, local_time, megabytes, moment, number
 
 app = typer.Typer()
 
@@ -43,6 +43,79 @@ def preemptions(
         )
 
     show(target, view, look, select)
+
+
+_CANDIDATES = (
+    Column(heading="task", key="task_id"),
+    Column(heading="owner", key="owner"),
+    Column(heading="pool", key="pool_name"),
+    Column(heading="prio", key="priority", show=number, right=True),
+    Column(heading="score", key="preempt_score", show=number, right=True),
+    Column(heading="rule", key="reason", least=20),
+    Column(heading="remaining", key="remaining_time", show=duration, right=True),
+    Column(heading="agent", key="agent_name", wide=True),
+)
+
+
+@command(app, negative=True)
+def evaluate(
+    target: Target,
+    output: Output,
+    pool: Annotated[str, typer.Option(help="The pool of the incoming task.")],
+    priority: Annotated[float, typer.Option(help="Its priority.")] = 5.0,
+    cpus: Annotated[float, typer.Option(min=0, help="CPUs that it asks for.")] = 0.0,
+    gpus: Annotated[float, typer.Option(min=0, help="GPUs that it asks for.")] = 0.0,
+    memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Memory that it asks for, such as 64GB.")
+    ] = None,
+    label: Annotated[
+        list[str] | None, typer.Option(metavar="LABEL=VALUE", help="A label of it. Repeatable.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many tasks.")] = 100,
+) -> None:
+    """Say which tasks an incoming task may evict, in their order; nothing changes.
+
+    Without amounts it asks for nothing, and the rules alone decide.
+    """
+    from schedulemesh.api.preemption import EvaluatePreemption
+    from schedulemesh.cli.changes import pairs
+    from schedulemesh.cli.gateway import gateway_to
+    from schedulemesh.domain.resources import parse_resources
+    from schedulemesh.protocol.answers import Evaluated
+    from schedulemesh.protocol.public import evaluated
+
+    size = 0.0 if memory is None else megabytes(memory, "--memory")
+    amounts = {"cpu": cpus, "gpu": gpus, "memory": size}
+    claim = {kind: amount for kind, amount in amounts.items() if amount}
+    request = EvaluatePreemption(
+        priority=priority,
+        pool_name=pool,
+        labels=pairs(label or (), "--label", "a label is LABEL=VALUE"),
+        resources=parse_resources(claim) if claim else None,
+        limit=limit,
+    )
+    with gateway_to(target) as gateway:
+        check_pools(gateway, [pool])
+        facts: dict[str, Any] = evaluated(gateway.ask(request, Evaluated).evaluation)
+    emit(_evaluation(facts), output)
+
+
+def _evaluation(facts: dict[str, Any]) -> Record:
+    """The answer to EvaluatePreemption."""
+    victims = ", ".join(map(str, facts["victims"]))
+    spared = ", ".join(f"{code} {count}" for code, count in facts["turned_away"].items())
+    lines = [
+        ("evicts", victims or ("one of these" if facts["should_preempt"] else "nobody")),
+        ("reason", facts["reason"] or ""),
+        ("spared", spared),
+    ]
+    rest = {key: value for key, value in facts.items() if key not in ("success", "candidates")}
+    listing = Listing(
+        kind="candidates", rows=facts["candidates"], columns=_CANDIDATES, name="task_id"
+    )
+    return Record(
+        facts=rest, name="reason", lines=[line for line in lines if line[1]], listings=(listing,)
+    )
 
 
 def preemption_listing(rows: list[dict[str, Any]], notes: tuple[str, ...] = ()) -> Listing:

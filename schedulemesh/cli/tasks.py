@@ -1,22 +1,30 @@
-"""The commands tasks, cancel and preempt."""
+"""The commands tasks, complete, cancel and preempt."""
 
 from __future__ import annotations
 
 import uuid
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from schedulemesh.cli.columns import CHANGES, TASKS
-from schedulemesh.cli.command import Output, Select, Target, Tasks, View, command, note
+from schedulemesh.cli.command import Output, Select, Target, Tasks, View, command, group, note
 from schedulemesh.cli.output import emit, show
-from schedulemesh.cli.rows import Listing
-from schedulemesh.protocol.wording import in_commands
+from schedulemesh.cli.rows import Listing, Record
+from schedulemesh.cli.texts import amounts, duration, labels, local_time, names, node
+from schedulemesh.cli.waiting import wait
+from schedulemesh.protocol.wording import in_commands, reworded
+
+if TYPE_CHECKING:
+    from schedulemesh.cli.gateway import Gateway
 
 app = typer.Typer()
+tasks_app = typer.Typer()
+app.add_typer(tasks_app, name="tasks")
+command(tasks_app, "wait")(wait)
 
 
-@command(app, "tasks")
+@group(tasks_app)
 def list_tasks(target: Target, view: View, select: Select) -> None:
     """List the tasks that run, and those that wait."""
     from schedulemesh.api.tasks import ListTasks
@@ -30,6 +38,69 @@ def task_listing(rows: list[dict[str, object]]) -> Listing:
     from schedulemesh.api.tasks import TaskListing
 
     return Listing(kind="tasks", rows=rows, columns=TASKS, row=TaskListing, name="task_id")
+
+
+@command(tasks_app, "get")
+def get(
+    target: Target, view: View, task: Annotated[str, typer.Argument(help="The task's id.")]
+) -> None:
+    """Show one task: its fields, how it stands, and how it ended."""
+    show(target, view, lambda gateway: _record(gateway, task))
+
+
+def _record(gateway: Gateway, task_id: str) -> Record:
+    """A task as listings have it, if it has not ended, and how it stands. Raises RefusedError."""
+    from schedulemesh.api.pages import ListPage, PageQuery
+    from schedulemesh.api.tasks import WaitTasks, WaitUntil
+    from schedulemesh.protocol.answers import Details, Listed
+
+    standing = WaitTasks(task_ids=(task_id,), until=WaitUntil.RUNNING, enough=1, wait_s=0.0)
+    (status,) = gateway.ask(standing, Listed).rows
+    page = PageQuery(fields=(("task_id", (task_id,)),), order=(("task_id", False),), limit=1)
+    rows = gateway.ask(ListPage(listing="tasks", page=page), Details).facts["items"]
+    facts = reworded({**(rows[0] if rows else {}), **status}, in_commands)
+    unknown = "remaining_time" if facts.get("estimated_duration") is None else ""
+    shown = {key: value for key, value in facts.items() if key != unknown}
+    lines = [(key.replace("_", " "), _line(key, value)) for key, value in shown.items()]
+    return Record(facts=facts, name="task_id", lines=[line for line in lines if line[1]])
+
+
+def _line(key: str, value: Any) -> str:
+    """The value of a task's field for a person."""
+    if key in ("resources", "short"):
+        return amounts(value)
+    if key == "labels":
+        return labels(value)
+    if key == "node_id":
+        return node(value)
+    if key.endswith("_at"):
+        return local_time(value) if value else ""
+    is_time = key in ("remaining_time", "waiting_time", "estimated_duration")
+    return duration(value) if is_time and value is not None else names(value)
+
+
+@command(app)
+def complete(
+    target: Target,
+    output: Output,
+    tasks: Tasks,
+    end_agent: Annotated[
+        bool, typer.Option("--end-agent", help="End its agent too, unless that runs other tasks.")
+    ] = False,
+) -> int:
+    """Report that running tasks are done."""
+    from schedulemesh.api.tasks import CompleteTask
+    from schedulemesh.cli.changes import change_each
+    from schedulemesh.protocol.answers import Response
+
+    def completed(answer: Response) -> str:
+        change = getattr(answer.outcome, "change", None)
+        return "completed" if change is None else f"completed, {change.value}"
+
+    def request(task_id: str) -> CompleteTask:
+        return CompleteTask(task_id=task_id, end_agent=end_agent, request_id=uuid.uuid4().hex)
+
+    return change_each(target, output, tasks, request, Response, completed)
 
 
 @command(app)

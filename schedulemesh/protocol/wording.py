@@ -52,7 +52,7 @@ _CALLS = {
     "submit_job": _Words("submit", "POST /jobs"),
     "adopt_job": _Words("adopt", ""),
     "jobs": _Words("jobs", "GET /jobs", with_arguments=True),
-    "lease": _Words("lease", "POST /leases", with_arguments=True),
+    "lease": _Words("", "POST /leases", with_arguments=True),
     "wait": _Words("wait TASK", "GET /tasks/TASK", with_arguments=True),
     "result": _Words("", "", with_arguments=True),
     "shutdown": _Words("stop", "", with_arguments=True),

@@ -246,7 +246,7 @@ def test_the_groups_of_a_lease_are_told_apart():
 def test_no_character_is_cut_between_two_parts_of_a_log(state, data, text, length):
     (log,) = (read for read in TASK_READS if read.path.endswith("/log"))
     answer = JobLog(state=state, attempt=2, begin=100, data=data, end=200)
-    assert log.told(answer) == {
+    assert log.facts_of(answer) == {
         "state": state,
         "attempt": 2,
         "offset": 100,

@@ -1,0 +1,115 @@
+"""The commands states, save and restore: the stored states of tasks."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+import typer
+
+from schedulemesh.cli.columns import priority, wide
+from schedulemesh.cli.command import Output, Select, Target, Tasks, View, command
+from schedulemesh.cli.output import show
+from schedulemesh.cli.rows import Column, Listing
+from schedulemesh.cli.texts import labels
+
+if TYPE_CHECKING:
+    from schedulemesh.api.states import RestoreTask, SaveTaskState
+    from schedulemesh.cli.gateway import Gateway
+    from schedulemesh.protocol.answers import Response, SavedBytes
+
+app = typer.Typer()
+
+_STATES = (
+    Column(heading="task", key="task_id"),
+    Column(heading="owner", key="owner"),
+    Column(heading="pool", key="pool_name"),
+    Column(heading="prio", key="priority", show=priority, right=True),
+    Column(heading="status", key="status"),
+    Column(heading="state saved", key="state_saved"),
+    wide("on_preempted", "on_preempted"),
+    wide("labels", "labels", labels),
+)
+
+
+@command(app, "states")
+def list_states(target: Target, view: View, select: Select) -> None:
+    """List the tasks whose state is stored, and those that were lost."""
+    from schedulemesh.api.states import ListSavedStates, SavedStateInfo
+    from schedulemesh.protocol.answers import Listed
+
+    def listing(gateway: Gateway) -> Listing:
+        rows = gateway.ask(ListSavedStates(), Listed).rows
+        return Listing(
+            kind="states", rows=rows, columns=_STATES, row=SavedStateInfo, name="task_id"
+        )
+
+    show(target, view, listing, select)
+
+
+@command(app)
+def save(target: Target, output: Output, tasks: Tasks) -> int:
+    """Save the states of running tasks, which go on."""
+    from schedulemesh.api.states import SaveTaskState
+    from schedulemesh.cli.changes import change_each
+    from schedulemesh.protocol.answers import SavedBytes
+
+    names: list[str] = []
+
+    def request(task_id: str) -> SaveTaskState:
+        names.append(task_id)
+        return SaveTaskState(task_id=task_id)
+
+    def saved(answer: SavedBytes) -> str:
+        if answer.state is None:
+            raise _refused(f"task {names[-1]!r} does not run, so there is no state to save")
+        return f"state saved, {len(answer.state):,} bytes"
+
+    return change_each(target, output, tasks, request, SavedBytes, saved)
+
+
+@command(app)
+def restore(target: Target, output: Output, tasks: Tasks) -> int:
+    """Start evicted or lost tasks again, each from the state that was saved of it last."""
+    from schedulemesh.cli.changes import change_each
+    from schedulemesh.cli.gateway import gateway_to
+    from schedulemesh.protocol.answers import Response
+
+    with gateway_to(target) as gateway:
+        return change_each(
+            target, output, tasks, lambda task_id: _restoring(gateway, task_id), Response, _restored
+        )
+
+
+def _restoring(gateway: Gateway, task_id: str) -> RestoreTask:
+    """The request that restores a task. Raises RefusedError where no state of it is stored."""
+    from schedulemesh.api.states import GetSavedState, RestoreTask
+    from schedulemesh.cli.changes import client_name
+    from schedulemesh.domain.saved_state import SavedState
+    from schedulemesh.protocol.agents import unpack
+    from schedulemesh.protocol.answers import SavedBytes
+
+    stored = gateway.ask(GetSavedState(task_id=task_id), SavedBytes).state
+    if stored is None:
+        raise _refused(f"no state of task {task_id!r} is stored", "list_saved_states")
+    return RestoreTask(
+        saved=unpack(stored, SavedState), client=client_name(), request_id=uuid.uuid4().hex
+    )
+
+
+def _restored(answer: Response) -> str:
+    from schedulemesh.engine.messages.outcomes import Done, Queued
+
+    if isinstance(answer.outcome, Done):
+        return "given to the restorer of its pool"
+    return "queued again" if isinstance(answer.outcome, Queued) else "runs again"
+
+
+def _refused(error: str, hint: str = "") -> Exception:
+    from schedulemesh.cli.exits import RefusedError
+    from schedulemesh.domain.reasons import Reason
+    from schedulemesh.engine.messages.outcomes import Refused
+
+    reason = Reason.STATE_NOT_FOUND if hint else Reason.TASK_NOT_FOUND
+    hint = f"{hint} lists the tasks that have one" if hint else ""
+    return RefusedError(Refused(reason=reason, error=error, hint=hint))
