@@ -184,8 +184,11 @@ def _unstarted(case: Case) -> tuple[str, ...]:
     """The agents that do not run yet whose claims may be revoked for a request."""
     tx, request, ledger = case.tx, case.request, case.tx.state.ledger
     neighbours = ledger.cohorts.neighbours(request.pool_name).names
-    if request.stimulus.for_group or not (neighbours or ledger.accounts[request.pool_name].lent):
+    lent = ledger.accounts[request.pool_name].lent
+    if request.stimulus.for_group or not (neighbours or lent):
         return ()
+    if request.payment.short and not (lent or ledger.promised_by(request.pool_name)):
+        return ()  # nobody is to get any of what it lacks
     borrowers = Borrowers(tx.state, request.incoming(tx.state), tx.now, case.veto)
     borrowers.only_extras = request.only_extras
     return borrowers.unstarted()
