@@ -8,7 +8,7 @@ import time
 
 from benchmarks.rows import Row, at_most
 from schedulemesh.config.policy import PreemptionPolicy
-from schedulemesh.engine.preemption.rules import PreemptionRules
+from schedulemesh.engine.state.preemption_rules import PreemptionRules
 
 MARK_MS = 50.0
 

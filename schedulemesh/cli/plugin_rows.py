@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from schedulemesh.config.policy import VICTIM_ORDERS
 from schedulemesh.dispatch import strategies as dispatch
-from schedulemesh.engine.placement.scoring import BUILT_IN
+from schedulemesh.engine.state.scoring import BUILT_IN
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.plugins.discovery import (
     DISPATCH_GROUP,

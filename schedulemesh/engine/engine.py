@@ -14,7 +14,10 @@ from schedulemesh.domain.request_ids import key_of_content
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.engine.admission import queue
 from schedulemesh.engine.admission.decide import submit
+from schedulemesh.engine.admission.evaluate import evaluate
+from schedulemesh.engine.admission.groups import drop_if_unwanted, expire
 from schedulemesh.engine.admission.pending import hand_on
+from schedulemesh.engine.admission.registration import of_living_parent
 from schedulemesh.engine.explanation.estimate import start_if_queued
 from schedulemesh.engine.explanation.task import explain
 from schedulemesh.engine.explanation.waiting import ExplainedReasons, WaitCauses
@@ -35,12 +38,10 @@ from schedulemesh.engine.lifecycle.group_reports import (
     group_gone,
     node_lost,
 )
-from schedulemesh.engine.lifecycle.groups import drop_if_unwanted, expire
 from schedulemesh.engine.lifecycle.job_claims import end_beyond_claim, follow_work
 from schedulemesh.engine.lifecycle.measurements import forget_measurements, note_measurements
 from schedulemesh.engine.lifecycle.rebuild import agent_restarted, rebuild
 from schedulemesh.engine.lifecycle.recovery import reconcile
-from schedulemesh.engine.lifecycle.registration import of_living_parent
 from schedulemesh.engine.lifecycle.tokens import (
     change_token,
     enable_authentication,
@@ -76,7 +77,6 @@ from schedulemesh.engine.messages.query import PreemptionQuery
 from schedulemesh.engine.messages.queue_facts import ClassLoaded, Ticked
 from schedulemesh.engine.messages.stimulus import RequestStimulus, Stimulus
 from schedulemesh.engine.placement.strategies import Strategies
-from schedulemesh.engine.preemption.evaluate import evaluate
 from schedulemesh.engine.state.agents import Waiting
 from schedulemesh.engine.state.cohort_updates import loans_within_trees
 from schedulemesh.engine.state.mesh_state import MeshState

@@ -9,7 +9,7 @@ from itertools import islice
 from schedulemesh.domain.node_labels import NodeLabels
 from schedulemesh.domain.resources import Resources
 from schedulemesh.engine.admission.needs import bundles_of
-from schedulemesh.engine.explain import unplaced
+from schedulemesh.engine.admission.refusals import unplaced
 from schedulemesh.engine.state.groups import shape_on_node
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.runtime.backend import Backend, BackendError

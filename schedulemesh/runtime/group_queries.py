@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from schedulemesh.config.groups import public_shape
-from schedulemesh.engine.explain import unplaced
+from schedulemesh.engine.admission.refusals import unplaced
 from schedulemesh.engine.state.agents import Starting, Waiting
 from schedulemesh.engine.state.groups import Group, GroupPhase, PoolCounts
 from schedulemesh.engine.state.mesh_state import MeshState

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from schedulemesh.engine.admission.groups import create_instruction, stays
 from schedulemesh.engine.lifecycle.agents import current
-from schedulemesh.engine.lifecycle.groups import create_instruction, stays
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.facts import (
     AgentEnded,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from schedulemesh.api.pools import CreatePool, EnsureCohort, EnsurePool, GetGroupStats, ResizePool
 from schedulemesh.domain.cohort import CohortSpec
 from schedulemesh.domain.pool import PoolSpec
-from schedulemesh.engine.explain import pool_not_found
+from schedulemesh.engine.admission.refusals import pool_not_found
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Done, Refused
 from schedulemesh.engine.state.groups import GroupPhase

@@ -12,7 +12,7 @@ from schedulemesh.api.tasks import CancelTasks
 from schedulemesh.config.queueing import changed_queue_policy
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.request_ids import portion_id
-from schedulemesh.engine.explain import pool_not_found
+from schedulemesh.engine.admission.refusals import pool_not_found
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Refused, TasksCancelled
 from schedulemesh.errors import JournalError

@@ -9,8 +9,8 @@ import msgspec
 from schedulemesh.api.states import GetSavedState, RestoreTask, SaveTaskState
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.task import TaskPhase
+from schedulemesh.engine.admission.registration import duplicate_task
 from schedulemesh.engine.lifecycle.agents import current
-from schedulemesh.engine.lifecycle.registration import duplicate_task
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Done, Refused, RequestOutcome
 from schedulemesh.engine.state.mesh_state import MeshState

@@ -15,7 +15,7 @@ from schedulemesh.api.preemption import MAX_PREEMPTIONS, ListPreemptions
 from schedulemesh.api.states import ListSavedStates
 from schedulemesh.api.tasks import ListTasks
 from schedulemesh.domain.task import INTERNAL, TaskSpec
-from schedulemesh.engine.explain import pool_not_found
+from schedulemesh.engine.admission.refusals import pool_not_found
 from schedulemesh.engine.explanation.waiting import WaitCauses
 from schedulemesh.engine.state.agents import Agent, kind_of
 from schedulemesh.engine.state.mesh_state import MeshState

@@ -9,7 +9,7 @@ from fractions import Fraction
 import pytest
 
 from schedulemesh.domain.resources import UNIT
-from schedulemesh.engine.placement.fragmentation import Workload, typical_kinds
+from schedulemesh.engine.state.fragmentation import Workload, typical_kinds
 from tests.engine.builders import amount
 
 KINDS = {(1.0, 0.5): 50, (4.0, 1.0): 30, (8.0, 2.0): 10, (2.0, 0.0): 9, (64.0, 8.0): 1}
@@ -96,7 +96,7 @@ def test_admissions_renew_the_typical_kinds_now_and_then():
 
 
 def test_counts_are_halved_so_that_the_mix_follows_the_times(monkeypatch):
-    monkeypatch.setattr("schedulemesh.engine.placement.fragmentation._MOST_COUNTED", 10)
+    monkeypatch.setattr("schedulemesh.engine.state.fragmentation._MOST_COUNTED", 10)
     found = Workload()
     found.note(amount(cpu=2))
     for _ in range(10):

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from schedulemesh.domain.placement import GroupsSpec
-from schedulemesh.engine.explain import unplaced
+from schedulemesh.engine.admission.refusals import unplaced
 from schedulemesh.engine.state.groups import GroupPhase
 from tests.engine.builders import Mesh, node, pool, shape
 

@@ -8,7 +8,7 @@ from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.lease import LeaseSpec
 from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.domain.reasons import Reason
-from schedulemesh.engine.lifecycle.groups import stays
+from schedulemesh.engine.admission.groups import stays
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Accepted, Pending, Queued, Refused
 from schedulemesh.engine.state.groups import GroupPhase

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.engine.messages.outcomes import Accepted, Refused
-from schedulemesh.engine.preemption.rules import Incoming, LabelRanks, judge
+from schedulemesh.engine.state.preemption_rules import Incoming, LabelRanks, judge
 from tests.engine.builders import Mesh, names, node, pool
 
 HOUR = 3600.0

@@ -7,7 +7,7 @@ import pytest
 
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.engine.preemption.candidates import Candidates
-from schedulemesh.engine.preemption.rules import Incoming, LabelRanks, judge
+from schedulemesh.engine.state.preemption_rules import Incoming, LabelRanks, judge
 from tests.engine.builders import Mesh, names, pool
 
 TIERS = {"tier": {"premium": ["standard", "batch"], "standard": ["batch"]}}

@@ -13,8 +13,8 @@ from schedulemesh.engine.placement.bundles import Room
 from schedulemesh.engine.placement.scenario import Demand, Removal, Scenario
 from schedulemesh.engine.preemption.candidates import Candidates
 from schedulemesh.engine.preemption.node_summary import place_of, summary_of
-from schedulemesh.engine.preemption.rules import Incoming
 from schedulemesh.engine.preemption.victims import VictimAgents
+from schedulemesh.engine.state.preemption_rules import Incoming
 from schedulemesh.engine.state.tasks import TaskClass
 from tests.engine.builders import Mesh, amount, node, pool, shape
 

@@ -7,7 +7,6 @@ import pytest
 from schedulemesh.domain.labels import parse_selector
 from schedulemesh.domain.resources import UNIT
 from schedulemesh.engine.messages.facts import Share
-from schedulemesh.engine.placement.fragmentation import Workload
 from schedulemesh.engine.placement.strategies import (
     NODE_STRATEGIES,
     POOL_STRATEGY,
@@ -15,6 +14,7 @@ from schedulemesh.engine.placement.strategies import (
     choose_devices,
     score_pool,
 )
+from schedulemesh.engine.state.fragmentation import Workload
 from schedulemesh.engine.state.quota import Ledger
 from tests.engine.builders import Mesh, amount, node, on, pool
 

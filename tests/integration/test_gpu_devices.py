@@ -6,8 +6,8 @@ import pytest
 import ray
 
 from schedulemesh.domain.resources import UNIT, Resources
-from schedulemesh.engine.placement.fragmentation import Workload
 from schedulemesh.engine.placement.strategies import choose_devices
+from schedulemesh.engine.state.fragmentation import Workload
 from schedulemesh.engine.state.nodes import Node
 from tests.integration.polling import until
 

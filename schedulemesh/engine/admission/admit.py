@@ -12,8 +12,8 @@ from schedulemesh.domain.labels import Labels
 from schedulemesh.domain.placement import GroupShape, InGroup, OnNode, Unplaced
 from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.task import DEFAULT_PRIORITY, TaskSpec
-from schedulemesh.engine.lifecycle.groups import end as end_group
-from schedulemesh.engine.lifecycle.groups import plan as plan_group
+from schedulemesh.engine.admission.groups import end as end_group
+from schedulemesh.engine.admission.groups import plan as plan_group
 from schedulemesh.engine.messages.cohort_facts import LoansExchanged
 from schedulemesh.engine.messages.facts import (
     AgentAdmitted,
@@ -28,7 +28,6 @@ from schedulemesh.engine.messages.outcomes import Accepted, Pending
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.placement.group_choice import Assignment, GroupRequest, NoAssignment
 from schedulemesh.engine.preemption.limits import Limits
-from schedulemesh.engine.preemption.rules import Incoming
 from schedulemesh.engine.preemption.search import EvictionPlan
 from schedulemesh.engine.preemption.victims import VictimAgent, evicted_tasks
 from schedulemesh.engine.state.agents import Agent, Starting
@@ -37,6 +36,7 @@ from schedulemesh.engine.state.gangs import members_running
 from schedulemesh.engine.state.groups import Group, GroupPhase, shape_on_node
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
+from schedulemesh.engine.state.preemption_rules import Incoming
 from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.engine.state.queue_classes import QueueClass
 from schedulemesh.engine.state.quota import Payment

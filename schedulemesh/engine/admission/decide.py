@@ -14,7 +14,7 @@ from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.task import FIRST_ATTEMPT, Attempts, TaskSpec
-from schedulemesh.engine import explain
+from schedulemesh.engine.admission import refusals
 from schedulemesh.engine.admission.admit import Request, admit, would_run
 from schedulemesh.engine.admission.evictions import (
     Case,
@@ -27,8 +27,8 @@ from schedulemesh.engine.admission.evictions import (
 )
 from schedulemesh.engine.admission.needs import claim_payment, groups_asked, ruled_out
 from schedulemesh.engine.admission.passing import Passing, is_behind_in_strict_pool
+from schedulemesh.engine.admission.registration import duplicate_task, register, without_parent
 from schedulemesh.engine.admission.revocations import revoke
-from schedulemesh.engine.lifecycle.registration import duplicate_task, register, without_parent
 from schedulemesh.engine.messages.outcomes import (
     Candidate,
     Pending,
@@ -111,10 +111,10 @@ def understand(tx: Transaction, stimulus: TaskSubmitted) -> Request | Refused:
     if not pool_name:
         pool_name = pool_for(state, tx.strategies, stimulus)
         if pool_name is None:
-            return explain.no_matching_pool(state)
+            return refusals.no_matching_pool(state)
     account = state.ledger.accounts.get(pool_name)
     if account is None:
-        return explain.pool_not_found(state, pool_name)
+        return refusals.pool_not_found(state, pool_name)
     refused = _invalid(state, stimulus)
     if refused is not None:
         return refused
@@ -123,7 +123,7 @@ def understand(tx: Transaction, stimulus: TaskSubmitted) -> Request | Refused:
         return _refused_by_pool(state, reason, pool_name, need)
     # Last of what has nothing to do with room: all else also holds for tasks that may wait (``queue.join``).
     if pool_name in state.drains.pools:
-        return explain.pool_draining(pool_name)
+        return refusals.pool_draining(pool_name)
     if (group_request := groups_asked(state, stimulus, pool_name, need)) is not None:
         return _in_a_group(state, stimulus, group_request, need)
     node = None
@@ -134,7 +134,7 @@ def understand(tx: Transaction, stimulus: TaskSubmitted) -> Request | Refused:
         shape = shape_on_node(agent, need)
         node = tx.strategies.choose_node(state.cluster, shape, view, waits=waits)
         if node is None and not state.cluster.could_ever(shape):
-            refused = explain.cluster_out_of_resources(state, shape)
+            refused = refusals.cluster_out_of_resources(state, shape)
             return _of_size(stimulus, refused, pool_name, need)
     return Request(
         stimulus=stimulus,
@@ -150,10 +150,10 @@ def understand(tx: Transaction, stimulus: TaskSubmitted) -> Request | Refused:
 def _refused_by_pool(state: MeshState, reason: Reason, pool_name: str, need: Resources) -> Refused:
     """The refusal of what a pool as it is defined could not hold; see ``ruled_out``."""
     if reason is Reason.NO_PG_POOL:
-        return explain.no_pg_pool(pool_name)
+        return refusals.no_pg_pool(pool_name)
     if reason is Reason.CONFLICTING_OPTIONS:
-        return explain.conflicting_options(pool_name)
-    return explain.exceeds_pool_capacity(state, pool_name, need)
+        return refusals.conflicting_options(pool_name)
+    return refusals.exceeds_pool_capacity(state, pool_name, need)
 
 
 def _in_a_group(
@@ -163,7 +163,7 @@ def _in_a_group(
     payment = claim_payment(state, group_request.pool_name, need, stimulus.client)
     assignment = find_assignment(state, group_request, waits=bool(payment.short))
     if isinstance(assignment, NoAssignment) and not assignment.could_ever:
-        refused = explain.group_out_of_resources(state, group_request.shape)
+        refused = refusals.group_out_of_resources(state, group_request.shape)
         return _of_size(stimulus, refused, group_request.pool_name, need)
     return Request(
         stimulus=stimulus,
@@ -181,7 +181,7 @@ def _in_a_group(
 def _of_size(stimulus: TaskSubmitted, refused: Refused, pool_name: str, need: Resources) -> Refused:
     """A refusal for the size of the request; says where the default comes from if no resources were named."""
     if stimulus.default_resources:
-        return explain.by_default(refused, pool_name, need)
+        return refusals.by_default(refused, pool_name, need)
     return refused
 
 
@@ -314,7 +314,7 @@ def _no_victim(
         turned_away = candidates_for(tx, request, veto, limits).turned_away()
     stimulus = request.stimulus
     may_wait = stimulus.task is not None and stimulus.may_preempt and not stimulus.for_group
-    refused = explain.preemption_failed(
+    refused = refusals.preemption_failed(
         state,
         request.pool_name,
         request.node_shape,
@@ -326,13 +326,13 @@ def _no_victim(
     )
     only_group = stimulus.for_group or not stimulus.may_preempt
     if request.payment.short and only_group:
-        refused = explain.insufficient_quota(state, refused, request.pool_name)
+        refused = refusals.insufficient_quota(state, refused, request.pool_name)
     elif (
         not request.payment.short
         and request.group_request
         and isinstance(request.assignment, NoAssignment)
     ):
-        refused = explain.group_unplaceable(
+        refused = refusals.group_unplaceable(
             state,
             request.group_request,
             request.assignment,
@@ -342,7 +342,7 @@ def _no_victim(
         )
     contest = contest_for(tx, request, veto, limits)
     if contest is not None:
-        return explain.external_demand(refused, request.need, contest, may_wait=may_wait)
+        return refusals.external_demand(refused, request.need, contest, may_wait=may_wait)
     return _of_size(request.stimulus, refused, request.pool_name, request.need)
 
 

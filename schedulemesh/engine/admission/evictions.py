@@ -18,6 +18,7 @@ from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.resources import Resources, sum_of
 from schedulemesh.engine.admission.admit import Request
+from schedulemesh.engine.admission.contest import Contest, contest_of, uncontested
 from schedulemesh.engine.admission.in_flight import InFlight, in_flight
 from schedulemesh.engine.admission.passing import Passing
 from schedulemesh.engine.messages.facts import Share, merged
@@ -38,7 +39,6 @@ from schedulemesh.engine.placement.leaving import (
 from schedulemesh.engine.placement.scenario import Demand
 from schedulemesh.engine.preemption.candidates import Candidates
 from schedulemesh.engine.preemption.combined import BorrowersAndOthers
-from schedulemesh.engine.preemption.contest import Contest, contest_of, uncontested
 from schedulemesh.engine.preemption.exchange import (
     TasksOfBorrowers,
     exchanged,

@@ -28,10 +28,10 @@ from schedulemesh.engine.placement.leaving import (
     revoked_in,
 )
 from schedulemesh.engine.placement.scenario import Demand, own_groups
-from schedulemesh.engine.preemption.rules import judge
 from schedulemesh.engine.state.agents import Agent, Ending
 from schedulemesh.engine.state.lending import LoanCaps, promise
 from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.preemption_rules import judge
 from schedulemesh.engine.state.task_phases import Preempting
 
 

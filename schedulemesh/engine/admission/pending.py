@@ -20,6 +20,9 @@ from schedulemesh.domain.resources import NOTHING
 from schedulemesh.engine.admission.admit import start_instruction
 from schedulemesh.engine.admission.claims import gained, is_whole
 from schedulemesh.engine.admission.decide import readmit, requeue_victim
+from schedulemesh.engine.admission.groups import grow, leave, make, whole
+from schedulemesh.engine.admission.preempted import all_preempted
+from schedulemesh.engine.admission.refusals import loss_of
 from schedulemesh.engine.admission.requeue import (
     ROOM_TAKEN,
     answer_not_run,
@@ -34,9 +37,6 @@ from schedulemesh.engine.admission.requeue import (
     victims_to_requeue,
 )
 from schedulemesh.engine.admission.revocations import WHY
-from schedulemesh.engine.explain import loss_of
-from schedulemesh.engine.lifecycle.eviction import all_preempted
-from schedulemesh.engine.lifecycle.groups import grow, leave, make, whole
 from schedulemesh.engine.messages.demand_facts import RoomLost
 from schedulemesh.engine.messages.facts import (
     AgentEnded,

@@ -13,6 +13,7 @@ from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.outcomes import Queued, Refused, RequestOutcome
 from schedulemesh.engine.messages.queue_facts import StartReserved, TaskQueued
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
+from schedulemesh.engine.preemption.savable import returns_when_evicted
 from schedulemesh.engine.state.agents import Agent, Ending, Submission
 from schedulemesh.engine.state.gangs import core_runs
 from schedulemesh.engine.state.mesh_state import MeshState
@@ -39,18 +40,6 @@ _FAILED_STARTS = frozenset((Reason.AGENT_START_FAILED, Reason.AGENT_START_TIMEOU
 
 #: Those by which external work may have got the room that an eviction freed.
 ROOM_TAKEN = frozenset((Reason.CLUSTER_OUT_OF_RESOURCES, Reason.GROUP_UNPLACEABLE))
-
-
-def returns_when_evicted(state: MeshState, task: RunningTask, agent: Agent) -> bool:
-    """Whether an evicted task joins the queue again: it asks for it, and can be started again."""
-    spec = agent.spec
-    if not task.number or not spec.class_key or not spec.restartable:
-        return False
-    if task.is_drained:
-        return task.spec.on_preempted != "drop"
-    pool = state.ledger.accounts.get(spec.pool_name)
-    default = "drop" if pool is None else pool.spec.on_preempted
-    return (task.spec.on_preempted or default) == "requeue"
 
 
 def may_retry(state: MeshState, task: RunningTask, agent: Agent) -> bool:

@@ -15,9 +15,9 @@ from collections.abc import Iterable
 
 from schedulemesh.domain.end_reasons import EndReason
 from schedulemesh.domain.reasons import Reason
+from schedulemesh.engine.admission.groups import end as end_group
+from schedulemesh.engine.admission.groups import leave
 from schedulemesh.engine.admission.requeue import task_without_room
-from schedulemesh.engine.lifecycle.groups import end as end_group
-from schedulemesh.engine.lifecycle.groups import leave
 from schedulemesh.engine.messages.facts import AgentEnded, AgentEnding
 from schedulemesh.engine.messages.instructions import StopAgent
 from schedulemesh.engine.state.agents import Agent, Waiting

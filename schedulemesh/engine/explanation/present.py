@@ -9,10 +9,10 @@ from typing_extensions import assert_never
 
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.admission.ends import estimate_of
-from schedulemesh.engine.admission.requeue import returns_when_evicted
 from schedulemesh.engine.explanation.estimate import described
 from schedulemesh.engine.explanation.evictions import evictor, last_eviction
 from schedulemesh.engine.messages.explanation import EvictionSummary, Explanation
+from schedulemesh.engine.preemption.savable import returns_when_evicted
 from schedulemesh.engine.state.agents import Agent, Ending, Waiting, kind_of
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.task_phases import Preempting

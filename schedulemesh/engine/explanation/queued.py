@@ -39,7 +39,7 @@ from schedulemesh.engine.admission.evictions import (
 from schedulemesh.engine.admission.needs import is_ruled_out
 from schedulemesh.engine.admission.passing import Passing, is_behind
 from schedulemesh.engine.admission.queue_pass import SEARCHES
-from schedulemesh.engine.explain import CONTESTED_HINT, contested_room
+from schedulemesh.engine.admission.refusals import CONTESTED_HINT, contested_room
 from schedulemesh.engine.explanation.estimate import Start, duration_of, earliest_start
 from schedulemesh.engine.explanation.evictions import last_eviction
 from schedulemesh.engine.explanation.shortage import Shortage, shortage_of

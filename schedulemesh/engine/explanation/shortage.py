@@ -9,18 +9,18 @@ import msgspec
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.engine.admission.admit import Request
-from schedulemesh.engine.explain import (
-    cohort_parts,
-    lent_parts,
-    no_group_free,
-    no_node_has_room,
-)
-from schedulemesh.engine.explanation.holders import (
+from schedulemesh.engine.admission.holders import (
     agents_of_pool,
     agents_on,
     closest_node,
     held_by,
     holders_among,
+)
+from schedulemesh.engine.admission.refusals import (
+    cohort_parts,
+    lent_parts,
+    no_group_free,
+    no_node_has_room,
 )
 from schedulemesh.engine.messages.explanation import ExternalUsage, Finding
 from schedulemesh.engine.messages.outcomes import Holder

@@ -12,15 +12,15 @@ from schedulemesh.domain.placement import InGroup
 from schedulemesh.domain.reasons import Change, Reason
 from schedulemesh.domain.resources import sum_of
 from schedulemesh.domain.task import TaskPhase
+from schedulemesh.engine.admission.groups import is_placed
 from schedulemesh.engine.admission.pending import ended, hand_on, start_cancelled, undo
+from schedulemesh.engine.admission.registration import of_living_parent, register, without_parent
 from schedulemesh.engine.admission.requeue import (
     answer_not_run,
     requeue_without_room,
     task_without_room,
 )
 from schedulemesh.engine.lifecycle.eviction import task_cancelled
-from schedulemesh.engine.lifecycle.groups import is_placed
-from schedulemesh.engine.lifecycle.registration import of_living_parent, register, without_parent
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.facts import (
     AgentEnding,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from schedulemesh.engine.admission.groups import replenish
 from schedulemesh.engine.admission.pending import continue_start, finish_revocations
 from schedulemesh.engine.admission.queue_pass import serve_queue
 from schedulemesh.engine.lifecycle.children import end_orphans
 from schedulemesh.engine.lifecycle.elastic import follow_cores
-from schedulemesh.engine.lifecycle.groups import replenish
 from schedulemesh.engine.messages.facts import GroupEnded, NodeLost, NodeSeen, PoolEnsured
 from schedulemesh.engine.messages.stimuli import AnyStimulus, ClockTicked, RecoveryObserved
 from schedulemesh.engine.state.agents import Waiting

@@ -17,8 +17,8 @@ from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.reasons import Change, PreemptionReason, Reason
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.admission.admit import evict_instruction, grace_of
-from schedulemesh.engine.explain import pool_not_found
-from schedulemesh.engine.lifecycle.groups import end as end_group
+from schedulemesh.engine.admission.groups import end as end_group
+from schedulemesh.engine.admission.refusals import pool_not_found
 from schedulemesh.engine.messages.drain_facts import DrainEnded, DrainStarted
 from schedulemesh.engine.messages.facts import AgentEnding, EvictionStarted, NodeCordoned
 from schedulemesh.engine.messages.outcomes import Done, Refused, RequestOutcome

@@ -15,7 +15,7 @@ from schedulemesh.domain.numbers import MAX_COUNT
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.task import EndState, TaskSpec
 from schedulemesh.engine.admission.pending import ended
-from schedulemesh.engine.lifecycle.registration import duplicate_task
+from schedulemesh.engine.admission.registration import duplicate_task
 from schedulemesh.engine.messages.facts import (
     AgentEnded,
     AgentEnding,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from schedulemesh.domain.end_reasons import EndReason
 from schedulemesh.domain.reasons import Reason
+from schedulemesh.engine.admission.groups import create_instruction, drop_if_unwanted
 from schedulemesh.engine.admission.pending import hand_on, undo
-from schedulemesh.engine.lifecycle.groups import create_instruction, drop_if_unwanted
 from schedulemesh.engine.messages.facts import AgentEnding, GroupEnded, GroupEnding, GroupReady
 from schedulemesh.engine.messages.instructions import RemoveGroup, StopAgent
 from schedulemesh.engine.messages.stimuli import GroupCreated, GroupCreateFailed, GroupGone

@@ -5,8 +5,8 @@ from __future__ import annotations
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.task import FIRST_ATTEMPT
 from schedulemesh.engine.admission.decide import submit_again
+from schedulemesh.engine.admission.registration import duplicate_task, register, without_parent
 from schedulemesh.engine.lifecycle.agents import current, order_runs
-from schedulemesh.engine.lifecycle.registration import duplicate_task, register, without_parent
 from schedulemesh.engine.messages.facts import AgentProcessRestarted, LossReported
 from schedulemesh.engine.messages.outcomes import Pending, Refused, RequestOutcome
 from schedulemesh.engine.messages.stimuli import AgentRestarted, RebuildRequested

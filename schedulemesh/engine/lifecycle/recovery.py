@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from schedulemesh.engine.admission.admit import evict_instruction, start_instruction
+from schedulemesh.engine.admission.groups import is_placed
 from schedulemesh.engine.lifecycle.agents import current, order_runs, process_gone, runs_of
 from schedulemesh.engine.lifecycle.group_reports import reconcile_groups
-from schedulemesh.engine.lifecycle.groups import is_placed
 from schedulemesh.engine.messages.instructions import EvictTask, StopAgent
 from schedulemesh.engine.messages.stimuli import RecoveryObserved
 from schedulemesh.engine.state.agents import Agent, Ending, Running, Starting

@@ -8,7 +8,7 @@ from schedulemesh.domain.end_reasons import EndReason, TaskEndReason
 from schedulemesh.domain.reasons import Change, Reason
 from schedulemesh.domain.task import EndState
 from schedulemesh.engine.admission.queue import cancel_queued
-from schedulemesh.engine.admission.requeue import may_retry, returns_when_evicted
+from schedulemesh.engine.admission.requeue import may_retry
 from schedulemesh.engine.lifecycle.agents import current, end_agent
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.facts import TaskEnded
@@ -20,6 +20,7 @@ from schedulemesh.engine.messages.outcomes import (
     RequestOutcome,
     TasksCancelled,
 )
+from schedulemesh.engine.preemption.savable import returns_when_evicted
 from schedulemesh.engine.state.agents import Agent, Ending
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.task_phases import Preempting

@@ -15,15 +15,15 @@ from schedulemesh.domain.labels import Selector, matches
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources
 from schedulemesh.engine.messages.facts import Devices
-from schedulemesh.engine.placement.fragmentation import Workload
 from schedulemesh.engine.placement.plugin_views import node_domain, pool_domain
-from schedulemesh.engine.placement.scoring import BUILT_IN, Place, Scale, least_free
 from schedulemesh.engine.state.cluster import Cluster
 from schedulemesh.engine.state.device_guarantees import has_room
 from schedulemesh.engine.state.devices import devices_for
+from schedulemesh.engine.state.fragmentation import Workload
 from schedulemesh.engine.state.lending import could_ever_borrow
 from schedulemesh.engine.state.nodes import Node
 from schedulemesh.engine.state.quota import Account, Ledger
+from schedulemesh.engine.state.scoring import BUILT_IN, Place, Scale, least_free
 from schedulemesh.plugins.guard import Guarded
 from schedulemesh.plugins.scheduling import ResourceDomain, TaskView
 

@@ -41,9 +41,9 @@ from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import Resources
 from schedulemesh.engine.messages.outcomes import Candidate
 from schedulemesh.engine.preemption.limits import Limits
-from schedulemesh.engine.preemption.rules import Incoming, PreemptionRules, Verdict
 from schedulemesh.engine.preemption.veto import PluginVeto
 from schedulemesh.engine.state.agents import Agent
+from schedulemesh.engine.state.preemption_rules import Incoming, PreemptionRules, Verdict
 from schedulemesh.engine.state.tasks import RunningTask, RunningTasks, TaskClass
 
 _COOLING = Verdict(refused=Reason.IN_PREEMPTION_COOLDOWN)

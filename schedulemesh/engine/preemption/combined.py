@@ -18,8 +18,8 @@ from schedulemesh.domain.resources import Resources
 from schedulemesh.engine.messages.outcomes import Candidate
 from schedulemesh.engine.preemption.candidates import Candidates, Order
 from schedulemesh.engine.preemption.reclaim import Borrowers
-from schedulemesh.engine.preemption.rules import Verdict
 from schedulemesh.engine.state.agents import Agent
+from schedulemesh.engine.state.preemption_rules import Verdict
 from schedulemesh.engine.state.tasks import RunningTask, TaskClass
 
 #: Taken from the place of a borrower: more than twice the largest priority, duration and rank together.

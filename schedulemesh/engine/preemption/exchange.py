@@ -23,15 +23,14 @@ from functools import cached_property
 from schedulemesh.domain.cohort import LoanLimit
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import NOTHING, Resources, sum_of
-from schedulemesh.engine.admission.requeue import returns_when_evicted
 from schedulemesh.engine.messages.facts import Share, merged
 from schedulemesh.engine.messages.outcomes import Candidate
 from schedulemesh.engine.preemption.reclaim import Borrowers
-from schedulemesh.engine.preemption.rules import Verdict
-from schedulemesh.engine.preemption.savable import can_be_saved
+from schedulemesh.engine.preemption.savable import can_be_saved, returns_when_evicted
 from schedulemesh.engine.preemption.victims import VictimAgent, is_running
 from schedulemesh.engine.state.lending import LoanCaps
 from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.preemption_rules import Verdict
 from schedulemesh.engine.state.quota import Account
 from schedulemesh.engine.state.tasks import RunningTask, TaskClass
 

@@ -15,7 +15,6 @@ from schedulemesh.domain.reasons import PreemptionReason, Reason
 from schedulemesh.engine.messages.outcomes import Candidate
 from schedulemesh.engine.placement.placers import FreeNode
 from schedulemesh.engine.preemption.limits import Limits
-from schedulemesh.engine.preemption.rules import Incoming, Verdict
 from schedulemesh.engine.preemption.savable import SavableTasks
 from schedulemesh.engine.preemption.search import EvictionPlan
 from schedulemesh.engine.preemption.veto import PluginVeto
@@ -23,6 +22,7 @@ from schedulemesh.engine.preemption.victims import VictimAgent
 from schedulemesh.engine.state.groups import shape_on_node
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import has_labels
+from schedulemesh.engine.state.preemption_rules import Incoming, Verdict
 from schedulemesh.engine.state.tasks import RunningTask, TaskClass
 
 

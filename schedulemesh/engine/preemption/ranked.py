@@ -8,7 +8,7 @@ from itertools import chain
 
 from schedulemesh.engine.messages.outcomes import Candidate
 from schedulemesh.engine.preemption.candidates import Candidates, Order
-from schedulemesh.engine.preemption.rules import Verdict
+from schedulemesh.engine.state.preemption_rules import Verdict
 from schedulemesh.engine.state.tasks import RunningTask, TaskClass
 
 

@@ -41,11 +41,11 @@ from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.messages.outcomes import Candidate
 from schedulemesh.engine.preemption.candidates import Order
 from schedulemesh.engine.preemption.ranked import RankedCandidates
-from schedulemesh.engine.preemption.rules import Incoming, Verdict
 from schedulemesh.engine.preemption.savable import can_be_saved
 from schedulemesh.engine.preemption.veto import PluginVeto
 from schedulemesh.engine.state.agents import Agent, Starting, Waiting
 from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.preemption_rules import Incoming, Verdict
 from schedulemesh.engine.state.shares import Shares
 from schedulemesh.engine.state.tasks import RunningTask, TaskClass
 

@@ -26,16 +26,15 @@ from typing import ClassVar
 
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.reasons import PreemptionReason, Reason
-from schedulemesh.engine.admission.requeue import returns_when_evicted
 from schedulemesh.engine.messages.outcomes import Candidate
 from schedulemesh.engine.preemption.candidates import Order
 from schedulemesh.engine.preemption.gpu_bound import GpuBound
 from schedulemesh.engine.preemption.limits import Limits
 from schedulemesh.engine.preemption.ranked import RankedCandidates
-from schedulemesh.engine.preemption.rules import Incoming, Verdict
 from schedulemesh.engine.preemption.veto import PluginVeto
 from schedulemesh.engine.state.agents import Agent, Running
 from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.preemption_rules import Incoming, Verdict
 from schedulemesh.engine.state.tasks import RunningTask, TaskClass
 
 
@@ -151,3 +150,15 @@ class SavableTasks(RankedCandidates):
                 return Verdict(refused=Reason.OWN_QUOTA)
         delta = incoming.priority - task_class.priority
         return Verdict(rule=self.reason, delta=delta)
+
+
+def returns_when_evicted(state: MeshState, task: RunningTask, agent: Agent) -> bool:
+    """Whether an evicted task joins the queue again: it asks for it, and can be started again."""
+    spec = agent.spec
+    if not task.number or not spec.class_key or not spec.restartable:
+        return False
+    if task.is_drained:
+        return task.spec.on_preempted != "drop"
+    pool = state.ledger.accounts.get(spec.pool_name)
+    default = "drop" if pool is None else pool.spec.on_preempted
+    return (task.spec.on_preempted or default) == "requeue"

@@ -17,10 +17,10 @@ from schedulemesh.domain.task import FIRST_ATTEMPT, TaskSpec
 from schedulemesh.engine.messages.outcomes import Candidate
 from schedulemesh.engine.preemption.candidates import Order
 from schedulemesh.engine.preemption.limits import Limits
-from schedulemesh.engine.preemption.rules import Incoming
 from schedulemesh.engine.preemption.savable import SavableTasks
 from schedulemesh.engine.preemption.veto import PluginVeto
 from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.preemption_rules import Incoming
 from schedulemesh.engine.state.queue import scaled
 from schedulemesh.engine.state.tasks import RunningTask
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 
 from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.engine.messages.outcomes import Candidate
-from schedulemesh.engine.preemption.rules import Incoming
 from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.preemption_rules import Incoming
 
 #: With more classes of running tasks than this it is not computed, because each try evaluates all of them.
 MAX_CLASSES = 200

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from schedulemesh.engine.placement.plugin_views import running_view
 from schedulemesh.engine.placement.strategies import Strategies
-from schedulemesh.engine.preemption.rules import Incoming, PreemptionRules, Verdict, judge
+from schedulemesh.engine.state.preemption_rules import Incoming, PreemptionRules, Verdict, judge
 from schedulemesh.engine.state.tasks import RunningTask
 from schedulemesh.plugins.scheduling import TaskView
 

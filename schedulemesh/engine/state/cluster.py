@@ -15,9 +15,9 @@ from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.engine.messages.facts import Devices
-from schedulemesh.engine.placement.fragmentation import Workload
 from schedulemesh.engine.state.device_guarantees import has_room
 from schedulemesh.engine.state.devices import add_devices, devices_for, gpu_of, worst_devices
+from schedulemesh.engine.state.fragmentation import Workload
 from schedulemesh.engine.state.node_ranking import Rankings
 from schedulemesh.engine.state.nodes import (
     Allocation,

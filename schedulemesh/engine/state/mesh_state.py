@@ -19,7 +19,6 @@ from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.messages import queue_facts as q
 from schedulemesh.engine.messages.fact import Fact
 from schedulemesh.engine.messages.job_facts import JobClaimMoved
-from schedulemesh.engine.preemption.rules import PreemptionRules
 from schedulemesh.engine.state.agents import (
     Agent,
     AgentPhase,
@@ -48,6 +47,7 @@ from schedulemesh.engine.state.groups import GroupTable
 from schedulemesh.engine.state.job_updates import JobFacts
 from schedulemesh.engine.state.measurement_updates import MeasurementFacts
 from schedulemesh.engine.state.past import Past, attempts_of
+from schedulemesh.engine.state.preemption_rules import PreemptionRules
 from schedulemesh.engine.state.queue import Queue
 from schedulemesh.engine.state.queue_updates import QueueFacts, release_children
 from schedulemesh.engine.state.quota import Ledger

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from sortedcontainers import SortedList
 
 from schedulemesh.domain.resources import NOTHING, Resources
-from schedulemesh.engine.placement.fragmentation import Workload
-from schedulemesh.engine.placement.scoring import BUILT_IN, Scale
 from schedulemesh.engine.state.device_guarantees import has_room
+from schedulemesh.engine.state.fragmentation import Workload
 from schedulemesh.engine.state.nodes import Node
+from schedulemesh.engine.state.scoring import BUILT_IN, Scale
 
 #: Cached rankings, one per strategy and need; the least recently used one is dropped first.
 KEPT = 256

@@ -24,7 +24,6 @@ from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.tokens import TokenSpec
 from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.messages.drain_facts import DrainStarted
-from schedulemesh.engine.preemption.rules import PreemptionRules
 from schedulemesh.engine.state.agents import (
     Agent,
     Ending,
@@ -40,6 +39,7 @@ from schedulemesh.engine.state.groups import Group, PoolCounts
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
 from schedulemesh.engine.state.past import EndedTask
+from schedulemesh.engine.state.preemption_rules import PreemptionRules
 from schedulemesh.engine.state.queue import QueuedTask, Turns
 from schedulemesh.engine.state.quota import Account, Hold
 from schedulemesh.engine.state.tasks import RunningTask

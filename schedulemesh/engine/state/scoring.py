@@ -26,7 +26,7 @@ from typing import Protocol
 import msgspec
 
 from schedulemesh.domain.resources import Resources
-from schedulemesh.engine.placement.fragmentation import Workload
+from schedulemesh.engine.state.fragmentation import Workload
 
 #: The score of a place; the lowest is the best.
 Place = tuple[float, float]

@@ -17,11 +17,11 @@ from schedulemesh.engine.preemption.candidates import Candidates, dominant
 from schedulemesh.engine.preemption.combined import BorrowersAndOthers
 from schedulemesh.engine.preemption.limits import Limits
 from schedulemesh.engine.preemption.reclaim import Borrowers
-from schedulemesh.engine.preemption.rules import Incoming
 from schedulemesh.engine.preemption.sites import KnownNodes
 from schedulemesh.engine.preemption.veto import PluginVeto, plugin_veto
 from schedulemesh.engine.preemption.victims import evicted_tasks
 from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.preemption_rules import Incoming
 from schedulemesh.engine.transaction import Transaction
 
 

@@ -14,7 +14,8 @@ from schedulemesh.domain.node_labels import spelled
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import NOTHING, Resources, bytes_hint
-from schedulemesh.engine.explanation.holders import (
+from schedulemesh.engine.admission.contest import Contest
+from schedulemesh.engine.admission.holders import (
     NAMED,
     agents_of_pool,
     agents_on,
@@ -26,7 +27,6 @@ from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.placement.bundles import Room
 from schedulemesh.engine.placement.group_choice import GroupRequest, NoAssignment, no_placement
 from schedulemesh.engine.placement.placers import BundlePlacement, NoPlacement
-from schedulemesh.engine.preemption.contest import Contest
 from schedulemesh.engine.state.agents import Agent
 from schedulemesh.engine.state.lending import could_ever_borrow, idle_in_cohort
 from schedulemesh.engine.state.mesh_state import MeshState
