@@ -10,6 +10,11 @@ from schedulemesh.cli.texts import amounts, duration, labels, local_time, names,
 from schedulemesh.protocol.wording import in_commands
 
 
+def sentence(text: str | None) -> str:
+    """An error in the words of the command line; empty: there was none."""
+    return in_commands(text or "")
+
+
 def wide(heading: str, key: str, show: Callable[[Any], str] = text) -> Column:
     """A column that only ``-o wide`` shows."""
     return Column(heading=heading, key=key, show=show, wide=True)
@@ -115,7 +120,7 @@ JOBS = (
     wide("node", "node_id", node),
     wide("started", "started_at", local_time),
     wide("ended", "ended_at", local_time),
-    wide("error", "error", in_commands),
+    wide("error", "error", sentence),
     wide("labels", "labels", labels),
 )
 

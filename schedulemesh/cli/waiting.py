@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from schedulemesh.cli.columns import waits_because, wide
+from schedulemesh.cli.columns import sentence, waits_because, wide
 from schedulemesh.cli.command import Output, Target, Tasks, command, note
 from schedulemesh.cli.output import emit
 from schedulemesh.cli.rows import Column, Listing, Row
 from schedulemesh.cli.texts import local_time, seconds
-from schedulemesh.protocol.wording import in_commands
 
 if TYPE_CHECKING:
     from schedulemesh.api.tasks import WaitUntil
@@ -26,7 +25,7 @@ _STATES = (
     Column(heading="reason", key="", show=waits_because, least=25),
     wide("agent", "agent_name"),
     wide("ended", "ended_at", local_time),
-    wide("error", "error", in_commands),
+    wide("error", "error", sentence),
 )
 
 

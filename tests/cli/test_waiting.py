@@ -24,6 +24,7 @@ def test_it_returns_when_all_have_got_so_far(command, filled, run):
     assert [(row["task_id"], row["state"]) for row in json.loads(done.stdout)] == [
         ("one", "running")
     ]
+    assert run(*command, "one", "--until", "running", "-o", "wide").exit_code == 0
 
 
 def test_one_of_several_is_enough_where_that_is_asked_for(filled, run):

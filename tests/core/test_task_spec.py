@@ -46,8 +46,8 @@ def as_in_spec(row):
 
 
 def view(mesh):
-    metrics = SimpleNamespace(of=lambda _agent: {})
-    usage = SimpleNamespace(of=lambda _agent, _now: None)
+    metrics = SimpleNamespace(newest_of=lambda _agent: {})
+    usage = SimpleNamespace(newest_of=lambda _agent, _now: None)
     agents = SimpleNamespace(metrics=metrics, usage=usage, handle=lambda *_: None)
     return StateView(mesh.state, agents, SimpleNamespace(), mesh.now)
 

@@ -100,7 +100,11 @@ def test_a_malformed_submission_raises_in_the_callers_process(mesh, changes, say
 @pytest.mark.parametrize(
     ("changes", "reason", "says"),
     [
-        ({"pool_name": "pooll"}, "pool_not_found", "'pooll'; pools are: pool"),
+        (
+            {"pool_name": "pooll"},
+            "pool_not_found",
+            r"'pooll' \(did you mean 'pool'\?\); pools are: pool",
+        ),
         (
             {"pool_name": None, "pool_selector": {"tier": "silver"}},
             "no_matching_pool",
