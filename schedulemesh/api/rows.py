@@ -104,12 +104,14 @@ def parse_scalar(text: str, kind: type, what: str) -> str | int | float | bool |
         if kind is bool:
             return {"true": True, "false": False, "yes": True, "no": False}[text.lower()]
         number: int | float = kind(text)
+        if abs(number) >= 2**63:
+            # No encoding holds it as a whole number, and no row has it.
+            number = float(number)
     except (KeyError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
         raise InvalidRequestError(f"{what} is {_KINDS[kind]}, which {text!r} is not")
-    # No encoding holds a larger one as a whole number, and no row has it.
-    return float(number) if abs(number) >= 2**63 else number
+    return number
 
 
 _KINDS = {bool: "yes or no (true or false)", int: "a whole number", float: "a number"}

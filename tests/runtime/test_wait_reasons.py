@@ -37,7 +37,7 @@ class Mesh:
     def now(self):
         return 1.0
 
-    async def whole(self):
+    async def until_consistent(self):
         return None
 
     def step(self, stimulus):

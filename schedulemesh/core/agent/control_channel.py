@@ -106,9 +106,12 @@ class LateError(Exception):
 
 
 class _Running:
-    """Counts the user's methods that run now, and all that ever started."""
+    """Counts the user's methods that run now, and all that ever started; calls ``on_exit`` where one of them
+    ends the process.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, on_exit: Callable[[], None]) -> None:
+        self._on_exit = on_exit
         self._lock = threading.Lock()
         self.now = 0
         self.begun = 0
@@ -126,6 +129,8 @@ class _Running:
     ) -> None:
         with self._lock:
             self.now -= 1
+        if isinstance(error, SystemExit):
+            self._on_exit()
 
 
 class StartTeller(threading.Thread):
@@ -175,7 +180,10 @@ class ControlChannel:
         self._object: UserObject = None
         #: The event loop of an async class; None: its methods are sync.
         self.loop: asyncio.AbstractEventLoop | None = None
-        self.running = _Running()
+        self.running = _Running(self._leave)
+        #: The process is about to end; and the request for commands that is in progress.
+        self._ends = False
+        self._request: ObjectRef | None = None
         #: The report of a task's run that has ended; None: it has not.
         self.report_of: Callable[[str], bytes | None] = lambda _task_id: None
         self._thread: threading.Thread | None = None
@@ -253,7 +261,7 @@ class ControlChannel:
 
     def _listen(self) -> None:
         time.sleep(_BEGIN_S)
-        while True:
+        while not self._ends:
             try:
                 answer = fetched(self._poll())
                 for command in unpack(answer, list[Command]):
@@ -287,7 +295,22 @@ class ControlChannel:
     def _poll(self) -> ObjectRef:
         usage = self._usage.newest()
         packed = None if usage is None else pack(usage)
-        return self._supervisor.poll.remote(*self._own, packed)
+        self._request = self._supervisor.poll.remote(*self._own, packed)
+        if self._ends:
+            self._cancel_request()
+        return self._request
+
+    def _leave(self) -> None:
+        """Request no commands any more. Ray ends a process only when none of its calls is in progress, and a
+        request for commands may be in progress for ever.
+        """
+        self._ends = True
+        self._cancel_request()
+
+    def _cancel_request(self) -> None:
+        if self._request is not None:
+            with contextlib.suppress(RayError):
+                ray.cancel(self._request, recursive=False)
 
     def _send_usage(self, usage: Usage) -> None:
         self._supervisor.report_usage.remote(*self._own, pack(usage))
