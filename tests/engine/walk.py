@@ -437,18 +437,18 @@ def _left(
     state: MeshState, head: QueuedTask, need: Resources, node_id: str | None, now: float
 ) -> bool:
     """Whether enough is left for this task at its reserved start: on the node, or (None) of its quota."""
-    account = state.ledger.accounts[head.pool_name]
+    account, ends = state.ledger.accounts[head.pool_name], ExpectedEnds(state, head, now)
     until = now if head.reservation is None else max(head.reservation.at or now, now)
     if node_id is None:
         free = account.free + unclaimed_quota(state, head.pool_name)
         for name, agent in state.agents.items():
-            end = _last_end(state, name, now)
-            if end is not None and end <= until and _counts(state, name, end, head.pool_name):
+            end = _last_end(state, name, ends)
+            if end is not None and end <= until and _counts(state, name, end, head.pool_name, ends):
                 for share in (*agent.shares, *agent.promised):
                     if share.pool_name == head.pool_name:
                         free = free + share.amount
     else:
-        free = _free_at(state, state.cluster.nodes[node_id], now, until)
+        free = _free_at(state, state.cluster.nodes[node_id], ends, until)
     submission = head.submission
     wanted = (
         account.spec.default_agent() if submission.default_resources else submission.agent.resources
@@ -459,17 +459,45 @@ def _left(
     )
 
 
-def _last_end(state: MeshState, agent_name: str, now: float) -> float | None:
-    """When the last task of an agent ends; None: one has no estimate or is over, or the agent is ending."""
+class ExpectedEnds:
+    """When tasks end, as counts for the reserved start of a waiting one. A task that outlives its duration is
+    expected to run on for a twentieth of it, one second at least, doubled as often as needed; that counts
+    until ``passing_limit_s`` after the first start that was reserved by it.
+    """
+
+    def __init__(self, state: MeshState, head: QueuedTask, now: float) -> None:
+        first_at = None if head.reservation is None else head.reservation.first_at
+        limit_s = state.queue.policy.passing_limit_s
+        self.now, self.guesses = now, first_at is None or now <= first_at + limit_s
+
+    def end_of(self, task: RunningTask) -> float | None:
+        """None: nobody knows."""
+        end = task.ends_at
+        if end is None or end > self.now:
+            return end
+        if not self.guesses:
+            return None
+        overrun_s = max(1.0, (end - task.started_at) * 0.05)
+        doublings = 0
+        while end + overrun_s * 2**doublings <= self.now:
+            doublings += 1
+        return end + overrun_s * 2**doublings
+
+
+def _last_end(state: MeshState, agent_name: str, expected: ExpectedEnds) -> float | None:
+    """When the last task of an agent ends; None: of one that is not known, or the agent is ending."""
     agent = state.agents.get(agent_name)
-    ends = [t.ends_at for t in state.running.by_id.values() if t.agent_name == agent_name]
-    if agent is None or isinstance(agent.phase, Ending) or not ends:
+    tasks = [t for t in state.running.by_id.values() if t.agent_name == agent_name]
+    if agent is None or isinstance(agent.phase, Ending) or not tasks:
         return None
-    known = [end for end in ends if end is not None and end > now]
-    return max(known) if len(known) == len(ends) else None
+    ends = [expected.end_of(task) for task in tasks]
+    known_ends = [end for end in ends if end is not None]
+    return max(known_ends) if len(known_ends) == len(ends) else None
 
 
-def _counts(state: MeshState, agent_name: str, end: float, pool_name: str) -> bool:
+def _counts(
+    state: MeshState, agent_name: str, end: float, pool_name: str, expected: ExpectedEnds
+) -> bool:
     """Whether the quota of this pool is known to be free when the agent ends: its last task, or one that ends
     at the same time, starts, or is of the pool or paid by it.
     """
@@ -481,11 +509,11 @@ def _counts(state: MeshState, agent_name: str, end: float, pool_name: str) -> bo
             and task.resources != NOTHING
         )
         for task in state.running.by_id.values()
-        if task.agent_name == agent_name and task.ends_at == end
+        if task.agent_name == agent_name and expected.end_of(task) == end
     )
 
 
-def _free_at(state: MeshState, node: Node, now: float, until: float) -> Resources:
+def _free_at(state: MeshState, node: Node, expected: ExpectedEnds, until: float) -> Resources:
     """What is free on a node when what is leaving is gone, those have their claims that wait for it, and the
     agents have ended whose tasks all end by then.
     """
@@ -493,7 +521,7 @@ def _free_at(state: MeshState, node: Node, now: float, until: float) -> Resource
     for name, allocation in node.allocations.items():
         gpu = sum(units for _, units in allocation.devices.units)
         holds = allocation.held + Resources(gpu=gpu)
-        agent, end = state.agents[name], _last_end(state, name, now)
+        agent, end = state.agents[name], _last_end(state, name, expected)
         if isinstance(agent.phase, Ending):
             free = free + holds
         elif isinstance(agent.phase, Waiting):
