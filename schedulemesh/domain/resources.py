@@ -186,6 +186,11 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
         """GPU-seconds of work per second of a task that holds this; 1 where that is neither GPUs nor CPUs."""
         return self.gpu_equivalents or 1.0
 
+    @property
+    def scarce(self) -> Resources:
+        """What of this decides about room: all but CPUs and memory, or these where it is nothing else."""
+        return Resources(gpu=self.gpu, custom=self.custom) or self
+
     def negative(self) -> bool:
         """Whether any kind is below zero."""
         return min(self.cpu, self.memory, self.gpu) < 0 or any(n < 0 for _, n in self.custom)

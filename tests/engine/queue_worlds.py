@@ -606,9 +606,14 @@ class Leaving:
         self._world = world
         self._rooms: dict[str, Resources] = {}
         ending = [a for a in state.agents.values() if isinstance(a.phase, Ending)]
+        # A group that is given to the next agent as it is frees no room.
+        claimed = {a.group_id for a in state.agents.values() if isinstance(a.phase, Waiting)} - {
+            None
+        }
+        freeing = [agent for agent in ending if agent.group_id not in claimed]
         for node_id in world._open_nodes():
             self._rooms[node_id] = world._unpromised_on(node_id) + sum_of(
-                _on(world, ending, node_id)
+                _on(world, freeing, node_id)
             )
         # A claim does not overtake a task for which a start is reserved there.
         for task in state.queue.by_id.values():

@@ -33,7 +33,7 @@ from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Accepted, Pending, ProbeNeeded, Queued, Refused
-from schedulemesh.engine.state.agents import Running, Starting
+from schedulemesh.engine.state.agents import Running, Starting, Waiting
 from tests.engine import walk
 from tests.engine.builders import as_submitted, differences, node, pool
 from tests.engine.loan_walk import LoanWalk, within
@@ -316,6 +316,14 @@ class LendingMachine(RuleBasedStateMachine):
             self.carry_out()
             self.submit({**each, **known, "name": name, "priority": 20.0})
 
+    def starts_with_loans(self):
+        """Whether a borrower does not run yet: its start may be cancelled, and that is no eviction."""
+        return any(
+            isinstance(agent.phase, (Waiting, Starting))
+            and any(s.pool_name != agent.spec.pool_name for s in (*agent.shares, *agent.promised))
+            for agent in self.state.agents.values()
+        )
+
     def is_right(self, stimulus, outcome):
         """Idle quota before evictions; no victim too many; an owner is not refused what it may reclaim."""
         loans = LoanWalk(self.state, stimulus.agent.pool_name, stimulus.agent.resources)
@@ -328,7 +336,8 @@ class LendingMachine(RuleBasedStateMachine):
             return
         assert isinstance(outcome, Accepted)
         assert not outcome.preempted or not loans.fits()
-        assert outcome.preempted or loans.fits() or self.state.leaving, "it waits for nothing"
+        waits = self.state.leaving or self.starts_with_loans()
+        assert outcome.preempted or loans.fits() or waits, "it waits for nothing"
         chosen = {victim.agent_name for victim in outcome.preempted}
         if {victim.reason for victim in outcome.preempted} == {PreemptionReason.RECLAIM}:
             if not (chosen <= set(borrowers) and loans.is_enough(chosen)):

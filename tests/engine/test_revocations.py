@@ -366,3 +366,45 @@ def test_queued_answers_tell_that_the_owner_does_not_wait(starting):
     assert starting.queue("owner", "a", gpu=8) == Queued(
         task_id="owner", agent_name="owner", pool_name="a", position=0
     )
+
+
+# what is not taken back in turn
+
+
+def test_who_takes_back_pays_with_its_own_quota_though_other_quota_is_idle_then():
+    mesh = lent(a=12, b=4)
+    mesh.handle(ClassProbed(class_key="c"))
+    mesh.run("before", "a", gpu=12)
+    mesh.run("v", "a", 1.0, gpu=4, class_key="c")
+    mesh.complete("before")
+    mesh.run("u", "a", 9.0, gpu=3)
+    mesh.queue("borrower", "a", 5.0, gpu=12, class_key="c")
+    assert leaving_for(mesh.state.agents["borrower"]) == ["v"]
+    mesh.queue("owner", "b", gpu=4)
+    owner = mesh.state.agents["owner"]
+    assert {share.pool_name for share in (*owner.shares, *owner.promised)} == {"b"}
+    mesh.complete("u")
+    mesh.tick(1)
+    assert "owner" in mesh.state.agents, "the borrower takes nothing back from it"
+    mesh.leave("v")
+    mesh.tick(1)
+    assert sorted(mesh.starts) == ["borrower", "owner"]
+
+
+def test_an_owner_that_borrows_another_kind_is_not_taken_back_for_the_kind_that_it_owns():
+    """The start of ``first`` is cancelled for ``owner``, which borrows CPUs, and not the other way round."""
+    mesh = Mesh(
+        pool("a", gpu=8, cpu=4, lending=LENDING),
+        pool("b", gpu=12, cpu=64, lending=LENDING),
+        nodes=[node("n1", gpu=8, cpu=64), node("n2", gpu=8, cpu=64)],
+    )
+    mesh.run("own", "b", 9.0, gpu=4, cpu=1)
+    mesh.run("beside", "b", 9.0, gpu=4, cpu=1)
+    mesh.queue("first", "b", gpu=8, cpu=1)
+    mesh.queue("owner", "a", gpu=8, cpu=8)
+    mesh.leave("first")
+    assert list(mesh.starts) == ["owner"]
+    mesh.complete("own")
+    mesh.tick(1)
+    assert list(mesh.starts) == ["owner"]
+    assert mesh.waiting("b") == ["first"]

@@ -22,6 +22,7 @@ from schedulemesh.engine.admission.evictions import (
     candidates_for,
     contest_for,
     evict,
+    paid_as_owner,
     plan_for,
     unprobed,
 )
@@ -270,12 +271,15 @@ def admit_by(tx: Transaction, request: Request, plan: EvictionPlan) -> Pending |
     again = understand(tx, request.stimulus)
     if isinstance(again, Refused):
         return again
-    if again.fits_now:
-        return admit(tx, again, None)
+    as_owner = paid_as_owner(tx.state, again)
+    if as_owner.fits_now:
+        return admit(tx, as_owner, None)
     veto, limits = veto_for(tx, again), again.limits(tx.state, tx.now)
-    case = Case(tx=tx, request=again, veto=veto, limits=limits, known=KnownNodes())
+    case = Case(tx=tx, request=as_owner, veto=veto, limits=limits, known=KnownNodes())
     after = after_revocations(case)
-    return _no_victim(tx, again, veto, limits) if after is None else admit_by(tx, again, after)
+    if after is not None:
+        return admit_by(tx, as_owner, after)
+    return admit(tx, again, None) if again.fits_now else _no_victim(tx, again, veto, limits)
 
 
 def _not_reserved(tx: Transaction, request: Request) -> Request | Refused:

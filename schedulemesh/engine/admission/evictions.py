@@ -191,7 +191,15 @@ def _unstarted(case: Case) -> tuple[str, ...]:
         return ()  # nobody is to get any of what it lacks
     borrowers = Borrowers(tx.state, request.incoming(tx.state), tx.now, case.veto)
     borrowers.only_extras = request.only_extras
-    return borrowers.unstarted()
+    return borrowers.unstarted(_kinds_to_get(tx.state, request))
+
+
+def _kinds_to_get(state: MeshState, request: Request) -> Resources:
+    """The kinds of resources of which borrowers have what a request needs: those of which its quota is short,
+    or for room what it needs of the kinds that decide about that.
+    """
+    short = request.payment.short or _paid_by_itself(state, request).payment.short
+    return short or request.need.scarce
 
 
 def _price_of(case: Case, plan: EvictionPlan) -> float:
@@ -205,6 +213,26 @@ def _price_of(case: Case, plan: EvictionPlan) -> float:
 def after_revocations(case: Case) -> EvictionPlan | None:
     """What is to end for a request for which claims have been revoked."""
     return claim_own(case) or _end_others(case)
+
+
+def paid_as_owner(state: MeshState, request: Request) -> Request:
+    """A request for which claims have been revoked: it borrows nothing of the kinds of which its pool gets
+    enough back, so that nobody can take that back from it.
+    """
+    own_payment = _paid_by_itself(state, request).payment
+    lacking = own_payment.short.beyond(_owed(state, request))
+    loans = tuple(
+        Share(pool_name=loan.pool_name, amount=part)
+        for loan in request.payment.loans
+        if (part := loan.amount.of_kinds(lacking))
+    )
+    payment = Payment(
+        shares=merged((*own_payment.shares, *loans)),
+        holds_left=own_payment.holds_left,
+        loans=loans,
+        short=own_payment.short - sum_of(loan.amount for loan in loans),
+    )
+    return msgspec.structs.replace(request, payment=payment)
 
 
 def claim_own(case: Case) -> EvictionPlan | None:

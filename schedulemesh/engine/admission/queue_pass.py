@@ -39,7 +39,7 @@ from schedulemesh.engine.admission.passing import Passing, StartWouldDelay, firs
 from schedulemesh.engine.admission.pending import finish_revocations
 from schedulemesh.engine.admission.queue_estimates import estimate_all, estimate_new
 from schedulemesh.engine.admission.reservations import in_turn, is_reserved_for, reserve_starts
-from schedulemesh.engine.messages.facts import AgentEnded, GroupEnded, GroupReady
+from schedulemesh.engine.messages.facts import AgentEnded, AnswersForgotten, GroupEnded, GroupReady
 from schedulemesh.engine.messages.instructions import ProbeClass
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.messages.queue_facts import (
@@ -86,6 +86,7 @@ def serve_queue(tx: Transaction, stimulus: AnyStimulus) -> None:
         return
     queue = tx.state.queue
     if isinstance(stimulus, (ClockTicked, RecoveryObserved)):
+        changed = queue.changed
         _cancel_expired(tx)
         _promote_overdue(tx)
         estimate_all(tx)
@@ -95,6 +96,9 @@ def serve_queue(tx: Transaction, stimulus: AnyStimulus) -> None:
         starts = reserve_starts(tx, [head for head in heads if head.task_id in queue.by_id])
         if (queue.turns.evictions, queue.turns.starts) != (evictions, starts):
             tx.emit(TurnsPassed(at=tx.now, evictions=evictions, starts=starts))
+        if all(type(fact) is AnswersForgotten for fact in tx.facts):
+            # A tick that decides nothing is in no history, so it must not change what later steps do.
+            queue.changed = queue.changed or changed
         return
     estimate_new(tx)
     kinds = {type(fact) for fact in tx.facts}

@@ -99,9 +99,9 @@ class Borrowers(RankedCandidates):
         owner = self._incoming.pool_name
         return sum_of(share.amount for share in agent.shares if share.pool_name == owner)
 
-    def unstarted(self) -> tuple[str, ...]:
-        """The agents that have borrowed, or are to borrow, and do not run yet, so that their claims may be
-        revoked: the lowest price first, then the last one admitted.
+    def unstarted(self, kinds: Resources) -> tuple[str, ...]:
+        """The agents that have borrowed, or are to borrow, of these kinds, and do not run yet, so that their
+        claims may be revoked: the lowest price first, then the last one admitted.
         """
         state, running = self._state, self._running
         tasks: dict[str, list[RunningTask]] = {}
@@ -110,19 +110,19 @@ class Borrowers(RankedCandidates):
         order = []
         for name, of_agent in tasks.items():
             agent = state.agents.get(name)
-            if agent is not None and self._may_be_revoked(agent, of_agent):
+            if agent is not None and self._may_be_revoked(agent, of_agent, kinds):
                 price = sum(price_of(task, self._now) for task in of_agent)
                 order.append((price, -agent.incarnation, name))
         return tuple(name for *_, name in sorted(order))
 
-    def _may_be_revoked(self, agent: Agent, tasks: Sequence[RunningTask]) -> bool:
+    def _may_be_revoked(self, agent: Agent, tasks: Sequence[RunningTask], kinds: Resources) -> bool:
         if not isinstance(agent.phase, (Waiting, Starting)):
             return False
         spec, owner = agent.spec, self._incoming.pool_name
         if spec.job is not None and spec.job.adopts:
             return False
-        shares = (*agent.shares, *agent.promised)
-        if all(share.pool_name == spec.pool_name for share in shares):
+        loans = (s for s in (*agent.shares, *agent.promised) if s.pool_name != spec.pool_name)
+        if not any(loan.amount.helps(kinds) for loan in loans):
             return False
         if spec.pool_name not in self._incoming.neighbours and owner not in agent.former_lenders:
             return False

@@ -14,6 +14,7 @@ from math import inf
 from schedulemesh.domain.agent import MemberProcess
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.task import TaskSpec
+from schedulemesh.engine.admission.revocations import WHY
 from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.messages import instructions as i
@@ -281,7 +282,7 @@ class RehearsedWorld(World):
         life.starts(order.incarnation, restored=order.state_key is not None)
         recorded = life.recorded
         number: int | None = None
-        if recorded is not None and recorded.state == "failed" and recorded.started_at is None:
+        if recorded is not None and _did_not_start(recorded):
             failed_at = (recorded.ended_at or 0.0) + (
                 life.admitted_at - (recorded.admitted_at or 0.0)
             )
@@ -332,8 +333,8 @@ class RehearsedWorld(World):
         )
 
     def _began(self, order: i.StartAgent) -> None:
-        life = self._lives[order.agent.name]
-        if life.incarnation != order.incarnation:
+        life, agent = self._lives[order.agent.name], self.engine.state.agents.get(order.agent.name)
+        if agent is None or not life.incarnation == agent.incarnation == order.incarnation:
             return
         recorded = life.recorded
         started = None if recorded is None else self._reported.starts.get(recorded.id)
@@ -485,3 +486,8 @@ class RehearsedWorld(World):
         elif task is not None:
             self._report(s.StateNotSaved(task_id=task.task_id, error="it has no save_state"))
         self.at(self.now + self._typical.end_s, lambda: self._ended(name, incarnation))
+
+
+def _did_not_start(attempt: Attempt) -> bool:
+    """Whether a start failed. One that was cancelled for an owner of quota might have been made."""
+    return attempt.state == "failed" and attempt.started_at is None and attempt.error != WHY
