@@ -24,19 +24,11 @@ Cursor = Annotated[int, whole_number(0, HIGHEST_CURSOR)]
 MAX_WAIT_S = 30.0
 #: The most kinds of events that one request names.
 MAX_KINDS = 100
+#: How attempts end. ``returned``: the task gave its claim back before it ran, and waits in the queue again;
+#: ``unknown``: the history has a gap there.
+ENDS = ("completed", "failed", "cancelled", "lost", "preempted", "returned", "unknown")
 #: The states of attempts: of those in progress, and how they end.
-STATES = (
-    "queued",
-    "starting",
-    "running",
-    "preempting",
-    "completed",
-    "failed",
-    "cancelled",
-    "lost",
-    "preempted",
-    "unknown",
-)
+STATES = ("queued", "starting", "running", "preempting", *ENDS)
 #: The kinds of events; what each means is in docs/history.md.
 EVENT_KINDS = (
     "queued",
@@ -56,12 +48,7 @@ EVENT_KINDS = (
     "saved",
     "not_saved",
     "eviction_failed",
-    "completed",
-    "failed",
-    "cancelled",
-    "lost",
-    "preempted",
-    "unknown",
+    *ENDS,
     "pool_defined",
     "cohort_defined",
     "policy_changed",
@@ -130,7 +117,8 @@ class AttemptInfo(TypedDict, total=False):
     #: When what it held was free.
     released_at: float | None
     #: ``queued``, ``starting``, ``running``, ``preempting``; or how it ended: ``completed``, ``failed``,
-    #: ``cancelled``, ``lost``, ``preempted`` or, where the history has a gap, ``unknown``.
+    #: ``cancelled``, ``lost``, ``preempted``, ``returned`` (it gave its claim back before it ran, and waits
+    #: in the queue again: no failure) or, where the history has a gap, ``unknown``.
     state: Annotated[str, OneOf(*STATES)]
     reason: str
     error: str

@@ -21,6 +21,29 @@ class EndReason(Code):
     START_FAILED = ("start_failed", "It did not start.")
 
 
+class ReturnReason(Code):
+    """Why a task that was admitted gave its claim back before it ran, and waits in the queue again."""
+
+    ROOM_LOST = (
+        "room_lost",
+        (
+            "What was freed for it is gone, or was not enough: its node or its placement group was lost, or "
+            "the cluster changed."
+        ),
+    )
+    ROOM_TAKEN = (
+        "room_taken",
+        (
+            "Ray had no room for it where the scheduler had counted some; other Ray work may have it."
+        ),
+    )
+    DRAINED = ("drained", "Its node or its pool is drained, so nothing new starts there.")
+    QUOTA_TAKEN_BACK = (
+        "quota_taken_back",
+        "It would have borrowed, and a task of the pool that owns the quota got it back.",
+    )
+
+
 class TaskEndReason(Code):
     """Why a task has ended without being completed."""
 

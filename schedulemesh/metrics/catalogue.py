@@ -144,7 +144,8 @@ ENDED = _counter(
     "runs",
     "pool state reason",
     "Runs of tasks that have ended: completed, failed, cancelled, lost or preempted, with the code of the "
-    "reason. A task that is run again counts each time.",
+    "reason. A task that is run again counts each time; one that gave its claim back before it ran and waits "
+    "again counts as returned.",
 )
 THROUGHPUT = _gauge(
     "throughput_tasks_per_minute",

@@ -235,6 +235,9 @@ class MetricsRecorder:
         state, reason = WITH_AGENT[fact.reason]
         for task in lost_tasks:
             self._remove(task.task_id)
+            if fact.returned is not None and fact.returned.task_id == task.task_id:
+                self._ended.add((task.pool, "returned", fact.returned.reason.value))
+                continue
             self._note_end(task.pool, state.value, "" if reason is None else reason.value, fact.at)
             if fact.reason is EndReason.LOST:
                 self._note_work(task, fact.at, "lost")

@@ -20,7 +20,7 @@ def _no_change(_connection: Connection) -> None:
 
 
 #: By format: changes the tables and records of a database from that format to the next one.
-MIGRATIONS: dict[int, Callable[[Connection], None]] = {1: _no_change}
+MIGRATIONS: dict[int, Callable[[Connection], None]] = {1: _no_change, 2: _no_change}
 
 
 def migrate(connection: Connection, address: Address, stored: int) -> None:

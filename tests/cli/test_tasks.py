@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 
 import pytest
+
+from tests.engine.returns import room_taken
+from tests.runtime.driven import Driven
 
 
 @pytest.fixture
@@ -131,3 +135,13 @@ def test_a_kind_of_event_that_there_is_not_is_refused(scheduler, run):
     done = run("events", "--kind", "start")
     assert done.exit_code == 2, done.output
     assert "started" in done.stderr
+
+
+def test_attempts_that_returned_before_they_ran_are_listed_with_the_reason(scheduler, run):
+    room_taken(functools.partial(Driven, scheduler.connection.service))
+    listed = run("history", "--state", "returned")
+    assert "returned (room_taken)" in listed.stdout
+    assert names(run, "history", "--state", "returned") == ["t"]
+    assert names(run, "history", "--state", "failed") == []
+    assert json.loads(run("usage", "-o", "json").stdout)[0]["failed"] == 0
+    assert "returned" in run("events", "--kind", "returned").stdout

@@ -12,7 +12,7 @@ import re
 import pytest
 
 from schedulemesh.api.history import EVENT_KINDS
-from schedulemesh.domain.end_reasons import EndReason, TaskEndReason
+from schedulemesh.domain.end_reasons import EndReason, ReturnReason, TaskEndReason
 from schedulemesh.domain.reason_uses import EVALUATION_REASONS, QUEUE_REASONS, REFUSALS
 from schedulemesh.domain.reasons import (
     Change,
@@ -31,8 +31,9 @@ TABLES: dict[str, tuple[Code, ...]] = {
     "waits": QUEUE_REASONS,
     "changes": tuple(Change),
     "ends": tuple(TaskEndReason),
+    "returns": tuple(ReturnReason),
 }
-ENUMS = (Reason, PreemptionReason, EndReason, TaskEndReason, Change)
+ENUMS = (Reason, PreemptionReason, EndReason, TaskEndReason, ReturnReason, Change)
 SOURCE = ROOT / "schedulemesh" / "domain" / "reasons.py"
 SOURCES = (SOURCE, SOURCE.with_name("end_reasons.py"))
 
@@ -61,7 +62,7 @@ def test_the_tables_of_codes_are_current():
 
 def test_every_public_code_is_on_the_page():
     told = set(re.findall(r"^\| `(\w+)` \|", API.read_text(encoding="utf-8"), re.MULTILINE))
-    assert {*Reason, *PreemptionReason, *TaskEndReason, *Change} - told == set()
+    assert {*Reason, *PreemptionReason, *TaskEndReason, *ReturnReason, *Change} - told == set()
     assert "`preemption_failed`" in section(API, "Refusal codes")
 
 

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Any
 
+from schedulemesh.api.history import ENDS
 from schedulemesh.core import RayScheduler
 from tests.drills.acknowledged import BEGINS, Expected
 from tests.drills.processes import DrillFailed, until
@@ -16,7 +17,8 @@ _PAGE = 5_000
 #: Events that say that facts are missing.
 _MISSING = frozenset(("gap", "found", "unknown"))
 _BEGINS = ("admitted", "registered")
-_ENDS = ("completed", "failed", "cancelled", "lost", "preempted")
+#: The ends that usage counts.
+_COUNTED = ("completed", "failed", "cancelled", "lost", "preempted")
 
 
 def history_inconsistencies(mesh: RayScheduler, expected: Expected) -> list[str]:
@@ -71,7 +73,7 @@ def _numbering(events: list[dict[str, Any]]) -> list[str]:
 def _life(attempt: dict[str, Any]) -> list[str]:
     """An attempt begins and starts at most once, and ends once if it has ended."""
     kinds = Counter(event["kind"] for event in attempt["events"])
-    begun, ended = (sum(kinds[kind] for kind in some) for some in (_BEGINS, _ENDS))
+    begun, ended = (sum(kinds[kind] for kind in some) for some in (_BEGINS, ENDS))
     has_ended = attempt["ended_at"] is not None
     if begun > 1 or kinds["started"] > 1 or ended != has_ended:
         told = [event["kind"] for event in attempt["events"]]
@@ -106,6 +108,6 @@ def _sums(mesh: RayScheduler, attempts: list[dict[str, Any]]) -> list[str]:
         f"{row[state]} tasks of pool {row['pool']} are summed up as {state}, the history has "
         f"{states[row['pool'], state]}"
         for row in rows
-        for state in _ENDS
+        for state in _COUNTED
         if row[state] != states[row["pool"], state]
     ]

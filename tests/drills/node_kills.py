@@ -315,7 +315,7 @@ class Round:
             if bool(began) != bool(last["restored"]):
                 wrong.append(f"{task_id} began at step {began}, restored: {last['restored']}")
         # A start for which too little became free gives its claim back, and counts as no attempt.
-        numbers = [each["attempt"] for each in attempts if not _was_given_back(each)]
+        numbers = [each["attempt"] for each in attempts if each["state"] != "returned"]
         if numbers != list(range(1, len(numbers) + 1)):
             wrong.append(f"{task_id} has the attempts {numbers}: {attempts}")
         evicted = sum(attempt["state"] == "preempted" for attempt in attempts)
@@ -333,11 +333,6 @@ class Round:
             if row["state_saved"] and row.get("save_error"):
                 wrong.append(f"saved with an error: {row}")
         return wrong
-
-
-def _was_given_back(attempt: dict[str, Any]) -> bool:
-    """Whether it returned to the queue before anything was started."""
-    return attempt["started_at"] is None and attempt["error"].endswith("waits in the queue again")
 
 
 @contextlib.contextmanager

@@ -25,10 +25,11 @@ from schedulemesh.engine.codec import decode_chunk, decode_facts, encode_chunk, 
 from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.messages import instructions as i
 from schedulemesh.engine.messages import stimuli as s
-from schedulemesh.engine.messages.facts import AnyFact, Devices, merged
+from schedulemesh.engine.messages.facts import AgentEnded, AnyFact, Devices, merged
 from schedulemesh.engine.messages.job_stimuli import JobWorkObserved
 from schedulemesh.engine.messages.outcomes import Evaluation, Refused
 from schedulemesh.engine.messages.query import PreemptionQuery
+from schedulemesh.engine.messages.queue_facts import TaskQueued
 from schedulemesh.engine.placement.leaving import all_leaving
 from schedulemesh.engine.placement.strategies import Strategies
 from schedulemesh.engine.state.agents import Agent, Waiting
@@ -161,6 +162,7 @@ class Mesh:
         if step.facts:
             check(self.state)
             check_claims(self.state)
+            check_returns(step)
         if not isinstance(stimulus, s.AgentReported | s.AgentRestarted | s.ClusterObserved):
             assert _overfull(self.state) <= over, "the engine gave away more than there is"
         for order in step.instructions:
@@ -663,6 +665,23 @@ def check_claims(state: MeshState) -> None:
             freed_there = sum_of(held_by(there[key]) for key in keys)
             claimed = sum_of(amount for at, amount in item.claimed if at == node_id)
             assert claimed.fits(freed_there), (names, claimed, freed_there)
+
+
+def check_returns(step: Step) -> None:
+    """A task that joins the queue again without an eviction or a failure is named by the end of its agent,
+    and nobody else is.
+    """
+    queued = {
+        fact.submission.task.task_id: fact.attempts
+        for fact in step.facts
+        if isinstance(fact, TaskQueued) and fact.submission.task is not None
+    }
+    ends = [fact for fact in step.facts if isinstance(fact, AgentEnded)]
+    returned = {fact.returned.task_id for fact in ends if fact.returned is not None}
+    assert returned <= queued.keys(), (returned, queued)
+    for task_id, attempts in queued.items():
+        counted = attempts.failures or attempts.preemptions or attempts.drains
+        assert attempts.arrived_at is None or counted or task_id in returned, task_id
 
 
 def leaving_for(agent: Agent) -> list[str]:

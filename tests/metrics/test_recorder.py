@@ -9,6 +9,7 @@ from schedulemesh.metrics import gauges
 from schedulemesh.metrics.recorder import MetricsRecorder
 from tests.engine.builders import pool
 from tests.engine.histories import History
+from tests.engine.returns import CAUSES
 from tests.metrics.metered import Metered, values
 
 SAME = "same_pool_preemption"
@@ -159,3 +160,13 @@ def test_what_is_recorded_agrees_with_the_state_whatever_happens(seed):
     waiting = recorder._evictions._awaiting
     assert set(waiting) <= set(state.agents)
     assert set(recorder._evictions._evicting) <= set(state.running.by_id)
+
+
+@pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.happen.__name__)
+def test_a_claim_that_was_given_back_before_it_ran_counts_as_no_failure(cause):
+    counted = cause.happen(Metered).metrics()
+    ends = {
+        key[2:]: count for key, count in counted.items() if key[0].endswith("tasks_ended_total")
+    }
+    assert ends["returned", cause.reason.value] == 1
+    assert {state for state, _ in ends} <= {"returned", "preempted", "lost"}

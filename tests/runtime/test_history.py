@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 from concurrent.futures import wait
 
@@ -17,7 +18,9 @@ from schedulemesh.domain.resources import parse_resources
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.store.history.queries import History
+from tests.engine.returns import CAUSES
 from tests.runtime.composition import InThread
+from tests.runtime.driven import Driven
 from tests.server.work import filled
 
 
@@ -184,3 +187,19 @@ def test_a_damaged_history_is_set_aside_and_decisions_go_on(begin, journal_file)
         pass  # it is refused until a new one is there
     kept = list(journal_file.parent.glob("mesh.sqlite.history.damaged-*"))
     assert len(kept) == 1
+
+
+@pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.happen.__name__)
+def test_a_task_that_returned_before_it_ran_is_told_so_and_counts_as_no_failure(cause, begin):
+    mesh = begin(monitor_interval_s=600.0)
+    cause.happen(functools.partial(Driven, mesh))
+    query = QueryHistory(task_id="t", state="returned", with_events=True)
+    (attempt,) = ask(mesh, query)["attempts"]
+    assert (attempt["attempt"], attempt["reason"]) == (1, cause.reason.value)
+    assert attempt["events"][-1]["kind"] == "returned"
+    assert [row["task_id"] for row in ask(mesh, QueryHistory(state="failed"))["attempts"]] == []
+    returned = ask(mesh, QueryEvents(kinds=("returned",)))["events"]
+    assert [event["task_id"] for event in returned] == ["t"]
+    for by in ("pool", "owner"):
+        used = ask(mesh, QueryUsage(by=by, since=mesh.running.reactor.now()))["usage"]
+        assert sum(row["failed"] for row in used) == 0

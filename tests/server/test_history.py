@@ -5,10 +5,17 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from schedulemesh.api.history import STATES, QueryHistory
+from schedulemesh.api.history import ENDS, STATES, QueryHistory
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.server.history import QUESTIONS
-from schedulemesh.store.history.attempts import ENDS, PREEMPTING, QUEUED, RUNNING, STARTING
+from schedulemesh.store.history.attempts import (
+    PREEMPTING,
+    QUEUED,
+    RETURNED,
+    RUNNING,
+    STARTING,
+    WITH_AGENT,
+)
 from tests.server.work import filled
 
 
@@ -142,5 +149,6 @@ def test_equal_questions_and_roles(busy):
 
 def test_the_states_that_may_be_asked_for_are_those_of_attempts():
     assert set(STATES) == {QUEUED, STARTING, RUNNING, PREEMPTING, *ENDS}
+    assert {RETURNED, *(state for state, _ in WITH_AGENT.values())} < set(ENDS)
     with pytest.raises(InvalidRequestError, match=r"'runing' \(did you mean 'running'\?\); it may"):
         QueryHistory(state="runing")

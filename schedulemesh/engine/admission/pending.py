@@ -13,7 +13,7 @@ import msgspec
 from typing_extensions import assert_never
 
 from schedulemesh.domain.agent import Death
-from schedulemesh.domain.end_reasons import EndReason
+from schedulemesh.domain.end_reasons import EndReason, ReturnReason
 from schedulemesh.domain.placement import InGroup, OnNode, Unplaced
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import NOTHING
@@ -31,6 +31,7 @@ from schedulemesh.engine.admission.requeue import (
     requeue_failed,
     requeue_not_started,
     requeue_without_room,
+    return_of,
     task_not_started,
     task_to_retry,
     task_without_room,
@@ -43,6 +44,7 @@ from schedulemesh.engine.messages.facts import (
     AgentReady,
     ClaimGrew,
     Devices,
+    Returned,
     Share,
     merged,
 )
@@ -88,19 +90,20 @@ def continue_start(tx: Transaction, agent: Agent) -> None:
     if group is not None and group.phase is GroupPhase.CREATING:
         return
     if (drained := _drained(tx.state, agent)) is not None:
-        _give_up(tx, agent, f"{drained} is being drained")
+        _give_up(tx, agent, f"{drained} is being drained", ReturnReason.DRAINED)
         return
     if group is not None and group.phase is GroupPhase.PLANNED and whole(tx.state, group):
         make(tx, group)
         return
     if not _whole(tx.state, agent):
-        _give_up(tx, agent, "what the victims freed was not what had been promised")
+        error = "what the victims freed was not what had been promised"
+        _give_up(tx, agent, error, ReturnReason.ROOM_LOST)
         return
     tx.emit(AgentReady(agent_name=agent.spec.name, at=tx.now))
     tx.instruct(start_instruction(tx.state, agent.spec.name))
 
 
-def _give_up(tx: Transaction, agent: Agent, error: str) -> None:
+def _give_up(tx: Transaction, agent: Agent, error: str, why: ReturnReason) -> None:
     """Undo a start for which what was freed is of no use."""
     reason = Reason.PREEMPTION_FAILED
     waits_again = task_without_room(tx.state, agent, reason) is not None
@@ -109,6 +112,7 @@ def _give_up(tx: Transaction, agent: Agent, error: str) -> None:
         agent,
         reason,
         f"{error}; {'it waits in the queue again' if waits_again else 'submit again'}",
+        why=why,
     )
 
 
@@ -129,10 +133,12 @@ def undo(
     detail: str = "",
     restore_failed: bool = False,
     death: Death | None = None,
+    why: ReturnReason = ReturnReason.ROOM_TAKEN,
 ) -> RequestOutcome | None:
     """Remove an incoming agent, and restart its victims where that is possible. Where external work may have
     got the room that they left, they join the queue, because a start could find none. ``restore_failed``:
     the state that its object was to be built from could not be restored. ``death``: how its process died.
+    ``why`` its task waits again, where it does.
 
     A group that is not kept is removed only after them, because it may be the one that they ran in.
     """
@@ -148,7 +154,9 @@ def undo(
     if taken and submission.task_id is not None:
         node_ids = _nodes_of(tx.state, agent)
         tx.emit(RoomLost(task_id=submission.task_id, node_ids=node_ids, at=tx.now))
-    _terminate(tx, agent, EndReason.START_FAILED, error, death)
+    if not tx.state.cluster.nodes.keys() >= set(_nodes_of(tx.state, agent)):
+        why = ReturnReason.ROOM_LOST
+    _terminate(tx, agent, EndReason.START_FAILED, error, death, return_of(waits_again, why))
     group = tx.state.groups.by_id.get(agent.group_id or "")
     if group is not None and group.phase is GroupPhase.PLANNED:
         leave(tx, agent)
@@ -166,11 +174,15 @@ def undo(
 
 
 def start_cancelled(tx: Transaction, agent: Agent, ending: Ending) -> None:
-    """The process of an agent is gone whose start was cancelled for an owner of quota (``revocations``)."""
-    task = None
+    """The process of an agent is gone whose start was cancelled for an owner of quota (``revocations``). Its
+    task does not wait again where its deletion was requested meanwhile.
+    """
+    task, reason = None, EndReason.DELETED
     if not ending.deleted:
         task = task_without_room(tx.state, agent, Reason.PREEMPTION_FAILED)
-    _terminate(tx, agent, EndReason.START_FAILED, WHY)
+        reason = EndReason.START_FAILED
+    gives_way = return_of(task, ReturnReason.QUOTA_TAKEN_BACK)
+    _terminate(tx, agent, reason, WHY, returns=gives_way)
     leave(tx, agent, ending.destroy_group)
     hand_on(tx, ending.waiters, agent.shares)
     put_back(tx, agent, task)
@@ -250,9 +262,12 @@ def ended(
     *,
     destroy_group: bool | None = None,
     death: Death | None = None,
+    returns: Returned | None = None,
 ) -> tuple[str, ...]:
-    """Remove an agent; its group is kept or removed. Returns the ids of its evicted tasks."""
-    evicted = _terminate(tx, agent, reason, death=death)
+    """Remove an agent; its group is kept or removed. Returns the ids of its evicted tasks. ``returns``: its
+    task, where the caller has that wait again without having run.
+    """
+    evicted = _terminate(tx, agent, reason, death=death, returns=returns)
     leave(tx, agent, destroy_group)
     return evicted
 
@@ -263,6 +278,7 @@ def _terminate(
     reason: EndReason,
     error: str = "",
     death: Death | None = None,
+    returns: Returned | None = None,
 ) -> tuple[str, ...]:
     """Answer the clients that asked for the eviction of one of its tasks, before the task is removed."""
     returning = victims_to_requeue(tx, agent) if reason is EndReason.PREEMPTED else []
@@ -282,6 +298,7 @@ def _terminate(
             reason=reason,
             error=error,
             death=death,
+            returned=returns,
         )
     )
     for task in returning:

@@ -7,9 +7,11 @@ from __future__ import annotations
 import msgspec
 
 from schedulemesh.domain.agent import Death, with_more_memory
+from schedulemesh.domain.end_reasons import ReturnReason
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import UNIT
 from schedulemesh.domain.task import TaskSpec
+from schedulemesh.engine.messages.facts import Returned
 from schedulemesh.engine.messages.outcomes import Queued, Refused, RequestOutcome
 from schedulemesh.engine.messages.queue_facts import StartReserved, TaskQueued
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
@@ -174,7 +176,15 @@ def task_without_room(state: MeshState, agent: Agent, reason: Reason) -> Running
     submission = agent.submission
     if submission is None or not submission.queued or reason not in _NO_ROOM:
         return None
-    return state.running.by_id.get(submission.task_id or "")
+    task = state.running.by_id.get(submission.task_id or "")
+    if task is None or task.agent_name != agent.spec.name:
+        return None  # it has ended, and may have been submitted again
+    return task if _may_wait(state, task) else None
+
+
+def return_of(task: RunningTask | None, reason: ReturnReason) -> Returned | None:
+    """That a task of ``task_without_room`` waits again for this reason; None: there is none."""
+    return None if task is None else Returned(task_id=task.spec.task_id, reason=reason)
 
 
 def requeue_without_room(tx: Transaction, task: RunningTask, agent: Agent) -> None:
@@ -198,9 +208,7 @@ def requeue(
     is counted; neither is where the task did not run. An extra member whose gang has ended does not return,
     nor does a child whose parent has.
     """
-    if task.spec.parent and task.spec.parent not in tx.state.running.by_id:
-        return
-    if task.spec.extra_of and not core_runs(tx.state, task.spec.extra_of):
+    if not _may_wait(tx.state, task):
         return
     tx.emit(
         TaskQueued(
@@ -213,6 +221,13 @@ def requeue(
     )
     if keeps_place and tx.now < not_before <= tx.now + _KEPT_S:
         _keep_place(tx, task.spec.task_id, agent, not_before)
+
+
+def _may_wait(state: MeshState, task: RunningTask) -> bool:
+    """Whether what a task belongs to runs still: the task that started it, or the core of its gang."""
+    if task.spec.parent and task.spec.parent not in state.running.by_id:
+        return False
+    return not task.spec.extra_of or core_runs(state, task.spec.extra_of)
 
 
 def _keep_place(tx: Transaction, task_id: str, agent: Agent, not_before: float) -> None:

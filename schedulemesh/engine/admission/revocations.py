@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from schedulemesh.domain.end_reasons import EndReason
+from schedulemesh.domain.end_reasons import EndReason, ReturnReason
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.admission.groups import end as end_group
 from schedulemesh.engine.admission.groups import leave
-from schedulemesh.engine.admission.requeue import task_without_room
+from schedulemesh.engine.admission.requeue import return_of, task_without_room
 from schedulemesh.engine.messages.facts import AgentEnded, AgentEnding
 from schedulemesh.engine.messages.instructions import StopAgent
 from schedulemesh.engine.state.agents import Agent, Waiting
@@ -49,6 +49,7 @@ def _remove(tx: Transaction, agent: Agent) -> None:
             at=tx.now,
             reason=EndReason.START_FAILED,
             error=WHY,
+            returned=return_of(task, ReturnReason.QUOTA_TAKEN_BACK),
         )
     )
     leave(tx, agent)

@@ -7,7 +7,7 @@ from typing_extensions import assert_never
 
 from schedulemesh.config.settings import CLIENT_HOLD_S, POOL_HOLD_S
 from schedulemesh.domain.agent import Death
-from schedulemesh.domain.end_reasons import EndReason
+from schedulemesh.domain.end_reasons import EndReason, ReturnReason
 from schedulemesh.domain.placement import InGroup
 from schedulemesh.domain.reasons import Change, Reason
 from schedulemesh.domain.resources import sum_of
@@ -18,6 +18,7 @@ from schedulemesh.engine.admission.registration import of_living_parent, registe
 from schedulemesh.engine.admission.requeue import (
     answer_not_run,
     requeue_without_room,
+    return_of,
     task_without_room,
 )
 from schedulemesh.engine.lifecycle.eviction import task_cancelled
@@ -281,7 +282,8 @@ def process_gone(
     phase = agent.phase
     if isinstance(phase, Waiting):
         waits_again = task_without_room(tx.state, agent, Reason.PREEMPTION_FAILED)
-        ended(tx, agent, EndReason.LOST)
+        returns = return_of(waits_again, ReturnReason.ROOM_LOST)
+        ended(tx, agent, EndReason.LOST, returns=returns)
         if waits_again is not None:
             requeue_without_room(tx, waits_again, agent)
         return _answer_deleted(tx, phase.submission, "the agent was deleted before it started")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from schedulemesh.domain.end_reasons import EndReason
+from schedulemesh.domain.end_reasons import EndReason, ReturnReason
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.admission.groups import create_instruction, drop_if_unwanted
 from schedulemesh.engine.admission.pending import hand_on, undo
@@ -26,7 +26,7 @@ def group_created(tx: Transaction, stimulus: GroupCreated) -> None:
 
 def group_create_failed(tx: Transaction, stimulus: GroupCreateFailed) -> None:
     """Ray did not place the group in time; whoever it was made for is refused."""
-    _gone(tx, stimulus.group_id, stimulus.error)
+    _gone(tx, stimulus.group_id, stimulus.error, ReturnReason.ROOM_TAKEN)
 
 
 def group_gone(tx: Transaction, stimulus: GroupGone) -> None:
@@ -63,7 +63,9 @@ def reconcile_groups(tx: Transaction, living: frozenset[str]) -> None:
             _gone(tx, group.group_id, "")
 
 
-def _gone(tx: Transaction, group_id: str, error: str) -> None:
+def _gone(
+    tx: Transaction, group_id: str, error: str, why: ReturnReason = ReturnReason.ROOM_LOST
+) -> None:
     group = tx.state.groups.by_id.get(group_id)
     if group is None:
         return
@@ -71,18 +73,20 @@ def _gone(tx: Transaction, group_id: str, error: str) -> None:
     hand_on(tx, group.waiters)
     if group.phase is not GroupPhase.ENDING:
         # Its room is free by now, so that victims who run again may have it.
-        _turn_out(tx, group, error or "its placement group is gone from Ray")
+        _turn_out(tx, group, error or "its placement group is gone from Ray", why)
 
 
-def _turn_out(tx: Transaction, group: Group, why: str) -> None:
+def _turn_out(
+    tx: Transaction, group: Group, cause: str, why: ReturnReason = ReturnReason.ROOM_LOST
+) -> None:
     """An agent in a lost group is lost, and an agent that waits for the group is refused."""
     for name in (group.agent, group.promised_to):
         agent = tx.state.agents.get(name or "")
         if agent is None:
             continue
         if isinstance(agent.phase, Waiting):
-            error = f"the placement group of agent {agent.spec.name!r} is not to be had: {why}"
-            undo(tx, agent, Reason.GROUP_UNPLACEABLE, error)
+            error = f"the placement group of agent {agent.spec.name!r} is not to be had: {cause}"
+            undo(tx, agent, Reason.GROUP_UNPLACEABLE, error, why=why)
         elif isinstance(agent.phase, Running):
             tx.emit(AgentEnding(agent_name=agent.spec.name, reason=EndReason.LOST, at=tx.now))
             tx.instruct(StopAgent(agent_name=agent.spec.name, incarnation=agent.incarnation))

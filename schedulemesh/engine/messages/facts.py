@@ -13,7 +13,7 @@ import msgspec
 
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.domain.agent import AgentSpec, Death, MemberProcess
-from schedulemesh.domain.end_reasons import EndReason, TaskEndReason
+from schedulemesh.domain.end_reasons import EndReason, ReturnReason, TaskEndReason
 from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.placement import GroupShape, Place, Unplaced
 from schedulemesh.domain.pool import PoolSpec
@@ -33,7 +33,7 @@ from schedulemesh.engine.messages.token_facts import AnyTokenFact
 
 #: Incremented with every change of what is stored: an older journal is migrated, a newer one refused, so that
 #: no version reads half of what another has written.
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -226,6 +226,13 @@ class EndingAgentDeleted(Fact, tag="ending_agent_deleted", frozen=True, kw_only=
     destroy_group: bool | None = None
 
 
+class Returned(msgspec.Struct, frozen=True, kw_only=True):
+    """A task that gave its claim back before it ran, and waits in the queue again. It has not failed."""
+
+    task_id: str
+    reason: ReturnReason
+
+
 class AgentEnded(Fact, tag="agent_ended", frozen=True, kw_only=True):
     """The agent has ended: its claim is released, and its tasks are removed."""
 
@@ -237,6 +244,8 @@ class AgentEnded(Fact, tag="agent_ended", frozen=True, kw_only=True):
     error: str = ""
     #: How its process died; None: it was terminated, or that is not known.
     death: Death | None = None
+    #: The task that it was to run, where that joins the queue again in the same step; None: there is none.
+    returned: Returned | None = None
 
 
 class GroupPlanned(Fact, tag="group_planned", frozen=True, kw_only=True):

@@ -394,8 +394,10 @@ class MeshState:
         tasks = self.running.remove_agent(fact.agent_name)
         agent = self.agents.pop(fact.agent_name)
         self.leaving.discard(fact.agent_name)
+        returned_id = None if fact.returned is None else fact.returned.task_id
         for task in tasks:
-            self.past.note_ended_with_agent(task, fact, agent.spec.kind)
+            if task.spec.task_id != returned_id:
+                self.past.note_ended_with_agent(task, fact, agent.spec.kind)
         phase, place = agent.phase, agent.place
         if fact.reason is EndReason.LOST:
             self.past.note_lost(

@@ -23,13 +23,13 @@ from schedulemesh.sim.rehearsal.declared import Declared
 from schedulemesh.sim.rehearsal.observations import NODE_KINDS, Observations, is_of_cluster
 from schedulemesh.sim.rehearsal.recording import Recording, detail_of, fact_of
 from schedulemesh.sim.rehearsal.world import RehearsedWorld
-from schedulemesh.store.history.attempts import Attempt
+from schedulemesh.store.history.attempts import RETURNED, Attempt
 from schedulemesh.store.history.events import OBSERVED, Event
 
 #: How a task ended that a client ended.
 _BY_REQUEST = frozenset((Reason.CANCELLED.value, TaskEndReason.CANCELLED.value))
 #: Events with which an agent ends, or begins to.
-_ENDS = frozenset(("ending", "preempting", "completed", "cancelled", "failed", "lost"))
+_ENDS = frozenset(("ending", "preempting", "completed", "cancelled", "failed", "lost", RETURNED))
 _CLIENT = "rehearsal"
 
 

@@ -11,7 +11,7 @@ from schedulemesh.engine.codec import decode_facts
 from schedulemesh.engine.messages.facts import AnyFact
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.errors import JournalError
-from schedulemesh.store.history.attempts import Attempt
+from schedulemesh.store.history.attempts import RETURNED, Attempt
 from schedulemesh.store.history.events import Event
 
 #: Events that say nothing about the order of facts.
@@ -63,7 +63,7 @@ class RecordedSubmission(msgspec.Struct, kw_only=True):
         if not self.attempts:
             return False
         last = self.attempts[-1]
-        return last.has_ended and last.state not in ("preempted", "unknown")
+        return last.has_ended and last.state not in ("preempted", RETURNED, "unknown")
 
 
 class Recording(msgspec.Struct, kw_only=True):

@@ -31,7 +31,7 @@ from schedulemesh.sim.rehearsal.typical import Typical, Victims, typical
 from schedulemesh.sim.submission import Submissions
 from schedulemesh.sim.timing import Timing
 from schedulemesh.sim.world import Rank, World
-from schedulemesh.store.history.attempts import Attempt
+from schedulemesh.store.history.attempts import RETURNED, Attempt
 from schedulemesh.store.history.fold import Fold
 
 #: The numbers of events that the history does not have: they follow those of the same time that it has.
@@ -286,7 +286,7 @@ class RehearsedWorld(World):
             failed_at = (recorded.ended_at or 0.0) + (
                 life.admitted_at - (recorded.admitted_at or 0.0)
             )
-            number = self._reported.numbers.get((recorded.id, "failed"))
+            number = self._reported.numbers.get((recorded.id, recorded.state))
             self.recorded_at(
                 max(self.now, failed_at), number, lambda: self._start_failed(order, life)
             )
@@ -489,5 +489,6 @@ class RehearsedWorld(World):
 
 
 def _did_not_start(attempt: Attempt) -> bool:
-    """Whether a start failed. One that was cancelled for an owner of quota might have been made."""
-    return attempt.state == "failed" and attempt.started_at is None and attempt.error != WHY
+    """Whether a start failed or found no room. One that was cancelled for an owner might have been made."""
+    ended_so = attempt.state in ("failed", RETURNED) and attempt.started_at is None
+    return ended_so and attempt.error != WHY

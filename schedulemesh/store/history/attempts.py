@@ -12,10 +12,10 @@ from schedulemesh.domain.end_reasons import EndReason
 from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.task import TaskSpec
 
-#: The states of an attempt that has not ended; those of one that has are ``ENDS``.
+#: The states of an attempt that has not ended; those of one that has are ``api.history.ENDS``.
 QUEUED, STARTING, RUNNING, PREEMPTING = "queued", "starting", "running", "preempting"
-#: How an attempt ends. ``unknown``: the history has a gap there.
-ENDS = ("completed", "failed", "cancelled", "lost", "preempted", "unknown")
+#: How an attempt ended whose task gave its claim back before it ran, and waits in the queue again.
+RETURNED = "returned"
 
 #: How a task ends that is left when its agent has ended, with the reason.
 WITH_AGENT: dict[EndReason, tuple[str, str]] = {

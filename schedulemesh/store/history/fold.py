@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from schedulemesh.domain.end_reasons import EndReason
+from schedulemesh.domain.end_reasons import EndReason, ReturnReason
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.codec import encode_facts
 from schedulemesh.engine.messages import facts as f
@@ -19,6 +19,7 @@ from schedulemesh.engine.messages.job_facts import JobClaimMoved
 from schedulemesh.store.history.attempts import (
     PREEMPTING,
     QUEUED,
+    RETURNED,
     RUNNING,
     STARTING,
     WITH_AGENT,
@@ -31,6 +32,10 @@ from schedulemesh.store.history.usage import Booking
 
 #: Reasons for which a task that waits is removed from the queue other than by a failure.
 _CANCELLED = frozenset((Reason.CANCELLED, Reason.WAIT_TIMEOUT))
+#: Why an agent is being ended. A start is ended only for an owner of quota; others fail by themselves.
+_ENDING = {reason: text for reason, (_, text) in WITH_AGENT.items()} | {
+    EndReason.START_FAILED: ReturnReason.QUOTA_TAKEN_BACK.value
+}
 
 
 class Fold:
@@ -292,12 +297,16 @@ class Fold:
         """The agent is terminated before its tasks have ended; that of evictions is an event already."""
         for attempt in self.on_agent.get(fact.agent_name, ()):
             if attempt.state != PREEMPTING and fact.reason is not EndReason.PREEMPTED:
-                self.event("ending", attempt, reason=WITH_AGENT[fact.reason][1])
+                self.event("ending", attempt, reason=_ENDING[fact.reason])
 
     def _agent_ended(self, fact: f.AgentEnded) -> None:
         state, reason = WITH_AGENT[fact.reason]
+        returned = fact.returned
         for attempt in self.on_agent.pop(fact.agent_name, ()):
-            self.end(attempt, state, reason, fact.error)
+            if returned is not None and returned.task_id == attempt.task_id:
+                self.end(attempt, RETURNED, returned.reason.value, fact.error)
+            else:
+                self.end(attempt, state, reason, fact.error)
         holder = self.charged.get(fact.agent_name)
         if holder is not None:
             self.release(holder)

@@ -56,7 +56,7 @@ class Sums(msgspec.Struct, kw_only=True, gc=False):
             self.waited_s += max(0.0, attempt.started_at - attempt.queued_at)
 
     def end(self, attempt: Attempt) -> None:
-        """Add the end of an attempt."""
+        """Add the end of an attempt; one that returned to the queue before it ran is counted nowhere."""
         if attempt.state in ("completed", "failed", "cancelled", "lost", "preempted"):
             setattr(self, attempt.state, getattr(self, attempt.state) + 1)
         if attempt.lost_s is not None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import msgspec
+import pytest
+
 from schedulemesh.domain.agent import JobSpec
 from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.messages import queue_facts as q
@@ -9,6 +12,7 @@ from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.job_stimuli import JobBeyondClaim
 from schedulemesh.store.history.fold import Fold
 from tests.engine.builders import Mesh, amount, node, pool
+from tests.engine.returns import CAUSES, taken_back_while_it_starts
 
 
 def test_the_time_of_a_reserved_start_is_not_that_of_the_fact():
@@ -55,3 +59,40 @@ def test_a_job_that_held_more_than_it_claimed_has_failed_for_that():
         fold.add(fact)
     (attempt,) = fold.changed.values()
     assert (attempt.state, attempt.reason, attempt.open) == ("failed", "over_claim", False)
+
+
+def folded(mesh):
+    fold = Fold()
+    for fact in mesh.facts:
+        fold.add(fact)
+    return fold
+
+
+@pytest.mark.parametrize("cause", CAUSES, ids=lambda cause: cause.happen.__name__)
+def test_a_claim_that_was_given_back_before_it_ran_is_no_failure(cause):
+    fold = folded(cause.happen(Mesh))
+    first, *_ = attempts = [one for one in fold.changed.values() if one.task_id == "t"]
+    assert (first.state, first.reason, first.open) == ("returned", cause.reason.value, False)
+    assert (first.started_at, first.number, attempts[-1].number) == (None, 1, 1)
+    kinds = [(one.kind, one.attempt) for one in fold.events if one.attempt == first.id]
+    assert kinds[-1] == ("returned", first.id)
+    assert sum(sums.failed for sums in fold.booking.sums.values()) == 0
+
+
+def test_a_start_that_is_cancelled_for_an_owner_says_so_from_its_beginning():
+    mesh = taken_back_while_it_starts(Mesh)
+    events = [event for event in folded(mesh).events if event.kind in ("ending", "returned")]
+    assert [msgspec.json.decode(event.detail)["reason"] for event in events] == [
+        "quota_taken_back",
+        "quota_taken_back",
+    ]
+
+
+def test_an_end_that_was_stored_before_returns_were_is_told_as_it_was():
+    mesh = taken_back_while_it_starts(Mesh)
+    fold = Fold()
+    for fact in mesh.facts:
+        is_end = isinstance(fact, f.AgentEnded)
+        fold.add(msgspec.structs.replace(fact, returned=None) if is_end else fact)
+    first = next(one for one in fold.changed.values() if one.task_id == "t")
+    assert (first.state, first.reason) == ("failed", "not_started")
