@@ -28,7 +28,7 @@ def submitted(simple, number):
 def over(journal):
     """The recording, once it contains the end of everything."""
     recording = open_history(journal)
-    ended = sum(one.ended for one in recording.submissions)
+    ended = sum(one.has_ended for one in recording.submissions)
     held = any(one.charged for one in recording.attempts.values())
     return recording if ended == TASKS and not held else None
 
