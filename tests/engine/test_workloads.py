@@ -187,7 +187,7 @@ def ended_as_it_should(mesh, job):
         assert state is EndState.COMPLETED
     else:
         assert state in (EndState.FAILED, EndState.LOST)
-        assert mesh.admitted[job.name] <= 1 + job.retries + evicted
+        assert mesh.admitted[job.name] <= 1 + job.retries + evicted + mesh.returned[job.name]
 
 
 streams = st.fixed_dictionaries(

@@ -65,8 +65,9 @@ class CountingMesh(Mesh):
         self.living: set[str] = set()
         #: How often each task has ended.
         self.ends_of: Counter[str] = Counter()
-        #: By task: its admissions, its evictions by the rules, and those for an owner.
+        #: By task: its admissions, those given back, its evictions by the rules, and those for an owner.
         self.admitted: Counter[str] = Counter()
+        self.returned: Counter[str] = Counter()
         self.evicted: Counter[str] = Counter()
         self.reclaimed: Counter[str] = Counter()
         #: When each task was admitted first.
@@ -79,6 +80,8 @@ class CountingMesh(Mesh):
             if isinstance(fact, f.AgentAdmitted) and fact.task is not None:
                 self.admitted[fact.task.task_id] += 1
                 self.started_at.setdefault(fact.task.task_id, self.now)
+            elif isinstance(fact, f.AgentEnded) and fact.returned is not None:
+                self.returned[fact.returned.task_id] += 1
             elif isinstance(fact, f.EvictionStarted):
                 reclaims = fact.reason is PreemptionReason.RECLAIM
                 (self.reclaimed if reclaims else self.evicted)[fact.task_id] += 1
