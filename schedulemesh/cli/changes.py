@@ -59,14 +59,14 @@ def changed_result(answer: Response | PoolResponse) -> str:
     return str(getattr(answer.outcome, "change", None) or "changed")
 
 
-def assignments(given: Iterable[str]) -> dict[str, Any]:
+def assignments(words: Iterable[str]) -> dict[str, Any]:
     """Fields from words ``FIELD=VALUE``, whose values are YAML. Raises InvalidRequestError, also for one that
     is given twice.
     """
     import yaml
 
     fields: dict[str, Any] = {}
-    for word in given:
+    for word in words:
         field, sign, value = word.partition("=")
         if not sign or not field:
             raise InvalidRequestError(f"{word!r} is no change; a change is FIELD=VALUE")

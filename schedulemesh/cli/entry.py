@@ -46,6 +46,6 @@ def app_for(words: list[str]) -> typer.Typer:
         from schedulemesh.cli.app import app
 
         return app
-    found = new_app()
-    found.add_typer(import_module(f"schedulemesh.cli.{module}").app)
-    return found
+    alone = new_app()
+    alone.add_typer(import_module(f"schedulemesh.cli.{module}").app)
+    return alone

@@ -76,17 +76,17 @@ def submit(
 
     job, command_words = completed(context, job, entrypoint or [], file)
     name = _checked_id(job.task_id) or f"job-{uuid.uuid4().hex[:8]}"
-    given = {**_given(job), "task_id": name, "entrypoint": command_words, "queue": not now}
+    fields = {**_given(job), "task_id": name, "entrypoint": command_words, "queue": not now}
     with gateway_to(target) as gateway:
         gpus, pool = job.gpus, str(job.pool)
         cpus = _cpus_for(gateway, pool, gpus) if job.cpus is None else job.cpus
         memory = 0.0 if job.memory is None else megabytes(job.memory, "--memory")
         amounts = {"cpu": cpus, "gpu": gpus, "memory": memory}
         custom = {"custom": _custom(job.resource or ())}
-        given["resources"] = _resources({**amounts, **custom}, job.bundle)
+        fields["resources"] = _resources({**amounts, **custom}, job.bundle)
         if dry_run:
-            return _announced(gateway, given)
-        _submit(gateway, given)
+            return _announced(gateway, fields)
+        _submit(gateway, fields)
         if not (wait or follow):
             print(name)
             return 0
@@ -168,7 +168,7 @@ def adopt(
     size = None if memory is None else megabytes(memory, "--memory")
     amounts = {"cpu": cpus, "gpu": gpus, "memory": size}
     claim = {kind: amount for kind, amount in amounts.items() if amount is not None}
-    given = {
+    fields = {
         "resources": claim or None,
         "ray_job_id": ray_job_id,
         "pool_name": pool,
@@ -181,8 +181,8 @@ def adopt(
         rows = gateway.ask(ListExternalUsage(), Listed).rows
         jobs = gateway.ask(ListJobs(), Listed).rows
         caller = Caller(namespace=gateway.namespace, runtime_env={})
-        gateway.ask(adoption(caller, given, rows, jobs).request, Response)
-    print(given["task_id"])
+        gateway.ask(adoption(caller, fields, rows, jobs).request, Response)
+    print(fields["task_id"])
 
 
 @command(app, "jobs")
@@ -273,7 +273,7 @@ def _log(
     return log_pieces(ask, task_id, attempt, follow=follow, tail=tail)
 
 
-def _request_of(gateway: Gateway, given: dict[str, object]) -> SubmitTask:
+def _request_of(gateway: Gateway, fields: dict[str, object]) -> SubmitTask:
     """The request that submits a job. Raises InvalidRequestError."""
     from schedulemesh.core.client.job_request import job_submission
     from schedulemesh.core.client.origin import task_of
@@ -284,33 +284,33 @@ def _request_of(gateway: Gateway, given: dict[str, object]) -> SubmitTask:
         runtime_env={},
         task_id=task_of(gateway.name, gateway.namespace),
     )
-    return job_submission(caller, given).request
+    return job_submission(caller, fields).request
 
 
-def _submit(gateway: Gateway, given: dict[str, object]) -> None:
+def _submit(gateway: Gateway, fields: dict[str, object]) -> None:
     """Submit a job. Raises RefusedError."""
     from schedulemesh.protocol.answers import Response
     from schedulemesh.protocol.patience import until_answered
 
-    request = _request_of(gateway, given)
+    request = _request_of(gateway, fields)
     try:
         # It has an id by which the scheduler knows it again.
         until_answered(lambda: gateway.ask(request, Response))
     except KeyboardInterrupt:
         note(
-            f"job {given['task_id']!r} may be submitted all the same; `schedulemesh jobs` lists it then"
+            f"job {fields['task_id']!r} may be submitted all the same; `schedulemesh jobs` lists it then"
         )
         raise
 
 
-def _announced(gateway: Gateway, given: dict[str, object]) -> int:
+def _announced(gateway: Gateway, fields: dict[str, object]) -> int:
     """Say what a submission would do; the exit code, as ``--dry-run`` has it."""
     from schedulemesh.cli.exits import ExitCode, RefusedError, code_of
     from schedulemesh.engine.messages.outcomes import Accepted
     from schedulemesh.protocol.answers import Response
 
     try:
-        outcome = gateway.ask(_request_of(gateway, {**given, "dry_run": True}), Response).outcome
+        outcome = gateway.ask(_request_of(gateway, {**fields, "dry_run": True}), Response).outcome
     except RefusedError as error:
         print(f"would not start now: {error}")
         if (at := error.refused.earliest_start) is not None:
@@ -365,8 +365,8 @@ def _cpus_for(gateway: Gateway, pool_name: str, gpus: float) -> float:
 
 def _resources(amounts: dict[str, object], bundles: list[str] | None) -> dict[str, object] | None:
     """What the options ask for; None where bundles alone do."""
-    given = {kind: amount for kind, amount in amounts.items() if amount}
-    return given if given or not bundles else None
+    positive_amounts = {kind: amount for kind, amount in amounts.items() if amount}
+    return positive_amounts if positive_amounts or not bundles else None
 
 
 def _custom(words: Iterable[str]) -> dict[str, object]:
@@ -382,17 +382,17 @@ def parse_bundle_words(words: Iterable[str]) -> list[dict[str, object]] | None:
     """
     from schedulemesh.errors import InvalidRequestError
 
-    found: list[dict[str, object]] = []
+    bundles: list[dict[str, object]] = []
     for word in words:
         if not all(sign and name for name, sign, _ in (p.partition("=") for p in word.split(","))):
             raise InvalidRequestError(
                 f"--bundle is {word!r}; a part of the claim is NAME=AMOUNT,…, such as cpu=8,gpu=4"
             )
         amounts = assignments(word.split(","))
-        own = {name: amount for name, amount in amounts.items() if name in _KINDS}
+        of_ray = {name: amount for name, amount in amounts.items() if name in _KINDS}
         custom = {name: amount for name, amount in amounts.items() if name not in _KINDS}
-        found.append({**own, "custom": custom} if custom else own)
-    return found or None
+        bundles.append({**of_ray, "custom": custom} if custom else of_ray)
+    return bundles or None
 
 
 def _start_limits(words: Iterable[str]) -> dict[str, float] | None:
@@ -403,21 +403,23 @@ def _start_limits(words: Iterable[str]) -> dict[str, float] | None:
     } or None
 
 
-def _runtime_env(given: str) -> object:
+def _runtime_env(source: str) -> object:
     """A runtime environment as the text of a file, or as text. Raises InvalidRequestError."""
     import yaml
 
     from schedulemesh.errors import InvalidRequestError, shown
 
-    is_file = given.endswith((".yaml", ".yml", ".json")) or (":" not in given and "{" not in given)
+    is_file = source.endswith((".yaml", ".yml", ".json")) or (
+        ":" not in source and "{" not in source
+    )
     try:
-        found = yaml.safe_load(Path(given).read_text("utf-8") if is_file else given)
+        environment = yaml.safe_load(Path(source).read_text("utf-8") if is_file else source)
     except (OSError, ValueError, yaml.YAMLError) as error:
         what = "which cannot be read" if is_file else "which is no YAML"
-        raise InvalidRequestError(f"--runtime-env is {shown(given)}, {what}: {error}") from None
-    if not isinstance(found, dict):
+        raise InvalidRequestError(f"--runtime-env is {shown(source)}, {what}: {error}") from None
+    if not isinstance(environment, dict):
         raise InvalidRequestError(
-            f"--runtime-env is {shown(given)}; it must be a YAML or JSON file with names and values, or such "
-            "a text, as {env_vars: {A: b}}"
+            f"--runtime-env is {shown(source)}; it must be a YAML or JSON file with names and values, or "
+            "such a text, as {env_vars: {A: b}}"
         )
-    return found
+    return environment

@@ -85,7 +85,7 @@ class GroupedCommands(TyperGroup):
             if commands:
                 with formatter.section(heading):
                     formatter.write_dl(
-                        [(name, sentence_of(found.help or "")) for name, found in commands]
+                        [(name, sentence_of(each.help or "")) for name, each in commands]
                     )
 
 
@@ -108,8 +108,8 @@ def new_app() -> typer.Typer:
     return app
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
         print(f"schedulemesh {__version__}")
         raise typer.Exit
 
