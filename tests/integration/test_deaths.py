@@ -32,6 +32,20 @@ class Mortal:
         os.kill(os.getpid(), getattr(signal, how))
 
 
+class Saves(Mortal):
+    """The same, and it is asked for its state."""
+
+    def save_state(self):
+        return {}
+
+
+class AsyncSaves(Saves):
+    """The same with an event loop."""
+
+    async def end(self, how):
+        super().end(how)
+
+
 @pytest.mark.parametrize(
     ("how", "words"),
     [
@@ -50,6 +64,23 @@ def test_the_record_of_a_task_says_how_its_process_ended(scheduler, how, words):
     assert row["state"] == "lost", row
     assert words in row["error"]
     assert words in scheduler.explain("t")["error"]
+
+
+@pytest.mark.parametrize("actor_class", [Saves, AsyncSaves])
+@pytest.mark.parametrize(
+    ("how", "words"), [("exit", "exited with code 3"), ("exit_actor", "called exit_actor()")]
+)
+def test_a_process_that_ends_itself_while_it_waits_for_commands_ends_at_once(
+    scheduler, actor_class, how, words
+):
+    scheduler.create_pool("pool", resources={"cpu": 1})
+    answer = scheduler.submit_task_with_preemption("t", "pool", actor_class, {"cpu": 1})
+    # A command is carried out, and then the process waits for the next one.
+    assert scheduler.save_task_state("t")["success"]
+    answer["agent"]["handle"].end.remote(how)
+    (row,) = scheduler.wait("t", timeout=60)["tasks"]
+    assert row["state"] == "lost", row
+    assert words in row["error"]
 
 
 def test_a_death_without_a_supervisor_is_told_as_well(scheduler, namespace):

@@ -22,7 +22,7 @@ import msgspec
 import ray
 from ray import ObjectRef
 from ray.actor import ActorHandle
-from ray.exceptions import RayError
+from ray.exceptions import AsyncioActorExit, RayError
 
 from schedulemesh.core.agent.metrics_sender import MetricsSender
 from schedulemesh.core.agent.safe_points import SafePoint, SafePoints, SaveRequest
@@ -129,7 +129,7 @@ class _Running:
     ) -> None:
         with self._lock:
             self.now -= 1
-        if isinstance(error, SystemExit):
+        if isinstance(error, (SystemExit, AsyncioActorExit)):
             self._on_exit()
 
 
@@ -302,7 +302,7 @@ class ControlChannel:
 
     def _leave(self) -> None:
         """Request no commands any more. Ray ends a process only when none of its calls is in progress, and a
-        request for commands may be in progress for ever.
+        request for commands is in progress for up to two minutes.
         """
         self._ends = True
         self._cancel_request()
