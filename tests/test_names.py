@@ -44,7 +44,7 @@ def modules() -> dict[str, ast.Module]:
 def local_names(tree: ast.Module) -> Iterator[str]:
     """Each name that a function gives to something, once for each function."""
     for function in ast.walk(tree):
-        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
             arguments = function.args
             parameters = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
             stored = (
@@ -98,6 +98,7 @@ def test_names_are_counted():
         "    found = [own for own in given]\n"
         "    for found in found: pass\n"
         "class Found: given = 1\n"
+        "f(lambda known: known)\n"
     )
-    assert empty_names(tree) == 3
+    assert empty_names(tree) == 4
     assert shared_class_names({"a": tree, "b": tree}) == {"Found": 2}

@@ -251,7 +251,6 @@ def test_every_public_method_says_what_it_does():
 
 
 def test_both_schedulers_follow_tasks_with_the_same_calls():
-
     from schedulemesh.core import RayScheduler
     from schedulemesh.simple import SimpleScheduler
 

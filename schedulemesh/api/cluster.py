@@ -20,6 +20,29 @@ class OrphanInfo(TypedDict, total=False):
     kind: Annotated[str, OneOf("actor", "placement group")]
 
 
+class SchedulerAbout(TypedDict, total=False):
+    """What a scheduler is, and where it and its journal are."""
+
+    name: str
+    #: Its namespace in Ray.
+    namespace: str
+    detached: bool
+    #: That of ScheduleMesh.
+    version: str
+    #: When its supervisor began to serve, in seconds since 1970.
+    started_at: float
+    node_id: str
+    pid: int
+    #: The address of the journal.
+    journal: str
+    #: One more with each life of the supervisor.
+    epoch: int
+    #: Its clock, in seconds since 1970.
+    time: float
+    #: The address of the HTTP API; None: there is none, or it does not serve yet.
+    http: str | None
+
+
 class StrategyInfo(TypedDict, total=False):
     """A strategy that the scheduler was made with, and how often it was called."""
 

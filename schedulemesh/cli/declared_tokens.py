@@ -220,14 +220,14 @@ def _text(seconds: float | None) -> str | None:
 
 
 _PARSERS: Mapping[str, Callable[[object], object]] = {
-    "role": lambda given: parse_role(given).value,
+    "role": lambda value: parse_role(value).value,
     "pools": _pools,
-    "max_priority": lambda given: None if given is None else parse_priority(given, "max_priority"),
-    "evict_pools": lambda given: None if given is None else _pools(given),
+    "max_priority": lambda value: None if value is None else parse_priority(value, "max_priority"),
+    "evict_pools": lambda value: None if value is None else _pools(value),
     "label_values": _label_values,
-    "least_max_preemptions": lambda given: (
-        None if given is None else parse_count(given, "least_max_preemptions")
+    "least_max_preemptions": lambda value: (
+        None if value is None else parse_count(value, "least_max_preemptions")
     ),
-    "owner": lambda given: "" if given in (None, "") else parse_name(given, "owner"),
-    "expires_at": lambda given: _text(_expiry(given)),
+    "owner": lambda value: "" if value in (None, "") else parse_name(value, "owner"),
+    "expires_at": lambda value: _text(_expiry(value)),
 }

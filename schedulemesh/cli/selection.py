@@ -15,11 +15,8 @@ from schedulemesh.errors import InvalidRequestError, nearest
 if TYPE_CHECKING:
     from schedulemesh.cli.gateway import Gateway
 
-
-#: What columns show that are made of several fields, by their headings.
+#: What a column names that is made of several fields, by its heading.
 _KINDS = {kind.value: kind for kind in NameOf}
-
-
 #: Names that an error lists.
 _LISTED = 10
 

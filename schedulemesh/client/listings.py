@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypedDict
 
-from schedulemesh.api.cluster import OrphanInfo, StrategyInfo
+from schedulemesh.api.cluster import OrphanInfo, SchedulerAbout, StrategyInfo
 from schedulemesh.api.jobs import JobListing
 from schedulemesh.api.nodes import DrainInfo, ExternalWork, NodeInfo
 from schedulemesh.api.pools import CohortInfo, PoolDefinition, PoolInfo
@@ -328,26 +328,9 @@ class JobsResult(Result, total=False):
     jobs: list[JobListing]
 
 
-class AboutResult(Result, total=False):
+class AboutResult(Result, SchedulerAbout, total=False):
     """The answer of ``about``."""
 
-    name: str
-    namespace: str
-    detached: bool
-    #: That of ScheduleMesh.
-    version: str
-    #: When its supervisor began to serve, in seconds since 1970.
-    started_at: float
-    node_id: str
-    pid: int
-    #: The address of the journal.
-    journal: str
-    #: One more with each life of the supervisor.
-    epoch: int
-    #: Its clock, in seconds since 1970.
-    time: float
-    #: The address of the HTTP API; None: there is none, or it does not serve yet.
-    http: str | None
     pools: int
     agents: int
     running_tasks: int

@@ -205,23 +205,23 @@ _PUBLIC = tuple(name for name in TaskSpec.__struct_fields__ if name not in INTER
 
 #: How each field that a caller may set is checked and converted; all raise InvalidRequestError.
 PARSERS: dict[str, Callable[[Any], Any]] = {
-    "task_id": lambda given: parse_name(given, "task_id"),
-    "pool_name": lambda given: parse_name(given, "the pool's name"),
+    "task_id": lambda value: parse_name(value, "task_id"),
+    "pool_name": lambda value: parse_name(value, "the pool's name"),
     "priority": parse_priority,
     "labels": parse_labels,
     "estimated_duration": parse_duration,
-    "owner": lambda given: parse_name(given, "owner"),
-    "max_preemptions": lambda given: parse_count(given, "max_preemptions"),
-    "payload_key": lambda given: parse_key(given, "the payload's key"),
+    "owner": lambda value: parse_name(value, "owner"),
+    "max_preemptions": lambda value: parse_count(value, "max_preemptions"),
+    "payload_key": lambda value: parse_key(value, "the payload's key"),
     "on_preempted": parse_on_preempted,
-    "run": lambda given: parse_method(given, "run"),
-    "max_retries": lambda given: parse_count(given, "max_retries", 0, MAX_RETRIES),
-    "run_key": lambda given: parse_key(given, "the key of the run's arguments"),
-    "parent": lambda given: parse_name(given, "the parent's task_id"),
+    "run": lambda value: parse_method(value, "run"),
+    "max_retries": lambda value: parse_count(value, "max_retries", 0, MAX_RETRIES),
+    "run_key": lambda value: parse_key(value, "the key of the run's arguments"),
+    "parent": lambda value: parse_name(value, "the parent's task_id"),
     "on_restore_failure": parse_on_restore_failure,
     "on_oom": parse_on_oom,
-    "oom_max_memory": lambda given: parse_positive(
-        as_megabytes(given, "oom_max_memory"), "oom_max_memory", LIKE_BYTES
+    "oom_max_memory": lambda value: parse_positive(
+        as_megabytes(value, "oom_max_memory"), "oom_max_memory", LIKE_BYTES
     ),
 }
 

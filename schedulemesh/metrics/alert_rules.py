@@ -43,7 +43,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     def text(self, template: str, labels: LabelSet) -> str:
         """The summary or the action with the values of labels."""
         values = dict(labels)
-        return _PLACE.sub(lambda found: values.get(found[1], found[0]), template)
+        return _PLACE.sub(lambda place: values.get(place[1], place[0]), template)
 
 
 #: Every rule by its id.

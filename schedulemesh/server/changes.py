@@ -171,7 +171,7 @@ CHANGES = (
         body=bodies.PoolChange,
         answer=None,
         asks=EnsurePool,
-        request=lambda given: EnsurePool(**_pool(given)),
+        request=lambda received: EnsurePool(**_pool(received)),
     ),
     ChangeRoute(
         method="PATCH",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TypedDict
 
+from schedulemesh.api.cluster import SchedulerAbout
 from schedulemesh.domain.resources import Amounts
 
 
@@ -15,21 +16,10 @@ class IssuedToken(TypedDict, total=False):
     token: str
 
 
-class SchedulerStatus(TypedDict, total=False):
+class SchedulerStatus(SchedulerAbout, total=False):
     """The supervisor, its journal, and how much there is."""
 
     success: bool
-    name: str
-    namespace: str
-    detached: bool
-    version: str
-    started_at: float
-    node_id: str
-    pid: int
-    journal: str
-    epoch: int
-    http: str | None
-    time: float
     pools: int
     agents: int
     running_tasks: int

@@ -221,10 +221,15 @@ def paid_as_owner(state: MeshState, request: Request) -> Request:
     """
     own_payment = _paid_by_itself(state, request).payment
     lacking = own_payment.short.beyond(_owed(state, request))
+    return _borrowing_only(request, own_payment, lacking)
+
+
+def _borrowing_only(request: Request, own_payment: Payment, kinds: Resources) -> Request:
+    """A request that is paid by its own pool, and by its loans of these kinds alone."""
     loans = tuple(
         Share(pool_name=loan.pool_name, amount=part)
         for loan in request.payment.loans
-        if (part := loan.amount.of_kinds(lacking))
+        if (part := loan.amount.of_kinds(kinds))
     )
     payment = Payment(
         shares=merged((*own_payment.shares, *loans)),
@@ -483,19 +488,7 @@ def _paid_beside_loans(state: MeshState, request: Request) -> Request | None:
     own_payment = _paid_by_itself(state, request).payment
     idle = sum_of(loan.amount for loan in request.payment.loans)
     covered = own_payment.short.of_kinds(idle) - own_payment.short.of_kinds(short).of_kinds(idle)
-    back = own_payment.short - covered
-    loans = tuple(
-        Share(pool_name=loan.pool_name, amount=part)
-        for loan in request.payment.loans
-        if (part := loan.amount.of_kinds(covered))
-    )
-    payment = Payment(
-        shares=merged((*own_payment.shares, *loans)),
-        holds_left=own_payment.holds_left,
-        loans=loans,
-        short=back,
-    )
-    return msgspec.structs.replace(request, payment=payment)
+    return _borrowing_only(request, own_payment, covered)
 
 
 def reclaim_by_exchange(case: Case) -> EvictionPlan | None:
