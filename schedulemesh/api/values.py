@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
@@ -67,6 +69,8 @@ PoolName = Annotated[str, Checked(parse_name, "the pool's name")]
 CohortName = Annotated[str, Checked(parse_name, "the cohort's name")]
 NodeId = Annotated[str, Checked(parse_name, "node_id")]
 TokenName = Annotated[str, Checked(parse_name, "the token's name")]
+#: Characters of this machine's name that clients are recorded under.
+_HOST_CHARS = 200
 #: Who asks, as host:pid.
 ClientName = Annotated[str, Checked(parse_name, "the client's name")]
 RequestId = Annotated[str, Checked(parse_name, "request_id")]
@@ -91,3 +95,8 @@ def whole_number(least: int, most: int) -> Checked:
 
 #: How many are listed; a position in a list.
 Count = Annotated[int, whole_number(0, MAX_COUNT)]
+
+
+def client_name() -> str:
+    """The name of this process, host:pid, under which the scheduler records who asks."""
+    return f"{socket.gethostname()[:_HOST_CHARS]}:{os.getpid()}"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -47,11 +45,6 @@ def change_each(
             rows.append({"name": name, "result": result})
     emit(Listing(kind="changes", rows=rows, columns=CHANGES), output)
     return code
-
-
-def client_name() -> str:
-    """The name of this process, host:pid, which the scheduler records with changes."""
-    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def changed_result(answer: Response | PoolResponse) -> str:

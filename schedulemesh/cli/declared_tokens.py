@@ -21,7 +21,8 @@ from schedulemesh.api.tokens import (
     ListTokens,
     RevokeToken,
 )
-from schedulemesh.cli.changes import changed_result, client_name
+from schedulemesh.api.values import client_name
+from schedulemesh.cli.changes import changed_result
 from schedulemesh.cli.command import note
 from schedulemesh.cli.exits import RefusedError
 from schedulemesh.cli.gateway import Gateway

@@ -90,7 +90,8 @@ def _change(
 ) -> int:
     """Start or end the drain of each."""
     from schedulemesh.api.nodes import Drain
-    from schedulemesh.cli.changes import change_each, client_name
+    from schedulemesh.api.values import client_name
+    from schedulemesh.cli.changes import change_each
     from schedulemesh.protocol.answers import Response
 
     def request(name: str) -> Drain:

@@ -90,7 +90,7 @@ def set_fields(
 def set_policies(gateway: Gateway, preemption: Row, queue: Row) -> dict[str, dict[str, Any]]:
     """Change these fields; returns those policies, whole, of which fields were given."""
     from schedulemesh.api.policies import ChangePolicy, ChangeQueuePolicy
-    from schedulemesh.cli.changes import client_name
+    from schedulemesh.api.values import client_name
     from schedulemesh.cli.declaration import normal_preemption, normal_queue
     from schedulemesh.config.changes import without_null
     from schedulemesh.config.policy import PreemptionPolicy, resolve_changes

@@ -84,7 +84,7 @@ def restore(target: Target, output: Output, tasks: Tasks) -> int:
 def _restoring(gateway: Gateway, task_id: str) -> RestoreTask:
     """The request that restores a task. Raises RefusedError where no state of it is stored."""
     from schedulemesh.api.states import GetSavedState, RestoreTask
-    from schedulemesh.cli.changes import client_name
+    from schedulemesh.api.values import client_name
     from schedulemesh.domain.saved_state import SavedState
     from schedulemesh.protocol.agents import unpack
     from schedulemesh.protocol.answers import SavedBytes

@@ -139,7 +139,8 @@ def preempt(
 ) -> int:
     """Evict running tasks: save their states, and end their agents."""
     from schedulemesh.api.preemption import PreemptTask
-    from schedulemesh.cli.changes import change_each, client_name
+    from schedulemesh.api.values import client_name
+    from schedulemesh.cli.changes import change_each
     from schedulemesh.protocol.answers import Response
 
     def evicted(answer: Response) -> str:

@@ -92,7 +92,7 @@ def create(
 ) -> None:
     """Issue a token, and print its secret, which is not shown again."""
     from schedulemesh.api.tokens import CreateToken
-    from schedulemesh.cli.changes import client_name
+    from schedulemesh.api.values import client_name
     from schedulemesh.cli.gateway import gateway_to
     from schedulemesh.domain.tokens import TokenSpec, parse_role
     from schedulemesh.protocol.credentials import hash_of, new_secret
@@ -133,7 +133,7 @@ def rotate(
 ) -> None:
     """Give a token another secret, and print it; the former one is accepted no more."""
     from schedulemesh.api.tokens import RotateToken
-    from schedulemesh.cli.changes import client_name
+    from schedulemesh.api.values import client_name
     from schedulemesh.cli.gateway import gateway_to
     from schedulemesh.protocol.credentials import hash_of, new_secret
 
@@ -161,7 +161,8 @@ def revoke(
 ) -> int:
     """Accept tokens no more; the last operator's cannot be revoked."""
     from schedulemesh.api.tokens import RevokeToken
-    from schedulemesh.cli.changes import change_each, client_name
+    from schedulemesh.api.values import client_name
+    from schedulemesh.cli.changes import change_each
     from schedulemesh.protocol.answers import Response
 
     def request(name: str) -> RevokeToken:

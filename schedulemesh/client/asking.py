@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import socket
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, Union, cast
 
@@ -17,9 +15,6 @@ from schedulemesh.protocol.answers import AnswerT, Details, Listed, Response, de
 from schedulemesh.protocol.requests import encode_request
 
 logger = logging.getLogger(__name__)
-
-#: Characters of this machine's name that clients are recorded under.
-_HOST_CHARS = 200
 
 #: Object references that are sent beside a call: those that are whole arguments, and those nested in other
 #: values.
@@ -123,8 +118,3 @@ def logged(call: str, result: ResultT) -> ResultT:
     for warning in cast("list[str]", answer.get("warnings", [])):
         logger.warning("%s: %s", call, warning)
     return result
-
-
-def client_name() -> str:
-    """How the scheduler records this process."""
-    return f"{socket.gethostname()[:_HOST_CHARS]}:{os.getpid()}"

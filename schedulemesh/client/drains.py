@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from schedulemesh.api.nodes import Drain, GetDrainStatus
+from schedulemesh.api.values import client_name
 from schedulemesh.client import results
 from schedulemesh.client.arguments import public_calls
-from schedulemesh.client.asking import client_name, done, listed
+from schedulemesh.client.asking import done, listed
 from schedulemesh.client.listings import DrainStatus
 from schedulemesh.client.scheduler_object import SchedulerObject
 from schedulemesh.domain.names import parse_name

@@ -15,9 +15,10 @@ from schedulemesh.api.preemption import (
     GetPreemptionStats,
     ListPreemptions,
 )
+from schedulemesh.api.values import client_name
 from schedulemesh.client import results
 from schedulemesh.client.arguments import public, public_calls
-from schedulemesh.client.asking import ask, client_name, details, listed, logged
+from schedulemesh.client.asking import ask, details, listed, logged
 from schedulemesh.client.listings import (
     PolicyResult,
     PolicyUpdate,

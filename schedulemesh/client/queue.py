@@ -9,10 +9,10 @@ from typing import cast
 from schedulemesh.api.policies import ChangeQueuePolicy, GetQueuePolicy
 from schedulemesh.api.queue import ChangeQueuedTask, ListQueue, QueueListing
 from schedulemesh.api.tasks import CancelTasks
-from schedulemesh.api.values import MAX_NAMES
+from schedulemesh.api.values import MAX_NAMES, client_name
 from schedulemesh.client import results
 from schedulemesh.client.arguments import public_calls
-from schedulemesh.client.asking import ask, client_name, details, done, logged, respond
+from schedulemesh.client.asking import ask, details, done, logged, respond
 from schedulemesh.client.listings import CancellationResult, QueuePolicyResult, QueueResult
 from schedulemesh.client.results import combined
 from schedulemesh.client.scheduler_object import SchedulerObject

@@ -286,13 +286,13 @@ class Backend(Protocol):
         """Create the actor of a warm host; it may still fail. Raises BackendError for whatever is refused."""
 
     async def agent_report(self, handle: Handle) -> object:
-        """The first report of a new agent, once its object is built: a packed Report."""
+        """The first report of a new agent, once its object is built: a packed StartReport."""
 
     async def warm_host_report(self, handle: Handle) -> object:
         """Whether a warm host has loaded its class, once it has tried: a packed Handled."""
 
     async def build_agent(self, handle: Handle, init: bytes, refs: Refs) -> object:
-        """Have a warm host build an agent's object from a packed AgentInit: a packed Report."""
+        """Have a warm host build an agent's object from a packed AgentInit: a packed StartReport."""
 
     async def run_task(self, handle: Handle, order: bytes) -> object:
         """Have an agent run a task as a packed RunOrder says, once: a packed RunReport, when it has ended."""

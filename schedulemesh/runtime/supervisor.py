@@ -294,8 +294,8 @@ class SupervisorService:
         return pack(await self._agents.commands.poll(agent_name, incarnation))
 
     async def command_done(self, command_id: int, result: bytes) -> None:
-        """A host answers a command, whose id only it knows: a Result. Who waits for it finds the metrics that
-        came with it stored.
+        """A host answers a command, whose id only it knows: a CommandResult. Who waits for it finds the
+        metrics that came with it stored.
         """
         reactor = (await self.ready()).running.reactor
         done = self._agents.commands.done(command_id, result)

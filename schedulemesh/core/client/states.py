@@ -14,13 +14,13 @@ from schedulemesh.api.states import (
     RestoreTask,
     SaveTaskState,
 )
+from schedulemesh.api.values import client_name
 from schedulemesh.client import results
 from schedulemesh.client.arguments import public_calls
 from schedulemesh.client.asking import (
     SchedulerConnection,
     ask,
     ask_with_handles,
-    client_name,
     done,
     logged,
     respond,

@@ -12,8 +12,8 @@ import msgspec
 from ray import ObjectRef
 
 from schedulemesh.api.tasks import SubmitTask
+from schedulemesh.api.values import client_name
 from schedulemesh.client.arguments import check_constructor
-from schedulemesh.client.asking import client_name
 from schedulemesh.core.agent.function_agent import FunctionAgent
 from schedulemesh.core.backend.ray_options import parse_options
 from schedulemesh.core.client.gangs import Gang, bundles_of, check_member, parse_gang
