@@ -73,6 +73,11 @@ def found(monkeypatch):
             ),
             "called exit_actor()",
         ),
+        # What Ray says instead where another call of an async actor is the first to see the request.
+        (
+            died(DIED + "INTENDED_USER_EXIT Worker exit detail: User requested to exit the actor."),
+            "called exit_actor()",
+        ),
         (
             died(
                 DIED + "SYSTEM_ERROR Worker exit detail: Worker exits unexpectedly by a signal. "

@@ -35,7 +35,7 @@ _WITHOUT_NOTICE = (
 #: is that of a connection that was closed.
 _EXITS = (
     (re.compile("connection error code"), _WITHOUT_NOTICE),
-    (re.compile(r"exit_actor\(\)"), "called exit_actor()"),
+    (re.compile(r"exit_actor\(\)|requested to exit the actor"), "called exit_actor()"),
     (re.compile("SIGTERM"), "was ended by SIGTERM"),
     (re.compile(r"exit code (\d+)"), r"exited with code \1"),
 )
