@@ -401,6 +401,23 @@ def test_an_owner_still_gets_what_it_has_lent_and_is_leaving():
     assert evicted(mesh) == ["borrower"]
 
 
+def test_an_owner_borrows_nothing_of_a_victim_while_its_own_quota_is_leaving():
+    lending = {"cohort": "all"}
+    mesh = Mesh(
+        pool("owner", gpu=2, cpu=64, lending=lending),
+        pool("b", gpu=1, cpu=64, lending=lending),
+        pool("c", gpu=0, cpu=64, lending=lending),
+        nodes=[node("n1", gpu=8, cpu=64)],
+    )
+    mesh.run("mixed", "b", gpu=2)
+    mesh.run("done", "c", gpu=1)
+    complete(mesh, "done")
+    mesh.queue("t", "owner", gpu=2)
+    assert leaving_for(mesh.state.agents["t"]) == ["done", "mixed"]
+    all_leave(mesh)
+    assert {share.pool_name for share in mesh.state.agents["t"].shares} == {"owner"}
+
+
 def test_a_reserved_start_counts_on_what_is_leaving():
     mesh = two_nodes({"gpu": 8})
     assert mesh.engine.explain("first", mesh.now).earliest_start == mesh.now

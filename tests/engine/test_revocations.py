@@ -301,6 +301,24 @@ def test_both_are_taken_back_where_neither_is_enough():
     assert mesh.waiting("b") == ["starts"]
 
 
+def test_a_borrower_that_runs_gives_back_only_what_it_has_borrowed_beside_a_cancelled_start():
+    """``runs`` holds quota of its own pool, too, which is no reason to leave ``starts`` its loan."""
+    mesh = Mesh(
+        pool("owner", gpu=2, cpu=64, lending=LENDING),
+        pool("b", gpu=1, cpu=64, lending=LENDING),
+        pool("c", gpu=0, cpu=64, lending=LENDING),
+        nodes=[node("n1", gpu=8, cpu=64)],
+    )
+    mesh.run("runs", "b", gpu=2)
+    mesh.queue("starts", "c", gpu=1)
+    mesh.queue("t", "owner", gpu=2)
+    assert sorted(mesh.ends) == ["runs", "starts"]
+    for name in ("runs", "starts"):
+        mesh.leave(name)
+    mesh.report("t")
+    assert {share.pool_name for share in mesh.state.agents["t"].shares} == {"owner"}
+
+
 def test_no_more_starts_are_cancelled_than_needed():
     mesh = lent(*(node(f"n{i}", gpu=8, cpu=64) for i in (1, 2)), a=16, b=0)
     for number in range(4):

@@ -629,17 +629,32 @@ def _searched(
             return None
     if plan is not None and stays is not None:
         plan = msgspec.structs.replace(plan, preempted_group=stays[0], paying=stays[1])
-    return None if plan is None else _paid(request, plan, demand, reduced, flight)
+    if plan is None:
+        return None
+    return _paid(request, plan, demand, reduced, flight, lends=candidates.lends)
 
 
 def _paid(
-    request: Request, plan: EvictionPlan, demand: Demand, reduced: Demand, flight: InFlight
+    request: Request,
+    plan: EvictionPlan,
+    demand: Demand,
+    reduced: Demand,
+    flight: InFlight,
+    *,
+    lends: bool,
 ) -> EvictionPlan:
     """The plan with the quota that the request gets: of its victims, and what they do not cover of what is
-    leaving anyway.
+    leaving anyway. ``lends``: whether it may borrow of its victims; False: it gets its pool's own quota.
     """
-    freed = [(victim.pool_name, victim.shares) for victim in plan.victims]
-    promised = promise(freed, request.pool_name, demand.short_quota, demand.caps)
+    pool_name = request.pool_name
+    freed = [
+        (
+            victim.pool_name,
+            tuple(share for share in victim.shares if lends or share.pool_name == pool_name),
+        )
+        for victim in plan.victims
+    ]
+    promised = promise(freed, pool_name, demand.short_quota, demand.caps)
     rest = demand.short_quota - sum_of(share.amount for share in promised)
     if not rest:
         return msgspec.structs.replace(plan, payment=request.payment, promised=promised)
@@ -647,7 +662,7 @@ def _paid(
     claimed, paying = flight.cover(rest, caps, plan.leaving)
     if rest != sum_of(share.amount for share in claimed):
         claimed, paying = flight.cover(demand.short_quota, demand.caps, plan.leaving)
-        promised = promise(freed, request.pool_name, reduced.short_quota, reduced.caps)
+        promised = promise(freed, pool_name, reduced.short_quota, reduced.caps)
     return msgspec.structs.replace(
         plan,
         payment=request.payment,
