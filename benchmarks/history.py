@@ -23,7 +23,7 @@ from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.messages.queue_facts import TaskQueued
 from schedulemesh.engine.messages.stimuli import ClockTicked, TaskSubmitted
-from schedulemesh.runtime.history_recorder import history_of
+from schedulemesh.runtime.history.recorder import history_of
 from schedulemesh.runtime.periodic import Loops
 from schedulemesh.runtime.reactor import Reactor
 from schedulemesh.store.history.database import write

@@ -25,7 +25,7 @@ from benchmarks.rows import Row, at_most, note
 from schedulemesh.config.settings import HistorySettings
 from schedulemesh.metrics.reactor_times import ReactorTimes
 from schedulemesh.metrics.recorder import MetricsRecorder
-from schedulemesh.runtime.history_recorder import HistoryRecorder, history_of
+from schedulemesh.runtime.history.recorder import HistoryRecorder, history_of
 from schedulemesh.runtime.periodic import Loops
 from schedulemesh.runtime.reactor import Reactor
 from schedulemesh.store.sql import SqlJournal

@@ -13,7 +13,7 @@ import ray
 from benchmarks.pairs import bare_ray
 from benchmarks.rows import Row, at_most, note, spread
 from schedulemesh.core.backend.ray_usage import UsageReader
-from schedulemesh.runtime.work_of_jobs import jobs_on, work_of_jobs
+from schedulemesh.runtime.jobs.work import jobs_on, work_of_jobs
 
 #: Drivers that run at the same time.
 _AT_ONCE = 4

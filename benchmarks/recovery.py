@@ -12,7 +12,7 @@ import ray
 from benchmarks.pairs import bare_ray
 from benchmarks.rows import Row, at_most, note, spread
 from schedulemesh.core import RayScheduler
-from schedulemesh.runtime.command_queue import POLL_S, CommandQueue
+from schedulemesh.runtime.agents.command_queue import POLL_S, CommandQueue
 
 
 def on_ray_recovery(

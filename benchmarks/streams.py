@@ -26,10 +26,10 @@ from schedulemesh.engine.messages.stimuli import AnyStimulus
 from schedulemesh.engine.transaction import Step
 from schedulemesh.protocol.answers import AnyAnswer, Details, Response, encode_answer
 from schedulemesh.protocol.requests import decode_request
-from schedulemesh.runtime.history_recorder import history_of
-from schedulemesh.runtime.history_service import HistoryService
+from schedulemesh.runtime.history.recorder import history_of
 from schedulemesh.runtime.periodic import Loops
 from schedulemesh.runtime.reactor import Reactor
+from schedulemesh.runtime.services.history import HistoryService
 from schedulemesh.store.sql import SqlJournal
 
 _NEED = amounts(cpu=1)

@@ -44,9 +44,10 @@ def test_importing_loads_no_more_than_it_needs(module, without):
 
 
 def test_the_runtime_loads_neither_ray_nor_core():
-    modules = [path.stem for path in (PACKAGE / "runtime").glob("*.py") if path.stem != "__init__"]
-    assert "supervisor" in modules
-    loaded = loads(", ".join(f"schedulemesh.runtime.{module}" for module in modules))
+    paths = [path.relative_to(PACKAGE.parent) for path in (PACKAGE / "runtime").rglob("*.py")]
+    modules = [".".join(path.with_suffix("").parts) for path in paths if path.stem != "__init__"]
+    assert "schedulemesh.runtime.supervisor" in modules
+    loaded = loads(", ".join(modules))
     assert {name for name in loaded if name.partition(".")[0] == "ray"} == set()
     assert {name for name in loaded if name.startswith("schedulemesh.core")} == set()
 

@@ -16,7 +16,7 @@ PROMISED = {
     "schedulemesh.core.client.scheduler": ["RayScheduler"],
     "schedulemesh.core.agent.agent_actor": ["AgentActor"],
     "schedulemesh.core.agent.metrics_agent": ["MetricsReportingAgent"],
-    "schedulemesh.runtime.eviction": ["TaskState"],
+    "schedulemesh.runtime.agents.eviction": ["TaskState"],
     "schedulemesh.config.policy": ["PreemptionPolicy", "PreemptionAggressiveness"],
     "schedulemesh.errors": ["ScheduleMeshError", "InvalidRequestError"],
     "examples.training_preemption_demo": ["TrainingAgentActor"],
@@ -234,7 +234,7 @@ def test_a_malformed_request_is_a_value_error():
 
 
 def test_a_task_state_has_what_the_handlers_read():
-    from schedulemesh.runtime.eviction import TaskState
+    from schedulemesh.runtime.agents.eviction import TaskState
 
     fields = {f.name for f in dataclasses.fields(TaskState)}
     assert {"task_id", "pool_name", "payload", "priority", "labels", "agent_name"} <= fields

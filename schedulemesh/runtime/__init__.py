@@ -1,6 +1,5 @@
 """The supervisor: decides with the engine, stores facts in the journal, and acts through a backend.
 
-The most important modules: ``reactor`` (decide, persist, then act), ``executor`` (executes instructions),
-``agent_start`` (how an agent is started), ``eviction`` (how a victim is saved and terminated), ``pg_manager``
-(placement groups), ``cluster_monitor`` (observes nodes and agents).
+``reactor`` decides, persists, then publishes; ``executor`` carries out instructions; ``services`` answer
+calls. The README of this folder shows all parts.
 """

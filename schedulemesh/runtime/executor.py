@@ -32,19 +32,9 @@ from schedulemesh.engine.state.job_updates import claimed_by_node
 from schedulemesh.engine.transaction import Step
 from schedulemesh.errors import JournalError
 from schedulemesh.protocol.agents import AgentInit, JobStart, MessageError
-from schedulemesh.runtime.agent_registry import Agents
-from schedulemesh.runtime.agent_start import (
-    NO_ROOM_IN_RAY,
-    AgentStart,
-    fills_group,
-    own_need,
-    start_failed,
-)
-from schedulemesh.runtime.backend import Backend, BackendError, GroupMember
-from schedulemesh.runtime.endings import Endings
-from schedulemesh.runtime.eviction import Eviction
-from schedulemesh.runtime.external_demand import DemandWatch
-from schedulemesh.runtime.gangs import (
+from schedulemesh.runtime.agents.endings import Endings
+from schedulemesh.runtime.agents.eviction import Eviction
+from schedulemesh.runtime.agents.gangs import (
     changed_gangs,
     deaths_of,
     end_agent,
@@ -53,17 +43,27 @@ from schedulemesh.runtime.gangs import (
     states_of,
     tell_members,
 )
-from schedulemesh.runtime.job_cleanup import end_jobs, owner_of
-from schedulemesh.runtime.job_ends import adopted_to_end, end_driver
-from schedulemesh.runtime.leases import Leases, not_without_agent
-from schedulemesh.runtime.pg_manager import Groups
+from schedulemesh.runtime.agents.job_cleanup import end_jobs, owner_of
+from schedulemesh.runtime.agents.references import References
+from schedulemesh.runtime.agents.registry import Agents
+from schedulemesh.runtime.agents.start import (
+    NO_ROOM_IN_RAY,
+    AgentStart,
+    fills_group,
+    own_need,
+    start_failed,
+)
+from schedulemesh.runtime.agents.start_phases import StartPhases
+from schedulemesh.runtime.agents.task_runs import TaskRunner
+from schedulemesh.runtime.agents.user_code import UserCode
+from schedulemesh.runtime.backend import Backend, BackendError, GroupMember
+from schedulemesh.runtime.groups.leases import Leases, not_without_agent
+from schedulemesh.runtime.groups.manager import Groups
+from schedulemesh.runtime.groups.rooms import Rooms
+from schedulemesh.runtime.groups.warm_pool import WarmPool
+from schedulemesh.runtime.jobs.ends import adopted_to_end, end_driver
+from schedulemesh.runtime.jobs.external_demand import DemandWatch
 from schedulemesh.runtime.reactor import Reactor
-from schedulemesh.runtime.references import References
-from schedulemesh.runtime.rooms import Rooms
-from schedulemesh.runtime.start_phases import StartPhases
-from schedulemesh.runtime.task_runs import TaskRunner
-from schedulemesh.runtime.user_code import UserCode
-from schedulemesh.runtime.warm_pool import WarmPool
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from schedulemesh.config.settings import SchedulerSettings
 from schedulemesh.errors import JournalError
-from schedulemesh.runtime.agent_registry import Agents
+from schedulemesh.runtime.agents.registry import Agents
 from schedulemesh.runtime.backend import Backend
 from schedulemesh.store.address import Address, address_of
 from schedulemesh.store.journal import Journal

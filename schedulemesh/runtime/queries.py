@@ -19,11 +19,11 @@ from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.engine.state.tasks import RunningTask
 from schedulemesh.protocol.answers import QueueRow
 from schedulemesh.protocol.credentials import without_token
-from schedulemesh.runtime.agent_registry import Agents
-from schedulemesh.runtime.agent_usage import public_usage
+from schedulemesh.runtime.agents.gangs import processes_of
+from schedulemesh.runtime.agents.registry import Agents
+from schedulemesh.runtime.agents.usage import public_usage
 from schedulemesh.runtime.backend import Handle
-from schedulemesh.runtime.gangs import processes_of
-from schedulemesh.runtime.pg_manager import Groups
+from schedulemesh.runtime.groups.manager import Groups
 from schedulemesh.runtime.preemption_rows import preemption_row
 
 #: The number of preemptions listed by get_preemption_stats.

@@ -22,16 +22,16 @@ from schedulemesh.engine.transaction import Step
 from schedulemesh.errors import JournalError, JournalTakenOverError, NotStorableError
 from schedulemesh.metrics.reactor_times import ReactorTimes
 from schedulemesh.runtime.clock import SteadyClock
-from schedulemesh.runtime.journal_recovery import (
+from schedulemesh.runtime.journal.recovery import (
     ClockNotes,
     EarlierLives,
     Recovered,
     recovered_from,
 )
+from schedulemesh.runtime.journal.snapshots import CommitFollower, Snapshots, is_small_enough
+from schedulemesh.runtime.journal.witness import Seen
 from schedulemesh.runtime.portions import PortionTurns
-from schedulemesh.runtime.snapshots import CommitFollower, Snapshots, is_small_enough
 from schedulemesh.runtime.threads import in_thread
-from schedulemesh.runtime.witness import Seen
 from schedulemesh.store.journal import Journal
 from schedulemesh.store.writer import GroupWriter, after_refusal
 

@@ -31,37 +31,37 @@ from schedulemesh.protocol.agents import MessageError, StartReport, pack, unpack
 from schedulemesh.protocol.answers import Hello, Malformed, Refusal, WithHandles, encode_answer
 from schedulemesh.protocol.callers import TokenCaller
 from schedulemesh.protocol.requests import decode_request
-from schedulemesh.runtime.agent_registry import Agents
-from schedulemesh.runtime.alert_receivers import alerts_of
-from schedulemesh.runtime.answers import Answers
-from schedulemesh.runtime.authentication import Authentication
+from schedulemesh.runtime.agents.command_queue import POLL_S
+from schedulemesh.runtime.agents.gangs import every_process
+from schedulemesh.runtime.agents.job_cleanup import jobs_folder
+from schedulemesh.runtime.agents.measurements import EVERY_S as MEASURED_EVERY_S
+from schedulemesh.runtime.agents.measurements import Measurements
+from schedulemesh.runtime.agents.references import NO_REFS
+from schedulemesh.runtime.agents.registry import Agents
+from schedulemesh.runtime.agents.reported_metrics import is_process
+from schedulemesh.runtime.alerts.receivers import alerts_of
 from schedulemesh.runtime.backend import Backend, BackendError, Handle, Refs
 from schedulemesh.runtime.clock import SteadyClock
-from schedulemesh.runtime.cluster_monitor import ClusterMonitor
-from schedulemesh.runtime.command_queue import POLL_S
-from schedulemesh.runtime.decision_log import log_step
+from schedulemesh.runtime.cluster.monitor import ClusterMonitor
+from schedulemesh.runtime.cluster.orphans import Orphans
 from schedulemesh.runtime.executor import Executor
-from schedulemesh.runtime.gangs import every_process
-from schedulemesh.runtime.history_recorder import history_of
-from schedulemesh.runtime.http_process import HttpProcess
-from schedulemesh.runtime.job_cleanup import jobs_folder
+from schedulemesh.runtime.groups.manager import Groups
+from schedulemesh.runtime.history.recorder import history_of
+from schedulemesh.runtime.journal.recovery import EarlierLives
+from schedulemesh.runtime.journal.witness import Seen, Witness
 from schedulemesh.runtime.journal_opening import OpenJournal, cannot_begin, mark_path, opened
-from schedulemesh.runtime.journal_recovery import EarlierLives
-from schedulemesh.runtime.measurements import EVERY_S as MEASURED_EVERY_S
-from schedulemesh.runtime.measurements import Measurements
-from schedulemesh.runtime.metrics_export import EVERY_S as EXPORTED_EVERY_S
-from schedulemesh.runtime.metrics_export import MetricsExport
-from schedulemesh.runtime.orphans import Orphans
 from schedulemesh.runtime.periodic import Loops
-from schedulemesh.runtime.pg_manager import Groups
-from schedulemesh.runtime.plugin_watchdog import LoadStrategy, PluginWatchdog
+from schedulemesh.runtime.plugins.watchdog import LoadStrategy, PluginWatchdog
 from schedulemesh.runtime.reactor import Reactor
-from schedulemesh.runtime.references import NO_REFS
-from schedulemesh.runtime.reported_metrics import is_process
-from schedulemesh.runtime.request_service import RequestService
-from schedulemesh.runtime.running import RunningSupervisor
+from schedulemesh.runtime.security.authentication import Authentication
+from schedulemesh.runtime.services.answers import Answers
+from schedulemesh.runtime.services.decision_log import log_step
+from schedulemesh.runtime.services.http_process import HttpProcess
+from schedulemesh.runtime.services.metrics_export import EVERY_S as EXPORTED_EVERY_S
+from schedulemesh.runtime.services.metrics_export import MetricsExport
+from schedulemesh.runtime.services.requests import RequestService
+from schedulemesh.runtime.services.running import RunningSupervisor
 from schedulemesh.runtime.threads import in_thread
-from schedulemesh.runtime.witness import Seen, Witness
 from schedulemesh.store.journal import Journal
 
 logger = logging.getLogger(__name__)

@@ -16,8 +16,8 @@ from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.engine.messages.stimuli import AgentGone, PoolRequested
 from schedulemesh.errors import InvalidRequestError
+from schedulemesh.runtime.agents.references import NO_REFS
 from schedulemesh.runtime.reactor import JournalCondition
-from schedulemesh.runtime.references import NO_REFS
 from tests.core.test_request_service import client
 from tests.runtime.composition import InThread
 

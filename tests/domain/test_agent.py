@@ -14,7 +14,7 @@ from schedulemesh.domain.agent import (
 )
 from schedulemesh.domain.resources import Resources
 from schedulemesh.errors import InvalidRequestError
-from schedulemesh.runtime.agent_start import own_need
+from schedulemesh.runtime.agents.start import own_need
 
 ONE = Resources(cpu=10_000)
 KEY = "0" * 64

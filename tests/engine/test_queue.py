@@ -10,7 +10,7 @@ from schedulemesh.domain.reasons import Change, Reason
 from schedulemesh.engine.messages import queue_facts as f
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Accepted, Done, Pending, Queued, Refused
-from schedulemesh.runtime.queue_rows import positioned, queue_row
+from schedulemesh.runtime.services.queue_rows import positioned, queue_row
 from tests.engine.builders import Mesh, differences, node, pool
 
 

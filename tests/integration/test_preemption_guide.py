@@ -12,7 +12,7 @@ import ray
 from schedulemesh.config.policy import PreemptionAggressiveness, PreemptionPolicy
 from schedulemesh.core import RayScheduler
 from schedulemesh.core.agent.agent_actor import AgentActor
-from schedulemesh.runtime.eviction import TaskState
+from schedulemesh.runtime.agents.eviction import TaskState
 from tests.integration.polling import until
 
 

@@ -9,7 +9,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from schedulemesh.plugins.alerting import AlertReceiver
-from schedulemesh.runtime.webhook import DELIVERY_HEADER, SIGNATURE_HEADER, signature
+from schedulemesh.runtime.alerts.webhook import DELIVERY_HEADER, SIGNATURE_HEADER, signature
 
 SECRET = "a secret"
 

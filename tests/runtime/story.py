@@ -51,8 +51,8 @@ from schedulemesh.protocol.agents import (
 )
 from schedulemesh.protocol.answers import Response, SavedBytes, decode_answer
 from schedulemesh.protocol.requests import decode_request, encode_request
+from schedulemesh.runtime.agents.gangs import every_process
 from schedulemesh.runtime.backend import ActorView, BackendError, GroupMember, NodeView
-from schedulemesh.runtime.gangs import every_process
 from schedulemesh.runtime.queries import saved_key
 from schedulemesh.store.sql import SqlJournal
 from tests.engine.builders import differences

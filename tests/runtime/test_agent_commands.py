@@ -9,7 +9,7 @@ from schedulemesh.domain.placement import Unplaced
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.engine.state.agents import Agent, Running
 from schedulemesh.protocol.agents import CommandResult, pack
-from schedulemesh.runtime.agent_registry import Agents
+from schedulemesh.runtime.agents.registry import Agents
 from tests.runtime.fake_backend import FakeBackend
 
 

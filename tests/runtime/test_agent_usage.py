@@ -10,8 +10,8 @@ from schedulemesh.domain.resources import parse_resources
 from schedulemesh.engine.state.agents import Agent, Running
 from schedulemesh.metrics.aggregation import Aggregates
 from schedulemesh.protocol.agents import Usage, pack
-from schedulemesh.runtime.agent_usage import STALE_S, AgentUsage, public_usage
-from schedulemesh.runtime.usage_metrics import usage_families
+from schedulemesh.runtime.agents.usage import STALE_S, AgentUsage, public_usage
+from schedulemesh.runtime.services.usage_metrics import usage_families
 from tests.engine.builders import Mesh
 
 

@@ -15,8 +15,10 @@ from schedulemesh.errors import InvalidRequestError, JournalError
 from schedulemesh.metrics.alert_evaluation import Alert, AlertState
 from schedulemesh.protocol.answers import Listed, decode_answer
 from schedulemesh.protocol.requests import encode_request
-from schedulemesh.runtime import alert_monitor, alert_outbox, alert_service
-from schedulemesh.runtime.webhook import WebhookError, WebhookSender
+from schedulemesh.runtime.alerts import monitor as alert_monitor
+from schedulemesh.runtime.alerts import outbox as alert_outbox
+from schedulemesh.runtime.alerts.webhook import WebhookError, WebhookSender
+from schedulemesh.runtime.services import alerts as alert_service
 from tests.metrics.metered import parsed
 from tests.runtime.alert_receivers import SECRET, DrippingServer, Recording, WebhookServer
 from tests.runtime.composition import InThread

@@ -29,9 +29,9 @@ from schedulemesh.protocol.agents import key_of
 from schedulemesh.protocol.answers import Listed
 from schedulemesh.protocol.credentials import Credential
 from schedulemesh.protocol.requests import encode_request
-from schedulemesh.runtime.audit import AUDITED
-from schedulemesh.runtime.audit import _row as audit_row
 from schedulemesh.runtime.backend import NodeView
+from schedulemesh.runtime.security.audit import AUDITED
+from schedulemesh.runtime.security.audit import _row as audit_row
 from schedulemesh.store.journal import InDoubtError
 from tests.runtime.test_authentication import FIRST, ask, issue, journal, mesh, start
 from tests.server.work import CLASS, CPU, submission

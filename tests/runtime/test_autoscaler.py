@@ -11,8 +11,8 @@ from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.engine.messages.facts import PoolEnsured
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.runtime import autoscaler as autoscaler_request
-from schedulemesh.runtime.autoscaler import AutoscalerRequest, queued_needs
+from schedulemesh.runtime.cluster import autoscaler as autoscaler_request
+from schedulemesh.runtime.cluster.autoscaler import AutoscalerRequest, queued_needs
 from tests.engine.builders import Mesh, node, pool
 from tests.runtime.fake_backend import FakeBackend
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources, sum_of
-from schedulemesh.runtime.claim_following import RESTS_S, SETTLES_S, ClaimFollower, following
-from schedulemesh.runtime.job_claims import ClaimOfJob
+from schedulemesh.runtime.jobs.claim_following import RESTS_S, SETTLES_S, ClaimFollower, following
+from schedulemesh.runtime.jobs.claims import ClaimOfJob
 
 
 def gpus(amount):

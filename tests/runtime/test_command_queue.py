@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from schedulemesh.protocol.agents import Command
-from schedulemesh.runtime.command_queue import CommandQueue
+from schedulemesh.runtime.agents.command_queue import CommandQueue
 from tests.runtime import virtual_time
 
 
@@ -67,7 +67,7 @@ def test_a_command_without_a_waiter_is_not_sent():
 
 
 def test_a_question_is_answered_in_time_even_with_nothing(monkeypatch):
-    monkeypatch.setattr("schedulemesh.runtime.command_queue.POLL_S", 0.01)
+    monkeypatch.setattr("schedulemesh.runtime.agents.command_queue.POLL_S", 0.01)
 
     async def story():
         line = CommandQueue()

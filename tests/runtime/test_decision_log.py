@@ -13,8 +13,8 @@ from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.config.queueing import QueuePolicy
 from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.engine.messages import stimuli as s
-from schedulemesh.runtime import decision_log
-from schedulemesh.runtime.decision_log import (
+from schedulemesh.runtime.services import decision_log
+from schedulemesh.runtime.services.decision_log import (
     log_facts,
     log_refusal,
     log_step,
@@ -27,7 +27,7 @@ from tests.engine.builders import Mesh, node, pool
 @pytest.fixture
 def told(caplog):
     """What was told since the last look: (level, message)."""
-    caplog.set_level(logging.INFO, logger="schedulemesh.runtime.decision_log")
+    caplog.set_level(logging.INFO, logger="schedulemesh.runtime.services.decision_log")
 
     def look():
         found = [(record.levelname, record.getMessage()) for record in caplog.records]

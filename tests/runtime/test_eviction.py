@@ -17,9 +17,9 @@ from schedulemesh.engine.state.agents import Agent, Running
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.tasks import RunningTask
 from schedulemesh.protocol.agents import CommandResult, StateTooLargeError, key_of, unpack
-from schedulemesh.runtime import eviction as eviction_module
-from schedulemesh.runtime.eviction import Eviction
-from schedulemesh.runtime.reported_metrics import ReportedMetrics
+from schedulemesh.runtime.agents import eviction as eviction_module
+from schedulemesh.runtime.agents.eviction import Eviction
+from schedulemesh.runtime.agents.reported_metrics import ReportedMetrics
 from tests.runtime import virtual_time
 
 

@@ -9,8 +9,8 @@ from schedulemesh.core.agent_actor import AgentActor
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.runtime.backend import NodeView
 from schedulemesh.runtime.cluster_usage import ClusterUsage
-from schedulemesh.runtime.external_demand import demand_of
-from schedulemesh.runtime.job_claims import jobs_of, owner_of_work
+from schedulemesh.runtime.jobs.claims import jobs_of, owner_of_work
+from schedulemesh.runtime.jobs.external_demand import demand_of
 from tests.core.test_request_service import client
 from tests.runtime.composition import InThread
 from tests.runtime.fake_backend import OWN_NODE

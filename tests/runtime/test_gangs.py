@@ -16,15 +16,15 @@ from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.instructions import StartAgent
 from schedulemesh.engine.messages.stimuli import AgentReported, AgentStartFailed
 from schedulemesh.protocol.agents import AgentInit, RunReport, pack, unpack
-from schedulemesh.runtime.agent_start import AgentStart
-from schedulemesh.runtime.gangs import (
+from schedulemesh.runtime.agents.gangs import (
     member_orders,
     member_specs,
     processes_of,
     start_together,
     states_of,
 )
-from schedulemesh.runtime.task_runs import TaskRunner
+from schedulemesh.runtime.agents.start import AgentStart
+from schedulemesh.runtime.agents.task_runs import TaskRunner
 from tests.engine.builders import Mesh, node, pool
 
 ONE, TWO = (parse_resources({"cpu": amount}) for amount in (1, 2))

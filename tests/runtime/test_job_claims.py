@@ -31,10 +31,10 @@ from schedulemesh.protocol.answers import (
 )
 from schedulemesh.protocol.requests import encode_request
 from schedulemesh.runtime.backend import NodeView
-from schedulemesh.runtime.cluster_monitor import QUIET_S
+from schedulemesh.runtime.cluster.monitor import QUIET_S
 from schedulemesh.runtime.cluster_usage import ClusterUsage, RayHolder, RayJob
-from schedulemesh.runtime.job_claims import OWNER, ClaimOfJob, ClaimWatch, unused_claims
-from schedulemesh.runtime.metrics_service import MetricsService
+from schedulemesh.runtime.jobs.claims import OWNER, ClaimOfJob, ClaimWatch, unused_claims
+from schedulemesh.runtime.services.metrics import MetricsService
 from tests.engine.builders import Mesh
 from tests.runtime.composition import supervisor
 from tests.runtime.fake_backend import FakeBackend

@@ -17,8 +17,8 @@ from schedulemesh.errors import InvalidRequestError, TaskFailedError
 from schedulemesh.protocol.agents import DEVICES_NAMESPACE, AgentInit
 from schedulemesh.runtime.backend import BackendError, JobRemains, NodeView
 from schedulemesh.runtime.cluster_usage import ClusterUsage, RayHolder, RayJob
-from schedulemesh.runtime.job_claims import OWNER
-from schedulemesh.runtime.job_service import runner_of
+from schedulemesh.runtime.jobs.claims import OWNER
+from schedulemesh.runtime.services.jobs import runner_of
 from tests.core.test_request_service import client
 from tests.runtime.composition import InThread
 

@@ -21,7 +21,7 @@ from schedulemesh.engine.messages.outcomes import Accepted, Done, Refused
 from schedulemesh.protocol.answers import LeaseView, Response, decode_answer
 from schedulemesh.protocol.requests import encode_request
 from schedulemesh.runtime.backend import GroupMember, NodeView
-from schedulemesh.runtime.lease_service import LeaseService
+from schedulemesh.runtime.services.leases import LeaseService
 from tests.engine.builders import Mesh
 from tests.runtime import virtual_time
 from tests.runtime.composition import supervisor

@@ -13,9 +13,9 @@ from schedulemesh.engine.messages.measurement_facts import EndMeasured, GpusBusy
 from schedulemesh.metrics.gauges import families
 from schedulemesh.protocol.agents import MetricsReport, Usage, pack
 from schedulemesh.protocol.metric_values import encode_metrics
-from schedulemesh.runtime.agent_registry import Agents
-from schedulemesh.runtime.agent_usage import STALE_S
-from schedulemesh.runtime.measurements import Measurements
+from schedulemesh.runtime.agents.measurements import Measurements
+from schedulemesh.runtime.agents.registry import Agents
+from schedulemesh.runtime.agents.usage import STALE_S
 from tests.engine.builders import Mesh, node
 from tests.runtime.fake_backend import FakeBackend
 

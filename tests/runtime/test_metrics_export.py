@@ -16,7 +16,7 @@ from schedulemesh.metrics.dashboard import metric_names
 from schedulemesh.metrics.values import Sample
 from schedulemesh.protocol.answers import Details, decode_answer
 from schedulemesh.protocol.requests import encode_request
-from schedulemesh.runtime.metrics_export import EXPORTED, MetricsExport, _values
+from schedulemesh.runtime.services.metrics_export import EXPORTED, MetricsExport, _values
 from tests.metrics.metered import parsed
 from tests.runtime.composition import supervisor
 from tests.runtime.fake_backend import FakeBackend

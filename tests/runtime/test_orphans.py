@@ -7,11 +7,11 @@ import asyncio
 import pytest
 
 from schedulemesh.engine.state.groups import GroupTable
-from schedulemesh.runtime.agent_registry import Agents
+from schedulemesh.runtime.agents.registry import Agents
 from schedulemesh.runtime.backend import GroupView
-from schedulemesh.runtime.orphans import Orphans
-from schedulemesh.runtime.pg_manager import Groups
-from schedulemesh.runtime.witness import Seen, Witness
+from schedulemesh.runtime.cluster.orphans import Orphans
+from schedulemesh.runtime.groups.manager import Groups
+from schedulemesh.runtime.journal.witness import Seen, Witness
 from schedulemesh.store.journal import MemoryJournal
 from tests.runtime.fake_backend import FakeBackend
 

@@ -12,7 +12,7 @@ from schedulemesh.engine.messages.instructions import CreateGroup
 from schedulemesh.engine.messages.stimuli import GroupCreated, GroupCreateFailed
 from schedulemesh.engine.state.groups import Group, GroupPhase, GroupTable
 from schedulemesh.runtime.backend import GroupView, NodeView
-from schedulemesh.runtime.pg_manager import Groups, groups_gone, ready_groups
+from schedulemesh.runtime.groups.manager import Groups, groups_gone, ready_groups
 from tests.runtime.fake_backend import FakeBackend, HeldCalls, Verdict
 
 CPU = parse_resources({"cpu": 1})

@@ -10,14 +10,14 @@ from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.resources import NOTHING, parse_resources
 from schedulemesh.engine.messages.facts import Devices, NodeSeen
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.runtime import placement_watch
-from schedulemesh.runtime.backend import ActorView, NodeView
-from schedulemesh.runtime.placement_watch import (
+from schedulemesh.runtime.agents import placement_watch
+from schedulemesh.runtime.agents.placement_watch import (
     external_use,
     no_room,
     seen_anew,
     unplaced,
 )
+from schedulemesh.runtime.backend import ActorView, NodeView
 from tests.runtime.fake_backend import Control, FakeBackend, Verdict
 
 PENDING = ActorView(node_id="n", has_process=False)

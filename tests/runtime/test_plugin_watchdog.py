@@ -16,8 +16,8 @@ from schedulemesh.config.settings import STRATEGY_HANG_S, STRATEGY_LOAD_S, Strat
 from schedulemesh.errors import JournalError
 from schedulemesh.plugins import SchedulingStrategyPlugin
 from schedulemesh.plugins.discovery import SCHEDULING_GROUP, load_class
-from schedulemesh.runtime.call_mark import CallMark
-from schedulemesh.runtime.plugin_watchdog import PluginWatchdog
+from schedulemesh.runtime.plugins.call_mark import CallMark
+from schedulemesh.runtime.plugins.watchdog import PluginWatchdog
 from schedulemesh.store.journal import MemoryJournal
 from schedulemesh.store.sql import SqlJournal
 

@@ -11,7 +11,7 @@ from schedulemesh.api.pools import EnsurePool
 from schedulemesh.config.discovery import Discovered, write
 from schedulemesh.config.private_files import make_private_folder
 from schedulemesh.core.agent.job_folders import LogWriter
-from schedulemesh.runtime.call_mark import CallMark
+from schedulemesh.runtime.plugins.call_mark import CallMark
 from tests.runtime.composition import InThread
 from tests.server.work import CPU, ask
 

@@ -11,9 +11,9 @@ import pytest
 from schedulemesh.api.jobs import JobKey
 from schedulemesh.core.agent.job_folders import LogWriter, job_folder
 from schedulemesh.domain.resources import NOTHING
-from schedulemesh.runtime import process_cleanup
+from schedulemesh.runtime.agents import process_cleanup
+from schedulemesh.runtime.agents.process_cleanup import ActorLocation, ProcessCleanup
 from schedulemesh.runtime.backend import BackendError, NodeView
-from schedulemesh.runtime.process_cleanup import ActorLocation, ProcessCleanup
 from tests.runtime.fake_backend import FakeBackend
 
 MARK = FakeBackend().process_mark("space", "actor")

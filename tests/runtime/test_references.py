@@ -13,8 +13,8 @@ from schedulemesh.engine.messages.facts import TaskPreempted
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.state.agents import Agent, Preempted, Starting, Submission
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.runtime import references as module
-from schedulemesh.runtime.references import NO_REFS, References
+from schedulemesh.runtime.agents import references as module
+from schedulemesh.runtime.agents.references import NO_REFS, References
 
 REFS = (["whole"], ["nested"])
 

@@ -14,8 +14,8 @@ from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.tasks import RunningTask
 from schedulemesh.protocol.agents import MetricsReport, pack
 from schedulemesh.protocol.metric_values import MAX_METRICS_BYTES, encode_metrics
-from schedulemesh.runtime import reported_metrics
-from schedulemesh.runtime.reported_metrics import ReportedMetrics
+from schedulemesh.runtime.agents import reported_metrics
+from schedulemesh.runtime.agents.reported_metrics import ReportedMetrics
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.state.agents import Agent, Running, Starting, Submission
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.tasks import RunningTask
-from schedulemesh.runtime.restarts import with_real_restarts
+from schedulemesh.runtime.services.restarts import with_real_restarts
 
 
 @pytest.fixture

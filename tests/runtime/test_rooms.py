@@ -9,7 +9,7 @@ import pytest
 from schedulemesh.core.agent_actor import AgentActor
 from schedulemesh.domain.agent import GangSpec
 from schedulemesh.domain.resources import parse_resources
-from schedulemesh.runtime.agent_start import fills_group
+from schedulemesh.runtime.agents.start import fills_group
 from schedulemesh.runtime.backend import NodeView
 from tests.core.test_request_service import client
 from tests.engine.builders import Mesh

@@ -15,7 +15,7 @@ from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.protocol.agents import key_of
 from schedulemesh.protocol.answers import Explained, Response, decode_answer
-from schedulemesh.runtime.agent_start import environment_limit
+from schedulemesh.runtime.agents.start import environment_limit
 from schedulemesh.runtime.backend import ActorView
 from tests.runtime import life as lives
 from tests.runtime.life import CLASS

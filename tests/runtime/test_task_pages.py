@@ -25,8 +25,8 @@ from schedulemesh.protocol.answers import Malformed, WithHandles, read_answer
 from schedulemesh.protocol.requests import encode_request
 from schedulemesh.runtime import portions as runtime_portions
 from schedulemesh.runtime.backend import NodeView
-from schedulemesh.runtime.job_service import JobService
-from schedulemesh.runtime.task_pages import TaskPages
+from schedulemesh.runtime.services.jobs import JobService
+from schedulemesh.runtime.services.task_pages import TaskPages
 from tests.runtime.composition import InThread
 from tests.server.work import CLASS, ask, key_of, submission
 

@@ -25,7 +25,7 @@ from schedulemesh.engine.messages.outcomes import Accepted, Change, Done, Refuse
 from schedulemesh.protocol.agents import KeptResult, RunOrder, RunReport, key_of, pack, unpack
 from schedulemesh.protocol.answers import Listed, PoolResponse, Response, TaskResult, decode_answer
 from schedulemesh.protocol.requests import encode_request
-from schedulemesh.runtime import agent_registry
+from schedulemesh.runtime.agents import registry as agent_registry
 from tests.engine.builders import Mesh
 from tests.runtime.composition import supervisor
 from tests.runtime.fake_backend import FakeBackend, HeldCalls, Verdict

@@ -14,8 +14,8 @@ from schedulemesh.domain.resources import parse_resources
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.messages import stimuli as s
-from schedulemesh.runtime import wait_reasons as module
-from schedulemesh.runtime.wait_reasons import WaitReasons
+from schedulemesh.runtime.history import wait_reasons as module
+from schedulemesh.runtime.history.wait_reasons import WaitReasons
 
 ONE = parse_resources({"cpu": 1})
 

@@ -15,12 +15,12 @@ from schedulemesh.engine.state.agents import Agent, Running, Starting, Submissio
 from schedulemesh.engine.state.groups import Group, GroupPhase
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.protocol.agents import AgentInit, Handled, ShippedClass, StartReport, pack
-from schedulemesh.runtime import warm_pool as warm_hosts
-from schedulemesh.runtime.agent_registry import Agents
-from schedulemesh.runtime.agent_start import AgentStart
+from schedulemesh.runtime.agents.registry import Agents
+from schedulemesh.runtime.agents.start import AgentStart
 from schedulemesh.runtime.backend import WarmHostRequest
-from schedulemesh.runtime.pg_manager import Groups
-from schedulemesh.runtime.warm_pool import WarmPool
+from schedulemesh.runtime.groups import warm_pool as warm_hosts
+from schedulemesh.runtime.groups.manager import Groups
+from schedulemesh.runtime.groups.warm_pool import WarmPool
 from tests.runtime.fake_backend import FakeBackend
 
 CPU = parse_resources({"cpu": 1})

@@ -8,30 +8,22 @@ from types import SimpleNamespace
 
 import pytest
 
-from schedulemesh.runtime import (
-    agent_service,
-    command_queue,
-    eviction,
-    job_cleanup,
-    pg_manager,
-    pool_service,
-    reactor,
-    restarts,
-    supervisor,
-    warm_pool,
-)
+from schedulemesh.runtime import reactor, supervisor
+from schedulemesh.runtime.agents import command_queue, eviction, job_cleanup
 from schedulemesh.runtime.clock import SteadyClock
+from schedulemesh.runtime.groups import manager, warm_pool
+from schedulemesh.runtime.services import agents, pools, restarts
 from schedulemesh.store import writer
 
 #: The modules that read the monotonic clock.
 _TIMED = (
+    agents,
     command_queue,
     eviction,
     job_cleanup,
-    pg_manager,
-    pool_service,
+    manager,
+    pools,
     reactor,
-    agent_service,
     restarts,
     supervisor,
     warm_pool,

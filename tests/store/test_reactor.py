@@ -17,10 +17,10 @@ from schedulemesh.engine.state.invariants import check
 from schedulemesh.errors import JournalError, NotStorableError
 from schedulemesh.protocol.agents import key_of
 from schedulemesh.runtime import reactor as reactor_module
-from schedulemesh.runtime.answers import Answers
-from schedulemesh.runtime.journal_recovery import EarlierLives
+from schedulemesh.runtime.journal.recovery import EarlierLives
+from schedulemesh.runtime.journal.witness import Seen
 from schedulemesh.runtime.reactor import JournalCondition, Reactor
-from schedulemesh.runtime.witness import Seen
+from schedulemesh.runtime.services.answers import Answers
 from schedulemesh.store.journal import MemoryJournal
 from schedulemesh.store.sql import SqlJournal
 from tests.engine.builders import Mesh, differences, pool

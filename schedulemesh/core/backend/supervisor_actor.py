@@ -51,7 +51,7 @@ def _composed(settings: bytes, job_id: str) -> SupervisorService:
     from schedulemesh.core.backend.ray_internals import ignore_unread_errors
     from schedulemesh.core.transport.user_code import load_strategy
     from schedulemesh.runtime.clock import SteadyClock
-    from schedulemesh.runtime.decision_log import speak
+    from schedulemesh.runtime.services.decision_log import speak
     from schedulemesh.runtime.supervisor import SupervisorService
     from schedulemesh.store.sql import SqlJournal
 

@@ -22,7 +22,7 @@ from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import SchedulerUnavailableError, TaskFailedError
 from schedulemesh.protocol.answers import TaskResult, decode_answer
 from schedulemesh.protocol.requests import encode_request
-from schedulemesh.runtime.references import NO_REFS
+from schedulemesh.runtime.agents.references import NO_REFS
 
 
 class TaskFuture(Future[UserValue]):

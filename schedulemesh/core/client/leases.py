@@ -36,7 +36,7 @@ from schedulemesh.errors import (
 )
 from schedulemesh.protocol.answers import LeaseView, decode_answer
 from schedulemesh.protocol.requests import encode_request
-from schedulemesh.runtime.references import NO_REFS
+from schedulemesh.runtime.agents.references import NO_REFS
 
 logger = logging.getLogger(__name__)
 

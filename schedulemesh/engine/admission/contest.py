@@ -3,8 +3,8 @@
 Ray gives free room to an actor that already waits for it before one that is created later, and decides by
 chance between two that wait. A placement group that is to be created loses to both. So an eviction frees room
 for an incoming task only where nothing waits that would fit there, or where its room is handed over: an agent
-with GPUs runs in a placement group of its own (see ``runtime/rooms``), and an incoming agent that asks for
-the same gets this group as it is.
+with GPUs runs in a placement group of its own (``runtime/groups/rooms.py``), and an incoming agent that asks
+for the same gets this group as it is.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import create_engine, update
 
 from schedulemesh.config.settings import HistorySettings
-from schedulemesh.runtime.history_recorder import history_of
+from schedulemesh.runtime.history.recorder import history_of
 from schedulemesh.runtime.periodic import Loops
 from schedulemesh.runtime.reactor import Reactor
 from schedulemesh.store.history.schema import progress

@@ -1,0 +1,1 @@
+"""The processes of agents: how they start, run tasks, are commanded, observed and ended."""

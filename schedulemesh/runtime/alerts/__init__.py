@@ -1,0 +1,1 @@
+"""Alerts: which are raised, who receives them, and their delivery."""

@@ -1,0 +1,1 @@
+"""Scheduling strategies as plugins: their loading, and the watch over calls that never return."""

@@ -1,0 +1,1 @@
+"""What answers calls: one service for each subject of ``schedulemesh.api``, and what they share."""

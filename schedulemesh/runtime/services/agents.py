@@ -1,0 +1,94 @@
+"""Calls about agents and the tasks that run on them: register, complete, end, check, explain."""
+
+from __future__ import annotations
+
+import time
+
+from schedulemesh.api.agents import DeleteAgent, EnsureAgentHealth
+from schedulemesh.api.tasks import CompleteTask, ExplainTask, RegisterTask
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.outcomes import Done, Pending, Refused
+from schedulemesh.protocol.answers import Details, Explained, Refusal, Response
+from schedulemesh.runtime.handlers import handler
+from schedulemesh.runtime.services.external_usage import ExternalUsageService
+from schedulemesh.runtime.services.health import HealthCheck
+from schedulemesh.runtime.services.running import RunningSupervisor, Service
+
+#: Seconds that the answer to a deletion waits for the removal of the agent's placement group.
+_GROUP_GOES_S = 10.0
+
+
+class AgentService(Service):
+    """Answers calls about agents."""
+
+    def __init__(self, running: RunningSupervisor, external: ExternalUsageService) -> None:
+        super().__init__(running)
+        self._external = external
+
+    @handler
+    async def register_task(self, request: RegisterTask) -> Response:
+        """Register a task that runs on an agent."""
+        stimulus = s.TaskAnnounced(
+            task=request.task, agent_name=request.agent_name, request_id=request.request_id
+        )
+        return await self._decided(stimulus, request.blobs)
+
+    @handler
+    async def complete_task(self, request: CompleteTask) -> Response:
+        """The end of a task: answered when the process of its agent is gone, if that ends, too."""
+        stimulus = s.TaskFinished(
+            task_id=request.task_id,
+            end_agent=request.end_agent,
+            request_id=request.request_id,
+        )
+        return await self._ended(stimulus)
+
+    @handler
+    async def delete_agent(self, request: DeleteAgent) -> Response:
+        """The end of an agent: answered when its process is gone, and its group where that is removed."""
+        name, destroy = request.agent_name, request.destroy_group
+        agent = self._reactor.state.agents.get(name)
+        group_id = agent.group_id if agent is not None and destroy else None
+        stimulus = s.AgentDeletionRequested(
+            agent_name=name, destroy_group=destroy, request_id=request.request_id
+        )
+        response = await self._ended(stimulus)
+        until = time.monotonic() + _GROUP_GOES_S
+        while group_id in self._reactor.state.groups.by_id and time.monotonic() < until:
+            await self._groups.changed(until - time.monotonic())
+        return response
+
+    async def _ended(self, stimulus: s.TaskFinished | s.AgentDeletionRequested) -> Response:
+        step = await self._reactor.step(stimulus)
+        outcome = step.outcome or Done()
+        if isinstance(outcome, Pending):
+            await self._answers.end_of(outcome.agent_name)
+            outcome = Done()
+        return Response(outcome=outcome)
+
+    @handler
+    async def ensure_agent_health(self, request: EnsureAgentHealth) -> Details:
+        """What a check of all agents found and rebuilt."""
+        return Details(facts=await self.ensure_health(request.timeout_s))
+
+    async def ensure_health(self, timeout_s: float) -> dict[str, object]:
+        """Check all agents once; see HealthCheck.run."""
+        check = HealthCheck(
+            self._backend,
+            self._agents,
+            self._groups,
+            self._reactor,
+            self._answers,
+            self._executor.end,
+        )
+        return await check.run(timeout_s)
+
+    @handler
+    async def explain(self, request: ExplainTask) -> Explained | Refusal:
+        """What is known of a task."""
+        reactor, task_id = self._reactor, request.task_id
+        explanation = await reactor.read(lambda: reactor.engine.explain(task_id, reactor.now()))
+        if isinstance(explanation, Refused):
+            return Refusal(refused=explanation)
+        explanation = await self._executor.starts.described(explanation)
+        return Explained(explanation=await self._external.named(explanation))

@@ -1,0 +1,109 @@
+"""Says which Ray jobs that are not this scheduler's use the cluster."""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+
+from schedulemesh.api.nodes import ListExternalUsage, ListNodes
+from schedulemesh.domain.node_names import short_ids
+from schedulemesh.domain.reasons import Reason
+from schedulemesh.engine.messages.explanation import Explanation, ExternalJob
+from schedulemesh.protocol.answers import Listed
+from schedulemesh.runtime.backend import BackendError
+from schedulemesh.runtime.handlers import handler
+from schedulemesh.runtime.jobs.work import (
+    WorkOfJob,
+    beyond_claims,
+    external_holders,
+    jobs_on,
+    work_of_jobs,
+)
+from schedulemesh.runtime.queries import StateView
+from schedulemesh.runtime.services.running import Service
+
+logger = logging.getLogger(__name__)
+
+
+class ExternalUsageService(Service):
+    """Says who the other users of the cluster are. It asks Ray when somebody wants to know, and only then."""
+
+    @handler
+    async def listed(self, _: ListExternalUsage) -> Listed:
+        """Each job and namespace that holds or waits for something. Raises BackendError."""
+        return Listed(rows=[work.public() for work in await self._work()])
+
+    @handler
+    async def nodes(self, _: ListNodes) -> Listed:
+        """Each living node, with the jobs that hold something of it."""
+        work = await self._known_work()
+
+        def look() -> list[dict[str, object]]:
+            return StateView(
+                self._reactor.state, self._agents, self._groups, self._reactor.now()
+            ).nodes()
+
+        rows = await self._reactor.read(look)
+        names, short = self._monitor.node_names, short_ids([str(row["node_id"]) for row in rows])
+        for row in rows:
+            node_id = str(row["node_id"])
+            row["short_id"] = short[node_id]
+            row["host"], row["address"] = names.get(node_id, ("", ""))
+            row["external_jobs"] = [job.public() for job in jobs_on(work, node_id)]
+        return Listed(rows=rows)
+
+    async def named(self, explanation: Explanation) -> Explanation:
+        """The explanation, with the jobs that hold what external work uses of the nodes in it."""
+        if not explanation.external:
+            return explanation
+        work = await self._known_work()
+        external = tuple(
+            msgspec.structs.replace(usage, jobs=jobs_on(work, usage.node_id))
+            for usage in explanation.external
+        )
+        explanation = msgspec.structs.replace(explanation, external=external)
+        return _with_overclaims(
+            explanation, [job for usage in external for job in usage.jobs if job.task_id]
+        )
+
+    async def _known_work(self) -> list[WorkOfJob]:
+        """The external work, as far as Ray can be asked now."""
+        try:
+            return await self._work()
+        except BackendError as error:
+            logger.warning("which jobs use the cluster is not known: %s", error)
+            return []
+
+    async def _work(self) -> list[WorkOfJob]:
+        usage, demand = await self._backend.usage(), await self._backend.demand()
+        tasks = tuple(holder for holder in demand.holders if holder.are_tasks)
+        usage = msgspec.structs.replace(
+            usage, jobs={**demand.jobs, **usage.jobs}, holders=(*usage.holders, *tasks)
+        )
+        state, mark = self._reactor.state, self._groups.name("")
+        external = work_of_jobs(usage, external_holders(usage, state, self._agents, mark))
+        return [*external, *beyond_claims(usage, state, self._agents)]
+
+
+def _with_overclaims(explanation: Explanation, jobs: list[ExternalJob]) -> Explanation:
+    """The explanation that names these jobs where external work is a reason to wait."""
+    if not jobs:
+        return explanation
+    named = ", ".join(
+        f"job {job.task_id!r} holds {job.resources} more than it claims" for job in jobs
+    )
+    hint = f"submit {jobs[0].task_id!r} with a claim of all that it uses, or cancel it"
+    if explanation.reason == Reason.EXTERNAL_RAY_WORK:
+        explanation = msgspec.structs.replace(
+            explanation, error=f"{explanation.error}: {named}", hint=hint
+        )
+    others = (
+        (
+            msgspec.structs.replace(other, error=f"{other.error}: {named}", hint=hint)
+            if other.reason is Reason.EXTERNAL_RAY_WORK
+            else other
+        )
+        for other in explanation.others
+    )
+    return msgspec.structs.replace(explanation, others=tuple(others))

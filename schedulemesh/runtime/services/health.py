@@ -1,0 +1,135 @@
+"""Health checks of agents: which are dead or unresponsive, and which were rebuilt."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Awaitable, Callable
+
+from schedulemesh.engine.messages.outcomes import Accepted, Pending, Refused
+from schedulemesh.engine.messages.stimuli import RebuildRequested
+from schedulemesh.engine.state.agents import Agent, Running
+from schedulemesh.engine.state.task_phases import Preempting
+from schedulemesh.runtime.agents.gangs import processes_of
+from schedulemesh.runtime.agents.registry import Agents
+from schedulemesh.runtime.backend import Backend
+from schedulemesh.runtime.groups.manager import Groups
+from schedulemesh.runtime.reactor import Reactor
+from schedulemesh.runtime.services.answers import Answers
+
+logger = logging.getLogger(__name__)
+
+#: Seconds that an agent may take to answer a ping.
+PING_S = 5.0
+#: Seconds for the groups of lost agents to be removed before the agents are rebuilt.
+_REMOVED_S = 10.0
+
+
+class HealthCheck:
+    """One check: finds dead agents in Ray, pings unresponsive ones, and rebuilds lost ones."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        agents: Agents,
+        groups: Groups,
+        reactor: Reactor,
+        answers: Answers,
+        end: Callable[[str, int], Awaitable[None]],
+    ) -> None:
+        #: Ends an agent, and reports it as gone.
+        self._end = end
+        self._backend = backend
+        self._agents = agents
+        self._groups = groups
+        self._reactor = reactor
+        self._answers = answers
+
+    async def run(self, timeout_s: float) -> dict[str, object]:
+        """Check every running agent. ``timeout_s``: a host without contact for so long is pinged."""
+        state = self._reactor.state
+        agents = (a for a in state.agents.values() if a.spec.lease is None)
+        running = [agent for agent in agents if isinstance(agent.phase, Running)]
+        living = await self._backend.living_actors()
+        problems = await asyncio.gather(*(self._problem(a, living, timeout_s) for a in running))
+        sick = [(a, problem) for a, problem in zip(running, problems, strict=True) if problem]
+        for agent, problem in sick:
+            await self._terminate(agent, problem)
+        problem_by_agent = {agent.spec.name: problem for agent, problem in sick}
+        await self._groups.removed_from(state.groups, _REMOVED_S)
+        lost = [name for name, agent in state.lost.items() if not agent.reported]
+        details = [
+            detail
+            for name in lost
+            if (detail := await self._rebuild(name, problem_by_agent.get(name, "dead"))) is not None
+        ]
+        return {
+            "checked": len({agent.spec.name for agent in running}.union(lost)),
+            "healthy": len(running) - len(sick),
+            "rebuilt": [d["agent_name"] for d in details if d["action"] == "rebuilt"],
+            "removed": [d["agent_name"] for d in details if d["action"] == "removed"],
+            "details": details,
+        }
+
+    async def _problem(
+        self, agent: Agent, living: set[tuple[str, str]], timeout_s: float
+    ) -> str | None:
+        processes = processes_of(self._reactor.state, agent)
+        if any(self._agents.where(process) not in living for process in processes):
+            return "dead"
+        if self._is_busy(agent.spec.name):
+            return None
+        names = [process.spec.name for process in processes]
+        answers = await asyncio.gather(
+            *(self._answers_ping(name, agent.incarnation, timeout_s) for name in names)
+        )
+        return None if all(answers) else "silent"
+
+    async def _answers_ping(self, name: str, incarnation: int, timeout_s: float) -> bool:
+        """Whether a process was in contact within ``timeout_s``, or answers now."""
+        commands = self._agents.commands
+        if commands.seconds_since_contact(name, incarnation) < timeout_s:
+            return True
+        return await commands.execute(name, incarnation, "ping", PING_S) is not None
+
+    def _is_busy(self, agent_name: str) -> bool:
+        """Whether the host is being evicted, which may take longer than a ping."""
+        running = self._reactor.state.running
+        return any(
+            isinstance(running.by_id[task_id].phase, Preempting)
+            for task_id in running.on_agent(agent_name)
+        )
+
+    async def _terminate(self, agent: Agent, problem: str) -> None:
+        logger.warning("agent %s is %s; it is removed", agent.spec.name, problem)
+        await self._end(agent.spec.name, agent.incarnation)
+
+    async def _rebuild(self, name: str, problem: str) -> dict[str, object] | None:
+        """What was done for one lost agent; None: it was submitted again meanwhile."""
+        lost = self._reactor.state.lost.get(name)
+        if lost is None:
+            return None
+        request_id = uuid.uuid4().hex
+        step = await self._reactor.step(RebuildRequested(agent_name=name, request_id=request_id))
+        outcome = step.outcome
+        if isinstance(outcome, Pending):
+            outcome = await self._answers.outcome(request_id)
+        tasks = [task.task_id for task, _ in lost.tasks]
+        detail: dict[str, object] = {
+            "agent_name": name,
+            "pool_name": lost.spec.pool_name,
+            "problem": problem,
+            "tasks": tasks,
+            "action": "removed",
+        }
+        if isinstance(outcome, Accepted):
+            detail["action"] = "rebuilt"
+            detail["state_restored"] = bool(outcome.state_restored)
+            again = set(self._reactor.state.running.on_agent(name))
+            if left_out := [task_id for task_id in tasks if task_id not in again]:
+                detail["left_out"] = left_out
+            detail["tasks"] = [task_id for task_id in tasks if task_id in again]
+        elif isinstance(outcome, Refused):
+            detail["error"] = outcome.error
+        return detail

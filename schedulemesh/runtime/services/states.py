@@ -1,0 +1,152 @@
+"""Handles requests about saved states: save, restore, read."""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+
+from schedulemesh.api.states import GetSavedState, RestoreTask, SaveTaskState
+from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.task import TaskPhase
+from schedulemesh.engine.admission.registration import duplicate_task
+from schedulemesh.engine.lifecycle.agents import current
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.outcomes import Done, Refused, RequestOutcome
+from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.task_phases import Preempting
+from schedulemesh.protocol.agents import key_of, line_and_traceback, pack
+from schedulemesh.protocol.answers import Refusal, Response, SavedBytes, WithHandles
+from schedulemesh.runtime.agents.references import NO_REFS
+from schedulemesh.runtime.handlers import handler
+from schedulemesh.runtime.queries import past_of, saved_key
+from schedulemesh.runtime.services.running import RunningSupervisor, Service
+from schedulemesh.runtime.services.submissions import SubmissionService
+
+logger = logging.getLogger(__name__)
+
+
+class StateService(Service):
+    """Saves, returns and restores the states of tasks."""
+
+    def __init__(self, running: RunningSupervisor, submissions: SubmissionService) -> None:
+        super().__init__(running)
+        self._submissions = submissions
+
+    @handler
+    async def restore(self, request: RestoreTask) -> Response | WithHandles:
+        """Pass a saved state to the pool's restorer, and restart the task if it was submitted."""
+        # What is refused or repeated is compared with what is durable: the rest may be rolled back.
+        await self._reactor.flushed()
+        state, task_id = self._reactor.state, request.saved.task.task_id
+        saved_state = pack(request.saved)
+        if request.request_id in state.answers or request.request_id in state.requests:
+            return await self._submissions.answered(request.request_id)
+        if (taken := _leaving(state, task_id) or duplicate_task(state, task_id)) is not None:
+            return Response(outcome=taken)
+        task, agent = past_of(state, task_id) or (None, None)
+        pool = request.saved.task.pool_name or ("" if task is None else task.pool_name)
+        handlers = state.handlers.get(pool)
+        restorer = None if handlers is None else await self._reactor.blob(handlers.restorer_key)
+        if restorer is not None:
+            handled = await self._executor.code.restore_state(restorer, saved_state)
+            if handled.error:
+                return Response(outcome=_restorer_failed(pool, task_id, handled.error))
+        if agent is None or not agent.class_key:
+            return Response(outcome=_cannot_resubmit(task_id, restored=restorer is not None))
+        if not agent.restartable:
+            error = (
+                f"task {task_id!r} had object references within its arguments and cannot be rebuilt"
+            )
+            return Response(outcome=Refused(reason=Reason.NOT_RESTARTABLE, error=error))
+        await self._reactor.keep({key_of(saved_state): saved_state})
+        stimulus = s.TaskSubmitted(
+            agent=agent,
+            # Whoever restores it decides that it runs, not the task that once started it.
+            task=None if task is None else msgspec.structs.replace(task, parent=""),
+            request_id=request.request_id,
+            state_key=key_of(saved_state),
+            client=request.client,
+        )
+        return await self._submissions.submit(stimulus, {}, NO_REFS)
+
+    @handler
+    async def saved_state(self, request: GetSavedState) -> SavedBytes | Refusal:
+        """The stored state of a task that was preempted; refused with the cause where its save failed."""
+        task_id = request.task_id
+
+        def look() -> tuple[str | None, str]:
+            state = self._reactor.state
+            eviction = state.evictions.of_task(task_id)
+            return saved_key(state, task_id), "" if eviction is None else eviction.save_error
+
+        key, save_error = await self._reactor.read(look)
+        if key is None and save_error:
+            return Refusal(refused=_not_saved(task_id, save_error))
+        return SavedBytes(state=await self._reactor.blob(key))
+
+    async def last_saved(self, agent_name: str, incarnation: int) -> bytes | None:
+        """The state last saved of any task of an agent that Ray restarted; None: there is none."""
+        state = self._reactor.state
+        tasks = [state.running.by_id[t] for t in state.running.on_agent(agent_name)]
+        keys = [task.state_key for task in tasks if task.state_key is not None]
+        agent = current(state, agent_name, incarnation)
+        return None if agent is None or not keys else await self._reactor.fetch(keys[0])
+
+    @handler
+    async def checkpoint(self, request: SaveTaskState) -> SavedBytes | Refusal:
+        """Save a running task's state, and let it go on; nothing where it is not running."""
+        eviction = self._executor.eviction(request.task_id)
+        task = eviction.task
+        if task is None or task.phase is not TaskPhase.RUNNING:
+            return SavedBytes()
+        try:
+            saved = await eviction.checkpoint()
+            if isinstance(saved, Refused):
+                return Refusal(refused=saved)
+            return SavedBytes(state=None if saved is None else pack(saved))
+        finally:
+            await eviction.resume()
+
+
+def _leaving(state: MeshState, task_id: str) -> Refused | None:
+    """The refusal if a task is still being preempted: it is restored only after its agent has ended."""
+    task = state.running.by_id.get(task_id)
+    if task is None or not isinstance(task.phase, Preempting):
+        return None
+    return Refused(
+        reason=Reason.ALREADY_BEING_PREEMPTED,
+        error=f"task {task_id!r} is still being preempted, and can be restored when its agent "
+        f"{task.agent_name!r} has ended",
+        hint="call restore_task again in a moment",
+    )
+
+
+def _not_saved(task_id: str, save_error: str) -> Refused:
+    line, detail = line_and_traceback(save_error)
+    return Refused(
+        reason=Reason.STATE_NOT_FOUND,
+        error=f"no state of task {task_id!r} is stored: when it was evicted, {line}",
+        hint="list_preemptions has the record of that eviction",
+        detail=detail,
+    )
+
+
+def _restorer_failed(pool: str, task_id: str, error: str) -> Refused:
+    logger.warning("the restorer of pool %s failed: task_id=%s error=%s", pool, task_id, error)
+    line, detail = line_and_traceback(error)
+    return Refused(
+        reason=Reason.RESTORE_FAILED,
+        error=f"the restorer of pool {pool!r} failed for task {task_id!r}: {line}",
+        detail=detail,
+    )
+
+
+def _cannot_resubmit(task_id: str, *, restored: bool) -> RequestOutcome:
+    if restored:
+        return Done()
+    return Refused(
+        reason=Reason.NOT_RESUBMITTABLE,
+        error=f"task {task_id!r} was not submitted through ScheduleMesh (or its preemption is no longer on "
+        "record) and its pool has no restorer, so there is no way to start it again",
+    )

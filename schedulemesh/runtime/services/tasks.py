@@ -1,0 +1,118 @@
+"""Requests about tasks after their submission: wait for them, read their results, cancel them."""
+
+from __future__ import annotations
+
+from schedulemesh.api.tasks import CancelTask, GetResult, WaitTasks
+from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.task import EndState
+from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.outcomes import Done, Pending, Refused
+from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.past import ENDED, EndedTask
+from schedulemesh.protocol.answers import Listed, Refusal, Response, TaskResult
+from schedulemesh.runtime.handlers import handler
+from schedulemesh.runtime.queries import task_status
+from schedulemesh.runtime.services.running import RunningSupervisor, Service
+from schedulemesh.runtime.services.task_waits import CONDITIONS, TaskWaits, has_ended
+
+#: States of a task that ended without having been run to its end by its agent.
+_WITHOUT_RESULT = {
+    EndState.CANCELLED: Reason.TASK_CANCELLED,
+    EndState.LOST: Reason.TASK_LOST,
+}
+
+
+class TaskService(Service):
+    """Waits for tasks, returns their results and cancels them."""
+
+    def __init__(self, running: RunningSupervisor) -> None:
+        super().__init__(running)
+        self._waits = TaskWaits(running.reactor)
+
+    @handler
+    async def wait(self, request: WaitTasks) -> Listed | Refusal:
+        """The states of tasks, once enough of them have got so far or the time is over."""
+        refused = await self._unknown(request.task_ids)
+        if refused is not None:
+            return refused
+        reached = CONDITIONS[request.until]
+        await self._waits.until(request.task_ids, reached, request.enough, request.wait_s)
+
+        def look() -> Listed:
+            state = self._reactor.state
+            causes = self._reactor.engine.wait_causes(self._reactor.now())
+            return Listed(rows=[task_status(state, one, causes) for one in request.task_ids])
+
+        return await self._reactor.read(look)
+
+    @handler
+    async def result(self, request: GetResult) -> TaskResult | Refusal:
+        """The kept result or exception of a task, once it has ended; a task that its caller has completed has
+        none.
+        """
+        task_id = request.task_id
+        refused = await self._unknown((task_id,))
+        if refused is not None:
+            return refused
+        await self._waits.until((task_id,), has_ended, 1, request.wait_s)
+        ended = await self._reactor.read(lambda: self._reactor.state.ended.get(task_id))
+        if ended is None:
+            return await self._reactor.read(lambda: _not_ended(self._reactor.state, task_id))
+        if ended.expired or ended.state in _WITHOUT_RESULT:
+            return Refusal(refused=_no_result(ended))
+        stored_result = await self._reactor.blob(ended.result_key)
+        return TaskResult(state=ended.state.value, error=ended.error, kept=stored_result)
+
+    @handler
+    async def cancel(self, request: CancelTask) -> Response:
+        """End a task; answered when the process of its agent is gone, if that ends with it, even if another
+        request has ended it.
+        """
+        stimulus = s.TaskCancellationRequested(
+            task_id=request.task_id, request_id=request.request_id
+        )
+        step = await self._reactor.step(stimulus)
+        outcome = step.outcome or Done()
+        if isinstance(outcome, Pending):
+            await self._answers.end_of(outcome.agent_name)
+            outcome = Done()
+        else:
+            await self._answers.end_with(request.task_id)
+        return Response(outcome=outcome)
+
+    async def _unknown(self, task_ids: tuple[str, ...]) -> Refusal | None:
+        """The refusal if one of these tasks is not known."""
+
+        def look() -> str | None:
+            state = self._reactor.state
+            task_tables = (state.running.by_id, state.queue.by_id, state.ended)
+            return next((t for t in task_ids if not any(t in tasks for tasks in task_tables)), None)
+
+        task_id = await self._reactor.read(look)
+        if task_id is None:
+            return None
+        error = (
+            f"there is no task {task_id!r}: it was never submitted, its submission was refused, or it ended "
+            f"before the last {ENDED:,} tasks that have ended"
+        )
+        return Refusal(refused=Refused(reason=Reason.TASK_NOT_FOUND, error=error))
+
+
+def _not_ended(state: MeshState, task_id: str) -> Refusal:
+    phase = task_status(state, task_id)["state"]
+    refused = Refused(
+        reason=Reason.TASK_NOT_ENDED,
+        error=f"task {task_id!r} has no result yet: it is {phase}",
+        hint=f"wait([{task_id!r}]) returns when it has ended",
+    )
+    return Refusal(refused=refused)
+
+
+def _no_result(ended: EndedTask) -> Refused:
+    task_id = ended.spec.task_id
+    if ended.expired:
+        error = f"the result of task {task_id!r} is no longer kept"
+        return Refused(reason=Reason.RESULT_EXPIRED, error=error)
+    why = "" if ended.reason == ended.state.value else f" ({ended.reason})"
+    error = f"task {task_id!r} has no result: it was {ended.state.value}{why}. {ended.error}"
+    return Refused(reason=_WITHOUT_RESULT[ended.state], error=error.strip())
