@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -10,7 +10,7 @@ from schedulemesh.api.call import Call
 from schedulemesh.api.history import QueryEvents
 from schedulemesh.cli.command import Target
 from schedulemesh.cli.following import Part
-from schedulemesh.protocol.answers import AnswerT
+from schedulemesh.protocol.answers import AnswerT, Response
 
 
 class Gateway(Protocol):
@@ -29,6 +29,13 @@ class Gateway(Protocol):
 
         Raises RefusedError where the scheduler refuses it, InvalidRequestError where it is malformed, and
         SchedulerUnavailableError where nobody answers.
+        """
+
+    def job_submission(self, fields: Mapping[str, object]) -> Callable[[], Response]:
+        """Sends the submission of a job from the arguments of ``submit_job``, by name; sent again, it has no
+        further effect. What the job takes along is packed now.
+
+        Raises InvalidRequestError, and what is returned raises what ``ask`` does.
         """
 
     def follow(self, query: QueryEvents) -> Iterator[Part]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from urllib.parse import urlencode
 
@@ -15,12 +15,14 @@ from schedulemesh.cli.command import Target, note
 from schedulemesh.cli.exits import accepted
 from schedulemesh.cli.following import Part, by_stream
 from schedulemesh.client.http_channel import (
+    JOBS,
     HttpChannel,
     ImpostorError,
     Served,
     connected,
     error_of,
 )
+from schedulemesh.client.job_body import job_body
 from schedulemesh.config.discovery import Discovered, all_found, found
 from schedulemesh.config.http import home_folder
 from schedulemesh.config.settings import DEFAULT_NAME, DEFAULT_NAMESPACE
@@ -28,7 +30,7 @@ from schedulemesh.errors import (
     SchedulerNotFoundError,
     SchedulerUnavailableError,
 )
-from schedulemesh.protocol.answers import AnswerT, decode_answer
+from schedulemesh.protocol.answers import AnswerT, Response, decode_answer
 from schedulemesh.protocol.credentials import (
     ENVIRONMENT_VARIABLE,
 )
@@ -61,6 +63,11 @@ class HttpGateway:
     def ask(self, request: Call, expected: type[AnswerT]) -> AnswerT:
         """Send a request and wait for its answer; see Gateway."""
         return accepted(decode_answer(self._channel.send(encode_request(request)), expected))
+
+    def job_submission(self, fields: Mapping[str, object]) -> Callable[[], Response]:
+        """Sends the submission of a job, whose runner the HTTP API packs; see Gateway."""
+        body = job_body(fields, self.name, self.namespace)
+        return lambda: accepted(decode_answer(self._channel.send(body.data, JOBS), Response))
 
     def close(self) -> None:
         """End the connection."""

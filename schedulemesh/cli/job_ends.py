@@ -13,7 +13,8 @@ from schedulemesh.cli.command import note
 from schedulemesh.cli.exits import RefusedError
 from schedulemesh.cli.gateway import Gateway
 from schedulemesh.cli.rows import Row
-from schedulemesh.core.client.task_results import value_of
+from schedulemesh.client.plain_pickle import load_plain
+from schedulemesh.client.task_results import value_of
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.errors import JobFailedError
 from schedulemesh.protocol.answers import Listed, TaskResult
@@ -78,7 +79,7 @@ def exit_code(gateway: Gateway, task_id: str, waiting: Callable[[], None] = lamb
         waiting()
         try:
             result = until_answered(lambda: gateway.ask(request, TaskResult))
-            value_of(task_id, result)
+            value_of(task_id, result, load_plain)
         except JobFailedError as error:
             note(str(error))
             return error.exit_code if error.exit_code > 0 else _SIGNALLED - error.exit_code

@@ -22,7 +22,6 @@ from schedulemesh.cli.texts import duration, local_time, megabytes, seconds
 
 if TYPE_CHECKING:
     from schedulemesh.api.jobs import ReadJobLog
-    from schedulemesh.api.tasks import SubmitTask
     from schedulemesh.cli.gateway import Gateway
     from schedulemesh.protocol.answers import JobLog
 
@@ -273,29 +272,14 @@ def _log(
     return log_pieces(ask, task_id, attempt, follow=follow, tail=tail)
 
 
-def _request_of(gateway: Gateway, fields: dict[str, object]) -> SubmitTask:
-    """The request that submits a job. Raises InvalidRequestError."""
-    from schedulemesh.core.client.job_request import job_submission
-    from schedulemesh.core.client.origin import task_of
-    from schedulemesh.core.client.task_request import Caller
-
-    caller = Caller(
-        namespace=gateway.namespace,
-        runtime_env={},
-        task_id=task_of(gateway.name, gateway.namespace),
-    )
-    return job_submission(caller, fields).request
-
-
 def _submit(gateway: Gateway, fields: dict[str, object]) -> None:
     """Submit a job. Raises RefusedError."""
-    from schedulemesh.protocol.answers import Response
     from schedulemesh.protocol.patience import until_answered
 
-    request = _request_of(gateway, fields)
+    send = gateway.job_submission(fields)
     try:
         # It has an id by which the scheduler knows it again.
-        until_answered(lambda: gateway.ask(request, Response))
+        until_answered(send)
     except KeyboardInterrupt:
         note(
             f"job {fields['task_id']!r} may be submitted all the same; `schedulemesh jobs` lists it then"
@@ -307,10 +291,9 @@ def _announced(gateway: Gateway, fields: dict[str, object]) -> int:
     """Say what a submission would do; the exit code, as ``--dry-run`` has it."""
     from schedulemesh.cli.exits import ExitCode, RefusedError, code_of
     from schedulemesh.engine.messages.outcomes import Accepted
-    from schedulemesh.protocol.answers import Response
 
     try:
-        outcome = gateway.ask(_request_of(gateway, {**fields, "dry_run": True}), Response).outcome
+        outcome = gateway.job_submission({**fields, "dry_run": True})().outcome
     except RefusedError as error:
         print(f"would not start now: {error}")
         if (at := error.refused.earliest_start) is not None:

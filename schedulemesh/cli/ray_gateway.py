@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 import ray
@@ -14,11 +14,14 @@ from schedulemesh.cli.exits import UnreachableError, accepted
 from schedulemesh.cli.following import Part, by_requests
 from schedulemesh.client import asking
 from schedulemesh.core.client.connection import Connection, find
+from schedulemesh.core.client.job_request import job_submission
 from schedulemesh.core.client.new_settings import parse_settings
+from schedulemesh.core.client.origin import task_of
 from schedulemesh.core.client.ray_cluster import join
 from schedulemesh.core.client.scheduler import RayScheduler
 from schedulemesh.core.client.scheduler_list import chosen_scheduler
-from schedulemesh.protocol.answers import AnswerT, Details
+from schedulemesh.core.client.task_request import Caller
+from schedulemesh.protocol.answers import AnswerT, Details, Response
 
 
 class RayGateway:
@@ -40,6 +43,16 @@ class RayGateway:
     def ask(self, request: Call, expected: type[AnswerT]) -> AnswerT:
         """Send a request and wait for its answer; see Gateway."""
         return accepted(asking.ask(self._connection, request, expected))
+
+    def job_submission(self, fields: Mapping[str, object]) -> Callable[[], Response]:
+        """Sends the submission of a job; see Gateway."""
+        caller = Caller(
+            namespace=self.namespace,
+            runtime_env={},
+            task_id=task_of(self.name, self.namespace),
+        )
+        request = job_submission(caller, fields).request
+        return lambda: self.ask(request, Response)
 
     def follow(self, query: QueryEvents) -> Iterator[Part]:
         """The events after ``query.after``, as they happen; see Gateway."""

@@ -22,7 +22,9 @@ from schedulemesh.protocol.credentials import new_nonce, same, server_proof
 _CONNECT_S, _ANSWER_S = 3.0, 900.0
 #: Seconds without a call after which a connection is not used again: the server closes it after 5.
 _IDLE_S = 3.0
-_PATH, _TYPE = "/api/v1/requests", "application/msgpack"
+#: The paths of calls in packed form, and of jobs, which are sent with the archives of their folders.
+PACKED_CALLS, JOBS = "/api/v1/requests", "/api/v1/jobs"
+_TYPE = "application/msgpack"
 _PROOF = "/proof"
 #: Bytes of a proof that are read of whoever answers.
 _MOST_OF_PROOF = 10_000
@@ -60,14 +62,14 @@ class HttpChannel:
         #: Connections that no call uses, and since when, by the monotonic clock; the newest last.
         self._idle = [(connected(self.served), time.monotonic())]
 
-    def send(self, data: bytes) -> bytes:
-        """The encoded answer to an encoded call.
+    def send(self, data: bytes, path: str = PACKED_CALLS) -> bytes:
+        """The encoded answer to an encoded call, or to another request in packed form.
 
         Raises SchedulerUnavailableError where nobody answers, TimeoutError where the answer takes too long,
         and what a status other than 200 stands for.
         """
         try:
-            response, body = self._sent(data)
+            response, body = self._sent(path, data)
         except TimeoutError:
             raise
         except (OSError, http.client.HTTPException) as error:
@@ -87,11 +89,11 @@ class HttpChannel:
             while True:
                 self._idle.pop()[0].close()
 
-    def _sent(self, data: bytes) -> tuple[http.client.HTTPResponse, bytes]:
+    def _sent(self, path: str, data: bytes) -> tuple[http.client.HTTPResponse, bytes]:
         connection = self._taken()
         headers = {"content-type": _TYPE, "authorization": f"Bearer {self.served.token}"}
         try:
-            connection.request("POST", _PATH, data, headers)
+            connection.request("POST", path, data, headers)
             response = connection.getresponse()
             body = response.read()
         except BaseException:

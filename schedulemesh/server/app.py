@@ -27,6 +27,7 @@ from schedulemesh.api.pages import ListPage, PageQuery
 from schedulemesh.api.policies import ChangePolicy, ChangeQueuePolicy
 from schedulemesh.api.pools import ListCohorts, ListPools
 from schedulemesh.api.rows import NameOf, named_by
+from schedulemesh.api.tasks import SubmitTask
 from schedulemesh.api.tokens import AnyTokenChange
 from schedulemesh.config.http import HttpSettings
 from schedulemesh.domain.names import parse_name
@@ -362,6 +363,7 @@ class _Calls:
             caller: TokenCaller = request.state.caller
             secret = new_secret()
             data = await request.body()
+            is_packed = _is_packed(request, change)
             try:
                 read = partial(self._asked, request, change, secret, data)
                 # Checking what is large takes its time, during which others are served.
@@ -371,7 +373,12 @@ class _Calls:
                 raise
             # What the role does not allow is refused by the supervisor, which records it.
             answered = await self._gateway.ask(call, caller)
+            if is_packed:
+                return Response(encode_answer(answered), media_type=MSGPACK)
             facts = _facts_with_secret(answered) if change.reveals else plain(answered)
+            if isinstance(call, SubmitTask) and call.submission.dry_run:
+                del facts["state"]
+                facts["dry_run"] = True
             if change.asks in TOKEN_CHANGES:
                 self._tokens.outdated()
             return json_response({**facts, "token": secret} if change.reveals else facts)
@@ -394,7 +401,7 @@ class _Calls:
     def _asked(self, request: Request, change: ChangeRoute, secret: str, data: bytes) -> Call:
         """The request for a change with this body. Raises Problem and InvalidRequestError."""
         caller: TokenCaller = request.state.caller
-        body = _body(data, change.body)
+        body = _body(data, change.body, is_packed=_is_packed(request, change))
         received = ReceivedChange(
             path=request.path_params,
             body=body,
@@ -444,9 +451,16 @@ def _allowed(request: Request, kind: type[Call]) -> TokenCaller:
     )
 
 
-def _body(data: bytes, kind: Any) -> Any:
+def _is_packed(request: Request, change: ChangeRoute) -> bool:
+    """Whether a change came in packed form, and is answered in it."""
+    return change.packed and request.headers.get("content-type") == MSGPACK
+
+
+def _body(data: bytes, kind: Any, *, is_packed: bool) -> Any:
     """The body of this type; an empty one has no fields. Raises Problem."""
     try:
+        if is_packed:
+            return msgspec.msgpack.decode(data, type=kind)
         return msgspec.json.decode(data or b"{}", type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Problem(

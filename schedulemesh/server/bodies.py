@@ -140,6 +140,15 @@ class _Submitted(Body, frozen=True, kw_only=True):
         return {name: value for name, value in plain.items() if value is not None}
 
 
+class SentModule(Body, frozen=True, kw_only=True):
+    """A Python module that is sent with a job, as a ZIP archive or a wheel."""
+
+    #: One of the ``py_modules`` of the job's runtime environment: gcs://_ray_pkg_SHA256.zip of the archive,
+    #: or gcs://NAME.whl.
+    uri: str
+    data: bytes
+
+
 class NewJob(_Submitted, frozen=True, kw_only=True):
     """A driver command that runs as a task."""
 
@@ -176,6 +185,34 @@ class NewJob(_Submitted, frozen=True, kw_only=True):
     over_claim: str | None = None
     #: Detached actors that stay when it ends, each as NAMESPACE/NAME.
     keep_actors: list[str] | None = None
+    #: An archive of the folder in which the driver runs, of up to 16 MB; null: it is at a URI, or there is
+    #: none. In JSON as Base64.
+    archive: bytes | None = None
+    #: How the name of the archive ends: ".zip", ".tar.gz", ".tgz" or ".tar.xz".
+    archive_suffix: str = ".zip"
+    modules: list[SentModule] = []
+    #: Whether the answer comes when it runs; after so many seconds without that it is cancelled.
+    wait: bool | float = False
+    #: Whether to answer only what would happen.
+    dry_run: bool = False
+    #: The task with which it ends; null: none.
+    parent: str | None = None
+    #: The process that submits it, as HOST:PID; null: the token and its address.
+    client: str | None = None
+    #: The owner where neither ``owner`` nor the token names one.
+    user: str | None = None
+    #: The same one again gets the first answer, whoever asks; null: as Idempotency-Key says.
+    request_id: str | None = None
+
+    def arguments(self) -> dict[str, Any]:
+        """Its fields by name, as the Python call takes them; what is sent with it is no part of them."""
+        fields = {name: getattr(self, name) for name in self.__struct_fields__ if name not in _SENT}
+        plain: dict[str, Any] = msgspec.to_builtins(fields)
+        return {name: value for name, value in plain.items() if value is not None}
+
+
+#: The fields of a job that no argument of the Python call is.
+_SENT = frozenset(("archive", "archive_suffix", "modules", "parent", "client", "user"))
 
 
 class NewLease(_Submitted, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ import msgspec
 
 from schedulemesh.api.call import Call
 from schedulemesh.domain.names import parse_name
-from schedulemesh.protocol.job_command import JobCommand
+from schedulemesh.protocol.job_command import JobCommand, Sent
 from schedulemesh.protocol.submissions import RunnerCode
 from schedulemesh.server import bodies, schemas
 
@@ -25,7 +25,7 @@ class ReceivedChange(msgspec.Struct, frozen=True, kw_only=True):
     #: The owner of tasks for which none is given.
     owner: str
     #: Packs the runner of a job; see Gateway.
-    packed_runner: Callable[[JobCommand], RunnerCode]
+    packed_runner: Callable[[JobCommand, Sent], RunnerCode]
     #: The hash of a secret that is made for this request, if it issues a token.
     secret_hash: str
     #: The header Idempotency-Key, or a new one.
@@ -49,4 +49,6 @@ class ChangeRoute(msgspec.Struct, frozen=True, kw_only=True):
     asks: type[Call]
     #: Whether the answer has the secret of the token that it issues, as ``token``.
     reveals: bool = False
+    #: Whether body and answer may also be in the packed form, in which archives take no more than their size.
+    packed: bool = False
     request: Callable[[ReceivedChange], Call]

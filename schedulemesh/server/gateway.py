@@ -7,7 +7,7 @@ from typing import Protocol
 from schedulemesh.api.call import Call
 from schedulemesh.protocol.answers import AnyAnswer
 from schedulemesh.protocol.callers import TokenCaller
-from schedulemesh.protocol.job_command import JobCommand
+from schedulemesh.protocol.job_command import JobCommand, Sent
 from schedulemesh.protocol.submissions import RunnerCode
 
 
@@ -21,7 +21,7 @@ class SupervisorClient(Protocol):
         Raises SchedulerUnavailableError where the supervisor does not answer.
         """
 
-    def packed_runner(self, command: JobCommand) -> RunnerCode:
-        """The agent that runs a driver command, packed for its submission. Raises InvalidRequestError for a
-        command that it cannot run.
+    def packed_runner(self, command: JobCommand, sent: Sent) -> RunnerCode:
+        """The agent that runs a driver command, packed for its submission, with what is sent with that.
+        Raises InvalidRequestError for a command that it cannot run.
         """

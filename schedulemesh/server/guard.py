@@ -26,8 +26,11 @@ from schedulemesh.server.problems import Problem, json_response, unavailable
 #: The most bytes of the body of a request, with classes and arguments and otherwise, and the seconds in which
 #: they have to arrive.
 MAX_BODY, MAX_JSON, BODY_S = 16 * 1024 * 1024, 1024 * 1024, 30.0
-#: The path of requests with classes and arguments.
-PACKED = "/api/v1/requests"
+#: The most bytes of a job with the archive of its folder, which takes a third more in JSON.
+MAX_JOB = 24 * 1024 * 1024
+#: The paths of requests whose bodies may be larger.
+PACKED, JOBS = "/api/v1/requests", "/api/v1/jobs"
+_LIMITS = {PACKED: MAX_BODY, JOBS: MAX_JOB}
 #: Bytes of all bodies that are in memory, and of those that come with one token.
 MAX_BODIES, MAX_BODIES_OF_TOKEN = 128 * 1024 * 1024, 32 * 1024 * 1024
 
@@ -110,7 +113,7 @@ class Guard:
             _check_origin(headers)
             caller = await self._caller(scope, headers)
             scope["state"]["caller"] = caller
-            limit = MAX_BODY if scope["path"] == PACKED else MAX_JSON
+            limit = _LIMITS.get(scope["path"], MAX_JSON)
             _check_length(headers, limit)
             token = "" if caller is None else caller.token.name
         except InvalidRequestError as error:

@@ -232,7 +232,8 @@ def _change(change: ChangeRoute, type_schemas: Mapping[Any, Json]) -> Json:
     operation.setdefault("parameters", []).append(key)
     if change.body is not bodies.Nothing:
         schema = type_schemas[change.body] if _is_body(change) else None
-        body = {"application/json": {"schema": schema or {"type": "object"}}}
+        media_types = ["application/json", *(["application/msgpack"] if change.packed else [])]
+        body = {kind: {"schema": schema or {"type": "object"}} for kind in media_types}
         operation["requestBody"] = {"required": change.method != "DELETE", "content": body}
     return operation
 

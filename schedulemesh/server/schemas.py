@@ -55,6 +55,8 @@ class Submitted(TypedDict, total=False):
     position: int
     #: The tasks that were evicted for it.
     preempted: list[str]
+    #: Only of a dry run, which has no state.
+    dry_run: bool
 
 
 class LeasedGroup(TypedDict):

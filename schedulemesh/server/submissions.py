@@ -3,19 +3,46 @@
 from __future__ import annotations
 
 from schedulemesh.api.tasks import SubmitTask
+from schedulemesh.config.settings import MAX_BLOB_BYTES
+from schedulemesh.domain.agent import PackedModule
 from schedulemesh.domain.names import parse_name
 from schedulemesh.errors import InvalidRequestError
-from schedulemesh.protocol.job_command import parse_command
+from schedulemesh.protocol.agents import key_of
+from schedulemesh.protocol.job_command import PackedFolder, Sent, parse_command
 from schedulemesh.protocol.submissions import Submitter, job_request, lease_request
 from schedulemesh.server import bodies, schemas
 from schedulemesh.server.change import ChangeRoute, ReceivedChange
 
 
 def _job(received: ReceivedChange) -> SubmitTask:
-    arguments = {**received.body.arguments(), "request_id": received.request_id}
+    body: bodies.NewJob = received.body
+    arguments = {"request_id": received.request_id, **body.arguments()}
     command, _ = parse_command(arguments, None)
-    code = received.packed_runner(command)
-    return job_request(arguments, Submitter(client=received.client, owner=received.owner), code)
+    by = Submitter(
+        client=received.client if body.client is None else parse_name(body.client, "client"),
+        owner=received.owner or ("" if body.user is None else parse_name(body.user, "user")),
+        parent="" if body.parent is None else parse_name(body.parent, "parent"),
+    )
+    return job_request(arguments, by, received.packed_runner(command, _sent(body)))
+
+
+def _sent(body: bodies.NewJob) -> Sent:
+    """What is sent with a job. Raises InvalidRequestError for more than is kept of one archive."""
+    archives = {"archive": body.archive, **{module.uri: module.data for module in body.modules}}
+    for what, data in archives.items():
+        if data is not None and len(data) > MAX_BLOB_BYTES:
+            raise InvalidRequestError(
+                f"{what} has {len(data):,} bytes; an archive has up to {MAX_BLOB_BYTES:,}, so put what is "
+                "larger where all nodes find it, and give its URI in runtime_env"
+            )
+    folder = body.archive
+    return Sent(
+        folder=None if folder is None else PackedFolder(data=folder, suffix=body.archive_suffix),
+        modules=tuple(
+            (PackedModule(uri=module.uri, key=key_of(module.data)), module.data)
+            for module in body.modules
+        ),
+    )
 
 
 def _lease(received: ReceivedChange) -> SubmitTask:
@@ -38,6 +65,7 @@ SUBMISSIONS = (
         body=bodies.NewJob,
         answer=schemas.Submitted,
         asks=SubmitTask,
+        packed=True,
         request=_job,
     ),
     ChangeRoute(

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from ray._private.runtime_env import packaging
 
-from schedulemesh.core.backend.job_packing import PACKER, packed_folder, packed_module
+from schedulemesh.client.packing import PACKER, packed_folder, packed_module
 from schedulemesh.core.client.job_request import job_submission
 from schedulemesh.core.client.task_request import Caller
 from schedulemesh.domain.resources import parse_resources

@@ -7,7 +7,8 @@ import os
 
 import pytest
 
-from schedulemesh.core.client.task_request import described_task, user_name
+from schedulemesh.client.origin import user_name
+from schedulemesh.core.client.task_request import described_task
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.protocol.agents import key_of
 

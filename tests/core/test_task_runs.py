@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from ray import cloudpickle
 
+from schedulemesh.client.task_results import result_of, value_of
 from schedulemesh.core.agent.function_agent import FunctionAgent
-from schedulemesh.core.client.task_results import result_of, value_of
 from schedulemesh.core.transport.user_code import ship_arguments
 from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.reasons import Reason

@@ -39,14 +39,24 @@ class LocalGateway:
         answer = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.mesh.loop))
         return read_answer(answer[0] if isinstance(answer, tuple) else answer)
 
-    def packed_runner(self, command):
-        """A class that nobody loads, and the command as it was parsed."""
-        arguments = msgspec.json.encode(command)
-        return RunnerCode(
+    def packed_runner(self, command, sent):
+        """A class that nobody loads, the command as it was parsed, and what was sent with it."""
+        arguments, folder = msgspec.json.encode(command), sent.folder
+        blobs = {key_of(b"runner"): b"runner", key_of(arguments): arguments}
+        blobs |= {module.key: data for module, data in sent.modules}
+        code = RunnerCode(
             class_key=key_of(b"runner"),
             arguments_key=key_of(arguments),
             options="{}",
-            blobs={key_of(b"runner"): b"runner", key_of(arguments): arguments},
+            blobs=blobs,
+            modules=tuple(module for module, _ in sent.modules),
+        )
+        if folder is None:
+            return code
+        key = key_of(folder.data)
+        blobs[key] = folder.data
+        return msgspec.structs.replace(
+            code, blobs=blobs, folder_key=key, folder_suffix=folder.suffix
         )
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import zipfile
 
 import msgspec
 import pytest
 
 from schedulemesh.api.pools import EnsurePool
 from schedulemesh.api.tasks import SubmitTask
+from schedulemesh.domain.agent import module_archive
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import parse_resources
-from schedulemesh.protocol.answers import JobLog, LeaseView
+from schedulemesh.protocol.agents import key_of
+from schedulemesh.protocol.answers import JobLog, LeaseView, read_answer
 from schedulemesh.protocol.job_command import JobCommand
 from schedulemesh.runtime.backend import NodeView
 from schedulemesh.server.task_reads import TASK_READS
@@ -254,3 +258,84 @@ def test_no_character_is_cut_between_two_parts_of_a_log(state, data, text, lengt
         "next": 100 + length,
         "end": 200,
     }
+
+
+def archived(**files):
+    """A ZIP archive of these files."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("form", ["json", "msgpack"])
+def test_a_job_is_sent_with_the_archive_of_its_folder_and_with_modules(api, form):
+    folder, module = archived(train="x"), archived(lib="y")
+    uri = module_archive(key_of(module))
+    body = {
+        **JOB,
+        **CPU,
+        "runtime_env": {"py_modules": [uri]},
+        "archive": folder,
+        "modules": [{"uri": uri, "data": module}],
+        "client": "laptop:7",
+        "user": "ada",
+        "request_id": "once",
+    }
+    answer = post_job(api, body, form)
+    assert answer.status_code == 200, answer.text
+    request = sent(api)
+    spec = request.submission.agent.job
+    assert (spec.folder_key, spec.folder_suffix) == (key_of(folder), ".zip")
+    assert request.blobs[spec.folder_key] == folder
+    assert [(one.uri, request.blobs[one.key]) for one in spec.modules] == [(uri, module)]
+    assert (request.submission.client, request.submission.request_id) == ("laptop:7", "once")
+    assert request.submission.task.owner == "ada"
+    assert post_job(api, {**body, "client": "laptop:8"}, form).content == answer.content
+
+
+def post_job(api, body, form):
+    coder = msgspec.json if form == "json" else msgspec.msgpack
+    headers = {"content-type": f"application/{form}"}
+    return api.client.post("/api/v1/jobs", content=coder.encode(body), headers=headers)
+
+
+def test_a_packed_submission_is_answered_as_packed_and_refused_in_words(api):
+    answer = post_job(api, {**JOB, **CPU}, "msgpack")
+    response = read_answer(answer.content)
+    assert (answer.headers["content-type"], response.outcome.task_id) == (
+        "application/msgpack",
+        "train",
+    )
+    for wrong, status, said in (
+        ({"archive": b"x" * (16 * 2**20 + 1)}, 400, "archive has 16,777,217 bytes"),
+        ({"archive": b"x" * (24 * 2**20)}, 413, "at most 25,165,824 bytes"),
+        ({"archive": b"x", "archive_suffix": ".rar"}, 400, ".rar"),
+        ({"modules": [{"uri": "s3://m.zip", "data": b"x"}]}, 400, "s3://m.zip"),
+        ({"client": ""}, 400, "client"),
+        ({"nothing": 1}, 400, "unknown field `nothing`"),
+    ):
+        refused = post_job(api, {**JOB, **CPU, "task_id": "two", **wrong}, "msgpack")
+        assert (refused.status_code, said in refused.json()["error"]) == (status, True), (
+            refused.text
+        )
+    garbage = api.client.post(
+        "/api/v1/jobs", content=b"\xc1", headers={"content-type": "application/msgpack"}
+    )
+    assert (garbage.status_code, garbage.json()["reason"]) == (400, "invalid_request")
+
+
+def test_a_job_may_be_tried_and_be_the_child_of_a_task(api):
+    tried = api.send("POST", "/jobs", {**JOB, **CPU, "dry_run": True})
+    assert (tried["dry_run"], tried["node_id"], "state" in tried) == (True, "node-1", False)
+    assert api.get("/jobs")["items"] == []
+    api.send("POST", "/jobs", {**JOB, **CPU, "parent": "none"})
+    assert sent(api).submission.task.parent == "none"
+
+
+def test_the_owner_of_a_token_is_that_of_its_jobs_whoever_runs_the_client(api):
+    with submitter(api, owner="ada") as ada:
+        body = {**JOB, **CPU, "user": "root"}
+        assert ada.post("/api/v1/jobs", json=body).status_code == 200
+    assert sent(api).submission.task.owner == "ada"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from schedulemesh.api.call import Call
     from schedulemesh.protocol.answers import AnyAnswer
     from schedulemesh.protocol.callers import TokenCaller
-    from schedulemesh.protocol.job_command import JobCommand
+    from schedulemesh.protocol.job_command import JobCommand, Sent
     from schedulemesh.protocol.submissions import RunnerCode
 
 logger = logging.getLogger(__name__)
@@ -130,11 +130,11 @@ class RaySupervisorClient:
             ) from error
         return read_answer(answer[0] if isinstance(answer, tuple) else answer)
 
-    def packed_runner(self, command: JobCommand) -> RunnerCode:
+    def packed_runner(self, command: JobCommand, sent: Sent) -> RunnerCode:
         """See Gateway."""
         from schedulemesh.core.backend.job_packing import packed_runner
 
-        return packed_runner(command)
+        return packed_runner(command, sent)
 
 
 def start_http_actor(settings: bytes, name: str, namespace: str, supervisor: Any) -> None:

@@ -1,34 +1,18 @@
-"""Packs what a job is sent with: its runner, the folder in which its driver runs, and its modules.
-
-Folders are walked by Ray's own packer, so that the same files are sent as by ``ray job submit``: links are
-followed, empty folders kept, and ``.gitignore``, ``.rayignore`` and ``excludes`` read as git reads them.
-"""
+"""Packs the runner of a job: the agent that runs its driver, with what the job takes along."""
 
 from __future__ import annotations
 
-import io
 import json
-import os
-import zipfile
-from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from pathlib import Path
 
 import msgspec
 
-from schedulemesh.config.settings import MAX_BLOB_BYTES
 from schedulemesh.core.agent.job_runner import JobRunner
-from schedulemesh.core.backend.ray_capabilities import visit_packed
 from schedulemesh.core.backend.ray_options import parse_options
 from schedulemesh.core.transport.user_code import ship_arguments, ship_class
-from schedulemesh.domain.agent import FOLDER_SUFFIXES, MODULE_URI, PackedModule, module_archive
-from schedulemesh.errors import InvalidRequestError, shown
 from schedulemesh.protocol.agents import key_of
-from schedulemesh.protocol.job_command import JobCommand, PackedFolder, Packer, Sent
+from schedulemesh.protocol.job_command import JobCommand, Sent
 from schedulemesh.protocol.submissions import RunnerCode
-
-#: Bytes that are read and packed at once.
-_PART_BYTES = 1024 * 1024
 
 
 def packed_runner(command: JobCommand, sent: Sent | None = None) -> RunnerCode:
@@ -69,143 +53,3 @@ def packed_runner(command: JobCommand, sent: Sent | None = None) -> RunnerCode:
 @cache
 def _runner() -> bytes:
     return ship_class(JobRunner)
-
-
-def packed_folder(folder: Path, excludes: tuple[str, ...] = ()) -> PackedFolder:
-    """A folder, or an archive of one, as it is sent. Raises InvalidRequestError where it is neither, or too
-    large.
-    """
-    if os.path.isfile(folder) and folder.name.endswith(FOLDER_SUFFIXES):  # noqa: PTH113  # as below
-        return _archive(folder)
-    if not os.path.isdir(folder):  # noqa: PTH112  # Path.is_dir raises for names that are too long
-        raise InvalidRequestError(
-            f"working_dir is {shown(str(folder))}, which is no folder of this machine, nor an archive of one "
-            f"({', '.join(FOLDER_SUFFIXES)}); a URI such as s3://... is given as "
-            "runtime_env={'working_dir': ...}"
-        )
-    folder = folder.absolute()
-    names = {path: _name(path, folder) for path in _contents(folder, excludes)}
-    return PackedFolder(data=_zipped(folder, names), suffix=".zip")
-
-
-def packed_module(path: Path, excludes: tuple[str, ...] = ()) -> tuple[PackedModule, bytes]:
-    """A module, as Ray packs it: a folder with its own name, a file of Python code, or a wheel as it is.
-    Raises InvalidRequestError where it is none of these, or too large.
-    """
-    path = path.absolute()
-    if path.is_dir():
-        below = {file: f"{path.name}/{_name(file, path)}" for file in _contents(path, excludes)}
-        return _module(_zipped(path, below))
-    if path.is_file() and path.suffix == ".py":
-        return _module(_zipped(path, {path: path.name}))
-    if path.is_file() and path.suffix == ".whl":
-        _check_size(path, path.stat().st_size)
-        data = path.read_bytes()
-        # pip reads from its name what a wheel is.
-        return PackedModule(uri=f"{MODULE_URI}{path.name}", key=key_of(data)), data
-    raise InvalidRequestError(
-        f"runtime_env['py_modules'] has {shown(str(path))}, which is no folder, .py file or .whl file of "
-        "this machine"
-    )
-
-
-def _module(archive: bytes) -> tuple[PackedModule, bytes]:
-    key = key_of(archive)
-    return PackedModule(uri=module_archive(key), key=key), archive
-
-
-PACKER = Packer(folder=packed_folder, module=packed_module)
-
-
-def _zipped(source: Path, names: Mapping[Path, str]) -> bytes:
-    """An archive of files and empty folders, by the names that they have in it."""
-    buffer = io.BytesIO()
-
-    def check() -> None:
-        _check_size(source, buffer.tell())
-
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for path, name in names.items():
-            _add(archive, path, name, check)
-    check()
-    return buffer.getvalue()
-
-
-def _archive(file: Path) -> PackedFolder:
-    _check_size(file, file.stat().st_size)
-    suffix = next(suffix for suffix in FOLDER_SUFFIXES if file.name.endswith(suffix))
-    if suffix == ".zip" and not zipfile.is_zipfile(file):
-        raise InvalidRequestError(f"working_dir is {str(file)!r}, which is no ZIP archive")
-    return PackedFolder(data=file.read_bytes(), suffix=suffix)
-
-
-def _check_size(source: Path, size: int) -> None:
-    if size > MAX_BLOB_BYTES:
-        raise InvalidRequestError(
-            f"{str(source)!r} takes more than {MAX_BLOB_BYTES // 2**20} MB packed; leave out "
-            "what the driver does not need with a .gitignore, a .rayignore or runtime_env={'excludes': "
-            "[...]}, or put it where all nodes find it: a shared file system, or a URI as runtime_env's "
-            "working_dir or py_modules"
-        )
-
-
-def _contents(folder: Path, excludes: Sequence[str]) -> list[Path]:
-    """The files and empty folders below a folder that Ray would send, in a fixed order."""
-    contents: list[Path] = []
-
-    def visit(path: Path) -> None:
-        if path.is_symlink() and path.is_dir() and _leads_back(path):
-            raise InvalidRequestError(
-                f"{str(folder)!r} has {_name(path, folder)!r}, a link to a folder that it lies in; leave "
-                "it out with runtime_env={'excludes': [...]}"
-            )
-        if path.is_file() or (path.is_dir() and path != folder and not any(path.iterdir())):
-            contents.append(path)
-
-    try:
-        visit_packed(folder, excludes, visit)
-    except InvalidRequestError:
-        raise
-    except (OSError, ValueError) as error:
-        raise InvalidRequestError(f"{str(folder)!r} cannot be packed: {error}") from error
-    return sorted(contents)
-
-
-def _leads_back(link: Path) -> bool:
-    """Whether a link leads to a folder that it lies in itself, so that its path would have no end."""
-    target = link.resolve()
-    return any(parent.resolve() == target for parent in link.parents)
-
-
-def _add(archive: zipfile.ZipFile, path: Path, name: str, check: Callable[[], None]) -> None:
-    """Add a file or an empty folder; ``check`` is called after each part of it."""
-    entry = zipfile.ZipInfo(name + "/" if path.is_dir() else name)
-    entry.compress_type = zipfile.ZIP_DEFLATED
-    try:
-        status = path.stat()
-        entry.external_attr, entry.file_size = status.st_mode << 16, status.st_size
-        if path.is_dir():
-            archive.writestr(entry, b"")
-            return
-        with path.open("rb") as source, archive.open(entry, "w") as packed:
-            while part := source.read(_PART_BYTES):
-                packed.write(part)
-                check()
-    except OSError as error:
-        raise InvalidRequestError(
-            f"the folder has {name!r}, which cannot be read ({error.strerror}); make it readable, or leave "
-            "it out with runtime_env={'excludes': [...]}"
-        ) from error
-
-
-def _name(path: Path, folder: Path) -> str:
-    """The name of a file in a folder. Raises InvalidRequestError where it is no text."""
-    name = path.relative_to(folder).as_posix()
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        raise InvalidRequestError(
-            f"the folder has {os.fsencode(name)!r}, a name that is no UTF-8, which no archive can have; "
-            "rename it, or leave it out with runtime_env={'excludes': [...]}"
-        ) from None
-    return name

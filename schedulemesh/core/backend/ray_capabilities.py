@@ -5,16 +5,11 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
-import logging
-import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import ray.exceptions
-from ray._private import ray_constants
-from ray._private.runtime_env import packaging
 from ray.actor import ActorHandle
 
 _COLLECTIVE = "ray.experimental.collective"
@@ -24,14 +19,6 @@ _TORCH_IS_MISSING = (
     "direct transports send torch tensors, and torch is not installed for {}: install it there, for example "
     "with pip install torch"
 )
-
-
-#: Ray logs for each folder which files it reads there.
-_silent = logging.getLogger(f"{__name__}.packer")
-_silent.disabled = True
-
-#: What newer versions of Ray leave out of every folder that they pack.
-_LEFT_OUT = (".git", ".venv", "venv", "__pycache__")
 
 
 class _NeverRaisedError(Exception):
@@ -142,21 +129,3 @@ def _optional(module: str, name: str) -> Any:
         return getattr(importlib.import_module(module), name, None)
     except ImportError:
         return None
-
-
-def visit_packed(folder: Path, excludes: Sequence[str], visit: Callable[[Path], object]) -> None:
-    """Call ``visit`` for each path below a folder that Ray's packer takes in: with links followed, without
-    what ``excludes``, ``.gitignore``, ``.rayignore`` and Ray itself leave out. Raises OSError, and ValueError
-    for a pattern that git does not have.
-    """
-    newer: Callable[[], list[str]] | None = getattr(
-        ray_constants, "get_runtime_env_default_excludes", None
-    )
-    left_out = _LEFT_OUT if newer is None else newer()
-    travel = packaging._dir_travel  # noqa: SLF001  # its public caller writes files
-    options: dict[str, Any] = {"logger": _silent}
-    if "include_gitignore" in inspect.signature(travel).parameters:  # others look by themselves
-        ignores = os.environ.get("RAY_RUNTIME_ENV_IGNORE_GITIGNORE", "0") == "1"
-        options["include_gitignore"] = not ignores
-    matches = packaging._get_excludes(folder, [*left_out, *excludes])  # noqa: SLF001
-    travel(folder, [matches], visit, **options)

@@ -9,12 +9,13 @@ from collections.abc import Generator
 from concurrent.futures import Future
 from typing import cast
 
+from ray import cloudpickle
 from ray.exceptions import RayError
 
 from schedulemesh.api.tasks import LONGEST_WAIT_S, GetResult
+from schedulemesh.client.task_results import value_of
 from schedulemesh.client.tasks import cancel_task
 from schedulemesh.core.client.connection import Connection
-from schedulemesh.core.client.task_results import value_of
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.user_data import UserValue
@@ -117,7 +118,7 @@ def _complete(future: TaskFuture, outcome: TaskResult | Refused) -> None:
     if future.done():
         return
     if not isinstance(outcome, Refused):
-        future.set_result(value_of(future.task_id, outcome))
+        future.set_result(value_of(future.task_id, outcome, cloudpickle.loads))
     elif outcome.reason is Reason.TASK_CANCELLED:
         future.note_cancelled()
     else:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from schedulemesh.core.backend.job_packing import PACKER, packed_runner
+from schedulemesh.client.packing import PACKER
+from schedulemesh.core.backend.job_packing import packed_runner
 from schedulemesh.core.client.task_request import Caller, PreparedSubmission, parent_of, submitter
 from schedulemesh.protocol.job_command import parse_command
 from schedulemesh.protocol.submissions import job_request

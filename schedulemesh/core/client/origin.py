@@ -4,19 +4,9 @@ from __future__ import annotations
 
 import os
 
-import msgspec
-
+from schedulemesh.client.origin import Origin, job_origin, task_within
 from schedulemesh.config.settings import DEFAULT_NAMESPACE
 from schedulemesh.core.agent.control_channel import current
-
-
-class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """What started this process: a scheduler, for a task of its own."""
-
-    name: str
-    namespace: str
-    #: Empty: an agent that was started without a task.
-    task_id: str
 
 
 def origin() -> Origin | None:
@@ -24,13 +14,7 @@ def origin() -> Origin | None:
     channel = current()
     if channel is not None:
         return Origin(name=channel.scheduler, namespace=channel.namespace, task_id=channel.task_id)
-    task_id = os.environ.get("SCHEDULEMESH_TASK_ID", "")
-    name = os.environ.get("SCHEDULEMESH_NAME", "")
-    namespace = os.environ.get("SCHEDULEMESH_NAMESPACE", "")
-    # A shell in which commands are given may have the others.
-    if not (task_id and name and namespace):
-        return None
-    return Origin(name=name, namespace=namespace, task_id=task_id)
+    return job_origin()
 
 
 def own_scheduler(name: object, namespace: object) -> Origin | None:
@@ -60,9 +44,4 @@ def named_scheduler(name: object, namespace: object) -> tuple[object, object]:
 
 def task_of(name: str, namespace: str) -> str:
     """The task of this scheduler that this process runs for; empty: it runs for none, or for another's."""
-    origin_here = origin()
-    is_own = origin_here is not None and (origin_here.name, origin_here.namespace) == (
-        name,
-        namespace,
-    )
-    return origin_here.task_id if origin_here is not None and is_own else ""
+    return task_within(origin(), name, namespace)

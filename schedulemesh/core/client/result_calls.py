@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 
+from ray import cloudpickle
+
 from schedulemesh.api.tasks import GetResult
 from schedulemesh.client.arguments import public_calls
 from schedulemesh.client.asking import ask
 from schedulemesh.client.scheduler_object import SchedulerObject
+from schedulemesh.client.task_results import TaskResultDict, result_of
 from schedulemesh.core.client.connection import Connection
 from schedulemesh.core.client.futures import TaskFuture, TaskFutures
-from schedulemesh.core.client.task_results import TaskResultDict, result_of
 from schedulemesh.domain.names import parse_name
 from schedulemesh.protocol.answers import TaskResult
 
@@ -32,7 +34,8 @@ class ResultCalls(SchedulerObject):
         ``task_not_ended``, ``task_cancelled``, ``task_lost``, ``result_expired`` or ``task_not_found``.
         """
         name = parse_name(task_id, "task_id")
-        return result_of(name, ask(self._connection, GetResult(task_id=name), TaskResult))
+        answer = ask(self._connection, GetResult(task_id=name), TaskResult)
+        return result_of(name, answer, cloudpickle.loads)
 
     def future(self, task_id: str) -> TaskFuture:
         """A future of the task's result, which can be awaited, and used with ``concurrent.futures``."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import os
 import uuid
 import weakref
 from collections.abc import Mapping, Sequence
@@ -14,6 +12,7 @@ from ray import ObjectRef
 from schedulemesh.api.tasks import SubmitTask
 from schedulemesh.api.values import client_name
 from schedulemesh.client.arguments import check_constructor
+from schedulemesh.client.origin import user_name
 from schedulemesh.core.agent.function_agent import FunctionAgent
 from schedulemesh.core.backend.ray_options import parse_options
 from schedulemesh.core.client.gangs import Gang, bundles_of, check_member, parse_gang
@@ -26,7 +25,7 @@ from schedulemesh.core.transport.user_code import (
 )
 from schedulemesh.domain.agent import AgentSpec, MemberSpec, parse_start_limits
 from schedulemesh.domain.labels import parse_labels
-from schedulemesh.domain.names import is_name, parse_name
+from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_flag
 from schedulemesh.domain.resources import NOTHING, Resources, sum_of
 from schedulemesh.domain.task import PARSERS, TaskSpec, parse_task
@@ -95,16 +94,6 @@ def described_task(
     data = ship_value(payload, "the payload")
     key = key_of(data)
     return parse_task({**fields, "payload_key": key}), {key: data}
-
-
-def user_name() -> str:
-    """The user that this process runs as: by name, or by number where the system has no usable name."""
-    try:
-        name = getpass.getuser()
-    except (ImportError, KeyError, OSError):
-        # A container without an entry for its user.
-        name = ""
-    return name if is_name(name) else f"uid:{os.getuid()}"
 
 
 def parent_of(caller: Caller, arguments: Mapping[str, object]) -> str:

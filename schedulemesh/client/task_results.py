@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
-from ray import cloudpickle
 
 from schedulemesh.client.results import Result, combined, refused
 from schedulemesh.domain.user_data import UserValue
@@ -11,6 +12,9 @@ from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import ResultNotLoadableError, TaskFailedError, shown
 from schedulemesh.protocol.agents import KeptResult
 from schedulemesh.protocol.answers import TaskResult
+
+#: Loads a pickled value.
+Load = Callable[[bytes], UserValue]
 
 
 class TaskResultDict(Result, total=False):
@@ -22,17 +26,17 @@ class TaskResultDict(Result, total=False):
     result: UserValue
 
 
-def result_of(task_id: str, answer: TaskResult | Refused) -> TaskResultDict:
+def result_of(task_id: str, answer: TaskResult | Refused, load: Load) -> TaskResultDict:
     """The public result of a task. Raises what its run raised; see ``value_of``."""
     if isinstance(answer, Refused):
         return combined(TaskResultDict, refused(answer))
-    value = value_of(task_id, answer)
+    value = value_of(task_id, answer, load)
     return {"success": True, "task_id": task_id, "state": answer.state, "result": value}
 
 
-def value_of(task_id: str, answer: TaskResult) -> UserValue:
+def value_of(task_id: str, answer: TaskResult, load: Load) -> UserValue:
     """What a task's run has returned; of a gang the list of what each member has, in the order of ranks; None
-    where its caller completed it.
+    where its caller completed it. ``load``: loads what was pickled.
 
     Raises what the run raised, with its traceback as the cause; TaskFailedError where that is not kept,
     cannot be loaded here, or would end this process or an iteration; ResultNotLoadableError for a result that
@@ -44,11 +48,11 @@ def value_of(task_id: str, answer: TaskResult) -> UserValue:
         return None
     result = msgspec.msgpack.decode(answer.kept, type=KeptResult)
     if result.value is None and not result.members:
-        raise _raised(task_id, result)
+        raise _raised(task_id, result, load)
     try:
         if result.members:
-            return [cloudpickle.loads(value) for value in result.members]
-        return cloudpickle.loads(result.value)
+            return [load(value) for value in result.members]
+        return None if result.value is None else load(result.value)
     except Exception as error:
         raise ResultNotLoadableError(
             f"the result of task {task_id!r} is kept, but cannot be loaded in this process: {shown(error)}. "
@@ -56,13 +60,13 @@ def value_of(task_id: str, answer: TaskResult) -> UserValue:
         ) from error
 
 
-def _raised(task_id: str, result: KeptResult) -> Exception:
+def _raised(task_id: str, result: KeptResult, load: Load) -> Exception:
     """The exception to raise for a run that raised."""
     failed = TaskFailedError(f"task {task_id!r} failed:\n{result.text}", task_id)
     if result.exception is None:
         return failed
     try:
-        error = cloudpickle.loads(result.exception)
+        error = load(result.exception)
     except Exception as problem:  # noqa: BLE001  # unpickling runs user code; the text tells
         note = f"(its exception cannot be loaded in this process: {shown(problem)})"
         return TaskFailedError(f"{failed} {note}", task_id)
