@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -34,6 +35,15 @@ def test_the_architecture_diagram_has_its_documented_anchor():
 def test_a_broken_link_is_found():
     assert not leads_somewhere(ROOT / "README.md", "docs/no_such_page.md")
     assert not leads_somewhere(ROOT / "README.md", "docs/preemption_guide.md#no-such-heading")
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_source_files_that_a_page_names_exist(page):
+    """Paths in the package, as pages write them: `engine/state/queue.py`, `runtime/jobs/`."""
+    packages = "|".join(path.parent.name for path in (ROOT / "schedulemesh").glob("*/__init__.py"))
+    names = re.findall(rf"`((?:{packages})/[\w/]*(?:\.py|/))`", page.read_text(encoding="utf-8"))
+    missing = [name for name in names if not (ROOT / "schedulemesh" / name).exists()]
+    assert page.name == "CHANGELOG.md" or missing == []
 
 
 def test_every_decision_is_listed():
