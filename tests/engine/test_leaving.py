@@ -418,6 +418,44 @@ def test_an_owner_borrows_nothing_of_a_victim_while_its_own_quota_is_leaving():
     assert {share.pool_name for share in mesh.state.agents["t"].shares} == {"owner"}
 
 
+def test_an_owner_claims_what_is_leaving_where_it_would_reclaim_behind_a_reserved_start():
+    """``first`` keeps the quota of its pool, and would keep nobody from a reclaim."""
+    lending = {"cohort": "all"}
+    mesh = Mesh(
+        *(pool(name, gpu=2, cpu=64, lending=lending) for name in ("owner", "a", "idle")),
+        nodes=[node("n1", gpu=4, cpu=64)],
+    )
+    mesh.order_by(passing_limit_s=0.0)
+    for name in ("done", "borrower"):
+        mesh.run(name, "a", gpu=2, class_key="c")
+    mesh.queue("first", "owner", 9.0, gpu=4)
+    mesh.tick(1)
+    complete(mesh, "done")
+    mesh.queue("later", "owner", gpu=1, class_key="c")
+    assert leaving_for(mesh.state.agents["later"]) == ["done"]
+    assert evicted(mesh) == []
+    mesh.leave("done")
+    assert list(mesh.starts) == ["later"]
+
+
+def test_an_owner_reclaims_where_what_is_leaving_is_room_of_a_reserved_start():
+    lending = {"cohort": "all"}
+    mesh = Mesh(
+        *(pool(n, gpu=g, cpu=64, lending=lending) for n, g in (("owner", 7), ("a", 4), ("b", 0))),
+        nodes=[node("n1", gpu=4, cpu=64), node("n2", gpu=2, cpu=64)],
+    )
+    mesh.run("borrower", "b", gpu=2, class_key="c")
+    for name in ("done", "busy"):
+        mesh.run(name, "a", gpu=2, duration=100.0, class_key="c")
+    mesh.queue("first", "owner", 9.0, gpu=4)
+    mesh.tick(1)
+    assert mesh.state.queue.by_id["first"].reservation.node_ids == ("n1",)
+    complete(mesh, "done")
+    mesh.queue("later", "owner", gpu=1, class_key="c")
+    mesh.tick(1)
+    assert evicted(mesh) == ["borrower"]
+
+
 def test_a_reserved_start_counts_on_what_is_leaving():
     mesh = two_nodes({"gpu": 8})
     assert mesh.engine.explain("first", mesh.now).earliest_start == mesh.now

@@ -104,7 +104,11 @@ def plan_for(
     if claim is None and (plan is None or not _overtakes(tx, request, plan)):
         return plan
     known_nodes.until = tx.now  # the starts that are reserved for others may change
-    return _end_others(case.of(msgspec.structs.replace(request, counts_leaving=False)))
+    plan = _end_others(case.of(msgspec.structs.replace(request, counts_leaving=False)))
+    if claim is not None and plan is not None and plan.only_takes_back:
+        sparing = msgspec.structs.replace(claim, spares_borrowers=True)
+        return plan if _overtakes(tx, request, sparing) else sparing
+    return plan
 
 
 def _overtakes(tx: Transaction, request: Request, plan: EvictionPlan) -> bool:

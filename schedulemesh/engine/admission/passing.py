@@ -8,7 +8,6 @@ from itertools import islice
 import msgspec
 
 from schedulemesh.domain.placement import GroupShape
-from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.resources import sum_of
 from schedulemesh.engine.admission.admit import Request
 from schedulemesh.engine.admission.delays import Delays, RunTimes, run_times, sums_on
@@ -17,7 +16,6 @@ from schedulemesh.engine.admission.reservations import is_reserved_for, reserve,
 from schedulemesh.engine.placement.bundles import Room
 from schedulemesh.engine.placement.group_choice import Assignment, GroupRequest
 from schedulemesh.engine.preemption.search import EvictionPlan
-from schedulemesh.engine.preemption.victims import evicted_tasks
 from schedulemesh.engine.state.groups import shape_on_node
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node, held_by
@@ -85,14 +83,14 @@ class Passing:
 
     def permits(self, request: Request, plan: EvictionPlan, entry: Entry) -> bool:
         """Whether a start with these evictions delays no reserved start of a task that comes before it. A
-        reclaim always may: an owner's quota comes back whoever stands before it.
+        reclaim always may: an owner's quota comes back whoever stands before it. A claim in place of a reclaim
+        may take quota as that would, but no room that is kept.
         """
-        victims = evicted_tasks(plan.victims)
-        if (victims or plan.revoked) and all(
-            victim.reason is PreemptionReason.RECLAIM for victim in victims
-        ):
+        if plan.only_takes_back:
             return True
         delayed = self._outlasted(request, entry)
+        if plan.spares_borrowers:
+            return not any(self._takes_room(request, plan, head) for head in delayed)
         own_quota = sum_of(
             s.amount for s in request.payment.shares if s.pool_name == request.pool_name
         )

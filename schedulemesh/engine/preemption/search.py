@@ -34,6 +34,7 @@ from functools import cached_property, partial
 import msgspec
 
 from schedulemesh.domain.placement import GroupShape
+from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.resources import NOTHING, Resources, least, sum_of
 from schedulemesh.engine.messages.facts import Share
 from schedulemesh.engine.placement.bundles import Room
@@ -50,6 +51,7 @@ from schedulemesh.engine.preemption.sites import KnownNodes, Site, Sites
 from schedulemesh.engine.preemption.victims import (
     VictimAgent,
     VictimAgents,
+    evicted_tasks,
     idle_beyond,
     order_of,
 )
@@ -88,6 +90,16 @@ class EvictionPlan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     exchanged: tuple[tuple[str, tuple[Share, ...]], ...] = ()
     #: The agents that do not run yet whose claims are revoked before; then all else is sought again.
     revoked: tuple[str, ...] = ()
+    #: Whether an owner claims what is leaving where it would evict borrowers otherwise.
+    spares_borrowers: bool = False
+
+    @property
+    def only_takes_back(self) -> bool:
+        """Whether an owner gets its quota back by it, and nobody is evicted by the rules."""
+        victims = evicted_tasks(self.victims)
+        return bool(victims or self.revoked) and all(
+            victim.reason is PreemptionReason.RECLAIM for victim in victims
+        )
 
     @property
     def waits_for(self) -> tuple[str, ...]:
