@@ -426,3 +426,22 @@ def test_an_owner_that_borrows_another_kind_is_not_taken_back_for_the_kind_that_
     mesh.tick(1)
     assert list(mesh.starts) == ["owner"]
     assert mesh.waiting("b") == ["first"]
+
+
+@pytest.mark.parametrize("room_of", ["the victim of the borrower", "another borrower"])
+def test_an_owner_that_borrows_cpus_takes_back_the_gpus_that_a_borrower_waits_with(room_of):
+    """Its GPUs are free when the claim is revoked; the room for it is not."""
+    mesh = Mesh(
+        pool("owner", gpu=3, cpu=0, lending=LENDING),
+        pool("b", gpu=3, cpu=64, lending=LENDING),
+        nodes=[node(n, gpu=2, cpu=64, labels={"name": n}) for n in ("n1", "n2")],
+    )
+    mesh.run("x", "b", 1.0, gpu=2, class_key="c", node_labels={"name": "n1"})
+    mesh.run("y", "b", 9.0, gpu=2, class_key="c", node_labels={"name": "n2"})
+    mesh.queue("borrower", "b", 9.0, gpu=2, class_key="c")
+    assert leaving_for(mesh.state.agents["borrower"]) == ["x"]
+    where = "n1" if room_of == "the victim of the borrower" else "n2"
+    mesh.queue("t", "owner", gpu=2, cpu=1, class_key="c", node_labels={"name": where})
+    assert leaving_for(mesh.state.agents["t"]) == ["x" if where == "n1" else "y"]
+    assert mesh.waiting("b") == ["borrower"]
+    assert mesh.state.agents["t"].paid == amount(gpu=2, cpu=1)

@@ -10,7 +10,7 @@ from schedulemesh.domain.agent import AgentSpec, gang_of
 from schedulemesh.domain.end_reasons import EndReason
 from schedulemesh.domain.labels import Labels
 from schedulemesh.domain.placement import GroupShape, InGroup, OnNode, Unplaced
-from schedulemesh.domain.resources import Resources
+from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.domain.task import DEFAULT_PRIORITY, TaskSpec
 from schedulemesh.engine.admission.groups import end as end_group
 from schedulemesh.engine.admission.groups import plan as plan_group
@@ -70,6 +70,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     counts_leaving: bool = True
     #: Agents that do not run yet whose claims count as revoked.
     revokes: tuple[str, ...] = ()
+    #: What of its pool's quota it was short of when claims were revoked for it.
+    takes_back: Resources = NOTHING
     #: Whether only extra members of elastic gangs may be evicted.
     only_extras: bool = False
     #: The task where it waits in the queue; None: it is submitted now.

@@ -12,7 +12,7 @@ import msgspec
 
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.reasons import Reason
-from schedulemesh.domain.resources import Resources
+from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.domain.task import FIRST_ATTEMPT, Attempts, TaskSpec
 from schedulemesh.engine.admission import refusals
 from schedulemesh.engine.admission.admit import Request, admit, would_run
@@ -272,6 +272,8 @@ def admit_by(tx: Transaction, request: Request, plan: EvictionPlan) -> Pending |
     if isinstance(again, Refused):
         return again
     as_owner = paid_as_owner(tx.state, again)
+    short = NOTHING if plan.payment is None else plan.payment.short
+    as_owner = msgspec.structs.replace(as_owner, takes_back=request.takes_back + short)
     if as_owner.fits_now:
         return admit(tx, as_owner, None)
     veto, limits = veto_for(tx, again), again.limits(tx.state, tx.now)

@@ -469,7 +469,8 @@ def reclaim_beside_loans(case: Case) -> EvictionPlan | None:
     beside = _paid_beside_loans(tx.state, case.request)
     if beside is None or not beside.payment.short.fits(_owed(tx.state, case.request)):
         return None
-    borrowers = _borrowers(tx, case.request, veto, of_kinds=beside.payment.short)
+    kinds = beside.payment.short + case.request.takes_back
+    borrowers = _borrowers(tx, case.request, veto, of_kinds=kinds)
     return None if borrowers is None else _searched(tx, beside, borrowers, None, known_nodes)
 
 
@@ -483,10 +484,10 @@ def _owed(state: MeshState, request: Request) -> Resources:
 
 
 def _paid_beside_loans(state: MeshState, request: Request) -> Request | None:
-    """A request that borrows what is idle of some kinds, and is short of its own pool's quota of the others;
-    None: it borrows nothing, or lacks nothing beside.
+    """A request that borrows what is idle of some kinds, and is short of its own pool's quota of the others,
+    or has got that back; None: it borrows nothing, or lacks nothing beside.
     """
-    short = request.payment.short
+    short = request.payment.short + request.takes_back
     if not request.payment.loans or not short:
         return None
     own_payment = _paid_by_itself(state, request).payment

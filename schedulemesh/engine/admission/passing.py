@@ -83,8 +83,8 @@ class Passing:
 
     def permits(self, request: Request, plan: EvictionPlan, entry: Entry) -> bool:
         """Whether a start with these evictions delays no reserved start of a task that comes before it. A
-        reclaim always may: an owner's quota comes back whoever stands before it. A claim in place of a reclaim
-        may take quota as that would, but no room that is kept.
+        reclaim always may: an owner's quota comes back whoever stands before it. A claim in place of one may
+        take quota, but no room that is kept.
         """
         if plan.only_takes_back:
             return True
