@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from itertools import islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
 
 #: Characters of a value that an error shows.
 _SHOWN_CHARS = 200
+#: Characters of a word that is compared with others, and the most of those.
+_COMPARED_CHARS, _COMPARED = 253, 200
 
 
 def shown(value: object) -> str:
@@ -28,7 +31,7 @@ def nearest(word: str, allowed: Iterable[str]) -> str:
     """`` (did you mean 'x'?)`` if one of the allowed names is similar to the word, or has it as one of its
     words, else empty.
     """
-    names = sorted(allowed)
+    names = _comparable(word, allowed)
     with_word = [name for name in names if word in name.split("_")]
     near = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
     near = near or difflib.get_close_matches(word, with_word, n=1, cutoff=0.0)
@@ -37,7 +40,21 @@ def nearest(word: str, allowed: Iterable[str]) -> str:
 
 def nearest_names(word: str, names: Iterable[str], most: int) -> list[str]:
     """The known names that are most similar to the given one, the most similar first."""
-    return difflib.get_close_matches(word, sorted(names), n=most, cutoff=0.0)
+    return difflib.get_close_matches(word, _comparable(word, names), n=most, cutoff=0.0)
+
+
+def _comparable(word: str, names: Iterable[str]) -> list[str]:
+    """The names with which a word is compared, sorted. Comparing takes long, and others may wait for it:
+    nobody mistypes a very long word, and of many names only those count that begin or end as it does.
+    """
+    if len(word) > _COMPARED_CHARS:
+        return []
+    ordered = sorted(names)
+    if len(ordered) > _COMPARED:
+        first, last = word[:2], word[-2:]
+        alike = (name for name in ordered if name.startswith(first) or name.endswith(last))
+        return list(islice(alike, _COMPARED))
+    return ordered
 
 
 class ScheduleMeshError(Exception):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 from types import ModuleType
-from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -19,6 +19,9 @@ from schedulemesh.api.routes import ListRoute, Route
 from schedulemesh.api.values import Checked, RequestId
 from schedulemesh.domain.request_ids import new_request_id
 from schedulemesh.domain.tokens import Role
+
+#: The most classes, arguments and states that come with one request: some of each member of large gangs.
+MAX_BLOBS = 10_000
 
 
 class Call(
@@ -71,7 +74,7 @@ class CallWithBlobs(Call, frozen=True, kw_only=True):
     """Base of calls with bytes to store."""
 
     #: By their SHA-256.
-    blobs: dict[str, bytes] = {}
+    blobs: Annotated[dict[str, bytes], msgspec.Meta(max_length=MAX_BLOBS)] = {}
 
 
 class ChangeWithBlobs(CallWithBlobs, frozen=True, kw_only=True):

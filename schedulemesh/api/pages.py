@@ -19,12 +19,13 @@ from schedulemesh.errors import InvalidRequestError
 MAX_LIMIT = 1_000
 #: Rows that are collected beyond those of a page before they are sorted.
 _SURPLUS = 1_000
-#: The most fields that rows are sorted by.
-MAX_SORTED = 32
+#: The most fields that rows are sorted by, and that they are chosen by.
+MAX_SORTED, MAX_FILTERED = 32, 100
 #: The listings of which the supervisor makes the rows of one page only.
 PAGED = ("tasks", "queue", "agents", "jobs", "preemptions", "saved_states")
 
 Scalar = str | float | bool | None
+_SCALARS = (str, float, int, bool, type(None))
 Item = TypeVar("Item")
 #: The value of a field of an item.
 Get = Callable[[Item, str], Any]
@@ -36,7 +37,10 @@ class PageQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Which page of a listing."""
 
     #: One of these values for each field.
-    fields: Annotated[tuple[tuple[str, Annotated[tuple[Scalar, ...], _Few]], ...], _Few] = ()
+    fields: Annotated[
+        tuple[tuple[str, Annotated[tuple[Scalar, ...], _Few]], ...],
+        msgspec.Meta(max_length=MAX_FILTERED),
+    ] = ()
     #: Each of these labels, with this value; None: with any.
     labels: Annotated[tuple[tuple[str, str | None], ...], _Few] = ()
     #: The fields to sort by, and whether from the largest to the smallest.
@@ -83,6 +87,8 @@ class Selection(Generic[Item]):
 
     def __init__(self, query: PageQuery, get: Get[Item]) -> None:
         self._query, self._get = query, get
+        #: The values of which one is let through, by field.
+        self._values = _values_by_field(query.fields)
         self._after = None if query.after is None else _compared(query.after, query.order)
         #: Those that may be on the page, with the values by which they are sorted.
         self._first: list[tuple[list[Any], Item]] = []
@@ -122,8 +128,9 @@ class Selection(Generic[Item]):
 
     def _passes(self, item: Item) -> bool:
         get = self._get
-        for field, values in self._query.fields:
-            if get(item, field) not in values:
+        for field, values in self._values.items():
+            value = get(item, field)
+            if not isinstance(value, _SCALARS) or value not in values:
                 return False
         if not self._query.labels:
             return True
@@ -131,6 +138,16 @@ class Selection(Generic[Item]):
         return all(
             key in labels and value in (None, labels[key]) for key, value in self._query.labels
         )
+
+
+def _values_by_field(
+    fields: Iterable[tuple[str, tuple[Scalar, ...]]],
+) -> dict[str, frozenset[Scalar]]:
+    """The values that a field may have, where it is named several times those of each."""
+    values: dict[str, frozenset[Scalar]] = {}
+    for field, of_field in fields:
+        values[field] = values.get(field, frozenset(of_field)).intersection(of_field)
+    return values
 
 
 def _key(number: int, *, descending: bool) -> Callable[[tuple[list[Any], Any]], tuple[bool, Any]]:

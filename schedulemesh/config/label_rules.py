@@ -20,7 +20,7 @@ from schedulemesh.errors import InvalidRequestError, shown
 
 #: Pairs (high, low) of all rules together that a policy may be given, and that one in a journal may have:
 #: earlier versions took so many.
-MAX_RULES, MAX_STORED_RULES = 10_000, 100_000
+MAX_RULES, MAX_STORED_RULES = 2_000, 100_000
 
 LabelRules = dict[str, dict[str, tuple[str, ...]]]
 #: {(high, low): rank} for the pairs of one key.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from collections.abc import Mapping
 from enum import Enum
 from typing import Any
@@ -214,6 +215,12 @@ class PreemptionPolicy(msgspec.Struct, frozen=True, kw_only=True):
         """
         leaving = self.preemption_grace_s + self.save_timeout + self.cancel_timeout
         return leaving + 3 * self.start_timeout + _MARGIN_S
+
+    def protects(self, pool_name: str) -> bool:
+        """Whether tasks of a pool are evicted for tasks of the same pool only."""
+        pools = self.protected_pools  # sorted
+        index = bisect_left(pools, pool_name)
+        return index < len(pools) and pools[index] == pool_name
 
     def public(self) -> dict[str, Any]:
         """Every field as plain data: numbers, lists and dicts."""

@@ -88,6 +88,8 @@ from schedulemesh.errors import nearest
 _ANSWERS = (RequestAnswered, AnswersForgotten, StatesForgotten)
 #: Outcomes that a repeated request may not get.
 _NOT_FINAL = (Pending, ProbeNeeded)
+#: Names that a warning lists.
+_NAMED = 10
 
 StimulusT = TypeVar("StimulusT", bound=Stimulus)
 Handler = Callable[[Transaction, StimulusT], "RequestOutcome | None"]
@@ -339,9 +341,9 @@ def _change_policy(tx: Transaction, stimulus: s.PolicyChangeRequested) -> Reques
     unknown = [p for p in stimulus.policy.protected_pools if p not in tx.state.ledger.accounts]
     if "protected_pools" not in stimulus.changes or not unknown:
         return Done()
-    message = (
-        f"protected_pools names {', '.join(map(repr, unknown))}, and there is no such pool as yet"
-    )
+    names = ", ".join(map(repr, unknown[:_NAMED]))
+    more = f" and {len(unknown) - _NAMED:,} others" if len(unknown) > _NAMED else ""
+    message = f"protected_pools names {names}{more}, and there is no such pool as yet"
     return Done(warnings=(message,))
 
 

@@ -55,10 +55,14 @@ def without_token(options: str) -> str:
     """
     if ENVIRONMENT_VARIABLE not in options:
         return options
-    decoded = msgspec.json.decode(options)
-    variables = (decoded.get("runtime_env") or {}).get("env_vars") or {}
-    if ENVIRONMENT_VARIABLE in variables:
-        variables[ENVIRONMENT_VARIABLE] = "***"
+    try:
+        decoded = msgspec.json.decode(options)
+        variables = (decoded.get("runtime_env") or {}).get("env_vars") or {}
+        if ENVIRONMENT_VARIABLE in variables:
+            variables[ENVIRONMENT_VARIABLE] = "***"
+    except (msgspec.DecodeError, RecursionError, AttributeError, TypeError):
+        # No options of ours, so it is not known where the token is.
+        return "***"
     return msgspec.json.encode(decoded).decode()
 
 

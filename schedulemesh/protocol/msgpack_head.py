@@ -6,10 +6,19 @@ is asked for one field walks through all others.
 
 from __future__ import annotations
 
-#: The first bytes of a map, a text and bytes that tell their size in 1, 2 or 4 further bytes.
+#: The first bytes of a map, an array, a text and bytes that tell their size in 1, 2 or 4 further bytes.
 _MAPS = {0xDE: 2, 0xDF: 4}
+_ARRAYS = {0xDC: 2, 0xDD: 4}
 _TEXTS = {0xD9: 1, 0xDA: 2, 0xDB: 4}
 _BYTES = {0xC4: 1, 0xC5: 2, 0xC6: 4}
+_EXTENSIONS = {0xC7: 1, 0xC8: 2, 0xC9: 4}
+#: The bytes that follow the first one of numbers and of small extensions.
+_FIXED = {
+    **dict(zip(range(0xCA, 0xD4), (4, 8, 1, 2, 4, 8, 1, 2, 4, 8), strict=True)),
+    **dict(zip(range(0xD4, 0xD9), (2, 3, 5, 9, 17), strict=True)),
+}
+#: The first bytes of maps and arrays.
+_CONTAINERS = bytes((*range(0x80, 0xA0), *_MAPS, *_ARRAYS))
 
 
 class Reader:
@@ -33,7 +42,45 @@ class Reader:
 
     def skip_bytes(self) -> None:
         """Skip bytes."""
-        size = self._size(_BYTES, self._first())
+        self._pass(self._size(_BYTES, self._first()))
+
+    def size_of_array(self) -> int:
+        """How many elements an array has, which follow."""
+        first = self._first()
+        return first & 0x0F if first & 0xF0 == 0x90 else self._size(_ARRAYS, first)
+
+    def skip(self, most: int) -> int:
+        """Skip a value with all that is in it; returns how many values that are. Raises ValueError where
+        there are more than so many, before all of them are looked at.
+        """
+        skipped, unread = 0, 1
+        while unread:
+            if skipped + unread > most:
+                raise ValueError(f"the message has more than {most:,} values")
+            skipped, unread = skipped + 1, unread - 1
+            first = self._data[self.position] if self.position < len(self._data) else -1
+            if 0x80 <= first <= 0x8F or first in _MAPS:
+                unread += 2 * self.size_of_map()
+            elif 0x90 <= first <= 0x9F or first in _ARRAYS:
+                unread += self.size_of_array()
+            else:
+                self._skip_scalar()
+        return skipped
+
+    def _skip_scalar(self) -> None:
+        first = self._first()
+        if 0xA0 <= first <= 0xBF:
+            self._pass(first & 0x1F)
+        elif first in _TEXTS:
+            self._pass(self._size(_TEXTS, first))
+        elif first in _BYTES:
+            self._pass(self._size(_BYTES, first))
+        elif first in _EXTENSIONS:
+            self._pass(1 + self._size(_EXTENSIONS, first))
+        else:
+            self._pass(_FIXED.get(first, 0))
+
+    def _pass(self, size: int) -> None:
         if self.position + size > len(self._data):
             raise ValueError("the message is cut off")
         self.position += size
@@ -52,3 +99,8 @@ class Reader:
             raise ValueError("the message is cut off")
         part, self.position = self._data[self.position : end], end
         return part
+
+
+def containers_at_most(data: bytes) -> int:
+    """How many maps and arrays a message has, or more: bytes of texts and of numbers are counted, too."""
+    return len(data) - len(data.translate(None, _CONTAINERS))

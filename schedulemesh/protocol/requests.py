@@ -6,15 +6,18 @@ from typing import Union
 
 import msgspec
 
-from schedulemesh.api.call import Call, CallWithBlobs
+from schedulemesh.api.call import MAX_BLOBS, Call, CallWithBlobs
 from schedulemesh.api.calls import CALLS
 from schedulemesh.api.states import RestoreTask
+from schedulemesh.domain.saved_state import SavedState
 from schedulemesh.errors import InvalidRequestError, shown
 from schedulemesh.protocol import msgpack_head
 from schedulemesh.protocol.agents import key_of
 
 #: The most bytes of an encoded request without those that are stored as they are.
 MAX_BYTES = 1024 * 1024
+#: The most values of one that has more bytes, and the most maps and arrays of any: an object is made of each.
+MAX_VALUES = 100_000
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -24,21 +27,6 @@ _decoder: msgspec.msgpack.Decoder[Call] = msgspec.msgpack.Decoder(Union[CALLS])
 def encode_request(request: Call) -> bytes:
     """Encode a request."""
     return _encoder.encode(request)
-
-
-class _SavedBytes(msgspec.Struct):
-    """What of a saved state is opaque bytes, which are not copied."""
-
-    state: memoryview | None = None
-    payload: memoryview | None = None
-    members: tuple[memoryview | None, ...] = ()
-
-
-class _Restored(msgspec.Struct):
-    saved: _SavedBytes
-
-
-_saved_bytes = msgspec.msgpack.Decoder(_Restored)
 
 
 def plain_size(data: bytes) -> int:
@@ -51,23 +39,48 @@ def plain_size(data: bytes) -> int:
     if reader.size_of_map() == 0 or reader.text() != "request":
         return len(data)
     if reader.text() == RestoreTask.__struct_config__.tag:
-        saved = _saved_bytes.decode(data).saved
-        opaque = (saved.state, saved.payload, *saved.members)
-        return len(data) - sum(len(part) for part in opaque if part is not None)
+        return len(data) - _opaque_size(reader)
     if reader.text() != "blobs":
         return len(data)
-    for _ in range(reader.size_of_map()):
+    count = reader.size_of_map()
+    if count > MAX_BLOBS:
+        raise ValueError(f"a request has at most {MAX_BLOBS:,} blobs, not {count:,}")
+    for _ in range(count):
         reader.text()
         reader.skip_bytes()
     return len(data) - reader.position
 
 
+def _opaque_size(reader: msgpack_head.Reader) -> int:
+    """The bytes of a saved state that are stored as they are; what comes before it are texts."""
+    while reader.text() != "saved":
+        reader.text()
+    count, most = reader.size_of_map(), len(SavedState.__struct_fields__)
+    if count > most:
+        raise ValueError(f"a saved state has at most {most} fields, not {count:,}")
+    opaque, most = 0, MAX_VALUES
+    for _ in range(count):
+        field, begin = reader.text(), reader.position
+        most -= reader.skip(most)
+        if field in ("state", "payload", "members"):
+            opaque += reader.position - begin
+    return opaque
+
+
 def _check_size(data: bytes) -> None:
+    """Refuse what is too much before an object is made of any of it."""
     if (size := plain_size(data)) > MAX_BYTES:
         raise InvalidRequestError(
             f"a request has at most {MAX_BYTES:,} bytes beside classes, arguments and saved states, not "
             f"{size:,}"
         )
+    check_values(data)
+
+
+def check_values(data: bytes) -> None:
+    """Refuse a packed message of which a decoder would make too many objects. Raises ValueError."""
+    if len(data) > MAX_BYTES or msgpack_head.containers_at_most(data) > MAX_VALUES:
+        msgpack_head.Reader(data).skip(MAX_VALUES)
 
 
 def decode_request(data: object) -> Call:

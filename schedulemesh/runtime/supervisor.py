@@ -69,7 +69,7 @@ logger = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
 
 #: Bytes of a request above which it is checked beside the loop.
-_LARGE = 64 * 1024
+_LARGE = 16 * 1024
 #: For so many seconds a restarted supervisor tries to use its journal before callers get an error, and so
 #: long it pauses between two attempts.
 _PATIENCE_S, _PAUSE_S = 5.0, 0.2

@@ -36,10 +36,10 @@ from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.request_ids import keyed, new_request_id
 from schedulemesh.errors import InvalidRequestError, SchedulerUnavailableError, nearest
 from schedulemesh.metrics.exposition import CONTENT_TYPE
-from schedulemesh.protocol.answers import AnyAnswer, Details, encode_answer
+from schedulemesh.protocol.answers import AnyAnswer, Details
 from schedulemesh.protocol.callers import TokenCaller
 from schedulemesh.protocol.credentials import hash_of, is_nonce, new_secret
-from schedulemesh.protocol.requests import decode_request
+from schedulemesh.protocol.requests import MAX_VALUES, check_values, decode_request
 from schedulemesh.server import bodies
 from schedulemesh.server.answers import plain, rows_of
 from schedulemesh.server.change import ChangeRoute, ReceivedChange
@@ -74,7 +74,7 @@ API = "/api/v1"
 #: The type of requests and answers in the form in which the supervisor takes and gives them.
 MSGPACK = "application/msgpack"
 #: Bytes of a body above which it is checked beside the loop.
-_LARGE = 64 * 1024
+_LARGE = 16 * 1024
 #: The type of a stream of events.
 EVENTS = "text/event-stream"
 #: Requests after which tokens are read again.
@@ -195,12 +195,13 @@ class _Calls:
         kind = type(decoded)
         if not kind.changes_state:
             _allowed(request, kind)
-        answer = await self._gateway.ask(_by(request.state.caller, decoded), request.state.caller)
+        caller: TokenCaller = request.state.caller
+        answer = await self._gateway.ask_packed(_by(caller, decoded), caller)
         # The supervisor has refused a change that the role does not allow, and has recorded it.
         _allowed(request, kind)
         if kind in TOKEN_CHANGES:
             self._tokens.outdated()
-        return Response(encode_answer(answer), media_type=MSGPACK)
+        return Response(answer, media_type=MSGPACK)
 
     def listing(self, listing: ListingEndpoint) -> Endpoint:
         """The endpoint of a listing."""
@@ -372,9 +373,10 @@ class _Calls:
                 _allowed(request, change.asks)
                 raise
             # What the role does not allow is refused by the supervisor, which records it.
-            answered = await self._gateway.ask(call, caller)
             if is_packed:
-                return Response(encode_answer(answered), media_type=MSGPACK)
+                encoded = await self._gateway.ask_packed(call, caller)
+                return Response(encoded, media_type=MSGPACK)
+            answered = await self._gateway.ask(call, caller)
             facts = _facts_with_secret(answered) if change.reveals else plain(answered)
             if isinstance(call, SubmitTask) and call.submission.dry_run:
                 del facts["state"]
@@ -460,12 +462,20 @@ def _body(data: bytes, kind: Any, *, is_packed: bool) -> Any:
     """The body of this type; an empty one has no fields. Raises Problem."""
     try:
         if is_packed:
+            check_values(data)
             return msgspec.msgpack.decode(data, type=kind)
+        _check_values(data)
         return msgspec.json.decode(data or b"{}", type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise Problem(
             400, "invalid_request", f"the body is not valid: {bodies.explained(str(error), kind)}"
         ) from error
+
+
+def _check_values(data: bytes) -> None:
+    """Refuse JSON of which a decoder would make too many objects. Raises ValueError."""
+    if data.count(b"[") + data.count(b"{") > MAX_VALUES:
+        raise ValueError(f"it has more than {MAX_VALUES:,} lists and objects")
 
 
 def _with_id(call: Call, request_id: str) -> Call:

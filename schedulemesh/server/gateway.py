@@ -21,6 +21,9 @@ class SupervisorClient(Protocol):
         Raises SchedulerUnavailableError where the supervisor does not answer.
         """
 
+    async def ask_packed(self, request: Call, caller: TokenCaller | None = None) -> bytes:
+        """As ``ask``, for who passes the answer on: as the supervisor has encoded it."""
+
     def packed_runner(self, command: JobCommand, sent: Sent) -> RunnerCode:
         """The agent that runs a driver command, packed for its submission, with what is sent with that.
         Raises InvalidRequestError for a command that it cannot run.

@@ -120,6 +120,16 @@ def test_protected_pools_are_a_set_of_names():
             PreemptionPolicy(protected_pools=wrong)
 
 
+def test_a_pool_is_protected_if_it_is_named():
+    policy = PreemptionPolicy(protected_pools=("b", "d", "a"))
+    assert [name for name in ("", "a", "aa", "b", "c", "d", "e") if policy.protects(name)] == [
+        "a",
+        "b",
+        "d",
+    ]
+    assert not PreemptionPolicy().protects("a")
+
+
 def test_label_rules_are_lists_of_lower_values():
     policy = PreemptionPolicy(label_preemption_rules={"tier": {"gold": ["iron"], "iron": ()}})
     assert policy.label_preemption_rules == {"tier": {"gold": ("iron",), "iron": ()}}

@@ -14,7 +14,7 @@ from schedulemesh.core.client.head import ScheduleMeshHead
 from schedulemesh.core.client.scheduler import RayScheduler
 from schedulemesh.core.client.task_request import unwrap
 from schedulemesh.core.worker_groups.group import WorkerGroup
-from schedulemesh.errors import InvalidRequestError
+from schedulemesh.errors import InvalidRequestError, nearest, nearest_names
 from schedulemesh.simple import SimpleScheduler, SimpleTaskSpec
 
 
@@ -56,6 +56,14 @@ def test_an_unknown_argument_names_the_nearest(given, says):
         Calls().submit("t", **given)
     with pytest.raises(InvalidRequestError, match=r"'label' .did you mean 'labels'"):
         Calls().more("t", label={})
+
+
+def test_a_name_out_of_many_is_found_by_its_beginning_or_end():
+    names = [f"team-{number:05}" for number in range(20_000)] + ["production"]
+    assert nearest("prodution", names) == " (did you mean 'production'?)"
+    assert nearest("roduction", names) == " (did you mean 'production'?)"
+    assert nearest("p" * 100_000, names) == ""
+    assert nearest_names("prodution", names, 3) == ["production"]
 
 
 def test_the_signature_lists_the_fields_as_keywords_with_their_defaults():

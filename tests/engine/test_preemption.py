@@ -8,6 +8,7 @@ import pytest
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.engine.preemption.candidates import Candidates
 from schedulemesh.engine.state.preemption_rules import Incoming, LabelRanks, judge
+from schedulemesh.engine.state.tasks import RunningTasks
 from tests.engine.builders import Mesh, names, pool
 
 TIERS = {"tier": {"premium": ["standard", "batch"], "standard": ["batch"]}}
@@ -94,6 +95,21 @@ def test_the_rank_is_the_longest_chain_from_high_to_low(high, low, rank):
         )
         == rank
     )
+
+
+def test_the_rank_and_the_labels_that_rules_name_are_the_same_however_many_there_are_of_either():
+    rules = {f"k{number:04}": {"a": ["b"]} for number in range(500)}
+    few, many = {"k0007": "a", "k0003": "a", "x": "a"}, {f"k{i:04}": "a" for i in range(2_000)}
+    for of_rules in (rules, {name: rules[name] for name in ("k0007", "k0003")}):
+        ranks, tasks = LabelRanks(of_rules), RunningTasks()
+        tasks.partition_by(ranks.named())
+        for labels in (few, many, dict(reversed(many.items()))):
+            low = {"k0003": "b", "y": "b", **{f"z{i}": "b" for i in range(len(labels))}}
+            assert ranks.rank(labels, low) == 1
+            assert ranks.rank(low, labels) == 0
+            named = sorted(set(labels) & set(of_rules))
+            assert tasks.relevant(labels) == tuple((name, "a") for name in named)
+            assert tasks.relevant(dict.fromkeys(labels, "c")) == ()
 
 
 def test_of_several_matching_keys_the_highest_rank_counts():

@@ -8,10 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from schedulemesh.api.call import MAX_BLOBS
 from schedulemesh.api.calls import CALLS
 from schedulemesh.api.cluster import EndOrphans
 from schedulemesh.api.history import EVENT_KINDS, QueryEvents
 from schedulemesh.api.metrics import GetReportedMetrics
+from schedulemesh.api.policies import ChangePolicy
 from schedulemesh.api.preemption import EvaluatePreemption, ListPreemptions
 from schedulemesh.api.states import RestoreTask
 from schedulemesh.api.tasks import (
@@ -27,7 +29,13 @@ from schedulemesh.api.values import MAX_NAMES
 from schedulemesh.domain.saved_state import SavedState
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.protocol.agents import key_of
-from schedulemesh.protocol.requests import decode_request, encode_request, plain_size
+from schedulemesh.protocol.msgpack_head import Reader
+from schedulemesh.protocol.requests import (
+    MAX_VALUES,
+    decode_request,
+    encode_request,
+    plain_size,
+)
 from tests.server.work import CLASS, submission
 
 LARGE = b"x" * 3_000_000
@@ -68,6 +76,13 @@ def decoded_objects(data):
         hostile("submit_task", blobs={}, junk=[0] * 2_000_000),
         msgspec.msgpack.encode({"junk": [0] * 2_000_000, "request": "submit_task"}),
         msgspec.msgpack.encode([0] * 2_000_000),
+        hostile("change_policy", changes={"a": [[]] * (MAX_VALUES + 1)}, client="c"),
+        hostile("submit_many", blobs={f"{i:064}": b"" for i in range(MAX_BLOBS + 1)}),
+        hostile("submit_many", blobs={f"{i:064}": b"" for i in range(200_000)}),
+        hostile("restore_task", request_id="r", saved={"members": [None] * 2_000_000}),
+        hostile("restore_task", request_id="r", saved={"state": {}, "payload": [[]] * 2_000_000}),
+        hostile("restore_task", request_id="r", saved={}, junk=[[]] * 2_000_000),
+        hostile("restore_task", saved={f"k{i}": 0 for i in range(300_000)}),
         b"\xdf\xff\xff\xff\xff" + LARGE,
         b"\x82\xa7request\xabsubmit_task\xa5blobs\xdf\xff\xff\xff\xff" + LARGE,
         LARGE,
@@ -122,6 +137,47 @@ def test_classes_and_saved_states_may_be_large():
         data = encode_request(request)
         assert plain_size(data) < 1_000
         assert decode_request(data) == request
+
+
+def test_of_large_requests_every_value_is_counted():
+    blobs = {f"{i:064}": LARGE if i == 1 else b"" for i in range(3)}
+    data = hostile("submit_many", blobs=blobs, submissions=[[0] * 900_000])
+    assert len(data) - plain_size(data) > len(LARGE)
+    with pytest.raises(InvalidRequestError, match=f"more than {MAX_VALUES:,} values"):
+        decode_request(data)
+
+
+def test_text_is_not_taken_for_lists():
+    # Its bytes are those with which lists begin.
+    text = "\u4011" * (MAX_VALUES + 1)
+    request = ChangePolicy(changes={"a": text, "b": 1.5, "c": [True, None, -7, 2**40]}, client="c")
+    assert decode_request(encode_request(request)) == request
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(0, 127, 128, 2**16, 2**40, -1, -32, -33, -(2**15), -(2**31), -(2**40), 1.5),
+        *(None, True, False, "", "t", "t" * 40, "t" * 300, "t" * 70_000),
+        *(b"", b"b" * 300, b"b" * 70_000, [], [[]] * 20, [0] * 70_000, {}, {"k": {"l": [1]}}),
+        {str(i): i for i in range(70_000)},
+        *(msgspec.msgpack.Ext(1, b"e" * size) for size in (1, 2, 4, 8, 16, 3, 300, 70_000)),
+    ],
+)
+def test_every_kind_of_value_is_skipped(value):
+    data = msgspec.msgpack.encode([value, "end"])
+    reader = Reader(data)
+    assert reader.size_of_array() == 2
+    assert reader.skip(200_000) >= 1
+    assert reader.text() == "end"
+    assert reader.position == len(data)
+
+
+def test_what_is_cut_off_is_not_skipped():
+    data = msgspec.msgpack.encode({"a": [1, b"bytes", "text", 1.5, {"b": None}]})
+    for size in range(len(data)):
+        with pytest.raises(ValueError, match="cut off"):
+            Reader(data[:size]).skip(100)
 
 
 def fields_with_lists(kind: type) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 
 import msgspec
 import pytest
@@ -14,23 +15,26 @@ from schedulemesh.api.calls import CHANGES
 from schedulemesh.api.policies import ChangePolicy, ChangeQueuePolicy
 from schedulemesh.api.pools import CreatePool, EnsureCohort, EnsurePool, ListPools, ResizePool
 from schedulemesh.api.queue import ChangeQueuedTask
+from schedulemesh.api.states import RegisterStateHandlers
 from schedulemesh.api.tasks import SubmitTask
-from schedulemesh.api.tokens import RevokeToken
+from schedulemesh.api.tokens import CreateToken, RevokeToken, RotateToken
 from schedulemesh.domain.audit import LASTING_CALLS, OPEN, AuditRecord
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import parse_resources
-from schedulemesh.domain.tokens import Role
+from schedulemesh.domain.tokens import Role, TokenSpec
 from schedulemesh.engine.messages.audit_facts import ChangeAnswered, ChangeReceived
 from schedulemesh.engine.state import audit as audit_state
 from schedulemesh.engine.state.audit import AuditLog, RetentionClass
+from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.snapshot import restored, take_snapshot
 from schedulemesh.errors import JournalError
 from schedulemesh.protocol.agents import key_of
-from schedulemesh.protocol.answers import Listed
-from schedulemesh.protocol.credentials import Credential
+from schedulemesh.protocol.answers import Listed, Malformed
+from schedulemesh.protocol.credentials import ENVIRONMENT_VARIABLE, Credential
 from schedulemesh.protocol.requests import encode_request
 from schedulemesh.runtime.backend import NodeView
-from schedulemesh.runtime.security.audit import AUDITED
+from schedulemesh.runtime.security.audit import AUDITED, is_so_already
+from schedulemesh.runtime.security.audit import _request as audit_request
 from schedulemesh.runtime.security.audit import _row as audit_row
 from schedulemesh.store.journal import InDoubtError
 from tests.runtime.test_authentication import FIRST, ask, issue, journal, mesh, start
@@ -344,3 +348,90 @@ def test_changes_that_are_kept_longest_are_those_that_only_operators_make():
     assert {tags[call].least_role for call in LASTING_CALLS} == {Role.OPERATOR}
     of_rules = {tag for tag in tags if "token" in tag or "pool" in tag or "policy" in tag}
     assert of_rules <= LASTING_CALLS
+
+
+def calls_made(work):
+    """How many functions of Python a piece of work calls."""
+    number = 0
+
+    def count(_frame, event, _argument):
+        nonlocal number
+        number += event == "call"
+
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return number
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {f"k{i}": {"a": ["b"]} for i in range(20_000)},
+        [[]] * 90_000,
+        {"options": [[{"options": "text"}]] * 30_000},
+        {"n" * 200: 1, **{f"{i}" + "n" * 200: [0] * 100 for i in range(5_000)}},
+    ],
+)
+def test_the_record_of_a_large_request_takes_no_longer_than_that_of_a_small_one(value):
+    request = ChangePolicy(changes={"a": value}, client="c")
+    assert calls_made(lambda: audit_request(request)) < 10_000
+    shortened = json.decode(audit_request(request))["shortened"]
+    assert json.encode({"changes": {"a": value}}).decode().startswith(shortened)
+
+
+def test_what_is_strange_is_recorded_all_the_same(mesh):
+    deep = []
+    for _ in range(300):
+        deep = [deep]
+    strange = [
+        deep,
+        msgspec.msgpack.Ext(3, b"x"),
+        {"options": f"{ENVIRONMENT_VARIABLE} {{"},
+        {"options": f'["{ENVIRONMENT_VARIABLE}"]'},
+        {"options": f'{{"runtime_env": "{ENVIRONMENT_VARIABLE}"}}'},
+        float("nan"),
+    ]
+    for name in ("min_runtime", "protected_pools", "label_preemption_rules"):
+        for value in strange:
+            answer = ask(mesh, ChangePolicy(changes={name: value}, client="c"))
+            assert isinstance(answer, Malformed), (name, value, answer)
+    recorded = changes(mesh, call="change_policy")
+    assert len(recorded) == 3 * len(strange)
+    assert ENVIRONMENT_VARIABLE not in str([change["request"] for change in recorded])
+
+
+def test_bytes_and_secrets_are_not_recorded(mesh):
+    credentials = {"secret_hash": "f" * 64, "client": "c", "request_id": "r"}
+    spec = TokenSpec(name="t", role=Role.VIEWER, secret_hash=credentials["secret_hash"])
+    created = audit_request(CreateToken(spec=spec, client="c", request_id="r"))
+    rotated = audit_request(RotateToken(name="t", lifetime_s=None, **credentials))
+    handlers = RegisterStateHandlers(
+        pool_name="p", preserver_key=key_of(CLASS), blobs={key_of(CLASS): CLASS}
+    )
+    assert json.decode(created) == {"spec": {"name": "t", "role": "viewer", "label_values": {}}}
+    assert json.decode(rotated) == {"name": "t"}
+    assert json.decode(audit_request(handlers)) == {
+        "pool_name": "p",
+        "preserver_key": key_of(CLASS),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "so_already"),
+    [
+        ("min_runtime", 0, True),
+        ("min_runtime", 0.0, True),
+        ("min_runtime", 1.0, False),
+        ("protected_pools", [], True),
+        ("protected_pools", ["p"], False),
+        ("label_preemption_rules", {}, True),
+        ("label_preemption_rules", {"k": {"a": ["b"]}}, False),
+        ("public", 1, False),
+        ("none", None, False),
+    ],
+)
+def test_a_policy_that_is_so_already_is_known_by_its_values(name, value, so_already):
+    assert is_so_already(MeshState(), ChangePolicy(changes={name: value}, client="c")) == so_already

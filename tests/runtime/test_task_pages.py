@@ -106,6 +106,19 @@ def test_all_pages_together_have_every_row_once(mesh, listing, descending):
         assert [row["task_id"] for row in found] == [row["task_id"] for row in rows]
 
 
+def test_a_field_that_is_named_several_times_has_a_value_of_each():
+    def selected(*fields):
+        page = PageQuery(fields=fields, order=(("n", False),))
+        selection = Selection[dict](page, lambda row, field: row.get(field))
+        selection.add({"n": float(number), "labels": {"a": "b"}} for number in range(5))
+        return [row["n"] for row in selection.selected().items]
+
+    assert selected(("n", (1.0, 2.0)), ("n", (2.0, 3.0))) == [2.0]
+    assert selected(("n", (1.0,)), ("n", (2.0,))) == []
+    assert selected(("labels", ("a",))) == []
+    assert selected(("none", (None,))) == [0.0, 1.0, 2.0, 3.0, 4.0]
+
+
 def test_what_ends_while_a_page_is_made_is_not_listed(mesh, monkeypatch):
     monkeypatch.setattr(runtime_portions, "PORTION", 5)
     pages = TaskPages(mesh.running, JobService(mesh.running))

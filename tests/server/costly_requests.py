@@ -7,7 +7,8 @@ ones, their history and 10,000 recorded changes. The honest caller's percentiles
 beside a client that sends a cheap request as often as it is answered, so that the clients take the same of
 the processors. Supervisor and HTTP server are threads of one process here, so what they do at the same time
 is slower than in two. The longest portions are what each of them does without serving anybody else, in
-milliseconds on a processor: unlike the percentiles they do not depend on what else the machine does.
+milliseconds on a processor: unlike the percentiles they do not depend on what else the machine does. Those
+above ``MOST_MS`` are listed at the end, and it exits with 1.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -50,6 +51,9 @@ from schedulemesh.api.tasks import (
     WaitUntil,
 )
 from schedulemesh.api.values import MAX_NAMES
+from schedulemesh.config.label_rules import MAX_RULES
+from schedulemesh.domain.lease import LeaseSpec
+from schedulemesh.domain.placement import MAX_BUNDLES
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.protocol.requests import encode_request
@@ -63,6 +67,10 @@ from tests.server.local import Api
 from tests.server.work import CLASS, ask, key_of, submission
 
 WAITING, RUNNING, RECORDED = 5_000, 300, 10_000
+#: The longest portion of work of either loop, in ms on a processor.
+MOST_MS = 25.0
+#: The status of a request that is refused before all of it was sent.
+CLOSED = "closed"
 #: A request that costs others nothing worth mentioning.
 CHEAP = "cheap"
 
@@ -77,8 +85,8 @@ class Costly(NamedTuple):
     kind: str = "application/json"
 
 
-def read(path: str) -> Costly:
-    return Costly(path, "GET", API + path)
+def read(path: str, name: str = "") -> Costly:
+    return Costly(name or path, "GET", API + path)
 
 
 def packed(request: Any, name: str = "") -> Costly:
@@ -127,6 +135,19 @@ def costly_reads() -> Iterator[Costly]:
     yield read(f"/history?limit={MAX_LIMIT}&with_events=true&since=0")
     yield read(f"/history?limit={MAX_LIMIT}&label=a=b&label=team=y&since=0")
     yield read("/history?limit=1000&owner=none&since=0")
+    labels = "&".join(f"label=k{number}=v" for number in range(MAX_NAMES - 1))
+    yield read(f"/tasks?{labels}", f"/tasks with {MAX_NAMES:,} labels")
+    yield read(f"/history?{labels}", f"/history with {MAX_NAMES:,} labels")
+    long = "n" * 60_000
+    yield read(f"/tasks?{long}=1", "/tasks with a long parameter")
+    yield read(f"/tasks?task_id={long}", "/tasks with a long value")
+    yield read(f"/tasks?reason={long}", "/tasks with a long reason")
+    yield read(f"/tasks?sort={'-priority,' * 6_000}", "/tasks with a long sort")
+    yield read(f"/tasks?cursor={'W1tb' * 15_000}", "/tasks with a deep cursor")
+    yield read(f"/tasks/{long}", "/tasks/ and a long name")
+    yield read(f"/queue?pool_name={long[:253]}", "/queue of a pool that is none")
+    yield read(f"/events?limit={MAX_LIMIT}&kind={long}", "/events of a long kind")
+    yield read("/events?after=1&limit=1000&task_id=none", "/events, nothing found")
     for by in ("pool", "owner", "label"):
         yield read(f"/usage?by={by}&since=0&limit={MAX_LIMIT}")
         yield read(f"/usage?by={by}&since=0&until=99999999999&limit={MAX_LIMIT}")
@@ -135,17 +156,18 @@ def costly_reads() -> Iterator[Costly]:
 def costly_changes() -> Iterator[Costly]:
     """Changes with the largest bodies, and evaluations."""
     name = "n" * 250
+    labels = {f"k{i}": "v" for i in range(5_000)}
     yield body(
         "POST", "/tasks/cancel", {"task_ids": [f"{i}-{name}" for i in range(MAX_NAMES)]}, "1,000"
     )
     yield body("POST", "/tasks/cancel", {"task_ids": ["t"] * (MAX_JSON // 5)})
     yield body("POST", "/orphans/end", {"names": [f"{i}-{name}" for i in range(MAX_NAMES)]})
     yield body("PATCH", "/policy", {"protected_pools": ["p"] * 200_000})
-    rules = {f"k{i}": {"a": ["b"]} for i in range(10_000)}
+    rules = {f"k{i}": {"a": ["b"]} for i in range(MAX_RULES)}
     yield body("PATCH", "/policy", {"label_preemption_rules": rules}, "rules")
-    chain = {"k": {f"v{i}": [f"v{i + 1}"] for i in range(10_000)}}
+    chain = {"k": {f"v{i}": [f"v{i + 1}"] for i in range(MAX_RULES)}}
     yield body("PATCH", "/policy", {"label_preemption_rules": chain}, "a chain of rules")
-    dense = {"k": {f"v{i}": [f"v{j}" for j in range(i + 1, 140)] for i in range(140)}}
+    dense = {"k": {f"v{i}": [f"v{j}" for j in range(i + 1, 60)] for i in range(60)}}
     yield body("PATCH", "/policy", {"label_preemption_rules": dense}, "dense rules")
     yield body(
         "PATCH",
@@ -153,23 +175,55 @@ def costly_changes() -> Iterator[Costly]:
         {"label_preemption_rules": {f"k{i}": {"a": ["b"]} for i in range(30_000)}},
         "too many rules",
     )
-    yield read("/policy")
+    yield read("/policy", "/policy with rules")
+    wants = {"priority": 99, "pool_name": "p", "limit": 10_000, "resources": {"cpu": 200}}
+    yield body("POST", "/evaluations", wants, "with rules")
     yield body("PATCH", "/policy", {"label_preemption_rules": {}}, "no rules")
+    pools = [f"{i}-{name}"[:250] for i in range(4_000)]
+    yield body("PATCH", "/policy", {"protected_pools": pools}, "4,000 pools")
+    yield body("POST", "/evaluations", wants, "with protected pools")
+    yield body("PATCH", "/policy", {"protected_pools": []}, "no pools")
+    yield body("PATCH", "/policy", {"u" * (MAX_JSON - 100): 1}, "a long field")
+    yield body("PATCH", "/policy", {f"u{i}": 1 for i in range(60_000)}, "many fields")
+    yield body("PATCH", "/policy", {"preemption_aggressiveness": "h" * (MAX_JSON - 100)}, "a word")
     yield body("PUT", "/pools/q", {"labels": {f"k{i}": "v" * 200 for i in range(3_000)}})
     yield body("PUT", "/pools/q", {"resources": {"custom": {f"k{i}": 1 for i in range(40_000)}}})
     token = {"name": "q", "role": "submitter", "owner": "o", "pools": ["p"] * 50_000}
     yield body("POST", "/tokens", token)
     yield body("POST", "/tokens", {**token, "pools": [f"p{i}" for i in range(900)]}, "900 pools")
-    job = {"task_id": "j", "entrypoint": ["x"] * 200_000, "pool_name": "p", "queue": True}
+    job: dict[str, Any] = {
+        "task_id": "j",
+        "entrypoint": ["x"] * 200_000,
+        "pool_name": "p",
+        "queue": True,
+    }
     yield body("POST", "/jobs", job)
     yield body("POST", "/jobs", {**job, "entrypoint": ["x"], "bundles": [{"cpu": 1}] * 60_000})
     bundles = [{"cpu": 1}] * 1_000
     yield body("POST", "/jobs", {**job, "entrypoint": ["x"], "bundles": bundles}, "1,000 bundles")
+    job["entrypoint"] = ["x"]
+    lists = [[]] * 300_000
+    yield body("POST", "/jobs", {**job, "runtime_env": {"a": lists}}, "300,000 lists")
+    deep: Any = []
+    for _ in range(900):
+        deep = [deep]
+    yield body("POST", "/jobs", {**job, "runtime_env": {"a": deep}}, "a deep environment")
+    yield body("POST", "/jobs", {**job, "labels": labels}, "5,000 labels")
+    selector = {f"k{i}": {"in": [f"v{j}" for j in range(100)]} for i in range(500)}
+    yield body("POST", "/jobs", {**job, "pool_selector": selector}, "a large selector")
+    env = {f"K{i}": "v" * 50 for i in range(15_000)}
+    yield body("POST", "/jobs", {**job, "env": env}, "15,000 variables")
+    packages = {"pip": [f"p{i}==1.0" for i in range(50_000)]}
+    yield body("POST", "/jobs", {**job, "runtime_env": packages}, "50,000 packages")
+    yield body("PUT", "/pools/q", {"pg_pool_config": {"bundles": lists}}, "300,000 lists")
+    yield body("PUT", "/pools/q", {"pg_pool_config": {f"u{i}": 1 for i in range(60_000)}}, "fields")
+    values = {f"k{i}": [f"v{j}" for j in range(100)] for i in range(500)}
+    yield body("POST", "/tokens", {**token, "pools": [], "label_values": values}, "label values")
     lease = {"task_id": "l", "pool": "p", "groups": [[{"cpu": 1}]] * 30_000, "ttl_s": 60}
     yield body("POST", "/leases", lease)
     yield body("POST", "/evaluations", {"priority": 1e9, "pool_name": "p", "limit": 10_000})
-    wants = {"priority": 99, "pool_name": "p", "limit": 10_000, "resources": {"cpu": 200}}
     yield body("POST", "/evaluations", wants, "200 CPUs")
+    yield body("POST", "/evaluations", {**wants, "labels": labels}, "5,000 labels")
     yield body("POST", "/agents/check", {"timeout": 5})
     for change in CHANGES[:3]:
         path = change.path.split("{")[0].rstrip("/")
@@ -218,6 +272,58 @@ def costly_packed() -> Iterator[Costly]:
     yield packed_junk("1 MB of lists", {"request": "wait_tasks", "task_ids": [[]] * 1_000_000})
     blobs = {"request": "submit_many", "blobs": {f"{i:064}": b"" for i in range(200_000)}}
     yield packed_junk("200,000 empty blobs", blobs)
+    small = {key_of(str(i).encode()): str(i).encode() for i in range(9_000)}
+    yield packed(SubmitMany(submissions=tasks[:1], blobs=small), "9,000 small blobs")
+    members = {
+        "request": "restore_task",
+        "request_id": "r",
+        "saved": {"members": [None] * 8_000_000},
+    }
+    yield packed_junk("restore of 8,000,000 members", members)
+    junk = {"request": "restore_task", "junk": [[]] * 8_000_000}
+    yield packed_junk("restore with 8,000,000 lists", junk)
+    change = {"request": "change_policy", "client": "c", "request_id": "r"}
+    lists = [[]] * 900_000
+    yield packed_junk("policy of 900,000 lists", {**change, "changes": {"a": lists}})
+    yield packed_junk("policy of 90,000 lists", {**change, "changes": {"options": lists[:90_000]}})
+    deep: Any = []
+    for _ in range(450):
+        deep = [deep]
+    yield packed_junk("policy of deep lists", {**change, "changes": {"protected_pools": deep}})
+    chinese = {"a": "\u4e2d" * 300_000}
+    yield packed_junk("policy of Chinese text", {**change, "changes": chinese})
+    text = {"request": "cancel_tasks", "task_ids": ["t" * 1_000_000]}
+    yield packed_junk("cancel of a long name", text)
+    yield packed(
+        QueryHistory(labels={f"k{i}": "v" for i in range(3_000)}), "QueryHistory by labels"
+    )
+    names = tuple((name, (*range(999), 5.0)) for name in ("priority",) * 90)
+    page = PageQuery(order=(("task_id", False),), fields=names, limit=MAX_LIMIT)
+    yield packed(ListPage(listing="tasks", page=page), "ListPage with 90 filters alike")
+    page = PageQuery(order=(("labels", False),), fields=(("labels", ("a",)),), limit=MAX_LIMIT)
+    yield packed(ListPage(listing="tasks", page=page), "ListPage by labels")
+    yield packed(SubmitTask(submission=bundled("b", dry_run=True)), "dry run of 1,000 bundles")
+    yield packed(SubmitTask(submission=bundled("b")), "1,000 bundles to the queue")
+    yield read("/tasks/b", "/tasks/ of 1,000 bundles")
+    gangs = tuple(bundled(f"b-{i}") for i in range(40))
+    yield packed(SubmitMany(submissions=gangs), "40 times 1,000 bundles")
+    urgent = tuple(bundled(f"u-{i}", priority=99.0) for i in range(40))
+    yield packed(SubmitMany(submissions=urgent), "40 times 1,000 bundles that would evict")
+    yield read("/tasks/u-39", "/tasks/ of one of those")
+    yield packed(ListPage(listing="queue", page=page), "ListPage of those")
+
+
+def bundled(task_id: str, priority: float = 5.0, *, dry_run: bool = False) -> TaskSubmitted:
+    """The submission of a placement group with the most bundles."""
+    asked: TaskSubmitted = submission(task_id, priority=priority)
+    agent = msgspec.structs.replace(
+        asked.agent,
+        class_key="",
+        resources=parse_resources({"cpu": 200}),
+        bundles=(parse_resources({"cpu": 0.2}),) * MAX_BUNDLES,
+        lease=LeaseSpec(ttl_s=60.0),
+    )
+    return msgspec.structs.replace(asked, agent=agent, dry_run=dry_run, queue=not dry_run)
 
 
 def dry_run(cpus: int) -> SubmitTask:
@@ -272,7 +378,7 @@ def hostile(connection: Connection, url: str, token: str) -> None:
                     )
                     status = str(answer.status_code)
                 except httpx.TransportError:
-                    status = "closed"  # it is refused before all of it was sent
+                    status = CLOSED  # it is refused before all of it was sent
                 count += 1
                 connection.send("answered")
             connection.recv()
@@ -322,31 +428,29 @@ class Client:
         self.process.join(30)
 
 
-def prepared(folder: Path) -> tuple[InThread, Api]:
-    """A scheduler with tasks that wait and run, a history and recorded changes; and its HTTP API."""
+def prepared(
+    folder: Path, waiting: int = WAITING, running: int = RUNNING, recorded: int = RECORDED
+) -> tuple[InThread, Api]:
+    """A scheduler with so many tasks that wait and run, a history and recorded changes; and its HTTP API."""
     mesh = InThread(folder / "j.sqlite")
-    room = parse_resources({"cpu": RUNNING})
+    room = parse_resources({"cpu": running})
     mesh.backend.free = [NodeView(node_id="n1", total=room, free=room, labels={})]
     mesh.do(mesh.running.monitor.observe())
     ask(mesh, EnsurePool(name="p", resources=room, labels={}))
     ask(mesh, EnsurePool(name="h", resources=parse_resources({"cpu": 4}), labels={}))
-    for name, number in (("runs", RUNNING), ("waits", WAITING)):
+    for name, number in (("runs", running), ("waits", waiting)):
         for first in range(0, number, MAX_SUBMISSIONS):
             last = min(first + MAX_SUBMISSIONS, number)
             given = tuple(submission(f"{name}-{i}") for i in range(first, last))
             ask(mesh, SubmitMany(submissions=given, blobs={key_of(CLASS): CLASS}))
     api = Api(mesh, folder / "home")
-    mesh.do(recorded_changes(mesh))
-    # As the process of a supervisor has them.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(10_000, 20, 50)
+    mesh.do(recorded_changes(mesh, recorded))
     return mesh, api
 
 
-async def recorded_changes(mesh: InThread) -> None:
-    """Record changes of a policy."""
-    for first in range(0, RECORDED, 100):
+async def recorded_changes(mesh: InThread, number: int) -> None:
+    """Record so many cancellations."""
+    for first in range(0, number, 100):
         await asyncio.gather(
             *(
                 mesh.service.ask(encode_request(CancelTasks(task_ids=(f"none-{first + i}",))))
@@ -393,31 +497,58 @@ class Measurement:
         self.honest.end()
 
 
-def main(seconds: float, words: list[str]) -> None:
+def measured(
+    mesh: InThread, api: Api, requests: Sequence[Costly], seconds: float
+) -> tuple[list[Row], Row]:
+    """What was measured with each request, and in the middle with the cheap one."""
+    cheap = Costly(CHEAP, "GET", f"{API}/queue_policy")
+    measurement = Measurement(mesh, api)
+    rows, bases = [], []
+    for number, request in enumerate(requests):
+        if number % 10 == 0:
+            bases.append(measurement.of(cheap, 2 * seconds))
+            shown(bases[-1], bases[-1])
+        rows.append(measurement.of(request, seconds))
+        shown(rows[-1], bases[-1])
+    measurement.end()
+    return rows, sorted(bases, key=lambda row: row.p99)[len(bases) // 2]
+
+
+def too_long(rows: Iterable[Row]) -> list[Row]:
+    """Those with a longer portion than there may be, or that were not answered at all, the worst first."""
+    bad = [
+        row
+        for row in rows
+        if max(row.supervisor, row.http) > MOST_MS
+        or not (row.status.isdigit() or row.status == CLOSED)
+    ]
+    return sorted(bad, key=lambda row: -max(row.supervisor, row.http))
+
+
+def main(seconds: float, words: list[str]) -> int:
     # Supervisor and server are processes of their own elsewhere, and do not wait for each other's lock.
     sys.setswitchinterval(0.0005)
-    cheap = Costly(CHEAP, "GET", f"{API}/queue_policy")
     requests = [*costly_reads(), *costly_changes(), *costly_packed()]
     requests = [one for one in requests if not words or any(word in one.name for word in words)]
     with tempfile.TemporaryDirectory() as folder:
         mesh, api = prepared(Path(folder))
-        measurement = Measurement(mesh, api)
-        rows, bases = [], []
-        for number, request in enumerate(requests):
-            if number % 10 == 0:
-                bases.append(measurement.of(cheap, 2 * seconds))
-                shown(bases[-1], bases[-1])
-            rows.append(measurement.of(request, seconds))
-            shown(rows[-1], bases[-1])
-        measurement.end()
+        # As the process of a supervisor has them.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(10_000, 20, 50)
+        rows, base = measured(mesh, api, requests, seconds)
         api.close()
         mesh.close()
-    base = sorted(bases, key=lambda row: row.p99)[len(bases) // 2]
     print(
         f"\nworst first; the base is {base.name}: median {base.median:.1f} ms, p99 {base.p99:.1f} ms"
     )
     for row in sorted(rows, key=lambda row: -row.p99):
         shown(row, base)
+    bad = too_long(rows)
+    print(f"\n{len(bad)} of {len(rows)} have a portion above {MOST_MS:g} ms")
+    for row in bad:
+        shown(row, base)
+    return 1 if bad else 0
 
 
 def shown(row: Row, base: Row) -> None:
@@ -429,4 +560,4 @@ def shown(row: Row, base: Row) -> None:
 
 
 if __name__ == "__main__":
-    main(float((sys.argv[1:] or [3])[0]), sys.argv[2:])
+    sys.exit(main(float((sys.argv[1:] or [3])[0]), sys.argv[2:]))

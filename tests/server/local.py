@@ -29,6 +29,9 @@ class LocalGateway:
         self.cut_off = False
 
     async def ask(self, request, caller=None):
+        return read_answer(await self.ask_packed(request, caller))
+
+    async def ask_packed(self, request, caller=None):
         if not isinstance(request, GetTokenHashes):
             self.asked.append(request)
         self.all_asked += 1
@@ -37,7 +40,7 @@ class LocalGateway:
         service, data = self.mesh.service, encode_request(request)
         work = service.ask(data) if caller is None else service.ask_as(pack(caller), data)
         answer = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.mesh.loop))
-        return read_answer(answer[0] if isinstance(answer, tuple) else answer)
+        return answer[0] if isinstance(answer, tuple) else answer
 
     def packed_runner(self, command, sent):
         """A class that nobody loads, the command as it was parsed, and what was sent with it."""

@@ -101,14 +101,19 @@ class HttpActor:
 
 
 class RaySupervisorClient:
-    """Asks the supervisor through its Ray handle; see Gateway."""
+    """Asks the supervisor through its Ray handle; see SupervisorClient."""
 
     def __init__(self, supervisor: Any, name: str, key: bytes) -> None:
         self._supervisor, self._name, self._key = supervisor, name, key
 
     async def ask(self, request: Call, caller: TokenCaller | None = None) -> AnyAnswer:
-        """See Gateway."""
+        """See SupervisorClient."""
         from schedulemesh.protocol.answers import read_answer
+
+        return read_answer(await self.ask_packed(request, caller))
+
+    async def ask_packed(self, request: Call, caller: TokenCaller | None = None) -> bytes:
+        """See SupervisorClient."""
         from schedulemesh.protocol.requests import encode_request
 
         data, supervisor = encode_request(request), self._supervisor
@@ -128,10 +133,11 @@ class RaySupervisorClient:
             raise SchedulerUnavailableError(
                 f"the supervisor of scheduler {self._name!r} cannot be reached"
             ) from error
-        return read_answer(answer[0] if isinstance(answer, tuple) else answer)
+        encoded: bytes = answer[0] if isinstance(answer, tuple) else answer
+        return encoded
 
     def packed_runner(self, command: JobCommand, sent: Sent) -> RunnerCode:
-        """See Gateway."""
+        """See SupervisorClient."""
         from schedulemesh.core.backend.job_packing import packed_runner
 
         return packed_runner(command, sent)

@@ -144,7 +144,7 @@ def _may_have(
 
 def _may_borrow(state: MeshState, request: Request, lender: str) -> bool:
     """Whether a request may borrow of what will be idle of a pool's quota."""
-    if request.pool_name in state.policy.protected_pools or lender in state.queue.pools:
+    if state.policy.protects(request.pool_name) or lender in state.queue.pools:
         return False
     return lender in state.ledger.cohorts.neighbours(request.pool_name).names
 

@@ -30,7 +30,7 @@ def could_ever_pay(state: MeshState, pool_name: str, need: Resources) -> bool:
     spec = state.ledger.accounts[pool_name].spec
     if need.fits(spec.resources):
         return True
-    if spec.cohort is None or pool_name in state.policy.protected_pools:
+    if spec.cohort is None or state.policy.protects(pool_name):
         return False
     return need.beyond(spec.resources).fits(could_ever_borrow(state.ledger, pool_name))
 

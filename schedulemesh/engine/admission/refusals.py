@@ -44,15 +44,18 @@ CONTESTED_HINT = (
     "all the same"
 )
 
-#: How many values of a label a sentence names.
-_VALUES = 10
+#: How many values of a label, and how many pools, a sentence names.
+_VALUES, _POOLS = 10, 100
 
 _WAIT = "or submit it with queue=True, so that it starts when a holder ends"
 
 
 def pool_not_found(state: MeshState, name: str) -> Refused:
     """The refusal for a pool that does not exist."""
-    pool_names = ", ".join(sorted(state.ledger.accounts)) or "none yet"
+    names = sorted(state.ledger.accounts)
+    pool_names = ", ".join(names[:_POOLS]) or "none yet"
+    if len(names) > _POOLS:
+        pool_names += f" and {len(names) - _POOLS:,} others"
     return Refused(
         reason=Reason.POOL_NOT_FOUND,
         error=f"there is no pool {name!r}{nearest(name, state.ledger.accounts)}; pools are: {pool_names}. "
@@ -89,7 +92,7 @@ def exceeds_pool_capacity(state: MeshState, pool_name: str, need: Resources) -> 
     if spec.cohort is not None:
         borrowed = could_ever_borrow(state.ledger, pool_name)
         loans = f" and could borrow at most {borrowed} in cohort {spec.cohort!r}"
-        if pool_name in state.policy.protected_pools:
+        if state.policy.protects(pool_name):
             borrowed, loans = NOTHING, " and, as a protected pool, borrows nothing"
     return Refused(
         reason=Reason.EXCEEDS_POOL_CAPACITY,
@@ -211,7 +214,7 @@ def cohort_parts(state: MeshState, pool_name: str, short: Resources) -> list[str
     account = ledger.accounts[pool_name]
     if account.spec.cohort is None:
         return []
-    if pool_name in state.policy.protected_pools:
+    if state.policy.protects(pool_name):
         return ["a protected pool does not borrow from its cohort"]
     idle = idle_in_cohort(ledger, pool_name)
     parts = [

@@ -16,6 +16,9 @@ from schedulemesh.engine.messages.token_facts import (
 from schedulemesh.engine.transaction import Transaction
 from schedulemesh.errors import nearest
 
+#: Pools that do not exist of which each gets a warning of its own.
+_WARNED = 10
+
 
 def issue_token(tx: Transaction, stimulus: s.TokenRequested) -> RequestOutcome:
     """A new token, or a new secret for one that exists, whose role and limits stay; without a lifetime it is
@@ -52,14 +55,20 @@ def issue_token(tx: Transaction, stimulus: s.TokenRequested) -> RequestOutcome:
 
 
 def _without_pool(tx: Transaction, spec: TokenSpec) -> tuple[str, ...]:
-    """A warning for each pool that a token names and that there is not yet."""
+    """A warning for each pool that a token names and that there is not yet; of many for the first of them."""
     pools = tx.state.ledger.accounts
     named = dict.fromkeys((*spec.pools, *(spec.evict_pools or ())))
-    return tuple(
+    missing = [name for name in named if name not in pools]
+    warnings = tuple(
         f"there is no pool {name!r} as yet{nearest(name, pools)}; token {spec.name!r} is limited to it "
         "all the same"
-        for name in named
-        if name not in pools
+        for name in missing[:_WARNED]
+    )
+    if len(missing) <= _WARNED:
+        return warnings
+    return (
+        *warnings,
+        f"there are no pools as yet of {len(missing) - _WARNED:,} other names either",
     )
 
 

@@ -176,7 +176,7 @@ class Borrowers(RankedCandidates):
 
     def _verdict_on(self, pool_name: str, priority: float, labels: Labels) -> Verdict:
         policy, ranks, incoming = self._policy, self._rules.ranks, self._incoming
-        if pool_name in policy.protected_pools:
+        if policy.protects(pool_name):
             return Verdict(refused=Reason.PROTECTED_POOL)
         if policy.enable_label_preemption:
             low = incoming.labels

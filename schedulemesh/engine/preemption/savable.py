@@ -143,7 +143,7 @@ class SavableTasks(RankedCandidates):
         if task_class.immune:
             return Verdict(refused=Reason.PREEMPTED_TOO_OFTEN)
         if pool_name != incoming.pool_name:
-            if pool_name in self._policy.protected_pools:
+            if self._policy.protects(pool_name):
                 return Verdict(refused=Reason.PROTECTED_POOL)
             borrows = task_class.payers and pool_name not in task_class.payers
             if pool_name not in incoming.neighbours or not borrows:

@@ -87,9 +87,9 @@ class LabelRanks:
     def rank(self, high: Mapping[str, str], low: Mapping[str, str]) -> int:
         """The rank by which ``high`` dominates ``low``, the highest of all keys; 0: it does not."""
         highest = 0
-        for key, ranks in self.ranks.items():
-            if key in high and key in low:
-                highest = max(highest, ranks.get((high[key], low[key]), 0))
+        for key in min(self.ranks, high, low, key=len):
+            if key in self.ranks and key in high and key in low:
+                highest = max(highest, self.ranks[key].get((high[key], low[key]), 0))
         return highest
 
 
@@ -108,7 +108,7 @@ def judge(
     The least score is checked by the caller, because it depends on the remaining time.
     """
     delta = incoming.priority - priority
-    if pool_name in policy.protected_pools and pool_name != incoming.pool_name:
+    if policy.protects(pool_name) and pool_name != incoming.pool_name:
         return Verdict(refused=Reason.PROTECTED_POOL)
     if incoming.evict_pools is not None and pool_name not in incoming.evict_pools:
         return Verdict(refused=Reason.BEYOND_TOKEN)
@@ -147,7 +147,7 @@ def _may_evict_in_return(
         return delta >= policy.same_pool_priority_threshold
     return (
         policy.enable_cross_pool_preemption
-        and incoming.pool_name not in policy.protected_pools
+        and not policy.protects(incoming.pool_name)
         and delta >= policy.cross_pool_priority_threshold
     )
 

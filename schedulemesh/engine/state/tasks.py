@@ -494,9 +494,12 @@ class RunningTasks:
             self._classify(task)
 
     def relevant(self, labels: Labels) -> tuple[tuple[str, str], ...]:
-        """Those labels that a rule names."""
-        named = self._named.items()
-        return tuple((key, labels[key]) for key, values in named if labels.get(key) in values)
+        """Those labels that a rule names, sorted by key; neither many rules nor many labels take long."""
+        named = self._named
+        keys = named if len(named) <= len(labels) else sorted(labels)
+        return tuple(
+            (key, labels[key]) for key in keys if labels.get(key) in named.get(key, frozenset())
+        )
 
     def _classify(self, task: RunningTask) -> None:
         if task.phase is not TaskPhase.RUNNING or task.task_class is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -27,6 +27,7 @@ from schedulemesh.api.queue import ChangeQueuedTask
 from schedulemesh.api.states import SaveTaskState
 from schedulemesh.api.tasks import CompleteTask, RegisterTask, SubmitMany, SubmitTask
 from schedulemesh.api.tokens import ChangeToken, CreateToken, RevokeToken, RotateToken
+from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.config.queueing import changed_queue_policy
 from schedulemesh.domain.audit import DONE, REFUSED, AuditRecord
 from schedulemesh.domain.pool import PoolSpec
@@ -36,7 +37,7 @@ from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.audit_facts import ChangeAnswered
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.errors import InvalidRequestError, JournalError
+from schedulemesh.errors import InvalidRequestError, JournalError, shown
 from schedulemesh.protocol.answers import (
     AnyAnswer,
     Listed,
@@ -69,8 +70,12 @@ AUDITED = frozenset(CHANGES).difference(_FREQUENT)
 
 #: Characters of a text in a record.
 _MOST = 4_000
-#: Fields of requests that are not recorded: bytes, secrets, and what the record has elsewhere.
-_LEFT_OUT = ("request", "blobs", "secret_hash", "client", "request_id", "saved")
+#: Values within values that a record shows.
+_DEEPEST = 50
+#: Fields of requests that are not recorded: bytes, and what the record has elsewhere.
+_LEFT_OUT = ("request", "blobs", "client", "request_id", "saved")
+#: The fields of requests and definitions that are shown nowhere.
+_HIDDEN = ("secret_hash",)
 
 
 #: The fields of a type of struct, found out once: that takes longer than a whole record otherwise.
@@ -215,36 +220,54 @@ def _outcome(answer: AnyAnswer | WithHandles) -> tuple[str, str, str]:
     return (DONE, "", "") if refused is None else (REFUSED, refused.reason.value, refused.error)
 
 
-def _fields(value: msgspec.Struct) -> dict[str, object]:
-    """The fields of a request or a definition that do not have their defaults, as plain data."""
-    return {
-        field.name: _plain(getattr(value, field.name))
-        for field in _fields_of(type(value))
-        if getattr(value, field.name) not in (field.default, msgspec.UNSET)
-    }
+class _Walk:
+    """Makes plain data of values, as much of it as a record shows: its work does not grow with a request."""
+
+    def __init__(self) -> None:
+        #: Characters that are still looked for, at least one in each value.
+        self._most = _MOST
+
+    def plain(self, value: object, depth: int = 0) -> object:
+        """A value as plain data, with amounts as callers give them and without tokens in Ray options."""
+        self._most -= 1 + len(value) if isinstance(value, str) else 1
+        if depth > _DEEPEST:
+            return "..."
+        match value:
+            case Resources():
+                return value.public()
+            case msgspec.Struct():
+                return self._elements(_given(value), depth)
+            case dict():
+                return self._elements(value.items(), depth)
+            case tuple() | list() | frozenset() | set():
+                return [self.plain(element, depth + 1) for element in value if self._most > 0]
+            case _:
+                return msgspec.to_builtins(value, enc_hook=shown)
+
+    def _elements(self, items: Iterable[tuple[object, object]], depth: int) -> dict[str, object]:
+        elements: dict[str, object] = {}
+        for key, element in items:
+            name = str(key)
+            self._most -= len(name)
+            if key == "options" and isinstance(element, str):
+                elements[name] = without_token(element)
+            else:
+                elements[name] = self.plain(element, depth + 1)
+            if self._most <= 0:
+                break
+        return elements
 
 
-def _plain(value: object) -> object:
-    """A value of a field as plain data, with amounts as callers give them."""
-    match value:
-        case Resources():
-            return value.public()
-        case msgspec.Struct():
-            return _fields(value)
-        case dict():
-            return {str(key): _plain(element) for key, element in value.items()}
-        case tuple() | list() | frozenset() | set():
-            return [_plain(element) for element in value]
-        case _:
-            return msgspec.to_builtins(value)
+def _given(value: msgspec.Struct) -> Iterator[tuple[str, object]]:
+    """The fields of a request or a definition that do not have their defaults, without secrets."""
+    for field in _fields_of(type(value)):
+        content = getattr(value, field.name)
+        if field.name not in _HIDDEN and content not in (field.default, msgspec.UNSET):
+            yield field.name, content
 
 
 def _request(request: Call) -> str:
-    fields = _fields(request)
-    for name in _LEFT_OUT:
-        fields.pop(name, None)
-    if isinstance(spec := fields.get("spec"), dict):
-        spec.pop("secret_hash", None)
+    fields = {name: content for name, content in _given(request) if name not in _LEFT_OUT}
     return _text(fields)
 
 
@@ -280,7 +303,7 @@ def _subject(state: MeshState, request: Call) -> str:
             return "" if account is None else _text(_pool(account.spec))
         case EnsureCohort():
             cohort = state.ledger.cohorts.specs.get(request.name)
-            return "" if cohort is None else _text(_plain(cohort))
+            return "" if cohort is None else _text(cohort)
         case ChangePolicy():
             policy = state.policy
             return _text({name: getattr(policy, name, None) for name in request.changes})
@@ -295,7 +318,7 @@ def _subject(state: MeshState, request: Call) -> str:
             drain = drains.nodes.get(request.node_id or "") or drains.pools.get(
                 request.pool_name or ""
             )
-            return "" if drain is None else _text(_plain(drain))
+            return "" if drain is None else _text(drain)
         case CordonNode():
             node = state.cluster.nodes.get(request.node_id)
             return "" if node is None else _text({"cordoned": node.cordoned})
@@ -312,7 +335,7 @@ def _pool(spec: PoolSpec) -> dict[str, object]:
     """A pool's definition as listings show it."""
     definition = pool_definition(spec)
     if spec.groups is not None:
-        definition["pg_pool_config"] = _plain(spec.groups)
+        definition["pg_pool_config"] = spec.groups
     return definition
 
 
@@ -330,8 +353,7 @@ def is_so_already(state: MeshState, request: Call) -> bool:
                 cohort = state.ledger.cohorts.specs.get(request.name)
                 return cohort is not None and request.applied_to(cohort) == cohort
             case ChangePolicy():
-                policy_now = state.policy.public()
-                return all(policy_now.get(name) == to for name, to in request.changes.items())
+                return all(_has(state.policy, name, to) for name, to in request.changes.items())
             case ChangeQueuePolicy():
                 policy = state.queue.policy
                 return changed_queue_policy(policy, request.changes) == policy
@@ -340,8 +362,18 @@ def is_so_already(state: MeshState, request: Call) -> bool:
                 return node is not None and node.cordoned == request.cordoned
             case _:
                 return False
-    except InvalidRequestError:
+    except (InvalidRequestError, RecursionError, TypeError):
         return False
+
+
+def _has(policy: PreemptionPolicy, name: str, value: object) -> bool:
+    """Whether a field of a policy has this value, which comes from a request."""
+    if name not in policy.__struct_fields__:
+        return False
+    if isinstance(value, (dict, list)):
+        encode = functools.partial(json.encode, order="deterministic")
+        return encode(getattr(policy, name)) == encode(value)
+    return bool(getattr(policy, name) == value)
 
 
 def _token(state: MeshState, name: str) -> str:
@@ -350,26 +382,6 @@ def _token(state: MeshState, name: str) -> str:
 
 
 def _text(value: object) -> str:
-    """Plain data as JSON, without tokens in Ray options, shortened where it is long."""
-    text = json.encode(value)
-    # Only Ray options hold tokens; a large value without any, as a policy, is not walked through.
-    if b'"options"' in text:
-        text = json.encode(_without_tokens(value))
-    shown = text.decode()
-    return shown if len(shown) <= _MOST else json.encode({"shortened": shown[:_MOST]}).decode()
-
-
-def _without_tokens(value: object) -> object:
-    match value:
-        case dict():
-            return {key: _shown(key, element) for key, element in value.items()}
-        case list() | tuple():
-            return [_without_tokens(element) for element in value]
-        case _:
-            return value
-
-
-def _shown(key: object, value: object) -> object:
-    if key == "options" and isinstance(value, str):
-        return without_token(value)
-    return _without_tokens(value)
+    """A value as JSON, shortened where it is long."""
+    text = json.encode(_Walk().plain(value)).decode()
+    return text if len(text) <= _MOST else json.encode({"shortened": text[:_MOST]}).decode()
