@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-from itertools import islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -52,8 +51,8 @@ def _comparable(word: str, names: Iterable[str]) -> list[str]:
     ordered = sorted(names)
     if len(ordered) > _COMPARED:
         first, last = word[:2], word[-2:]
-        alike = (name for name in ordered if name.startswith(first) or name.endswith(last))
-        return list(islice(alike, _COMPARED))
+        alike = [name for name in ordered if name.startswith(first) or name.endswith(last)]
+        return alike[:_COMPARED]
     return ordered
 
 

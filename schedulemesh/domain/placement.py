@@ -166,7 +166,8 @@ def check_bundles(bundles: tuple[Resources, ...], what: str = "bundles") -> None
     """Raise InvalidRequestError if a caller may not request such bundles."""
     if len(bundles) > MAX_BUNDLES:
         raise InvalidRequestError(f"{what} has more than {MAX_BUNDLES} bundles")
-    for index, bundle in enumerate(bundles):
+    index_of = dict(zip(reversed(bundles), range(len(bundles) - 1, -1, -1), strict=True))
+    for bundle, index in index_of.items():
         check_resources(bundle, f"{what}[{index}]")
         if not bundle:
             raise InvalidRequestError(f"{what}[{index}] is empty; it must hold something")

@@ -149,6 +149,14 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
             custom=tuple((name, units * count) for name, units in self.custom if count),
         )
 
+    def count_in(self, room: Resources, most: int) -> int:
+        """How many of these ``room`` has together, up to so many; GPUs are not looked at."""
+        amounts = [(self.cpu, room.cpu), (self.memory, room.memory)]
+        if self.custom:
+            custom = dict(room.custom)
+            amounts += [(amount, custom.get(name, 0)) for name, amount in self.custom]
+        return max(0, min([most, *(free // amount for amount, free in amounts if amount)]))
+
     def within(self, room: Resources) -> Resources:
         """The part of this that ``room`` has, kind by kind: min(self, max(0, room))."""
         return Resources(
@@ -237,7 +245,7 @@ NOTHING = Resources()
 def least(amounts: Iterable[Resources]) -> Resources:
     """The minimum kind by kind; nothing if there are none."""
     minimum: Resources | None = None
-    for amount in amounts:
+    for amount in dict.fromkeys(amounts):  # bundles are mostly alike
         minimum = amount if minimum is None else minimum.within(amount)
     return minimum or NOTHING
 

@@ -159,3 +159,25 @@ def test_resources_are_printed_readably():
         "cpu 2, memory 512 MB, x 0.5"
     )
     assert str(NOTHING) == "nothing"
+
+
+@pytest.mark.parametrize(
+    ("need", "room", "count"),
+    [
+        ({"cpu": 0.3}, {"cpu": 1}, 3),
+        ({"cpu": 0.3}, {"memory": 1}, 0),
+        ({"cpu": 1, "memory": 3}, {"cpu": 9, "memory": 8}, 2),
+        ({"custom": {"a": 1}}, {"custom": {"a": 2.5, "b": 1}}, 2),
+        ({"custom": {"a": 1}}, {"cpu": 1}, 0),
+        ({"cpu": 0.01}, {"cpu": 100}, 7),
+        ({"gpu": 1}, {}, 7),
+        ({}, {}, 7),
+    ],
+)
+def test_how_many_have_room_together(need, room, count):
+    assert parse_resources(need).count_in(parse_resources(room), 7) == count
+
+
+def test_nothing_has_room_in_less_than_nothing():
+    missing = parse_resources({}) - parse_resources({"cpu": 1})
+    assert parse_resources({"cpu": 1}).count_in(missing, 7) == 0

@@ -13,6 +13,7 @@ Where that fails and each part is to be on one node, the nodes of the parts are 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import groupby
 
 import msgspec
 
@@ -117,6 +118,19 @@ class FreeNode:
         self._gpus.append(need.gpu)
         self.taken = True
 
+    def put_most(self, need: Resources, most: int) -> int:
+        """Take the room for as many of these as fit, up to so many; returns how many."""
+        if not need.gpu:
+            count = need.count_in(self.amounts, most)
+            self.amounts -= need.times(count)
+            self.taken = self.taken or count > 0
+            return count
+        for count in range(most):
+            if not self.fits(need):
+                return count
+            self.put(need)
+        return most
+
     def move(self, amount: Resources, devices: Devices, sign: int) -> None:
         """Free (-1: take) so much CPU, memory and custom resources, and these devices."""
         gpu = 0
@@ -194,13 +208,13 @@ def _strict_pack(shape: GroupShape, free: list[FreeNode]) -> BundlePlacement | N
 
 def _pack(shape: GroupShape, free: list[FreeNode]) -> BundlePlacement | NoPlacement:
     """Repeatedly fill the node that has room for most of the remaining bundles; of equal ones the fullest."""
-    remaining = _biggest_first(shape)
+    #: Of equal bundles a node takes as many as before, as far as there are any left.
+    alike, counts = len(set(shape.bundles)) == 1, dict[str, int]()
+    remaining = list(range(len(shape.bundles))) if alike else _biggest_first(shape)
     put: dict[int, str] = {}
     smallest = least(shape.bundles)
     able = (node for node in free if not node.taken and smallest.fits(node.amounts))
     order = sorted(able, key=FreeNode.order)
-    #: Of equal bundles a node takes as many as before, as far as there are any left.
-    alike, counts = len(set(shape.bundles)) == 1, dict[str, int]()
     while remaining:
         best: tuple[int, FreeNode, list[int]] | None = None
         seen = set()
@@ -232,18 +246,10 @@ def _pack(shape: GroupShape, free: list[FreeNode]) -> BundlePlacement | NoPlacem
 
 def _takes_most(shape: GroupShape, bundles: Sequence[int], node: FreeNode) -> list[int]:
     """Those of the bundles, the first ones first, that the node takes together; they are put there."""
-    takes = []
-    refused: Resources | None = None
-    for i in bundles:
-        need = shape.bundles[i]
-        if need == refused:
-            continue
-        if node.fits(need):
-            node.put(need)
-            takes.append(i)
-            refused = None
-        else:
-            refused = need
+    takes: list[int] = []
+    for need, of_need in groupby(bundles, key=shape.bundles.__getitem__):
+        alike = list(of_need)
+        takes += alike[: node.put_most(need, len(alike))]
     return takes
 
 
