@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import sys
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
@@ -21,9 +21,9 @@ from schedulemesh.cli.rows import Listing
 from schedulemesh.cli.texts import duration, local_time, megabytes, seconds
 
 if TYPE_CHECKING:
-    from schedulemesh.api.jobs import ReadJobLog
+    from schedulemesh.api.logs import ReadTaskLog
     from schedulemesh.cli.gateway import Gateway
-    from schedulemesh.protocol.answers import JobLog
+    from schedulemesh.protocol.answers import TaskLog
 
 app = typer.Typer()
 
@@ -200,9 +200,18 @@ def list_jobs(target: Target, view: View, select: Select) -> None:
 @command(app)
 def logs(
     target: Target,
-    task: Annotated[str, typer.Argument(help="The id of a job.")],
+    task: Annotated[str, typer.Argument(help="The id of a task: a job, an agent or a gang.")],
     attempt: Annotated[
         int | None, typer.Option(min=1, help="Of this attempt; else of the last one.")
+    ] = None,
+    rank: Annotated[int, typer.Option(min=0, help="Of a gang: of this member.")] = 0,
+    stream: Annotated[
+        str | None,
+        typer.Option(
+            "--stream",
+            metavar="STREAM",
+            help="Of an agent: stdout or stderr alone; else each is printed where it belongs.",
+        ),
     ] = None,
     tail: Annotated[int | None, typer.Option(min=0, help="The last so many lines only.")] = None,
     follow: Annotated[
@@ -213,22 +222,55 @@ def logs(
         typer.Option(metavar="TEXT", help="Only lines with this text, whatever the case."),
     ] = None,
 ) -> int:
-    """Print what the driver of a job has written.
+    """Print what an attempt of a task has written: the driver of a job, or the process of an agent.
 
     With --search it fails where no line has the text.
     """
+    from schedulemesh.api.logs import ReadTaskLog
     from schedulemesh.cli.gateway import gateway_to
 
     if search == "":
         from schedulemesh.errors import InvalidRequestError
 
         raise InvalidRequestError("--search is empty; it takes the text to look for")
+    request = ReadTaskLog(task_id=task, attempt=attempt, rank=rank, stream=stream)
     with gateway_to(target) as gateway:
-        pieces = _log(gateway, task, attempt, follow=follow, tail=tail)
-        if search is None:
-            _print_pieces(pieces)
-            return 0
-        return 0 if _print_pieces(_lines_with(pieces, search)) else 1
+        printed = [
+            _printing(
+                pieces if search is None else _lines_with(pieces, search),
+                sys.stderr if stream is None and name == "stderr" else sys.stdout,
+            )
+            for name, pieces in _logs(gateway, request, follow=follow, tail=tail)
+        ]
+        anything = _alternately(printed)
+    return 0 if anything or search is None else 1
+
+
+def _logs(
+    gateway: Gateway, request: ReadTaskLog, *, follow: bool, tail: int | None
+) -> Iterator[tuple[str, Iterator[bytes]]]:
+    """The streams of a request that names one or none, each with its pieces; a job's name is empty."""
+    import msgspec
+
+    from schedulemesh.api.logs import STREAMS
+    from schedulemesh.protocol.answers import TaskLog
+
+    first = gateway.ask(msgspec.structs.replace(request, limit=1), TaskLog).stream
+    for name in STREAMS if first and request.stream is None else (first,):
+        one = msgspec.structs.replace(request, stream=name or None)
+        yield name, _log(gateway, one, follow=follow, tail=tail)
+
+
+def _alternately(printed: Sequence[Iterator[bool]]) -> bool:
+    """Have each print one piece after the other, until all are at their end; whether there was anything."""
+    anything, remaining = False, list(printed)
+    while remaining:
+        for printing in tuple(remaining):
+            did = next(printing, None)
+            anything = anything or bool(did)
+            if did is None:
+                remaining.remove(printing)
+    return anything
 
 
 def _lines_with(pieces: Iterable[bytes], search: str) -> Iterator[bytes]:
@@ -239,37 +281,35 @@ def _lines_with(pieces: Iterable[bytes], search: str) -> Iterator[bytes]:
         for line in lines:
             if sought in line.decode("utf-8", "replace").lower():
                 yield line + b"\n"
+        yield b""
 
 
-def _print_pieces(pieces: Iterable[bytes]) -> bool:
-    """Print pieces of a log as they come; whether there was anything."""
-    printed = False
+def _printing(pieces: Iterable[bytes], output: TextIO) -> Iterator[bool]:
+    """Print pieces of a log as they come; of each, whether there was anything in it."""
     for piece in pieces:
-        printed = printed or bool(piece)
-        sys.stdout.buffer.write(piece)
-        sys.stdout.flush()
-    return printed
+        output.buffer.write(piece)
+        output.flush()
+        yield bool(piece)
 
 
 def _log(
     gateway: Gateway,
-    task_id: str,
-    attempt: int | None,
+    request: ReadTaskLog,
     *,
     follow: bool,
     tail: int | None,
     seen: Callable[[str], None] = lambda _state: None,
 ) -> Iterator[bytes]:
-    """The log of a job in pieces; ``seen`` is called with its state at each look."""
-    from schedulemesh.protocol.answers import JobLog
+    """The log of a task in pieces; ``seen`` is called with its state at each look."""
+    from schedulemesh.protocol.answers import TaskLog
     from schedulemesh.protocol.log_reader import log_pieces
 
-    def ask(request: ReadJobLog) -> JobLog:
-        answer = gateway.ask(request, JobLog)
+    def ask(part: ReadTaskLog) -> TaskLog:
+        answer = gateway.ask(part, TaskLog)
         seen(answer.state)
         return answer
 
-    return log_pieces(ask, task_id, attempt, follow=follow, tail=tail)
+    return log_pieces(ask, request, follow=follow, tail=tail)
 
 
 def _submit(gateway: Gateway, fields: dict[str, object]) -> None:
@@ -311,13 +351,16 @@ def _announced(gateway: Gateway, fields: dict[str, object]) -> int:
 
 def _awaited(gateway: Gateway, name: str, *, follow: bool) -> int:
     """The exit code of a job's driver, once that has ended. ``follow``: print what it writes until then."""
+    from schedulemesh.api.logs import ReadTaskLog
     from schedulemesh.cli.job_ends import QueueNotes, exit_code
 
     notes = QueueNotes(gateway, name)
     try:
         notes.until_started()
         if follow:
-            _print_pieces(_log(gateway, name, None, follow=True, tail=None, seen=notes.seen))
+            log = ReadTaskLog(task_id=name)
+            pieces = _log(gateway, log, follow=True, tail=None, seen=notes.seen)
+            _alternately([_printing(pieces, sys.stdout)])
         return exit_code(gateway, name, notes.until_started)
     except KeyboardInterrupt:
         note(

@@ -1,11 +1,12 @@
-"""The calls that list jobs, and read what their drivers write."""
+"""The calls that list jobs, and read what the processes of tasks write."""
 
 from __future__ import annotations
 
 import codecs
 from collections.abc import Iterator
 
-from schedulemesh.api.jobs import ListJobs, ReadJobLog
+from schedulemesh.api.jobs import ListJobs
+from schedulemesh.api.logs import ReadTaskLog
 from schedulemesh.client.arguments import public_calls
 from schedulemesh.client.asking import ask, listed
 from schedulemesh.client.listings import JobsResult
@@ -14,13 +15,13 @@ from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_count, parse_flag
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import TaskFailedError
-from schedulemesh.protocol.answers import JobLog
+from schedulemesh.protocol.answers import TaskLog
 from schedulemesh.protocol.log_reader import log_pieces
 
 
 @public_calls
 class JobCalls(SchedulerObject):
-    """A scheduler object that lists jobs and reads their logs."""
+    """A scheduler object that lists jobs, and reads the logs of tasks."""
 
     def jobs(self) -> JobsResult:
         """Return ``jobs``: those that run or wait, then those that have ended lately. Each has its task's
@@ -43,18 +44,39 @@ class JobCalls(SchedulerObject):
         over all further attempts where none is named, until the job has ended. Raises TaskFailedError where
         there is no such job or log.
         """
-        name = parse_name(task_id, "task_id")
+        return self.task_logs(task_id, attempt, follow=follow, tail=tail)
 
-        def asked(request: ReadJobLog) -> JobLog:
-            answer = ask(self._connection, request, JobLog)
+    def task_logs(
+        self,
+        task_id: str,
+        attempt: int | None = None,
+        *,
+        rank: int = 0,
+        stream: str | None = None,
+        follow: bool = False,
+        tail: int | None = None,
+    ) -> Iterator[str]:
+        """As ``job_logs``, also of a task that runs in an agent or a gang.
+
+        Their processes have a log for each ``stream``: "stdout" or "stderr" (None: the former; a job has both
+        in one). ``rank``: the member of a gang.
+        """
+        request = ReadTaskLog(
+            task_id=parse_name(task_id, "task_id"),
+            attempt=None if attempt is None else parse_count(attempt, "attempt", 1),
+            rank=parse_count(rank, "rank"),
+            stream=stream,
+        )
+
+        def asked(part: ReadTaskLog) -> TaskLog:
+            answer = ask(self._connection, part, TaskLog)
             if isinstance(answer, Refused):
-                raise TaskFailedError(answer.error, name, answer.reason.value)
+                raise TaskFailedError(answer.error, task_id, answer.reason.value)
             return answer
 
         pieces = log_pieces(
             asked,
-            name,
-            None if attempt is None else parse_count(attempt, "attempt", 1),
+            request,
             follow=parse_flag(follow, "follow"),
             tail=None if tail is None else parse_count(tail, "tail"),
         )

@@ -113,6 +113,10 @@ class AgentInit(msgspec.Struct, frozen=True, kw_only=True):
     incarnation: int
     #: The task that it is started for; empty: none.
     task_id: str = ""
+    #: The task whose log its process writes, also of a member of a gang; empty: none.
+    log_task: str = ""
+    #: Which attempt of that task this is, from 1.
+    attempt: int = 1
     labels: dict[str, str]
     shipped: bytes
     arguments: bytes | None

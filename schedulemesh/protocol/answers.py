@@ -202,11 +202,13 @@ class TaskResult(Answer, tag="task_result", frozen=True, kw_only=True):
     kept: bytes | None = None
 
 
-class JobLog(Answer, tag="job_log", frozen=True, kw_only=True):
-    """A part of what the driver of a job has written."""
+class TaskLog(Answer, tag="job_log", frozen=True, kw_only=True):
+    """A part of what an attempt of a task has written."""
 
-    #: The state of the job's task.
+    #: The state of the task.
     state: str
+    #: "stdout" or "stderr"; empty: both, as jobs write them.
+    stream: str = ""
     #: 0: no attempt has begun.
     attempt: int = 0
     #: The position of the first byte: above that asked for where earlier bytes are no longer kept.
@@ -262,7 +264,7 @@ AnyAnswer = Union[
     Evaluated,
     Explained,
     TaskResult,
-    JobLog,
+    TaskLog,
     LeaseView,
     SavedBytes,
     Listed,

@@ -1,4 +1,4 @@
-"""Reads the log of a job in pieces, over every way to a scheduler."""
+"""Reads the log of a task in pieces, over every way to a scheduler."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from functools import partial
 
 import msgspec
 
-from schedulemesh.api.jobs import MAX_PIECE, ReadJobLog
+from schedulemesh.api.logs import MAX_PIECE, ReadTaskLog
 from schedulemesh.domain.task import ENDED_STATES
-from schedulemesh.protocol.answers import JobLog
+from schedulemesh.protocol.answers import TaskLog
 from schedulemesh.protocol.patience import until_answered
 
 #: Sends a request; raises SchedulerUnavailableError where nobody answers.
-Ask = Callable[[ReadJobLog], JobLog]
+Ask = Callable[[ReadTaskLog], TaskLog]
 
 #: Seconds between two looks for what is written.
 _LOOK_S = 0.5
 
 
 def log_pieces(
-    ask: Ask, task_id: str, attempt: int | None, *, follow: bool, tail: int | None
+    ask: Ask, request: ReadTaskLog, *, follow: bool, tail: int | None
 ) -> Iterator[bytes]:
-    """What an attempt (None: the last one) has written: the last ``tail`` lines (None: all that is kept).
+    """What the attempt of a request has written, from its beginning: the last ``tail`` lines (None: all that
+    is kept).
 
-    With ``follow`` also what is written from then on, until the job has ended; where no attempt is named also
-    that of all further ones.
+    With ``follow`` also what is written from then on, until the task has ended; where no attempt is named
+    also that of all further ones.
     """
-    request = ReadJobLog(task_id=task_id, attempt=attempt)
     if tail is not None:
         last = ask(msgspec.structs.replace(request, begin=-MAX_PIECE))
         lines = last.data.splitlines(keepends=True)
@@ -41,7 +41,7 @@ def log_pieces(
         piece = until_answered(further) if follow else further()
         if piece.attempt != current:
             if current:
-                yield from _rest(ask, task_id, current, begin)
+                yield from _rest(ask, msgspec.structs.replace(request, attempt=current), begin)
             if begin:
                 begin, current = 0, piece.attempt
                 continue
@@ -55,8 +55,8 @@ def log_pieces(
         time.sleep(_LOOK_S)
 
 
-def _rest(ask: Ask, task_id: str, attempt: int, begin: int) -> Iterator[bytes]:
+def _rest(ask: Ask, request: ReadTaskLog, begin: int) -> Iterator[bytes]:
     """What an earlier attempt wrote after a position."""
-    while piece := ask(ReadJobLog(task_id=task_id, attempt=attempt, begin=begin)).data:
+    while piece := ask(msgspec.structs.replace(request, begin=begin)).data:
         yield piece
         begin += len(piece)

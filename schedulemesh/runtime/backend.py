@@ -12,7 +12,7 @@ from typing import NamedTuple, NewType, Protocol
 
 import msgspec
 
-from schedulemesh.api.jobs import JobKey, LogPiece
+from schedulemesh.api.logs import LogPiece, ReadTaskLog, TaskKey
 from schedulemesh.domain.agent import Death
 from schedulemesh.domain.node_labels import NodeLabels
 from schedulemesh.domain.placement import GroupShape
@@ -193,15 +193,15 @@ class NodeCleaner(Protocol):
     async def kill(self, processes: Sequence[Process]) -> None:
         """Kill these processes, unless they have ended."""
 
-    async def read_log(
-        self, key: JobKey, attempt: int | None, begin: int, limit: int
-    ) -> LogPiece | None:
-        """A part of the log of a job that has run on the node; see ``core.agent.job_folders.read_log``."""
+    async def read_log(self, key: TaskKey, request: ReadTaskLog) -> LogPiece | None:
+        """A part of what a task that has run on the node has written: an agent where the request names a
+        stream, else a job; see ``core.agent.process_logs`` and ``job_folders``.
+        """
 
     async def environment_line(self) -> str:
         """The last line that was written while runtime environments were set up there; empty: none was."""
 
-    async def write_log(self, key: JobKey, attempt: int, text: str) -> None:
+    async def write_log(self, key: TaskKey, attempt: int, text: str) -> None:
         """Append a text to the log of an attempt of a job that has not run."""
 
     def close(self) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 import msgspec
 from typing_extensions import assert_never
 
-from schedulemesh.api.jobs import JobKey
-from schedulemesh.domain.agent import JobSpec
+from schedulemesh.api.logs import TaskKey
+from schedulemesh.domain.agent import JobSpec, gang_of
 from schedulemesh.domain.resources import UNIT, Resources
 from schedulemesh.engine.lifecycle.agents import current
 from schedulemesh.engine.messages import stimuli as s
@@ -29,6 +29,7 @@ from schedulemesh.engine.messages.instructions import (
 )
 from schedulemesh.engine.state.agents import Running
 from schedulemesh.engine.state.job_updates import claimed_by_node
+from schedulemesh.engine.state.tasks import RunningTask
 from schedulemesh.engine.transaction import Step
 from schedulemesh.errors import JournalError
 from schedulemesh.protocol.agents import AgentInit, JobStart, MessageError
@@ -205,7 +206,7 @@ class Executor:
         task_id = next(iter(self.reactor.state.running.on_agent(order.agent.name)), None)
         if order.agent.job is None or task_id is None:
             return
-        key = JobKey(
+        key = TaskKey(
             root=self.job_folder,
             namespace=self._agents.namespace,
             scheduler=self._scheduler,
@@ -379,12 +380,15 @@ class Executor:
         """Everything that the agent's process needs to build its object."""
         agent = order.agent
         address = self._agents.address(agent, order.incarnation)
+        logged = self._logged_task(agent.name)
         return AgentInit(
             scheduler=self._scheduler,
             namespace=self._agents.namespace,
             agent_name=agent.name,
             incarnation=order.incarnation,
             task_id=next(iter(self.reactor.state.running.on_agent(agent.name)), ""),
+            log_task="" if logged is None else logged.spec.task_id,
+            attempt=1 if logged is None else logged.attempts.number,
             mark=self._agents.process_mark(*address),
             labels=agent.labels,
             shipped=await self.code.class_bytes(agent.class_key) or b"",
@@ -397,6 +401,16 @@ class Executor:
             key=self._agents.key_of(agent.name, order.incarnation),
             fills_group=fills_group(agent),
         )
+
+    def _logged_task(self, process_name: str) -> RunningTask | None:
+        """The task whose log a process writes; None: it is started without one."""
+        running, member = self.reactor.state.running, gang_of(process_name)
+        tasks = running.on_agent(process_name)
+        if tasks and (core := running.by_id[tasks[0]].spec.extra_of):
+            tasks = running.on_agent(core)
+        elif not tasks and member is not None:
+            tasks = running.on_agent(member[0])
+        return running.by_id[tasks[0]] if tasks else None
 
     async def _job_start(self, order: StartAgent, address: tuple[str, str]) -> JobStart | None:
         """Which attempt of which job the agent is to run; None: it is no job's runner."""

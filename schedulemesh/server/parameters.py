@@ -164,6 +164,13 @@ def choice(parameter: str, means: str, allowed: Sequence[str]) -> QueryParameter
     return QueryParameter(name=parameter, means=means, schema=schema, read=read, default=allowed[0])
 
 
+def optional_choice(parameter: str, means: str, allowed: Sequence[str]) -> QueryParameter:
+    """One of some words, or none."""
+    schema: Json = {"type": "string", "enum": list(allowed)}
+    read = _word({word: word for word in allowed})
+    return QueryParameter(name=parameter, means=means, schema=schema, read=read)
+
+
 def _word(words: Mapping[str, Any]) -> Callable[[str, str], Any]:
     def read(text: str, what: str) -> Any:
         if text not in words:

@@ -85,13 +85,15 @@ class LeaseState(TypedDict, total=False):
     end_error: str
 
 
-class JobLogPart(TypedDict, total=False):
-    """A part of what the driver of an attempt has written."""
+class TaskLogPart(TypedDict, total=False):
+    """A part of what an attempt of a task has written."""
 
     success: bool
     task_id: str
-    #: The state of the job's task.
+    #: The state of the task.
     state: str
+    #: "stdout" or "stderr"; empty: both, as jobs write them.
+    stream: str
     #: 0: no attempt has begun.
     attempt: int
     #: The position of the first byte of ``text``: above that asked for where earlier bytes are not kept.

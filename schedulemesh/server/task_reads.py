@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 
 from schedulemesh.api.call import Call
-from schedulemesh.api.jobs import MAX_PIECE, ReadJobLog
 from schedulemesh.api.leases import WatchLease
+from schedulemesh.api.logs import MAX_PIECE, STREAMS, ReadTaskLog
 from schedulemesh.api.tasks import LONGEST_WAIT_S
 from schedulemesh.domain.placement import PART_JOINT
 from schedulemesh.domain.task import ENDED_STATES
-from schedulemesh.protocol.answers import AnyAnswer, JobLog, LeaseView
+from schedulemesh.protocol.answers import AnyAnswer, LeaseView, TaskLog
 from schedulemesh.server import parameters as p
 from schedulemesh.server import schemas
 from schedulemesh.server.answers import unexpected
@@ -41,21 +41,24 @@ class TaskRead(msgspec.Struct, frozen=True, kw_only=True):
     facts_of: Callable[[AnyAnswer], Json]
 
 
-def _log(task_id: str, parameters: Mapping[str, Any]) -> ReadJobLog:
-    return ReadJobLog(
+def _log(task_id: str, parameters: Mapping[str, Any]) -> ReadTaskLog:
+    return ReadTaskLog(
         task_id=task_id,
         attempt=parameters["attempt"],
+        rank=parameters.get("rank", 0),
+        stream=parameters.get("stream"),
         begin=parameters["offset"],
         limit=parameters["limit"],
     )
 
 
 def _log_part(answer: AnyAnswer) -> Json:
-    if not isinstance(answer, JobLog):
+    if not isinstance(answer, TaskLog):
         raise unexpected(answer)
     text, length = _text(answer.data, ended=answer.state in ENDED_STATES)
     return {
         "state": answer.state,
+        "stream": answer.stream,
         "attempt": answer.attempt,
         "offset": answer.begin,
         "text": text,
@@ -112,17 +115,31 @@ def _groups(lease: LeaseView) -> list[Json]:
     ]
 
 
+_LOG_PARAMETERS = (
+    p.count("attempt", "Of this attempt; else of the last one.", least=1),
+    p.count("offset", "The position of the first byte.", default=0),
+    p.count("limit", "The most bytes.", MAX_PIECE, least=_CHARACTER, default=MAX_PIECE),
+)
 TASK_READS = (
+    TaskRead(
+        path="/tasks/{task_id:name}/log",
+        summary="Read what an attempt of a task has written, from a position",
+        answer=schemas.TaskLogPart,
+        parameters=(
+            *_LOG_PARAMETERS,
+            p.count("rank", "Of this member of a gang.", default=0),
+            p.optional_choice("stream", "Else stdout; of a job both.", STREAMS),
+        ),
+        asks=ReadTaskLog,
+        request=_log,
+        facts_of=_log_part,
+    ),
     TaskRead(
         path="/jobs/{task_id:name}/log",
         summary="Read what the driver of a job has written, from a position",
-        answer=schemas.JobLogPart,
-        parameters=(
-            p.count("attempt", "Of this attempt; else of the last one.", least=1),
-            p.count("offset", "The position of the first byte.", default=0),
-            p.count("limit", "The most bytes.", MAX_PIECE, least=_CHARACTER, default=MAX_PIECE),
-        ),
-        asks=ReadJobLog,
+        answer=schemas.TaskLogPart,
+        parameters=_LOG_PARAMETERS,
+        asks=ReadTaskLog,
         request=_log,
         facts_of=_log_part,
     ),

@@ -34,7 +34,7 @@ OF_SUBMITTERS = {
     "cancel_tasks",
     "change_queued_task",
     "get_result",
-    "read_job_log",
+    "read_task_log",
     "watch_lease",
     "renew_lease",
     "save_lease",

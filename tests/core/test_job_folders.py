@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from schedulemesh.api.jobs import JobKey
+from schedulemesh.api.logs import TaskKey
 from schedulemesh.core.agent import job_folders
 from schedulemesh.core.agent.job_folders import (
     KEPT_S,
@@ -23,7 +23,7 @@ from schedulemesh.core.agent.job_folders import (
 
 
 def key(task_id, root="/r", agent_name="a"):
-    return JobKey(root=root, namespace="n", scheduler="s", task_id=task_id, agent_name=agent_name)
+    return TaskKey(root=root, namespace="n", scheduler="s", task_id=task_id, agent_name=agent_name)
 
 
 def written(folder, attempt, *parts, segment_bytes=1000):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from schedulemesh.api.jobs import JobKey
+from schedulemesh.api.logs import TaskKey
 from schedulemesh.core.agent import job_runner
 from schedulemesh.core.agent.job_folders import LogWriter, job_folder, read_log
 from schedulemesh.core.agent.job_runner import JobRunner, driver_environment
@@ -74,7 +74,9 @@ def log(tmp_path):
     """What the driver has written."""
 
     def found(attempt=None, name="a"):
-        key = JobKey(root=str(tmp_path), namespace="n", scheduler="s", task_id="t", agent_name=name)
+        key = TaskKey(
+            root=str(tmp_path), namespace="n", scheduler="s", task_id="t", agent_name=name
+        )
         piece = read_log(job_folder(key), attempt, 0, 10**6)
         return "" if piece is None else piece.data.decode()
 

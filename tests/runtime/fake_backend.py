@@ -17,8 +17,9 @@ from typing import TypeVar, cast
 
 import msgspec
 
-from schedulemesh.api.jobs import JobKey, LogPiece
+from schedulemesh.api.logs import LogPiece, ReadTaskLog, TaskKey
 from schedulemesh.core.agent.job_folders import job_folder, read_log
+from schedulemesh.core.agent.process_logs import read_process_log
 from schedulemesh.domain.agent import Death
 from schedulemesh.domain.node_labels import NodeLabels
 from schedulemesh.domain.resources import Resources
@@ -213,19 +214,19 @@ class FakeCleaner:
 
         await self._backend.take("kill", self.node_id, done)
 
-    async def read_log(
-        self, key: JobKey, attempt: int | None, begin: int, limit: int
-    ) -> LogPiece | None:
+    async def read_log(self, key: TaskKey, request: ReadTaskLog) -> LogPiece | None:
         def read() -> LogPiece | None:
             self._fail()
-            return read_log(job_folder(key), attempt, begin, limit)
+            if request.stream is not None:
+                return read_process_log(Path(key.root), key, request)
+            return read_log(job_folder(key), request.attempt, request.begin, request.limit)
 
         return await self._backend.take("read_log", key.task_id, read)
 
     async def environment_line(self) -> str:
         return await self._backend.take("environment_line", self.node_id, lambda: self.line)
 
-    async def write_log(self, key: JobKey, attempt: int, text: str) -> None:
+    async def write_log(self, key: TaskKey, attempt: int, text: str) -> None:
         self.written.append((key.task_id, attempt, text))
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ import zipfile
 import msgspec
 import pytest
 
-from schedulemesh.api.jobs import JobKey
+from schedulemesh.api.logs import TaskKey
 from schedulemesh.core.agent.agent_actor import AgentActor
 from schedulemesh.core.agent.job_folders import LogWriter, job_folder
 from schedulemesh.domain.resources import NOTHING, parse_resources
@@ -18,7 +18,7 @@ from schedulemesh.protocol.agents import DEVICES_NAMESPACE, AgentInit
 from schedulemesh.runtime.backend import BackendError, JobRemains, NodeView
 from schedulemesh.runtime.cluster_usage import ClusterUsage, RayHolder, RayJob
 from schedulemesh.runtime.jobs.claims import OWNER
-from schedulemesh.runtime.services.jobs import runner_of
+from schedulemesh.runtime.services.logs import writer_of
 from tests.core.test_request_service import client
 from tests.runtime.composition import InThread
 
@@ -51,13 +51,13 @@ def write(tmp_path, service):
     """Writes what the driver of an attempt has written on every node."""
 
     def written(attempt, data, task_id="j"):
-        runner = runner_of(service.running.reactor.state, task_id)
-        key = JobKey(
+        writer = writer_of(service.running.reactor.state, task_id)
+        key = TaskKey(
             root=str(tmp_path / "state"),
             namespace="space",
             scheduler="mesh",
             task_id=task_id,
-            agent_name=runner or "nobody",
+            agent_name="nobody" if writer is None else writer.agent_name,
         )
         folder = job_folder(key)
         folder.mkdir(parents=True, exist_ok=True)
@@ -291,7 +291,7 @@ def test_jobs_are_listed_while_ray_does_not_say_what_they_hold(service, calls, m
 @pytest.mark.parametrize("writes", [True, False])
 def test_every_record_says_whether_a_job_has_saved(calls, service, writes):
     submit(calls, grace_s=0.0)
-    name = runner_of(service.running.reactor.state, "j")
+    name = writer_of(service.running.reactor.state, "j").agent_name
     incarnation = service.running.reactor.state.agents[name].incarnation
     if writes:
         service.do(service.service.work_saved(name, incarnation, b"", 0.0))

@@ -8,7 +8,7 @@ import logging
 
 import pytest
 
-from schedulemesh.api.jobs import JobKey
+from schedulemesh.api.logs import ReadTaskLog, TaskKey
 from schedulemesh.core.agent.job_folders import LogWriter, job_folder
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.runtime.agents import process_cleanup
@@ -79,14 +79,14 @@ def test_a_cleaner_that_died_is_replaced(monkeypatch):
 
 def test_a_cleaner_that_died_keeps_no_log_from_being_read(monkeypatch, tmp_path):
     stage = Stage(monkeypatch, "own", "n")
-    key = JobKey(root=str(tmp_path), namespace="n", scheduler="s", task_id="t", agent_name="a")
+    key = TaskKey(root=str(tmp_path), namespace="n", scheduler="s", task_id="t", agent_name="a")
     job_folder(key).mkdir(parents=True)
     log = LogWriter(job_folder(key), 1)
     log.write(b"text")
     log.close()
     stage.cleanup.prepare("n")
     stage.backend.cleaners[0].raises = BackendError("it died")
-    piece = asyncio.run(stage.cleanup.read_log("n", key, None, 0, 100))
+    piece = asyncio.run(stage.cleanup.read_log("n", key, ReadTaskLog(task_id="t")))
     assert piece is not None
     assert piece.data == b"text"
     assert stage.backend.cleaners[0].closed

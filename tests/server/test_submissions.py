@@ -15,7 +15,7 @@ from schedulemesh.domain.agent import module_archive
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.protocol.agents import key_of
-from schedulemesh.protocol.answers import JobLog, LeaseView, read_answer
+from schedulemesh.protocol.answers import LeaseView, TaskLog, read_answer
 from schedulemesh.protocol.job_command import JobCommand
 from schedulemesh.runtime.backend import NodeView
 from schedulemesh.server.task_reads import TASK_READS
@@ -164,6 +164,8 @@ def test_submissions_have_the_limits_of_their_token(api):
         assert row["owner"] == "ada"
         assert ada.get("/api/v1/jobs/train/log").status_code == 200
         assert eve.get("/api/v1/jobs/train/log").status_code == 403
+        assert ada.get("/api/v1/tasks/train/log").status_code == 200
+        assert eve.get("/api/v1/tasks/train/log").status_code == 403
 
 
 def test_a_lease_is_granted_renewed_read_and_released(api, mesh):
@@ -217,7 +219,9 @@ def test_who_waits_for_a_lease_is_answered_when_it_is_granted(api):
 
 
 def test_what_is_no_job_has_no_log_and_what_is_no_lease_no_groups(api):
-    assert api.get("/jobs/none/log", 404)["reason"] == "task_not_found"
+    for kind in ("jobs", "tasks"):
+        assert api.get(f"/{kind}/none/log", 404)["reason"] == "task_not_found"
+    assert "stdout, stderr" in api.get("/tasks/none/log?stream=err", 400)["error"]
     assert api.get("/leases/none", 404)["reason"] == "task_not_found"
     assert api.get("/jobs/none/log?attempt=0", 400)["reason"] == "invalid_request"
     assert api.get("/jobs/none/log?from=0", 400)["reason"] == "invalid_request"
@@ -248,10 +252,11 @@ def test_the_groups_of_a_lease_are_told_apart():
     ],
 )
 def test_no_character_is_cut_between_two_parts_of_a_log(state, data, text, length):
-    (log,) = (read for read in TASK_READS if read.path.endswith("/log"))
-    answer = JobLog(state=state, attempt=2, begin=100, data=data, end=200)
+    (log,) = (read for read in TASK_READS if read.path == "/jobs/{task_id:name}/log")
+    answer = TaskLog(state=state, attempt=2, begin=100, data=data, end=200)
     assert log.facts_of(answer) == {
         "state": state,
+        "stream": "",
         "attempt": 2,
         "offset": 100,
         "text": text,

@@ -25,9 +25,10 @@ from schedulemesh.core.agent.control_channel import (
     restarted_by_ray,
     set_current,
 )
+from schedulemesh.core.agent.process_logs import link_log_files
 from schedulemesh.core.agent.process_marks import kill, mark_this_process, marked
 from schedulemesh.core.agent.ranks import rank_arguments, set_environment
-from schedulemesh.core.agent.ray_process import hide_placement_group
+from schedulemesh.core.agent.ray_process import hide_placement_group, log_files
 from schedulemesh.core.agent.task_runs import TaskRuns, decoded_order
 from schedulemesh.core.agent.user_errors import error_text
 from schedulemesh.core.transport.user_code import load_arguments, load_class
@@ -112,6 +113,7 @@ class AgentHost:
 
     def _sm_begin(self, init: bytes, supervisor: ActorHandle) -> None:
         self._sm_init = msgspec.msgpack.decode(init, type=AgentInit)
+        link_log_files(self._sm_init, log_files())
         if self._sm_init.fills_group:
             hide_placement_group()
         if self._sm_init.world_size:

@@ -18,7 +18,7 @@ from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
-from schedulemesh.api.jobs import JobKey, LogPiece
+from schedulemesh.api.logs import LogPiece, TaskKey
 from schedulemesh.config.private_files import open_private
 
 #: Bytes of a segment, and how many segments of an attempt are kept: the first is removed for one more.
@@ -52,21 +52,25 @@ class _Segment(NamedTuple):
             return self.begin
 
 
-def task_folder(key: JobKey) -> Path:
+def task_folder(key: TaskKey) -> Path:
     """The folder of a task id on this node, in which the checkpoints are: jobs of one id share them."""
     return (
-        Path(key.root) / "jobs" / _safe(key.namespace) / _safe(key.scheduler) / _safe(key.task_id)
+        Path(key.root)
+        / "jobs"
+        / folder_name(key.namespace)
+        / folder_name(key.scheduler)
+        / folder_name(key.task_id)
     )
 
 
-def job_folder(key: JobKey) -> Path:
+def job_folder(key: TaskKey) -> Path:
     """The folder of a job on this node. One that has ended, and whose id was used again, has left another:
     neither its logs nor the notice of its eviction are those of the new job.
     """
-    return task_folder(key) / _safe(key.agent_name)
+    return task_folder(key) / folder_name(key.agent_name)
 
 
-def _safe(name: str) -> str:
+def folder_name(name: str) -> str:
     """A name of a folder that no other name has: a readable part, and a hash of the whole."""
     shown = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:_SHOWN]
     return f"{shown}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"

@@ -17,7 +17,7 @@ from typing import IO, Any
 
 import ray
 
-from schedulemesh.api.jobs import JobKey
+from schedulemesh.api.logs import TaskKey
 from schedulemesh.config.private_files import make_private_folder, open_private
 from schedulemesh.core.agent.control_channel import current
 from schedulemesh.core.agent.job_devices import JobDevices
@@ -76,7 +76,7 @@ class JobRunner:
         if job is None:
             raise ValueError("a job is submitted with submit_job, which says what its runner needs")
         self._command, self._job = command, job
-        key = JobKey(
+        key = TaskKey(
             root=job.folder,
             namespace=job.namespace,
             scheduler=job.scheduler,

@@ -7,6 +7,7 @@ clients are in ``core/backend``, which this package does not import.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import ray
 from ray import PlacementGroupID
@@ -26,6 +27,13 @@ def gpu_variable() -> str:
     manager = accelerators.get_accelerator_manager_for_resource("GPU")
     name: str = manager.get_visible_accelerator_ids_env_var()
     return name
+
+
+def log_files() -> dict[str, Path]:
+    """The files that Ray writes the streams of this process to; none where it was told to write none."""
+    worker = ray._private.worker.global_worker  # noqa: SLF001
+    paths = {"stdout": worker.get_out_file_path(), "stderr": worker.get_err_file_path()}
+    return {stream: Path(path) for stream, path in paths.items() if path}
 
 
 def job_metadata(key: str) -> Iterator[str]:

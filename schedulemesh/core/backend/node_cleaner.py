@@ -9,9 +9,10 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from schedulemesh.api.jobs import JobKey, LogPiece
+from schedulemesh.api.logs import LogPiece, ReadTaskLog, TaskKey
 from schedulemesh.config.private_files import make_private_folder
 from schedulemesh.core.agent.job_folders import LogWriter, job_folder, read_log
+from schedulemesh.core.agent.process_logs import read_process_log
 from schedulemesh.core.agent.process_marks import (
     kill,
     left_behind,
@@ -43,13 +44,13 @@ class OwnNodeCleaner:
         """See process_marks.kill."""
         kill(Process(*process) for process in processes)
 
-    async def read_log(
-        self, key: JobKey, attempt: int | None, begin: int, limit: int
-    ) -> LogPiece | None:
-        """See job_folders.read_log."""
+    async def read_log(self, key: TaskKey, request: ReadTaskLog) -> LogPiece | None:
+        """See NodeCleaner."""
 
         def read() -> LogPiece | None:
-            return read_log(job_folder(key), attempt, begin, limit)
+            if request.stream is not None:
+                return read_process_log(session_folder(), key, request)
+            return read_log(job_folder(key), request.attempt, request.begin, request.limit)
 
         return await asyncio.get_running_loop().run_in_executor(None, read)
 
@@ -57,7 +58,7 @@ class OwnNodeCleaner:
         """See NodeCleaner."""
         return await asyncio.get_running_loop().run_in_executor(None, last_environment_line)
 
-    async def write_log(self, key: JobKey, attempt: int, text: str) -> None:
+    async def write_log(self, key: TaskKey, attempt: int, text: str) -> None:
         """See NodeCleaner."""
 
         def write() -> None:
@@ -102,11 +103,9 @@ class RemoteNodeCleaner:
         """See process_marks.kill."""
         await self._call("kill", list(processes))
 
-    async def read_log(
-        self, key: JobKey, attempt: int | None, begin: int, limit: int
-    ) -> LogPiece | None:
-        """See job_folders.read_log."""
-        piece: LogPiece | None = await self._call("read_log", key, attempt, begin, limit)
+    async def read_log(self, key: TaskKey, request: ReadTaskLog) -> LogPiece | None:
+        """See NodeCleaner."""
+        piece: LogPiece | None = await self._call("read_log", key, request)
         return piece
 
     async def environment_line(self) -> str:
@@ -114,7 +113,7 @@ class RemoteNodeCleaner:
         line: str = await self._call("environment_line")
         return line
 
-    async def write_log(self, key: JobKey, attempt: int, text: str) -> None:
+    async def write_log(self, key: TaskKey, attempt: int, text: str) -> None:
         """See NodeCleaner."""
         await self._call("write_log", key, attempt, text)
 

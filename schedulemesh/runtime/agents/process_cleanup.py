@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 
-from schedulemesh.api.jobs import JobKey, LogPiece
+from schedulemesh.api.logs import LogPiece, ReadTaskLog, TaskKey
 from schedulemesh.runtime.agents.endings import pauses
 from schedulemesh.runtime.backend import (
     Backend,
@@ -102,16 +102,13 @@ class ProcessCleanup:
         except (BackendError, TimeoutError, asyncio.TimeoutError):
             return {}
 
-    async def read_log(
-        self, node_id: str, key: JobKey, attempt: int | None, begin: int, limit: int
-    ) -> LogPiece | None:
+    async def read_log(self, node_id: str, key: TaskKey, request: ReadTaskLog) -> LogPiece | None:
         """See NodeCleaner.read_log; None also where the node does not answer in time."""
         # A cleaner may have died since it was last asked; a new one of a node that is alive answers.
         for _ in range(2):
             cleaner = self._cleaner(node_id)
             try:
-                read = cleaner.read_log(key, attempt, begin, limit)
-                return await asyncio.wait_for(read, _ANSWERS_S)
+                return await asyncio.wait_for(cleaner.read_log(key, request), _ANSWERS_S)
             except (BackendError, TimeoutError, asyncio.TimeoutError) as error:
                 logger.warning("node %s: no log is read: %s", node_id, error or "no answer")
                 self._replace(node_id, cleaner)
@@ -128,7 +125,7 @@ class ProcessCleanup:
             return await self._cleaner(node_id).environment_line()
         return ""
 
-    async def write_log(self, node_id: str, key: JobKey, attempt: int, text: str) -> None:
+    async def write_log(self, node_id: str, key: TaskKey, attempt: int, text: str) -> None:
         """See NodeCleaner; nothing where the node does not answer."""
         with contextlib.suppress(BackendError, OSError):
             await self._cleaner(node_id).write_log(key, attempt, text)

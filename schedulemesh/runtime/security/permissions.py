@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from schedulemesh.api.call import Call
-from schedulemesh.api.jobs import ReadJobLog
 from schedulemesh.api.leases import ReleaseLease, RenewLease, SaveLease, WatchLease
+from schedulemesh.api.logs import ReadTaskLog
 from schedulemesh.api.queue import ChangeQueuedTask
 from schedulemesh.api.states import GetSavedState, RestoreTask, SaveTaskState
 from schedulemesh.api.tasks import (
@@ -109,7 +109,7 @@ def _beyond(state: MeshState, token: TokenSpec, request: Call) -> str | None:
             | ReleaseLease()
         ):
             return _changeable(state, token, request.task_id)
-        case GetResult() | GetSavedState() | ReadJobLog() | WatchLease():
+        case GetResult() | GetSavedState() | ReadTaskLog() | WatchLease():
             return _own(state, token, request.task_id)
         case _:
             return "this is not for submitters"

@@ -1,43 +1,32 @@
-"""Requests about jobs: which there are, and what their drivers have written."""
+"""Requests about jobs: which there are."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from schedulemesh.api.jobs import JobKey, ListJobs, LogPiece, ReadJobLog
+from schedulemesh.api.jobs import ListJobs
 from schedulemesh.domain.agent import RUN_DRIVER, AgentSpec
-from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import sum_of
 from schedulemesh.domain.task import Attempts, EndState, TaskSpec, task_row
 from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.explanation.waiting import WaitCauses
-from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.past import EndedTask
 from schedulemesh.engine.state.queue import QueuedTask
-from schedulemesh.protocol.answers import JobLog, Listed, Refusal
+from schedulemesh.protocol.answers import Listed
 from schedulemesh.runtime.backend import BackendError
 from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.jobs.claims import ClaimOfJob, claims_of, jobs_of
 from schedulemesh.runtime.queries import task_status
-from schedulemesh.runtime.services.running import RunningSupervisor, Service
+from schedulemesh.runtime.services.running import Service
 
 logger = logging.getLogger(__name__)
 
-#: How many jobs are remembered whose log was found.
-_FOUND = 10_000
-
 
 class JobService(Service):
-    """Lists jobs, and reads their logs where they ran."""
-
-    def __init__(self, running: RunningSupervisor) -> None:
-        super().__init__(running)
-        #: The node on which the last log of a job was found, by its runner's name.
-        self._found_on: dict[str, str] = {}
+    """Lists jobs."""
 
     @handler
     async def list(self, _: ListJobs) -> Listed:
@@ -67,66 +56,6 @@ class JobService(Service):
         state = self._reactor.state
         claims = claims_of(state, self._agents, jobs_of(state), usage)
         return {claim.agent_name: claim for claim in claims}
-
-    @handler
-    async def log(self, request: ReadJobLog) -> JobLog | Refusal:
-        """A part of the log of an attempt; an empty one where no attempt has written yet."""
-
-        def look() -> tuple[str | None, str | None, str]:
-            state, task_id = self._reactor.state, request.task_id
-            status = task_status(state, task_id)
-            node_id = _node_of(state, task_id)
-            return runner_of(state, task_id), node_id, str(status["state"])
-
-        runner, node_id, task_state = await self._reactor.read(look)
-        if runner is None:
-            return _no_job(request.task_id)
-        piece = await self._piece(request, self._key(request.task_id, runner), node_id)
-        if piece is None and request.attempt is not None:
-            return _no_attempt(request.task_id, request.attempt)
-        if piece is None:
-            return JobLog(state=task_state)
-        return JobLog(
-            state=task_state,
-            attempt=piece.attempt,
-            begin=piece.begin,
-            data=piece.data,
-            end=piece.end,
-        )
-
-    def _key(self, task_id: str, runner: str) -> JobKey:
-        return JobKey(
-            root=self._executor.job_folder,
-            namespace=self._settings.namespace,
-            scheduler=self._settings.name,
-            task_id=task_id,
-            agent_name=runner,
-        )
-
-    async def _piece(
-        self, request: ReadJobLog, key: JobKey, runs_on: str | None
-    ) -> LogPiece | None:
-        """The part, read on the node where the job runs or was found before, else wherever it is."""
-        nodes = list(self._reactor.state.cluster.nodes)
-        for node_id in (runs_on, self._found_on.get(key.agent_name)):
-            if node_id in nodes:
-                piece = await self._read(node_id, request, key)
-                if piece is not None:
-                    return piece
-        pieces = await asyncio.gather(*(self._read(node_id, request, key) for node_id in nodes))
-        there = [(p, n) for n, p in zip(nodes, pieces, strict=True) if p is not None]
-        if not there:
-            return None
-        newest, node_id = max(there, key=lambda one: one[0].attempt)
-        if len(self._found_on) >= _FOUND:
-            self._found_on.clear()
-        self._found_on[key.agent_name] = node_id
-        return newest
-
-    async def _read(self, node_id: str, request: ReadJobLog, key: JobKey) -> LogPiece | None:
-        return await self._agents.cleanup.read_log(
-            node_id, key, request.attempt, request.begin, request.limit
-        )
 
 
 def _row_makers(
@@ -174,18 +103,6 @@ def ended_attempt(attempts: Attempts, *, failed: bool) -> int:
     return max(1, attempts.number - failed)
 
 
-def runner_of(state: MeshState, task_id: str) -> str | None:
-    """The name of the agent on which all attempts of a job run; None: it is no job that is known."""
-    task, waiting = state.running.by_id.get(task_id), state.queue.by_id.get(task_id)
-    if waiting is not None:
-        job, name = waiting.spec, waiting.submission.agent.name
-    elif (started_task := task or state.ended.get(task_id)) is not None:
-        job, name = started_task.spec, started_task.agent_name
-    else:
-        return None
-    return name if job.run == RUN_DRIVER else None
-
-
 def _row(
     state: MeshState,
     task: TaskSpec,
@@ -203,20 +120,3 @@ def _row(
         **more,
         **task_status(state, task.task_id),
     }
-
-
-def _node_of(state: MeshState, task_id: str) -> str | None:
-    """The node on which a job runs; None: it does not."""
-    task = state.running.by_id.get(task_id)
-    agent = None if task is None else state.agents.get(task.agent_name)
-    return None if agent is None else agent.node_id
-
-
-def _no_job(task_id: str) -> Refusal:
-    error = f"there is no job {task_id!r}; only jobs, which submit_job starts, have logs"
-    return Refusal(refused=Refused(reason=Reason.TASK_NOT_FOUND, error=error))
-
-
-def _no_attempt(task_id: str, attempt: int) -> Refusal:
-    error = f"job {task_id!r} has no log of attempt {attempt} on any node that is alive"
-    return Refusal(refused=Refused(reason=Reason.TASK_NOT_FOUND, error=error))

@@ -33,6 +33,7 @@ from schedulemesh.runtime.services.external_usage import ExternalUsageService
 from schedulemesh.runtime.services.history import HistoryService
 from schedulemesh.runtime.services.jobs import JobService
 from schedulemesh.runtime.services.leases import LeaseService
+from schedulemesh.runtime.services.logs import LogService
 from schedulemesh.runtime.services.metrics import MetricsService
 from schedulemesh.runtime.services.pools import PoolService
 from schedulemesh.runtime.services.preemption import PreemptionService
@@ -76,6 +77,7 @@ class RequestService(Service):
             ClusterService(running),
             external,
             HistoryService(running),
+            LogService(running),
             PoolService(running),
             PreemptionService(running),
             QueueService(running),

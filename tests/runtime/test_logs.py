@@ -1,0 +1,142 @@
+"""What agents have written, as a whole supervisor on a fake backend reads it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+import msgspec
+import pytest
+
+from schedulemesh.core.agent.agent_actor import AgentActor
+from schedulemesh.core.agent.process_logs import link_log_files
+from schedulemesh.domain.resources import parse_resources
+from schedulemesh.errors import InvalidRequestError, TaskFailedError
+from schedulemesh.protocol.agents import AgentInit
+from schedulemesh.runtime.backend import NodeView
+from tests.core.test_request_service import client
+from tests.runtime.composition import InThread
+
+
+@pytest.fixture
+def service(tmp_path):
+    found = InThread(tmp_path / "j.sqlite", state_path=str(tmp_path / "state"))
+    total = parse_resources({"cpu": 8})
+    nodes = ("own", "other")
+    found.backend.free = [NodeView(node_id=n, total=total, free=total, labels={}) for n in nodes]
+    found.do(found.running.monitor.observe())
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def calls(service):
+    found = client(service)
+    assert found.update_preemption_policy(cancel_timeout=0.05)["success"]
+    assert found.ensure_pool("p", resources={"cpu": 4})["success"]
+    return found
+
+
+@pytest.fixture
+def write(tmp_path, service):
+    """Writes as the process of the newest agent, in its own process of Ray; returns the file."""
+    logs = tmp_path / "state" / "logs"
+    logs.mkdir(parents=True)
+    numbers = itertools.count()
+
+    def written(text, stream="stdout", of=-1):
+        init = msgspec.msgpack.decode(service.backend.actors[of].request.init, type=AgentInit)
+        path = logs / f"worker-{next(numbers)}"
+        path.touch()
+        link_log_files(init, {stream: path})
+        path.write_text(text)
+        return path
+
+    return written
+
+
+def submit(calls, task_id="t", **fields):
+    answer = calls.submit_task_with_preemption(task_id, "p", AgentActor, {"cpu": 2}, **fields)
+    assert answer["success"], answer
+
+
+def read(calls, task_id="t", **which):
+    return "".join(calls.task_logs(task_id, **which))
+
+
+def test_a_task_that_runs_and_one_that_has_ended_have_their_logs(calls, write):
+    submit(calls)
+    assert read(calls) == ""
+    write("hello\n你好\n")
+    write("warning\n", stream="stderr")
+    for _ in range(2):
+        assert read(calls) == read(calls, stream="stdout") == "hello\n你好\n"
+        assert read(calls, stream="stderr") == "warning\n"
+        assert read(calls, tail=1) == "你好\n"
+        calls.cancel_task("t")
+        calls.wait("t")
+
+
+def test_each_attempt_has_its_own_log(calls, service, write):
+    submit(calls, on_preempted="requeue", estimated_duration=100.0)
+    write("first\n")
+    assert calls.preempt_task("t")["success"]
+    while len(service.backend.actors) < 2:
+        service.do(asyncio.sleep(0))
+    write("second\n")
+    assert read(calls) == "second\n"
+    assert read(calls, attempt=1) == "first\n"
+    with pytest.raises(TaskFailedError, match="no log of attempt 7 on any node"):
+        read(calls, attempt=7)
+
+
+def test_a_log_that_ray_has_removed_is_said_to_be(calls, write):
+    submit(calls)
+    write("hello\n").unlink()
+    with pytest.raises(TaskFailedError, match="Ray has removed what attempt 1 of task 't'"):
+        read(calls)
+
+
+def test_a_task_on_an_agent_that_was_started_without_one_has_that_log(calls, write):
+    assert calls.create_agent("helper", "p", AgentActor, {"cpu": 1})["success"]
+    assert calls.register_running_task("work", "helper", "p")["success"]
+    write("hello\n")
+    assert read(calls, "work") == "hello\n"
+
+
+def test_a_registered_name_does_not_open_the_log_of_a_former_agent(calls, write):
+    submit(calls, "secret", agent_name="a")
+    write("secret\n")
+    calls.cancel_task("secret")
+    calls.wait("secret")
+    assert calls.register_running_task("mine", "a", "p")["success"]
+    with pytest.raises(TaskFailedError, match="actor that the scheduler has not started"):
+        read(calls, "mine")
+    assert calls.complete_task("mine")["success"]
+    assert read(calls, "mine") == ""
+
+
+@pytest.mark.parametrize(
+    ("which", "said"),
+    [
+        ({"stream": "stdin"}, "allowed are stdout, stderr"),
+        ({"rank": -1}, "rank"),
+        ({"attempt": 0}, "attempt"),
+        ({"tail": -1}, "tail"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_said_before_anybody_is_asked(calls, which, said):
+    with pytest.raises(InvalidRequestError, match=said):
+        read(calls, "nobody", **which)
+
+
+def test_what_a_task_has_no_log_of_is_refused(calls):
+    submit(calls)
+    assert calls.submit_job("job", ["true"], "p", {"cpu": 1})["success"]
+    for task_id, which, said in (
+        ("t", {"rank": 1}, "no gang"),
+        ("job", {"stream": "stderr"}, "leave stream out"),
+        ("nobody", {}, "not known"),
+    ):
+        with pytest.raises(TaskFailedError, match=said):
+            read(calls, task_id, **which)
