@@ -445,3 +445,18 @@ def test_an_owner_that_borrows_cpus_takes_back_the_gpus_that_a_borrower_waits_wi
     assert leaving_for(mesh.state.agents["t"]) == ["x" if where == "n1" else "y"]
     assert mesh.waiting("b") == ["borrower"]
     assert mesh.state.agents["t"].paid == amount(gpu=2, cpu=1)
+
+
+def test_a_claim_that_would_be_revoked_does_not_make_a_pool_one_that_uses_more_than_its_quota():
+    """Without ``borrower``, pool b uses no more than its quota, and ``first`` is not reclaimed for others."""
+    mesh = lent(node("n1", gpu=4, cpu=64), a=4, b=3)
+    for name, priority in (("first", 20.0), ("x", 1.0), ("done", 9.0), ("y", 9.0)):
+        mesh.queue(name, "b", priority, gpu=1, class_key="c", on_preempted="requeue")
+        mesh.report(name, capabilities=("save_state", "restore_state"))
+    mesh.complete("done")
+    mesh.queue("borrower", "b", 9.0, gpu=2, class_key="c")
+    assert leaving_for(mesh.state.agents["borrower"]) == ["x"]
+    mesh.queue("owner", "a", 3.0, gpu=4, class_key="c")
+    mesh.tick(1)
+    assert mesh.waiting("a") == ["owner"], "there is no room for it"
+    assert "borrower" in mesh.state.agents

@@ -504,7 +504,7 @@ def reclaim_by_exchange(case: Case) -> EvictionPlan | None:
     state, account = tx.state, tx.state.ledger.accounts[request.pool_name]
     if request.stimulus.for_group or not uses_no_more_than_its_quota(account, request.need):
         return None
-    others = TasksOfBorrowers(state, request.incoming(state), tx.now, veto)
+    others = TasksOfBorrowers(state, request.incoming(state), tx.now, veto, request.revokes)
     if not _any_of(others):
         return None
     own_request = _paid_by_itself(state, request)
@@ -512,7 +512,7 @@ def reclaim_by_exchange(case: Case) -> EvictionPlan | None:
     if plan is None:
         return None
     short = own_request.payment.short - sum_of(share.amount for share in plan.claimed)
-    claims = exchanged(state, request.pool_name, plan.victims, short)
+    claims = exchanged(state, request.pool_name, plan.victims, short, request.revokes)
     if claims is None:
         known_nodes.until = tx.now
         return None

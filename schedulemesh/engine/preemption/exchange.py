@@ -27,10 +27,11 @@ from schedulemesh.engine.messages.facts import Share, merged
 from schedulemesh.engine.messages.outcomes import Candidate
 from schedulemesh.engine.preemption.reclaim import Borrowers
 from schedulemesh.engine.preemption.savable import can_be_saved, returns_when_evicted
+from schedulemesh.engine.preemption.veto import PluginVeto
 from schedulemesh.engine.preemption.victims import VictimAgent, is_running
 from schedulemesh.engine.state.lending import LoanCaps
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.preemption_rules import Verdict
+from schedulemesh.engine.state.preemption_rules import Incoming, Verdict
 from schedulemesh.engine.state.quota import Account
 from schedulemesh.engine.state.tasks import RunningTask, TaskClass
 
@@ -40,6 +41,18 @@ Claims = tuple[tuple[str, tuple[Share, ...]], ...]
 
 class TasksOfBorrowers(Borrowers):
     """The tasks of pools that use more than their quota, whoever of them holds the loans."""
+
+    def __init__(
+        self,
+        state: MeshState,
+        incoming: Incoming,
+        now: float,
+        veto: PluginVeto | None = None,
+        revoked: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(state, incoming, now, veto)
+        #: Agents whose claims count as revoked: their pools use less without them.
+        self._revoked = revoked
 
     def candidate_of(self, task: RunningTask) -> Candidate | None:
         """See ``Candidates.candidate_of``."""
@@ -60,9 +73,11 @@ class TasksOfBorrowers(Borrowers):
 
     @cached_property
     def _excess(self) -> dict[str, Resources]:
-        accounts = self._state.ledger.accounts
-        neighbours = sorted(self._incoming.neighbours)
-        return {name: excess for name in neighbours if (excess := excess_of(accounts[name]))}
+        excess = {
+            name: excess_of(self._state, name, self._revoked)
+            for name in sorted(self._incoming.neighbours)
+        }
+        return {name: amount for name, amount in excess.items() if amount}
 
     def _judge_all(self) -> list[tuple[TaskClass, Verdict]]:
         return [
@@ -92,17 +107,26 @@ def uses_no_more_than_its_quota(account: Account, need: Resources) -> bool:
     return need.fits(account.free - account.net_loans)
 
 
-def excess_of(account: Account) -> Resources:
-    """What the claims of a pool hold beyond its own quota, whoever lends it."""
-    return account.net_loans.beyond(account.free)
+def excess_of(state: MeshState, pool_name: str, revoked: Iterable[str] = ()) -> Resources:
+    """What the claims of a pool hold beyond its own quota, whoever lends it, without those of the revoked
+    agents.
+    """
+    account = state.ledger.accounts[pool_name]
+    agents = (state.agents[name] for name in revoked)
+    freed = sum_of(agent.paid for agent in agents if agent.spec.pool_name == pool_name)
+    return (account.net_loans - freed).beyond(account.free)
 
 
 def exchanged(
-    state: MeshState, owner: str, victims: Iterable[VictimAgent], short: Resources
+    state: MeshState,
+    owner: str,
+    victims: Iterable[VictimAgent],
+    short: Resources,
+    revoked: tuple[str, ...] = (),
 ) -> Claims | None:
     """The shares of the victims, and of claims of their pools that stay, when the victims have taken over as
     many loans as they can, first those of this owner until they cover what it is short of. None: they do
-    not, or the victims of a pool hold more than it uses beyond its quota.
+    not, or the victims of a pool hold more than it uses beyond its quota. ``revoked``: see ``excess_of``.
     """
     new_shares: dict[str, tuple[Share, ...]] = {}
     by_pool: dict[str, list[VictimAgent]] = {}
@@ -112,7 +136,7 @@ def exchanged(
         short = short.beyond(_part(victim.shares, owner))
     for pool_name, of_pool in by_pool.items():
         used = sum_of(victim.resources for victim in of_pool)
-        if not _fits(used, excess_of(state.ledger.accounts[pool_name])):
+        if not _fits(used, excess_of(state, pool_name, revoked)):
             return None
         short = _exchange(state, pool_name, owner, [v.name for v in of_pool], short, new_shares)
     if short:
