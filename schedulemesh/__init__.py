@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from schedulemesh.version import VERSION
 
 if TYPE_CHECKING:
+    from schedulemesh.client.leases import Lease
     from schedulemesh.client.remote import connect
     from schedulemesh.config.policy import PreemptionAggressiveness, PreemptionPolicy
     from schedulemesh.core.agent.agent_actor import AgentActor
     from schedulemesh.core.agent.metrics_agent import MetricsReportingAgent
     from schedulemesh.core.client.head import ScheduleMeshHead
-    from schedulemesh.core.client.leases import Lease
     from schedulemesh.core.client.scheduler import RayScheduler
     from schedulemesh.core.worker_groups.group import WorkerGroup
     from schedulemesh.errors import (
@@ -88,7 +88,7 @@ __all__ = [
 #: The modules of the public names; errors are in ``errors``.
 _MODULES = {
     "AgentActor": "core.agent.agent_actor",
-    "Lease": "core.client.leases",
+    "Lease": "client.leases",
     "MetricsReportingAgent": "core.agent.metrics_agent",
     "PreemptionAggressiveness": "config.policy",
     "PreemptionPolicy": "config.policy",

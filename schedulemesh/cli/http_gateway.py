@@ -15,18 +15,19 @@ from schedulemesh.cli.command import Target, note
 from schedulemesh.cli.exits import accepted
 from schedulemesh.cli.following import Part, by_stream
 from schedulemesh.client.http_channel import (
-    JOBS,
     HttpChannel,
     ImpostorError,
     Served,
     connected,
     error_of,
+    is_url,
 )
-from schedulemesh.client.job_body import job_body
+from schedulemesh.client.submission_bodies import job_body
 from schedulemesh.config.discovery import Discovered, all_found, found
 from schedulemesh.config.http import home_folder
 from schedulemesh.config.settings import DEFAULT_NAME, DEFAULT_NAMESPACE
 from schedulemesh.errors import (
+    InvalidRequestError,
     SchedulerNotFoundError,
     SchedulerUnavailableError,
 )
@@ -67,7 +68,7 @@ class HttpGateway:
     def job_submission(self, fields: Mapping[str, object]) -> Callable[[], Response]:
         """Sends the submission of a job, whose runner the HTTP API packs; see Gateway."""
         body = job_body(fields, self.name, self.namespace)
-        return lambda: accepted(decode_answer(self._channel.send(body.data, JOBS), Response))
+        return lambda: accepted(decode_answer(self._channel.send(body.data, body.path), Response))
 
     def close(self) -> None:
         """End the connection."""
@@ -86,7 +87,9 @@ class HttpGateway:
         path = f"{_STREAM}?{urlencode([*parameters, *(('kind', kind) for kind in query.kinds)])}"
         with closing(connected(served)) as connection:
             connection.sock.settimeout(_SILENT_S)
-            connection.request("GET", path, headers={"authorization": f"Bearer {served.token}"})
+            connection.request(
+                "GET", served.path(path), headers={"authorization": f"Bearer {served.token}"}
+            )
             response = connection.getresponse()
             if response.status != http.client.OK:
                 raise error_of(served.url, response.status, response.read())
@@ -97,6 +100,8 @@ class HttpGateway:
 def at_url(target: Target) -> Iterator[HttpGateway]:
     """Within, the scheduler whose HTTP API is at a URL, with the token ``SCHEDULEMESH_TOKEN``."""
     url, token = target.address, os.environ.get(ENVIRONMENT_VARIABLE, "")
+    if not is_url(url):
+        raise InvalidRequestError(f"--address is {url!r}; a URL is such as http://head:8090")
     name, namespace = target.name or DEFAULT_NAME, target.namespace or DEFAULT_NAMESPACE
     served = Served(url, token, name, namespace)
     try:

@@ -13,7 +13,7 @@ from schedulemesh.cli.command import note
 from schedulemesh.cli.exits import RefusedError
 from schedulemesh.cli.gateway import Gateway
 from schedulemesh.cli.rows import Row
-from schedulemesh.client.plain_pickle import load_plain
+from schedulemesh.client.pickling import load_plain
 from schedulemesh.client.task_results import value_of
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.errors import JobFailedError

@@ -10,11 +10,14 @@ from schedulemesh.client.cluster import ClusterCalls
 from schedulemesh.client.drains import DrainCalls
 from schedulemesh.client.history import HistoryCalls
 from schedulemesh.client.jobs import JobCalls
+from schedulemesh.client.lease_calls import LeaseCalls
 from schedulemesh.client.listings import SavedStatesResult
 from schedulemesh.client.metrics import MetricCalls
 from schedulemesh.client.pools import PoolCalls
 from schedulemesh.client.preemption import PreemptionCalls
 from schedulemesh.client.queue import QueueCalls
+from schedulemesh.client.states import StateCalls
+from schedulemesh.client.task_results import ResultCalls
 from schedulemesh.client.tasks import TaskCalls
 
 
@@ -28,8 +31,11 @@ class SchedulerCalls(
     PreemptionCalls,
     DrainCalls,
     JobCalls,
+    LeaseCalls,
     HistoryCalls,
     MetricCalls,
+    ResultCalls,
+    StateCalls,
 ):
     """The calls of one scheduler, over any connection to its supervisor.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -22,9 +23,12 @@ from schedulemesh.protocol.credentials import new_nonce, same, server_proof
 _CONNECT_S, _ANSWER_S = 3.0, 900.0
 #: Seconds without a call after which a connection is not used again: the server closes it after 5.
 _IDLE_S = 3.0
-#: The paths of calls in packed form, and of jobs, which are sent with the archives of their folders.
-PACKED_CALLS, JOBS = "/api/v1/requests", "/api/v1/jobs"
+#: The paths of calls in packed form, of jobs, which are sent with the archives of their folders, and of
+#: leases.
+PACKED_CALLS, JOBS, LEASES = "/api/v1/requests", "/api/v1/jobs", "/api/v1/leases"
 _TYPE = "application/msgpack"
+#: Scheme, host and path, without a user, a query and a fragment.
+_URL = re.compile(r"https?://[^\s/?#@\\]+(/[\w.~%!$&'()*+,;=:@/-]*)?", re.ASCII)
 _PROOF = "/proof"
 #: Bytes of a proof that are read of whoever answers.
 _MOST_OF_PROOF = 10_000
@@ -42,6 +46,21 @@ class Served(NamedTuple):
     namespace: str
     #: With which the API proves that it is the scheduler's; None: it is at a URL that the user gave.
     key: str | None = None
+
+    def path(self, path: str) -> str:
+        """A path of the API below that of its URL, under which a proxy may serve it."""
+        return urlsplit(self.url).path.rstrip("/") + path
+
+
+def is_url(address: str) -> bool:
+    """Whether this is the URL of an HTTP server, or of a path below which a proxy serves one."""
+    try:
+        parts = urlsplit(address)
+        port_is_valid = parts.port is None or parts.port > 0
+    except ValueError:
+        return False
+    is_server = parts.scheme in ("http", "https") and bool(parts.hostname)
+    return is_server and port_is_valid and _URL.fullmatch(address) is not None
 
 
 class ImpostorError(ConnectionRefusedError):
@@ -61,6 +80,7 @@ class HttpChannel:
         self.served = locate()
         #: Connections that no call uses, and since when, by the monotonic clock; the newest last.
         self._idle = [(connected(self.served), time.monotonic())]
+        self._is_closed = False
 
     def send(self, data: bytes, path: str = PACKED_CALLS) -> bytes:
         """The encoded answer to an encoded call, or to another request in packed form.
@@ -74,7 +94,7 @@ class HttpChannel:
             raise
         except (OSError, http.client.HTTPException) as error:
             # The others would fail as well; the next call is sent to where the API is by then.
-            self.close()
+            self._close_idle()
             raise SchedulerUnavailableError(
                 f"the HTTP API at {urlsplit(self.served.url).netloc} does not answer: {error}"
             ) from None
@@ -83,7 +103,11 @@ class HttpChannel:
         return body
 
     def close(self) -> None:
-        """End the connections that no call uses."""
+        """End the connections, each when no call uses it any more."""
+        self._is_closed = True
+        self._close_idle()
+
+    def _close_idle(self) -> None:
         # Threads may take some meanwhile.
         with suppress(IndexError):
             while True:
@@ -93,7 +117,7 @@ class HttpChannel:
         connection = self._taken()
         headers = {"content-type": _TYPE, "authorization": f"Bearer {self.served.token}"}
         try:
-            connection.request("POST", path, data, headers)
+            connection.request("POST", self.served.path(path), data, headers)
             response = connection.getresponse()
             body = response.read()
         except BaseException:
@@ -101,6 +125,8 @@ class HttpChannel:
             raise
         if connection.sock is not None:
             self._idle.append((connection, time.monotonic()))
+        if self._is_closed:
+            self._close_idle()
         return response, body
 
     def _taken(self) -> http.client.HTTPConnection:
@@ -114,7 +140,7 @@ class HttpChannel:
                 return connection
             # The others have been idle for even longer.
             connection.close()
-            self.close()
+            self._close_idle()
         self.served = self.locate()
         return connected(self.served)
 
@@ -141,7 +167,7 @@ def _is_dashboard(url: str) -> bool:
     """Whether a URL is that of Ray's dashboard, which says its version to everybody."""
     served = Served(url, "", "", "")
     with suppress(OSError, http.client.HTTPException), closing(connected(served)) as api:
-        api.request("GET", "/api/version")
+        api.request("GET", served.path("/api/version"))
         answer = api.getresponse().read(_MOST_OF_PROOF)
         return b"ray_version" in answer or urlsplit(url).port == _DASHBOARD_PORT
     return False

@@ -1,18 +1,23 @@
-"""The calls that list jobs, and read what the processes of tasks write."""
+"""The calls that submit and list jobs, and read what the processes of tasks write."""
 
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+
+from typing_extensions import Unpack
 
 from schedulemesh.api.jobs import ListJobs
 from schedulemesh.api.logs import ReadTaskLog
-from schedulemesh.client.arguments import public_calls
+from schedulemesh.client.arguments import public, public_calls
 from schedulemesh.client.asking import ask, listed
 from schedulemesh.client.listings import JobsResult
+from schedulemesh.client.results import SubmitResult
 from schedulemesh.client.scheduler_object import SchedulerObject
+from schedulemesh.client.task_fields import JobFields
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_count, parse_flag
+from schedulemesh.domain.task import DEFAULT_PRIORITY
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import TaskFailedError
 from schedulemesh.protocol.answers import TaskLog
@@ -21,7 +26,38 @@ from schedulemesh.protocol.log_reader import log_pieces
 
 @public_calls
 class JobCalls(SchedulerObject):
-    """A scheduler object that lists jobs, and reads the logs of tasks."""
+    """A scheduler object that submits and lists jobs, and reads the logs of tasks."""
+
+    def _send_job(self, arguments: Mapping[str, object]) -> SubmitResult:
+        """Submit a job from the arguments of ``submit_job``, by name; connections differ in this."""
+        raise NotImplementedError
+
+    @public(JobFields)
+    def submit_job(
+        self,
+        task_id: str,
+        entrypoint: str | Sequence[str] = "",
+        pool: str | None = None,
+        resources: Mapping[str, object] | None = None,
+        priority: float = DEFAULT_PRIORITY,
+        **fields: Unpack[JobFields],
+    ) -> SubmitResult:
+        """Run a driver command, such as ``["python", "train.py"]``, as a task on the cluster.
+
+        The driver is a process of its own with ``RAY_ADDRESS`` set, so a plain ``ray.init()`` joins the
+        cluster. ``resources``, or the sum of ``bundles``, are for what it starts in Ray. When it ends, and
+        when it is cancelled or evicted, everything that it has started in Ray ends with it, detached actors
+        and placement groups too. An evicted job joins the queue again and finds its checkpoint folder (see
+        ``schedulemesh.job``). A string is run by the shell, a list is not. With exit code 0 the task is
+        completed, and its ``result`` is a dict with ``exit_code``; otherwise it has failed, and ``result``
+        raises JobFailedError.
+
+        A local ``working_dir`` is sent with the job; it may take up to 16 MB packed. The other fields are
+        those of ``submit_task_with_preemption``.
+        """
+        identity = {"task_id": task_id, "entrypoint": entrypoint, "pool_name": pool}
+        arguments = {**identity, "resources": resources, "priority": priority, **fields}
+        return self._send_job(arguments)
 
     def jobs(self) -> JobsResult:
         """Return ``jobs``: those that run or wait, then those that have ended lately. Each has its task's

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import msgspec
 
+from schedulemesh.api.tasks import GetResult
+from schedulemesh.client.arguments import public_calls
+from schedulemesh.client.asking import ask
+from schedulemesh.client.pickling import Load, Pickling
 from schedulemesh.client.results import Result, combined, refused
+from schedulemesh.client.scheduler_object import SchedulerObject
+from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.user_data import UserValue
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import ResultNotLoadableError, TaskFailedError, shown
 from schedulemesh.protocol.agents import KeptResult
 from schedulemesh.protocol.answers import TaskResult
-
-#: Loads a pickled value.
-Load = Callable[[bytes], UserValue]
 
 
 class TaskResultDict(Result, total=False):
@@ -24,6 +25,25 @@ class TaskResultDict(Result, total=False):
     state: str
     #: What the task's run returned.
     result: UserValue
+
+
+@public_calls
+class ResultCalls(SchedulerObject):
+    """A scheduler object that loads the results of tasks."""
+
+    _pickling: Pickling
+
+    def result(self, task_id: str) -> TaskResultDict:
+        """Return what a task that runs by itself has returned, as ``result``, once it has ended.
+
+        Raises the exception that its run raised, with the traceback as its cause. Refused with
+        ``task_not_ended``, ``task_cancelled``, ``task_lost``, ``result_expired`` or ``task_not_found``. Over
+        HTTP plain data is loaded, and the exceptions of Python and of ScheduleMesh; another result raises
+        ResultNotLoadableError.
+        """
+        name = parse_name(task_id, "task_id")
+        answer = ask(self._connection, GetResult(task_id=name), TaskResult)
+        return result_of(name, answer, self._pickling.load_result)
 
 
 def result_of(task_id: str, answer: TaskResult | Refused, load: Load) -> TaskResultDict:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from schedulemesh.domain.task import TaskSpec
+from schedulemesh.domain.task import TaskSpec, task_row
+from schedulemesh.domain.user_data import UserValue
 
 
 class SavedState(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,3 +40,30 @@ class SavedState(msgspec.Struct, frozen=True, kw_only=True):
         if self.source == "payload":
             return False
         return self.state is not None or any(state is not None for state in self.members)
+
+
+def public_state(saved: SavedState, load: Callable[[bytes], UserValue]) -> dict[str, UserValue]:
+    """The saved state as callers see it: the preserver's own dict, or everything that is known. ``load``:
+    loads what is opaque.
+    """
+    state = None if saved.state is None else load(saved.state)
+    if saved.members:
+        state = [
+            None if member_state is None else load(member_state) for member_state in saved.members
+        ]
+    if saved.source != "save_state" and isinstance(state, dict):
+        return {"task_id": saved.task.task_id, **state}
+    shown = {
+        **task_row(saved.task),
+        "agent_name": saved.agent_name,
+        "source": saved.source,
+        "saved_at": saved.saved_at,
+        "consistent": saved.consistent,
+        "last_metrics": saved.last_metrics,
+        "progress": saved.last_metrics.get("progress"),
+        "payload": None if saved.payload is None else load(saved.payload),
+        "state": state,
+    }
+    if saved.members:
+        shown["world_size"] = len(saved.members)
+    return {**shown, "warning": saved.warning} if saved.warning else shown

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 from ray.util.placement_group import PlacementGroup
 
+from schedulemesh.client.lease_calls import LeaseFields
 from schedulemesh.core.backend.ray_resources import requested_resources
-from schedulemesh.core.client.lease_request import LeaseFields
 from schedulemesh.core.client.scheduler import RayScheduler
 from schedulemesh.errors import InvalidRequestError, nearest
 

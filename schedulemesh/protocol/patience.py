@@ -20,9 +20,14 @@ def until_answered(ask: Callable[[], Answer]) -> Answer:
     """
     until = time.monotonic() + _PATIENCE_S
     while True:
+        began = time.monotonic()
         try:
             return ask()
         except SchedulerUnavailableError:
-            if time.monotonic() > until:
+            failed = time.monotonic()
+            if failed - began > _PATIENCE_S:
+                # Somebody was there, and waited with us.
+                until = failed + _PATIENCE_S
+            if failed > until:
                 raise
             time.sleep(_AGAIN_S)

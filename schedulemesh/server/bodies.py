@@ -133,11 +133,28 @@ class _Submitted(Body, frozen=True, kw_only=True):
     grace_s: float | str | None = None
     #: One of Ray's placement strategies; null: as the pool says, else PACK.
     strategy: str | None = None
+    #: Whether the answer comes when it runs; after so many seconds without that it is cancelled.
+    wait: bool | float = False
+    #: The task with which it ends; null: none.
+    parent: str | None = None
+    #: The process that submits it, as HOST:PID; null: the token and its address.
+    client: str | None = None
+    #: The owner where neither ``owner`` nor the token names one.
+    user: str | None = None
+    #: The same one again gets the first answer, whoever asks; null: as Idempotency-Key says.
+    request_id: str | None = None
 
     def arguments(self) -> dict[str, Any]:
-        """Its fields by name, as the Python calls take them."""
-        plain: dict[str, Any] = msgspec.to_builtins(self)
+        """Its fields by name, as the Python calls take them; what no argument of theirs is, is left out."""
+        fields = {
+            name: getattr(self, name) for name in self.__struct_fields__ if name not in _OTHERS
+        }
+        plain: dict[str, Any] = msgspec.to_builtins(fields)
         return {name: value for name, value in plain.items() if value is not None}
+
+
+#: The fields of a submission that no argument of a Python call is.
+_OTHERS = frozenset(("archive", "archive_suffix", "modules", "parent", "client", "user"))
 
 
 class SentModule(Body, frozen=True, kw_only=True):
@@ -191,28 +208,8 @@ class NewJob(_Submitted, frozen=True, kw_only=True):
     #: How the name of the archive ends: ".zip", ".tar.gz", ".tgz" or ".tar.xz".
     archive_suffix: str = ".zip"
     modules: list[SentModule] = []
-    #: Whether the answer comes when it runs; after so many seconds without that it is cancelled.
-    wait: bool | float = False
     #: Whether to answer only what would happen.
     dry_run: bool = False
-    #: The task with which it ends; null: none.
-    parent: str | None = None
-    #: The process that submits it, as HOST:PID; null: the token and its address.
-    client: str | None = None
-    #: The owner where neither ``owner`` nor the token names one.
-    user: str | None = None
-    #: The same one again gets the first answer, whoever asks; null: as Idempotency-Key says.
-    request_id: str | None = None
-
-    def arguments(self) -> dict[str, Any]:
-        """Its fields by name, as the Python call takes them; what is sent with it is no part of them."""
-        fields = {name: getattr(self, name) for name in self.__struct_fields__ if name not in _SENT}
-        plain: dict[str, Any] = msgspec.to_builtins(fields)
-        return {name: value for name, value in plain.items() if value is not None}
-
-
-#: The fields of a job that no argument of the Python call is.
-_SENT = frozenset(("archive", "archive_suffix", "modules", "parent", "client", "user"))
 
 
 class NewLease(_Submitted, frozen=True, kw_only=True):

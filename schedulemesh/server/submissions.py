@@ -18,12 +18,18 @@ def _job(received: ReceivedChange) -> SubmitTask:
     body: bodies.NewJob = received.body
     arguments = {"request_id": received.request_id, **body.arguments()}
     command, _ = parse_command(arguments, None)
-    by = Submitter(
+    code = received.packed_runner(command, _sent(body))
+    return job_request(arguments, _submitter(received), code)
+
+
+def _submitter(received: ReceivedChange) -> Submitter:
+    """Who submits. Raises InvalidRequestError."""
+    body: bodies.NewJob | bodies.NewLease = received.body
+    return Submitter(
         client=received.client if body.client is None else parse_name(body.client, "client"),
         owner=received.owner or ("" if body.user is None else parse_name(body.user, "user")),
         parent="" if body.parent is None else parse_name(body.parent, "parent"),
     )
-    return job_request(arguments, by, received.packed_runner(command, _sent(body)))
 
 
 def _sent(body: bodies.NewJob) -> Sent:
@@ -52,9 +58,9 @@ def _lease(received: ReceivedChange) -> SubmitTask:
             "a lease ends with its holder: give ttl_s, seconds after which it ends unless it is renewed, or "
             "holder_job, the id of a Ray job"
         )
-    arguments = {**body.arguments(), "request_id": received.request_id}
+    arguments = {"request_id": received.request_id, **body.arguments()}
     holder = "" if body.holder_job is None else parse_name(body.holder_job, "holder_job")
-    return lease_request(arguments, Submitter(client=received.client, owner=received.owner), holder)
+    return lease_request(arguments, _submitter(received), holder)
 
 
 SUBMISSIONS = (
@@ -75,6 +81,7 @@ SUBMISSIONS = (
         body=bodies.NewLease,
         answer=schemas.Submitted,
         asks=SubmitTask,
+        packed=True,
         request=_lease,
     ),
 )

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from ray import cloudpickle
 
-from schedulemesh.core.agent.host import public_state
-from schedulemesh.core.client.states import given_state
-from schedulemesh.domain.saved_state import SavedState
+from schedulemesh.client.states import given_state
+from schedulemesh.core.transport.user_code import ship_state
+from schedulemesh.domain.saved_state import SavedState, public_state
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.protocol.agents import (
     AgentInit,
@@ -86,7 +86,7 @@ def test_a_class_with_any_async_method_runs_on_a_loop():
 
 
 def test_a_saved_state_as_callers_see_it():
-    shown = public_state(SAVED)
+    shown = public_state(SAVED, cloudpickle.loads)
     assert shown == {
         "task_id": "t",
         "agent_name": "a",
@@ -107,33 +107,36 @@ def test_a_saved_state_as_callers_see_it():
         "state": {"step": 3},
     }
     warned = msgspec.structs.replace(SAVED, warning="late")
-    assert public_state(warned)["warning"] == "late"
+    assert public_state(warned, cloudpickle.loads)["warning"] == "late"
 
 
 def test_a_preservers_dict_is_shown_alone():
     kept = {"checkpoint_path": "/ckpt"}
     saved = msgspec.structs.replace(SAVED, source="preserver", state=cloudpickle.dumps(kept))
-    assert public_state(saved) == {"task_id": "t", "checkpoint_path": "/ckpt"}
+    assert public_state(saved, cloudpickle.loads) == {
+        "task_id": "t",
+        "checkpoint_path": "/ckpt",
+    }
     assert cloudpickle.loads(saved.state) == kept
 
 
 def test_a_state_passed_by_a_caller_round_trips():
     given = {"task_id": "t", "checkpoint_path": "/ckpt"}
-    saved = given_state(given, now=1.0)
+    saved = given_state(given, now=1.0, dump=ship_state)
     assert (saved.source, saved.saved_at) == ("given", 1.0)
-    assert public_state(saved) == given
-    saved = given_state(public_state(SAVED), now=1.0)
+    assert public_state(saved, cloudpickle.loads) == given
+    saved = given_state(public_state(SAVED, cloudpickle.loads), now=1.0, dump=ship_state)
     assert cloudpickle.loads(saved.state) == {"step": 3}
     assert (saved.task.pool_name, saved.task.priority, saved.agent_name) == ("p", 5.0, "a")
 
 
 def test_what_is_known_of_a_task_without_a_state_is_none_when_it_is_given_back():
     bare = msgspec.structs.replace(SAVED, source="payload", state=None)
-    shown = public_state(bare)
-    again = given_state(shown, now=1.0)
+    shown = public_state(bare, cloudpickle.loads)
+    again = given_state(shown, now=1.0, dump=ship_state)
     assert not again.restorable
-    assert public_state(again) == shown, "a restorer gets it"
-    assert given_state({**shown, "checkpoint": "/x"}, now=1.0).restorable
+    assert public_state(again, cloudpickle.loads) == shown, "a restorer gets it"
+    assert given_state({**shown, "checkpoint": "/x"}, now=1.0, dump=ship_state).restorable
 
 
 @pytest.mark.parametrize(

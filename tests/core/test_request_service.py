@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from schedulemesh.api.preemption import EvaluatePreemption
+from schedulemesh.client import states
 from schedulemesh.core.agent_actor import AgentActor
-from schedulemesh.core.client import states
 from schedulemesh.core.client.scheduler import RayScheduler
 from schedulemesh.core.client.task_request import Caller
 from tests.engine.builders import differences

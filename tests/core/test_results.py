@@ -6,8 +6,7 @@ import msgspec
 import pytest
 from ray import cloudpickle
 
-from schedulemesh.client import results
-from schedulemesh.core.client import saved_results
+from schedulemesh.client import results, saved_results
 from schedulemesh.core.client.scheduler import standing_scheduler
 from schedulemesh.domain.reasons import Change, PreemptionReason, Reason
 from schedulemesh.domain.resources import parse_resources
@@ -170,7 +169,7 @@ def test_a_preemption():
         cancel_success=True,
         state_saved=True,
     )
-    assert saved_results.preempted(evicted, saved) == {
+    assert saved_results.preempted(evicted, saved, cloudpickle.loads) == {
         "success": True,
         "task_id": "v",
         "agent_name": "a",
@@ -182,12 +181,12 @@ def test_a_preemption():
     late = Evicted(
         task_id="v", agent_name="a", reason=PreemptionReason.MANUAL, save_error="too large"
     )
-    answer = saved_results.preempted(late, saved)
+    answer = saved_results.preempted(late, saved, cloudpickle.loads)
     assert (answer["state_saved"], answer["save_error"]) == (False, "too large")
     gone = Evicted(
         task_id="v", agent_name="a", reason=PreemptionReason.MANUAL, error="cannot be reached"
     )
-    assert saved_results.preempted(gone, None)["error"] == "cannot be reached"
+    assert saved_results.preempted(gone, None, cloudpickle.loads)["error"] == "cannot be reached"
     runs_on = Evicted(
         task_id="v",
         agent_name="a",
@@ -195,13 +194,15 @@ def test_a_preemption():
         runs_on=True,
         error="no cancel()",
     )
-    answer = saved_results.preempted(runs_on, saved)
+    answer = saved_results.preempted(runs_on, saved, cloudpickle.loads)
     assert (answer["success"], answer["reason"]) == (False, "not_cancelled")
     assert answer["saved_state"] == {"task_id": "v", "path": "/x"}
     assert "runs on: no cancel()" in answer["error"]
     both = msgspec.structs.replace(runs_on, save_error="too large")
-    assert "state was not saved" in saved_results.preempted(both, saved)["error"]
-    refused = saved_results.preempted(Refused(reason=Reason.TASK_NOT_FOUND, error="no task"), None)
+    assert "state was not saved" in saved_results.preempted(both, saved, cloudpickle.loads)["error"]
+    refused = saved_results.preempted(
+        Refused(reason=Reason.TASK_NOT_FOUND, error="no task"), None, cloudpickle.loads
+    )
     assert refused == {
         "success": False,
         "error": "no task",
@@ -220,21 +221,21 @@ def test_a_manually_evicted_task_has_the_result_of_saving():
     task = TaskSpec(task_id="t", pool_name="p", priority=1.0)
     known = SavedState(task=task, agent_name="a", source="payload", saved_at=0.0)
     evicted = EvictedState(task_id="t", reason=PreemptionReason.MANUAL, saved=pack(known))
-    answer = saved_results.evicted_task(evicted)
+    answer = saved_results.evicted_task(evicted, cloudpickle.loads)
     assert (answer["state_saved"], answer["saved_state"]["source"]) == (False, "payload")
     assert "save_error" not in answer
     failed = msgspec.structs.replace(evicted, save_error="too large")
-    answer = saved_results.evicted_task(failed)
+    answer = saved_results.evicted_task(failed, cloudpickle.loads)
     assert (answer["state_saved"], answer["save_error"]) == (False, "too large")
     saved = msgspec.structs.replace(evicted, state_saved=True)
-    assert saved_results.evicted_task(saved)["state_saved"]
+    assert saved_results.evicted_task(saved, cloudpickle.loads)["state_saved"]
 
 
 def test_an_outcome_that_cannot_be_is_an_error():
     with pytest.raises(TypeError, match="Pending"):
         results.submitted(Response(outcome=Pending(agent_name="a")), [], dry_run=False)
     with pytest.raises(TypeError, match="Done"):
-        saved_results.preempted(Done(), None)
+        saved_results.preempted(Done(), None, cloudpickle.loads)
 
 
 #: A task that was evicted by request.
@@ -253,11 +254,11 @@ def test_codes_are_plain_strings_for_users():
     given = [
         results.refused(refusal)["reason"],
         *results.refused(refusal)["turned_away"],
-        saved_results.preempted(refusal, None)["reason"],
+        saved_results.preempted(refusal, None, cloudpickle.loads)["reason"],
         results.not_evaluated(refusal)["reason"],
         results.evaluated(evaluation)["reason"],
         results.candidate(VICTIM)["reason"],
-        saved_results.evicted_task(EVICTED)["reason"],
+        saved_results.evicted_task(EVICTED, cloudpickle.loads)["reason"],
         results.done(Done(change=Change.UNCHANGED))["detail"],
         standing_scheduler("head")["reason"],
     ]

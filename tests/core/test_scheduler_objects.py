@@ -290,3 +290,15 @@ def test_an_agent_has_the_scheduler_that_started_it(living, ended, monkeypatch):
     with RayScheduler() as scheduler:
         assert (scheduler.name, namespace_of(scheduler)) == ("team", "space")
     assert ended == []
+
+
+@pytest.mark.parametrize("name", sorted(public(HttpScheduler)))
+def test_a_call_over_http_has_the_signature_of_that_over_ray(name):
+    there, here = (inspect.getattr_static(cls, name) for cls in (RayScheduler, HttpScheduler))
+    if callable(there):
+        assert inspect.signature(here) == inspect.signature(there)
+        assert here.__doc__ == there.__doc__ or name in OF_CONNECTIONS
+
+
+#: Calls that a connection documents in its own words.
+OF_CONNECTIONS = {"detach"}

@@ -11,9 +11,8 @@ from ray import cloudpickle
 from schedulemesh.api.tasks import TaskInfo
 from schedulemesh.client import results
 from schedulemesh.core.agent import user_workers
-from schedulemesh.core.agent.host import public_state
 from schedulemesh.core.transport.user_code import ship_function
-from schedulemesh.domain.saved_state import SavedState
+from schedulemesh.domain.saved_state import SavedState, public_state
 from schedulemesh.domain.task import INTERNAL, TaskSpec
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.query import PreemptionQuery
@@ -89,7 +88,7 @@ def test_candidates_of_a_preemption(mesh):
 
 def test_the_saved_state_and_what_a_preserver_gets():
     saved = SavedState(task=SPEC, agent_name="agent", source="payload", saved_at=0.0)
-    assert as_in_spec(public_state(saved)) == SHOWN
+    assert as_in_spec(public_state(saved, cloudpickle.loads)) == SHOWN
 
     def fields_of(state):
         return vars(state)

@@ -91,7 +91,10 @@ def test_a_token_that_is_not_accepted_is_refused_at_once(api, monkeypatch):
 
 @pytest.mark.parametrize(
     "url",
-    ["", "head:8090", "ftp://head", "http://", "http://head:x", "http://head/api", 8090, None],
+    [
+        *("", "head:8090", "ftp://head", "http://", "http://head:x", "http://head/a?b=c"),
+        *("http://head/a b", "http://u:p@head", "http://head/#a", "http://head:0", 8090, None),
+    ],
 )
 def test_what_is_no_url_is_refused(url):
     with pytest.raises(InvalidRequestError, match="url must be such as 'http://head:8090'"):

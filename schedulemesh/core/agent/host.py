@@ -33,7 +33,6 @@ from schedulemesh.core.agent.task_runs import TaskRuns, decoded_order
 from schedulemesh.core.agent.user_errors import error_text
 from schedulemesh.core.transport.user_code import load_arguments, load_class
 from schedulemesh.domain.saved_state import SavedState
-from schedulemesh.domain.task import task_row
 from schedulemesh.domain.user_data import UserClass, UserFunction, UserObject, UserValue
 from schedulemesh.protocol.agents import (
     AgentInit,
@@ -258,32 +257,6 @@ def _beside_the_loop(call: UserFunction, *args: UserValue) -> UserValue:
     """Call on a thread, because Ray builds the object of a class with async methods on their loop."""
     with ThreadPoolExecutor(1) as beside:
         return beside.submit(call, *args).result()
-
-
-def public_state(saved: SavedState) -> dict[str, UserValue]:
-    """The saved state as callers see it: the preserver's own dict, or everything that is known."""
-    state = None if saved.state is None else cloudpickle.loads(saved.state)
-    if saved.members:
-        state = [
-            None if member_state is None else cloudpickle.loads(member_state)
-            for member_state in saved.members
-        ]
-    if saved.source != "save_state" and isinstance(state, dict):
-        return {"task_id": saved.task.task_id, **state}
-    shown = {
-        **task_row(saved.task),
-        "agent_name": saved.agent_name,
-        "source": saved.source,
-        "saved_at": saved.saved_at,
-        "consistent": saved.consistent,
-        "last_metrics": saved.last_metrics,
-        "progress": saved.last_metrics.get("progress"),
-        "payload": None if saved.payload is None else cloudpickle.loads(saved.payload),
-        "state": state,
-    }
-    if saved.members:
-        shown["world_size"] = len(saved.members)
-    return {**shown, "warning": saved.warning} if saved.warning else shown
 
 
 def _forward(method: Method) -> UserFunction:

@@ -12,10 +12,9 @@ import msgspec
 import ray
 from ray import cloudpickle
 
-from schedulemesh.core.agent.host import public_state
 from schedulemesh.core.agent.user_errors import error_text
 from schedulemesh.core.transport.user_code import load_class, pickled_state
-from schedulemesh.domain.saved_state import SavedState
+from schedulemesh.domain.saved_state import SavedState, public_state
 from schedulemesh.domain.task import TaskState, task_row
 from schedulemesh.domain.user_data import UserFunction
 from schedulemesh.protocol.agents import (
@@ -65,7 +64,8 @@ def restore(handler: bytes, saved: bytes) -> bytes:
     """Call a restorer with the saved state: Handled."""
 
     def call() -> None:
-        _function(handler)(public_state(msgspec.msgpack.decode(saved, type=SavedState)))
+        state = msgspec.msgpack.decode(saved, type=SavedState)
+        _function(handler)(public_state(state, cloudpickle.loads))
 
     return _handled(call)
 

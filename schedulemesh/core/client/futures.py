@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import queue
 import threading
 from collections.abc import Generator
@@ -13,6 +14,8 @@ from ray import cloudpickle
 from ray.exceptions import RayError
 
 from schedulemesh.api.tasks import LONGEST_WAIT_S, GetResult
+from schedulemesh.client.arguments import public_calls
+from schedulemesh.client.scheduler_object import SchedulerObject
 from schedulemesh.client.task_results import value_of
 from schedulemesh.client.tasks import cancel_task
 from schedulemesh.core.client.connection import Connection
@@ -111,6 +114,21 @@ class TaskFutures:
         except BaseException as error:  # noqa: BLE001  # the caller's to handle
             _fail(future, error)
         return True
+
+
+@public_calls
+class FutureCalls(SchedulerObject):
+    """A scheduler object that makes futures of tasks."""
+
+    _connection: Connection
+
+    @functools.cached_property
+    def _futures(self) -> TaskFutures:
+        return TaskFutures(self._connection)
+
+    def future(self, task_id: str) -> TaskFuture:
+        """A future of the task's result, which can be awaited, and used with ``concurrent.futures``."""
+        return self._futures.of(task_id)
 
 
 def _complete(future: TaskFuture, outcome: TaskResult | Refused) -> None:

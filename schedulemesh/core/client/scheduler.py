@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
@@ -14,30 +15,33 @@ from schedulemesh.client.arguments import public, public_calls
 from schedulemesh.client.calls import SchedulerCalls
 from schedulemesh.client.group_config import GroupConfig, parse_group_config
 from schedulemesh.client.results import Result, refused
+from schedulemesh.core.client import submissions
 from schedulemesh.core.client.connection import Connection, connect, find
 from schedulemesh.core.client.console import show_log
-from schedulemesh.core.client.lease_calls import LeaseCalls
+from schedulemesh.core.client.futures import FutureCalls
+from schedulemesh.core.client.lease_request import lease_submission
+from schedulemesh.core.client.leases import RayLease
 from schedulemesh.core.client.new_settings import SchedulerOptions, parse_settings
 from schedulemesh.core.client.origin import own_scheduler
-from schedulemesh.core.client.result_calls import ResultCalls
 from schedulemesh.core.client.scheduler_list import (
     SchedulersResult,
     chosen_scheduler,
     list_schedulers,
 )
-from schedulemesh.core.client.states import StateCalls
+from schedulemesh.core.client.state_handlers import CLOUDPICKLE, StateHandlerCalls
 from schedulemesh.core.client.submission_calls import SubmissionCalls
 from schedulemesh.core.client.warm import shipped_warm
 from schedulemesh.domain.numbers import parse_flag
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import NotAllowedError, ScheduleMeshError
+from schedulemesh.protocol.answers import Response
 
 logger = logging.getLogger(__name__)
 
 
 @public_calls
-class RayScheduler(SchedulerCalls, SubmissionCalls, LeaseCalls, StateCalls, ResultCalls):
+class RayScheduler(SchedulerCalls, SubmissionCalls, StateHandlerCalls, FutureCalls):
     """The scheduler of one name in one Ray namespace: finds its supervisor or creates it, and calls it.
 
     ``detached`` False: the scheduler ends with this job, and nothing of it stays in Ray. True: it outlives
@@ -67,6 +71,8 @@ class RayScheduler(SchedulerCalls, SubmissionCalls, LeaseCalls, StateCalls, Resu
     """
 
     _connection: Connection
+    _pickling = CLOUDPICKLE
+    _lease_type = RayLease
 
     @public(SchedulerOptions)
     def __init__(self, name: str | None = None, **options: Unpack[SchedulerOptions]) -> None:
@@ -148,6 +154,12 @@ class RayScheduler(SchedulerCalls, SubmissionCalls, LeaseCalls, StateCalls, Resu
         except NotAllowedError as error:
             return refused(Refused(reason=Reason.NOT_ALLOWED, error=str(error)))
         return {"success": True}
+
+    def _request_lease(self, arguments: Mapping[str, object]) -> Response:
+        """See LeaseCalls."""
+        return submissions.responded(
+            self._connection, lease_submission(self._connection.caller, arguments)
+        )
 
     def _group_config(self, pg_pool_config: object) -> GroupConfig:
         """See PoolCalls; the class of warm hosts is sent, too."""

@@ -10,12 +10,11 @@ from schedulemesh.api.tasks import RegisterTask
 from schedulemesh.client import results
 from schedulemesh.client.arguments import public, public_calls
 from schedulemesh.client.asking import done, logged
+from schedulemesh.client.jobs import JobCalls
 from schedulemesh.client.listings import SubmitManyResult
-from schedulemesh.client.scheduler_object import SchedulerObject
 from schedulemesh.client.task_fields import (
     AdoptionFields,
     AgentFields,
-    JobFields,
     OptionalFields,
     SubmitFields,
     TaskFields,
@@ -30,7 +29,7 @@ from schedulemesh.domain.user_data import UserClass
 
 
 @public_calls
-class SubmissionCalls(SchedulerObject):
+class SubmissionCalls(JobCalls):
     """A scheduler object that submits work whose classes and arguments it sends."""
 
     _connection: Connection
@@ -140,31 +139,8 @@ class SubmissionCalls(SchedulerObject):
         """
         return many_submissions.submit_many(self._connection, specs)
 
-    @public(JobFields)
-    def submit_job(
-        self,
-        task_id: str,
-        entrypoint: str | Sequence[str] = "",
-        pool: str | None = None,
-        resources: Mapping[str, object] | None = None,
-        priority: float = DEFAULT_PRIORITY,
-        **fields: Unpack[JobFields],
-    ) -> results.SubmitResult:
-        """Run a driver command, such as ``["python", "train.py"]``, as a task on the cluster.
-
-        The driver is a process of its own with ``RAY_ADDRESS`` set, so a plain ``ray.init()`` joins the
-        cluster. ``resources``, or the sum of ``bundles``, are for what it starts in Ray. When it ends, and
-        when it is cancelled or evicted, everything that it has started in Ray ends with it, detached actors
-        and placement groups too. An evicted job joins the queue again and finds its checkpoint folder (see
-        ``schedulemesh.job``). A string is run by the shell, a list is not. With exit code 0 the task is
-        completed, and its ``result`` is a dict with ``exit_code``; otherwise it has failed, and ``result``
-        raises JobFailedError.
-
-        A local ``working_dir`` is sent with the job; it may take up to 16 MB packed. The other fields are
-        those of ``submit_task_with_preemption``.
-        """
-        identity = {"task_id": task_id, "entrypoint": entrypoint, "pool_name": pool}
-        arguments = {**identity, "resources": resources, "priority": priority, **fields}
+    def _send_job(self, arguments: Mapping[str, object]) -> results.SubmitResult:
+        """See JobCalls."""
         return submissions.submit_job(self._connection, arguments)
 
     @public(AdoptionFields)

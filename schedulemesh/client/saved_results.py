@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import msgspec
 
+from schedulemesh.client.pickling import Load
 from schedulemesh.client.results import EvictedTask, PreemptionResult
-from schedulemesh.core.agent.host import public_state
 from schedulemesh.domain.reasons import Reason
-from schedulemesh.domain.saved_state import SavedState
+from schedulemesh.domain.saved_state import SavedState, public_state
 from schedulemesh.domain.user_data import UserValue
 from schedulemesh.engine.messages.outcomes import Evicted, Refused, RequestOutcome
 from schedulemesh.protocol.answers import EvictedState
 
 
-def preempted(outcome: RequestOutcome, saved: bytes | None) -> PreemptionResult:
+def preempted(outcome: RequestOutcome, saved: bytes | None, load: Load) -> PreemptionResult:
     """The answer of ``execute_preemption``."""
     if isinstance(outcome, Refused):
         return {
@@ -29,7 +29,7 @@ def preempted(outcome: RequestOutcome, saved: bytes | None) -> PreemptionResult:
         "success": True,
         "task_id": outcome.task_id,
         "agent_name": outcome.agent_name,
-        "saved_state": None if saved is None else saved_state(saved),
+        "saved_state": None if saved is None else saved_state(saved, load),
         "cancel_success": outcome.cancel_success,
         "state_saved": outcome.state_saved,
         "reason": outcome.reason.value,
@@ -48,12 +48,12 @@ def preempted(outcome: RequestOutcome, saved: bytes | None) -> PreemptionResult:
     return {**answer, "success": False, "reason": Reason.NOT_CANCELLED.value, "error": message}
 
 
-def evicted_task(evicted: EvictedState) -> EvictedTask:
+def evicted_task(evicted: EvictedState, load: Load) -> EvictedTask:
     """A manually evicted task with its saved state."""
     answer: EvictedTask = {
         "task_id": evicted.task_id,
         "reason": evicted.reason.value,
-        "saved_state": saved_state(evicted.saved),
+        "saved_state": saved_state(evicted.saved, load),
         "state_saved": evicted.state_saved,
     }
     if evicted.save_error:
@@ -61,6 +61,6 @@ def evicted_task(evicted: EvictedState) -> EvictedTask:
     return answer
 
 
-def saved_state(saved: bytes) -> dict[str, UserValue]:
+def saved_state(saved: bytes, load: Load) -> dict[str, UserValue]:
     """A stored state as its dict."""
-    return public_state(msgspec.msgpack.decode(saved, type=SavedState))
+    return public_state(msgspec.msgpack.decode(saved, type=SavedState), load)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypedDict
 
 from typing_extensions import Unpack
 
 from schedulemesh.api.leases import WatchLease
 from schedulemesh.client.arguments import public, public_calls
 from schedulemesh.client.asking import ask
+from schedulemesh.client.leases import Lease
 from schedulemesh.client.results import submitted
 from schedulemesh.client.scheduler_object import SchedulerObject
 from schedulemesh.client.tasks import cancel_task
-from schedulemesh.core.client import submissions
-from schedulemesh.core.client.connection import Connection
-from schedulemesh.core.client.lease_request import LeaseFields, lease_submission
-from schedulemesh.core.client.leases import Lease
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.task import DEFAULT_PRIORITY
 from schedulemesh.engine.messages.outcomes import Accepted, Refused
@@ -23,11 +21,36 @@ from schedulemesh.errors import InvalidRequestError, LeaseRefusedError, shown
 from schedulemesh.protocol.answers import LeaseView, Response
 
 
+class LeaseFields(TypedDict, total=False):
+    """What ``lease`` takes by keyword only, beside what it names itself."""
+
+    labels: Mapping[str, str] | None
+    #: Seconds from its start to its end.
+    estimated_duration: float | None
+    #: The user that it belongs to; None: the one that this process runs as.
+    owner: str | None
+    #: Evictions after which it cannot be evicted any more; None: as the policy says.
+    max_preemptions: int | None
+    #: A node label: all groups are on nodes with the same value of it.
+    same_label: str | None
+    #: Seconds after which it ends unless it is renewed; None: it need not be, over HTTP it is renewed by
+    #: itself while this process lives.
+    ttl_s: float | None
+    #: Whether it outlives the Ray job of this process; over HTTP needs ``ttl_s``.
+    detached: bool
+    request_id: str | None
+
+
 @public_calls
 class LeaseCalls(SchedulerObject):
     """A scheduler object that leases placement groups."""
 
-    _connection: Connection
+    #: Of what it returns; connections differ in this and in the next.
+    _lease_type: type[Lease] = Lease
+
+    def _request_lease(self, arguments: Mapping[str, object]) -> Response:
+        """The response to a lease with the arguments of ``lease``, by name."""
+        raise NotImplementedError
 
     @public(LeaseFields)
     def lease(
@@ -53,9 +76,10 @@ class LeaseCalls(SchedulerObject):
         or when it is released, everything that runs in the groups is ended.
 
         It ends with the Ray job of this process unless it is ``detached``, and where ``ttl_s`` is given when
-        it was not renewed for so many seconds. With ``queue`` it waits where it does not fit, and the call
-        returns at once; with ``wait`` it returns when the lease is granted. Raises LeaseRefusedError where it
-        is refused; ``answer`` is what a submission returns then.
+        it was not renewed for so many seconds. Over HTTP there is no such job: without ``ttl_s`` it is
+        renewed while this process lives, and ends 90 s after that. With ``queue`` it waits where it does not
+        fit, and the call returns at once; with ``wait`` it returns when the lease is granted. Raises
+        LeaseRefusedError where it is refused; ``answer`` is what a submission returns then.
         """
         if on_preempt is not None and not callable(on_preempt):
             raise InvalidRequestError(
@@ -64,13 +88,8 @@ class LeaseCalls(SchedulerObject):
         claim = {"pool": pool, "groups": groups, "strategy": strategy, "priority": priority}
         how = {"queue": queue, "wait": wait, "grace_s": grace_s}
         name = parse_name(task_id, "task_id")
-        request = lease_submission(
-            self._connection.caller,
-            name,
-            {**claim, **how, **fields},
-        )
         try:
-            response = submissions.responded(self._connection, request)
+            response = self._request_lease({"task_id": name, **claim, **how, **fields})
         except KeyboardInterrupt:
             # Nobody would release it.
             cancel_task(self._connection, name)
@@ -78,7 +97,14 @@ class LeaseCalls(SchedulerObject):
         if isinstance(response.outcome, Refused):
             answer = submitted(response, (), dry_run=False)
             raise LeaseRefusedError(response.outcome.error, dict(answer))
-        return Lease(self._connection, name, pool, _first_view(response), on_preempt)
+        renewed = self._renews(fields)
+        return self._lease_type(
+            self._connection, name, pool, _first_view(response), on_preempt, renewed=renewed
+        )
+
+    def _renews(self, _fields: LeaseFields) -> bool:
+        """Whether a lease with these fields is renewed by itself."""
+        return False
 
     def get_lease(self, task_id: str) -> Lease:
         """A lease that was made elsewhere, for another process that uses or releases it.
@@ -89,7 +115,7 @@ class LeaseCalls(SchedulerObject):
         answer = ask(self._connection, WatchLease(task_id=name), LeaseView)
         if isinstance(answer, Refused):
             raise LeaseRefusedError(answer.error, {"success": False, "reason": answer.reason.value})
-        return Lease(self._connection, name, answer.pool_name, answer)
+        return self._lease_type(self._connection, name, answer.pool_name, answer)
 
 
 def _first_view(response: Response) -> LeaseView:

@@ -10,7 +10,6 @@ from schedulemesh.api.call import Call
 from schedulemesh.api.preemption import ExecutePreemption, PreemptTask
 from schedulemesh.api.states import (
     GetSavedState,
-    RegisterStateHandlers,
     RestoreTask,
     SaveTaskState,
 )
@@ -18,26 +17,22 @@ from schedulemesh.api.values import client_name
 from schedulemesh.client import results
 from schedulemesh.client.arguments import public_calls
 from schedulemesh.client.asking import (
-    SchedulerConnection,
     ask,
     ask_with_handles,
-    done,
-    logged,
     respond,
 )
+from schedulemesh.client.pickling import Pickling
+from schedulemesh.client.saved_results import evicted_task, preempted, saved_state
 from schedulemesh.client.scheduler_object import SchedulerObject
-from schedulemesh.core.client.saved_results import evicted_task, preempted, saved_state
-from schedulemesh.core.transport.user_code import ship_function, ship_state
 from schedulemesh.domain.containers import as_elements, as_items
 from schedulemesh.domain.names import as_text, parse_name
 from schedulemesh.domain.numbers import parse_priority
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.saved_state import SavedState
-from schedulemesh.domain.task import TaskSpec, TaskState, task_row
+from schedulemesh.domain.task import TaskSpec, task_row
 from schedulemesh.domain.user_data import UserValue
 from schedulemesh.engine.messages.outcomes import AgentEvicted, Done, Refused
 from schedulemesh.errors import InvalidRequestError, shown
-from schedulemesh.protocol.agents import key_of
 from schedulemesh.protocol.answers import Response, SavedBytes
 
 #: The keys of what is shown of a task without a state.
@@ -56,15 +51,15 @@ _KNOWN = frozenset(
     }
 )
 
-#: Returns the state of a task that is about to be evicted.
-Preserver = Callable[[TaskState], dict[str, UserValue]]
-#: Takes the dict that a preserver returned.
-Restorer = Callable[[dict[str, UserValue]], None]
+#: Pickles a state.
+Dump = Callable[[UserValue], bytes]
 
 
 @public_calls
 class StateCalls(SchedulerObject):
     """A scheduler object that saves, loads and restores the states of tasks."""
+
+    _pickling: Pickling
 
     def save_task_state(self, task_id: str) -> results.SavedStateResult:
         """Save a running task's state now and let the task continue; a rebuilt agent starts from it.
@@ -74,7 +69,7 @@ class StateCalls(SchedulerObject):
         name = parse_name(task_id, "task_id")
         error = f"task {name!r} is not running, so there is no state to save"
         absent = Refused(reason=Reason.TASK_NOT_FOUND, error=error)
-        return _saved_state(self._connection, SaveTaskState(task_id=name), absent)
+        return self._saved_state(SaveTaskState(task_id=name), absent)
 
     def get_saved_state(self, task_id: str) -> results.SavedStateResult:
         """Return the state last saved of a task as ``saved_state``, for ``restore_task``.
@@ -87,7 +82,7 @@ class StateCalls(SchedulerObject):
             "list_preemptions), or its state was deleted"
         )
         absent = Refused(reason=Reason.STATE_NOT_FOUND, error=error)
-        return _saved_state(self._connection, GetSavedState(task_id=name), absent)
+        return self._saved_state(GetSavedState(task_id=name), absent)
 
     def restore_task(self, saved_state: Mapping[str, UserValue]) -> results.RestoreResult:
         """Start a preempted task again from its saved state.
@@ -96,7 +91,7 @@ class StateCalls(SchedulerObject):
         ``restore_state``. Returns what a submission returns, and ``resubmitted``: whether an agent was
         started.
         """
-        saved = given_state(saved_state, time.time())
+        saved = given_state(saved_state, time.time(), self._pickling.dump_state)
         request = RestoreTask(saved=saved, client=client_name(), request_id=uuid.uuid4().hex)
         answer, handles = ask_with_handles(self._connection, request, Response)
         response = Response(outcome=answer) if isinstance(answer, Refused) else answer
@@ -104,33 +99,6 @@ class StateCalls(SchedulerObject):
             return {"success": True, "task_id": saved.task.task_id, "resubmitted": False}
         result = results.submitted(response, handles, dry_run=False)
         return {**result, "resubmitted": result["success"]}
-
-    def register_state_handlers(
-        self,
-        pool_name: str,
-        preserver: Preserver | None = None,
-        restorer: Restorer | None = None,
-    ) -> results.Result:
-        """Set the functions that save and restore the states of a pool's tasks; both are replaced.
-
-        ``preserver`` takes a TaskState and returns a dict; ``restorer`` takes that dict. They run in worker
-        processes of their own, for at most ``save_timeout`` seconds. Those of a pool that does not exist yet
-        take effect when it is created; the result then has ``warnings``.
-        """
-        blobs: dict[str, bytes] = {}
-        keys: list[str | None] = []
-        for what, function in (("preserver", preserver), ("restorer", restorer)):
-            data = None if function is None else ship_function(function, what)
-            keys.append(None if data is None else key_of(data))
-            if data is not None:
-                blobs[key_of(data)] = data
-        request = RegisterStateHandlers(
-            pool_name=parse_name(pool_name, "the pool's name"),
-            preserver_key=keys[0],
-            restorer_key=keys[1],
-            blobs=blobs,
-        )
-        return logged("register_state_handlers", done(self._connection, request))
 
     def execute_preemption(self, task_id: str, agent_name: str) -> results.PreemptionResult:
         """Save a task's state and cancel the task; its agent stays, for another task.
@@ -145,7 +113,7 @@ class StateCalls(SchedulerObject):
             request_id=uuid.uuid4().hex,
         )
         response = respond(self._connection, request)
-        return preempted(response.outcome, response.saved)
+        return preempted(response.outcome, response.saved, self._pickling.load_state)
 
     def preempt_task(
         self, task_id: str | None = None, agent_name: str | None = None, for_pool: str | None = None
@@ -165,15 +133,30 @@ class StateCalls(SchedulerObject):
         )
         response = respond(self._connection, request)
         if not isinstance(response.outcome, AgentEvicted):
-            return preempted(response.outcome, response.saved)
-        evicted = [evicted_task(task) for task in response.evicted]
-        return {"success": True, "preempted": evicted}
+            return preempted(response.outcome, response.saved, self._pickling.load_state)
+        load = self._pickling.load_state
+        return {
+            "success": True,
+            "preempted": [evicted_task(task, load) for task in response.evicted],
+        }
+
+    def _saved_state(self, request: Call, absent: Refused) -> results.SavedStateResult:
+        """A saved state; ``absent`` is the refusal where there is none."""
+        answer = ask(self._connection, request, SavedBytes)
+        if isinstance(answer, Refused):
+            return results.combined(results.SavedStateResult, results.refused(answer))
+        if answer.state is None:
+            return results.combined(results.SavedStateResult, results.refused(absent))
+        return {
+            "success": True,
+            "saved_state": saved_state(answer.state, self._pickling.load_state),
+        }
 
 
-def given_state(value: object, now: float) -> SavedState:
+def given_state(value: object, now: float, dump: Dump) -> SavedState:
     """A saved state that a caller passed, as it is stored. Raises InvalidRequestError.
 
-    ``now``: seconds since 1970.
+    ``now``: seconds since 1970. ``dump``: pickles a state.
     """
     expected = "a dict with task_id, as preemption answers it"
     items = as_items(value, "a saved state", expected)
@@ -197,29 +180,17 @@ def given_state(value: object, now: float) -> SavedState:
         agent_name=_optional_name(fields, "agent_name"),
         source="save_state" if agent_saved else "payload" if bare else "given",
         saved_at=now,
-        state=None if gang else ship_state(fields["state"] if agent_saved else dict(items)),
-        members=_members(fields["state"]) if gang else (),
+        state=None if gang else dump(fields["state"] if agent_saved else dict(items)),
+        members=_members(fields["state"], dump) if gang else (),
     )
 
 
-def _members(states: object) -> tuple[bytes | None, ...]:
+def _members(states: object, dump: Dump) -> tuple[bytes | None, ...]:
     """The states of the members of a gang."""
     member_states = as_elements(
         states, "saved_state['state'] of a gang", "a list of its members' states"
     )
-    return tuple(None if state is None else ship_state(state) for state in member_states)
-
-
-def _saved_state(
-    connection: SchedulerConnection, request: Call, absent: Refused
-) -> results.SavedStateResult:
-    """A saved state; ``absent`` is the refusal where there is none."""
-    answer = ask(connection, request, SavedBytes)
-    if isinstance(answer, Refused):
-        return results.combined(results.SavedStateResult, results.refused(answer))
-    if answer.state is None:
-        return results.combined(results.SavedStateResult, results.refused(absent))
-    return {"success": True, "saved_state": saved_state(answer.state)}
+    return tuple(None if state is None else dump(state) for state in member_states)
 
 
 def _optional_name(fields: Mapping[str | None, object], name: str) -> str:

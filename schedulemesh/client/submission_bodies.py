@@ -1,4 +1,4 @@
-"""The body of POST /jobs from the arguments of ``submit_job``: what Ray need not be here for."""
+"""The bodies of POST /jobs and POST /leases from the arguments of the Python calls, made without Ray."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from schedulemesh.api.values import client_name
+from schedulemesh.client.http_channel import JOBS, LEASES
 from schedulemesh.client.origin import job_origin, task_within, user_name
 from schedulemesh.client.packing import PACKER
 from schedulemesh.config.groups import parse_bundles
@@ -18,7 +19,7 @@ from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.protocol.agents import key_of
 from schedulemesh.protocol.job_command import JobCommand, Sent, parse_command
-from schedulemesh.protocol.submissions import RunnerCode, Submitter, job_request
+from schedulemesh.protocol.submissions import RunnerCode, Submitter, job_request, lease_request
 
 #: The arguments that the parsed command has, and those that are a part of it or of who submits.
 _OF_COMMAND = tuple(JobCommand.__dataclass_fields__)
@@ -29,22 +30,23 @@ _NO_RUNNER = RunnerCode(class_key=key_of(b""), arguments_key=key_of(b""), option
 _MAX_ARCHIVES = MAX_BLOB_BYTES + 4 * 2**20
 
 
-class JobBody(msgspec.Struct, frozen=True, kw_only=True):
-    """A job, ready to be sent."""
+class SubmissionBody(msgspec.Struct, frozen=True, kw_only=True):
+    """A job or a lease, ready to be sent."""
 
+    #: Where it is sent.
+    path: str
     #: The body of the request, packed.
     data: bytes
     #: As the supervisor will have it, but for its runner.
     submission: TaskSubmitted
 
 
-def job_body(arguments: Mapping[str, object], scheduler: str, namespace: str) -> JobBody:
+def job_body(arguments: Mapping[str, object], scheduler: str, namespace: str) -> SubmissionBody:
     """The request that submits a job to a scheduler, from the arguments of ``submit_job``, by name. Its
     folder and its modules are read and packed. Raises InvalidRequestError.
     """
     is_detached = parse_flag(arguments.get("detached", False), "detached")
-    parent = "" if is_detached else task_within(job_origin(), scheduler, namespace)
-    by = Submitter(client=client_name(), owner=user_name(), parent=parent)
+    by = _submitter(scheduler, namespace, is_detached=is_detached)
     command, sent = parse_command(arguments, PACKER)
     submission = job_request(arguments, by, _NO_RUNNER).submission
     archives = _archives(sent)
@@ -53,13 +55,37 @@ def job_body(arguments: Mapping[str, object], scheduler: str, namespace: str) ->
         **{name: getattr(command, name) for name in _OF_COMMAND},
         **archives,
         "checkpoint_dir": command.checkpoint_dir or None,
-        "parent": parent or None,
-        "client": by.client,
-        "user": by.owner,
-        "request_id": submission.request_id,
     }
-    fields = {name: value for name, value in body.items() if value is not None}
-    return JobBody(data=msgspec.msgpack.encode(fields), submission=submission)
+    return _packed(JOBS, body, by, submission)
+
+
+def lease_body(arguments: Mapping[str, object], scheduler: str, namespace: str) -> SubmissionBody:
+    """The request for a lease from a scheduler, from the arguments of ``lease``, by name. Raises
+    InvalidRequestError.
+    """
+    by = _submitter(scheduler, namespace, is_detached=False)
+    submission = lease_request(arguments, by, "").submission
+    bundles = [bundle.public() for bundle in submission.agent.bundles]
+    parts = submission.agent.lease.parts if submission.agent.lease is not None else 1
+    size = len(bundles) // parts
+    groups = [bundles[i : i + size] for i in range(0, len(bundles), size)]
+    others = {name: value for name, value in arguments.items() if name != "groups"}
+    return _packed(LEASES, {**_plain(others), "groups": groups}, by, submission)
+
+
+def _submitter(scheduler: str, namespace: str, *, is_detached: bool) -> Submitter:
+    """Who submits to a scheduler from this process."""
+    parent = "" if is_detached else task_within(job_origin(), scheduler, namespace)
+    return Submitter(client=client_name(), owner=user_name(), parent=parent)
+
+
+def _packed(
+    path: str, body: Mapping[str, object], by: Submitter, submission: TaskSubmitted
+) -> SubmissionBody:
+    who = {"parent": by.parent or None, "client": by.client, "user": by.owner}
+    fields = {**body, **who, "request_id": submission.request_id}
+    data = msgspec.msgpack.encode({n: value for n, value in fields.items() if value is not None})
+    return SubmissionBody(path=path, data=data, submission=submission)
 
 
 def _archives(sent: Sent) -> dict[str, object]:
