@@ -6,9 +6,12 @@ The first process with an environment imports Ray, forks a worker, and becomes t
 this environment: each of them hands it its arguments and standard streams, has it fork a worker, and ends.
 
 Nothing else differs: a forked worker runs Ray's own program, in a process group of its own, and has loaded
-what Ray loads in every worker. Ray itself starts the workers of a runtime environment, because a template
-that lives on would count as a process that the job with this environment has left. It also starts those that
-have no id, as older versions of Ray start them.
+what Ray loads in every worker. The template has also loaded what agents and supervisors import, and hidden
+it: a worker has it in ``sys.modules`` as soon as it imports it.
+
+Ray itself starts the workers of a runtime environment, because a template that lives on would count as a
+process that the job with this environment has left. It also starts those that have no id, as older versions
+of Ray start them.
 """
 
 from __future__ import annotations
@@ -20,10 +23,28 @@ import os
 import socket
 import sys
 
+TYPE_CHECKING = False  # importing typing takes time
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
 #: Seconds after which a template ends that no worker has asked for another.
 _IDLE_S = 30.0
 #: What Ray loads when a worker reads or writes its first value, except for what starts threads.
 _OF_VALUES = ("ray._common.pydantic_compat", "pydantic.v1.fields", "starlette.datastructures")
+#: What is loaded and hidden: what the host of an agent imports, what everyone imports who has the handle of a
+#: supervisor, and what the supervisor imports. Who imports one module has its group and those before.
+_HIDDEN = (
+    ("schedulemesh.core.agent.host",),
+    ("schedulemesh.core.backend.supervisor_actor",),
+    (
+        "schedulemesh.core.backend.ray_backend",
+        "schedulemesh.core.transport.user_code",
+        "schedulemesh.runtime.supervisor",
+        "schedulemesh.store.sql",
+    ),
+)
 #: From linux/prctl.h.
 _PR_SET_PDEATHSIG = 1
 
@@ -73,6 +94,65 @@ def _listening(path: str) -> socket.socket:
     listener.listen(128)
     listener.settimeout(_IDLE_S)
     return listener
+
+
+class _HiddenModules:
+    """A finder of modules which are loaded, though no worker sees them before it imports one of them."""
+
+    def __init__(self, groups: Sequence[Sequence[str]]) -> None:
+        import importlib
+
+        #: The hidden modules of each group, in the order in which they were loaded.
+        self._groups: list[dict[str, ModuleType]] = []
+        seen = set(sys.modules)
+        for group in groups:
+            for name in group:
+                # The worker that needs what cannot be imported will say why.
+                with contextlib.suppress(Exception):
+                    importlib.import_module(name)
+            loaded = [name for name in sys.modules if name not in seen]
+            self._groups.append({name: sys.modules[name] for name in loaded if _may_hide(name)})
+            seen.update(loaded)
+        for modules in self._groups:
+            for name in modules:
+                del sys.modules[name]
+        sys.meta_path.insert(0, self)  # type: ignore[arg-type]
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """Show a hidden module and all that it may need; None: it is not hidden."""
+        for position, group in enumerate(self._groups):
+            if name in group:
+                return self._shown(position, name)
+        return None
+
+    def _shown(self, last: int, name: str) -> ModuleSpec:
+        from importlib.machinery import ModuleSpec
+
+        module = self._groups[last][name]
+        for group in self._groups[: last + 1]:
+            sys.modules.update(group)
+            group.clear()
+        del sys.modules[name]  # else the import would take its own specification, and load it again
+        return ModuleSpec(name, _Loaded(module), is_package=hasattr(module, "__path__"))
+
+
+def _may_hide(name: str) -> bool:
+    """Whether no module that stays in sight needs this one."""
+    return name.partition(".")[0] not in sys.stdlib_module_names
+
+
+class _Loaded:
+    """The loader of a module that is loaded."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module = module
+        self._spec = module.__spec__
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return self._module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._spec  # the import has replaced it
 
 
 class _Worker:
@@ -145,6 +225,7 @@ def _main(arguments: list[str]) -> None:
     if _forked_by_template(path, arguments):
         return
     listener, worker = _listening(path), _Worker()
+    _HiddenModules(_HIDDEN)
     worker.run(_forks(listener, arguments))
 
 

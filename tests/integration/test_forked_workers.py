@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from pathlib import Path
@@ -24,6 +25,14 @@ class Worker:
             "ours": [name for name in sys.modules if name.partition(".")[0] == "schedulemesh"],
         }
 
+    def imports(self, name):
+        """Import a module; returns the files of Python that were read, and the names of all modules then."""
+        opened = []
+        sys.addaudithook(lambda event, about: event == "open" and opened.append(str(about[0])))
+        module = importlib.import_module(name)
+        assert Path(module.__spec__.origin) == Path(module.__file__)
+        return [file for file in opened if file.endswith((".py", ".pyc"))], set(sys.modules)
+
 
 def about(**options):
     """What a new worker says of itself; it has ended then."""
@@ -44,6 +53,18 @@ def test_a_worker_runs_the_program_of_ray_and_has_loaded_nothing_else():
     assert Path(worker["main"]).name == "default_worker.py"
     assert worker["ours"] == []
     assert forked_workers.__file__ in command_of(worker["parent"])
+
+
+def test_what_agents_and_supervisors_import_is_loaded_and_hidden():
+    worker = Worker.remote()
+    read, modules = ray.get(worker.imports.remote("schedulemesh.core.agent.host"))
+    assert read == []
+    assert "schedulemesh.core.agent.host" in modules
+    assert "sqlalchemy" not in modules
+    read, modules = ray.get(worker.imports.remote("schedulemesh.runtime.supervisor"))
+    assert read == []
+    assert {"schedulemesh.runtime.supervisor", "sqlalchemy"} <= modules
+    ray.kill(worker)
 
 
 def test_another_template_takes_the_place_of_one_that_has_ended():
