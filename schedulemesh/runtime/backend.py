@@ -309,6 +309,9 @@ class Backend(Protocol):
     async def death_of(self, handle: Handle) -> Death | None:
         """How an actor died; None: it is not dead, or nothing is known."""
 
+    async def has_lost_room(self, handle: Handle) -> bool:
+        """Whether an actor is dead because its node has died, or could not be made where it was to be."""
+
     async def deaths_of(
         self, addresses: Collection[tuple[str, str]]
     ) -> dict[tuple[str, str], Death]:

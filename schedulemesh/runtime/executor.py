@@ -236,7 +236,9 @@ class Executor:
         if order.group_id is not None and foreign:
             return await self._occupied(order, order.group_id, foreign)
         if order.group_id is not None and starts[0].slot is None:
-            return start_failed(order, f"its placement group {order.group_id} is gone")
+            return start_failed(
+                order, f"its placement group {order.group_id} is gone", room_lost=True
+            )
         try:
             result = await self._processes_started(order, starts)
         except BackendError as failed:

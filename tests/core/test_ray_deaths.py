@@ -142,6 +142,30 @@ def test_actors_of_other_names_are_left_out(found):
     assert found(other) == {}
 
 
+UNSCHEDULABLE = entry(
+    actor_unschedulable_context=common_pb2.ActorUnschedulableContext(
+        error_message="The node specified via NodeAffinitySchedulingStrategy doesn't exist any more"
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("data", "lost"),
+    [
+        (died("The actor died because its node has died.", "NODE_DIED"), True),
+        (UNSCHEDULABLE, True),
+        (died(DIED + CLOSED), False),
+        (died("The actor is dead because it was killed by `ray.kill`.", "RAY_KILL"), False),
+        (entry(oom_context=common_pb2.OomContext(error_message=OOM)), False),
+        (gcs_pb2.ActorTableData(state=gcs_pb2.ActorTableData.ALIVE), False),
+        (None, False),
+    ],
+)
+def test_a_node_or_place_that_is_gone_is_told_from_other_deaths(monkeypatch, data, lost):
+    monkeypatch.setattr(ray_deaths, "actor_data", lambda _handle: data)
+    assert ray_deaths.has_lost_room(None) is lost
+
+
 PIP = """Could not create the actor because its associated runtime env failed to be created.
 [Node 192.0.2.2] Traceback (most recent call last):
   File "/x/ray/_private/runtime_env/pip.py", line 361, in _run

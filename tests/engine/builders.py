@@ -402,7 +402,12 @@ class Mesh:
         return self.handle(s.GroupGone(group_id=group_id))
 
     def fail(
-        self, name: str, reason: str = "agent_start_failed", *, restore_failed: bool = False
+        self,
+        name: str,
+        reason: str = "agent_start_failed",
+        *,
+        restore_failed: bool = False,
+        room_lost: bool = False,
     ) -> Any:
         """The agent could not be made."""
         order = self.starts.pop(name)
@@ -413,6 +418,7 @@ class Mesh:
                 reason=reason,
                 error="the class raised",
                 restore_failed=restore_failed,
+                room_lost=room_lost,
             )
         ).outcome
 

@@ -29,7 +29,7 @@ def test_freed_capacity_goes_to_those_it_was_freed_for_before_a_refused_agent_ha
 
     assert isinstance(mesh.state.agents[served].phase, Starting)
     refused = mesh.state.answers[lost].outcome
-    assert (refused.reason, refused.not_restarted) == (Reason.PREEMPTION_FAILED, (victim,))
+    assert (refused.reason, refused.requeued) == (Reason.PREEMPTION_FAILED, (victim,))
 
 
 def test_an_agent_that_waits_for_two_continues_when_both_are_gone_in_one_step():

@@ -6,12 +6,13 @@ import pytest
 
 from schedulemesh.domain.reasons import Change, Reason
 from schedulemesh.domain.task import TaskPhase
+from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.instructions import StopAgent
 from schedulemesh.engine.messages.outcomes import Done, Pending
 from schedulemesh.engine.state import past
 from schedulemesh.engine.state.agents import Running
-from tests.engine.builders import Mesh, amount, names, node, pool
+from tests.engine.builders import Mesh, amount, differences, names, node, pool
 
 
 def evicted_pair(**policy):
@@ -57,12 +58,117 @@ def test_a_victim_that_cannot_be_made_again_is_named(how):
     assert (refused.restarted, refused.not_restarted) == ((), ("low",))
 
 
-def test_a_victim_for_which_there_is_no_room_any_more_is_named():
+def test_a_victim_for_which_there_is_no_room_any_more_waits_in_the_queue():
     mesh = evicted_pair()
-    mesh.leave("low")
+    mesh.leave("low", saved=True)
     mesh.cordon("a")
     refused = mesh.fail("high")
-    assert (refused.restarted, refused.not_restarted) == ((), ("low",))
+    assert (refused.restarted, refused.requeued, refused.not_restarted) == ((), ("low",), ())
+    assert mesh.waiting() == ["low"]
+    mesh.cordon("a", cordoned=False)
+    mesh.tick(1.0)
+    assert mesh.starts["low"].state_key == "state-low"
+    assert differences(mesh.state, mesh.refolded()) == []
+
+
+@pytest.mark.parametrize("reason", ["cluster_out_of_resources", "group_unplaceable"])
+def test_a_victim_that_runs_again_and_finds_no_room_waits_in_the_queue(reason):
+    mesh = evicted_pair()
+    mesh.leave("low", saved=True)
+    assert mesh.fail("high").restarted == ("low",)
+    mesh.fail("low", reason)
+    assert mesh.waiting() == ["low"]
+    assert returns_of(mesh, "low") == ["room_taken"]
+    assert mesh.state.queue.by_id["low"].attempts.failures == 0
+    mesh.tick(10.0)
+    assert mesh.starts["low"].state_key == "state-low"
+    mesh.report("low")
+    assert mesh.state.running.by_id["low"].attempts.preemptions == 1
+    assert differences(mesh.state, mesh.refolded()) == []
+
+
+def test_one_that_cannot_be_made_again_does_not_wait():
+    mesh = evicted_pair()
+    mesh.leave("low")
+    mesh.fail("high")
+    mesh.delete("low")
+    mesh.fail("low", "cluster_out_of_resources")
+    assert mesh.waiting() == []
+
+
+def returns_of(mesh, task_id):
+    """Why a task gave its claim back before it ran, each time."""
+    ended = (fact for fact in mesh.facts if isinstance(fact, f.AgentEnded))
+    return [
+        fact.returned.reason for fact in ended if fact.returned and fact.returned.task_id == task_id
+    ]
+
+
+def lost_while_it_starts(mesh, name, how):
+    """The process of a start dies because its node dies, which is seen after that or before."""
+    if how == "before":
+        mesh.observe(node("b", cpu=2))
+        return mesh.fail(name)
+    if how == "died":
+        mesh.observe(node("b", cpu=2))
+        return mesh.die(name)
+    if how == "timeout":
+        mesh.observe(node("b", cpu=2))
+        return mesh.fail(name, "agent_start_timeout")
+    outcome = mesh.fail(name, room_lost=True)
+    mesh.observe(node("b", cpu=2))
+    return outcome
+
+
+HOW = pytest.mark.parametrize("how", ["before", "after", "died", "timeout"])
+
+
+@HOW
+@pytest.mark.parametrize("retries", [0, 2])
+def test_a_start_that_is_lost_with_its_node_is_returned_and_is_no_failure(how, retries):
+    mesh = Mesh(pool("p", cpu=2), nodes=[node("a", cpu=2)])
+    mesh.queue("t", cpu=2, class_key="c", retries=retries)
+    lost_while_it_starts(mesh, "t", how)
+    assert returns_of(mesh, "t") == ["room_lost"]
+    mesh.tick(10.0)
+    mesh.report("t", node_id="b")
+    attempts = mesh.state.running.by_id["t"].attempts
+    assert (attempts.failures, attempts.number) == (0, 1)
+    assert differences(mesh.state, mesh.refolded()) == []
+
+
+@HOW
+def test_one_that_ran_before_waits_with_its_state(how):
+    mesh = evicted_pair()
+    mesh.leave("low", saved=True)
+    mesh.fail("high")
+    lost_while_it_starts(mesh, "low", how)
+    assert returns_of(mesh, "low") == ["room_lost"]
+    mesh.tick(10.0)
+    assert mesh.starts["low"].state_key == "state-low"
+    mesh.report("low", node_id="b")
+    assert mesh.state.running.by_id["low"].attempts.failures == 0
+
+
+@HOW
+def test_one_that_does_not_wait_in_the_queue_is_refused_when_its_node_is_lost(how):
+    mesh = Mesh(pool("p", cpu=2), nodes=[node("a", cpu=2)])
+    mesh.submit("t", cpu=2, class_key="c", more={"request_id": "r"})
+    assert lost_while_it_starts(mesh, "t", how).reason in (
+        Reason.AGENT_START_FAILED,
+        Reason.AGENT_START_TIMEOUT,
+    )
+    assert (mesh.waiting(), mesh.state.running.by_id) == ([], {})
+
+
+def test_a_class_that_raises_still_counts():
+    mesh = Mesh(pool("p", cpu=2), nodes=[node("a", cpu=2)])
+    mesh.queue("t", cpu=2, class_key="c", retries=1)
+    mesh.fail("t")
+    assert mesh.state.queue.by_id["t"].attempts.failures == 1
+    mesh.tick(10.0)
+    mesh.fail("t")
+    assert mesh.waiting() == []
 
 
 def test_all_tasks_of_a_victim_run_again_together():

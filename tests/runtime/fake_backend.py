@@ -281,6 +281,8 @@ class FakeBackend:
         self.others: set[tuple[str, str]] = set()
         #: How actors died, by name.
         self.deaths: dict[str, Death] = {}
+        #: The names of actors that died because their node did.
+        self.lost_with_node: set[str] = set()
         #: What is known of actors, where it is not that they run on their node.
         self.views: dict[object, ActorView] = {}
         #: Whether an actor waits for room.
@@ -462,6 +464,14 @@ class FakeBackend:
         address = getattr(handle, "address", handle)
         return await self.take(
             "death_of", "", lambda: self._death(cast("tuple[str, str]", address))
+        )
+
+    async def has_lost_room(self, handle: Handle) -> bool:
+        address = cast("tuple[str, str]", getattr(handle, "address", handle))
+        return await self.take(
+            "has_lost_room",
+            "",
+            lambda: address not in self.living() and address[1] in self.lost_with_node,
         )
 
     async def deaths_of(

@@ -619,6 +619,7 @@ class Story:
         for actor in self.backend.actors:
             if actor.node_id == node:
                 actor.alive = False
+                self.backend.lost_with_node.add(actor.request.name)
         for ray_id, group in list(self.backend.by_id.items()):
             if node in group.node_ids:
                 self._reschedule(ray_id)
@@ -920,6 +921,7 @@ def all_calls():
         "request_capacity",
         "job_runs",
         "death_of",
+        "has_lost_room",
         "environment_line",
         "deaths_of",
         "waits_for_room",

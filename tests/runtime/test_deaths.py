@@ -26,7 +26,7 @@ def lived(tmp_path):
     return functools.partial(lives.run, tmp_path / "mesh.sqlite")
 
 
-def submit(life, name="t", **task):
+def submit(life, name="t", *, queue=False, **task):
     agent = AgentSpec(
         name=name,
         pool_name="p",
@@ -38,6 +38,7 @@ def submit(life, name="t", **task):
         task=TaskSpec(task_id=name, pool_name="p", **task),
         request_id=f"first-{name}",
         choose_node=True,
+        queue=queue,
     )
     return life.ask(SubmitTask(submission=stimulus, blobs={key_of(CLASS): CLASS}))
 
@@ -100,6 +101,29 @@ def test_a_start_that_fails_says_how_its_process_died_and_keeps_the_message_apar
         refused = answer.outcome
         assert refused.error == f"agent 't': its process {how}"
         assert refused.detail == detail
+
+    lived(story)
+
+
+@pytest.mark.parametrize("lost_node", [True, False])
+def test_a_process_that_dies_with_its_node_while_it_starts_is_no_failure_of_the_task(
+    lived, lost_node
+):
+    async def story(life):
+        def dies(actor):
+            actor.alive = False
+            name = actor.request.name
+            life.backend.deaths[name] = Death(how="was on node n, which has died")
+            if lost_node:
+                life.backend.lost_with_node.add(name)
+            life.backend.start = starts
+
+        starts, life.backend.start = life.backend.start, dies
+        await submit(life, max_retries=3, queue=True)
+        await asyncio.sleep(SOON_S)  # virtual time
+        attempts = life.running.reactor.state.running.by_id["t"].attempts
+        assert (attempts.failures, attempts.number) == ((0, 1) if lost_node else (1, 2))
+        assert len(life.backend.actors) == 2
 
     lived(story)
 

@@ -46,6 +46,7 @@ CALLS = (
     "find_actor",
     "kill",
     "death_of",
+    "has_lost_room",
     "deaths_of",
 )
 KEPT = pack(KeptResult(value=pickle.dumps(42)))

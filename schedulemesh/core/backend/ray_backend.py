@@ -21,7 +21,7 @@ from schedulemesh.core.backend import ray_internals
 from schedulemesh.core.backend.actor_classes import OF_THE_CLASS, HostClasses, actor_class
 from schedulemesh.core.backend.http_actor import http_actor_name, start_http_actor
 from schedulemesh.core.backend.node_cleaner import OwnNodeCleaner, RemoteNodeCleaner
-from schedulemesh.core.backend.ray_deaths import death_of, deaths_of
+from schedulemesh.core.backend.ray_deaths import death_of, deaths_of, has_lost_room
 from schedulemesh.core.backend.ray_errors import refused, translated
 from schedulemesh.core.backend.ray_groups import RayGroups, scheduling_strategy_of
 from schedulemesh.core.backend.ray_jobs import end_jobs, publish_folder, publish_package
@@ -195,6 +195,10 @@ class RayBackend(RayGroups):
     async def death_of(self, handle: Handle) -> Death | None:
         """See Backend."""
         return await _in_thread(death_of, handle)
+
+    async def has_lost_room(self, handle: Handle) -> bool:
+        """See Backend."""
+        return await _in_thread(has_lost_room, handle)
 
     async def deaths_of(
         self, addresses: Collection[tuple[str, str]]

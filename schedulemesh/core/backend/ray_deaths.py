@@ -48,6 +48,20 @@ def death_of(handle: Any) -> Death | None:
     return None if data is None or data.state != gcs_pb2.ActorTableData.DEAD else _death(data)
 
 
+def has_lost_room(handle: Any) -> bool:
+    """Whether an actor is dead because its node has died, or because the node or placement group is gone in
+    which it was to be made.
+    """
+    data = actor_data(handle)
+    if data is None or data.state != gcs_pb2.ActorTableData.DEAD:
+        return False
+    cause = data.death_cause
+    kind = cause.WhichOneof("context")
+    if kind == "actor_died_error_context":
+        return bool(cause.actor_died_error_context.reason == _DIED.NODE_DIED)
+    return bool(kind == "actor_unschedulable_context")
+
+
 def deaths_of(addresses: Collection[tuple[str, str]]) -> dict[tuple[str, str], Death]:
     """How the actors with these (namespace, name) died last; those that never did are left out. All dead
     actors are looked through, of which Ray keeps up to 100,000.

@@ -133,20 +133,25 @@ def undo(
     detail: str = "",
     restore_failed: bool = False,
     death: Death | None = None,
+    room_lost: bool = False,
     why: ReturnReason = ReturnReason.ROOM_TAKEN,
 ) -> RequestOutcome | None:
     """Remove an incoming agent, and restart its victims where that is possible. Where external work may have
     got the room that they left, they join the queue, because a start could find none. ``restore_failed``:
     the state that its object was to be built from could not be restored. ``death``: how its process died.
-    ``why`` its task waits again, where it does.
+    ``room_lost``: its node or its group is lost, as they are where a node is missing. ``why`` its task waits
+    again, where it does.
 
     A group that is not kept is removed only after them, because it may be the one that they ran in.
     """
     submission = agent.submission
     if submission is None:
         raise ValueError(f"agent {agent.spec.name!r} has run, and its start cannot be undone")
-    waits_again = task_without_room(tx.state, agent, reason)
-    failed = task_not_started(tx.state, agent, reason, restore_failed=restore_failed)
+    room_lost = room_lost or not tx.state.cluster.nodes.keys() >= set(_nodes_of(tx.state, agent))
+    waits_again = task_without_room(tx.state, agent, reason, room_lost=room_lost)
+    failed = None
+    if waits_again is None:
+        failed = task_not_started(tx.state, agent, reason, restore_failed=restore_failed)
     again, forbidden = grown_after(tx.state, agent, death)
     if forbidden:
         failed, error = None, f"{error}; {forbidden}"
@@ -154,7 +159,7 @@ def undo(
     if taken and submission.task_id is not None:
         node_ids = _nodes_of(tx.state, agent)
         tx.emit(RoomLost(task_id=submission.task_id, node_ids=node_ids, at=tx.now))
-    if not tx.state.cluster.nodes.keys() >= set(_nodes_of(tx.state, agent)):
+    if room_lost:
         why = ReturnReason.ROOM_LOST
     _terminate(tx, agent, EndReason.START_FAILED, error, death, return_of(waits_again, why))
     group = tx.state.groups.by_id.get(agent.group_id or "")
@@ -227,7 +232,8 @@ def _with_victims(
 
 
 def _runs_again(tx: Transaction, task_id: str, made: set[str], *, taken: bool) -> bool:
-    """Have a victim run again, or join the queue where the room was ``taken``; whether that could be done.
+    """Have a victim run again, or join the queue where the room was ``taken`` or there is none; whether that
+    could be done.
 
     ``made`` names the agents that were made again already.
     """
@@ -236,7 +242,9 @@ def _runs_again(tx: Transaction, task_id: str, made: set[str], *, taken: bool) -
     past = tx.state.preempted.get(task_id)
     if past is None:
         return False
-    return (taken and requeue_victim(tx, past)) or readmit(tx, past, made)
+    if taken:
+        return requeue_victim(tx, past) or readmit(tx, past, made)
+    return readmit(tx, past, made) or requeue_victim(tx, past)
 
 
 def _nodes_of(state: MeshState, agent: Agent) -> tuple[str, ...]:

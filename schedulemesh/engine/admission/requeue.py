@@ -171,15 +171,28 @@ def victims_to_requeue(tx: Transaction, agent: Agent) -> list[RunningTask]:
     ]
 
 
-def task_without_room(state: MeshState, agent: Agent, reason: Reason) -> RunningTask | None:
-    """The task of an agent that came from the queue and found no room; None: it does not wait again."""
+def task_without_room(
+    state: MeshState, agent: Agent, reason: Reason, *, room_lost: bool = False
+) -> RunningTask | None:
+    """The task of an agent that found no room, or lost it with its node while it started (``room_lost``): it
+    came from the queue, or had run before. None: it does not wait.
+    """
     submission = agent.submission
-    if submission is None or not submission.queued or reason not in _NO_ROOM:
+    has_no_room = reason in _NO_ROOM or (room_lost and reason in _FAILED_STARTS)
+    if submission is None or not has_no_room:
         return None
     task = state.running.by_id.get(submission.task_id or "")
     if task is None or task.agent_name != agent.spec.name:
         return None  # it has ended, and may have been submitted again
+    if not submission.queued and not _runs_again(task, agent):
+        return None
     return task if _may_wait(state, task) else None
+
+
+def _runs_again(task: RunningTask, agent: Agent) -> bool:
+    """Whether a task that did not come from the queue has run before, and its agent can be made again."""
+    can_be_made = bool(agent.spec.class_key) and agent.spec.restartable
+    return can_be_made and bool(task.number) and task.attempts.number > 1
 
 
 def return_of(task: RunningTask | None, reason: ReturnReason) -> Returned | None:

@@ -264,6 +264,7 @@ def start_failed(tx: Transaction, stimulus: s.AgentStartFailed) -> RequestOutcom
         detail=stimulus.detail,
         restore_failed=stimulus.restore_failed,
         death=stimulus.death,
+        room_lost=stimulus.room_lost,
     )
 
 

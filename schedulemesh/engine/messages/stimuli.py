@@ -224,6 +224,8 @@ class AgentStartFailed(Stimulus, frozen=True, kw_only=True):
     restore_failed: bool = False
     #: How its process died; None: it did not die by itself, or that is not known.
     death: Death | None = None
+    #: Whether its node or its placement group is lost, which may be known before those are missing here.
+    room_lost: bool = False
 
 
 class AgentGone(Stimulus, frozen=True, kw_only=True):

@@ -295,6 +295,7 @@ class Agents:
             report.reason,
             restore_failed=report.restore_failed,
             death=report.death,
+            room_lost=report.room_lost,
         )
 
     def _address_of(self, start: AgentStart) -> tuple[str, str]:

@@ -170,9 +170,17 @@ class AgentStart(msgspec.Struct, frozen=True, kw_only=True):
         *,
         restore_failed: bool = False,
         death: Death | None = None,
+        room_lost: bool = False,
     ) -> AgentStartFailed:
         """It could not be made; see ``start_failed``."""
-        return start_failed(self.order, error, reason, restore_failed=restore_failed, death=death)
+        return start_failed(
+            self.order,
+            error,
+            reason,
+            restore_failed=restore_failed,
+            death=death,
+            room_lost=room_lost,
+        )
 
 
 class StartProgress:
@@ -228,6 +236,8 @@ class NoReport(msgspec.Struct, frozen=True, kw_only=True):
     restore_failed: bool = False
     #: How its process died; None: it did not, or that is not known.
     death: Death | None = None
+    #: Whether it died with its node.
+    room_lost: bool = False
 
 
 def start_failed(
@@ -237,9 +247,10 @@ def start_failed(
     *,
     restore_failed: bool = False,
     death: Death | None = None,
+    room_lost: bool = False,
 ) -> AgentStartFailed:
     """The agent could not be made. ``restore_failed``: because its saved state could not be restored;
-    ``death``: because its process died so.
+    ``death``: because its process died so; ``room_lost``: because its node or placement group is lost.
     """
     logger.warning("agent %s did not start: %s", order.agent.name, error)
     line, detail = line_and_traceback(error)
@@ -253,6 +264,7 @@ def start_failed(
         detail=detail,
         restore_failed=restore_failed,
         death=None if death is None else msgspec.structs.replace(death, detail=""),
+        room_lost=room_lost,
     )
 
 
@@ -298,12 +310,14 @@ async def _died(backend: Backend, handle: Handle, error: BackendError) -> NoRepo
     """How the process died that was to build the object, or could not be made."""
     try:
         death = await backend.death_of(handle)
+        room_lost = await backend.has_lost_room(handle)
     except BackendError:
-        death = None
+        death, room_lost = None, False
     if death is None:
         message = f"its process died while the class was loaded and built. {error}"
         return NoReport(error=message, died=True)
-    return NoReport(error=f"its process {death.how}", died=True, death=death)
+    how = f"its process {death.how}"
+    return NoReport(error=how, died=True, death=death, room_lost=room_lost)
 
 
 async def _too_late(
