@@ -107,14 +107,16 @@ def uses_no_more_than_its_quota(account: Account, need: Resources) -> bool:
     return need.fits(account.free - account.net_loans)
 
 
-def excess_of(state: MeshState, pool_name: str, revoked: Iterable[str] = ()) -> Resources:
+def excess_of(state: MeshState, pool_name: str, revoked: tuple[str, ...] = ()) -> Resources:
     """What the claims of a pool hold beyond its own quota, whoever lends it, without those of the revoked
     agents.
     """
     account = state.ledger.accounts[pool_name]
-    agents = (state.agents[name] for name in revoked)
-    freed = sum_of(agent.paid for agent in agents if agent.spec.pool_name == pool_name)
-    return (account.net_loans - freed).beyond(account.free)
+    net_loans = account.net_loans
+    if revoked:
+        agents = (state.agents[name] for name in revoked)
+        net_loans -= sum_of(agent.paid for agent in agents if agent.spec.pool_name == pool_name)
+    return net_loans.beyond(account.free)
 
 
 def exchanged(
