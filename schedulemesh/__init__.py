@@ -104,7 +104,15 @@ _MODULES = {
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = importlib.import_module(f"{__name__}.{_MODULES.get(name, 'errors')}")
+    try:
+        module = importlib.import_module(f"{__name__}.{_MODULES.get(name, 'errors')}")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("ray", __name__):
+            raise
+        raise ImportError(
+            f"{name} needs schedulemesh-core and Ray, which are not installed here; without them "
+            "schedulemesh.connect(url) reaches a scheduler over HTTP"
+        ) from None
     return getattr(module, name)
 
 

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
+from importlib.util import find_spec
 from types import FrameType
 from typing import Annotated, Any, get_type_hints
 
@@ -242,6 +243,28 @@ def _run(body: Callable[[], int | None]) -> int:
 
         note(_message(error))
         return int(code_of(error))
+    except ImportError as error:
+        sentence = missing_part(error)
+        if sentence is None:
+            raise
+        note(sentence)
+        return 1
+
+
+def missing_part(error: ImportError) -> str | None:
+    """What a command needs that the installed distribution does not have; None: it has all of its parts, and
+    something else is missing.
+    """
+    package, _, part = (error.name or "").partition(".")
+    is_client = find_spec("schedulemesh.core") is None
+    if package == "ray" or (is_client and part.partition(".")[0] == "core"):
+        return (
+            "this command needs Ray, which is not installed here: run it on a machine of the cluster, where "
+            "schedulemesh-core is installed"
+        )
+    if is_client and package in ("schedulemesh", "sqlalchemy"):
+        return "this command is a part of schedulemesh-core, which needs Ray: pip install schedulemesh-core"
+    return None
 
 
 def _message(error: Exception) -> str:

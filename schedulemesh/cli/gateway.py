@@ -8,7 +8,8 @@ from typing import Protocol
 
 from schedulemesh.api.call import Call
 from schedulemesh.api.history import QueryEvents
-from schedulemesh.cli.command import Target
+from schedulemesh.cli.command import Target, missing_part
+from schedulemesh.cli.exits import UnreachableError
 from schedulemesh.cli.following import Part
 from schedulemesh.protocol.answers import AnswerT, Response
 
@@ -61,7 +62,15 @@ def gateway_to(target: Target) -> Iterator[Gateway]:
         if served is not None:
             yield served
             return
-    from schedulemesh.cli.ray_gateway import connected
+    try:
+        from schedulemesh.cli.ray_gateway import connected
+    except ImportError as error:
+        if missing_part(error) is None:
+            raise
+        raise UnreachableError(
+            "Ray is not installed here, so no cluster can be joined: name the HTTP API of a scheduler with "
+            "--address http://HOST:8090 or in RAY_ADDRESS, and its token in SCHEDULEMESH_TOKEN"
+        ) from None
 
     with connected(target) as over_ray:
         yield over_ray

@@ -194,9 +194,13 @@ def version(output: Output) -> None:
     import platform
     from importlib import metadata
 
+    try:
+        ray_version = metadata.version("ray")
+    except metadata.PackageNotFoundError:
+        ray_version = None
     facts = {
         "schedulemesh": __version__,
-        "ray": metadata.version("ray"),
+        "ray": ray_version,
         "python": platform.python_version(),
     }
     emit(Record(facts=facts, name="schedulemesh"), output)

@@ -76,3 +76,20 @@ def test_both_distributions_need_the_same_python():
 
 def test_the_alias_distribution_has_no_modules():
     assert list((ROOT / "packaging" / "schedulemesh").rglob("*.py")) == []
+
+
+CLIENT = (ROOT / "packaging" / "client" / "pyproject.toml").read_text(encoding="utf-8")
+
+
+def dependencies(text):
+    """The requirements of a distribution."""
+    block = re.search(r"^dependencies = \[.*?\n(.*?)^\]", text, re.DOTALL | re.MULTILINE)
+    return set(re.findall(r'"([^"]+)"', block[1]))
+
+
+def test_the_client_is_of_the_same_version_and_its_requirements_are_those_of_core():
+    assert f'\nversion = "{__version__}"\n' in CLIENT
+    assert dependencies(CLIENT) < dependencies(CORE)
+    line = re.compile(r"^(?:requires-python|schedulemesh) = .*$", re.MULTILINE)
+    assert line.findall(CLIENT) == line.findall(CORE)
+    assert not any(need.startswith("ray") for need in dependencies(CLIENT))
