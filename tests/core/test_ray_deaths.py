@@ -179,10 +179,44 @@ Last 50 lines of stdout:
 """
 
 
+#: Of Ray 2.60 with pip 26 and uv 0.11, without an index, as it was there word for word but for the paths.
+PIP_WITHOUT_INDEX = """Could not create the actor because its associated runtime env failed to be created.
+[Node 192.0.2.2] Traceback (most recent call last):
+  File "/x/ray/_private/runtime_env/agent/runtime_env_agent.py", line 561, in _create_runtime_env_with_retry
+    runtime_env_context = await asyncio.wait_for(
+                          ^^^^^^^^^^^^^^^^^^^^^^^
+  File "/x/ray/_private/runtime_env/utils.py", line 105, in check_output_cmd
+    raise SubprocessCalledProcessError(
+ray._private.runtime_env.utils.SubprocessCalledProcessError: Run cmd[3] failed with the following details.
+Command '['/y/virtualenv/bin/python', '-m', 'pip', 'install', '-r', '/y/requirements.txt', '--no-index',\
+ '--disable-pip-version-check']' returned non-zero exit status 1.
+Last 50 lines of stdout:
+    Looking in links: /opt/wheels
+    ERROR: Could not find a version that satisfies the requirement no-such-package-x (from versions: none)
+    ERROR: No matching distribution found for no-such-package-x
+
+"""
 NO_FILE = """Traceback (most recent call last):
   File "x.py", line 1, in f
     open(uri)
 FileNotFoundError: [Errno 2] No such file or directory: '/nope.zip'
+"""
+UV_TODAY = """ray._private.runtime_env.utils.SubprocessCalledProcessError: Run cmd[8] failed with the \
+following details.
+Last 50 lines of stdout:
+    Using Python 3.11.7 environment at: /y/virtualenv
+    error: No solution found when resolving dependencies
+      cause: Because no-such-package-x was not found in the cache and you require no-such-package-x, we can \
+conclude that your requirements are unsatisfiable.
+
+    hint: Packages were unavailable because the network was disabled. When the network is disabled, registry \
+packages may only be read from the cache.
+"""
+UV_WITHOUT_NETWORK = """Last 50 lines of stdout:
+    error: Failed to fetch: `https://example.org/simple/x/`
+      Caused by: Request failed after 3 retries
+      Caused by: dns error
+    Installing nothing
 """
 UV = """Last 50 lines of stdout:
       × No solution found when resolving dependencies:
@@ -198,6 +232,25 @@ UV = """Last 50 lines of stdout:
             "ERROR: Could not find a version that satisfies the requirement nope",
         ),
         (NO_FILE, "FileNotFoundError: [Errno 2] No such file or directory: '/nope.zip'"),
+        (
+            PIP_WITHOUT_INDEX,
+            "ERROR: Could not find a version that satisfies the requirement no-such-package-x",
+        ),
+        (
+            UV_TODAY,
+            (
+                "error: No solution found when resolving dependencies: Because no-such-package-x was not "
+                "found in the cache and you require no-such-package-x, we can conclude that your "
+                "requirements are unsatisfiable."
+            ),
+        ),
+        (
+            UV_WITHOUT_NETWORK,
+            (
+                "error: Failed to fetch: `https://example.org/simple/x/`: Request failed after 3 retries: "
+                "dns error"
+            ),
+        ),
         (UV, "No solution found when resolving dependencies: Because nope was not found"),
         ("Failed to setup the environment\\nERROR: no disk\\n", "ERROR: no disk"),
         ("it went wrong", "it went wrong"),
