@@ -10,6 +10,7 @@ import pytest
 from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.engine.messages.outcomes import Accepted, Refused
 from schedulemesh.engine.preemption import sufficient_priority
+from schedulemesh.engine.state.preemption_rules import Incoming
 from tests.engine.builders import Mesh, node, pool, shape
 
 
@@ -113,3 +114,20 @@ def test_the_named_priority_is_accepted_and_the_next_lower_one_is_not(seed):
     assert isinstance(mesh.dry("u", priority=outcome.sufficient_priority, **how), Accepted)
     lower = math.nextafter(outcome.sufficient_priority, -math.inf)
     assert isinstance(mesh.dry("u", priority=lower, **how), Refused)
+
+
+def test_no_priority_is_tried_twice():
+    mesh = Mesh(pool("p", cpu=8))
+    for number in range(8):
+        mesh.run(f"t{number}", priority=float(number % 3), cpu=1)
+    tried = []
+
+    def victims(priority):
+        tried.append(priority)
+        plan = mesh.evaluate(priority, "p", cpu=8).candidates
+        return plan if len(plan) == 8 else None
+
+    incoming = Incoming(priority=0.5, pool_name="p")
+    found = sufficient_priority.sufficient_priority(mesh.state, incoming, victims, lambda: 2.0)
+    assert found == 3.0
+    assert sorted(set(tried)) == sorted(tried)

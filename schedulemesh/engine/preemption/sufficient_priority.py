@@ -38,10 +38,11 @@ def sufficient_priority(
     needed = max(
         (_above(c.priority, _least_delta(state, incoming, c)) for c in chosen), default=0.0
     )
-    top = min(bisect_left(steps, needed), len(steps) - 1) if chosen else len(steps) - 1
-    if victims(steps[top]) is None:
+    last = len(steps) - 1
+    top = min(bisect_left(steps, needed), last) if chosen else last
+    if top < last and victims(steps[top]) is None:
         # The victims are eligible then, but a reserved group is only for tasks of higher priority.
-        top = len(steps) - 1
+        top = last
     low = min(bisect_left(steps, _above(lowest_top(), _smallest_delta(state))), top)
     return steps[bisect_left(steps, True, low, top, key=lambda p: victims(p) is not None)]
 

@@ -144,6 +144,9 @@ class SubmissionService(Service):
 
     def _free_group(self, stimulus: s.TaskSubmitted) -> str | None:
         """The free placement group that a submission would get now; None: it would get none."""
+        groups = self._reactor.state.groups.by_id.values()
+        if not any(group.free for group in groups):
+            return None
         outcome = self._reactor.engine.handle(_tried(stimulus), self._reactor.now()).outcome
         if not isinstance(outcome, Accepted) or outcome.preempted:
             return None
