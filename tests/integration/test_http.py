@@ -15,8 +15,10 @@ from ray import PlacementGroupID
 from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+import schedulemesh
 from schedulemesh.config.discovery import found
 from schedulemesh.config.http import home_folder
+from schedulemesh.errors import InvalidRequestError, JobFailedError
 from tests.integration.polling import actors_in, process_exists, until
 
 
@@ -122,6 +124,48 @@ def test_a_job_is_submitted_and_its_log_followed_without_the_client(scheduler, c
     assert (answer.status_code, answer.json()["state"]) == (200, "running"), answer.text
     assert followed(client, "train").splitlines() == [f"训练 {n} fast" for n in range(100)]
     assert scheduler.result("train")["result"]["exit_code"] == 0
+
+
+def test_a_job_of_a_client_without_ray_brings_its_folder_and_its_modules(
+    scheduler, client, tmp_path
+):
+    scheduler.create_pool("p", resources={"cpu": 1})
+    code, lib = tmp_path / "code", tmp_path / "lib"
+    for folder, name, text in (
+        (code, "train.py", "import near, far\nprint(near.NAME, far.NAME)"),
+        (code, "near.py", "NAME = 'near'"),
+        (lib, "far.py", "NAME = 'far'"),
+    ):
+        folder.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    token = client.headers["authorization"].removeprefix("Bearer ")
+    with schedulemesh.connect(str(client.base_url), token=token) as remote:
+        entrypoint = f"{sys.executable} train.py && {sys.executable} -c 'import sys; sys.exit(3)'"
+        answer = remote.submit_job(
+            "train",
+            entrypoint,
+            "p",
+            {"cpu": 1},
+            working_dir=code,
+            runtime_env={"py_modules": [str(lib / "far.py")]},
+            wait=True,
+        )
+        assert answer["success"], answer
+        assert "".join(remote.job_logs("train", follow=True)) == "near far\n"
+        remote.wait("train")
+        with pytest.raises(JobFailedError) as failure:
+            remote.result("train")
+        assert failure.value.exit_code == 3
+        refused = {"pip": [1]}
+        with pytest.raises(InvalidRequestError, match="pip"):
+            remote.submit_job("other", "true", "p", {"cpu": 1}, runtime_env=refused)
+        with remote.lease("groups", "p", [[{"cpu": 1}]], wait=30) as lease:
+            group = PlacementGroup(PlacementGroupID.from_hex(lease.group_ids[0]))
+            strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0)
+            work = ray.remote(num_cpus=1, scheduling_strategy=strategy)(process_id)
+            assert ray.get(work.remote()) != os.getpid()
+            assert scheduler.get_lease("groups").placement_groups == [group]
+        assert lease.state == "completed"
 
 
 def process_id():
