@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, TypedDict
+from typing import Annotated, Any, ClassVar, Literal, TypedDict
 
 from schedulemesh.api.call import Call, ChangingCall
 from schedulemesh.api.routes import ListRoute, delete, post
@@ -66,6 +66,33 @@ class AgentListing(TypedDict, total=False):
     #: Since when its GPUs are idle by the policy, in seconds since 1970; None: they are not.
     idle_since: float | None
     last_metrics: dict[str, UserValue]
+
+
+Problem = Literal["dead", "silent"]
+
+
+class HealthDetail(TypedDict, total=False):
+    """What was found and done about one agent."""
+
+    agent_name: str
+    pool_name: str
+    problem: Problem
+    action: Literal["rebuilt", "removed"]
+    tasks: list[str]
+    state_restored: bool
+    #: Tasks that the rebuilt agent does not run.
+    left_out: list[str]
+    error: str
+
+
+class HealthReport(TypedDict, total=False):
+    """What a check of all agents found and did."""
+
+    checked: int
+    healthy: int
+    rebuilt: list[str]
+    removed: list[str]
+    details: list[HealthDetail]
 
 
 class DeleteAgent(ChangingCall, tag="delete_agent", frozen=True, kw_only=True):

@@ -43,6 +43,15 @@ class SchedulerAbout(TypedDict, total=False):
     http: str | None
 
 
+class SchedulerFigures(SchedulerAbout, total=False):
+    """The same, and how much it has."""
+
+    pools: int
+    agents: int
+    running_tasks: int
+    queued_tasks: int
+
+
 class StrategyInfo(TypedDict, total=False):
     """A strategy that the scheduler was made with, and how often it was called."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal, TypedDict
+from typing import Annotated, Any, ClassVar, Literal, TypedDict, cast
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -19,6 +19,7 @@ from schedulemesh.config.pools import (
     check_pool,
     parse_queueing,
     parse_target,
+    public_lending,
 )
 from schedulemesh.domain.cohort import CohortSpec, parse_weight
 from schedulemesh.domain.placement import WarmSpec
@@ -41,6 +42,11 @@ class LendingDefinition(TypedDict, total=False):
     lending_limit: Amounts | Literal[0] | None
     borrowing_limit: Amounts | Literal[0] | None
     weight: float
+
+
+def lending_definition(spec: PoolSpec) -> LendingDefinition:
+    """What a pool lends and borrows, as listings show it."""
+    return cast("LendingDefinition", public_lending(spec))
 
 
 class LoansInfo(TypedDict, total=False):
@@ -116,6 +122,61 @@ class PlacementGroupRow(TypedDict, total=False):
     agent: str | None
     #: For how many seconds nobody has used it.
     idle_s: float
+
+
+class UnplacedGroup(TypedDict, total=False):
+    """A reserved placement group that cannot be created, and why."""
+
+    bundles: list[Amounts]
+    placement_strategy: str
+    bundle_label_selector: dict[str, str]
+    error: str
+
+
+class ReservedGroups(TypedDict, total=False):
+    """How many reserved placement groups a pool has, how many are ready, and which cannot be created."""
+
+    reserved: int
+    ready: int
+    unplaced: list[UnplacedGroup]
+
+
+class GroupCounts(TypedDict, total=False):
+    """Placement groups that exist, by kind and use, and what happened to groups so far."""
+
+    reserved: int
+    dynamic: int
+    free: int
+    in_use: int
+    created: int
+    reused: int
+    destroyed: int
+    #: Agents that wait for a group now.
+    waiting: int
+    #: Seconds that agents with a group waited for it, on average.
+    mean_wait: float
+
+
+class WarmHosts(TypedDict, total=False):
+    """The warm hosts of a pool, and why no more are started."""
+
+    ready: int
+    starting: int
+    errors: list[str]
+
+
+class PoolGroups(GroupCounts, total=False):
+    """The placement groups of one pool."""
+
+    groups: list[PlacementGroupRow]
+    unplaced: list[UnplacedGroup]
+    warm: WarmHosts
+
+
+class AllGroups(GroupCounts, total=False):
+    """The placement groups of all pools together, and of each."""
+
+    pools: dict[str, PoolGroups]
 
 
 class CreatePool(ChangeWithBlobs, tag="create_pool", frozen=True, kw_only=True):

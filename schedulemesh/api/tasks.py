@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Annotated, ClassVar, TypedDict
+from typing import Annotated, ClassVar, TypedDict, TypeVar, cast
 
 import msgspec
 
@@ -17,7 +17,14 @@ from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_timeout
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import Amounts
-from schedulemesh.domain.task import FIRST_ATTEMPT, ON_PREEMPTED, TaskSpec, check_task
+from schedulemesh.domain.task import (
+    FIRST_ATTEMPT,
+    ON_PREEMPTED,
+    EndState,
+    TaskSpec,
+    check_task,
+    task_row,
+)
 from schedulemesh.domain.tokens import Role
 from schedulemesh.domain.user_data import UserValue
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
@@ -67,6 +74,14 @@ class TaskInfo(TypedDict, total=False):
     parent: TaskName
 
 
+TaskRow = TypeVar("TaskRow", bound=TaskInfo)
+
+
+def row_of_task(kind: type[TaskRow], spec: TaskSpec) -> TaskRow:  # noqa: ARG001  # the type of the result
+    """A new row of this kind with the public fields of a task's specification; the others are to be added."""
+    return cast("TaskRow", task_row(spec))
+
+
 class TaskListing(TaskInfo, total=False):
     """A task that holds resources, is registered, or waits in the queue; times are in seconds."""
 
@@ -89,6 +104,37 @@ class TaskListing(TaskInfo, total=False):
     #: Only of a task that waits in the queue; see QueueListing.
     reason: ReasonCode
     short: Amounts
+
+
+class TaskCondition(TypedDict, total=False):
+    """What a task does, or how it ended."""
+
+    #: "queued", "starting", "running", "preempting" or "ending"; then "completed", "failed", "cancelled" or
+    #: "lost".
+    state: Annotated[str, OneOf(*PHASES, *EndState)]
+    #: Of a queued task: its place in the queue of its pool, and whether it is held.
+    position: int
+    held: bool
+    #: Of a queued task: how many tasks of its pool wait, and what its pool's quota lacks, or else the closest
+    #: node.
+    queue_length: int
+    short: Amounts
+    #: How often it was evicted, and how often its run failed or its agent was lost; absent: never.
+    preemptions: int
+    failures: int
+    #: The agent that it runs on, or ran on last.
+    agent_name: str
+    #: Seconds since 1970.
+    ended_at: float
+    #: Why it waits (a code), or was not completed (a code, and one line).
+    reason: str
+    error: str
+
+
+class TaskStatus(TaskCondition, total=False):
+    """The condition of a task, and which task it is."""
+
+    task_id: str
 
 
 class OfTask(Call, frozen=True, kw_only=True):

@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypedDict
-
-from schedulemesh.api.cluster import OrphanInfo, SchedulerAbout, StrategyInfo
+from schedulemesh.api.agents import HealthReport
+from schedulemesh.api.cluster import OrphanInfo, SchedulerFigures, StrategyInfo
 from schedulemesh.api.jobs import JobListing
 from schedulemesh.api.nodes import DrainInfo, ExternalWork, NodeInfo
-from schedulemesh.api.pools import CohortInfo, PoolDefinition, PoolInfo
+from schedulemesh.api.policies import PolicyChange, PolicyFields, QueuePolicyFields
+from schedulemesh.api.pools import AllGroups, CohortInfo, PoolDefinition, PoolInfo, ReservedGroups
 from schedulemesh.api.preemption import PreemptionRecord
 from schedulemesh.api.queue import QueueListing
 from schedulemesh.api.states import SavedStateInfo
 from schedulemesh.api.tasks import TaskListing
 from schedulemesh.client.results import AgentInfo, Result, SubmitResult
-from schedulemesh.domain.resources import Amounts
-
-
-class UnplacedGroup(TypedDict, total=False):
-    """A reserved placement group that cannot be created, and why."""
-
-    bundles: list[Amounts]
-    placement_strategy: str
-    bundle_label_selector: dict[str, str]
-    error: str
-
-
-class ReservedGroups(TypedDict, total=False):
-    """How many reserved placement groups a pool has, how many are ready, and which cannot be created."""
-
-    reserved: int
-    ready: int
-    unplaced: list[UnplacedGroup]
 
 
 class PoolResult(Result, total=False):
@@ -47,59 +29,8 @@ class PoolsResult(Result, total=False):
     pools: list[PoolInfo]
 
 
-class GroupCounts(TypedDict, total=False):
-    """Placement groups that exist, by kind and use, and what happened to groups so far."""
-
-    reserved: int
-    dynamic: int
-    free: int
-    in_use: int
-    created: int
-    reused: int
-    destroyed: int
-    #: Agents that wait for a group now.
-    waiting: int
-    #: Seconds that agents with a group waited for it, on average.
-    mean_wait: float
-
-
-class GroupInfo(TypedDict, total=False):
-    """One placement group."""
-
-    id: str
-    #: In Ray.
-    name: str
-    reserved: bool
-    phase: str
-    bundles: list[Amounts]
-    placement_strategy: str
-    node_ids: list[str]
-    #: The agent that occupies it; None: it is free.
-    agent: str | None
-    #: Seconds since it became free; 0: it is not free.
-    idle_s: float
-
-
-class WarmHosts(TypedDict, total=False):
-    """The warm hosts of a pool, and why no more are started."""
-
-    ready: int
-    starting: int
-    errors: list[str]
-
-
-class PoolGroups(GroupCounts, total=False):
-    """The placement groups of one pool."""
-
-    groups: list[GroupInfo]
-    unplaced: list[UnplacedGroup]
-    warm: WarmHosts
-
-
-class GroupsResult(Result, GroupCounts, total=False):
+class GroupsResult(Result, AllGroups, total=False):
     """The answer of ``pg_pool_stats``."""
-
-    pools: dict[str, PoolGroups]
 
 
 class AgentsResult(Result, total=False):
@@ -108,28 +39,8 @@ class AgentsResult(Result, total=False):
     agents: list[AgentInfo]
 
 
-class HealthDetail(TypedDict, total=False):
-    """What was found and done about one agent."""
-
-    agent_name: str
-    pool_name: str
-    problem: Literal["dead", "silent"]
-    action: Literal["rebuilt", "removed"]
-    tasks: list[str]
-    state_restored: bool
-    #: Tasks that the rebuilt agent does not run.
-    left_out: list[str]
-    error: str
-
-
-class HealthResult(Result, total=False):
+class HealthResult(Result, HealthReport, total=False):
     """The answer of ``ensure_agent_health``."""
-
-    checked: int
-    healthy: int
-    rebuilt: list[str]
-    removed: list[str]
-    details: list[HealthDetail]
 
 
 class TasksResult(Result, total=False):
@@ -163,76 +74,16 @@ class CancellationResult(Result, total=False):
     refused: dict[str, Result]
 
 
-class QueuePolicyFields(TypedDict, total=False):
-    """The policy of the queue as plain data; see QueuePolicy."""
-
-    order: str
-    ageing_per_hour: float
-    las_threshold_gpu_hours: float
-    las_levels_gpu_hours: list[float]
-    las_preempts: bool
-    las_smaller_first: bool
-    shortest_preempts: bool
-    las_victims: str
-    promote_after_s: float
-    passing_limit_s: float
-    waiting_weight: float
-    waiting_weight_s: float
-    estimates: bool
-
-
 class QueuePolicyResult(Result, total=False):
     """The answer of ``configure_queue`` and ``get_queue_policy``."""
 
     policy: QueuePolicyFields
 
 
-class PolicyFields(TypedDict, total=False):
-    """The preemption policy as plain data; see PreemptionPolicy."""
-
-    same_pool_priority_threshold: float
-    cross_pool_priority_threshold: float
-    remaining_time_weight: float
-    victim_order: str
-    min_preempt_score: float
-    enable_cross_pool_preemption: bool
-    protected_pools: list[str]
-    label_preemption_rules: dict[str, dict[str, list[str]]]
-    label_priority_threshold: float
-    enable_label_preemption: bool
-    label_dominance_protects: bool
-    cancel_timeout: float
-    save_timeout: float
-    start_timeout: float
-    preemption_grace_s: float
-    min_runtime: float
-    max_preemptions: int
-    preemption_cooldown: float
-    lost_work_budget: float
-    usage_half_life_s: float
-    reclaim_unsavable: bool
-    defragment_after_s: float
-    idle_gpu_percent: float
-    idle_gpu_s: float
-    measured_progress: bool
-    over_claim: str
-    over_claim_s: float
-    evict_despite_external_demand: bool
-
-
 class PolicyUpdate(Result, PolicyFields, total=False):
     """The answer of ``update_preemption_policy``: the whole policy, under ``policy`` and beside it."""
 
     policy: PolicyFields
-
-
-class PolicyChange(TypedDict, total=False):
-    """One change of the policy: when (seconds since 1970), by which client (host:pid), and what."""
-
-    timestamp: float
-    client: str
-    changes: PolicyFields
-    preemption_aggressiveness: str | None
 
 
 class PolicyResult(Result, total=False):
@@ -328,13 +179,8 @@ class JobsResult(Result, total=False):
     jobs: list[JobListing]
 
 
-class AboutResult(Result, SchedulerAbout, total=False):
+class AboutResult(Result, SchedulerFigures, total=False):
     """The answer of ``about``."""
-
-    pools: int
-    agents: int
-    running_tasks: int
-    queued_tasks: int
 
 
 class HeadHealth(AboutResult, total=False):

@@ -27,7 +27,6 @@ from schedulemesh.client.listings import (
     GroupsResult,
     PoolResult,
     PoolsResult,
-    ReservedGroups,
 )
 from schedulemesh.client.scheduler_object import SchedulerObject
 from schedulemesh.client.task_fields import LendingFields
@@ -251,5 +250,5 @@ def _result(response: PoolResponse | Refused) -> PoolResult:
     result["pool"] = cast("PoolDefinition", pool_definition(response.spec))
     if response.groups is not None:
         result["pool"]["pg_pool_config"] = public_groups(response.spec.groups)
-        result["placement_groups"] = results.combined(ReservedGroups, response.groups)
+        result["placement_groups"] = response.groups
     return result

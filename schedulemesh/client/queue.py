@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Sequence
-from typing import cast
 
 from schedulemesh.api.policies import ChangeQueuePolicy, GetQueuePolicy
-from schedulemesh.api.queue import ChangeQueuedTask, ListQueue, QueueListing
+from schedulemesh.api.queue import ChangeQueuedTask, ListQueue
 from schedulemesh.api.tasks import CancelTasks
 from schedulemesh.api.values import MAX_NAMES, client_name
 from schedulemesh.client import results
@@ -94,7 +93,7 @@ class QueueCalls(SchedulerObject):
         answer = ask(self._connection, request, QueueListed)
         if isinstance(answer, Refused):
             return combined(QueueResult, results.refused(answer))
-        tasks = [cast("QueueListing", row.public()) for row in answer.rows]
+        tasks = [row.public() for row in answer.rows]
         return {"success": True, "tasks": tasks, "total": answer.total}
 
     def configure_queue(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterable, Sequence
-from typing import TypedDict
 
 from schedulemesh.api.tasks import (
     LONGEST_WAIT_S,
@@ -13,6 +12,7 @@ from schedulemesh.api.tasks import (
     CompleteTask,
     ExplainTask,
     ListTasks,
+    TaskStatus,
     WaitTasks,
     WaitUntil,
 )
@@ -28,7 +28,6 @@ from schedulemesh.client.scheduler_object import SchedulerObject
 from schedulemesh.domain.containers import as_elements
 from schedulemesh.domain.names import as_text, parse_name
 from schedulemesh.domain.numbers import MAX_DURATION_S, parse_duration, parse_flag
-from schedulemesh.domain.resources import Amounts
 from schedulemesh.domain.task import ENDED_STATES
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import InvalidRequestError, shown
@@ -38,32 +37,6 @@ from schedulemesh.protocol.answers import Explained, Listed
 _REFRESH_S = 5.0
 
 _BEFORE_RUNNING = ("queued", "starting")
-
-
-class TaskStatus(TypedDict, total=False):
-    """What a task does, or how it ended."""
-
-    task_id: str
-    #: "queued", "starting", "running", "preempting" or "ending"; then "completed", "failed", "cancelled" or
-    #: "lost".
-    state: str
-    #: Of a queued task: its place in the queue of its pool, and whether it is held.
-    position: int
-    held: bool
-    #: Of a queued task: how many tasks of its pool wait, and what its pool's quota lacks, or else the closest
-    #: node.
-    queue_length: int
-    short: Amounts
-    #: How often it was evicted, and how often its run failed or its agent was lost; absent: never.
-    preemptions: int
-    failures: int
-    #: The agent that it runs on, or ran on last.
-    agent_name: str
-    #: Seconds since 1970.
-    ended_at: float
-    #: Why it waits (a code), or was not completed (a code, and one line).
-    reason: str
-    error: str
 
 
 class WaitResult(Result, total=False):

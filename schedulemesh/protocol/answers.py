@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeVar, Union
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar, Union, cast
 
 import msgspec
 
+from schedulemesh.api.pools import ReservedGroups
+from schedulemesh.api.queue import QueueListing
+from schedulemesh.api.tasks import row_of_task
 from schedulemesh.config.settings import SchedulerSettings
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.resources import NOTHING, Resources
-from schedulemesh.domain.task import TaskSpec, task_row
+from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.explanation import Explanation
 from schedulemesh.engine.messages.outcomes import Evaluation, Refused, RequestOutcome
 from schedulemesh.errors import InvalidRequestError
@@ -137,10 +141,10 @@ class QueueRow(
     #: What its pool's quota lacks, or else the closest node.
     short: Resources = NOTHING
 
-    def public(self) -> dict[str, object]:
+    def public(self) -> QueueListing:
         """The task as listings show it; times are in seconds."""
-        return {
-            **task_row(self.task),
+        row = row_of_task(QueueListing, self.task)
+        row |= {
             "agent_name": self.agent_name,
             "kind": self.kind,
             "state": "queued",
@@ -159,6 +163,7 @@ class QueueRow(
             "reason": self.reason,
             "short": self.short.public(),
         }
+        return row
 
 
 class QueueListed(Answer, tag="queue_listed", frozen=True, kw_only=True):
@@ -176,7 +181,7 @@ class PoolResponse(Answer, tag="pool", frozen=True, kw_only=True):
     #: The pool's current definition; None: the request was refused.
     spec: PoolSpec | None = None
     #: The status of its reserved groups; None: it has none.
-    groups: dict[str, Any] | None = None
+    groups: ReservedGroups | None = None
 
 
 class Evaluated(Answer, tag="evaluated", frozen=True, kw_only=True):
@@ -252,6 +257,16 @@ class Details(Answer, tag="details", frozen=True, kw_only=True):
     """Plain data by name."""
 
     facts: dict[str, Any]
+
+
+def listed(rows: Sequence[Mapping[str, object]]) -> Listed:
+    """The answer of a call that lists rows, each of them a dict of a declared type."""
+    return Listed(rows=cast("list[dict[str, Any]]", rows))
+
+
+def details(facts: Mapping[str, object]) -> Details:
+    """The answer of a call that is one dict of a declared type."""
+    return Details(facts=cast("dict[str, Any]", facts))
 
 
 AnyAnswer = Union[

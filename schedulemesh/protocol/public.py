@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from schedulemesh.api.nodes import ExternalJobInfo
 from schedulemesh.config.pools import public_lending
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.reasons import Reason
@@ -15,6 +16,7 @@ from schedulemesh.engine.messages.explanation import (
     DurationEstimate,
     EvictionSummary,
     Explanation,
+    ExternalJob,
 )
 from schedulemesh.engine.messages.outcomes import (
     Candidate,
@@ -122,6 +124,17 @@ def pool_definition(spec: PoolSpec) -> Plain:
     }
 
 
+def external_job(job: ExternalJob) -> ExternalJobInfo:
+    """What a job holds of a node."""
+    return {
+        "job_id": job.job_id,
+        "task_id": job.task_id,
+        "namespace": job.namespace,
+        "entrypoint": job.entrypoint,
+        "resources": job.resources.public(),
+    }
+
+
 def explained(explanation: Explanation) -> Plain:
     """What is known of a task."""
     short = {"quota": explanation.short_quota.public(), "node": explanation.short_node.public()}
@@ -157,7 +170,7 @@ def explained(explanation: Explanation) -> Plain:
             {
                 "node_id": usage.node_id,
                 "resources": usage.resources.public(),
-                "jobs": [job.public() for job in usage.jobs],
+                "jobs": [external_job(job) for job in usage.jobs],
             }
             for usage in explanation.external
         ],

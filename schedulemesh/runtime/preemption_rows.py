@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from schedulemesh.api.preemption import ListPreemptions
-from schedulemesh.domain.task import task_row
+from schedulemesh.api.preemption import EvictorInfo, ListPreemptions, PreemptionRecord
+from schedulemesh.api.tasks import row_of_task
 from schedulemesh.engine.state.evictions import EvictionRecord, Evictor
 
 
@@ -15,12 +15,12 @@ def selected(records: Iterable[EvictionRecord], query: ListPreemptions) -> list[
     return matching[max(0, len(matching) - query.limit) :]
 
 
-def preemption_row(record: EvictionRecord) -> dict[str, object]:
+def preemption_row(record: EvictionRecord) -> PreemptionRecord:
     """A record as plain data. Times are seconds since 1970, durations seconds."""
     at = record.decided_at
-    row = {
+    row = row_of_task(PreemptionRecord, record.task)
+    row |= {
         "timestamp": at if record.evicted_at is None else record.evicted_at,
-        **task_row(record.task),
         "agent_name": record.agent_name,
         "reason": record.reason,
         "preempt_score": record.preempt_score,
@@ -39,10 +39,12 @@ def preemption_row(record: EvictionRecord) -> dict[str, object]:
         "time_to_run_again": _after(at, record.ran_again_at),
         "idle_since": record.idle_since,
     }
-    return {**row, "save_error": record.save_error} if record.save_error else row
+    if record.save_error:
+        row["save_error"] = record.save_error
+    return row
 
 
-def _evictor(evictor: Evictor) -> dict[str, object]:
+def _evictor(evictor: Evictor) -> EvictorInfo:
     task = evictor.task
     return {
         "task_id": None if task is None else task.task_id,

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
+from typing import cast
 
+from schedulemesh.api.agents import AgentListing, MeasuredUsage, PlacementGroupInfo
+from schedulemesh.api.cluster import OrphanInfo
+from schedulemesh.api.nodes import DrainInfo, NodeInfo
+from schedulemesh.api.policies import PolicyChange, PolicyFields
+from schedulemesh.api.pools import CohortInfo, PoolInfo, lending_definition
+from schedulemesh.api.states import SavedStateInfo
+from schedulemesh.api.tasks import TaskInfo, TaskListing, TaskStatus, row_of_task
 from schedulemesh.config.groups import public_groups
-from schedulemesh.config.pools import public_lending
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.resources import sum_of
-from schedulemesh.domain.task import Attempts, TaskSpec, task_row
+from schedulemesh.domain.task import Attempts, TaskSpec
 from schedulemesh.engine.explanation.waiting import WaitCauses
 from schedulemesh.engine.lifecycle.drain import agents_of
+from schedulemesh.engine.messages.facts import PolicyChanged
 from schedulemesh.engine.state.agents import Agent, kind_of
 from schedulemesh.engine.state.lending import lendable
 from schedulemesh.engine.state.mesh_state import MeshState
@@ -42,12 +50,10 @@ def past_of(state: MeshState, task_id: str) -> tuple[TaskSpec, AgentSpec | None]
     return None
 
 
-def task_status(
-    state: MeshState, task_id: str, causes: WaitCauses | None = None
-) -> dict[str, object]:
+def task_status(state: MeshState, task_id: str, causes: WaitCauses | None = None) -> TaskStatus:
     """What a task does, or how it ended; with ``causes`` also why it waits, if it does."""
     task, ended = state.running.by_id.get(task_id), state.ended.get(task_id)
-    status: dict[str, object] = {"task_id": task_id, "state": "unknown"}
+    status: TaskStatus = {"task_id": task_id, "state": "unknown"}
     if task is not None:
         status |= _attempts(task.attempts)
         return {**status, "state": task.phase.value, "agent_name": task.agent_name}
@@ -70,7 +76,7 @@ def task_status(
     }
 
 
-def _waits(state: MeshState, waiting: QueuedTask, causes: WaitCauses) -> dict[str, object]:
+def _waits(state: MeshState, waiting: QueuedTask, causes: WaitCauses) -> TaskStatus:
     """Why a task waits, and among how many of its pool."""
     cause = causes.cause_of(waiting)
     return {
@@ -80,10 +86,14 @@ def _waits(state: MeshState, waiting: QueuedTask, causes: WaitCauses) -> dict[st
     }
 
 
-def _attempts(attempts: Attempts) -> dict[str, object]:
+def _attempts(attempts: Attempts) -> TaskStatus:
     """How often a task was evicted and has failed, where it was and has."""
-    counts = {"preemptions": attempts.preemptions, "failures": attempts.failures}
-    return {name: count for name, count in counts.items() if count}
+    counts: TaskStatus = {}
+    if attempts.preemptions:
+        counts["preemptions"] = attempts.preemptions
+    if attempts.failures:
+        counts["failures"] = attempts.failures
+    return counts
 
 
 def saved_key(state: MeshState, task_id: str) -> str | None:
@@ -129,7 +139,7 @@ class StateView:
             for process in processes_of(self._state, agent)
         ]
 
-    def pools(self) -> list[dict[str, object]]:
+    def pools(self) -> list[PoolInfo]:
         """Each pool with its quota: total, free, reserved, used, lent, borrowed; and with whom it shares."""
         ledger = self._state.ledger
         return [
@@ -143,7 +153,7 @@ class StateView:
                 "on_preempted": account.spec.on_preempted,
                 "queueing": account.spec.queueing,
                 "queued": self._state.queue.size(name),
-                **public_lending(account.spec),
+                **lending_definition(account.spec),
                 "lent_to": {
                     other: amount.public() for other, amount in ledger.lent_by(name).items()
                 },
@@ -160,13 +170,13 @@ class StateView:
             for name, account in ledger.accounts.items()
         ]
 
-    def cohorts(self) -> list[dict[str, object]]:
+    def cohorts(self) -> list[CohortInfo]:
         """Each cohort with its pools, their quota together, and what of it is idle and may be lent."""
         ledger = self._state.ledger
-        rows: list[dict[str, object]] = []
+        rows: list[CohortInfo] = []
         for name, spec in ledger.cohorts.specs.items():
             below = [ledger.accounts[pool] for pool in ledger.cohorts.pools_below(name)]
-            row: dict[str, object] = {
+            row: CohortInfo = {
                 "name": name,
                 "parent": spec.parent,
                 "weight": spec.weight,
@@ -180,11 +190,11 @@ class StateView:
             rows.append(row)
         return rows
 
-    def running_task(self, task: RunningTask) -> dict[str, object]:
+    def running_task(self, task: RunningTask) -> TaskListing:
         """A task that holds resources or is registered."""
         agent = self._state.agents.get(task.agent_name)
-        return {
-            **task_row(task.spec),
+        row = row_of_task(TaskListing, task.spec)
+        row |= {
             "agent_name": task.agent_name,
             "kind": kind_of(self._state.agents, task.agent_name),
             "phase": task.phase.value,
@@ -194,8 +204,9 @@ class StateView:
             "remaining_time": task.remaining(self._now),
             "last_metrics": self._metrics_of(task.agent_name),
         }
+        return row
 
-    def nodes(self) -> list[dict[str, object]]:
+    def nodes(self) -> list[NodeInfo]:
         """Each alive node with its free resources according to the scheduler's node state."""
         return [
             {
@@ -211,10 +222,10 @@ class StateView:
             for node in self._state.cluster.nodes.values()
         ]
 
-    def drains(self) -> list[dict[str, object]]:
+    def drains(self) -> list[DrainInfo]:
         """The drains in progress, with the agents and tasks that each still waits for."""
         running = self._state.running
-        rows: list[dict[str, object]] = []
+        rows: list[DrainInfo] = []
         for drain in self._state.drains:
             agents = agents_of(self._state, drain)
             rows.append(
@@ -232,9 +243,9 @@ class StateView:
             )
         return rows
 
-    def orphans(self) -> list[dict[str, object]]:
+    def orphans(self) -> list[OrphanInfo]:
         """The actors and placement groups of this scheduler that its journal does not know."""
-        actors: list[dict[str, object]] = [
+        actors: list[OrphanInfo] = [
             {"name": name, "namespace": namespace, "kind": "actor"}
             for namespace, name in sorted(self._agents.orphans)
         ]
@@ -262,13 +273,13 @@ class StateView:
         """The current policy."""
         return self._state.policy.public()
 
-    def policy_changes(self) -> list[dict[str, object]]:
+    def policy_changes(self) -> list[PolicyChange]:
         """The most recent changes of the policy, oldest first: when, by which client, what."""
         return [
             {
                 "timestamp": change.at,
                 "client": change.client,
-                "changes": {name: change.policy.public()[name] for name in change.changes},
+                "changes": _policy_fields(change),
                 "preemption_aggressiveness": change.level,
             }
             for change in self._state.policy_changes
@@ -300,7 +311,7 @@ class StateView:
             "nodes": len(self._state.cluster.nodes),
         }
 
-    def agent(self, agent: Agent) -> dict[str, object]:
+    def agent(self, agent: Agent) -> AgentListing:
         """An agent, with its tasks and what it uses."""
         running = self._state.running
         task_ids = list(running.on_agent(agent.spec.name))
@@ -317,7 +328,9 @@ class StateView:
             "pid": 0 if agent.process is None else agent.process.pid,
             "restarts": agent.restarts,
             "tasks": task_ids,
-            "task_details": [task_row(running.by_id[task_id].spec) for task_id in task_ids],
+            "task_details": [
+                row_of_task(TaskInfo, running.by_id[task_id].spec) for task_id in task_ids
+            ],
             "last_metrics": self._metrics_of(agent.spec.name),
             "usage": self._usage_of(_first_process(agent)),
             "idle_since": running.idle.get(agent.spec.name),
@@ -330,11 +343,11 @@ class StateView:
         name = agent_name if agent is None else _first_process(agent)
         return self._agents.metrics.newest_of(name)
 
-    def _usage_of(self, process_name: str) -> dict[str, float | None] | None:
+    def _usage_of(self, process_name: str) -> MeasuredUsage | None:
         """What a process really uses; None: it is not known."""
         return public_usage(self._agents.usage.newest_of(process_name, self._now))
 
-    def _members_of(self, agent: Agent) -> dict[str, object]:
+    def _members_of(self, agent: Agent) -> AgentListing:
         """The members of a gang in the order of ranks, or the gang whose extra member this is."""
         running = self._state.running
         for task_id in running.on_agent(agent.spec.name):
@@ -356,7 +369,7 @@ class StateView:
         ]
         return {"members": members}
 
-    def _group(self, group_id: str | None) -> dict[str, object] | None:
+    def _group(self, group_id: str | None) -> PlacementGroupInfo | None:
         group = self._state.groups.by_id.get(group_id or "")
         if group is None:
             return None
@@ -367,21 +380,29 @@ class StateView:
         }
 
 
+def _policy_fields(change: PolicyChanged) -> PolicyFields:
+    """The fields that a change of the policy has set, with their new values."""
+    policy = change.policy.public()
+    return cast("PolicyFields", {name: policy[name] for name in change.changes})
+
+
 def _first_process(agent: Agent) -> str:
     """The process that reports for an agent; a lease, which has none, reports nothing under its own name."""
     return next(iter(agent.spec.process_names), agent.spec.name)
 
 
-def saved_state(entry: tuple[TaskSpec, str, bool]) -> dict[str, object]:
+def saved_state(entry: tuple[TaskSpec, str, bool]) -> SavedStateInfo:
     """One of ``StateView.saved_states``."""
     spec, status, is_saved = entry
-    return {**task_row(spec), "status": status, "state_saved": is_saved}
+    row = row_of_task(SavedStateInfo, spec)
+    row |= {"status": status, "state_saved": is_saved}
+    return row
 
 
-def queued_task(row: QueueRow) -> dict[str, object]:
+def queued_task(row: QueueRow) -> TaskListing:
     """A task that waits in the queue, among those that run."""
-    return {
-        **task_row(row.task),
+    listing = row_of_task(TaskListing, row.task)
+    listing |= {
         "agent_name": row.agent_name,
         "kind": row.kind,
         "phase": "queued",
@@ -396,3 +417,4 @@ def queued_task(row: QueueRow) -> dict[str, object]:
         "reason": row.reason,
         "short": row.short.public(),
     }
+    return listing

@@ -11,7 +11,7 @@ import ray
 from ray.actor import ActorHandle
 from ray.exceptions import RayActorError
 
-from schedulemesh.client.tasks import TaskStatus
+from schedulemesh.api.tasks import TaskStatus
 from schedulemesh.core.transport.handles import actor_id
 from schedulemesh.domain.task import ENDED_STATES
 from schedulemesh.errors import ScheduleMeshError, WorkerDiedError, WorkerTimeoutError

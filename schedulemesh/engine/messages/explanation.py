@@ -37,10 +37,6 @@ class ExternalJob(_Part, frozen=True, kw_only=True):
     entrypoint: str
     resources: Resources
 
-    def public(self) -> dict[str, object]:
-        """For callers."""
-        return {**msgspec.structs.asdict(self), "resources": self.resources.public()}
-
 
 class ExternalUsage(_Part, frozen=True, kw_only=True):
     """What Ray work that does not belong to the scheduler uses of a node that a task could run on."""

@@ -6,6 +6,7 @@ import logging
 import math
 from typing import NamedTuple
 
+from schedulemesh.api.agents import MeasuredUsage
 from schedulemesh.metrics.aggregation import Aggregates
 from schedulemesh.protocol.agents import MessageError, Usage, unpack
 
@@ -66,7 +67,7 @@ class AgentUsage:
             self._aggregates.forget(name)
 
 
-def public_usage(measured: Measured | None) -> dict[str, float | None] | None:
+def public_usage(measured: Measured | None) -> MeasuredUsage | None:
     """A measurement as plain data; None: there is none."""
     if measured is None:
         return None

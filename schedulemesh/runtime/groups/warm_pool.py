@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 
 import msgspec
 
+from schedulemesh.api.pools import WarmHosts
 from schedulemesh.domain.placement import WarmSpec
 from schedulemesh.engine.messages.instructions import StartAgent
 from schedulemesh.engine.state.groups import Group, GroupPhase
@@ -144,7 +145,7 @@ class WarmPool:
         self._failed.pop(pool_name, None)
         self._errors.pop(pool_name, None)
 
-    def status(self, state: MeshState, pool_name: str) -> dict[str, object]:
+    def status(self, state: MeshState, pool_name: str) -> WarmHosts:
         """How many hosts of a pool are ready and starting, and why no more are made."""
         pool_hosts = [
             host

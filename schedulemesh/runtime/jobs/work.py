@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from schedulemesh.api.nodes import ExternalWork
 from schedulemesh.domain.resources import NOTHING, Resources, sum_of
 from schedulemesh.engine.messages.explanation import ExternalJob
 from schedulemesh.engine.state.mesh_state import MeshState
@@ -45,7 +46,7 @@ class WorkOfJob(msgspec.Struct, frozen=True, kw_only=True):
     def _held(self) -> list[tuple[str, Resources]]:
         return [part for holder in self.holders for part in holder.held]
 
-    def public(self) -> dict[str, object]:
+    def public(self) -> ExternalWork:
         """For callers."""
         node_ids = sorted({node_id for node_id, _ in self._held})
         waiting = [amount for holder in self.holders for amount in holder.waiting]

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from schedulemesh.api.cluster import StrategyInfo
 from schedulemesh.config.settings import STRATEGY_HANG_S, STRATEGY_LOAD_S, StrategyRef
 from schedulemesh.errors import InvalidRequestError, JournalError
 from schedulemesh.plugins.guard import Guarded
@@ -97,12 +98,12 @@ class PluginWatchdog:
         self._disabled[name] = DisabledStrategy(reason=reason, at=time.time())
         self._keep()
 
-    def status(self) -> list[dict[str, object]]:
+    def status(self) -> list[StrategyInfo]:
         """Every strategy: its hooks, how often it was asked, and why it is disabled (empty: it is not)."""
         loaded = {guarded.name: guarded for guarded in self.plugins}
         return [self._shown(ref.name, loaded.get(ref.name)) for ref in self._refs]
 
-    def _shown(self, name: str, guarded: Guarded | None) -> dict[str, object]:
+    def _shown(self, name: str, guarded: Guarded | None) -> StrategyInfo:
         record = self._disabled.get(name)
         return {
             "name": name,

@@ -46,6 +46,7 @@ from schedulemesh.protocol.answers import (
     Refusal,
     Response,
     WithHandles,
+    listed,
 )
 from schedulemesh.protocol.callers import TokenCaller
 from schedulemesh.protocol.credentials import without_token
@@ -171,7 +172,7 @@ class Audit:
     @handler
     async def query(self, request: QueryAudit) -> Listed:
         """The changes that a request is about, the newest first."""
-        return Listed(rows=await self._reactor.read(lambda: self._rows(request)))
+        return listed(await self._reactor.read(lambda: self._rows(request)))
 
     def _rows(self, request: QueryAudit) -> list[dict[str, object]]:
         filters = {name: getattr(request, name) for name in ("call", "outcome")}

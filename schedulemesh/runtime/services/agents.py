@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 
-from schedulemesh.api.agents import DeleteAgent, EnsureAgentHealth
+from schedulemesh.api.agents import DeleteAgent, EnsureAgentHealth, HealthReport
 from schedulemesh.api.tasks import CompleteTask, ExplainTask, RegisterTask
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Done, Pending, Refused
-from schedulemesh.protocol.answers import Details, Explained, Refusal, Response
+from schedulemesh.protocol.answers import Details, Explained, Refusal, Response, details
 from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.services.external_usage import ExternalUsageService
 from schedulemesh.runtime.services.health import HealthCheck
@@ -69,9 +69,9 @@ class AgentService(Service):
     @handler
     async def ensure_agent_health(self, request: EnsureAgentHealth) -> Details:
         """What a check of all agents found and rebuilt."""
-        return Details(facts=await self.ensure_health(request.timeout_s))
+        return details(await self.ensure_health(request.timeout_s))
 
-    async def ensure_health(self, timeout_s: float) -> dict[str, object]:
+    async def ensure_health(self, timeout_s: float) -> HealthReport:
         """Check all agents once; see HealthCheck.run."""
         check = HealthCheck(
             self._backend,

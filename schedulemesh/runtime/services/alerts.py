@@ -7,7 +7,7 @@ import logging
 
 from schedulemesh.api.metrics import GetAlerts
 from schedulemesh.metrics.alert_samples import collected
-from schedulemesh.protocol.answers import Listed
+from schedulemesh.protocol.answers import Listed, listed
 from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.services.metrics import MetricsService
 from schedulemesh.runtime.services.running import RunningSupervisor, Service
@@ -47,4 +47,4 @@ class AlertService(Service):
     @handler
     async def listed(self, _: GetAlerts) -> Listed:
         """The alerts that fire, those that are pending, and the last that were resolved."""
-        return Listed(rows=self._alerts.rows())
+        return listed(self._alerts.rows())

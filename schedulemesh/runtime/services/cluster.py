@@ -9,7 +9,14 @@ from typing import TypeVar
 
 import msgspec
 
-from schedulemesh.api.cluster import EndOrphans, GetAbout, GetStats, ListOrphans, ListStrategies
+from schedulemesh.api.cluster import (
+    EndOrphans,
+    GetAbout,
+    GetStats,
+    ListOrphans,
+    ListStrategies,
+    SchedulerFigures,
+)
 from schedulemesh.api.nodes import CordonNode, Drain, GetDrainStatus
 from schedulemesh.api.policies import ChangePolicy, GetPolicy
 from schedulemesh.api.pools import ListCohorts, ListPools
@@ -27,7 +34,7 @@ from schedulemesh.config.policy import changed_policy
 from schedulemesh.domain.tokens import Role, TokenSpec
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Done, Refused, RequestOutcome
-from schedulemesh.protocol.answers import Details, Listed, Refusal, Response
+from schedulemesh.protocol.answers import Details, Listed, Refusal, Response, details, listed
 from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.journal_opening import journal_address
 from schedulemesh.runtime.queries import StateView
@@ -73,27 +80,27 @@ class ClusterService(Service):
     @handler
     async def drains(self, _: GetDrainStatus) -> Listed:
         """The drains in progress."""
-        return Listed(rows=await self._viewed(StateView.drains))
+        return listed(await self._viewed(StateView.drains))
 
     @handler
     async def pools(self, _: ListPools) -> Listed:
         """All pools with their quota."""
-        return Listed(rows=await self._viewed(StateView.pools))
+        return listed(await self._viewed(StateView.pools))
 
     @handler
     async def cohorts(self, _: ListCohorts) -> Listed:
         """The cohorts."""
-        return Listed(rows=await self._viewed(StateView.cohorts))
+        return listed(await self._viewed(StateView.cohorts))
 
     @handler
     async def orphans(self, _: ListOrphans) -> Listed:
         """Actors and placement groups that the journal does not know."""
-        return Listed(rows=await self._viewed(StateView.orphans))
+        return listed(await self._viewed(StateView.orphans))
 
     @handler
     async def end_orphans(self, request: EndOrphans) -> Details:
         """End actors that the journal does not know."""
-        return Details(facts={"ended": await self._orphans.end(request.names)})
+        return details({"ended": await self._orphans.end(request.names)})
 
     @handler
     async def register_state_handlers(self, request: RegisterStateHandlers) -> Response:
@@ -142,7 +149,7 @@ class ClusterService(Service):
         facts: Row = {"policy": self._reactor.state.policy.public()}
         if isinstance(outcome, Done) and outcome.warnings:
             facts["warnings"] = list(outcome.warnings)
-        return Details(facts=facts)
+        return details(facts)
 
     # tokens
 
@@ -204,7 +211,7 @@ class ClusterService(Service):
         def look() -> list[Row]:
             return [token.public() for token in self._reactor.state.tokens.values()]
 
-        return Listed(rows=await self._reactor.read(look))
+        return listed(await self._reactor.read(look))
 
     @handler
     async def token_hashes(self, _: GetTokenHashes) -> Details:
@@ -215,31 +222,31 @@ class ClusterService(Service):
             return [msgspec.to_builtins(token) for token in tokens if token.valid(now)]
 
         valid = await self._reactor.read(look)
-        return Details(facts={"tokens": valid, "time": self._reactor.now()})
+        return details({"tokens": valid, "time": self._reactor.now()})
 
     # the scheduler itself
 
     @handler
     async def preemption_stats(self, _: GetPreemptionStats) -> Details:
         """Preemption statistics."""
-        return Details(facts=await self._viewed(StateView.preemption_stats))
+        return details(await self._viewed(StateView.preemption_stats))
 
     @handler
     async def stats(self, _: GetStats) -> Details:
         """Preemption statistics, pools, and the numbers of agents and nodes."""
-        return Details(facts=await self._viewed(StateView.stats))
+        return details(await self._viewed(StateView.stats))
 
     @handler
     async def strategies(self, _: ListStrategies) -> Listed:
         """The supplied scheduling strategies."""
-        return Listed(rows=self._plugins.status())
+        return listed(self._plugins.status())
 
     @handler
     async def about(self, _: GetAbout) -> Details:
         """What describes the supervisor."""
-        return Details(facts=await self._reactor.read(self._about))
+        return details(await self._reactor.read(self._about))
 
-    def _about(self) -> Row:
+    def _about(self) -> SchedulerFigures:
         state = self._reactor.state
         return {
             "name": self._settings.name,

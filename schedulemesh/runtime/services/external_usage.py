@@ -6,11 +6,12 @@ import logging
 
 import msgspec
 
-from schedulemesh.api.nodes import ListExternalUsage, ListNodes
+from schedulemesh.api.nodes import ListExternalUsage, ListNodes, NodeInfo
 from schedulemesh.domain.node_names import short_ids
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages.explanation import Explanation, ExternalJob
-from schedulemesh.protocol.answers import Listed
+from schedulemesh.protocol.answers import Listed, listed
+from schedulemesh.protocol.public import external_job
 from schedulemesh.runtime.backend import BackendError
 from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.jobs.work import (
@@ -32,26 +33,26 @@ class ExternalUsageService(Service):
     @handler
     async def listed(self, _: ListExternalUsage) -> Listed:
         """Each job and namespace that holds or waits for something. Raises BackendError."""
-        return Listed(rows=[work.public() for work in await self._work()])
+        return listed([work.public() for work in await self._work()])
 
     @handler
     async def nodes(self, _: ListNodes) -> Listed:
         """Each living node, with the jobs that hold something of it."""
         work = await self._known_work()
 
-        def look() -> list[dict[str, object]]:
+        def look() -> list[NodeInfo]:
             return StateView(
                 self._reactor.state, self._agents, self._groups, self._reactor.now()
             ).nodes()
 
         rows = await self._reactor.read(look)
-        names, short = self._monitor.node_names, short_ids([str(row["node_id"]) for row in rows])
+        names, short = self._monitor.node_names, short_ids([row["node_id"] for row in rows])
         for row in rows:
-            node_id = str(row["node_id"])
+            node_id = row["node_id"]
             row["short_id"] = short[node_id]
             row["host"], row["address"] = names.get(node_id, ("", ""))
-            row["external_jobs"] = [job.public() for job in jobs_on(work, node_id)]
-        return Listed(rows=rows)
+            row["external_jobs"] = [external_job(job) for job in jobs_on(work, node_id)]
+        return listed(rows)
 
     async def named(self, explanation: Explanation) -> Explanation:
         """The explanation, with the jobs that hold what external work uses of the nodes in it."""

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from schedulemesh.config.groups import public_shape
+from schedulemesh.api.pools import (
+    AllGroups,
+    GroupCounts,
+    PlacementGroupRow,
+    PoolGroups,
+    ReservedGroups,
+    UnplacedGroup,
+)
 from schedulemesh.engine.admission.refusals import unplaced
 from schedulemesh.engine.state.agents import Starting, Waiting
 from schedulemesh.engine.state.groups import Group, GroupPhase, PoolCounts
@@ -22,7 +29,7 @@ class GroupViews:
         self._ready = ready
         self._now = now
 
-    def stats(self, pool_name: str | None = None) -> dict[str, object]:
+    def stats(self, pool_name: str | None = None) -> AllGroups:
         """The groups of every pool that keeps or still has any (of one pool), in numbers and one by one."""
         names = [
             name
@@ -31,7 +38,7 @@ class GroupViews:
         ]
         return {**self._numbers(names), "pools": {name: self._pool(name) for name in names}}
 
-    def reserved(self, pool_name: str) -> dict[str, object]:
+    def reserved(self, pool_name: str) -> ReservedGroups:
         """How many reserved groups of a pool there are and stand ready, and which cannot, and why."""
         reserved_groups = [group for group in self._of([pool_name]) if group.reserved]
         return {
@@ -40,7 +47,7 @@ class GroupViews:
             "unplaced": self._unplaced(pool_name),
         }
 
-    def _pool(self, name: str) -> dict[str, object]:
+    def _pool(self, name: str) -> PoolGroups:
         return {
             **self._numbers([name]),
             "groups": [self._group(group) for group in self._of([name])],
@@ -48,7 +55,7 @@ class GroupViews:
             "warm": self._ready.status(self._state, name),
         }
 
-    def _numbers(self, names: Sequence[str]) -> dict[str, object]:
+    def _numbers(self, names: Sequence[str]) -> GroupCounts:
         """Groups that exist, by kind and use; what happened so far; and who waits for one now."""
         groups = list(self._of(names))
         counts = [self._state.groups.counts.get(name, PoolCounts()) for name in names]
@@ -84,13 +91,18 @@ class GroupViews:
         groups = self._state.groups.by_id.values()
         return [g for g in groups if g.pool_name in names and not g.shape.virtual]
 
-    def _unplaced(self, pool_name: str) -> list[dict[str, object]]:
+    def _unplaced(self, pool_name: str) -> list[UnplacedGroup]:
         return [
-            {**public_shape(shape), "error": error}
+            {
+                "bundles": [bundle.public() for bundle in shape.bundles],
+                "placement_strategy": shape.strategy,
+                "bundle_label_selector": dict(shape.node_labels),
+                "error": error,
+            }
             for shape, error in unplaced(self._state, pool_name)
         ]
 
-    def _group(self, group: Group) -> dict[str, object]:
+    def _group(self, group: Group) -> PlacementGroupRow:
         idle = group.agent is None and group.phase is GroupPhase.READY
         return {
             "id": group.group_id,

@@ -7,6 +7,7 @@ import logging
 import uuid
 from collections.abc import Awaitable, Callable
 
+from schedulemesh.api.agents import HealthDetail, HealthReport, Problem
 from schedulemesh.engine.messages.outcomes import Accepted, Pending, Refused
 from schedulemesh.engine.messages.stimuli import RebuildRequested
 from schedulemesh.engine.state.agents import Agent, Running
@@ -46,7 +47,7 @@ class HealthCheck:
         self._reactor = reactor
         self._answers = answers
 
-    async def run(self, timeout_s: float) -> dict[str, object]:
+    async def run(self, timeout_s: float) -> HealthReport:
         """Check every running agent. ``timeout_s``: a host without contact for so long is pinged."""
         state = self._reactor.state
         agents = (a for a in state.agents.values() if a.spec.lease is None)
@@ -74,7 +75,7 @@ class HealthCheck:
 
     async def _problem(
         self, agent: Agent, living: set[tuple[str, str]], timeout_s: float
-    ) -> str | None:
+    ) -> Problem | None:
         processes = processes_of(self._reactor.state, agent)
         if any(self._agents.where(process) not in living for process in processes):
             return "dead"
@@ -105,7 +106,7 @@ class HealthCheck:
         logger.warning("agent %s is %s; it is removed", agent.spec.name, problem)
         await self._end(agent.spec.name, agent.incarnation)
 
-    async def _rebuild(self, name: str, problem: str) -> dict[str, object] | None:
+    async def _rebuild(self, name: str, problem: Problem) -> HealthDetail | None:
         """What was done for one lost agent; None: it was submitted again meanwhile."""
         lost = self._reactor.state.lost.get(name)
         if lost is None:
@@ -116,7 +117,7 @@ class HealthCheck:
         if isinstance(outcome, Pending):
             outcome = await self._answers.outcome(request_id)
         tasks = [task.task_id for task, _ in lost.tasks]
-        detail: dict[str, object] = {
+        detail: HealthDetail = {
             "agent_name": name,
             "pool_name": lost.spec.pool_name,
             "problem": problem,

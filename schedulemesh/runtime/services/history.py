@@ -12,7 +12,7 @@ from schedulemesh.api.history import QueryEvents, QueryHistory, QueryUsage
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import JournalError
-from schedulemesh.protocol.answers import Details, Refusal
+from schedulemesh.protocol.answers import Details, Refusal, details
 from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.history.recorder import within
 from schedulemesh.runtime.services.running import RunningSupervisor
@@ -98,7 +98,7 @@ class HistoryService:
             return _unavailable("it is switched off (HistorySettings.enabled)")
         behind = await history.caught_up(patience_s)
         try:
-            return Details(facts=await history.read(look) | {"behind": behind})
+            return details(await history.read(look) | {"behind": behind})
         except JournalError as error:
             return _unavailable(str(error))
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import cast
 
-from schedulemesh.api.jobs import ListJobs
+from schedulemesh.api.jobs import JobListing, ListJobs
+from schedulemesh.api.tasks import row_of_task
 from schedulemesh.domain.agent import RUN_DRIVER, AgentSpec
 from schedulemesh.domain.resources import sum_of
-from schedulemesh.domain.task import Attempts, EndState, TaskSpec, task_row
+from schedulemesh.domain.task import Attempts, EndState, TaskSpec
 from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.explanation.waiting import WaitCauses
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.past import EndedTask
 from schedulemesh.engine.state.queue import QueuedTask
-from schedulemesh.protocol.answers import Listed
+from schedulemesh.protocol.answers import Listed, listed
 from schedulemesh.runtime.backend import BackendError
 from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.jobs.claims import ClaimOfJob, claims_of, jobs_of
@@ -44,7 +46,7 @@ class JobService(Service):
                 row["claimed"] = {n: amount.public() for n, amount in claim.claimed.items()}
                 row["used"] = sum_of(claim.used.values()).public()
                 row["beyond_claim"] = claim.beyond.public()
-        return Listed(rows=rows)
+        return listed(rows)
 
     async def _claims(self) -> dict[str, ClaimOfJob]:
         """What each job that runs holds, by its agent's name."""
@@ -60,18 +62,18 @@ class JobService(Service):
 
 def _row_makers(
     state: MeshState, engine: Engine, now: float
-) -> Iterator[Callable[[], dict[str, object] | None]]:
+) -> Iterator[Callable[[], JobListing | None]]:
     """What makes the row of every job that runs or waits, then of those that have ended lately."""
     causes = engine.wait_causes(now)
     for task in state.running.by_id.values():
         agent = state.agents.get(task.agent_name)
         if agent is not None and agent.spec.job is not None:
-            started = {
+            started: JobListing = {
                 "node_id": agent.node_id,
                 "started_at": task.started_at,
                 "running_time": max(0.0, now - task.started_at) if task.started_at else 0.0,
             }
-            yield partial(_row, state, task.spec, agent.spec, task.attempts, **started)
+            yield partial(_row, state, task.spec, agent.spec, task.attempts, started)
     for waiting in state.queue.by_id.values():
         if waiting.submission.agent.job is not None:
             yield partial(_waiting_row, state, waiting, causes, now)
@@ -82,20 +84,21 @@ def _row_makers(
 
 def _waiting_row(
     state: MeshState, waiting: QueuedTask, causes: WaitCauses, now: float
-) -> dict[str, object] | None:
+) -> JobListing | None:
     """The row of a job that waits; None: it waits no more."""
     if state.queue.by_id.get(waiting.task_id) is not waiting:
         return None
-    waited = {"waiting_time": max(0.0, now - waiting.queued_at)}
-    row = _row(state, waiting.spec, waiting.submission.agent, waiting.attempts, **waited)
-    return {**row, **task_status(state, waiting.task_id, causes)}
+    waited: JobListing = {"waiting_time": max(0.0, now - waiting.queued_at)}
+    row = _row(state, waiting.spec, waiting.submission.agent, waiting.attempts, waited)
+    row |= cast("JobListing", task_status(state, waiting.task_id, causes))
+    return row
 
 
-def _ended_row(state: MeshState, ended: EndedTask) -> dict[str, object]:
-    row = _row(state, ended.spec, None, ended.attempts)
+def _ended_row(state: MeshState, ended: EndedTask) -> JobListing:
     # An end that is a failure is counted among the failures.
     failed = ended.state in (EndState.FAILED, EndState.LOST)
-    return {**row, "attempt": ended_attempt(ended.attempts, failed=failed)}
+    last: JobListing = {"attempt": ended_attempt(ended.attempts, failed=failed)}
+    return _row(state, ended.spec, None, ended.attempts, last)
 
 
 def ended_attempt(attempts: Attempts, *, failed: bool) -> int:
@@ -108,15 +111,14 @@ def _row(
     task: TaskSpec,
     agent: AgentSpec | None,
     attempts: Attempts,
-    **more: object,
-) -> dict[str, object]:
-    claim: dict[str, object] = {} if agent is None else {"resources": agent.resources.public()}
-    if agent is not None and agent.job is not None and agent.job.adopts:
-        claim["ray_job_id"] = agent.job.adopts
-    return {
-        **task_row(task),
-        **claim,
-        "attempt": attempts.number,
-        **more,
-        **task_status(state, task.task_id),
-    }
+    more: JobListing,
+) -> JobListing:
+    row = row_of_task(JobListing, task)
+    if agent is not None:
+        row["resources"] = agent.resources.public()
+        if agent.job is not None and agent.job.adopts:
+            row["ray_job_id"] = agent.job.adopts
+    row["attempt"] = attempts.number
+    row |= more
+    row |= cast("JobListing", task_status(state, task.task_id))
+    return row

@@ -14,7 +14,7 @@ from schedulemesh.metrics import catalogue as c
 from schedulemesh.metrics import gauges, recent
 from schedulemesh.metrics.exposition import PAUSE_S, PIECE_S, written
 from schedulemesh.metrics.values import Family, Sample
-from schedulemesh.protocol.answers import Details, Listed
+from schedulemesh.protocol.answers import Details, Listed, details, listed
 from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.services import metric_groups
 from schedulemesh.runtime.services.running import RunningSupervisor, Service
@@ -40,7 +40,7 @@ class MetricsService(Service):
             text = await written(self.families(seen.state, per_agent=request.agents))
             await self._reactor.flushed()
             if self._reactor.engine is seen:
-                return Details(facts={"text": text})
+                return details({"text": text})
 
     @handler
     async def reported(self, request: GetReportedMetrics) -> Listed:
@@ -59,7 +59,7 @@ class MetricsService(Service):
                 if time.perf_counter() > until:
                     await asyncio.sleep(PAUSE_S)
                     until = time.perf_counter() + PIECE_S
-        return Listed(rows=rows)
+        return listed(rows)
 
     def families(self, state: MeshState, *, per_agent: bool = False) -> Iterator[Family]:
         """All metrics; each is computed when its samples are read. ``per_agent``: also what each agent
@@ -100,12 +100,7 @@ class MetricsService(Service):
 
     def _plugin_families(self) -> Iterator[Family]:
         rows = self._plugins.status()
-        shown = (
-            (c.PLUGIN_CALLS, "calls"),
-            (c.PLUGIN_FAILURES, "failures"),
-            (c.PLUGIN_SLOW, "slow_calls"),
-        )
-        for metric, key in shown:
-            yield metric, [Sample((str(row["name"]),), float(str(row[key]))) for row in rows]
-        disabled = [Sample((str(row["name"]),), float(bool(row["disabled"]))) for row in rows]
-        yield c.PLUGIN_DISABLED, disabled
+        yield c.PLUGIN_CALLS, [Sample((row["name"],), row["calls"]) for row in rows]
+        yield c.PLUGIN_FAILURES, [Sample((row["name"],), row["failures"]) for row in rows]
+        yield c.PLUGIN_SLOW, [Sample((row["name"],), row["slow_calls"]) for row in rows]
+        yield c.PLUGIN_DISABLED, [Sample((row["name"],), bool(row["disabled"])) for row in rows]

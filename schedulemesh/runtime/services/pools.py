@@ -12,7 +12,7 @@ from schedulemesh.engine.admission.refusals import pool_not_found
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Done, Refused
 from schedulemesh.engine.state.groups import GroupPhase
-from schedulemesh.protocol.answers import Details, PoolResponse, Refusal, Response
+from schedulemesh.protocol.answers import Details, PoolResponse, Refusal, Response, details
 from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.services.group_queries import GroupViews
 from schedulemesh.runtime.services.running import Service
@@ -71,7 +71,7 @@ class PoolService(Service):
         pool_name = request.pool_name
         if pool_name is not None and pool_name not in self._reactor.state.ledger.accounts:
             return Refusal(refused=pool_not_found(self._reactor.state, pool_name))
-        return Details(facts=await self._reactor.read(lambda: self._group_views().stats(pool_name)))
+        return details(await self._reactor.read(lambda: self._group_views().stats(pool_name)))
 
     async def _define_pool(
         self, stimulus: s.PoolRequested, blobs: Mapping[str, bytes]

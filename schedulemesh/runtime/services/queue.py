@@ -16,7 +16,7 @@ from schedulemesh.engine.admission.refusals import pool_not_found
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Refused, TasksCancelled
 from schedulemesh.errors import JournalError
-from schedulemesh.protocol.answers import Details, QueueListed, QueueRow, Refusal, Response
+from schedulemesh.protocol.answers import Details, QueueListed, QueueRow, Refusal, Response, details
 from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.services.queue_rows import positioned, row_if_queued
 from schedulemesh.runtime.services.running import Service
@@ -98,7 +98,7 @@ class QueueService(Service):
     @handler
     async def policy(self, _: GetQueuePolicy) -> Details:
         """The policy of the queue."""
-        return Details(facts=await self._reactor.read(self._policy))
+        return details(await self._reactor.read(self._policy))
 
     def _policy(self) -> dict[str, object]:
         return {"policy": self._reactor.state.queue.policy.public()}
@@ -119,4 +119,4 @@ class QueueService(Service):
             )
             if isinstance(step.outcome, Refused):
                 return Refusal(refused=step.outcome)
-        return Details(facts={"policy": self._reactor.state.queue.policy.public()})
+        return details({"policy": self._reactor.state.queue.policy.public()})

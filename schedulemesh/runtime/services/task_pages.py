@@ -4,7 +4,7 @@ others little, however many tasks wait; of tasks only the rows of the page are m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 
@@ -21,7 +21,7 @@ from schedulemesh.engine.state.agents import Agent, kind_of
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.engine.state.tasks import RunningTask
-from schedulemesh.protocol.answers import Details, Listed, Refusal, WithHandles
+from schedulemesh.protocol.answers import Details, Listed, Refusal, WithHandles, details, listed
 from schedulemesh.runtime.backend import Handle
 from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.preemption_rows import preemption_row, selected
@@ -36,7 +36,7 @@ _OF_QUEUE = (("pool_name", False), ("position", False), ("task_id", False))
 _OF_SPEC = frozenset(TaskSpec.__struct_fields__) - INTERNAL
 
 Task = RunningTask | QueuedTask
-Row = dict[str, object]
+Row = Mapping[str, object]
 MakeRow = Callable[[], Row]
 
 
@@ -78,7 +78,7 @@ class TaskPages(Service):
             rows = await self._rows(tasks, of_queue=False)
             await reactor.flushed()
             if reactor.engine is engine:
-                return Listed(rows=rows)
+                return listed(rows)
 
     @handler
     async def agents(self, request: ListAgents) -> WithHandles | Refusal:
@@ -89,9 +89,7 @@ class TaskPages(Service):
             return Refusal(refused=pool_not_found(state, name))
         rows_and_handles = await self._agents_of(name)
         handles = [handle for _, of_agent in rows_and_handles for handle in of_agent]
-        return WithHandles(
-            answer=Listed(rows=[row for row, _ in rows_and_handles]), handles=handles
-        )
+        return WithHandles(answer=listed([row for row, _ in rows_and_handles]), handles=handles)
 
     async def _agents_of(self, pool_name: str | None) -> list[tuple[Row, list[Handle | None]]]:
         def begin() -> list[Callable[[], tuple[Row, list[Handle | None]]]]:
@@ -108,7 +106,7 @@ class TaskPages(Service):
             records = self._reactor.state.evictions.records.values()
             return [partial(preemption_row, record) for record in selected(records, request)]
 
-        return Listed(rows=await self._reactor.read_rows(begin))
+        return listed(await self._reactor.read_rows(begin))
 
     @handler
     async def saved_states(self, _: ListSavedStates) -> Listed:
@@ -118,10 +116,11 @@ class TaskPages(Service):
             entries = self._view(self._reactor.state).saved_states()
             return [partial(saved_state, entry) for entry in entries]
 
-        return Listed(rows=await self._reactor.read_rows(begin))
+        return listed(await self._reactor.read_rows(begin))
 
     async def _page_of_rows(self, request: ListPage) -> Details:
         """A page of a listing whose rows are all made."""
+        rows: Sequence[Row]
         match request.listing:
             case "agents":
                 rows = [row for row, _ in await self._agents_of(None)]
@@ -133,7 +132,7 @@ class TaskPages(Service):
                 rows = (await self.saved_states(ListSavedStates())).rows
         selection = Selection[Row](request.page, lambda row, field: row.get(field))
         await self._reactor.turns.each(rows, selection.add)
-        return Details(facts=selection.selected()._asdict())
+        return details(selection.selected()._asdict())
 
     async def _selected(self, request: ListPage) -> Selected:
         """The tasks of the page."""

@@ -9,7 +9,7 @@ from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Done, Pending, Refused
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.past import ENDED, EndedTask
-from schedulemesh.protocol.answers import Listed, Refusal, Response, TaskResult
+from schedulemesh.protocol.answers import Listed, Refusal, Response, TaskResult, listed
 from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.queries import task_status
 from schedulemesh.runtime.services.running import RunningSupervisor, Service
@@ -41,7 +41,7 @@ class TaskService(Service):
         def look() -> Listed:
             state = self._reactor.state
             causes = self._reactor.engine.wait_causes(self._reactor.now())
-            return Listed(rows=[task_status(state, one, causes) for one in request.task_ids])
+            return listed([task_status(state, one, causes) for one in request.task_ids])
 
         return await self._reactor.read(look)
 
