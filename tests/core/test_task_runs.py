@@ -76,7 +76,7 @@ def kept(report):
 
 def result(report):
     answer = TaskResult(state="completed", error=report.error, kept=report.kept or None)
-    return value_of("t", answer)
+    return value_of("t", answer, cloudpickle.loads)
 
 
 def test_a_task_is_run_once_however_often_it_is_ordered():
@@ -212,20 +212,22 @@ def test_what_cannot_be_loaded_here_is_an_error_that_says_so():
         pickle.loads(missing)
     value = TaskResult(state="completed", kept=pack(KeptResult(value=missing)))
     with pytest.raises(ResultNotLoadableError, match="no_such_module"):
-        value_of("t", value)
+        value_of("t", value, cloudpickle.loads)
     raised = TaskResult(state="failed", kept=pack(KeptResult(exception=missing, text="Its: text")))
     with pytest.raises(TaskFailedError, match=r"Its: text\n?.*no_such_module"):
-        value_of("t", raised)
+        value_of("t", raised, cloudpickle.loads)
 
 
 def test_a_result_as_callers_see_it():
     refused = Refused(reason=Reason.TASK_NOT_ENDED, error="it runs", hint="wait")
-    answer = result_of("t", refused)
+    answer = result_of("t", refused, cloudpickle.loads)
     assert (answer["success"], answer["reason"], answer["hint"]) == (
         False,
         "task_not_ended",
         "wait",
     )
-    assert result_of("t", TaskResult(state="completed"))["result"] is None
+    completed = TaskResult(state="completed")
+    assert result_of("t", completed, cloudpickle.loads)["result"] is None
+    failed = TaskResult(state="failed", error="it did not start")
     with pytest.raises(TaskFailedError, match="task 't' failed: it did not start"):
-        result_of("t", TaskResult(state="failed", error="it did not start"))
+        result_of("t", failed, cloudpickle.loads)
