@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import msgspec
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, settings
@@ -25,6 +26,25 @@ CHECKS = (
     content_type_conformance,
     response_schema_conformance,
 )
+
+
+@schemathesis.serializer("application/msgpack")
+def packed(_, value):
+    """A body in packed form."""
+    return msgspec.msgpack.encode(packable(value))
+
+
+def packable(value):
+    """The value with whole numbers that the packed form has not as the nearest that it has."""
+    if isinstance(value, dict):
+        return {key: packable(element) for key, element in value.items()}
+    if isinstance(value, list):
+        return [packable(element) for element in value]
+    if isinstance(value, int) and not isinstance(value, bool):
+        return min(max(value, -(2**63)), 2**64 - 1)
+    return value
+
+
 #: Calls for each operation of the API, of which there are many; `make explore` makes six times as many.
 EXAMPLES = int(os.environ.get("HYPOTHESIS_EXAMPLES", "160")) // 20
 #: Without the stream of events, whose answer does not end: test_streams.py has its parameters.
