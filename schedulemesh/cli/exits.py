@@ -8,6 +8,7 @@ from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import (
     InvalidRequestError,
+    LeaseRefusedError,
     NotAllowedError,
     RayJobNotFoundError,
     ScheduleMeshError,
@@ -124,4 +125,6 @@ def code_of(error: Exception) -> ExitCode:
     """The exit code of an error."""
     if isinstance(error, RefusedError):
         return code_of_reason(error.reason)
+    if isinstance(error, LeaseRefusedError) and error.answer:
+        return code_of_reason(next(one for one in Reason if one.value == error.answer["reason"]))
     return next((code for kind, code in _BY_CLASS if isinstance(error, kind)), ExitCode.FAILED)

@@ -37,6 +37,7 @@ GROUPS = {
     ),
     "Run": (
         "submit",
+        "lease",
         "wait",
         "logs",
         "complete",

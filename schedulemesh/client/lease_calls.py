@@ -33,6 +33,8 @@ class LeaseFields(TypedDict, total=False):
     max_preemptions: int | None
     #: A node label: all groups are on nodes with the same value of it.
     same_label: str | None
+    #: Conditions on the labels of nodes, as Ray's: all groups are on nodes that meet them.
+    label_selector: Mapping[str, str] | None
     #: Seconds after which it ends unless it is renewed; None: it need not be, over HTTP it is renewed by
     #: itself while this process lives.
     ttl_s: float | None

@@ -22,6 +22,7 @@ from schedulemesh.domain.kinds import is_a
 from schedulemesh.domain.labels import Selector, parse_labels, parse_selector
 from schedulemesh.domain.lease import LeaseSpec
 from schedulemesh.domain.names import parse_name
+from schedulemesh.domain.node_labels import parse_node_labels
 from schedulemesh.domain.numbers import parse_duration, parse_flag, parse_timeout
 from schedulemesh.domain.resources import NOTHING, Resources, parse_resources, sum_of
 from schedulemesh.domain.task import PARSERS, TaskSpec, parse_task
@@ -111,6 +112,7 @@ def lease_request(arguments: Mapping[str, object], by: Submitter, holder_job: st
         resources=sum_of(bundles),
         labels=parse_labels(arguments.get("labels")),
         bundles=bundles,
+        node_labels=parse_node_labels(arguments.get("label_selector"), "label_selector"),
         lease=lease,
     )
     return SubmitTask(submission=_submitted(arguments, by, agent, _task(arguments, by)))

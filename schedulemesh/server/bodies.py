@@ -220,6 +220,8 @@ class NewLease(_Submitted, frozen=True, kw_only=True):
     groups: Annotated[list[Bundles], msgspec.Meta(max_length=MAX_BUNDLES)]
     #: A node label: all groups are on nodes with the same value of it.
     same_label: str | None = None
+    #: Conditions on the labels of nodes, as Ray's: all groups are on nodes that meet them.
+    label_selector: dict[str, str] | None = None
     #: Seconds after which it ends unless it is renewed.
     ttl_s: float | str | None = None
     #: The Ray job with which it ends.

@@ -101,6 +101,7 @@ OTHERS = {
     "stop",
     "demo",
     "submit",
+    "lease",
     "adopt",
     "logs",
     "simulate",

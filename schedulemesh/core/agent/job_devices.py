@@ -119,7 +119,7 @@ class JobDevices:
 
     def _held(self) -> Any:
         pinned = NodeAffinitySchedulingStrategy(self._node_id, soft=False)
-        options = ray.remote(_Holder).options(
+        options = ray.remote(DeviceHolder).options(
             num_cpus=self.part.cpus if self.part.asked_for else 0,
             num_gpus=self.part.gpus,
             name=self._job.owner,
@@ -134,7 +134,7 @@ class JobDevices:
         return False
 
 
-class _Holder:
+class DeviceHolder:
     """Holds devices, and says which they are."""
 
     def ids(self) -> str:
