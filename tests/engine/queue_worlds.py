@@ -35,6 +35,7 @@ import msgspec
 from schedulemesh.config.pools import parse_lending
 from schedulemesh.domain.agent import AgentSpec, GangSpec
 from schedulemesh.domain.end_reasons import EndReason
+from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources, sum_of
 from schedulemesh.engine.admission.revocations import WHY
 from schedulemesh.engine.messages import facts as f
@@ -433,7 +434,8 @@ class World:
         first = next((fact for fact in facts if isinstance(fact, f.AgentAdmitted)), None)
         where = None
         if first is not None and first.evicting:
-            where = leaving.place_for(first.agent.pool_name, first.agent)
+            reclaims = all(v.reason is PreemptionReason.RECLAIM for v in first.evicting)
+            where = leaving.place_for(first.agent.pool_name, first.agent, spares_quota=not reclaims)
         if first is not None and where is not None:
             victims = ", ".join(victim.task_id for victim in first.evicting)
             text = f"{first.agent.name} evicts {victims}; what leaves {where} is enough"
@@ -636,15 +638,29 @@ class Leaving:
             comes = sum_of(share.amount for share in shares)
             promised = sum_of(share.amount for share in waiting if share.pool_name == name)
             self._quota[name] = account.free + comes - promised
+        #: The quota kept for tasks before it: by the name of an agent that waits, or by the pool of what is
+        #: submitted now.
+        self._kept: dict[str, Resources] = {}
+        for name in state.queue.pools:
+            kept = NOTHING
+            for task in state.queue.of_pool(name):
+                agent = task.submission.agent
+                self._kept[agent.name] = kept
+                if task.reservation is not None:
+                    kept = kept + agent.resources
+            self._kept[name] = kept
 
-    def place_for(self, pool_name: str, agent: Any) -> str | None:
+    def place_for(self, pool_name: str, agent: Any, *, spares_quota: bool) -> str | None:
         """The node on which an agent of one process would fit without any further eviction; None: nowhere,
-        or it cannot be said.
+        or it cannot be said. ``spares_quota``: it leaves the quota for reserved starts before it, as whoever
+        evicts others than borrowers of its pool does: that of its victims is enough for it.
         """
         if agent.bundles or agent.gang is not None:
             return None
         need = agent.resources
-        if not need.fits(self._quota.get(pool_name, NOTHING)):
+        kept = self._kept.get(agent.name, self._kept.get(pool_name, NOTHING))
+        kept = kept if spares_quota else NOTHING
+        if not (need + kept).fits(self._quota.get(pool_name, NOTHING)):
             return None
         suited = (n for n in self._rooms if self._world._suits(n, agent))
         return next((n for n in suited if need.fits(self._rooms[n])), None)

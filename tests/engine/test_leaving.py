@@ -456,6 +456,30 @@ def test_an_owner_reclaims_where_what_is_leaving_is_room_of_a_reserved_start():
     assert evicted(mesh) == ["borrower"]
 
 
+def test_a_claim_is_made_elsewhere_where_a_reserved_start_needs_the_first_place():
+    mesh = Mesh(
+        pool("p", gpu=64, cpu=64), nodes=[node("n1", gpu=4, cpu=64), node("n2", gpu=6, cpu=64)]
+    )
+    for name, node_gpus in (("busy", 2), ("done1", 2), ("service", 4), ("done2", 2)):
+        mesh.run(name, priority=1.0, gpu=node_gpus, duration=100.0, class_key="c")
+    first = mesh.state.agents
+    assert [first[name].node_id for name in ("busy", "done1", "service", "done2")] == [
+        "n1",
+        "n1",
+        "n2",
+        "n2",
+    ]
+    mesh.queue("first", priority=9.0, gpu=4, more={"may_preempt": False})
+    mesh.tick(1)
+    assert mesh.state.queue.by_id["first"].reservation.node_ids == ("n1",)
+    complete(mesh, "done1")
+    complete(mesh, "done2")
+    mesh.queue("later", priority=8.0, gpu=1, duration=1000.0, class_key="c")
+    mesh.tick(1)
+    assert evicted(mesh) == []
+    assert leaving_for(mesh.state.agents["later"]) == ["done2"]
+
+
 def test_a_reserved_start_counts_on_what_is_leaving():
     mesh = two_nodes({"gpu": 8})
     assert mesh.engine.explain("first", mesh.now).earliest_start == mesh.now

@@ -41,9 +41,9 @@ def test_an_eviction_beside_leaving_capacity_would_be_noticed():
     world.mesh.handle(s.AgentDeletionRequested(agent_name="t1"))
     leaving = Leaving(world)
     incoming = world.mesh.submission("new", cpu=2).agent
-    assert leaving.place_for("p", incoming) == "a"
+    assert leaving.place_for("p", incoming, spares_quota=True) == "a"
     larger = world.mesh.submission("new", cpu=3).agent
-    assert leaving.place_for("p", larger) is None
+    assert leaving.place_for("p", larger, spares_quota=True) is None
 
 
 @pytest.mark.parametrize("spares", [True, False])

@@ -10,7 +10,7 @@ have attained much service for one that has attained little, or tasks that have 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import msgspec
 
@@ -63,6 +63,8 @@ from schedulemesh.engine.transaction import Transaction
 
 #: Of so many claims that would be revoked it is found out one by one whether they need not be.
 _FEWER = 16
+#: So many places are tried for a claim on what is leaving where reserved starts need the room of the first.
+_PLACES = 8
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,8 +99,9 @@ def plan_for(
     if plan is not None or not request.stimulus.may_preempt:
         return plan
     claim = claim_leaving(tx, request)
-    if claim is not None and not _overtakes(tx, request, claim):
-        return claim if _may_claim(tx, request, veto) else None
+    permitted_claim = None if claim is None else _permitted_claim(tx, request, claim)
+    if permitted_claim is not None:
+        return permitted_claim if _may_claim(tx, request, veto) else None
     case = Case(tx=tx, request=request, veto=veto, limits=limits, known=known_nodes)
     plan = None if claim is not None else _end_others(case)
     if claim is None and (plan is None or not _overtakes(tx, request, plan)):
@@ -109,6 +112,25 @@ def plan_for(
         sparing = msgspec.structs.replace(claim, spares_borrowers=True)
         return plan if _overtakes(tx, request, sparing) else sparing
     return plan
+
+
+def _permitted_claim(tx: Transaction, request: Request, claim: EvictionPlan) -> EvictionPlan | None:
+    """A claim on what is leaving, or the same on other nodes, that takes nothing which a reserved start of a
+    task that comes before needs; None: there is none in the first few places.
+    """
+    avoided: set[str] = set()
+    elsewhere: EvictionPlan | None = claim
+    for _ in range(_PLACES):
+        if elsewhere is None or not _overtakes(tx, request, elsewhere):
+            return elsewhere
+        placement = elsewhere.placement
+        if placement is None or avoided.intersection(placement.node_ids):
+            return None
+        if _overtakes(tx, request, msgspec.structs.replace(elsewhere, placement=None)):
+            return None  # it takes quota, on whatever node
+        avoided.update(placement.node_ids)
+        elsewhere = claim_leaving(tx, request, avoided=avoided)
+    return None
 
 
 def _overtakes(tx: Transaction, request: Request, plan: EvictionPlan) -> bool:
@@ -256,9 +278,11 @@ def claim_own(case: Case) -> EvictionPlan | None:
     return None if beside is None else claim_leaving(tx, beside, loans=False)
 
 
-def claim_leaving(tx: Transaction, request: Request, *, loans: bool = True) -> EvictionPlan | None:
+def claim_leaving(
+    tx: Transaction, request: Request, *, loans: bool = True, avoided: Collection[str] = ()
+) -> EvictionPlan | None:
     """How a request gets by with what is leaving anyway, so that nobody is evicted; None: it does not.
-    ``loans``: whether it may borrow of that.
+    ``loans``: whether it may borrow of that. ``avoided``: the nodes on which what is leaving is for others.
     """
     state, demand = tx.state, _demand(tx.state, request, new_group=True)
     flight = in_flight(state, request, loans=loans)
@@ -269,7 +293,12 @@ def claim_leaving(tx: Transaction, request: Request, *, loans: bool = True) -> E
     )
     if flight.reduce(demand).short_quota:
         return None
-    plan = _place_of_leaving(state, request, demand, flight.items_by_quota)
+    items = tuple(
+        item
+        for item in flight.items_by_quota
+        if not any(node_id in avoided for node_id, _ in item.allocations)
+    )
+    plan = _place_of_leaving(state, request, demand, items)
     if plan is None or contest_of(state, request, plan):
         return None
     claimed, paying = flight.cover(demand.short_quota, demand.caps, plan.leaving)
