@@ -6,7 +6,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from schedulemesh.cli.rows import Column, Row
-from schedulemesh.cli.texts import amounts, duration, labels, local_time, names, node, number, text
+from schedulemesh.cli.texts import (
+    amounts,
+    duration,
+    labels,
+    local_time,
+    names,
+    node,
+    number,
+    remaining,
+    text,
+)
 from schedulemesh.protocol.wording import in_commands
 
 
@@ -99,7 +109,7 @@ TASKS = (
     wide("agent", "agent_name"),
     wide("kind", "kind"),
     wide("started", "started_at", local_time),
-    wide("remaining", "remaining_time", duration),
+    wide("remaining", "remaining_time", remaining),
     wide("labels", "labels", labels),
 )
 

@@ -11,7 +11,7 @@ from schedulemesh.cli.command import Output, Select, Since, Target, View, comman
 from schedulemesh.cli.output import emit, show
 from schedulemesh.cli.rows import Column, Listing, Record, Row
 from schedulemesh.cli.selection import check_pools, unknown_names
-from schedulemesh.cli.texts import duration, local_time, megabytes, moment, number
+from schedulemesh.cli.texts import local_time, megabytes, moment, number, remaining
 
 app = typer.Typer()
 
@@ -52,7 +52,7 @@ _CANDIDATES = (
     Column(heading="prio", key="priority", show=number, right=True),
     Column(heading="score", key="preempt_score", show=number, right=True),
     Column(heading="rule", key="reason", least=20),
-    Column(heading="remaining", key="remaining_time", show=duration, right=True),
+    Column(heading="remaining", key="remaining_time", show=remaining, right=True),
     Column(heading="agent", key="agent_name", wide=True),
 )
 

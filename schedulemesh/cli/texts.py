@@ -36,6 +36,11 @@ def duration(seconds: float | None) -> str:
     return f"{int(seconds // _DAY)}d{int(seconds % _DAY // _HOUR):02d}h"
 
 
+def remaining(seconds: float | None) -> str:
+    """The time that a task still runs; of one that is over its time, or of unknown length, there is none."""
+    return duration(seconds or None)
+
+
 def local_time(at: float | None) -> str:
     """Seconds since 1970 as a local time without the year."""
     if at is None:

@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from schedulemesh.cli.texts import amounts, duration, moment
+from schedulemesh.cli.texts import amounts, duration, moment, remaining
 from schedulemesh.errors import InvalidRequestError
 
 
@@ -23,6 +23,10 @@ from schedulemesh.errors import InvalidRequestError
 )
 def test_durations_are_short(seconds, text):
     assert duration(seconds) == text
+
+
+def test_a_task_that_is_not_known_to_end_has_no_time_left_to_show():
+    assert (remaining(0.0), remaining(None), remaining(90.0)) == ("-", "-", "1m30s")
 
 
 def test_amounts_are_written_without_idle_digits():
