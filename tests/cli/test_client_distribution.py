@@ -136,6 +136,7 @@ def test_the_commands_work_without_ray(run, api):
         ("orphans",),
         ("doctor",),
         ("demo",),
+        ("lease", "--pool", "p", "--", "true"),
         ("adopt", "02000000", "--pool", "p"),
         ("simulate", "trace.csv", "--cluster", "gpu=8"),
         ("rehearse", "j.sqlite"),

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from schedulemesh.cli.exits import ExitCode
-from schedulemesh.cli.session import Session
+from schedulemesh.cli.terminal import Session
 from schedulemesh.core.agent.process_marks import living
 
 
@@ -93,7 +93,7 @@ def test_ctrl_c_is_the_commands(shell, tmp_path):
 
 def test_a_session_whose_process_is_killed_hangs_up(tmp_path):
     script = (
-        "import os; from schedulemesh.cli.session import Session; "
+        "import os; from schedulemesh.cli.terminal import Session; "
         "from tests.cli.test_session import Lease; "
         f"Session(Lease(), ['sh', '-c', 'echo $$ > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/pid; "
         "exec sleep 600'], dict(os.environ)).run()"
