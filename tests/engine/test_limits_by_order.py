@@ -3,6 +3,7 @@
 import pytest
 
 from schedulemesh.domain.reasons import Reason
+from schedulemesh.engine.codec import storable
 from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.messages import facts as f
 from tests.engine.builders import Mesh, node, pool
@@ -72,6 +73,17 @@ def test_neither_is_one_that_arrived_first_has_aged_or_was_promoted(order):
     freed(mesh)
     assert mesh.waiting() == ["high"]
     mesh.order_by(**({"promote_after_s": 1e6} if "promote_after_s" in order else {}))
+    assert evicted(mesh) == []
+
+
+@pytest.mark.parametrize("order", ["fifo", "shortest_remaining"])
+def test_whom_it_passed_is_known_after_a_restart(order):
+    """The tasks have no durations, so the second order puts them last of all."""
+    mesh = waiting_world(order=order)
+    freed(mesh)
+    assert mesh.waiting() == ["high"]
+    assert storable(mesh.facts)
+    mesh.engine.state = mesh.rewritten()
     assert evicted(mesh) == []
 
 

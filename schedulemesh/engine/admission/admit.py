@@ -37,7 +37,7 @@ from schedulemesh.engine.state.groups import Group, GroupPhase, shape_on_node
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
 from schedulemesh.engine.state.preemption_rules import Incoming
-from schedulemesh.engine.state.queue import QueuedTask
+from schedulemesh.engine.state.queue import LARGEST, QueuedTask
 from schedulemesh.engine.state.queue_classes import QueueClass
 from schedulemesh.engine.state.quota import Payment
 from schedulemesh.engine.transaction import Transaction
@@ -228,10 +228,13 @@ def admit(tx: Transaction, request: Request, plan: EvictionPlan | None) -> Pendi
 
 
 def _order_value(state: MeshState, waiting: QueuedTask | None) -> float | None:
-    """See ``AgentAdmitted.order_value``. Nobody waits for extra members of gangs, so they pass nobody."""
+    """See ``AgentAdmitted.order_value``; infinity, which cannot be stored, as the largest number. Nobody
+    waits for extra members of gangs, so they pass nobody.
+    """
     if waiting is None or waiting.spec.extra_of:
         return None
-    value, *_ = entry = state.queue.entry(waiting)
+    entry = state.queue.entry(waiting)
+    value = min(entry[0], LARGEST)
     if waiting.front:
         return value
     if state.queue.policy.is_by_priority and not state.preemption.ranks.ranks:

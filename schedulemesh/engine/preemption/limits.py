@@ -23,7 +23,7 @@ from functools import cached_property
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.engine.messages.outcomes import Candidate
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.queue import QueuedTask, front_of
+from schedulemesh.engine.state.queue import LARGEST, QueuedTask, front_of
 from schedulemesh.engine.state.queue_classes import Entry
 from schedulemesh.engine.state.tasks import RunningTask, TaskClass
 
@@ -141,5 +141,7 @@ class Limits:
 
 def _place_of(task: RunningTask) -> Entry:
     """The place in the queue from which a task has started."""
-    value = _INFINITY if task.order_value is None else task.order_value
+    value = task.order_value
+    if value is None or value >= LARGEST:
+        value = _INFINITY
     return (value, task.number, task.spec.task_id)

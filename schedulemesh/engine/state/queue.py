@@ -10,6 +10,7 @@ the rate times the time of arrival.
 from __future__ import annotations
 
 import heapq
+import sys
 from collections.abc import Iterator
 
 import msgspec
@@ -34,6 +35,8 @@ FRONT = 1e18
 #: Above every number of GPUs: between two levels by attained service.
 _LEVEL = 1e13
 _INFINITY = float("inf")
+#: Stands for infinity where an order value is stored.
+LARGEST = sys.float_info.max
 
 
 class Reservation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
