@@ -311,7 +311,7 @@ CALLS: dict[str, dict[str, Kind]] = {
 }
 #: Not asked here: they end the scheduler, or this object's use of it, or answer with no dict.
 ENDING = {"detach", "shutdown", "supervisor_handle", "future", "dashboard", "metrics_text"}
-ENDING |= {"job_logs", "lease", "get_lease"}
+ENDING |= {"job_logs", "task_logs", "lease", "get_lease"}
 #: Tags of all requests.
 TAGS = [str(kind.__struct_config__.tag) for kind in Call.__subclasses__()]
 
