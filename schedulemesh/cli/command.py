@@ -28,6 +28,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from schedulemesh.cli.completion import COMPLETERS
 from schedulemesh.errors import ScheduleMeshError
 
 
@@ -206,11 +207,20 @@ def _as_command(function: CommandFunction) -> Callable[..., None]:
     parameters = [p for p in own_parameters if p.name not in groups]
     for group in groups.values():
         parameters += _options_of(group)
+    for parameter in parameters:
+        _complete(parameter)
     run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # what inspect looks for
         [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
     )
     run.__annotations__ = {}
     return run
+
+
+def _complete(parameter: inspect.Parameter) -> None:
+    """Have a shell complete the values of a parameter, where its name says what they are."""
+    for option in getattr(parameter.annotation, "__metadata__", ()):
+        if parameter.name in COMPLETERS and option.autocompletion is None:
+            option.autocompletion = COMPLETERS[parameter.name]
 
 
 def _options_of(group: Any) -> list[inspect.Parameter]:

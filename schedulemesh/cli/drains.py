@@ -8,6 +8,7 @@ import typer
 
 from schedulemesh.cli.columns import DRAINS
 from schedulemesh.cli.command import Output, Select, Target, View, command
+from schedulemesh.cli.completion import complete_nodes
 from schedulemesh.cli.output import show
 from schedulemesh.cli.rows import Listing
 from schedulemesh.cli.texts import seconds
@@ -23,7 +24,9 @@ app = typer.Typer()
 Names = Annotated[
     list[str],
     typer.Argument(
-        help="Host names, addresses, or ids or the beginnings of ids.", show_default=False
+        help="Host names, addresses, or ids or the beginnings of ids.",
+        show_default=False,
+        autocompletion=complete_nodes,
     ),
 ]
 Pools = Annotated[bool, typer.Option("--pool", help="The names are those of pools.")]

@@ -6,6 +6,7 @@ commands do.
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 
@@ -36,7 +37,13 @@ ALONE = {
 
 def main() -> None:
     """Run the command line."""
-    app_for(sys.argv[1:])()
+    app_for(sys.argv[1:] or _completed_words())()
+
+
+def _completed_words() -> list[str]:
+    """The words of the line that a shell wants completed, without the program; empty: it wants nothing."""
+    line = os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS", "")
+    return line.split()[1:]
 
 
 def app_for(words: list[str]) -> typer.Typer:
