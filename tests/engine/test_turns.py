@@ -84,6 +84,23 @@ def test_an_urgent_task_evicts_though_one_before_it_lacks_a_node():
     assert evicted(mesh) == ["low"]
 
 
+def test_a_gang_on_several_nodes_evicts_though_a_task_before_it_lacks_a_whole_node():
+    mesh = Mesh(
+        pool("p", gpu=16, cpu=100),
+        nodes=[node("n1", gpu=8, cpu=50), node("n2", gpu=8, cpu=50)],
+        min_runtime=60.0,
+    )
+    for node_id in ("n1", "n2"):
+        mesh.run(f"service-{node_id}", priority=50.0, gpu=4)
+        mesh.run(f"low-{node_id}", priority=1.0, gpu=4, class_key="c")
+    assert {a.node_id for n, a in mesh.state.agents.items() if n.startswith("low")} == {"n1", "n2"}
+    mesh.queue("single", priority=9.0, gpu=8)
+    mesh.queue("gang", priority=9.0, bundles=[{"gpu": 4}] * 2, gang=GangSpec())
+    assert evicted(mesh) == []
+    mesh.tick(61)
+    assert evicted(mesh) == ["low-n1", "low-n2"]
+
+
 def test_a_promoted_task_that_cannot_be_helped_does_not_stop_an_urgent_one():
     mesh = Mesh(pool("p", gpu=32), nodes=[node("n1", gpu=8)], enable_cross_pool_preemption=False)
     mesh.order_by(promote_after_s=60.0)

@@ -486,11 +486,22 @@ class _Pass:
 
     def _is_in_vain(self, task: QueuedTask) -> bool:
         """Whether evictions surely do not help a task, because they do not help another one of its pool with
-        the same labels, of no lower priority, that needs no more.
+        the same labels, of no lower priority, that needs no more. What is divided among nodes may have room
+        where none has enough of it for all.
         """
-        need, priority = need_of(self._tx.state, task), task.spec.priority
         limits = self._vain.get(_alike(task), ())
+        if not limits or not self._takes_one_node(task):
+            return False
+        need, priority = need_of(self._tx.state, task), task.spec.priority
         return any(priority <= most and least.fits(need) for most, least in limits)
+
+    def _takes_one_node(self, task: QueuedTask) -> bool:
+        """Whether a task runs outside of placement groups, on one node that is chosen here."""
+        state, submission = self._tx.state, task.submission
+        need = need_of(state, task)
+        return submission.choose_node and (
+            groups_asked(state, submission, task.pool_name, need) is None
+        )
 
     def _note_in_vain(self, task: QueuedTask) -> None:
         """Note a task that evictions do not help, if that depends on nothing else of the task."""
@@ -498,12 +509,11 @@ class _Pass:
         policy, need = tx.state.queue.policy, need_of(tx.state, task)
         if policy.las_preempts or policy.shortest_preempts or tx.strategies.plugins:
             return
-        if task.spec.parent or not submission.choose_node or not submission.may_preempt:
+        if task.spec.parent or not submission.may_preempt or not self._takes_one_node(task):
             return
         if Limits(tx.state, task.pool_name, tx.now, task).came_first:
             return
-        if groups_asked(tx.state, submission, task.pool_name, need) is None:
-            self._vain.setdefault(_alike(task), []).append((task.spec.priority, need))
+        self._vain.setdefault(_alike(task), []).append((task.spec.priority, need))
 
     def _note_head(self, pool_name: str, task: QueuedTask) -> None:
         """Note the first task of a pool for which a start is reserved on this tick."""
