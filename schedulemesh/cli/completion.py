@@ -6,27 +6,42 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import typer
 
-if TYPE_CHECKING:
-    from schedulemesh.cli.gateway import Gateway
+
+class Asked(Protocol):
+    """The scheduler that is asked."""
+
+    def ask(self, request: Any, expected: Any, /) -> Any:
+        """See Gateway."""
+
 
 Completer = Callable[[typer.Context, str], list[str]]
+#: Connects to the scheduler that the options before name, by name; None: it cannot be reached at once.
+Connect = Callable[[Mapping[str, Any]], AbstractContextManager[Asked | None]]
 
 #: Seconds that a suggestion may take, and how many there are at most.
 _PATIENCE_S, _MOST = 1.0, 200
 _LAST = "\U0010ffff"
 
 
-def _completer(names: Callable[[Gateway, str], Iterator[str]]) -> Completer:
+def _nowhere(_options: Mapping[str, Any]) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+#: How completers connect; see ``entry``, which knows that a shell asks.
+connect: Connect = _nowhere
+
+
+def _completer(names: Callable[[Asked, str], Iterator[str]]) -> Completer:
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
         try:
-            with _at_once(), _gateway(ctx) as gateway:
+            with _at_once(), connect(ctx.params) as gateway:
                 possible = names(gateway, incomplete) if gateway is not None else iter(())
                 return list(dict.fromkeys(n for n in possible if n.startswith(incomplete)))[:_MOST]
         except Exception:  # noqa: BLE001  # a shell shows nothing of it, and its line would be spoilt
@@ -50,28 +65,15 @@ def _at_once() -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
 
 
-@contextmanager
-def _gateway(ctx: typer.Context) -> Iterator[Gateway | None]:
-    """Within, the scheduler that the options before name; None: it serves no HTTP API that can be reached."""
-    from schedulemesh.cli import http_gateway
-    from schedulemesh.cli.command import Target
-
-    options = {key: ctx.params.get(key) for key in ("name", "namespace")}
-    target = Target(**options, address=ctx.params.get("address") or "auto")
-    is_url = target.address.startswith(("http://", "https://"))
-    with (http_gateway.at_url if is_url else http_gateway.discovered)(target) as gateway:
-        yield gateway
-
-
-def _tasks(gateway: Gateway, incomplete: str) -> Iterator[str]:
+def _tasks(gateway: Asked, incomplete: str) -> Iterator[str]:
     return (row["task_id"] for row in _page(gateway, incomplete))
 
 
-def _owners(gateway: Gateway, _incomplete: str) -> Iterator[str]:
+def _owners(gateway: Asked, _incomplete: str) -> Iterator[str]:
     return (row["owner"] for row in _page(gateway, "") if row["owner"])
 
 
-def _page(gateway: Gateway, first: str) -> list[dict[str, Any]]:
+def _page(gateway: Asked, first: str) -> list[dict[str, Any]]:
     """The first tasks by their ids, from this text on."""
     from schedulemesh.api.pages import MAX_LIMIT, ListPage, PageQuery
     from schedulemesh.protocol.answers import Details
@@ -84,14 +86,14 @@ def _page(gateway: Gateway, first: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _pools(gateway: Gateway, _incomplete: str) -> Iterator[str]:
+def _pools(gateway: Asked, _incomplete: str) -> Iterator[str]:
     from schedulemesh.api.pools import ListPools
     from schedulemesh.protocol.answers import Listed
 
     return (row["name"] for row in gateway.ask(ListPools(), Listed).rows)
 
 
-def _nodes(gateway: Gateway, _incomplete: str) -> Iterator[str]:
+def _nodes(gateway: Asked, _incomplete: str) -> Iterator[str]:
     """The host name of each node that alone has it, and the short ids."""
     from schedulemesh.api.nodes import ListNodes
     from schedulemesh.protocol.answers import Listed

@@ -37,7 +37,12 @@ ALONE = {
 
 def main() -> None:
     """Run the command line."""
-    app_for(sys.argv[1:] or _completed_words())()
+    words = sys.argv[1:]
+    if completed := _completed_words():
+        from schedulemesh.cli import completion, http_gateway
+
+        completion.connect = http_gateway.at_once
+    app_for(words or completed)()
 
 
 def _completed_words() -> list[str]:

@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from typing import Any
 from urllib.parse import urlencode
 
 from schedulemesh.api.call import Call
@@ -132,6 +133,21 @@ def discovered(target: Target) -> Iterator[HttpGateway | None]:
         yield None
         return
     with closing(gateway):
+        yield gateway
+
+
+@contextmanager
+def at_once(options: Mapping[str, Any]) -> Iterator[HttpGateway | None]:
+    """Within, the scheduler that these options of a command name, for completion; None: it serves no API that
+    can be reached.
+    """
+    target = Target(
+        name=options.get("name"),
+        namespace=options.get("namespace"),
+        address=options.get("address") or "auto",
+    )
+    is_at_url = target.address.startswith(("http://", "https://"))
+    with (at_url if is_at_url else discovered)(target) as gateway:
         yield gateway
 
 
