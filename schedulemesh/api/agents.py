@@ -77,7 +77,8 @@ class HealthDetail(TypedDict, total=False):
     agent_name: str
     pool_name: str
     problem: Problem
-    action: Literal["rebuilt", "removed"]
+    #: "ending": a process of it cannot be ended; it is looked at again at the next check.
+    action: Literal["rebuilt", "removed", "ending"]
     tasks: list[str]
     state_restored: bool
     #: Tasks that the rebuilt agent does not run.

@@ -20,7 +20,7 @@ from schedulemesh.domain.resources import parse_resources
 from schedulemesh.domain.task import TaskPhase, TaskSpec
 from schedulemesh.engine.messages.stimuli import AgentGone, StateNotSaved, TaskSubmitted
 from schedulemesh.protocol.agents import Command, CommandResult, key_of, pack, unpack
-from schedulemesh.protocol.answers import SavedBytes, decode_answer
+from schedulemesh.protocol.answers import Details, SavedBytes, decode_answer
 from tests.runtime import life as lives
 from tests.runtime.life import SOON_S
 from tests.runtime.story import CALLS
@@ -173,6 +173,27 @@ def test_a_process_that_cannot_be_killed_is_ended_once_whoever_asks(lived):
             life.ask(EnsureAgentHealth(timeout_s=1.0))
         await asyncio.sleep(60.0)  # virtual time
         assert len([call for call in cleaner.calls if call[0] == "terminate"]) < 12
+
+    lived(story)
+
+
+def test_a_check_of_all_agents_waits_for_no_process_that_cannot_be_killed(lived):
+    async def story(life):
+        await life.submit("a", cpu=1)
+        (cleaner,) = life.backend.cleaners
+        cleaner.answers = [(77,)] * 10_000
+        life.backend.actors[0].alive = False
+        checked = asyncio.ensure_future(life.ask(EnsureAgentHealth(timeout_s=1.0)))
+        await asyncio.sleep(60.0)  # virtual time
+        assert checked.done(), "it does not wait for the end"
+        answer = decode_answer(checked.result(), Details)
+        assert (answer.facts["healthy"], answer.facts["rebuilt"], answer.facts["removed"]) == (
+            0,
+            [],
+            [],
+        )
+        (detail,) = answer.facts["details"]
+        assert (detail["agent_name"], detail["action"]) == ("a", "ending")
 
     lived(story)
 

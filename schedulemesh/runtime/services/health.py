@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 #: Seconds that an agent may take to answer a ping.
 PING_S = 5.0
+#: Seconds for the processes of an agent to end, before others are rebuilt all the same.
+_ENDED_S = 30.0
 #: Seconds for the groups of lost agents to be removed before the agents are rebuilt.
 _REMOVED_S = 10.0
 
@@ -55,8 +57,7 @@ class HealthCheck:
         living = await self._backend.living_actors()
         problems = await asyncio.gather(*(self._problem(a, living, timeout_s) for a in running))
         sick = [(a, problem) for a, problem in zip(running, problems, strict=True) if problem]
-        for agent, problem in sick:
-            await self._terminate(agent, problem)
+        ending = await self._terminated(sick)
         problem_by_agent = {agent.spec.name: problem for agent, problem in sick}
         await self._groups.removed_from(state.groups, _REMOVED_S)
         lost = [name for name, agent in state.lost.items() if not agent.reported]
@@ -65,6 +66,7 @@ class HealthCheck:
             for name in lost
             if (detail := await self._rebuild(name, problem_by_agent.get(name, "dead"))) is not None
         ]
+        details += [self._still_ending(agent, problem) for agent, problem in ending]
         return {
             "checked": len({agent.spec.name for agent in running}.union(lost)),
             "healthy": len(running) - len(sick),
@@ -102,9 +104,32 @@ class HealthCheck:
             for task_id in running.on_agent(agent_name)
         )
 
-    async def _terminate(self, agent: Agent, problem: str) -> None:
-        logger.warning("agent %s is %s; it is removed", agent.spec.name, problem)
-        await self._end(agent.spec.name, agent.incarnation)
+    async def _terminated(self, sick: list[tuple[Agent, Problem]]) -> list[tuple[Agent, Problem]]:
+        """End these agents; those that have not ended in time, whose ending goes on."""
+        endings: list[asyncio.Future[None]] = []
+        for agent, problem in sick:
+            logger.warning("agent %s is %s; it is removed", agent.spec.name, problem)
+            endings.append(asyncio.ensure_future(self._end(agent.spec.name, agent.incarnation)))
+        if endings:
+            await asyncio.wait(endings, timeout=_ENDED_S)
+        late = [one for one, ending in zip(sick, endings, strict=True) if not ending.done()]
+        for ending in endings:
+            if ending.done():
+                ending.result()
+            else:
+                ending.cancel()
+        return late
+
+    def _still_ending(self, agent: Agent, problem: Problem) -> HealthDetail:
+        """That a process of an agent has not ended in time, as where it hangs in a call of the system."""
+        return {
+            "agent_name": agent.spec.name,
+            "pool_name": agent.spec.pool_name,
+            "problem": problem,
+            "tasks": list(self._reactor.state.running.on_agent(agent.spec.name)),
+            "action": "ending",
+            "error": "its processes have not ended yet; its resources stay taken until they have",
+        }
 
     async def _rebuild(self, name: str, problem: Problem) -> HealthDetail | None:
         """What was done for one lost agent; None: it was submitted again meanwhile."""
