@@ -14,9 +14,9 @@ from schedulemesh.cli.queue import queue_listing
 
 @pytest.fixture
 def waiting(scheduler):
-    """Two tasks wait behind one that runs."""
+    """Two tasks wait behind one that runs, and that they may not evict."""
     scheduler.pool(cpu=1)
-    scheduler.submit("running")
+    scheduler.submit("running", priority=50.0)
     for name in ("甲", "b"):
         scheduler.submit(name, queue=True)
     return scheduler
