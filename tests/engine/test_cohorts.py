@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from schedulemesh.domain.cohort import CohortSpec
+from schedulemesh.engine.messages import stimuli as s
 from tests.engine.builders import Mesh, differences, pool
 
 
@@ -116,6 +117,29 @@ def test_an_owner_gets_back_what_it_lent_before_the_cohort_was_changed(how):
     mesh = lent()
     outcome = LEAVES[how](mesh)
     assert ["pool 'p' has cpu 4 on loan to pool 'q'" in w for w in outcome.warnings] == [True]
+    assert differences(mesh.state, mesh.refolded()) == []
+    assert differences(mesh.state, mesh.rewritten()) == []
+    mesh.submit("own", "p", 0.0, cpu=4)
+    mesh.slot("own")
+    assert mesh.state.past.preemption_counts == {"reclaim": 1}
+
+
+@pytest.mark.parametrize("how", LEAVES)
+def test_neither_is_a_loan_forgotten_that_was_only_promised(how):
+    """The borrower waits for what is leaving while the cohort is changed."""
+    mesh = Mesh()
+    mesh.cohort("top")
+    mesh.cohort("c", "top")
+    for name, cpu, cohort in (("p", 4, "c"), ("q", 0, "top")):
+        mesh.resize(pool(name, cpu=cpu, lending={"cohort": cohort}))
+    mesh.run("done", "p", cpu=4)
+    mesh.handle(s.TaskFinished(task_id="done", end_agent=True))
+    mesh.submit("b", "q", 20.0, cpu=4)
+    assert mesh.state.ledger.promises
+    outcome = LEAVES[how](mesh)
+    assert ["pool 'p' has cpu 4 on loan to pool 'q'" in w for w in outcome.warnings] == [True]
+    mesh.leave("done")
+    mesh.report("b")
     assert differences(mesh.state, mesh.refolded()) == []
     assert differences(mesh.state, mesh.rewritten()) == []
     mesh.submit("own", "p", 0.0, cpu=4)

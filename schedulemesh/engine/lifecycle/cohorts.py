@@ -10,7 +10,7 @@ from schedulemesh.engine.admission.needs import is_ruled_out
 from schedulemesh.engine.messages.cohort_facts import CohortEnsured
 from schedulemesh.engine.messages.outcomes import Done, Refused, RequestOutcome
 from schedulemesh.engine.messages.stimuli import CohortRequested
-from schedulemesh.engine.state.cohort_updates import loans_within_trees
+from schedulemesh.engine.state.cohort_updates import all_loans, loans_within_trees
 from schedulemesh.engine.state.cohorts import CohortTree
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.transaction import Transaction
@@ -60,9 +60,9 @@ def loans_outside(state: MeshState, before: set[tuple[str, str]]) -> tuple[str, 
     """The warnings of loans that the tree of cohorts does not allow any more; ``before``: those that it
     allowed.
     """
-    ledger = state.ledger
+    ledger, loans = state.ledger, all_loans(state.ledger)
     return tuple(
-        f"pool {owner!r} has {ledger.loans[owner, borrower]} on loan to pool {borrower!r}, with which it "
+        f"pool {owner!r} has {loans[owner, borrower]} on loan to pool {borrower!r}, with which it "
         f"shares no cohort any more; the loan ends with its agents, or when {owner!r} reclaims it"
         for owner, borrower in sorted(before - loans_within_trees(ledger))
     )

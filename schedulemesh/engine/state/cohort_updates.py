@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.engine.messages.cohort_facts import CohortEnsured, LoansExchanged
 from schedulemesh.engine.messages.fact import Fact
 from schedulemesh.engine.messages.facts import Share
@@ -13,12 +14,22 @@ from schedulemesh.engine.state.quota import Ledger
 from schedulemesh.engine.state.tasks import RunningTasks
 
 
+def all_loans(ledger: Ledger) -> dict[tuple[str, str], Resources]:
+    """What is on loan, or promised to agents that wait for it, by owner and borrower."""
+    loans = dict(ledger.loans)
+    for borrower, shares in ledger.promises.values():
+        for share in shares:
+            pair = share.pool_name, borrower
+            loans[pair] = loans.get(pair, NOTHING) + share.amount
+    return loans
+
+
 def loans_within_trees(ledger: Ledger) -> set[tuple[str, str]]:
     """The pairs of owner and borrower with a loan that are in the same tree of cohorts."""
     cohorts = ledger.cohorts
     return {
         (owner, borrower)
-        for owner, borrower in ledger.loans
+        for owner, borrower in all_loans(ledger)
         if borrower in cohorts.neighbours(owner).names
     }
 
@@ -26,13 +37,14 @@ def loans_within_trees(ledger: Ledger) -> set[tuple[str, str]]:
 def note_separated(
     ledger: Ledger, agents: Mapping[str, Agent], before: set[tuple[str, str]]
 ) -> None:
-    """Note which agents hold loans of pools that have left their tree of cohorts; ``before``: the loans that
-    were within one.
+    """Note which agents hold, or wait for, loans of pools that have left their tree of cohorts; ``before``:
+    the loans that were within one.
     """
     separated = before - loans_within_trees(ledger)
     for agent in agents.values() if separated else ():
         pool_name = agent.spec.pool_name
-        lenders = {s.pool_name for s in agent.shares if (s.pool_name, pool_name) in separated}
+        shares = (*agent.shares, *agent.promised)
+        lenders = {s.pool_name for s in shares if (s.pool_name, pool_name) in separated}
         agent.former_lenders = tuple(sorted(lenders.union(agent.former_lenders)))
 
 
