@@ -195,6 +195,8 @@ class Executor:
             result = start_failed(order, repr(error))
         if isinstance(result, s.AgentStartFailed):
             await self._log_failed_job(order, result)
+            # A successor may have taken its process over.
+            await self.reactor.confirmed()
             await self._agents.end_orders(processes)
         await self.reactor.report(result)
         if current(self.reactor.state, order.agent.name, order.incarnation) is None:
@@ -456,17 +458,24 @@ class Executor:
         agent = self.reactor.state.agents.get(agent_name)
         if agent is not None and agent.spec.job is not None and agent.process is not None:
             await end_driver(self._agents, self.reactor.state, agent)
-        await self.end(agent_name, incarnation)
+        await self.end(agent_name, incarnation, at_once=True)
         self.references.release_unused(self.reactor.state)
 
-    async def end(self, agent_name: str, incarnation: int) -> None:
-        """End an agent and report it as gone, once however many ask for it; returns when it has ended."""
+    async def end(self, agent_name: str, incarnation: int, *, at_once: bool = False) -> None:
+        """End an agent and report it as gone, once however many ask for it; returns when it has ended.
+
+        A successor that has taken over meanwhile keeps it. ``at_once``: that was decided just now, so there
+        is none.
+        """
         await self.endings.once(
-            (agent_name, incarnation), lambda: self._end(agent_name, incarnation)
+            (agent_name, incarnation),
+            lambda: self._end(agent_name, incarnation, at_once=at_once),
         )
 
-    async def _end(self, agent_name: str, incarnation: int) -> None:
+    async def _end(self, agent_name: str, incarnation: int, *, at_once: bool) -> None:
         """End an agent with all its processes, or a lease with all that runs in its groups, and report it."""
+        if not at_once:
+            await self.reactor.confirmed()
         agent = current(self.reactor.state, agent_name, incarnation)
         death = None
         if agent is not None and agent.spec.lease is not None:

@@ -25,6 +25,8 @@ class _Loop(msgspec.Struct, kw_only=True):
     due_s: float
     #: When the last round was completed, or the loop began, by the clock of the event loop.
     completed_at: float
+    #: What runs it.
+    task: asyncio.Task[object] | None
     failures: int = 0
     #: The last failure, until a round is completed.
     failure: str = ""
@@ -49,7 +51,9 @@ class Loops:
         """Do some work every so many seconds, for the first time ``at_once`` or after the first of them.
         ``takes_s``: how long a round may take. Returns only after a failure of the kind ``ended_by``.
         """
-        loop = self._loops[name] = _Loop(due_s=every_s + takes_s, completed_at=_now())
+        loop = self._loops[name] = _Loop(
+            due_s=every_s + takes_s, completed_at=_now(), task=asyncio.current_task()
+        )
         if not at_once:
             await asyncio.sleep(every_s)
         while True:
@@ -64,6 +68,13 @@ class Loops:
             else:
                 loop.completed_at, loop.failure = _now(), ""
             await asyncio.sleep(every_s)
+
+    def end_all(self) -> None:
+        """End all loops for good; of none is a round due any more."""
+        loops, self._loops = self._loops, {}
+        for loop in loops.values():
+            if loop.task is not None:
+                loop.task.cancel()
 
     def families(self) -> Iterator[Family]:
         """How often rounds have failed, and for how long none was completed that was due."""

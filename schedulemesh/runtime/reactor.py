@@ -158,6 +158,7 @@ class Reactor:
         #: What brings the condition back to OK.
         self._mending: asyncio.Task[None] | None = None
         self._closed = False
+        self._at_takeover: list[Callable[[], None]] = []
 
     @classmethod
     async def recover(
@@ -447,6 +448,28 @@ class Reactor:
             self._fall_back()
             raise
 
+    async def still_writes(self) -> bool:
+        """Whether this supervisor is still the journal's writer, as an attempt to write shows; False also
+        where that cannot be known now. Ask before something is ended in Ray because the state, which may be
+        out of date, says so.
+        """
+        if self._condition in (JournalCondition.RETRYING, JournalCondition.SUPERSEDED):
+            return False
+        try:
+            await self.keep({})
+        except JournalError:
+            return False
+        return True
+
+    async def confirmed(self) -> None:
+        """Return once this supervisor has been shown to be the journal's writer; never after a takeover."""
+        while not await self.still_writes():
+            await self.writable()
+
+    def at_takeover(self, callback: Callable[[], None]) -> None:
+        """Have a function called when it is known that a successor has taken the journal over."""
+        self._at_takeover.append(callback)
+
     async def blob(self, key: str | None) -> bytes | None:
         """Stored bytes; None: there are none."""
         return None if key is None else await in_thread(functools.partial(self._journal.blob, key))
@@ -556,6 +579,9 @@ class Reactor:
         self._trouble = str(error)
         self._become(JournalCondition.SUPERSEDED)
         logger.critical("this supervisor changes nothing any more: %s", error)
+        if isinstance(error, JournalTakenOverError):
+            for callback in self._at_takeover:
+                callback()
 
     async def _heal(self) -> None:
         wait_s = _RETRY_S

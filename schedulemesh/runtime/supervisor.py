@@ -444,6 +444,7 @@ class SupervisorService:
             self._settings.name,
             jobs_folder(self._settings, self._backend.session_folder()),
         )
+        reactor.at_takeover(functools.partial(self._fall_silent, executor))
         try:
             await self._authentication.begin(reactor)
             return await self._reconciled(executor, journal, plugins, seen)
@@ -452,6 +453,14 @@ class SupervisorService:
             executor.stop_all()
             await reactor.close(destroy=False)
             raise
+
+    def _fall_silent(self, executor: Executor) -> None:
+        """Do nothing in Ray any more: a successor has taken over. This process is not ended in Ray, which may
+        take it for its successor, whose actor is the same.
+        """
+        self._loops.end_all()
+        executor.stop_all()
+        self._agents.endings.cancel_all()
 
     async def _reconciled(
         self, executor: Executor, journal: Journal, plugins: PluginWatchdog, seen: Seen | None

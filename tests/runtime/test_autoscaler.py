@@ -36,9 +36,18 @@ def state(**asks):
 SHAPE = GroupShape(bundles=(parse_resources({"cpu": 1}), parse_resources({"gpu": 2})))
 
 
+async def writing():
+    """A supervisor without a successor."""
+    return True
+
+
+async def superseded():
+    return False
+
+
 def told(ray, *states):
     async def notify():
-        request = AutoscalerRequest(ray)
+        request = AutoscalerRequest(ray, writing)
         for one in states:
             await request.notify(one)
         await request.withdraw()
@@ -70,6 +79,12 @@ def test_a_pool_that_disabled_requests_has_none(short):
     assert ray.asked == [list(SHAPE.bundles), []]
 
 
+def test_one_that_was_superseded_requests_nothing(short):
+    ray, short["p"] = FakeBackend(), [(SHAPE, "no room")]
+    asyncio.run(AutoscalerRequest(ray, superseded).notify(state(p=True)))
+    assert ray.asked == []
+
+
 def queued_mesh(*needs, cpu=8):
     """A pool with one node of 4 CPUs, and tasks that wait for these CPUs each."""
     mesh = Mesh(pool("p", cpu=cpu), nodes=[node("n1", cpu=4)])
@@ -88,7 +103,7 @@ def test_what_queued_tasks_need_and_no_node_has_is_requested_and_withdrawn():
     assert list(queued_needs(mesh.state)) == [(need, ())]
 
     async def story():
-        request = AutoscalerRequest(ray)
+        request = AutoscalerRequest(ray, writing)
         await request.notify(mesh.state)
         mesh.cancel("t0")
         await request.notify(mesh.state)
@@ -100,7 +115,7 @@ def test_what_queued_tasks_need_and_no_node_has_is_requested_and_withdrawn():
 def test_a_node_with_the_labels_is_requested_for_a_task_whose_labels_no_node_has():
     ray, mesh = FakeBackend(), Mesh(pool("p", cpu=8), nodes=[node("n1", cpu=4)])
     mesh.queue("t", node_labels={"zone": "in(a, b)"}, cpu=1)
-    asyncio.run(AutoscalerRequest(ray).notify(mesh.state))
+    asyncio.run(AutoscalerRequest(ray, writing).notify(mesh.state))
     assert ray.asked == [[parse_resources({"cpu": 1})]]
     assert ray.asked_labels == [[(("zone", "in(a, b)"),)]]
 

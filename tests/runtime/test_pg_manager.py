@@ -56,6 +56,15 @@ def book(**phases):
     return found
 
 
+async def writing():
+    """A supervisor without a successor."""
+    return True
+
+
+async def superseded():
+    return False
+
+
 def test_a_group_is_made_under_its_name_and_can_be_lived_in(backend, groups):
     assert run(groups.create(order())) == GroupCreated(group_id="g")
     (made,) = list(backend.by_id.values())
@@ -205,7 +214,7 @@ def test_a_group_that_a_former_supervisor_requested_and_ray_made_late_is_removed
         making = asyncio.ensure_future(groups.create(order("being_made")))
         call = await held.next("create_group")
         backend.by_id["6" * 36] = view("being_made", ray_id="6" * 36)
-        await groups.remove_late(table)
+        await groups.remove_late(table, writing)
         call.let(Verdict.REFUSED)
         await making
 
@@ -214,13 +223,19 @@ def test_a_group_that_a_former_supervisor_requested_and_ray_made_late_is_removed
     assert left == {"of_the_state", "orphan", "other", "made", "being_made"}
 
 
+def test_a_group_that_may_be_a_successors_is_not_removed(backend, groups):
+    backend.by_id["f" * 36] = view()
+    run(groups.remove_late(book(), superseded))
+    assert len(backend.by_id) == 1
+
+
 def test_a_late_group_is_removed_also_where_this_supervisor_could_not_make_one_of_its_name(
     backend, groups
 ):
     backend.full = {"b"}
     assert isinstance(run(groups.create(order(wait_s=0.01))), GroupCreateFailed)
     backend.by_id["f" * 36] = view()
-    run(groups.remove_late(book()))
+    run(groups.remove_late(book(), writing))
     assert backend.by_id == {}
     assert groups._locks == {}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from itertools import islice
 
 from schedulemesh.domain.node_labels import NodeLabels
@@ -54,8 +54,10 @@ class AutoscalerRequest:
     Ray Train and Ray Data write the same slot, and the last writer wins: only one of them may be used.
     """
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, still_writes: Callable[[], Awaitable[bool]]) -> None:
         self._backend = backend
+        #: Whether this supervisor has no successor, whose request it would overwrite.
+        self._still_writes = still_writes
         #: What was asked for last; None: nothing yet, though a former supervisor may have.
         self._asked: list[Bundle] | None = None
 
@@ -76,7 +78,7 @@ class AutoscalerRequest:
             for bundle in shape.bundles
         ]
         bundles += for_queue
-        if bundles != self._asked:
+        if bundles != self._asked and await self._still_writes():
             await self._ask(bundles)
 
     async def withdraw(self) -> None:

@@ -162,7 +162,7 @@ class ClusterMonitor:
         self._executor = executor
         self._groups, self._ready = executor.groups, executor.ready
         self._spawn = executor.spawn
-        self._autoscaler = AutoscalerRequest(backend)
+        self._autoscaler = AutoscalerRequest(backend, self._reactor.still_writes)
         self._watch = NodeWatch()
         self._follower = ClaimFollower()
         #: What jobs use beside their claims.
@@ -177,12 +177,15 @@ class ClusterMonitor:
         self._look_at = 0.0
 
     async def observe(self) -> None:
-        """Report what changed: nodes, external usage, agents that died, and the time.
+        """Report what changed: nodes, external usage, agents that died, and the time; nothing once a
+        successor has taken over.
 
         What cannot be found out, or not be done, keeps nothing else from being done. Raises its first error
         afterwards.
         """
         state, attempts = self._reactor.state, IndependentAttempts()
+        if self._recovered and await attempts.make(self._is_superseded):
+            return
         before = agents_with_process(state)
         running = every_process(state, [state.agents[name] for name, _ in before])
         await attempts.make(lambda: self._agents.end_leftovers(running))
@@ -204,8 +207,13 @@ class ClusterMonitor:
             await attempts.make(lambda: self._witness.note(self._reactor.height()))
             if now >= self._look_at:
                 self._look_at = now + _LATE_S
-                await attempts.make(lambda: self._groups.remove_late(self._reactor.state.groups))
+                await attempts.make(self._remove_late_groups)
         attempts.raise_first()
+
+    async def _is_superseded(self) -> bool:
+        """Whether a successor has begun, as Ray knows before it acts, and has taken the journal over."""
+        begun = await self._witness.has_successor(self._reactor.epoch)
+        return begun and not await self._reactor.still_writes()
 
     async def _report_nodes(
         self, views: list[NodeView], attempts: IndependentAttempts, now: float
@@ -226,9 +234,9 @@ class ClusterMonitor:
         and actors that nobody claims.
         """
         self._end_gone(before, living)
-        self._end_unclaimed(living)
         self._orphans.forget_dead(living)
         self._ready.mark_dead(were_ready - {name for _, name in living})
+        await self._end_unclaimed(living)
 
     async def _meet_demand(self) -> None:
         """Make and end warm hosts, and ask the autoscaler for what is missing."""
@@ -251,21 +259,33 @@ class ClusterMonitor:
             )
             self._spawn(self._agents.end(dead.spec.name, dead.incarnation))
 
-    def _end_unclaimed(self, living: set[tuple[str, str]]) -> None:
-        """End actors of ours that belong to nobody; twice in a row, because one may just have ended."""
+    async def _end_unclaimed(self, living: set[tuple[str, str]]) -> None:
+        """End actors of ours that belong to nobody in two looks, because one may just have ended; none where
+        they may belong to a successor.
+        """
         if not self._recovered:
             return
+        unclaimed = self._unclaimed_actors(living)
+        seen_twice, self._unclaimed = unclaimed & self._unclaimed, unclaimed
+        due = [address for address in seen_twice if address not in self._agents.endings]
+        if not due or not await self._reactor.still_writes():
+            return
+        for address in due:
+            logger.warning("actor %s is ours, but nobody claims it; ending it", address[1])
+            self._spawn(self._agents.end_unclaimed(*address))
+
+    def _unclaimed_actors(self, living: set[tuple[str, str]]) -> set[tuple[str, str]]:
+        """The (namespace, name) of living actors of ours that belong to nobody."""
         state = self._reactor.state
         processes = every_process(state, state.agents.values())
         claimed = {self._agents.where(process) for process in processes}
         claimed |= self._agents.addresses() | self._agents.orphans
         claimed |= {(self._agents.namespace, name) for name in self._ready.all_names()}
-        unclaimed = set(self._agents.unclaimed_actors(living, claimed))
-        for address in unclaimed & self._unclaimed:
-            if address not in self._agents.endings:
-                logger.warning("actor %s is ours, but nobody claims it; ending it", address[1])
-                self._spawn(self._agents.end_unclaimed(*address))
-        self._unclaimed = unclaimed
+        return set(self._agents.unclaimed_actors(living, claimed))
+
+    async def _remove_late_groups(self) -> None:
+        """Remove placement groups of ours that nobody knows."""
+        await self._groups.remove_late(self._reactor.state.groups, self._reactor.still_writes)
 
     async def _claims_of_jobs(
         self, views: list[NodeView]
@@ -306,6 +326,7 @@ class ClusterMonitor:
             await asyncio.wait(begun, timeout=_REMOVED_S)
 
     async def _remove_lost(self, group_id: str) -> None:
+        await self._reactor.confirmed()
         await self._ready.leave(group_id)
         await self._groups.remove(group_id)
         await self._reactor.report(GroupGone(group_id=group_id))

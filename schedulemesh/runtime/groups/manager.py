@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import NOTHING, Resources
@@ -225,16 +225,26 @@ class Groups:
             await self._remove_unknown(group_id, living[group_id])
         self.orphans.clear()
 
-    async def remove_late(self, table: GroupTable) -> None:
+    async def remove_late(
+        self, table: GroupTable, still_writes: Callable[[], Awaitable[bool]]
+    ) -> None:
         """Remove the groups that exist now and did not after the recovery, because Ray had not yet executed
-        the request of a former supervisor.
+        the request of a former supervisor; none where they may be those of a successor.
         """
-        for group_id, view in (await self.living()).items():
-            # Of those that are being created or removed the lock is taken.
-            locked = {one for one, lock in self._locks.items() if lock.locked()}
-            known_ids = (table.by_id, self._slots, locked, self.orphans)
-            if not any(group_id in groups for groups in known_ids):
+        living = await self.living()
+        if not any(self._is_late(group_id, table) for group_id in living):
+            return
+        if not await still_writes():
+            return
+        for group_id, view in living.items():
+            if self._is_late(group_id, table):
                 await self._remove_unknown(group_id, view)
+
+    def _is_late(self, group_id: str, table: GroupTable) -> bool:
+        """Whether nobody knows of a group. Of those that are being created or removed the lock is taken."""
+        locked = {one for one, lock in self._locks.items() if lock.locked()}
+        known_ids = (table.by_id, self._slots, locked, self.orphans)
+        return not any(group_id in groups for groups in known_ids)
 
     async def _remove_unknown(self, group_id: str, view: GroupView) -> None:
         """Remove a group of ours that has no place in the state."""

@@ -45,10 +45,16 @@ class Witness:
         return None if stored is None else msgspec.json.decode(stored, type=Seen)
 
     async def note(self, seen: Seen) -> None:
-        """Note how far it came, unless that is what was noted last."""
-        if seen != self._noted:
-            await self._kept.keep(self._key, msgspec.json.encode(seen))
-            self._noted = seen
+        """Note how far it came, unless that is what was noted last, or a successor has begun."""
+        if seen == self._noted or await self.has_successor(seen.epoch):
+            return
+        await self._kept.keep(self._key, msgspec.json.encode(seen))
+        self._noted = seen
+
+    async def has_successor(self, epoch: int) -> bool:
+        """Whether a supervisor has begun that has a higher epoch."""
+        seen = await self.seen()
+        return seen is not None and seen.epoch > epoch
 
     async def forget(self) -> None:
         """The scheduler has been shut down."""
