@@ -29,6 +29,7 @@ from schedulemesh.engine.messages.instructions import (
 )
 from schedulemesh.engine.state.agents import Running
 from schedulemesh.engine.state.job_updates import claimed_by_node
+from schedulemesh.engine.state.task_phases import Preempting
 from schedulemesh.engine.state.tasks import RunningTask
 from schedulemesh.engine.transaction import Step
 from schedulemesh.errors import JournalError
@@ -507,14 +508,14 @@ class Executor:
         agent = current(self.reactor.state, order.agent_name, order.incarnation)
         if agent is not None and agent.spec.lease is not None:
             await self.leases.notify(order)
-            await self._all(self.eviction(task_id).note_unsaved() for task_id in order.task_ids)
+            await self._all(eviction.note_unsaved() for eviction in self._evictions(order))
         else:
             await self._save_and_cancel(order)
         await self.end(order.agent_name, order.incarnation)
 
     async def _save_and_cancel(self, order: EvictAgent) -> None:
         """Notify the agent of its eviction, save the states of its tasks, and cancel them."""
-        evictions = [self.eviction(task_id) for task_id in order.task_ids]
+        evictions = self._evictions(order)
         await self._all(eviction.notice(order.grace_s) for eviction in evictions)
         await self._all(eviction.save() for eviction in evictions)
         await self._all(eviction.cancel() for eviction in evictions if eviction.can_cancel)
@@ -527,10 +528,10 @@ class Executor:
                 logger.error("a step of an eviction failed", exc_info=result)
 
     async def _evict_task(self, order: EvictTask) -> None:
-        await self._take_ended(order.runs)
         eviction = self.eviction(order.task_id)
+        await self._take_ended(order.runs)
         task = eviction.task
-        if task is None:
+        if task is None or not isinstance(task.phase, Preempting):
             return
         agent = self.reactor.state.agents.get(task.agent_name)
         if agent is not None and agent.spec.lease is not None:
@@ -540,6 +541,14 @@ class Executor:
         answered = await eviction.cancel()
         await self._all([eviction.note_unsaved()])
         await self.reactor.report(answered)
+
+    def _evictions(self, order: EvictAgent) -> list[Eviction]:
+        """Those of its tasks that still run on this incarnation of the agent, and not again on another."""
+        state, name = self.reactor.state, order.agent_name
+        if current(state, name, order.incarnation) is None:
+            return []
+        running = set(order.task_ids).intersection(state.running.on_agent(name))
+        return [self.eviction(task_id) for task_id in order.task_ids if task_id in running]
 
     def eviction(self, task_id: str) -> Eviction:
         """The steps by which a task is saved and cancelled."""

@@ -7,6 +7,7 @@ import pytest
 from schedulemesh.domain.agent import JobSpec
 from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.task import TaskPhase
+from schedulemesh.engine.lifecycle.eviction import attempt_of
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.facts import AgentEnding
 from schedulemesh.engine.messages.instructions import EvictAgent, StopAgent
@@ -346,6 +347,83 @@ def test_a_state_saved_later_makes_up_for_one_that_was_not():
     assert mesh.handle(s.StateNotSaved(task_id="gone", error="no")).facts == ()
 
 
+def stores(mesh, key, ago_s=0.0, **attempt):
+    stored = s.StateStored(task_id="t", state_key=key, saved_at=mesh.now - ago_s, **attempt)
+    return mesh.handle(stored).facts
+
+
+def test_of_two_saves_the_state_that_was_taken_last_is_kept_whichever_is_stored_last():
+    mesh = Mesh(pool("p", cpu=1))
+    mesh.run("t", cpu=1)
+    mesh.tick(10.0)
+    assert stores(mesh, "newer", 2.0)
+    assert stores(mesh, "older", 3.0) == ()
+    task = mesh.state.running.by_id["t"]
+    assert (task.state_key, task.saved_at) == ("newer", mesh.now - 2.0)
+    assert "older" not in referenced(mesh.state)
+    assert stores(mesh, "newest")
+    assert task.state_key == "newest"
+
+
+def test_a_state_is_kept_in_place_of_one_from_which_nothing_can_be_restored():
+    mesh = Mesh(pool("p", cpu=1))
+    mesh.run("t", cpu=1)
+    mesh.tick(10.0)
+    mesh.handle(s.StateStored(task_id="t", state_key="payload", restorable=False))
+    assert stores(mesh, "state", 3.0)
+    assert mesh.state.running.by_id["t"].state_key == "state"
+
+
+def registered_again(mesh):
+    """The task ends and is registered once more on the same incarnation of its agent."""
+    mesh.complete("t", end_agent=False)
+    mesh.tick(1.0)
+    mesh.announce("t", "t")
+
+
+def run_again(mesh):
+    """The task ends with its agent, and its id is submitted again, at the same time."""
+    mesh.complete("t")
+    mesh.run("t", cpu=1)
+
+
+def run_elsewhere(mesh):
+    """The task ends, and is registered on an agent that the scheduler does not know."""
+    mesh.complete("t")
+    mesh.announce("t", "elsewhere")
+
+
+@pytest.mark.parametrize("again", [registered_again, run_again, run_elsewhere])
+def test_what_is_reported_of_a_former_attempt_changes_nothing(again):
+    mesh = Mesh(pool("p", cpu=1))
+    mesh.run("t", cpu=1)
+    attempt = attempt_of(mesh.state, "t")
+    mesh.tick(10.0)
+    again(mesh)
+    assert stores(mesh, "former", attempt=attempt) == ()
+    mesh.preempt(task_id="t", reason=PreemptionReason.MANUAL, request_id="r")
+    failed = s.StateNotSaved(task_id="t", error="the disk is full", attempt=attempt)
+    assert mesh.handle(failed).facts == ()
+    for timed_out in (False, True):
+        cancelled = s.CancelAnswered(
+            task_id="t", cancel_success=not timed_out, timed_out=timed_out, attempt=attempt
+        )
+        step = mesh.handle(cancelled)
+        assert (step.facts, step.instructions, step.outcome) == ((), (), None)
+    assert stores(mesh, "present", attempt=attempt_of(mesh.state, "t"))
+    assert cancel(mesh, "t").save_error == ""
+
+
+def test_a_task_whose_agent_became_known_during_its_eviction_is_cancelled_all_the_same():
+    mesh = Mesh(pool("p", cpu=1))
+    mesh.announce("t", "x")
+    attempt = attempt_of(mesh.state, "t")
+    mesh.preempt(task_id="t", reason=PreemptionReason.MANUAL, request_id="r")
+    mesh.run("x", cpu=1)
+    step = mesh.handle(s.CancelAnswered(task_id="t", cancel_success=True, attempt=attempt))
+    assert isinstance(step.outcome, Evicted)
+
+
 def job_of(**how):
     """A job that has run for 100 s on a GPU, and returns when it is evicted."""
     mesh = Mesh(pool("p", cpu=2, gpu=1), nodes=[node("a", cpu=2, gpu=1)])
@@ -374,6 +452,15 @@ def test_a_job_has_saved_what_it_wrote_and_nothing_else():
     assert mesh.state.evictions.lost_work_in("p", mesh.now) == 0.0
     assert differences(mesh.state, mesh.refolded()) == []
     assert differences(mesh.state, mesh.rewritten()) == []
+
+
+def test_the_state_of_a_job_is_kept_beside_what_it_wrote_later():
+    mesh = job_of()
+    writes(mesh, 10.0)
+    stored = s.StateStored(task_id="j", state_key="preserved", saved_at=mesh.now - 20.0)
+    assert mesh.handle(stored).facts
+    task = mesh.state.running.by_id["j"]
+    assert (task.state_key, task.saved_at) == ("preserved", mesh.now - 10.0)
 
 
 def test_what_was_written_before_the_attempt_or_is_known_already_is_no_news():

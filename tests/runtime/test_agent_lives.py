@@ -12,14 +12,17 @@ from schedulemesh.api.agents import DeleteAgent, EnsureAgentHealth
 from schedulemesh.api.policies import ChangePolicy
 from schedulemesh.api.pools import EnsurePool
 from schedulemesh.api.preemption import PreemptTask
-from schedulemesh.api.states import GetSavedState
+from schedulemesh.api.states import GetSavedState, RegisterStateHandlers, SaveTaskState
 from schedulemesh.api.tasks import SubmitTask
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import parse_resources
+from schedulemesh.domain.saved_state import SavedState
 from schedulemesh.domain.task import TaskPhase, TaskSpec
+from schedulemesh.engine.messages.instructions import EvictAgent, EvictTask
 from schedulemesh.engine.messages.stimuli import AgentGone, StateNotSaved, TaskSubmitted
-from schedulemesh.protocol.agents import Command, CommandResult, key_of, pack, unpack
+from schedulemesh.engine.transaction import Step
+from schedulemesh.protocol.agents import Command, CommandResult, Handled, key_of, pack, unpack
 from schedulemesh.protocol.answers import Details, SavedBytes, decode_answer
 from tests.runtime import life as lives
 from tests.runtime.life import SOON_S
@@ -250,10 +253,7 @@ def test_an_agent_that_is_submitted_again_while_others_are_rebuilt_is_left_alone
 def test_a_state_that_could_not_be_saved_is_refused_with_the_cause(lived):
     async def story(life):
         await life.ask(ChangePolicy(changes={"preemption_grace_s": 100.0}, client="me"))
-        agent = AgentSpec(name="t", pool_name="p", resources=ONE, class_key=key_of(lives.CLASS))
-        task = TaskSpec(task_id="t", pool_name="p")
-        stimulus = TaskSubmitted(agent=agent, task=task, request_id="first", choose_node=True)
-        await life.ask(SubmitTask(submission=stimulus, blobs={key_of(lives.CLASS): lives.CLASS}))
+        await submit_task(life, "t", "first")
         life.ask(PreemptTask(task_id="t", client="me", request_id="preempt"))
         await asyncio.sleep(1.0)  # virtual time: within its grace
         error = 'save_state failed:\nTraceback\n  File "x", line 1\nOSError: the disk is full'
@@ -264,5 +264,95 @@ def test_a_state_that_could_not_be_saved_is_refused_with_the_cause(lived):
             "no state of task 't' is stored: when it was evicted, OSError: the disk is full"
         )
         assert refused.detail == error
+
+    lived(story)
+
+
+def submit_task(life, name, request):
+    agent = AgentSpec(name=name, pool_name="p", resources=ONE, class_key=key_of(lives.CLASS))
+    task = TaskSpec(task_id=name, pool_name="p")
+    stimulus = TaskSubmitted(agent=agent, task=task, request_id=request, choose_node=True)
+    return life.ask(SubmitTask(submission=stimulus, blobs={key_of(lives.CLASS): lives.CLASS}))
+
+
+async def preserved(life):
+    """A task ``t`` of a pool with a preserver, whose calls are held."""
+    key = key_of(b"preserver")
+    given = RegisterStateHandlers(
+        pool_name="p", preserver_key=key, restorer_key=None, blobs={key: b"preserver"}
+    )
+    await life.ask(given)
+    await submit_task(life, "t", "first")
+    life.hold("preserve_state")
+
+
+async def saving(life):
+    """One more save of the task, which waits for its preserver."""
+    saving = life.ask(SaveTaskState(task_id="t"))
+    await asyncio.sleep(1.0)  # virtual time
+    return saving, life.held.pending[-1]
+
+
+async def returns(life, call, state):
+    life.backend.handled = lambda work: Handled(data=state)
+    call.let()
+    await asyncio.sleep(SOON_S)  # virtual time
+
+
+def state_in(answer):
+    saved = decode_answer(answer, SavedBytes).state
+    return None if saved is None else unpack(saved, SavedState).state
+
+
+async def submitted_again(life):
+    """The task's agent is deleted, and its id submitted again."""
+    await life.ask(DeleteAgent(agent_name="t"))
+    await asyncio.sleep(SOON_S)  # virtual time
+    await submit_task(life, "t", "again")
+    return life.running.reactor.state.running.by_id["t"]
+
+
+def test_of_two_saves_in_progress_the_older_state_never_replaces_the_newer(lived):
+    async def story(life):
+        await preserved(life)
+        older, older_call = await saving(life)
+        newer, newer_call = await saving(life)
+        await returns(life, newer_call, b"newer")
+        assert state_in(await newer) == b"newer"
+        key = life.running.reactor.state.running.by_id["t"].state_key
+        await returns(life, older_call, b"older")
+        assert state_in(await older) == b"newer", "the answer is what is stored"
+        assert life.running.reactor.state.running.by_id["t"].state_key == key
+        assert state_in(await life.ask(GetSavedState(task_id="t"))) == b"newer"
+
+    lived(story)
+
+
+def test_a_state_of_a_former_life_is_not_stored_for_the_present_one(lived):
+    async def story(life):
+        await preserved(life)
+        former, call = await saving(life)
+        task = await submitted_again(life)
+        await returns(life, call, b"former")
+        assert state_in(await former) is None, "the task that was to be saved is not running"
+        assert (task.phase, task.state_key) == (TaskPhase.RUNNING, None)
+
+    lived(story)
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_the_order_to_evict_a_former_life_does_not_reach_the_present_one(lived, alone):
+    async def story(life):
+        await preserved(life)
+        life.held.through |= CALLS
+        life.backend.handled = lambda work: Handled(data=b"state")
+        incarnation = life.incarnation("t")
+        task = await submitted_again(life)
+        order = EvictAgent(agent_name="t", incarnation=incarnation, task_ids=("t",), grace_s=0.0)
+        late = EvictTask(task_id="t") if alone else order
+        life.running.executor.take(Step(instructions=(late,)))
+        await asyncio.sleep(SOON_S)  # virtual time
+        assert life.running.reactor.state.running.by_id["t"] is task
+        assert (task.phase, task.state_key) == (TaskPhase.RUNNING, None)
 
     lived(story)

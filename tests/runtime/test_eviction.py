@@ -16,6 +16,7 @@ from schedulemesh.engine.messages.stimuli import StateNotSaved, StateStored
 from schedulemesh.engine.state.agents import Agent, Running
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.tasks import RunningTask
+from schedulemesh.engine.transaction import Step
 from schedulemesh.protocol.agents import CommandResult, StateTooLargeError, key_of, unpack
 from schedulemesh.runtime.agents import eviction as eviction_module
 from schedulemesh.runtime.agents.eviction import Eviction
@@ -81,6 +82,7 @@ class Books:
 
     async def report(self, stimulus, blobs):
         self.fed.append((stimulus, blobs))
+        return Step()
 
     step = report
 

@@ -21,7 +21,7 @@ from schedulemesh.engine.admission.requeue import (
     return_of,
     task_without_room,
 )
-from schedulemesh.engine.lifecycle.eviction import task_cancelled
+from schedulemesh.engine.lifecycle.eviction import task_cancelled, task_in
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.facts import (
     AgentEnding,
@@ -148,7 +148,7 @@ def cancel_answered(tx: Transaction, stimulus: s.CancelAnswered) -> RequestOutco
     """Finish the eviction of a task alone. Its agent is ended only where ``cancel()`` did not return, and
     where it is a job's runner, which can do nothing else.
     """
-    task = tx.state.running.by_id.get(stimulus.task_id)
+    task = task_in(tx.state, stimulus.task_id, stimulus.attempt)
     agent = None if task is None else tx.state.agents.get(task.agent_name)
     outcome = task_cancelled(tx, stimulus)
     if agent is None or not isinstance(agent.phase, Running):

@@ -29,6 +29,7 @@ from schedulemesh.engine.messages.outcomes import (
 from schedulemesh.engine.state.agents import Agent, Running
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.task_phases import Preempting
+from schedulemesh.engine.state.tasks import RunningTask
 from schedulemesh.engine.transaction import Transaction
 
 
@@ -127,22 +128,59 @@ def _evict_agent(tx: Transaction, stimulus: s.PreemptionRequested, agent: Agent)
     return Pending(agent_name=name)
 
 
-def state_stored(tx: Transaction, stimulus: s.StateStored) -> None:
-    """A task's state is kept; a task that ended meanwhile needs none. What cannot be restored never replaces
-    a state that is kept already.
+def attempt_of(state: MeshState, task_id: str) -> s.TaskAttempt | None:
+    """The attempt of a task that runs; None: none does."""
+    task = state.running.by_id.get(task_id)
+    if task is None:
+        return None
+    agent = state.agents.get(task.agent_name)
+    return s.TaskAttempt(
+        agent_name=task.agent_name,
+        incarnation=None if agent is None else agent.incarnation,
+        started_at=task.started_at,
+    )
+
+
+def task_in(state: MeshState, task_id: str, attempt: s.TaskAttempt | None) -> RunningTask | None:
+    """The task while this attempt of it runs; None: it has ended, whether or not another one runs. An agent
+    that became known, or ended, during the attempt is no other agent.
     """
-    task = tx.state.running.by_id.get(stimulus.task_id)
+    present = attempt_of(state, task_id)
+    if present is None or attempt is None:
+        return state.running.by_id.get(task_id)
+    if None in (present.incarnation, attempt.incarnation):
+        present = msgspec.structs.replace(present, incarnation=attempt.incarnation)
+    return state.running.by_id[task_id] if present == attempt else None
+
+
+def state_stored(tx: Transaction, stimulus: s.StateStored) -> None:
+    """A task's state is kept; an attempt that ended meanwhile needs none. What cannot be restored never
+    replaces a state that is kept already, nor does a state a newer one.
+    """
+    task = task_in(tx.state, stimulus.task_id, stimulus.attempt)
     if task is None or (task.state_key is not None and not stimulus.restorable):
         return
+    saved_at = stimulus.saved_at
+    newest_at = task.saved_at if stimulus.restorable else None
+    if saved_at is not None and newest_at is not None and saved_at < newest_at:
+        if not _saves_by_itself(tx.state, task):
+            return
+        saved_at = newest_at  # what it wrote later is not lost either
     tx.emit(
         StateSaved(
             task_id=stimulus.task_id,
             state_key=stimulus.state_key,
             at=tx.now,
-            saved_at=stimulus.saved_at,
+            saved_at=saved_at,
             restorable=stimulus.restorable,
         )
     )
+
+
+def _saves_by_itself(state: MeshState, task: RunningTask) -> bool:
+    """Whether ``saved_at`` of the task may be the time of what it wrote by itself, and not of a state."""
+    agent = state.agents.get(task.agent_name)
+    return agent is not None and (agent.spec.job is not None or agent.spec.lease is not None)
 
 
 def work_reported(tx: Transaction, stimulus: s.WorkReported) -> None:
@@ -159,7 +197,7 @@ def work_reported(tx: Transaction, stimulus: s.WorkReported) -> None:
 
 def state_not_saved(tx: Transaction, stimulus: s.StateNotSaved) -> None:
     """The present state of a task that is being preempted could not be saved; the answer will say so."""
-    task = tx.state.running.by_id.get(stimulus.task_id)
+    task = task_in(tx.state, stimulus.task_id, stimulus.attempt)
     if task is not None and isinstance(task.phase, Preempting):
         tx.emit(SavingFailed(task_id=stimulus.task_id, at=tx.now, error=stimulus.error))
 
@@ -167,7 +205,7 @@ def state_not_saved(tx: Transaction, stimulus: s.StateNotSaved) -> None:
 def task_cancelled(tx: Transaction, stimulus: s.CancelAnswered) -> RequestOutcome | None:
     """Remove a task that was evicted without its agent, or let it run on where it could not be cancelled."""
     state = tx.state
-    task = state.running.by_id.get(stimulus.task_id)
+    task = task_in(state, stimulus.task_id, stimulus.attempt)
     if task is None or not isinstance(task.phase, Preempting):
         return None
     preempting = task.phase

@@ -273,10 +273,27 @@ class RebuildRequested(RequestStimulus, frozen=True, kw_only=True):
     agent_name: str
 
 
-class StateStored(Stimulus, frozen=True, kw_only=True):
-    """The state of a task that is being evicted was saved and stored."""
+class TaskAttempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One attempt of a task, as opposed to a former or later one of the same id."""
+
+    agent_name: str
+    #: That of its agent; None: the scheduler does not know the agent.
+    incarnation: int | None
+    #: When it began, in seconds since 1970.
+    started_at: float
+
+
+class AttemptStimulus(Stimulus, frozen=True, kw_only=True):
+    """Base of the results of saving and cancelling a task: they change nothing once the attempt has ended."""
 
     task_id: str
+    #: None: the one that runs.
+    attempt: TaskAttempt | None = None
+
+
+class StateStored(AttemptStimulus, frozen=True, kw_only=True):
+    """The state of a task was saved and stored."""
+
     state_key: str
     #: When the state was taken; None: now.
     saved_at: float | None = None
@@ -293,17 +310,15 @@ class WorkReported(Stimulus, frozen=True, kw_only=True):
     saved_at: float
 
 
-class StateNotSaved(Stimulus, frozen=True, kw_only=True):
+class StateNotSaved(AttemptStimulus, frozen=True, kw_only=True):
     """The current state of a task that is being evicted could not be saved; an earlier one stays stored."""
 
-    task_id: str
     error: str
 
 
-class CancelAnswered(Stimulus, frozen=True, kw_only=True):
+class CancelAnswered(AttemptStimulus, frozen=True, kw_only=True):
     """The cancellation of a task that is evicted without its agent has ended, with or without success."""
 
-    task_id: str
     cancel_success: bool
     #: Whether the agent is alive and its method continues as if it had not been cancelled.
     runs_on: bool = False

@@ -14,6 +14,7 @@ from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.saved_state import SavedState
 from schedulemesh.domain.task import TaskSpec, TaskState
+from schedulemesh.engine.lifecycle.eviction import attempt_of, task_in
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.messages.stimuli import (
     AnyStimulus,
@@ -23,6 +24,7 @@ from schedulemesh.engine.messages.stimuli import (
 )
 from schedulemesh.engine.state.agents import Agent
 from schedulemesh.engine.state.tasks import RunningTask
+from schedulemesh.engine.transaction import Step
 from schedulemesh.errors import JournalError, NotStorableError
 from schedulemesh.protocol.agents import (
     CommandResult,
@@ -49,7 +51,7 @@ _ENVELOPE_BYTES = 512
 _LARGE = 1024 * 1024
 
 #: Takes a stimulus and blobs; returns once they are durable.
-Feed = Callable[[AnyStimulus, Mapping[str, bytes]], Awaitable[object]]
+Feed = Callable[[AnyStimulus, Mapping[str, bytes]], Awaitable[Step]]
 
 
 class NotSaved(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,22 +62,26 @@ class NotSaved(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Eviction:
-    """The eviction of one task of one incarnation of an agent. What it needs of them it looks up in the state
-    where it is used, so it never acts on what was true earlier.
+    """The eviction of one attempt of a task. What it needs of it and its agent it looks up in the state where
+    it is used, so it never acts on what was true earlier.
     """
 
     def __init__(self, backend: Backend, agents: Agents, reactor: Reactor, task_id: str) -> None:
         self._backend, self._agents, self._reactor = backend, agents, reactor
         self.task_id = task_id
-        task = self.task
-        agent = None if task is None else reactor.state.agents.get(task.agent_name)
-        #: That of the task's agent; None: the scheduler does not know the agent.
-        self._incarnation = None if agent is None else agent.incarnation
+        self._attempt = attempt_of(reactor.state, task_id)
 
     @property
     def task(self) -> RunningTask | None:
-        """The task; None: it has ended."""
-        return self._reactor.state.running.by_id.get(self.task_id)
+        """The task; None: this attempt of it has ended."""
+        if self._attempt is None:
+            return None
+        return task_in(self._reactor.state, self.task_id, self._attempt)
+
+    @property
+    def _incarnation(self) -> int | None:
+        """That of the task's agent; None: the scheduler does not know the agent."""
+        return None if self._attempt is None else self._attempt.incarnation
 
     @property
     def processes(self) -> tuple[str, ...]:
@@ -157,7 +163,7 @@ class Eviction:
 
     async def checkpoint(self) -> SavedState | Refused | None:
         """As ``save``, while the task goes on; None: it has ended. A state that was saved before is never
-        taken for what was asked for.
+        taken for what was asked for, but one that was taken later and stored meanwhile is.
         """
         task = self.task
         if task is None:
@@ -166,15 +172,27 @@ class Eviction:
         if isinstance(saved, SavedState):
             try:
                 # The caller can retry, so it does not wait for a journal that cannot be written.
-                await self._keep(saved, self._reactor.step)
+                step = await self._keep(saved, self._reactor.step)
             except StateTooLargeError as large:
                 error = f"task {self.task_id!r}: {large}"
                 return Refused(reason=Reason.STATE_TOO_LARGE, error=error)
-            return saved
+            return saved if step.facts else await self._kept_instead(saved)
         reason = Reason.STATE_TOO_LARGE if saved.too_large else Reason.SAVE_FAILED
         return Refused(reason=reason, error=f"task {self.task_id!r} was not saved: {saved.error}")
 
-    async def _keep(self, saved: SavedState, feed: Feed) -> None:
+    async def _kept_instead(self, saved: SavedState) -> SavedState | None:
+        """What answers for a state that was not stored: a newer one that was, or itself where nothing could
+        be restored from it; None: the task has ended.
+        """
+        task = self.task
+        if task is None:
+            return None
+        if not saved.restorable:
+            return saved
+        data = await self._reactor.fetch(task.state_key)
+        return None if data is None else unpack(data, SavedState)
+
+    async def _keep(self, saved: SavedState, feed: Feed) -> Step:
         if saved.warning:
             logger.warning("saving task %s: %s", self.task_id, saved.warning)
         key, data = await _stored_form(saved)
@@ -186,18 +204,20 @@ class Eviction:
             )
         stored = StateStored(
             task_id=self.task_id,
+            attempt=self._attempt,
             state_key=key,
             saved_at=saved.saved_at,
             restorable=saved.restorable,
         )
         try:
-            await feed(stored, {key: data})
+            return await feed(stored, {key: data})
         except NotStorableError as error:
             raise StateTooLargeError(str(error)) from error
 
     async def _not_saved(self, error: str) -> None:
         logger.warning("task %s was not saved: %s", self.task_id, error)
-        await self._reactor.report(StateNotSaved(task_id=self.task_id, error=error), {})
+        failed = StateNotSaved(task_id=self.task_id, attempt=self._attempt, error=error)
+        await self._reactor.report(failed, {})
 
     async def resume(self) -> None:
         """Let a task that waits at a safe point continue."""
@@ -385,6 +405,7 @@ class Eviction:
             logger.warning("task %s was not cancelled: %s", self.task_id, why)
         return CancelAnswered(
             task_id=self.task_id,
+            attempt=self._attempt,
             cancel_success=success,
             runs_on=runs_on,
             timed_out=timed_out,
