@@ -152,11 +152,20 @@ def test_a_task_that_has_ended_meanwhile_is_not_saved():
     assert fed == []
 
 
+def test_an_agent_whose_task_ends_while_it_is_saved_goes_on_from_its_safe_point():
+    agents = Answering()
+    eviction = eviction_after([], agents)
+    eviction._reactor.state.running.remove("t")
+    asyncio.run(eviction.resume())
+    assert agents.orders == [("resume", {})]
+
+
 def test_another_incarnation_of_the_agent_gets_no_orders():
     agents = Answering(cancel=CommandResult(), save=CommandResult(data=b"state"))
     eviction = eviction_after([], agents)
     eviction._reactor.state.agents["a"].incarnation = 2
     answered = asyncio.run(eviction.cancel())
+    asyncio.run(eviction.resume())
     assert (answered.cancel_success, agents.orders) == (False, [])
 
 

@@ -14,6 +14,7 @@ from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.saved_state import SavedState
 from schedulemesh.domain.task import TaskSpec, TaskState
+from schedulemesh.engine.lifecycle.agents import current
 from schedulemesh.engine.lifecycle.eviction import attempt_of, task_in
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.messages.stimuli import (
@@ -220,9 +221,13 @@ class Eviction:
         await self._reactor.report(failed, {})
 
     async def resume(self) -> None:
-        """Let a task that waits at a safe point continue."""
-        within_s = self._policy.cancel_timeout
-        await asyncio.gather(*(self._order(p, "resume", within_s) for p in self.processes))
+        """Let the agent continue that waits at a safe point, even where the task has ended meanwhile."""
+        attempt, within_s = self._attempt, self._policy.cancel_timeout
+        if attempt is None or attempt.incarnation is None:
+            return
+        agent = current(self._reactor.state, attempt.agent_name, attempt.incarnation)
+        processes = () if agent is None else agent.spec.process_names
+        await asyncio.gather(*(self._order(p, "resume", within_s) for p in processes))
 
     @property
     def can_cancel(self) -> bool:
