@@ -12,6 +12,7 @@ from schedulemesh.engine.messages.instructions import CreateGroup
 from schedulemesh.engine.messages.stimuli import GroupCreated, GroupCreateFailed
 from schedulemesh.engine.state.groups import Group, GroupPhase, GroupTable
 from schedulemesh.runtime.backend import GroupView, NodeView
+from schedulemesh.runtime.groups import manager
 from schedulemesh.runtime.groups.manager import Groups, groups_gone, ready_groups
 from tests.runtime.fake_backend import FakeBackend, HeldCalls, Verdict
 
@@ -238,6 +239,26 @@ def test_a_late_group_is_removed_also_where_this_supervisor_could_not_make_one_o
     run(groups.remove_late(book(), writing))
     assert backend.by_id == {}
     assert groups._locks == {}
+
+
+def test_a_late_group_that_cannot_be_removed_does_not_hold_up_who_looks(
+    backend, groups, monkeypatch
+):
+    monkeypatch.setattr(manager, "_LATE_S", 0.01)
+    backend.by_id["f" * 36] = view("late", ray_id="f" * 36)
+
+    async def story():
+        backend.control = held = HeldCalls("group", "groups")
+        looking = asyncio.ensure_future(groups.remove_late(book(), writing))
+        call = await held.next("remove_group")
+        await looking
+        await groups.remove_late(book(), writing)
+        assert held.pending == [call], "it is asked for once"
+        call.let()
+        await asyncio.wait(groups._late)
+
+    run(story())
+    assert backend.by_id == {}
 
 
 def test_lost_and_moved_groups_are_detected():
