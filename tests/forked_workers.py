@@ -3,7 +3,7 @@
 A worker of Ray is a new Python that imports Ray, which is half of what the tests on Ray cost. After
 ``fork_workers()`` each node that this process starts runs this file in place of Ray's ``default_worker.py``.
 The first process with an environment imports Ray, forks a worker, and becomes the template of all others with
-this environment: each of them hands it its arguments and standard streams, has it fork a worker, and ends.
+this environment: each of them passes it its arguments and standard streams, has it fork a worker, and ends.
 
 Nothing else differs: a forked worker runs Ray's own program, in a process group of its own, and has loaded
 what Ray loads in every worker. The template has also loaded what agents and supervisors import, and hidden

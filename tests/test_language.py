@@ -17,6 +17,7 @@ TERMS = {
     r"scribes?": "reactor",
     r"patrols?": "cluster monitor",
     r"births?": "agent start",
+    r"hands(?![_ ](?:over|its|nothing))": "executor, passes, requested of",
     r"parcels?": "array transport",
     r"wish(?:es)?": "autoscaler request",
     r"dwellers?": "member",

@@ -69,21 +69,10 @@ def lease(
     """
     from schedulemesh.cli.gateway import gateway_to
     from schedulemesh.cli.ray_gateway import attached
-    from schedulemesh.cli.terminal import Session
     from schedulemesh.domain.names import parse_name
 
     name = f"lease-{uuid.uuid4().hex[:8]}" if task_id is None else parse_name(task_id, "--id")
-    claim = {
-        "cpu": max(1.0, math.ceil(gpus)) if cpus is None else cpus,
-        "gpu": gpus,
-        "memory": 0.0 if memory is None else megabytes(memory, "--memory"),
-    }
-    bundle = {kind: amount for kind, amount in claim.items() if amount}
-    if not bundle:
-        raise InvalidRequestError("a lease holds something; say --gpus, --cpus or --memory")
-    command_words = words or [os.environ.get("SHELL", "sh")]
-    if shutil.which(command_words[0]) is None:
-        raise InvalidRequestError(f"there is no command {command_words[0]!r} on this machine")
+    bundle, command_words = _bundle(gpus, cpus, memory), _command(words)
     labels = pairs(label or (), "--label", "a label is LABEL=VALUE")
     grace_s = None if grace is None else seconds(grace, "--grace")
     with gateway_to(target) as gateway, attached(target) as calls, _ended_by_hangup():
@@ -99,13 +88,42 @@ def lease(
             label_selector={"ray.io/node-id": _own_node()},
         )
         with granted:
-            from schedulemesh.cli.job_ends import QueueNotes
+            return _session(gateway, granted, bundle, command_words)
 
-            QueueNotes(gateway, name).until_started()
-            granted.wait()
-            note(f"lease {name} is granted; it ends with the command")
-            environment = {**os.environ, **_environment(gateway, granted, bundle)}
-            return Session(granted, command_words, environment).run()
+
+def _bundle(gpus: float, cpus: float | None, memory: str | None) -> dict[str, float]:
+    """What the lease holds; memory in MB. Raises InvalidRequestError where that is nothing."""
+    amounts = {
+        "cpu": max(1.0, math.ceil(gpus)) if cpus is None else cpus,
+        "gpu": gpus,
+        "memory": 0.0 if memory is None else megabytes(memory, "--memory"),
+    }
+    bundle = {kind: amount for kind, amount in amounts.items() if amount}
+    if not bundle:
+        raise InvalidRequestError("a lease holds something; say --gpus, --cpus or --memory")
+    return bundle
+
+
+def _command(words: list[str] | None) -> list[str]:
+    """The command that is run, which is the user's shell where none is said. Raises InvalidRequestError."""
+    command_words = words or [os.environ.get("SHELL", "sh")]
+    if shutil.which(command_words[0]) is None:
+        raise InvalidRequestError(f"there is no command {command_words[0]!r} on this machine")
+    return command_words
+
+
+def _session(
+    gateway: Gateway, waiting_lease: Lease, bundle: Mapping[str, float], words: list[str]
+) -> int:
+    """Wait for the lease, and run the command under it; its exit code."""
+    from schedulemesh.cli.job_ends import QueueNotes
+    from schedulemesh.cli.terminal import Session
+
+    QueueNotes(gateway, waiting_lease.task_id).until_started()
+    waiting_lease.wait()
+    note(f"lease {waiting_lease.task_id} is granted; it ends with the command")
+    environment = {**os.environ, **_environment(gateway, waiting_lease, bundle)}
+    return Session(waiting_lease, words, environment).run()
 
 
 def _own_node() -> str:

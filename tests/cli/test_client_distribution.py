@@ -13,13 +13,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from schedulemesh.api.pools import EnsurePool
 from schedulemesh.api.tasks import SubmitTask
-from schedulemesh.domain.resources import parse_resources
-from schedulemesh.runtime.backend import NodeView
-from tests.runtime.composition import InThread
-from tests.server.local import Api
-from tests.server.work import ask
+from tests.cli.served import named_by_environment
 
 ROOT = Path(__file__).parents[2]
 MOST_MB = 30
@@ -87,17 +82,8 @@ def run(client, tmp_path, monkeypatch):
 @pytest.fixture
 def api(tmp_path, run, monkeypatch):
     """The HTTP API of a scheduler with a pool of 2 CPUs, which the environment names."""
-    service = InThread(tmp_path / "j.sqlite")
-    size = parse_resources({"cpu": 2})
-    service.backend.free = [NodeView(node_id="node-1", total=size, free=size, labels={})]
-    service.do(service.running.monitor.observe())
-    ask(service, EnsurePool(name="p", resources=size))
-    served = Api(service, tmp_path / "home")
-    monkeypatch.setenv("RAY_ADDRESS", served.url)
-    monkeypatch.setenv("SCHEDULEMESH_TOKEN", served.token)
-    yield served
-    served.close()
-    service.close()
+    with named_by_environment(tmp_path, monkeypatch) as served:
+        yield served
 
 
 def test_it_is_small_and_has_no_ray(client, run):

@@ -14,19 +14,14 @@ import zipfile
 import msgspec
 import pytest
 
-from schedulemesh.api.pools import EnsurePool
 from schedulemesh.api.tasks import SubmitTask
 from schedulemesh.cli.exits import ExitCode
 from schedulemesh.domain.end_reasons import TaskEndReason
-from schedulemesh.domain.resources import parse_resources
 from schedulemesh.errors import JobFailedError
 from schedulemesh.protocol.agents import KeptResult, RunReport, pack
 from schedulemesh.protocol.job_command import JobCommand
-from schedulemesh.runtime.backend import NodeView
-from tests.runtime.composition import InThread
+from tests.cli.served import named_by_environment
 from tests.runtime.fake_backend import FakeBackend
-from tests.server.local import Api
-from tests.server.work import ask
 
 #: Runs a command where importing Ray fails.
 PROGRAM = """
@@ -41,18 +36,8 @@ SUBMIT = ("submit", "--pool", "p", "--cpus", "1", "--id", "job")
 @pytest.fixture
 def api(tmp_path, monkeypatch):
     """The HTTP API of a scheduler with a pool of 2 CPUs, whose jobs end at once."""
-    service = InThread(tmp_path / "j.sqlite")
-    size = parse_resources({"cpu": 2})
-    service.backend.free = [NodeView(node_id="node-1", total=size, free=size, labels={})]
-    service.do(service.running.monitor.observe())
-    ask(service, EnsurePool(name="p", resources=size))
-    served = Api(service, tmp_path / "home")
-    monkeypatch.setenv("SCHEDULEMESH_HOME", "/nowhere")
-    monkeypatch.setenv("SCHEDULEMESH_TOKEN", served.token)
-    monkeypatch.setenv("RAY_ADDRESS", served.url)
-    yield served
-    served.close()
-    service.close()
+    with named_by_environment(tmp_path, monkeypatch) as served:
+        yield served
 
 
 @pytest.fixture

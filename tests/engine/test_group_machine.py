@@ -325,7 +325,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(share=picks)
     def recover(self, share):
-        """The supervisor was killed: what was in Ray's hands may or may not have come about."""
+        """The supervisor was killed: what was requested of Ray may or may not have been done."""
         lives = frozenset(
             (name, agent.incarnation)
             for at, (name, agent) in enumerate(self.state.agents.items())

@@ -40,7 +40,7 @@ def test_the_documented_names_are_exported_and_counts_equal_the_statistics(sched
     pool = "r\\\\u6c60"
     counted = scheduler.get_preemption_stats()["total_preemptions"]
     assert counted == 1
-    # Ray hands metrics on every 10 s, from process to process.
+    # Ray passes metrics on every 10 s, from process to process.
     until(lambda: value("preemption_count", pool) == counted, lambda: "\n".join(exported()), 60)
     for name, observations in (
         ("preemption_execution_latency_ms_count", 1),

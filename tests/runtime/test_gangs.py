@@ -23,7 +23,7 @@ from schedulemesh.runtime.agents.gangs import (
     start_together,
     states_of,
 )
-from schedulemesh.runtime.agents.start import AgentStart
+from schedulemesh.runtime.agents.start import AgentStart, start_failed
 from schedulemesh.runtime.agents.task_runs import TaskRunner
 from tests.engine.builders import Mesh, node, pool
 
@@ -121,11 +121,11 @@ class FakeAgents:
     async def start(self, start):
         name, incarnation = start.key
         if name in self.failing:
-            return start.failed("broken", Reason.AGENT_START_TIMEOUT)
+            return start_failed(start.order, "broken", Reason.AGENT_START_TIMEOUT)
         self.running[name] = asyncio.Event()
         if self.failing:
             await self.running[name].wait()
-            return start.failed("its process died")
+            return start_failed(start.order, "its process died")
         return AgentReported(
             agent_name=name, incarnation=incarnation, pid=len(self.running), actor_name=f"@{name}"
         )

@@ -37,13 +37,17 @@ def service(tmp_path, monkeypatch):
     found.close()
 
 
-@pytest.fixture
-def calls(service):
+def calls_with_a_pool(service):
     """The public calls, with a pool. No runner of the fake backend answers when it is told to cancel."""
     found = client(service)
     assert found.update_preemption_policy(cancel_timeout=0.05)["success"]
     assert found.ensure_pool("p", resources={"cpu": 4})["success"]
     return found
+
+
+@pytest.fixture
+def calls(service):
+    return calls_with_a_pool(service)
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from schedulemesh.domain.resources import parse_resources
 from schedulemesh.errors import InvalidRequestError, TaskFailedError
 from schedulemesh.protocol.agents import AgentInit
 from schedulemesh.runtime.backend import NodeView
-from tests.core.test_request_service import client
 from tests.runtime.composition import InThread
+from tests.runtime.test_jobs import calls_with_a_pool
 
 
 @pytest.fixture
@@ -31,10 +31,7 @@ def service(tmp_path):
 
 @pytest.fixture
 def calls(service):
-    found = client(service)
-    assert found.update_preemption_policy(cancel_timeout=0.05)["success"]
-    assert found.ensure_pool("p", resources={"cpu": 4})["success"]
-    return found
+    return calls_with_a_pool(service)
 
 
 @pytest.fixture

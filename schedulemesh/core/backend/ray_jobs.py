@@ -1,4 +1,4 @@
-"""Hands the folders of jobs to Ray, and ends what jobs have left in Ray; they are found by their metadata.
+"""Gives Ray the folders of jobs, and ends what jobs have left in Ray; they are found by their metadata.
 No dashboard is needed.
 
 Each function may block for some milliseconds.

@@ -29,7 +29,13 @@ from schedulemesh.runtime.agents.endings import Endings
 from schedulemesh.runtime.agents.job_cleanup import end_jobs, owner_of
 from schedulemesh.runtime.agents.process_cleanup import ActorLocation, ProcessCleanup
 from schedulemesh.runtime.agents.reported_metrics import ReportedMetrics
-from schedulemesh.runtime.agents.start import AgentStart, NoReport, StartProgress, first_report
+from schedulemesh.runtime.agents.start import (
+    AgentStart,
+    NoReport,
+    StartProgress,
+    first_report,
+    start_failed,
+)
 from schedulemesh.runtime.agents.usage import AgentUsage
 from schedulemesh.runtime.backend import ActorView, Backend, BackendError, Handle
 from schedulemesh.runtime.retries import until_answered
@@ -253,20 +259,21 @@ class Agents:
         """
         record = self._open(*start.key)
         if record is None:
-            return start.failed(_ENDED)
+            return start_failed(start.order, _ENDED)
         orphan = self.orphan_of(start.order.agent.name)
         if orphan is not None and not start.order.adopt:
-            return start.failed(
+            return start_failed(
+                start.order,
                 f"an agent of this name lives as the orphan {orphan!r}, unknown to the journal that was put "
-                "back; end it with end_orphans(), or choose another name"
+                "back; end it with end_orphans(), or choose another name",
             )
         address = self._address_of(start)
         try:
             await self._begin(record, start, address)
         except BackendError as error:
-            return start.failed(f"Ray refused to make the actor: {error}")
+            return start_failed(start.order, f"Ray refused to make the actor: {error}")
         if self._open(*start.key) is not record or record.handle is None:
-            return start.failed(_ENDED)
+            return start_failed(start.order, _ENDED)
         record.progress = StartProgress.of(start)
         try:
             report = await self._first_report(start, record.handle, record.progress)
@@ -275,7 +282,7 @@ class Agents:
         if isinstance(report, NoReport):
             return await self._not_started(record, start, report)
         if self._open(*start.key) is not record:
-            return start.failed(_ENDED)
+            return start_failed(start.order, _ENDED)
         record.capabilities = report.capabilities
         record.place = self._place_of(start.order, address, report.node_id)
         return start.reported(report, address)
@@ -290,7 +297,8 @@ class Agents:
                 await self.terminate(record.handle, record.place, start.key[0])
             return await self.start(msgspec.structs.replace(start, ready=None))
         await self.end(*start.key)
-        return start.failed(
+        return start_failed(
+            start.order,
             report.error,
             report.reason,
             restore_failed=report.restore_failed,

@@ -163,25 +163,6 @@ class AgentStart(msgspec.Struct, frozen=True, kw_only=True):
             state_restored=report.state_restored,
         )
 
-    def failed(
-        self,
-        error: str,
-        reason: Reason = Reason.AGENT_START_FAILED,
-        *,
-        restore_failed: bool = False,
-        death: Death | None = None,
-        room_lost: bool = False,
-    ) -> AgentStartFailed:
-        """It could not be made; see ``start_failed``."""
-        return start_failed(
-            self.order,
-            error,
-            reason,
-            restore_failed=restore_failed,
-            death=death,
-            room_lost=room_lost,
-        )
-
 
 class StartProgress:
     """Which phase of its start a process is in, and since when, as its host tells where that takes long."""
