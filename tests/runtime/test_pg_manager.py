@@ -11,6 +11,7 @@ from schedulemesh.domain.resources import NOTHING, parse_resources
 from schedulemesh.engine.messages.instructions import CreateGroup
 from schedulemesh.engine.messages.stimuli import GroupCreated, GroupCreateFailed
 from schedulemesh.engine.state.groups import Group, GroupPhase, GroupTable
+from schedulemesh.runtime.agents.endings import Endings
 from schedulemesh.runtime.backend import GroupView, NodeView
 from schedulemesh.runtime.groups import manager
 from schedulemesh.runtime.groups.manager import Groups, groups_gone, ready_groups
@@ -215,7 +216,7 @@ def test_a_group_that_a_former_supervisor_requested_and_ray_made_late_is_removed
         making = asyncio.ensure_future(groups.create(order("being_made")))
         call = await held.next("create_group")
         backend.by_id["6" * 36] = view("being_made", ray_id="6" * 36)
-        await groups.remove_late(table, writing)
+        await groups.remove_late(table, writing, Endings())
         call.let(Verdict.REFUSED)
         await making
 
@@ -226,7 +227,7 @@ def test_a_group_that_a_former_supervisor_requested_and_ray_made_late_is_removed
 
 def test_a_group_that_may_be_a_successors_is_not_removed(backend, groups):
     backend.by_id["f" * 36] = view()
-    run(groups.remove_late(book(), superseded))
+    run(groups.remove_late(book(), superseded, Endings()))
     assert len(backend.by_id) == 1
 
 
@@ -236,7 +237,7 @@ def test_a_late_group_is_removed_also_where_this_supervisor_could_not_make_one_o
     backend.full = {"b"}
     assert isinstance(run(groups.create(order(wait_s=0.01))), GroupCreateFailed)
     backend.by_id["f" * 36] = view()
-    run(groups.remove_late(book(), writing))
+    run(groups.remove_late(book(), writing, Endings()))
     assert backend.by_id == {}
     assert groups._locks == {}
 
@@ -244,18 +245,19 @@ def test_a_late_group_is_removed_also_where_this_supervisor_could_not_make_one_o
 def test_a_late_group_that_cannot_be_removed_does_not_hold_up_who_looks(
     backend, groups, monkeypatch
 ):
-    monkeypatch.setattr(manager, "_LATE_S", 0.01)
+    monkeypatch.setattr(manager, "REMOVED_S", 0.01)
     backend.by_id["f" * 36] = view("late", ray_id="f" * 36)
 
     async def story():
-        backend.control = held = HeldCalls("group", "groups")
-        looking = asyncio.ensure_future(groups.remove_late(book(), writing))
+        backend.control, endings = HeldCalls("group", "groups"), Endings()
+        held = backend.control
+        looking = asyncio.ensure_future(groups.remove_late(book(), writing, endings))
         call = await held.next("remove_group")
         await looking
-        await groups.remove_late(book(), writing)
+        await groups.remove_late(book(), writing, endings)
         assert held.pending == [call], "it is asked for once"
         call.let()
-        await asyncio.wait(groups._late)
+        await endings.once(("late", "group"), asyncio.Event().wait)
 
     run(story())
     assert backend.by_id == {}

@@ -38,7 +38,7 @@ from schedulemesh.runtime.backend import Backend, GroupView, NodeView
 from schedulemesh.runtime.cluster.autoscaler import AutoscalerRequest
 from schedulemesh.runtime.cluster.orphans import Orphans
 from schedulemesh.runtime.executor import Executor
-from schedulemesh.runtime.groups.manager import groups_gone, ready_groups
+from schedulemesh.runtime.groups.manager import REMOVED_S, groups_gone, ready_groups
 from schedulemesh.runtime.jobs.claim_following import ClaimFollower
 from schedulemesh.runtime.jobs.claims import (
     ClaimOfJob,
@@ -58,8 +58,6 @@ QUIET_S = 1.0
 _LATE_S = 30.0
 #: Seconds that a recovery waits for the processes of dead agents to end.
 _ENDS_S = 5.0
-#: Seconds that a look waits for what is left of lost placement groups to be removed.
-_REMOVED_S = 2.0
 
 Value = TypeVar("Value")
 
@@ -285,7 +283,8 @@ class ClusterMonitor:
 
     async def _remove_late_groups(self) -> None:
         """Remove placement groups of ours that nobody knows."""
-        await self._groups.remove_late(self._reactor.state.groups, self._reactor.still_writes)
+        reactor, endings = self._reactor, self._executor.endings
+        await self._groups.remove_late(reactor.state.groups, reactor.still_writes, endings)
 
     async def _claims_of_jobs(
         self, views: list[NodeView]
@@ -323,7 +322,7 @@ class ClusterMonitor:
                 remove = functools.partial(self._remove_lost, group_id)
                 begun.append(endings.begin((group_id, "group"), remove))
         if begun:
-            await asyncio.wait(begun, timeout=_REMOVED_S)
+            await asyncio.wait(begun, timeout=REMOVED_S)
 
     async def _remove_lost(self, group_id: str) -> None:
         await self._reactor.confirmed()

@@ -7,12 +7,14 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
+from functools import partial
 
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.engine.messages.instructions import CreateGroup
 from schedulemesh.engine.messages.stimuli import GroupCreated, GroupCreateFailed
 from schedulemesh.engine.state.groups import Group, GroupPhase, GroupTable
+from schedulemesh.runtime.agents.endings import Endings
 from schedulemesh.runtime.backend import (
     Backend,
     BackendError,
@@ -29,8 +31,8 @@ logger = logging.getLogger(__name__)
 ROOM = "room:"
 #: Seconds between two checks of a group that Ray is placing or removing: doubled from the first to the last.
 _LOOK_S, _LOOK_MAX_S = 0.002, 0.5
-#: Seconds that a look waits for the removal of groups that Ray made late.
-_LATE_S = 5.0
+#: Seconds that a look at the cluster waits for the removal of lost and late groups.
+REMOVED_S = 2.0
 #: Seconds that the removal of all groups may take at the end.
 _LEAVE_S = 30.0
 #: Seconds between two looks whether a group is unused; Ray's view lags as much.
@@ -53,8 +55,6 @@ class Groups:
         self._slots: dict[str, BundleSlot] = {}
         #: Requests to create a group that have no answer yet.
         self._creating: set[asyncio.Future[str]] = set()
-        #: Removals of groups that Ray made late.
-        self._late: set[asyncio.Future[None]] = set()
         #: A group is created or removed by one task at a time.
         self._locks: dict[str, asyncio.Lock] = {}
         #: Groups that are to be removed; waiting for their placement ends.
@@ -230,7 +230,7 @@ class Groups:
         self.orphans.clear()
 
     async def remove_late(
-        self, table: GroupTable, still_writes: Callable[[], Awaitable[bool]]
+        self, table: GroupTable, still_writes: Callable[[], Awaitable[bool]], endings: Endings
     ) -> None:
         """Remove the groups that exist now and did not after the recovery, because Ray had not yet executed
         the request of a former supervisor; none where they may be those of a successor. What takes longer
@@ -241,15 +241,13 @@ class Groups:
             return
         if not await still_writes():
             return
-        removals = []
-        for group_id, view in living.items():
-            if self._is_late(group_id, table):
-                removal = asyncio.ensure_future(self._remove_unknown(group_id, view))
-                self._late.add(removal)
-                removal.add_done_callback(self._late.discard)
-                removals.append(removal)
-        if removals:
-            await asyncio.wait(removals, timeout=_LATE_S)
+        begun = [
+            endings.begin((group_id, "group"), partial(self._remove_unknown, group_id, view))
+            for group_id, view in living.items()
+            if self._is_late(group_id, table)
+        ]
+        if begun:
+            await asyncio.wait(begun, timeout=REMOVED_S)
 
     def _is_late(self, group_id: str, table: GroupTable) -> bool:
         """Whether nobody knows of a group. Of those that are being created or removed the lock is taken."""
