@@ -79,17 +79,17 @@ def carry_out(found, givers, takers, *, share=False):
     """Gives first, then takes, as Ray orders them; what is given is copied."""
     came = written(found, givers, takers) if share else 0
     given = [
-        crossed(givers[each.source].give_shards("w", [each.slices])[1]) for each in found.given
+        crossed(givers[each.source].give_shards("w", [each.slices])[1]) for each in found.objects
     ]
     for rank, taker in enumerate(takers):
-        mine = [at for at, each in enumerate(found.given) if rank in each.copies]
+        mine = [at for at, each in enumerate(found.objects) if rank in each.copies]
         order = TakeOrder(
             move_id="one",
             source_key="w",
             into="w",
-            wanted=None if share else found.targets_of(rank),
+            targets=None if share else found.targets_of(rank),
             local=tuple(found.local.get(rank, ())),
-            bundles=tuple(found.given[at].bundle(rank) for at in mine),
+            bundles=tuple(found.objects[at].bundle(rank) for at in mine),
         )
         came += taker.take_shards(crossed(order), *(given[at] for at in mine))
     return came
@@ -100,7 +100,7 @@ def written(found, givers, takers):
     opened = [
         crossed(
             taker.open_shards(
-                crossed(OpenOrder(move_id="one", into="w", wanted=found.targets_of(rank)))
+                crossed(OpenOrder(move_id="one", into="w", targets=found.targets_of(rank)))
             )
         )
         for rank, taker in enumerate(takers)

@@ -140,11 +140,11 @@ def test_many_tensors_of_one_form_make_one_object_for_each_receiver():
     shapes = dict.fromkeys(tree, (8, 8))
     made = plan_of(shard(tree, rows).parts, rows, columns, shapes)
     far = arranged(made.tensors, ["a"] * 4, ["b", "c"])
-    assert sorted((each.source, each.destinations) for each in far.given) == [
+    assert sorted((each.source, each.destinations) for each in far.objects) == [
         (source, (rank,)) for source in range(4) for rank in range(2)
     ]
     near = arranged(made.tensors, ["a"] * 4, ["a", "a"])
-    assert sorted((each.source, each.destinations) for each in near.given) == [
+    assert sorted((each.source, each.destinations) for each in near.objects) == [
         (source, (0, 1)) for source in range(4)
     ]
     for mine, expected in zip(
@@ -182,9 +182,9 @@ def test_nothing_is_stored_before_all_ranks_have_everything():
 
 def round_of(agent, move_id, key, path):
     """A further round of a move, which brings an array at a path."""
-    wanted = TargetTensors(paths=((path,),), form=form_of(np.zeros(2)), fill=1.0)
+    target = TargetTensors(paths=((path,),), form=form_of(np.zeros(2)), fill=1.0)
     order = TakeOrder(
-        move_id=move_id, source_key="w", into=key, wanted=(wanted,), local=(), bundles=()
+        move_id=move_id, source_key="w", into=key, targets=(target,), local=(), bundles=()
     )
     agent.take_shards(order)
 

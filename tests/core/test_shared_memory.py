@@ -84,9 +84,9 @@ def test_moves_of_two_trees_in_turn_use_the_memory_of_each_again():
     agent, files = ShardHolder(), set()
     for number in range(6):
         for key, size in (("actor", 100), ("critic", 300)):
-            wanted = TargetTensors(paths=(("w",),), form=form_of(np.zeros(size)))
+            target = TargetTensors(paths=(("w",),), form=form_of(np.zeros(size)))
             (place,) = agent.open_shards(
-                OpenOrder(move_id=f"{key}-{number}", into=key, wanted=(wanted,))
+                OpenOrder(move_id=f"{key}-{number}", into=key, targets=(target,))
             )
             files.add(place.location)
             agent.commit_shards(

@@ -33,10 +33,10 @@ def slices_of(arrays: Mapping[Path, UserArray], slices: Sequence[Slices]) -> lis
     """The slices of the arrays held: first one buffer of all small ones, then the large ones as views."""
     small: list[UserArray] = []
     large: list[UserArray] = []
-    for each in slices:
-        for path in each.paths:
+    for slice_set in slices:
+        for path in slice_set.paths:
             array = array_at(arrays, path)
-            for box in each.boxes:
+            for box in slice_set.boxes:
                 part = sliced(array, box)
                 (small if part.nbytes <= PACKED_BYTES else large).append(part)
     return [_packed(small), *large]
@@ -59,19 +59,19 @@ def received(
     """
     large = iter(arrived[1:])
     packed = arrived[0].numpy() if is_torch(arrived[0]) else arrived[0]
-    at = 0
-    for number, each in enumerate(slices):
-        for path in each.paths:
+    offset = 0
+    for number, slice_set in enumerate(slices):
+        for path in slice_set.paths:
             form = form_of(new[path])
             views = []
-            for box in each.boxes:
+            for box in slice_set.boxes:
                 shape = tuple(stop - start for start, stop in box)
                 size = math.prod(shape) * form.itemsize
                 if size > PACKED_BYTES:
                     views.append(next(large))
                     continue
-                views.append(_viewed(packed[at : at + size], form, shape))
-                at += _aligned(size)
+                views.append(_viewed(packed[offset : offset + size], form, shape))
+                offset += _aligned(size)
             yield number, path, views
 
 
@@ -103,11 +103,15 @@ def allocated(requests: Iterable[TargetTensors]) -> dict[Path, UserArray]:
     """
     arrays: dict[Path, UserArray] = {}
     small: list[tuple[Path, Form]] = []
-    for each in requests:
-        if each.form is None or each.fill is not None or each.form.nbytes > BLOCK_BYTES // 2:
-            arrays.update((path, _new(each)) for path in each.paths)
+    for request in requests:
+        if (
+            request.form is None
+            or request.fill is not None
+            or request.form.nbytes > BLOCK_BYTES // 2
+        ):
+            arrays.update((path, _new(request)) for path in request.paths)
         else:
-            small += [(path, each.form) for path in each.paths]
+            small += [(path, request.form) for path in request.paths]
     for block in _blocks(small):
         arrays.update(_divided(block))
     return arrays
@@ -120,19 +124,21 @@ def shared(
 
     Also where those of each form begin; None: they have no elements.
     """
-    sizes = [_size_of(each) for each in requests]
+    sizes = [_size_of(request) for request in requests]
     if not any(sizes):
         return [None] * len(requests), {
-            path: _new(each) for each in requests for path in each.paths
+            path: _new(request) for request in requests for path in request.paths
         }
     location, memory = blocks.new(sum(sizes), move_id)
     places: list[BlockOffsets | None] = []
     arrays: dict[Path, UserArray] = {}
-    at = 0
-    for each, size in zip(requests, sizes, strict=True):
-        places.append(BlockOffsets(location=location, offset=at) if size else None)
-        arrays.update(zip(each.paths, _made_in(memory[at : at + size], each), strict=True))
-        at += size
+    offset = 0
+    for request, size in zip(requests, sizes, strict=True):
+        places.append(BlockOffsets(location=location, offset=offset) if size else None)
+        arrays.update(
+            zip(request.paths, _made_in(memory[offset : offset + size], request), strict=True)
+        )
+        offset += size
     return places, arrays
 
 
@@ -143,11 +149,11 @@ def _size_of(request: TargetTensors) -> int:
 def _made_in(memory: UserArray, request: TargetTensors) -> Iterator[UserArray]:
     """The arrays of one form. Each has a storage of its own, so that PyTorch saves it without the others."""
     form = request.form
-    for at in range(len(request.paths)):
+    for index in range(len(request.paths)):
         if form is None or not form.nbytes:
             yield _new(request)
             continue
-        begin = at * _aligned(form.nbytes)
+        begin = index * _aligned(form.nbytes)
         array = _viewed(memory[begin : begin + form.nbytes], form, form.shape)
         if request.fill is not None:
             array[...] = _fill(request, form)
@@ -158,8 +164,8 @@ def in_block(memory: UserArray, form: Form, count: int) -> Iterator[UserArray]:
     """So many arrays of a form, one after another in these bytes."""
     dtype, size = _dtype(form), _aligned(form.nbytes)
     data = _of_library(memory, form)
-    for at in range(0, count * size, size):
-        yield data[at : at + form.nbytes].view(dtype).reshape(form.shape)
+    for offset in range(0, count * size, size):
+        yield data[offset : offset + form.nbytes].view(dtype).reshape(form.shape)
 
 
 def _blocks(small: Iterable[tuple[Path, Form]]) -> Iterator[list[tuple[Path, Form]]]:
@@ -181,10 +187,10 @@ def _divided(block: Sequence[tuple[Path, Form]]) -> Iterator[tuple[Path, UserArr
     import numpy as np
 
     memory = np.empty(sum(_aligned(form.nbytes) for _, form in block), np.uint8)
-    at = 0
+    offset = 0
     for path, form in block:
-        yield path, _viewed(memory[at : at + form.nbytes], form, form.shape)
-        at += _aligned(form.nbytes)
+        yield path, _viewed(memory[offset : offset + form.nbytes], form, form.shape)
+        offset += _aligned(form.nbytes)
 
 
 def _new(request: TargetTensors) -> UserArray:
@@ -238,10 +244,10 @@ def _packed(parts: Iterable[UserArray]) -> UserArray:
 
     parts = list(parts)
     buffer = np.empty(sum(_aligned(part.nbytes) for part in parts), np.uint8)
-    at = 0
+    offset = 0
     for part in parts:
-        _viewed(buffer[at : at + part.nbytes], form_of(part), tuple(part.shape))[...] = part
-        at += _aligned(part.nbytes)
+        _viewed(buffer[offset : offset + part.nbytes], form_of(part), tuple(part.shape))[...] = part
+        offset += _aligned(part.nbytes)
     return buffer
 
 

@@ -44,11 +44,11 @@ def declared_call(
 
     Raises ``InvalidRequestError`` if the arguments contradict the declaration.
     """
-    pending = {key: each for key, each in arguments.items() if isinstance(each, PendingResult)}
-    plain = {key: each for key, each in arguments.items() if key not in pending}
+    pending = {key: value for key, value in arguments.items() if isinstance(value, PendingResult)}
+    plain = {key: value for key, value in arguments.items() if key not in pending}
     _check_pending(method, declared, pending)
     strategy = declared.strategy if declared.splits_rows else "replicate"
-    handed = {key: each.handed_on(strategy, group.layout) for key, each in pending.items()}
+    handed = {key: result.handed_on(strategy, group.layout) for key, result in pending.items()}
     scattered: Scattered | None = None
     if declared.splits_rows:
         scattered, by_argument = _split(plain, strategy, group)
@@ -58,7 +58,7 @@ def declared_call(
         scattered = _rows_of(handed, scattered, method)
     parts_by_argument: dict[Any, Sequence[UserValue]] = {
         **{key: put_once(parts) for key, parts in by_argument.items()},
-        **{key: each.parts for key, each in handed.items()},
+        **{key: result.parts for key, result in handed.items()},
     }
     ranks = range(1 if declared.mode is Dispatch.RANK_ZERO else group.layout.size)
     calls = [
@@ -74,7 +74,7 @@ def declared_call(
         calls,
         group.timeout_s,
         scattered,
-        [call for each in pending.values() for call in each.calls],
+        [call for result in pending.values() for call in result.calls],
         declared=declared,
         collected=collected_ranks(declared, group.layout),
     )
@@ -112,7 +112,7 @@ def _rows_of(
 ) -> Scattered | None:
     """How the rows of a call are split that is given pending results, and perhaps other rows."""
     first, *others = handed.values()
-    counts = {each.sharded.shapes[0] for each in (first, *others)}
+    counts = {result.sharded.shapes[0] for result in (first, *others)}
     if scattered is not None and scattered.sharded is not None:
         split = common_split(scattered.sharded.spec, scattered.sharded.shapes)
         counts |= {split[1][0]} if split is not None and not split[0].is_whole else set()

@@ -48,7 +48,7 @@ class SourceObject(msgspec.Struct, kw_only=True, eq=False):
 
     def bundle(self, destination: int) -> Bundle:
         """The object as one of its receivers sees it."""
-        return Bundle(given=tuple(self.slices), copies=tuple(self.copies[destination]))
+        return Bundle(slices=tuple(self.slices), copies=tuple(self.copies[destination]))
 
 
 class Written(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -65,7 +65,7 @@ class Written(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 class Round(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """What one round of a move transfers."""
 
-    given: tuple[SourceObject, ...]
+    objects: tuple[SourceObject, ...]
     written: tuple[Written, ...]
     #: By destination rank.
     local: Mapping[int, list[OwnCopy]]
@@ -146,7 +146,7 @@ def arranged(
                 for rank in ranks:
                     bundle.copies[rank].append(copies[rank])
     return Round(
-        given=tuple(bundles.values()), written=tuple(written), local=local, structures=structures
+        objects=tuple(bundles.values()), written=tuple(written), local=local, structures=structures
     )
 
 

@@ -76,13 +76,17 @@ def planned(
     splits is not known.
     """
     where = f"{key!r} on group {src_group.name}"
-    outline = merged({rank: each.outline for rank, each in sources.items()})
+    outline = merged({rank: held_tree.outline for rank, held_tree in sources.items()})
     _all_there(source, set(paths(outline)), (), where)
     known_shapes = _known_shapes(sources, shapes, where)
     tensors = []
     alike: Counter[Any] = Counter()
     for path in (path for path in paths(outline) if _is_array(outline, path)):
-        forms = {rank: each.forms[path] for rank, each in sources.items() if path in each.forms}
+        forms = {
+            rank: held_tree.forms[path]
+            for rank, held_tree in sources.items()
+            if path in held_tree.forms
+        }
         lies, goes = _sharding(source, path), _sharding(destination, path)
         place = f"{spelled(path)} of {where}"
         shape = _whole(lies, forms, known_shapes, path, place)
@@ -108,9 +112,9 @@ def planned(
 def has_replicas(spec: Spec) -> bool:
     """Whether several ranks hold the same elements of any tensor."""
     return any(
-        size > 1 and isinstance(dict(each.placements).get(name, Replicate()), Replicate)
-        for each in shardings_of(spec)
-        for name, size in each.layout.axes
+        size > 1 and isinstance(dict(sharding.placements).get(name, Replicate()), Replicate)
+        for sharding in shardings_of(spec)
+        for name, size in sharding.layout.axes
     )
 
 
@@ -121,8 +125,8 @@ def _is_array(outline: UserValue, path: Path) -> bool:
 
 
 def _sharding(spec: Spec, path: Path) -> Sharding:
-    for at, key in enumerate(path):
-        spec = below(spec, key, spelled(path[:at]))
+    for depth, key in enumerate(path):
+        spec = below(spec, key, spelled(path[:depth]))
     if not isinstance(spec, Sharding):
         raise InvalidRequestError(
             f"at {spelled(path)} lies an array; the spec has no Sharding for it"
@@ -149,8 +153,8 @@ def _known_shapes(
     if shapes is not None and not isinstance(shapes, Mapping):
         return tuple(shapes)
     by_path: dict[str, tuple[int, ...]] = {}
-    for rank, each in sources.items():
-        for path, shape in each.shapes.items():
+    for rank, held_tree in sources.items():
+        for path, shape in held_tree.shapes.items():
             if by_path.setdefault(path, shape) != shape:
                 raise InvalidRequestError(
                     f"{path} of {where} has the shape {by_path[path]} as whole on one rank, {shape} on rank "
@@ -202,8 +206,8 @@ def _size(sharding: Sharding, forms: Mapping[int, Form], dim: int, ndim: int) ->
     axes = [name for name, *_ in sharding.cuts(dim, ndim)]
     sizes: dict[tuple[int, ...], int] = {}
     for rank, form in forms.items():
-        at = sharding.layout.coordinates(rank)
-        sizes.setdefault(tuple(at[name] for name in axes), form.shape[dim])
+        coordinates = sharding.layout.coordinates(rank)
+        sizes.setdefault(tuple(coordinates[name] for name in axes), form.shape[dim])
     return sum(sizes.values())
 
 
@@ -246,10 +250,10 @@ def in_rounds(tensors: Sequence[Tensor], limit: int) -> Iterator[list[Tensor]]:
     """The tensors in order, in rounds of at most ``limit`` bytes, or of one tensor."""
     some: list[Tensor] = []
     size = 0
-    for each in tensors:
-        if some and size + each.plan.bytes_moved > limit:
+    for tensor in tensors:
+        if some and size + tensor.plan.bytes_moved > limit:
             yield some
             some, size = [], 0
-        some.append(each)
-        size += each.plan.bytes_moved
+        some.append(tensor)
+        size += tensor.plan.bytes_moved
     yield some

@@ -158,7 +158,7 @@ def reshard(
         src_group, dst_group, (key, into), check_replicas and has_replicas(source), until
     )
     tree = planned(src_group, dst_group, source, destination, sources, shapes, key)
-    check_tensors(transport, (each.form for each in tree.tensors), key)
+    check_tensors(transport, (tensor.form for tensor in tree.tensors), key)
     move = _Move(
         src_group=src_group,
         dst_group=dst_group,
@@ -167,12 +167,12 @@ def reshard(
         source_nodes=tuple(
             sources[rank].node if rank in sources else "" for rank in src_group.ranks
         ),
-        destination_nodes=tuple(each.node for each in statuses),
+        destination_nodes=tuple(status.node for status in statuses),
         id=uuid.uuid4().hex,
         transport=transport,
         until=until,
     )
-    version = 1 + max(each.version or 0 for each in statuses) if version is None else version
+    version = 1 + max(status.version or 0 for status in statuses) if version is None else version
     try:
         rounds, received = _transferred(move, tree, round_bytes)
     except BaseException:
@@ -181,7 +181,7 @@ def reshard(
         raise
     _commit(move, tree, version, rounds)
     return Moved(
-        plans={"/".join(map(str, each.path)): each.plan for each in tree.tensors},
+        plans={"/".join(map(str, tensor.path)): tensor.plan for tensor in tree.tensors},
         received=dict(zip(dst_group.agents, received, strict=True)),
         version=version,
         rounds=rounds,
@@ -211,7 +211,9 @@ def _described(
     remaining_s = None if until is None else max(until - time.monotonic(), 0.0)
     answers = results(calls, remaining_s)
     source_count = src_group.layout.size
-    by_rank = {rank: each for rank, each in enumerate(answers[:source_count]) if each is not None}
+    by_rank = {
+        rank: answer for rank, answer in enumerate(answers[:source_count]) if answer is not None
+    }
     if not by_rank:
         raise InvalidRequestError(
             f"no agent of group {src_group.name} holds anything under {keys[0]!r}"
@@ -256,7 +258,9 @@ def _round(move: _Move, round_: Round) -> _Calls:
     gives, refs = _give(move, round_)
     takes = []
     for rank in move.dst_group.ranks:
-        received_bundles = [at for at, each in enumerate(round_.given) if rank in each.copies]
+        received_bundles = [
+            index for index, sent_object in enumerate(round_.objects) if rank in sent_object.copies
+        ]
         local = tuple(round_.local.get(rank, ()))
         if share_memory and not received_bundles and not local:
             continue
@@ -264,12 +268,14 @@ def _round(move: _Move, round_: Round) -> _Calls:
             move_id=move.id,
             source_key=move.key,
             into=move.into,
-            wanted=None if share_memory else round_.targets_of(rank),
+            targets=None if share_memory else round_.targets_of(rank),
             local=local,
-            bundles=tuple(round_.given[at].bundle(rank) for at in received_bundles),
+            bundles=tuple(round_.objects[index].bundle(rank) for index in received_bundles),
         )
         takes.append(
-            move.dst_group.ask(rank, "take_shards", order, *(refs[at] for at in received_bundles))
+            move.dst_group.ask(
+                rank, "take_shards", order, *(refs[index] for index in received_bundles)
+            )
         )
     return _Calls(gives=gives, writes=writes, takes=takes)
 
@@ -280,7 +286,7 @@ def _write(move: _Move, round_: Round) -> list[WorkerCall]:
         move.dst_group.ask(
             rank,
             "open_shards",
-            OpenOrder(move_id=move.id, into=move.into, wanted=round_.targets_of(rank)),
+            OpenOrder(move_id=move.id, into=move.into, targets=round_.targets_of(rank)),
         )
         for rank in move.dst_group.ranks
     ]
@@ -296,21 +302,21 @@ def _give(move: _Move, round_: Round) -> tuple[list[WorkerCall], dict[int, Objec
     calls: list[WorkerCall] = []
     refs: dict[int, ObjectRef] = {}
     by_source: dict[int, list[int]] = {}
-    for at, each in enumerate(round_.given):
-        by_source.setdefault(each.source, []).append(at)
+    for index, sent_object in enumerate(round_.objects):
+        by_source.setdefault(sent_object.source, []).append(index)
     for rank, numbers in by_source.items():
-        slices = [round_.given[at].slices for at in numbers]
+        slices = [round_.objects[index].slices for index in numbers]
         if move.transport in DIRECT:
             # What a direct transport brings is no object that this process could wait for.
-            for at, each_slices in zip(numbers, slices, strict=True):
-                given_at = (rank, "give_tensors", move.transport, move.key, each_slices)
-                refs[at] = move.src_group.ask_directly(*given_at).ref
+            for index, each_slices in zip(numbers, slices, strict=True):
+                arguments = (rank, "give_tensors", move.transport, move.key, each_slices)
+                refs[index] = move.src_group.ask_directly(*arguments).ref
             continue
         call, *objects = move.src_group.ask_many(
             rank, "give_shards", len(numbers) + 1, move.key, slices
         )
         calls.append(call)
-        refs.update(zip(numbers, (each.ref for each in objects), strict=True))
+        refs.update(zip(numbers, (sent_object.ref for sent_object in objects), strict=True))
     return calls, refs
 
 
@@ -322,7 +328,7 @@ def _commit(move: _Move, tree: Tree, version: int, rounds: int) -> None:
         version=version,
         rounds=rounds,
         outline=tree.outline,
-        shapes={"/".join(map(str, each.path)): each.plan.shape for each in tree.tensors},
+        shapes={"/".join(map(str, tensor.path)): tensor.plan.shape for tensor in tree.tensors},
     )
     calls = [move.dst_group.ask(rank, "commit_shards", order) for rank in move.dst_group.ranks]
     results(calls, move.remaining_s)

@@ -126,7 +126,7 @@ class ShardHolder:
 
         Returns where the arrays of each form begin; None: they have no elements.
         """
-        places, made = shared(self._blocks(order.into), order.wanted, order.move_id)
+        places, made = shared(self._blocks(order.into), order.targets, order.move_id)
         self._arriving(order.into, order.move_id).add(made)
         return places
 
@@ -153,8 +153,8 @@ class ShardHolder:
     def take_shards(self, order: TakeOrder, *bundles: Sequence[UserArray]) -> int:
         """Copy what arrived into new arrays, which ``commit_shards`` stores; returns the bytes received."""
         arriving = self._arriving(order.into, order.move_id)
-        if order.wanted is not None:
-            arriving.add(allocated(order.wanted))
+        if order.targets is not None:
+            arriving.add(allocated(order.targets))
         if order.local:
             self._copy_own(order, arriving.arrays)
         return sum(
@@ -221,7 +221,7 @@ def _unpack(
 ) -> int:
     """Copies what arrived in one object to where it belongs; returns the bytes copied."""
     came = 0
-    for number, path, boxes in received(arrived, bundle.given, targets):
+    for number, path, boxes in received(arrived, bundle.slices, targets):
         for copy in bundle.copies[number]:
             box = boxes[copy.box]
             part = box if copy.part is None else sliced(box, copy.part)

@@ -93,9 +93,9 @@ class TargetTensors(msgspec.Struct, frozen=True, kw_only=True):
 class Bundle(msgspec.Struct, frozen=True, kw_only=True):
     """What one object in the object store contains, and what one of its receivers copies of it."""
 
-    #: In the order in which they were given.
-    given: tuple[Slices, ...]
-    #: For each of ``given``.
+    #: In the order in which the source sends them.
+    slices: tuple[Slices, ...]
+    #: For each of ``slices``.
     copies: tuple[tuple[Copy, ...], ...]
 
 
@@ -105,7 +105,7 @@ class OpenOrder(msgspec.Struct, frozen=True, kw_only=True):
     move_id: str
     #: The key under which the worker will hold them.
     into: str
-    wanted: tuple[TargetTensors, ...]
+    targets: tuple[TargetTensors, ...]
 
 
 class Write(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,7 +132,7 @@ class TakeOrder(msgspec.Struct, frozen=True, kw_only=True):
     source_key: str
     into: str
     #: None: the worker has been told in an ``OpenOrder``.
-    wanted: tuple[TargetTensors, ...] | None
+    targets: tuple[TargetTensors, ...] | None
     #: What the worker already holds.
     local: tuple[OwnCopy, ...]
     #: One for each object that it receives, in the same order.
