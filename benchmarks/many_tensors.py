@@ -55,7 +55,7 @@ def _case(ranks: int, tp: int, mark: float, tensors: int) -> Row:
         took,
         mark,
         " s",
-        f"{len(found.given):,} objects, {sum(map(len, wanted)):,} kinds of arrays",
+        f"{len(found.objects):,} objects, {sum(map(len, wanted)):,} kinds of arrays",
     )
 
 
