@@ -43,27 +43,29 @@ ON_RAY := tests/integration
 LIBRARIES := $(ON_RAY)/libraries
 LATER := tests/clusters tests/drills $(LIBRARIES)
 RUNS := .pytest_cache/runs
-RAY_LOG := .pytest_cache/on_ray.log
+RAY_LOG := $(RUNS)/on_ray.log
 SKIPPED := .pytest_cache/skipped
 # No test begins after that, so that a Ray that has been broken does not let every other test run into its limit.
-RUN = $(BIN)/python -m pytest -p tests.runs --session-timeout=5400 --report=$(RUNS)/$(1).jsonl
+RUN = { $(3) $(BIN)/python -m pytest -p tests.runs --session-timeout=5400 --report=$(RUNS)/$(1).jsonl $(2); \
+	echo "run $(1): exit status $$?"; }
+LOGGED = $(call RUN,$(1),$(2),$(3)) 2>&1 | tee $(RUNS)/$(1).log
 SHARED := --claims=$(RUNS)/claims
 SUM_UP = $(BIN)/python -m tests.runs --skipped=$(SKIPPED) $(patsubst %,$(RUNS)/%.jsonl,$(1))
 
 test: $(VENV)/.dev ## Run all tests; the last lines say what passed, failed and was skipped
 	@rm -rf $(RUNS) && mkdir -p $(RUNS)/claims
 	@trap 'cat $(RAY_LOG)' TERM; \
-	$(call RUN,on_ray) -o cache_dir=.pytest_cache/on_ray $(SHARED) $(ON_RAY) --ignore=$(LIBRARIES) >$(RAY_LOG) 2>&1 & \
+	$(call RUN,on_ray,-o cache_dir=.pytest_cache/on_ray $(SHARED) $(ON_RAY) --ignore=$(LIBRARIES)) >$(RAY_LOG) 2>&1 & \
 	on_ray=$$!; \
-	nice -n 15 $(call RUN,without_ray) $(addprefix --ignore=,$(ON_RAY) $(LATER)); \
-	$(call RUN,later) $(SHARED) $(LATER) $$(ls -r $(ON_RAY)/test_*.py); \
+	$(call LOGGED,without_ray,$(addprefix --ignore=,$(ON_RAY) $(LATER)),nice -n 15); \
+	$(call LOGGED,later,$(SHARED) $(LATER) $$(ls -r $(ON_RAY)/test_*.py)); \
 	wait $$on_ray; cat $(RAY_LOG); \
 	$(call SUM_UP,without_ray on_ray later)
 
 skipped: $(VENV)/.dev ## Run the tests that the last `make test` has skipped, after what they lacked was installed
 	@rm -rf $(RUNS) && mkdir -p $(RUNS)
 	@test -f $(SKIPPED) || { echo "no test was skipped: first run 'make test'"; exit 1; }
-	@test ! -s $(SKIPPED) || { $(call RUN,skipped) @$(SKIPPED); $(call SUM_UP,skipped); }
+	@test ! -s $(SKIPPED) || { $(call LOGGED,skipped,@$(SKIPPED)); $(call SUM_UP,skipped); }
 
 smoke: $(OLDEST)/.done ## Run the smoke tests on the oldest supported Ray; its own warnings are no errors
 	$(OLDEST)/bin/python -m pytest tests/integration -m smoke -o filterwarnings= -p no:cacheprovider

@@ -5,7 +5,8 @@ that a run which crashes has said what it was doing. Runs with the same folder o
 their modules: each module is run by the first of them that comes to it.
 
 As a program, ``python -m tests.runs REPORT...``, it prints what became of all tests of these runs, writes the
-ids of the skipped ones to a file, and fails unless every run ended well and every test was run.
+ids of the skipped ones to a file, and fails unless every run ended well and every test was run. Of a run that
+did not end by itself it prints the last lines of its output, where that is in a ``.log`` beside the report.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ import pytest
 _SLOWEST = 15
 #: How many ids of tests that were not run a summary names for each run.
 _NAMED = 20
+#: How many lines of the output of a run that did not end by itself a summary prints.
+_LAST_LINES = 80
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -111,6 +114,7 @@ class Run:
 
     def __init__(self, file: Path) -> None:
         self.name = file.stem
+        self._log = file.with_suffix(".log")
         self.collected: list[str] = []
         #: Outcome and reason by test; a failure of any phase is one of the test.
         self.outcomes: dict[str, tuple[str, str]] = {}
@@ -141,6 +145,12 @@ class Run:
             return "" if explained else f"run {self.name} ended with exit status {self.exit}"
         return ""
 
+    def last_lines(self) -> list[str]:
+        """The end of its output where it did not end by itself; empty where it did, or wrote no log."""
+        if self.exit is not None or not self._log.exists():
+            return []
+        return self._log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LAST_LINES:]
+
 
 def _events(file: Path) -> Iterator[dict[str, Any]]:
     """The complete lines; none where the run did not come to write any."""
@@ -161,11 +171,15 @@ class Summary:
         outcomes: dict[str, tuple[str, str]] = {}
         collected: dict[str, None] = {}
         self.faults = []
+        #: The end of the output by the name of the run, for those that did not end by themselves.
+        self.last_lines: dict[str, list[str]] = {}
         for run in runs:
             outcomes |= run.outcomes
             collected |= dict.fromkeys(run.collected)
             self.seconds += run.seconds
             self.faults += filter(None, [run.fault()])
+            if last_lines := run.last_lines():
+                self.last_lines[run.name] = last_lines
         self.passed = [test for test, (outcome, _) in outcomes.items() if outcome == "passed"]
         self.failed = {
             test: why for test, (outcome, why) in outcomes.items() if outcome == "failed"
@@ -186,6 +200,9 @@ class Summary:
         yield f"=== slowest {_SLOWEST} ==="
         for test, seconds in self.seconds.most_common(_SLOWEST):
             yield f"{seconds:7.1f} s  {test}"
+        for name, last_lines in self.last_lines.items():
+            yield f"=== end of run {name} ==="
+            yield from last_lines
         yield "=== all runs ==="
         for reason, tests in sorted(_by_reason(self.skipped).items()):
             modules = Counter(test.partition("::")[0] for test in tests)

@@ -134,6 +134,22 @@ def test_a_run_that_crashes_is_a_failure_that_names_the_test(reports):
     ]
 
 
+def test_of_a_run_that_crashes_the_end_of_its_output_is_printed(folder):
+    (folder / "test_crash.py").write_text(CRASHES)
+    start(folder, "crash", "test_crash.py").communicate()
+    (folder / "crash.log").write_text("\n".join(f"line {number}" for number in range(200)))
+    (folder / "test_passes.py").write_text(PASSES)
+    start(folder, "passes", "test_passes.py").communicate()
+    (folder / "passes.log").write_text("not of interest")
+    lines = summary(folder, "passes", "crash")[1]
+    end = lines.index("=== end of run crash ===")
+    assert lines[end + 1 : end + 82] == [
+        *(f"line {number}" for number in range(120, 200)),
+        "=== all runs ===",
+    ]
+    assert "not of interest" not in lines
+
+
 def test_a_run_that_never_began_is_a_failure(reports):
     status, lines = summary(reports, "passes", "never")
     assert status == 1
