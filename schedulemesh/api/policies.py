@@ -63,7 +63,7 @@ class QueuePolicyFields(TypedDict, total=False):
     shortest_preempts: bool
     las_victims: str
     promote_after_s: float
-    passing_limit_s: float
+    backfill_limit_s: float
     waiting_weight: float
     waiting_weight_s: float
     estimates: bool

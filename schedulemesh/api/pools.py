@@ -82,8 +82,8 @@ class PoolDefinition(LendingDefinition, total=False):
     placement_strategy: str
     #: "requeue" or "drop": what becomes of its evicted tasks that do not say it themselves.
     on_preempted: OnPreempted
-    #: "best_effort": what fits passes tasks that do not, if it does not delay the first; "strict": nothing
-    #: does; "greedy": whatever fits does.
+    #: "best_effort": what fits is backfilled before tasks that do not, if it does not delay the first;
+    #: "strict": nothing is; "greedy": whatever fits is.
     queueing: Annotated[str, OneOf(*QUEUEING)]
     #: None: the pool keeps no placement groups.
     pg_pool_config: dict[str, Any] | None

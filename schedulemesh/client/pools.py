@@ -126,7 +126,7 @@ class PoolCalls(SchedulerObject):
 
         ``on_preempted`` says what becomes of its evicted tasks that do not say it themselves: "requeue" or
         "drop". ``queueing`` says how its queue is served: "best_effort", what fits starts unless it delays
-        the first task, "strict", nothing passes a task that comes before it, or "greedy", what fits starts.
+        the first task, "strict", nothing starts before the first task, or "greedy", what fits starts.
 
         The pools of a ``cohort`` lend each other idle quota: at most ``lending_limit`` of this pool's is held
         by others at once, and this pool holds at most ``borrowing_limit`` of others'. A limit is a dict of

@@ -108,7 +108,7 @@ class QueueCalls(SchedulerObject):
         promote_after_s: float | None = None,
         las_smaller_first: bool | None = None,
         shortest_preempts: bool | None = None,
-        passing_limit_s: float | None = None,
+        backfill_limit_s: float | None = None,
         waiting_weight: float | None = None,
         waiting_weight_s: float | None = None,
         estimates: bool | None = None,
@@ -124,8 +124,8 @@ class QueueCalls(SchedulerObject):
         "last" (the one that has run for the shortest time in the last level); ``las_smaller_first`` whether
         within a level tasks with fewer GPUs come first; ``shortest_preempts`` whether with the two orders by
         remaining time a task may evict those that have more left; ``promote_after_s`` after how many seconds
-        of waiting a task comes first, whatever the order; ``passing_limit_s`` for how many seconds later
-        tasks may pass the first one of a pool where nothing is known about when it can start;
+        of waiting a task comes first, whatever the order; ``backfill_limit_s`` for how many seconds later
+        tasks are backfilled before the first one of a pool whose possible start is not known;
         ``waiting_weight`` how much more a pool weighs where pools are compared by their shares, once its
         first task has waited for ``waiting_weight_s`` seconds (0.5: half as much again); ``estimates``
         whether the durations of earlier runs count where none is declared.
@@ -140,7 +140,7 @@ class QueueCalls(SchedulerObject):
             "shortest_preempts": shortest_preempts,
             "las_victims": las_victims,
             "promote_after_s": promote_after_s,
-            "passing_limit_s": passing_limit_s,
+            "backfill_limit_s": backfill_limit_s,
             "waiting_weight": waiting_weight,
             "waiting_weight_s": waiting_weight_s,
             "estimates": estimates,

@@ -69,16 +69,16 @@ class QueuePolicy(msgspec.Struct, frozen=True, kw_only=True):
     #: left than itself, of its own pool or on borrowed quota, whatever the priorities; not those that cannot
     #: save their state.
     shortest_preempts: bool = False
-    #: Seconds for which later tasks may pass the first one of a ``best_effort`` pool where nothing is known
-    #: about when it can start.
-    passing_limit_s: float = 3600.0
+    #: Seconds for which later tasks are backfilled before the first one of a ``best_effort`` pool where
+    #: nothing is known about when it can start. Journals call it by the name that it had in format 3.
+    backfill_limit_s: float = msgspec.field(default=3600.0, name="passing_limit_s")
     #: How much more a pool weighs where pools are compared by their shares, once its first task has waited
     #: for ``waiting_weight_s`` seconds: 0.5 is half as much again. It grows in proportion to the wait until
     #: then, and no further.
     waiting_weight: float = 0.0
     waiting_weight_s: float = 3600.0
-    #: Whether the durations of earlier runs stand in where none is declared: for reserved starts, for tasks
-    #: that pass them, and for the order by remaining time.
+    #: Whether the durations of earlier runs stand in where none is declared: for reserved starts, for
+    #: backfill, and for the order by remaining time.
     estimates: bool = False
 
     @property
@@ -152,7 +152,7 @@ class QueuePolicy(msgspec.Struct, frozen=True, kw_only=True):
             ("ageing_per_hour", _MAX_RATE),
             ("las_threshold_gpu_hours", _MAX_GPU_HOURS),
             ("promote_after_s", _MAX_PATIENCE_S),
-            ("passing_limit_s", _MAX_PATIENCE_S),
+            ("backfill_limit_s", _MAX_PATIENCE_S),
             ("waiting_weight", _MAX_WAITING_WEIGHT),
             ("waiting_weight_s", _MAX_PATIENCE_S),
         ):

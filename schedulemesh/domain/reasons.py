@@ -210,8 +210,8 @@ class Reason(Code):
     BEHIND_QUEUE_HEAD = (
         "behind_queue_head",
         (
-            "Tasks that come before it have to start first: nothing passes the first task of a "
-            "`strict` pool, and others are evicted for the first task only (Slurm: Priority)."
+            "Tasks that come before it have to start first: a `strict` pool has no backfill, "
+            "and others are evicted for the first task only (Slurm: Priority)."
         ),
     )
     INSUFFICIENT_RESOURCES = (

@@ -34,8 +34,8 @@ def _times(state: MeshState) -> Iterator[float]:
         if task.reservation is not None and task.reservation.at is not None:
             yield task.reservation.at
         if task.reservation is not None and task.reservation.first_at is not None:
-            yield task.reservation.first_at + queue.policy.passing_limit_s
-        yield task.queued_at + queue.policy.passing_limit_s
+            yield task.reservation.first_at + queue.policy.backfill_limit_s
+        yield task.queued_at + queue.policy.backfill_limit_s
     if policy.preemption_cooldown:
         yield from (at + policy.preemption_cooldown for at in state.evictions.last_for.values())
 

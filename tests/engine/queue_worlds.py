@@ -159,7 +159,7 @@ class World:
         order = roll.choice(("priority", "priority", "fifo", "dominant_share"))
         self.mesh.order_by(
             order=order,
-            passing_limit_s=roll.choice((30.0, 3600.0)),
+            backfill_limit_s=roll.choice((30.0, 3600.0)),
             promote_after_s=roll.choice((0.0, 0.0, 100.0)),
         )
 
@@ -561,7 +561,7 @@ class World:
         passed_s = self.now - first.queued_at
         return (
             first.reservation is not None
-            and passed_s > self.mesh.state.queue.policy.passing_limit_s
+            and passed_s > self.mesh.state.queue.policy.backfill_limit_s
         )
 
     def _should_start(self, task: QueuedTask) -> bool:

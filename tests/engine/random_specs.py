@@ -176,7 +176,7 @@ class Dice(random.Random):
             las_smaller_first=self.any((False, True)),
             shortest_preempts=self.any((False, True)),
             las_victims=self.any(LAS_VICTIMS),
-            passing_limit_s=self.any((0.0, 15.0, 3600.0)),
+            backfill_limit_s=self.any((0.0, 15.0, 3600.0)),
             promote_after_s=self.any((0.0, 0.0, 20.0)),
             waiting_weight=self.any((0.0, 0.0, 2.0)),
             waiting_weight_s=self.any((0.0, 60.0, 3600.0)),

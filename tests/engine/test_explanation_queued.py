@@ -202,7 +202,7 @@ def test_a_task_that_waits_for_a_node_says_that_nothing_of_its_strict_pool_passe
     given.queue("large", cpu=8)
     given.queue("t", cpu=1)
     assert given.explain("large").reason == Reason.CLUSTER_OUT_OF_RESOURCES
-    assert given.explain("large").hint.endswith("; nothing of its strict pool passes it until then")
+    assert given.explain("large").hint.endswith("; nothing of its strict pool starts before it")
     assert codes(given.explain("t")) == [Reason.BEHIND_QUEUE_HEAD]
 
 

@@ -425,7 +425,7 @@ def test_an_owner_claims_what_is_leaving_where_it_would_reclaim_behind_a_reserve
         *(pool(name, gpu=2, cpu=64, lending=lending) for name in ("owner", "a", "idle")),
         nodes=[node("n1", gpu=4, cpu=64)],
     )
-    mesh.order_by(passing_limit_s=0.0)
+    mesh.order_by(backfill_limit_s=0.0)
     for name in ("done", "borrower"):
         mesh.run(name, "a", gpu=2, class_key="c")
     mesh.queue("first", "owner", 9.0, gpu=4)

@@ -220,7 +220,7 @@ class LendingMachine(RuleBasedStateMachine):
         for name in POOLS:
             self.define(name)
         order = QueuePolicy(
-            passing_limit_s=strict_limit,
+            backfill_limit_s=strict_limit,
             waiting_weight=2.0 if known else 0.0,
             waiting_weight_s=60.0,
         )

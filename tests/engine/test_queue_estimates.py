@@ -172,7 +172,7 @@ def test_a_reserved_start_slips_where_a_task_outlives_its_estimate():
 
 
 def test_the_head_is_not_put_off_for_ever():
-    mesh = mesh_of(passing_limit_s=300.0)
+    mesh = mesh_of(backfill_limit_s=300.0)
     mesh.run("short-7", cpu=1)
     mesh.queue("head", cpu=4)
     mesh.tick()

@@ -66,7 +66,7 @@ pool_kinds = st.fixed_dictionaries(
 )
 orders = st.fixed_dictionaries(
     {
-        "passing_limit_s": st.sampled_from([0.0, 15.0, 3600.0]),
+        "backfill_limit_s": st.sampled_from([0.0, 15.0, 3600.0]),
         "order": st.sampled_from(["priority", "priority", "fifo", *BY_REMAINING, *BY_SERVICE]),
         # Tasks run for seconds here, on less than a GPU or two.
         "las_threshold_gpu_hours": st.just(2 / 3600),

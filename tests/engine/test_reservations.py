@@ -145,7 +145,7 @@ def test_without_estimates_others_pass_a_gang_for_a_while_only(three):
     three.tick()
     at, node_ids, _ = reserved(three)
     assert (at, len(node_ids)) == (None, 2)
-    three.now += three.state.queue.policy.passing_limit_s
+    three.now += three.state.queue.policy.backfill_limit_s
     three.tick()
     assert reserved(three)[1] == node_ids, "it keeps its nodes"
     three.complete(f"again-{node_ids[0]}")
@@ -197,7 +197,7 @@ def test_a_task_that_would_delay_one_before_it_has_no_start_before_that():
         pool("q", cpu=4, gpu=2),
         nodes=[node("n1", cpu=2), node("n2", cpu=4, gpu=2), node("n3", cpu=2)],
     )
-    mesh.order_by(passing_limit_s=0.0)
+    mesh.order_by(backfill_limit_s=0.0)
     mesh.run("running", "p", cpu=1, priority=9, node_id="n2")
     mesh.queue("large", "p", cpu=4, priority=8)
     mesh.tick(1)
@@ -494,9 +494,9 @@ def test_a_task_that_becomes_the_first_when_another_starts_is_not_passed_in_that
     assert reserved(one, "b") == (1050.0, ("n1",), None)
 
 
-def test_with_a_passing_limit_of_0_nothing_passes_a_new_first_task():
+def test_with_a_backfill_limit_of_0_nothing_passes_a_new_first_task():
     mesh = Mesh(pool("p", cpu=8), nodes=[node("n1", cpu=8)])
-    mesh.order_by(passing_limit_s=0.0)
+    mesh.order_by(backfill_limit_s=0.0)
     mesh.run("a", cpu=4)
     mesh.queue("b", cpu=7)
     assert mesh.queue("c", cpu=2, duration=1.0).position == 2
@@ -641,7 +641,7 @@ def test_a_measured_end_that_has_passed_moves_likewise():
 
 def test_tasks_that_run_on_put_the_first_one_off_for_no_longer_than_others_may_pass_it():
     mesh = Mesh(pool("p", gpu=2, cpu=64), nodes=[node("n1", gpu=2, cpu=64)])
-    mesh.order_by(passing_limit_s=300.0)
+    mesh.order_by(backfill_limit_s=300.0)
     mesh.run("a", gpu=1, duration=100.0)
     mesh.queue("large", gpu=2, duration=10.0)
     for _ in range(350):

@@ -110,7 +110,7 @@ orders = st.builds(
     las_preempts=st.booleans(),
     las_smaller_first=st.booleans(),
     shortest_preempts=st.booleans(),
-    passing_limit_s=st.sampled_from([0.0, 60.0]),
+    backfill_limit_s=st.sampled_from([0.0, 60.0]),
 )
 
 
@@ -154,7 +154,7 @@ def test_every_workload_ends_and_each_of_its_tasks_once(jobs, policy, kinds, ord
         (n + reclaims) * (j.work_s + OVERHEAD_S)
         for n, j in zip(attempts.values(), jobs, strict=True)
     )
-    workload.run(mesh.now + 150.0 + order.passing_limit_s * len(jobs) + longest)
+    workload.run(mesh.now + 150.0 + order.backfill_limit_s * len(jobs) + longest)
 
     accepted = {job.name for job in jobs} - workload.refused.keys()
     assert mesh.ends_of == dict.fromkeys(accepted, 1)
@@ -209,12 +209,12 @@ streams = st.fixed_dictionaries(
     need=st.sampled_from([{"cpu": 1}, {"cpu": 4}]),
     rate=st.sampled_from([60.0, 180.0]),
     strict=st.booleans(),
-    passing_limit_s=st.sampled_from([0.0, 50.0]),
+    backfill_limit_s=st.sampled_from([0.0, 50.0]),
     low=st.integers(0, 4),
 )
 @settings(profile, max_examples=max(1, profile.max_examples // 2))
 def test_nobody_starves_while_ageing_is_on(
-    stream, priority, need, rate, strict, passing_limit_s, low
+    stream, priority, need, rate, strict, backfill_limit_s, low
 ):
     """With ageing by ``rate`` per hour, a task comes before all tasks of a priority higher by d that arrive
     more than ``lead`` = 3600 d / rate seconds after it. So it starts at the latest after
@@ -222,11 +222,11 @@ def test_nobody_starves_while_ageing_is_on(
     - its lead, in which all arrive that come before it;
     - the time in which these run, as many at a time as have room;
     - then one run of what holds its room, which is kept free from now on: it is the first of its pool. Where
-      ends are not known, that begins after ``passing_limit_s``. What was evicted from that room meanwhile was
-      replaced once by a task that the stream cannot evict: one more run;
+      ends are not known, that begins after ``backfill_limit_s``. What was evicted from that room meanwhile
+      was replaced once by a task that the stream cannot evict: one more run;
     - and for each of these the overhead of starts, ends and ticks.
     """
-    order = QueuePolicy(ageing_per_hour=rate, passing_limit_s=passing_limit_s)
+    order = QueuePolicy(ageing_per_hour=rate, backfill_limit_s=backfill_limit_s)
     cpu, high = 4, 10.0
     specs = [pool(name, cpu=cpu, memory=100) for name in ("p", "q")]
     kind = {"queueing": "strict" if strict else "best_effort"}
@@ -238,7 +238,7 @@ def test_nobody_starves_while_ageing_is_on(
     at_once = cpu // stream["need"]["cpu"]
     each_s = stream["work_s"] + OVERHEAD_S
     before = low + int((lead + 10.0) / stream["every_s"]) * len(stream["pools"])
-    latest = 10.0 + lead + before * each_s / at_once + 2 * each_s + passing_limit_s + 60.0
+    latest = 10.0 + lead + before * each_s / at_once + 2 * each_s + backfill_limit_s + 60.0
     estimate = stream["work_s"] if stream["estimated"] else None
     jobs = [Job("waits", 10.0, "p", need, 5.0, priority)]
     small = Job("", 0.0, "p", {"cpu": 1}, 60.0, 0.0, estimate_s=60.0)

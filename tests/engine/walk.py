@@ -412,7 +412,7 @@ def held_back(state: MeshState, later: Later, seats: Seats, now: float) -> bool:
         if head.reservation is None or state.queue.entry(head) >= later.entry:
             continue
         at = head.reservation.at
-        if at is None and now - head.queued_at < state.queue.policy.passing_limit_s:
+        if at is None and now - head.queued_at < state.queue.policy.backfill_limit_s:
             continue
         if at is not None and later.duration is not None and now + later.duration <= at:
             continue
@@ -462,12 +462,12 @@ def _left(
 class ExpectedEnds:
     """When tasks end, as counts for the reserved start of a waiting one. A task that outlives its duration is
     expected to run on for a twentieth of it, one second at least, doubled as often as needed; that counts
-    until ``passing_limit_s`` after the first start that was reserved by it.
+    until ``backfill_limit_s`` after the first start that was reserved by it.
     """
 
     def __init__(self, state: MeshState, head: QueuedTask, now: float) -> None:
         first_at = None if head.reservation is None else head.reservation.first_at
-        limit_s = state.queue.policy.passing_limit_s
+        limit_s = state.queue.policy.backfill_limit_s
         self.now, self.guesses = now, first_at is None or now <= first_at + limit_s
 
     def end_of(self, task: RunningTask) -> float | None:

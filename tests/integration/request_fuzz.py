@@ -218,7 +218,7 @@ CALLS: dict[str, dict[str, Kind]] = {
         "las_levels_gpu_hours": one_of(None, [1, 8.0], [], [8, 1], 1.0),
         "las_smaller_first": one_of(None, True),
         "shortest_preempts": one_of(None, True),
-        "passing_limit_s": one_of(None, 3600.0),
+        "backfill_limit_s": one_of(None, 3600.0),
         "promote_after_s": one_of(None, 0.0, 600.0),
         "las_victims": one_of(None, "smallest", "last", "largest"),
         "waiting_weight": one_of(None, 0.5, -1.0),

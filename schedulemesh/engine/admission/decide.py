@@ -16,6 +16,7 @@ from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.domain.task import FIRST_ATTEMPT, Attempts, TaskSpec
 from schedulemesh.engine.admission import refusals
 from schedulemesh.engine.admission.admit import Request, admit, would_run
+from schedulemesh.engine.admission.backfill import Backfill, is_behind_in_strict_pool
 from schedulemesh.engine.admission.evictions import (
     Case,
     after_revocations,
@@ -27,7 +28,6 @@ from schedulemesh.engine.admission.evictions import (
     unprobed,
 )
 from schedulemesh.engine.admission.needs import claim_payment, groups_asked, ruled_out
-from schedulemesh.engine.admission.passing import Passing, is_behind_in_strict_pool
 from schedulemesh.engine.admission.registration import duplicate_task, register, without_parent
 from schedulemesh.engine.admission.revocations import revoke
 from schedulemesh.engine.messages.outcomes import (
@@ -292,7 +292,7 @@ def _not_reserved(tx: Transaction, request: Request) -> Request | Refused:
         return request
     allowed: Request | None = None
     if not is_behind_in_strict_pool(tx.state, request.pool_name, entry):
-        allowed = Passing(tx).permitted(request, entry)
+        allowed = Backfill(tx).permitted(request, entry)
     if allowed is not None:
         return allowed
     return Refused(

@@ -65,7 +65,7 @@ def counts_guesses(state: MeshState, head: QueuedTask, now: float) -> bool:
     reserved = head.reservation
     if reserved is None or reserved.first_at is None:
         return True
-    return now <= reserved.first_at + state.queue.policy.passing_limit_s
+    return now <= reserved.first_at + state.queue.policy.backfill_limit_s
 
 
 def counts_estimates(state: MeshState, head: QueuedTask, now: float) -> bool:
@@ -127,12 +127,12 @@ class Delays:
         return [head for head in heads if not self._is_over(times, head)]
 
     def _is_over(self, times: RunTimes | None, head: QueuedTask) -> bool:
-        """Whether a task is over, or may pass, before the start that is reserved for this one."""
+        """Whether a task is over, or may be backfilled, before the start that is reserved for this one."""
         tx, reservation = self._tx, head.reservation
         if reservation is None:
             return True
         if reservation.at is None:
-            return tx.now - head.queued_at < tx.state.queue.policy.passing_limit_s
+            return tx.now - head.queued_at < tx.state.queue.policy.backfill_limit_s
         if times is None:
             return False
         estimated = counts_estimates(tx.state, head, tx.now)

@@ -18,9 +18,9 @@ from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.resources import Resources, sum_of
 from schedulemesh.engine.admission.admit import Request
+from schedulemesh.engine.admission.backfill import Backfill
 from schedulemesh.engine.admission.contest import Contest, contest_of, uncontested
 from schedulemesh.engine.admission.in_flight import InFlight, in_flight
-from schedulemesh.engine.admission.passing import Passing
 from schedulemesh.engine.messages.facts import Share, merged
 from schedulemesh.engine.placement.bundles import Room
 from schedulemesh.engine.placement.group_choice import (
@@ -138,7 +138,7 @@ def _overtakes(tx: Transaction, request: Request, plan: EvictionPlan) -> bool:
     entry = tx.state.queue.entry_of(request.stimulus, tx.now)
     if entry is None or not (plan.leaving or plan.paying):
         return False
-    return not Passing(tx).permits(request, plan, entry)
+    return not Backfill(tx).permits(request, plan, entry)
 
 
 def _end_others(case: Case) -> EvictionPlan | None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import msgspec
 
 from schedulemesh.domain.reasons import Change, Reason
+from schedulemesh.engine.admission.backfill import Backfill, is_behind_in_strict_pool
 from schedulemesh.engine.admission.decide import (
     pool_for,
     prioritised,
     understand,
 )
 from schedulemesh.engine.admission.needs import need_of
-from schedulemesh.engine.admission.passing import Passing, is_behind_in_strict_pool
 from schedulemesh.engine.admission.queue_estimates import estimate_new
 from schedulemesh.engine.admission.queue_pass import cancel, is_strict, serve_before, start
 from schedulemesh.engine.messages.outcomes import Done, Pending, Queued, Refused, RequestOutcome
@@ -93,7 +93,7 @@ def _may_be_short(tx: Transaction, task: QueuedTask) -> bool:
     shape = shape_on_node(task.submission.agent, need_of(tx.state, task))
     if task.queue_class is None or shape in tx.state.queue.no_room or is_strict(tx, task.pool_name):
         return False
-    return Passing(tx).may_be_over(task)
+    return Backfill(tx).may_be_over(task)
 
 
 def change_policy(tx: Transaction, stimulus: QueuePolicyChangeRequested) -> RequestOutcome:

@@ -4,8 +4,8 @@ One pass goes through the classes of all pools in the order of the first task of
 task does not fit is left out for the rest of the pass, because capacity only shrinks while it lasts. Where it
 fits, but would delay a reserved start, a later one of the class may start that ends sooner. A class
 that is short of quota is also left out of the following passes, until quota of its pool becomes free: so what
-a pass costs depends on what was freed, and not on how much waits. In a ``strict`` pool nothing passes a task
-that does not fit, unless the pool as it is defined could not hold it even if nothing else ran.
+a pass costs depends on what was freed, and not on how much waits. In a ``strict`` pool nothing starts before
+a task that does not fit, unless the pool as it is defined could not hold it even if nothing else ran.
 
 On each tick all classes are tried, and the first task of each pool that does not fit is also tried with
 evictions, and gets a reserved start (``reservations``): both change with every task that starts, and
@@ -31,11 +31,11 @@ from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import Resources
 from schedulemesh.engine.admission.admit import Request, admit
+from schedulemesh.engine.admission.backfill import Backfill, StartWouldDelay, first_in_order
 from schedulemesh.engine.admission.decide import admit_by, understand, veto_for
 from schedulemesh.engine.admission.delays import RunTimes, run_times
 from schedulemesh.engine.admission.evictions import plan_for, unprobed
 from schedulemesh.engine.admission.needs import can_be_paid, groups_asked, is_ruled_out, need_of
-from schedulemesh.engine.admission.passing import Passing, StartWouldDelay, first_in_order
 from schedulemesh.engine.admission.pending import finish_revocations
 from schedulemesh.engine.admission.queue_estimates import estimate_all, estimate_new
 from schedulemesh.engine.admission.reservations import in_turn, is_reserved_for, reserve_starts
@@ -204,7 +204,7 @@ def cancel(tx: Transaction, task: QueuedTask, reason: Reason, error: str = "") -
 
 
 def is_strict(tx: Transaction, pool_name: str) -> bool:
-    """Whether nothing passes the first task of the pool."""
+    """Whether nothing is backfilled before the first task of the pool."""
     return tx.state.ledger.accounts[pool_name].spec.queueing == "strict"
 
 
@@ -214,7 +214,7 @@ def start(tx: Transaction, task: QueuedTask, *, may_preempt: bool) -> bool:
     if isinstance(request, Refused):
         return False
     if request.fits_now:
-        allowed = Passing(tx, keep=True).permitted(request, tx.state.queue.entry(task))
+        allowed = Backfill(tx, keep=True).permitted(request, tx.state.queue.entry(task))
         if allowed is not None:
             admit(tx, allowed, None)
         return allowed is not None
@@ -249,7 +249,7 @@ def start_with_evictions(
                 task.task_id, tx.now, known_nodes.until, searched=known_nodes.searched
             )
         return in_vain
-    if behind and not Passing(tx, keep=True).permits(request, plan, tx.state.queue.entry(task)):
+    if behind and not Backfill(tx, keep=True).permits(request, plan, tx.state.queue.entry(task)):
         return Tried.WOULD_DELAY
     if (class_key := unprobed(tx.state, request, plan)) is not None:
         tx.instruct(
@@ -288,12 +288,12 @@ class _Pass:
         self._vain: dict[_Alike, list[tuple[float, Resources]]] = {}
         #: At how many tasks behind the first of their class the pass may still look.
         self._looks = _LOOKED_AT
-        self._passing = Passing(tx, keep=True)
+        self._backfill = Backfill(tx, keep=True)
         #: Of classes whose first task would delay a reserved start, the later one that is served next, and
         #: the run times within which those behind it may start.
         self._later: dict[QueueClass, Entry] = {}
         self._limits: dict[QueueClass, RunTimes] = {}
-        #: Of strict pools, the place of the task that nothing passes.
+        #: Of strict pools, the place of the task before which nothing starts.
         self._firsts: dict[str, Entry] = {}
         #: Pools whose first task does not fit, and the first of each for which a start can be reserved.
         self._blocked: set[str] = set()
@@ -425,7 +425,7 @@ class _Pass:
             behind.append(queue_class)  # it is not the first of its pool that does not fit
             return False
         if self._turn is not None and self._evicts(task, queue_class):
-            self._passing.forget()
+            self._backfill.forget()
             return True
         if not queue_class.extra:
             self._blocked.add(pool_name)
@@ -540,7 +540,7 @@ class _Pass:
 
     def _started(self, task: QueuedTask, queue_class: QueueClass) -> bool:
         state = self._tx.state
-        if (refusal := self._passing.refusal_of(task)) is not None:
+        if (refusal := self._backfill.refusal_of(task)) is not None:
             self._look_behind(queue_class, queue_class.first, refusal.limits)
             return False
         request = understand(self._tx, task.submission)
@@ -561,12 +561,12 @@ class _Pass:
 
     def _admitted(self, request: Request, task: QueuedTask) -> StartWouldDelay | None:
         """Start a task that fits, unless that would delay a reserved start: then why."""
-        allowed = self._passing.permitted_or_noted(request, task)
+        allowed = self._backfill.permitted_or_noted(request, task)
         if isinstance(allowed, StartWouldDelay):
             return allowed
         admit(self._tx, allowed, None)
         if task.reservation is not None:
-            self._passing.forget()
+            self._backfill.forget()
         return None
 
     def _serve_later(self, queue_class: QueueClass) -> bool:
@@ -577,7 +577,7 @@ class _Pass:
             self._borrowers.append(queue_class)
             return False
         del self._later[queue_class]
-        refusal = self._passing.refusal_of(task)
+        refusal = self._backfill.refusal_of(task)
         if refusal is None:
             request = understand(self._tx, task.submission)
             if isinstance(request, Refused) or not request.fits_now:

@@ -4,21 +4,21 @@ The first task of a pool that does not fit gets a reservation: the time at which
 tasks end as estimated (``projection``), and where: the node, or for a gang or a placement group the node of
 each bundle, or an existing group. A task that comes after it may start before it (backfill, as in the EASY
 scheduler of Lifka, 1995) if it ends before that time, or if what is left then is enough for both. Where
-nothing is known about the time, later tasks may pass it for ``QueuePolicy.passing_limit_s``; after that, what
-the first task needs is kept free until it fits.
+nothing is known about the time, that lasts for ``QueuePolicy.backfill_limit_s``; after that, what the first
+task needs is kept free until it fits.
 
 Nodes are kept free for a task only if its quota comes: not while nobody knows when its pool has enough of it,
-nor before the last ``QueuePolicy.passing_limit_s`` until then, if it waits for quota longer than for room.
+nor before the last ``QueuePolicy.backfill_limit_s`` until then, if it waits for quota longer than for room.
 Until then its reservation holds the quota of its own pool alone.
 
 With ``QueuePolicy.estimates``, earlier runs say how long a task runs that declares no duration: the median
 of those that took longer than it has run yet says when a running task ends, the upper quartile whether a
 later one is over in time. A task that runs for longer than it declared is expected to run on for a time that
 grows with its overrun. Such ends may slip, and then the reserved start does, too. So that this cannot go on
-for ever, both count for a task only until ``passing_limit_s`` after the first start that was reserved for it
+for ever, both count for a task only until ``backfill_limit_s`` after the first start that was reserved for it
 by them. From then on its start is reserved as if nothing were known of these ends.
 
-A task that becomes the first between two ticks gets its reservation when another would pass it. The
+A task that becomes the first between two ticks gets its reservation when another would start before it. The
 reservations are made anew on each tick, those for placement groups a few at a time, because to search
 places for many bundles costs more; the others stay as they are as long as estimates hold. With more pools
 than a tick seeks starts for, they take turns in the order of their names.
@@ -182,7 +182,7 @@ def _start(
     )
     if place.at is None or place.at < quota_at:
         at = None if place.at is None else quota_at
-        if quota_at > projection.ends.now + state.queue.policy.passing_limit_s:
+        if quota_at > projection.ends.now + state.queue.policy.backfill_limit_s:
             return Reservation(at=at)
         return msgspec.structs.replace(place, at=at)
     return place
@@ -204,7 +204,7 @@ def _after_others(
     tx: Transaction, delays: Delays, task: QueuedTask, start: Reservation
 ) -> Reservation | None:
     """The start, where it is due but would delay those of tasks that come before: not before theirs, and none
-    where theirs is not known. Else it would keep all others from passing for as long.
+    where theirs is not known. Else nothing could be backfilled for as long.
     """
     if start.at is None or start.at > tx.now:
         return start

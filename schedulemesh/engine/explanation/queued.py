@@ -25,6 +25,7 @@ import msgspec
 
 from schedulemesh.domain.reasons import PreemptionReason, Reason
 from schedulemesh.engine.admission.admit import Request
+from schedulemesh.engine.admission.backfill import Backfill, is_behind
 from schedulemesh.engine.admission.decide import (
     sufficient_priority_for,
     understand,
@@ -37,7 +38,6 @@ from schedulemesh.engine.admission.evictions import (
     unprobed,
 )
 from schedulemesh.engine.admission.needs import is_ruled_out
-from schedulemesh.engine.admission.passing import Passing, is_behind
 from schedulemesh.engine.admission.queue_pass import SEARCHES
 from schedulemesh.engine.admission.refusals import CONTESTED_HINT, contested_room
 from schedulemesh.engine.explanation.estimate import Start, duration_of, earliest_start
@@ -250,7 +250,7 @@ def _order(
             "evictions would help one of these, or while it would delay the start of one"
         )
         findings.append(Finding(reason=Reason.BEHIND_QUEUE_HEAD, error=error, hint=to_the_front))
-    if request.fits_now and Passing(tx).permitted(request, entry) is None:
+    if request.fits_now and Backfill(tx).permitted(request, entry) is None:
         findings.append(_reserved_for_others(tx, task, request))
     if plan is not None and unprobed(state, request, plan) is not None:
         error = f"{_evicting(plan)} makes room for it, after its class has loaded in a worker once"
@@ -339,7 +339,7 @@ def _never(state: MeshState, task: QueuedTask, refused: Refused) -> str:
             "it starts when a node that is large enough joins; else cancel it and ask for less"
         )
         strict = state.ledger.accounts[task.pool_name].spec.queueing == "strict"
-        return f"{step}; nothing of its strict pool passes it until then" if strict else step
+        return f"{step}; nothing of its strict pool starts before it" if strict else step
     step = step or (
         "cancel it and submit it again with a request that its pool can hold, or change the pool"
     )

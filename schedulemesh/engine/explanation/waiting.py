@@ -15,9 +15,9 @@ import msgspec
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.engine.admission.admit import Request
+from schedulemesh.engine.admission.backfill import first_in_order
 from schedulemesh.engine.admission.decide import understand
 from schedulemesh.engine.admission.needs import need_of
-from schedulemesh.engine.admission.passing import first_in_order
 from schedulemesh.engine.explanation.shortage import cause_of_shortage
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.state.mesh_state import MeshState

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol, get_args
 
+import msgspec
+
 from schedulemesh.engine.codec import encode_facts
 from schedulemesh.engine.messages import drain_facts as d
 from schedulemesh.engine.messages import facts as f
@@ -73,7 +75,10 @@ class ClusterEvents:
     def _policy_changed(self, fact: f.PolicyChanged | q.QueuePolicyChanged) -> None:
         kind = "policy_changed" if isinstance(fact, f.PolicyChanged) else "queue_policy_changed"
         shown = fact.policy.public()
-        changes = {name: shown[name] for name in fact.changes if name in shown}
+        # A fact from before a field was renamed lists it as the stored policy calls it.
+        names = {field.encode_name: field.name for field in msgspec.structs.fields(fact.policy)}
+        renamed = [names.get(name, name) for name in fact.changes]
+        changes = {name: shown[name] for name in renamed if name in shown}
         self._notes.event(kind, None, "", fact, by_client=fact.client, changes=changes)
 
     def _node_seen(self, fact: f.NodeSeen) -> None:

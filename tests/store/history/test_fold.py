@@ -61,6 +61,17 @@ def test_a_job_that_held_more_than_it_claimed_has_failed_for_that():
     assert (attempt.state, attempt.reason, attempt.open) == ("failed", "over_claim", False)
 
 
+def test_a_field_of_the_queues_policy_that_was_renamed_is_read_by_the_name_that_it_had():
+    stored = (
+        b'{"type":"queue_policy_changed","policy":{"passing_limit_s":60.0},"at":1.0,"client":"c",'
+    )
+    fact = msgspec.json.decode(stored + b'"changes":["passing_limit_s"]}', type=f.AnyFact)
+    assert fact.policy.backfill_limit_s == 60.0
+    fold = Fold()
+    fold.add(fact)
+    assert fold.events[0].detail == '{"by_client":"c","changes":{"backfill_limit_s":60.0}}'
+
+
 def folded(mesh):
     fold = Fold()
     for fact in mesh.facts:

@@ -29,7 +29,7 @@ def test_the_first_task_is_not_refused_for_what_a_later_one_would_have_delayed()
         pool("r", gpu=8, lending=LENDING),
         nodes=[node("n1", gpu=8, cpu=16)],
     )
-    mesh.order_by(order="fifo", passing_limit_s=0.0)
+    mesh.order_by(order="fifo", backfill_limit_s=0.0)
     mesh.run("busy", "r", gpu=2)
     mesh.queue("first", gpu=8)
     mesh.tick(1)
@@ -88,7 +88,7 @@ def test_estimates_and_declared_durations_are_not_compared_with_each_other():
     mesh = Mesh(
         pool("p", gpu=8, cpu=100), pool("q", gpu=8, cpu=100), nodes=[node("n1", gpu=8, cpu=100)]
     )
-    mesh.order_by(order="fifo", estimates=True, passing_limit_s=30.0)
+    mesh.order_by(order="fifo", estimates=True, backfill_limit_s=30.0)
     for n in range(4):
         mesh.run(f"past-{n}", gpu=2, owner="al")
         mesh.now += 50
@@ -176,7 +176,7 @@ def test_a_task_that_fits_but_has_to_wait_for_another_pool_holds_back_nobody_els
 
 def test_a_task_that_could_never_start_holds_back_nobody():
     mesh = Mesh(pool("p", gpu=8, cpu=100), nodes=[node("n1", gpu=4, cpu=100)])
-    mesh.order_by(order="fifo", passing_limit_s=60.0)
+    mesh.order_by(order="fifo", backfill_limit_s=60.0)
     mesh.queue("too-large-for-nodes", gpu=8)
     mesh.tick(100)
     mesh.queue("small", gpu=1)
@@ -216,7 +216,7 @@ def test_the_first_task_of_a_pool_that_is_drained_holds_back_nobody():
     mesh = Mesh(
         pool("p", gpu=8, cpu=100), pool("q", gpu=8, cpu=100), nodes=[node("n1", gpu=8, cpu=100)]
     )
-    mesh.order_by(order="fifo", passing_limit_s=0.0)
+    mesh.order_by(order="fifo", backfill_limit_s=0.0)
     mesh.run("busy", gpu=4)
     mesh.queue("first", gpu=8)
     mesh.tick(1)
@@ -231,7 +231,7 @@ def test_a_task_that_waits_for_one_whose_start_is_not_known_holds_back_nobody():
         *(pool(name, gpu=16, cpu=100) for name in ("h", "p", "q")),
         nodes=[node("n1", gpu=8, cpu=24)],
     )
-    mesh.order_by(order="fifo", passing_limit_s=0.0)
+    mesh.order_by(order="fifo", backfill_limit_s=0.0)
     mesh.run("busy", "h", gpu=6)
     mesh.queue("first", "h", gpu=8)
     mesh.tick(1)
@@ -269,7 +269,7 @@ def test_the_time_until_which_estimates_count_is_not_forgotten_while_another_is_
 
 def test_what_the_first_task_does_not_need_is_free_for_others():
     mesh = Mesh(pool("p", gpu=8, cpu=100), pool("q", cpu=100), nodes=[node("n1", gpu=8, cpu=100)])
-    mesh.order_by(order="fifo", passing_limit_s=60.0)
+    mesh.order_by(order="fifo", backfill_limit_s=60.0)
     mesh.run("runs", gpu=4)
     mesh.queue("first", gpu=8)
     mesh.tick(100)

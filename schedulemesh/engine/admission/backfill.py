@@ -29,9 +29,9 @@ _FIRSTS = 10
 
 def first_in_order(state: MeshState, pool_name: str, begin: Entry | None = None) -> Entry | None:
     """The place of the first task of a pool that may start, from this place on; None: there is none. In a
-    strict pool nothing passes it. Passed over are extra members, for which nobody waits, and tasks that the
-    pool as it is defined could not hold, which may wait for ever; not those for which a node is missing, as
-    nodes come and go.
+    strict pool nothing is backfilled before it. Left out are extra members, for which nobody waits, and tasks
+    that the pool as it is defined could not hold, which may wait for ever; not those for which a node is
+    missing, as nodes come and go.
     """
     firsts = state.queue.firsts_of(pool_name, begin)
     return next((state.queue.entry(task) for task in firsts if not is_ruled_out(state, task)), None)
@@ -61,8 +61,8 @@ class StartWouldDelay(msgspec.Struct, frozen=True, gc=False):
     limits: RunTimes
 
 
-class Passing:
-    """Decides what may pass, and remembers what may not. For one pass over the queue, or one task."""
+class Backfill:
+    """Decides what is backfilled, and remembers what may not be. For one pass over the queue, or one task."""
 
     def __init__(self, tx: Transaction, *, keep: bool = False) -> None:
         self._tx = tx
@@ -146,7 +146,7 @@ class Passing:
         return None
 
     def forget(self) -> None:
-        """Others may pass now: one with a reserved start has started."""
+        """Others may be backfilled now: one with a reserved start has started."""
         self._refusals.clear()
         self._without.clear()
 
