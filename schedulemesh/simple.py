@@ -13,6 +13,7 @@ from typing import Any
 import ray
 from typing_extensions import Self, Unpack
 
+from schedulemesh.api.results import Result
 from schedulemesh.client import listings, results
 from schedulemesh.client.arguments import public, public_calls
 from schedulemesh.client.task_fields import SubmitFields
@@ -192,14 +193,14 @@ class SimpleScheduler(RayScheduler):
             [_fields(spec) if isinstance(spec, SimpleTaskSpec) else spec for spec in specs]
         )
 
-    def complete(self, task_id: str) -> results.Result:
+    def complete(self, task_id: str) -> Result:
         """Report that a task is done: its agent is ended and its quota is freed.
 
         An agent that runs other tasks stays: ``detail`` "agent_kept".
         """
         return self.complete_task(task_id, end_agent=True)
 
-    def shutdown(self, force: bool = False) -> results.Result:
+    def shutdown(self, force: bool = False) -> Result:
         """End every agent and the scheduler, and the Ray that was started here; see RayScheduler.shutdown."""
         answer = super().shutdown(force)
         if not answer["success"]:

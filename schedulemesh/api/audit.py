@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, ClassVar, TypedDict
+from typing import Annotated, Any, ClassVar, TypedDict, cast
 
 import msgspec
 
@@ -32,7 +32,6 @@ def _check_outcome(value: Any, what: str) -> None:
 
 #: The number of a change.
 Cursor = Annotated[int, whole_number(0, 10**15)]
-AuditRow = dict[str, Any]
 
 
 class ChangeInfo(TypedDict):
@@ -90,18 +89,18 @@ class QueryAudit(Call, tag="query_audit", frozen=True, kw_only=True):
 
 
 def read_changes(
-    request: QueryAudit, limit: int, ask: Callable[[QueryAudit], list[AuditRow] | Refused]
-) -> list[AuditRow] | Refused:
+    request: QueryAudit, limit: int, ask: Callable[[QueryAudit], list[dict[str, Any]] | Refused]
+) -> list[ChangeInfo] | Refused:
     """The newest ``limit`` changes that a request is about, the newest first, read in pages; or the refusal
     of one of them.
     """
-    rows: list[AuditRow] = []
+    rows: list[ChangeInfo] = []
     while len(rows) < limit:
         size = min(MAX_ROWS, limit - len(rows))
         page = ask(msgspec.structs.replace(request, limit=size))
         if isinstance(page, Refused):
             return page
-        rows += page
+        rows += cast("list[ChangeInfo]", page)
         if len(page) < size:
             break
         request = msgspec.structs.replace(request, before=page[-1]["number"])

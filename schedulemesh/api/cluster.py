@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Annotated, ClassVar, TypedDict
 
 from schedulemesh.api.call import Call, ChangingCall
+from schedulemesh.api.pools import PoolInfo
+from schedulemesh.api.preemption import PreemptionCounts
 from schedulemesh.api.routes import ListRoute, get, post
 from schedulemesh.api.rows import OneOf
 from schedulemesh.api.values import Names
@@ -50,6 +52,14 @@ class SchedulerFigures(SchedulerAbout, total=False):
     agents: int
     running_tasks: int
     queued_tasks: int
+
+
+class SchedulerStats(PreemptionCounts, total=False):
+    """The counts of preemptions, the pools by name, and how many agents and nodes there are."""
+
+    pools: dict[str, PoolInfo]
+    agents: int
+    nodes: int
 
 
 class StrategyInfo(TypedDict, total=False):

@@ -38,7 +38,7 @@ class ReportedMetric(TypedDict, total=False):
     p95: float
 
 
-class AlertInfo(TypedDict, total=False):
+class AlertInfo(TypedDict):
     """An alert; times are seconds since 1970."""
 
     #: The same from pending to resolved, and another one each time.

@@ -74,6 +74,25 @@ class PreemptionRecord(TaskInfo, total=False):
     idle_since: float | None
 
 
+class PreemptionCounts(TypedDict, total=False):
+    """How many preemptions there were, and the last of them."""
+
+    total_preemptions: int
+    same_pool_preemptions: int
+    cross_pool_preemptions: int
+    label_preemptions: int
+    #: Evictions by which pools got back quota that they had lent.
+    reclaims: int
+    running_tasks: int
+    #: Evicted tasks that joined the queue again.
+    requeued_preemptions: int
+    #: The same counts by the reason of the eviction.
+    preemptions_by_reason: dict[str, int]
+    requeues_by_reason: dict[str, int]
+    #: The newest last.
+    recent_preemptions: list[PreemptionRecord]
+
+
 class ExecutePreemption(ChangingCall, tag="execute_preemption", frozen=True, kw_only=True):
     """Save a task's state and cancel it; its agent is kept."""
 

@@ -21,7 +21,7 @@ from schedulemesh.domain.tokens import (
 )
 
 
-class TokenInfo(TypedDict, total=False):
+class TokenInfo(TypedDict):
     """A token, without its secret; times are seconds since 1970."""
 
     name: str
@@ -35,6 +35,23 @@ class TokenInfo(TypedDict, total=False):
     created_at: float
     created_by: str
     expires_at: float | None
+
+
+def token_info(spec: TokenSpec) -> TokenInfo:
+    """A token as listings show it."""
+    return {
+        "name": spec.name,
+        "role": spec.role.value,
+        "pools": list(spec.pools),
+        "max_priority": spec.max_priority,
+        "evict_pools": None if spec.evict_pools is None else list(spec.evict_pools),
+        "label_values": {key: list(values) for key, values in spec.label_values.items()},
+        "least_max_preemptions": spec.least_max_preemptions,
+        "owner": spec.owner,
+        "created_at": spec.created_at,
+        "created_by": spec.created_by,
+        "expires_at": spec.expires_at,
+    }
 
 
 class CreateToken(ChangingCall, tag="create_token", frozen=True, kw_only=True):

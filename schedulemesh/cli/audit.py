@@ -15,7 +15,7 @@ from schedulemesh.cli.texts import data, local_time, moment
 from schedulemesh.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from schedulemesh.api.audit import QueryAudit
+    from schedulemesh.api.audit import ChangeInfo, QueryAudit
     from schedulemesh.cli.gateway import Gateway
 
 app = typer.Typer()
@@ -103,7 +103,7 @@ def audit(
     show(target, view, look, select)
 
 
-def _changes(gateway: Gateway, request: QueryAudit, limit: int) -> list[dict[str, Any]]:
+def _changes(gateway: Gateway, request: QueryAudit, limit: int) -> list[ChangeInfo]:
     """The newest changes, the newest first."""
     from schedulemesh.api.audit import read_changes
     from schedulemesh.protocol.answers import Listed

@@ -7,7 +7,7 @@ import textwrap
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, NamedTuple, cast
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 from unicodedata import east_asian_width
 
 import typer
@@ -21,13 +21,13 @@ from schedulemesh.protocol.wording import in_commands, reworded
 
 if TYPE_CHECKING:
     from schedulemesh.api.nodes import ExternalJobInfo
-    from schedulemesh.client.explanations import (
+    from schedulemesh.api.results import (
         ConsideredInfo,
         DurationInfo,
         EvictionInfo,
         ExplainResult,
+        HolderInfo,
     )
-    from schedulemesh.client.results import HolderInfo
 
 app = typer.Typer()
 
@@ -63,10 +63,9 @@ def explain(
 
         def look() -> Record:
             answer = explained(gateway.ask(ExplainTask(task_id=task), Explained).explanation)
-            facts = reworded(answer, in_commands)
-            # The keys are those of ExplainResult, whose module needs Ray.
+            facts: ExplainResult = reworded(answer, in_commands)
             width = shutil.get_terminal_size((WIDTH, 24)).columns
-            text = text_of(cast("ExplainResult", facts), time.time(), max(width, _NARROWEST))
+            text = text_of(facts, time.time(), max(width, _NARROWEST))
             return Record(facts=facts, name="task_id", text=text)
 
         repeat(view, look)

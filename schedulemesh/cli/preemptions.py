@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +12,9 @@ from schedulemesh.cli.output import emit, show
 from schedulemesh.cli.rows import Column, Listing, Record, Row
 from schedulemesh.cli.selection import check_pools, unknown_names
 from schedulemesh.cli.texts import local_time, megabytes, moment, number, remaining
+
+if TYPE_CHECKING:
+    from schedulemesh.api.results import EvaluationResult
 
 app = typer.Typer()
 
@@ -96,11 +99,11 @@ def evaluate(
     )
     with gateway_to(target) as gateway:
         check_pools(gateway, [pool])
-        facts: dict[str, Any] = evaluated(gateway.ask(request, Evaluated).evaluation)
+        facts = evaluated(gateway.ask(request, Evaluated).evaluation)
     emit(_evaluation(facts), output)
 
 
-def _evaluation(facts: dict[str, Any]) -> Record:
+def _evaluation(facts: EvaluationResult) -> Record:
     """The answer to EvaluatePreemption."""
     victims = ", ".join(map(str, facts["victims"]))
     spared = ", ".join(f"{code} {count}" for code, count in facts["turned_away"].items())

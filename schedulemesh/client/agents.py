@@ -17,6 +17,7 @@ from schedulemesh.domain.names import as_text, parse_name
 from schedulemesh.domain.numbers import parse_flag, parse_timeout
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.protocol.answers import Listed
+from schedulemesh.protocol.public import refused
 
 
 @public_calls
@@ -30,7 +31,7 @@ class AgentCalls(SchedulerObject):
         name = None if pool_name is None else parse_name(pool_name, "pool_name")
         answer, handles = ask_with_handles(self._connection, ListAgents(pool_name=name), Listed)
         if isinstance(answer, Refused):
-            return results.combined(AgentsResult, results.refused(answer))
+            return results.combined(AgentsResult, refused(answer))
         rest = iter(handles)
         agents = [_with_handles(row, rest) for row in answer.rows]
         return {"success": True, "agents": agents}

@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol, Union, cast
 
 from schedulemesh.api.call import Call
-from schedulemesh.client import results
+from schedulemesh.api.results import Result
 from schedulemesh.client.results import ResultT, combined
 from schedulemesh.domain.reasons import SHORTAGES
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.protocol.answers import AnswerT, Details, Listed, Response, decode_answer
+from schedulemesh.protocol.public import refused, result_of
 from schedulemesh.protocol.requests import encode_request
 
 logger = logging.getLogger(__name__)
@@ -83,9 +84,9 @@ def respond(connection: SchedulerConnection, request: Call) -> Response:
     return Response(outcome=answer) if isinstance(answer, Refused) else answer
 
 
-def done(connection: SchedulerConnection, request: Call) -> results.Result:
+def done(connection: SchedulerConnection, request: Call) -> Result:
     """The public result of a request whose outcome says nothing more than that it was carried out."""
-    return results.done(respond(connection, request).outcome)
+    return result_of(respond(connection, request).outcome)
 
 
 def details(
@@ -94,7 +95,7 @@ def details(
     """The public result of a request that is answered with plain data by name."""
     answer = ask(connection, request, Details)
     if isinstance(answer, Refused):
-        return combined(result, results.refused(answer))
+        return combined(result, refused(answer))
     return combined(result, {"success": True}, answer.facts)
 
 
@@ -104,7 +105,7 @@ def listed(
     """The public result of a request that is answered with rows, which stand under ``key``."""
     answer = ask(connection, request, Listed)
     if isinstance(answer, Refused):
-        return combined(result, results.refused(answer))
+        return combined(result, refused(answer))
     return combined(result, {"success": True, key: answer.rows})
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from schedulemesh.api.cluster import GetAbout, GetStats, ListStrategies
 from schedulemesh.api.nodes import CordonNode, ListExternalUsage, ListNodes
-from schedulemesh.client import results
+from schedulemesh.api.results import Result
 from schedulemesh.client.arguments import public_calls
 from schedulemesh.client.asking import details, done, listed
 from schedulemesh.client.listings import (
@@ -49,7 +49,7 @@ class ClusterCalls(SchedulerObject):
         """
         return listed(self._connection, ListExternalUsage(), "jobs", ExternalUsageResult)
 
-    def cordon_node(self, node_id: str, cordoned: bool = True) -> results.Result:
+    def cordon_node(self, node_id: str, cordoned: bool = True) -> Result:
         """Close a node to new agents, or open it again (False). Agents on it stay."""
         request = CordonNode(
             node_id=parse_name(node_id, "node_id"), cordoned=parse_flag(cordoned, "cordoned")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from schedulemesh.api.nodes import Drain, GetDrainStatus
+from schedulemesh.api.results import Result
 from schedulemesh.api.values import client_name
-from schedulemesh.client import results
 from schedulemesh.client.arguments import public_calls
 from schedulemesh.client.asking import done, listed
 from schedulemesh.client.listings import DrainStatus
@@ -17,7 +17,7 @@ from schedulemesh.domain.numbers import parse_timeout
 class DrainCalls(SchedulerObject):
     """A scheduler object that drains nodes and pools."""
 
-    def drain_node(self, node_id: str, deadline: float | None = None) -> results.Result:
+    def drain_node(self, node_id: str, deadline: float | None = None) -> Result:
         """Start nothing new on a node, and save and move what runs there; returns at once.
 
         Tasks that can be started again join the queue, unless they say ``on_preempted="drop"``. ``deadline``
@@ -26,18 +26,18 @@ class DrainCalls(SchedulerObject):
         """
         return self._drain(node_id=parse_name(node_id, "node_id"), deadline=deadline)
 
-    def drain_pool(self, pool: str, deadline: float | None = None) -> results.Result:
+    def drain_pool(self, pool: str, deadline: float | None = None) -> Result:
         """Start nothing new in a pool, and evict what runs there; the tasks wait in its queue.
 
         ``deadline`` as for ``drain_node``. Refused with ``pool_not_found``.
         """
         return self._drain(pool_name=parse_name(pool, "the pool's name"), deadline=deadline)
 
-    def undrain_node(self, node_id: str) -> results.Result:
+    def undrain_node(self, node_id: str) -> Result:
         """End the drain of a node. Refused with ``drained_by_ray`` where Ray drains it."""
         return self._drain(node_id=parse_name(node_id, "node_id"), drained=False)
 
-    def undrain_pool(self, pool: str) -> results.Result:
+    def undrain_pool(self, pool: str) -> Result:
         """End the drain of a pool: its queue is served again."""
         return self._drain(pool_name=parse_name(pool, "the pool's name"), drained=False)
 
@@ -52,7 +52,7 @@ class DrainCalls(SchedulerObject):
         pool_name: str | None = None,
         drained: bool = True,
         deadline: float | None = None,
-    ) -> results.Result:
+    ) -> Result:
         request = Drain(
             node_id=node_id,
             pool_name=pool_name,

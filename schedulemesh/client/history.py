@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from typing import Any
 
-from schedulemesh.api.audit import MAX_LISTED, AuditRow, ChangeInfo, QueryAudit, read_changes
+from schedulemesh.api.audit import MAX_LISTED, ChangeInfo, QueryAudit, read_changes
 from schedulemesh.api.calls import check_change
 from schedulemesh.api.history import (
     HIGHEST_CURSOR,
@@ -18,9 +19,10 @@ from schedulemesh.api.history import (
     QueryUsage,
     UsageInfo,
 )
+from schedulemesh.api.results import Result
 from schedulemesh.client.arguments import public_calls
 from schedulemesh.client.asking import SchedulerConnection, ask, details
-from schedulemesh.client.results import Result, combined, refused
+from schedulemesh.client.results import combined
 from schedulemesh.client.scheduler_object import SchedulerObject
 from schedulemesh.domain.containers import as_elements
 from schedulemesh.domain.labels import parse_labels
@@ -29,6 +31,7 @@ from schedulemesh.domain.numbers import parse_count, parse_flag, parse_number
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import InvalidRequestError, shown
 from schedulemesh.protocol.answers import Listed
+from schedulemesh.protocol.public import refused
 from schedulemesh.protocol.times import parse_time
 from schedulemesh.store.history.export import export
 
@@ -248,6 +251,8 @@ def _name(value: object, what: str) -> str | None:
     return None if value is None else parse_name(value, what)
 
 
-def _audit_page(connection: SchedulerConnection, request: QueryAudit) -> list[AuditRow] | Refused:
+def _audit_page(
+    connection: SchedulerConnection, request: QueryAudit
+) -> list[dict[str, Any]] | Refused:
     answer = ask(connection, request, Listed)
     return answer if isinstance(answer, Refused) else answer.rows

@@ -14,8 +14,8 @@ import msgspec
 from typing_extensions import Self
 
 from schedulemesh.api.leases import ReleaseLease, RenewLease, SaveLease, WatchLease
+from schedulemesh.api.results import Result
 from schedulemesh.api.tasks import LONGEST_WAIT_S
-from schedulemesh.client import results
 from schedulemesh.client.asking import SchedulerConnection, ask, respond
 from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.numbers import MAX_DURATION_S, parse_duration
@@ -28,6 +28,7 @@ from schedulemesh.errors import (
     ScheduleMeshError,
 )
 from schedulemesh.protocol.answers import LeaseView
+from schedulemesh.protocol.public import result_of
 
 logger = logging.getLogger(__name__)
 
@@ -163,21 +164,21 @@ class Lease:
         """Seconds until everything that runs in it is ended, once ``preempted``; 0 when that is over."""
         return 0.0 if self._ends_at is None else max(0.0, self._ends_at - time.monotonic())
 
-    def renew(self) -> results.Result:
+    def renew(self) -> Result:
         """Have its time to live begin again. Refused with ``lease_ended`` or ``task_not_found``."""
         request = RenewLease(task_id=self.task_id, agent_name=self._agent_name)
-        return results.done(respond(self._connection, request).outcome)
+        return result_of(respond(self._connection, request).outcome)
 
-    def saved(self) -> results.Result:
+    def saved(self) -> Result:
         """Say that the work that was done in it can be restored from what is saved by now. Refused with
         ``lease_ended`` or ``task_not_found``.
         """
         request = SaveLease(
             task_id=self.task_id, agent_name=self._agent_name, request_id=uuid.uuid4().hex
         )
-        return results.done(respond(self._connection, request).outcome)
+        return result_of(respond(self._connection, request).outcome)
 
-    def release(self) -> results.Result:
+    def release(self) -> Result:
         """Give it up: everything that runs in its placement groups is ended, and others get them.
 
         Returns when that is done. One that waits is cancelled, one that is being evicted ends at once, and
@@ -186,7 +187,7 @@ class Lease:
         request = ReleaseLease(
             task_id=self.task_id, agent_name=self._agent_name, request_id=uuid.uuid4().hex
         )
-        released = results.done(respond(self._connection, request).outcome)
+        released = result_of(respond(self._connection, request).outcome)
         if released["success"] and self.state not in LEASE_ENDED:
             # It is told sooner than by following it.
             ended = EndState.COMPLETED if self.state == "running" else EndState.CANCELLED

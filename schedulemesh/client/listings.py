@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from schedulemesh.api.agents import HealthReport
-from schedulemesh.api.cluster import OrphanInfo, SchedulerFigures, StrategyInfo
+from schedulemesh.api.cluster import OrphanInfo, SchedulerFigures, SchedulerStats, StrategyInfo
 from schedulemesh.api.jobs import JobListing
 from schedulemesh.api.nodes import DrainInfo, ExternalWork, NodeInfo
 from schedulemesh.api.policies import PolicyChange, PolicyFields, QueuePolicyFields
 from schedulemesh.api.pools import AllGroups, CohortInfo, PoolDefinition, PoolInfo, ReservedGroups
-from schedulemesh.api.preemption import PreemptionRecord
+from schedulemesh.api.preemption import PreemptionCounts, PreemptionRecord
 from schedulemesh.api.queue import QueueListing
+from schedulemesh.api.results import Result
 from schedulemesh.api.states import SavedStateInfo
 from schedulemesh.api.tasks import TaskListing
-from schedulemesh.client.results import AgentInfo, Result, SubmitResult
+from schedulemesh.client.results import AgentInfo, SubmitResult
 
 
 class PoolResult(Result, total=False):
@@ -99,30 +100,12 @@ class PreemptionsResult(Result, total=False):
     preemptions: list[PreemptionRecord]
 
 
-class PreemptionStats(Result, total=False):
-    """The answer of ``get_preemption_stats``; ``recent_preemptions`` are ordered from oldest to newest."""
-
-    total_preemptions: int
-    same_pool_preemptions: int
-    cross_pool_preemptions: int
-    label_preemptions: int
-    #: Evictions by which pools got back quota that they had lent.
-    reclaims: int
-    running_tasks: int
-    #: Evicted tasks that joined the queue again.
-    requeued_preemptions: int
-    #: The same counts by the reason of the eviction.
-    preemptions_by_reason: dict[str, int]
-    requeues_by_reason: dict[str, int]
-    recent_preemptions: list[PreemptionRecord]
+class PreemptionStats(Result, PreemptionCounts, total=False):
+    """The answer of ``get_preemption_stats``."""
 
 
-class Stats(PreemptionStats, total=False):
-    """The answer of ``stats``: the preemption counts, the pools by name, and how many agents and nodes."""
-
-    pools: dict[str, PoolInfo]
-    agents: int
-    nodes: int
+class Stats(Result, SchedulerStats, total=False):
+    """The answer of ``stats``."""
 
 
 class SavedStatesResult(Result, total=False):

@@ -11,9 +11,9 @@ from schedulemesh.api.metrics import (
     GetReportedMetrics,
     ReportedMetric,
 )
+from schedulemesh.api.results import Result
 from schedulemesh.client.arguments import public_calls
 from schedulemesh.client.asking import ask, listed
-from schedulemesh.client.results import Result
 from schedulemesh.client.scheduler_object import SchedulerObject
 from schedulemesh.domain.containers import as_elements
 from schedulemesh.domain.names import as_text, parse_name

@@ -15,9 +15,9 @@ from schedulemesh.api.pools import (
     GetGroupStats,
     ListCohorts,
     ListPools,
-    PoolDefinition,
     ResizePool,
 )
+from schedulemesh.api.results import Result
 from schedulemesh.client import results
 from schedulemesh.client.arguments import public, public_calls
 from schedulemesh.client.asking import ask, details, done, listed, logged
@@ -43,7 +43,7 @@ from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.placement import WarmSpec
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.protocol.answers import PoolResponse
-from schedulemesh.protocol.public import pool_definition
+from schedulemesh.protocol.public import pool_definition, refused, result_of
 
 
 class _Changes(PoolFields, total=False):
@@ -156,7 +156,7 @@ class PoolCalls(SchedulerObject):
         name: str,
         parent: str | UnsetType | None = UNSET,
         weight: float | UnsetType | None = UNSET,
-    ) -> results.Result:
+    ) -> Result:
         """Create a cohort, or change what is given of one that exists; None puts it into no other cohort.
 
         Pools borrow from the nearest cohort first. Among the borrowers of a ``parent``, what the pools of a
@@ -243,11 +243,11 @@ def _given(fields: Mapping[str, object]) -> dict[str, object]:
 
 def _result(response: PoolResponse | Refused) -> PoolResult:
     if isinstance(response, Refused):
-        return results.combined(PoolResult, results.refused(response))
-    result = results.combined(PoolResult, results.done(response.outcome))
+        return results.combined(PoolResult, refused(response))
+    result = results.combined(PoolResult, result_of(response.outcome))
     if response.spec is None:
         return result
-    result["pool"] = cast("PoolDefinition", pool_definition(response.spec))
+    result["pool"] = pool_definition(response.spec)
     if response.groups is not None:
         result["pool"]["pg_pool_config"] = public_groups(response.spec.groups)
         result["placement_groups"] = response.groups

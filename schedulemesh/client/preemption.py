@@ -15,6 +15,7 @@ from schedulemesh.api.preemption import (
     GetPreemptionStats,
     ListPreemptions,
 )
+from schedulemesh.api.results import EvaluationResult
 from schedulemesh.api.values import client_name
 from schedulemesh.client import results
 from schedulemesh.client.arguments import public, public_calls
@@ -39,6 +40,7 @@ from schedulemesh.domain.numbers import parse_count, parse_priority
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.protocol.answers import Details, Evaluated
+from schedulemesh.protocol.public import evaluated, refused
 
 
 @public_calls
@@ -52,7 +54,7 @@ class PreemptionCalls(SchedulerObject):
         incoming_task_labels: Mapping[str, str] | None = None,
         resources: Mapping[str, object] | None = None,
         limit: int = 100,
-    ) -> results.EvaluationResult:
+    ) -> EvaluationResult:
         """Return the tasks that an incoming task may evict; nothing changes.
 
         Returns ``should_preempt``, ``candidates`` (at most ``limit``, best first), and where none may be
@@ -70,7 +72,7 @@ class PreemptionCalls(SchedulerObject):
         answer = ask(self._connection, request, Evaluated)
         if isinstance(answer, Refused):
             return results.not_evaluated(answer)
-        return results.evaluated(answer.evaluation)
+        return evaluated(answer.evaluation)
 
     def update_preemption_policy(
         self,
@@ -94,7 +96,7 @@ class PreemptionCalls(SchedulerObject):
         )
         answer = ask(self._connection, request, Details)
         if isinstance(answer, Refused):
-            result = results.combined(PolicyUpdate, results.refused(answer))
+            result = results.combined(PolicyUpdate, refused(answer))
         else:
             parts = ({"success": True}, answer.facts["policy"], answer.facts)
             result = results.combined(PolicyUpdate, *parts)

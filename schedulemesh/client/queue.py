@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 
 from schedulemesh.api.policies import ChangeQueuePolicy, GetQueuePolicy
 from schedulemesh.api.queue import ChangeQueuedTask, ListQueue
+from schedulemesh.api.results import Result
 from schedulemesh.api.tasks import CancelTasks
 from schedulemesh.api.values import MAX_NAMES, client_name
-from schedulemesh.client import results
 from schedulemesh.client.arguments import public_calls
 from schedulemesh.client.asking import ask, details, done, logged, respond
 from schedulemesh.client.listings import CancellationResult, QueuePolicyResult, QueueResult
@@ -21,25 +21,26 @@ from schedulemesh.domain.names import as_text, parse_name
 from schedulemesh.domain.numbers import parse_count, parse_priority
 from schedulemesh.engine.messages.outcomes import Refused, TasksCancelled
 from schedulemesh.protocol.answers import QueueListed
+from schedulemesh.protocol.public import refused, result_of
 
 
 @public_calls
 class QueueCalls(SchedulerObject):
     """A scheduler object that changes, cancels and lists queued tasks, and sets their order."""
 
-    def hold_task(self, task_id: str) -> results.Result:
+    def hold_task(self, task_id: str) -> Result:
         """Keep a queued task from starting until it is released. Its place in the queue stays."""
         return self._change(task_id, held=True)
 
-    def release_task(self, task_id: str) -> results.Result:
+    def release_task(self, task_id: str) -> Result:
         """Let a held task start again."""
         return self._change(task_id, held=False)
 
-    def set_priority(self, task_id: str, priority: float) -> results.Result:
+    def set_priority(self, task_id: str, priority: float) -> Result:
         """Change the priority of a queued task: its place in the queue, and whom it may evict."""
         return self._change(task_id, priority=priority)
 
-    def move_to_front(self, task_id: str) -> results.Result:
+    def move_to_front(self, task_id: str) -> Result:
         """Have a queued task come before all tasks of its pool that wait now, whatever their priorities."""
         return self._change(task_id, to_front=True)
 
@@ -60,20 +61,20 @@ class QueueCalls(SchedulerObject):
             if isinstance(outcome, TasksCancelled):
                 reasons |= outcome.refused
             elif first == 0 or not isinstance(outcome, Refused):
-                return combined(CancellationResult, results.done(outcome))
+                return combined(CancellationResult, result_of(outcome))
             else:
                 reasons |= dict.fromkeys(part, outcome)
         cancelled = [task_id for task_id in ids if task_id not in reasons]
-        refused = {task_id: results.refused(why) for task_id, why in reasons.items()}
-        if not refused:
+        refusals = {task_id: refused(why) for task_id, why in reasons.items()}
+        if not refusals:
             return {"success": True, "cancelled": cancelled, "refused": {}}
-        example = next(iter(refused.values()))
+        example = next(iter(refusals.values()))
         return {
             "success": False,
-            "error": f"{len(refused)} of {len(ids)} tasks were not cancelled: {example['error']}",
+            "error": f"{len(refusals)} of {len(ids)} tasks were not cancelled: {example['error']}",
             "reason": example["reason"],
             "cancelled": cancelled,
-            "refused": refused,
+            "refused": refusals,
         }
 
     def list_queue(
@@ -92,7 +93,7 @@ class QueueCalls(SchedulerObject):
         )
         answer = ask(self._connection, request, QueueListed)
         if isinstance(answer, Refused):
-            return combined(QueueResult, results.refused(answer))
+            return combined(QueueResult, refused(answer))
         tasks = [row.public() for row in answer.rows]
         return {"success": True, "tasks": tasks, "total": answer.total}
 
@@ -163,7 +164,7 @@ class QueueCalls(SchedulerObject):
         held: bool | None = None,
         priority: object = None,
         to_front: bool = False,
-    ) -> results.Result:
+    ) -> Result:
         """Change how a task waits."""
         request = ChangeQueuedTask(
             task_id=parse_name(task_id, "task_id"),

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypedDict, TypeVar, cast
+from typing import Any, TypedDict, TypeVar
 
 from schedulemesh.api.agents import AgentListing, PlacementGroupInfo
-from schedulemesh.api.tasks import TaskInfo
+from schedulemesh.api.results import CandidateInfo, EvaluationResult, Result
 from schedulemesh.domain.reasons import Change
-from schedulemesh.domain.resources import Amounts
 from schedulemesh.domain.user_data import UserValue
 from schedulemesh.engine.messages.outcomes import (
     Accepted,
-    Candidate,
     Done,
-    Evaluation,
     Queued,
     Refused,
     RequestOutcome,
 )
-from schedulemesh.protocol import public
 from schedulemesh.protocol.answers import MemberPlace, Response
+from schedulemesh.protocol.public import candidate, refused, result_of
 
 #: The TypedDict of a public result.
 ResultT = TypeVar("ResultT")
@@ -32,59 +29,6 @@ class AgentInfo(AgentListing, total=False):
     #: A ``ray.actor.ActorHandle``. None: a dry run, which starts no agent; a lease, which has no process; an
     #: agent that has since ended; a connection over HTTP.
     handle: Any
-
-
-class CandidateInfo(TaskInfo, total=False):
-    """A task that may be, or was, evicted. One that was says in ``state_saved`` whether something of its
-    attempt was saved, and in ``save_error`` why its state could not be saved for the eviction.
-    """
-
-    agent_name: str
-    preempt_score: float
-    priority_delta: float
-    effective_delta: float
-    remaining_time: float
-    reason: str
-    state_saved: bool
-    save_error: str
-
-
-class HolderInfo(TypedDict, total=False):
-    """An agent that holds resources which a refused request lacked."""
-
-    agent_name: str
-    pool_name: str
-    resources: Amounts
-    task_ids: list[str]
-
-
-class Result(TypedDict, total=False):
-    """What every call answers: ``success``, and for a refusal ``error`` (a sentence), ``reason`` (a code) and
-    what explains it.
-    """
-
-    success: bool
-    error: str
-    reason: str
-    #: What the caller can do next.
-    hint: str
-    detail: str
-    #: What the caller may not have meant, in sentences.
-    warnings: list[str]
-    #: Of a refusal: the amounts that the quota and the best node lacked.
-    short: dict[str, Amounts]
-    #: Of a refusal: who holds most of what was short.
-    holders: list[HolderInfo]
-    #: Of a refusal: how many running tasks each rule turned away as victims.
-    turned_away: dict[str, int]
-    #: Of a refusal: the lowest priority with which it would have been accepted, where there is one.
-    sufficient_priority: float
-    #: Of a refused dry run: when it could start at the earliest if it waited, in seconds since 1970.
-    earliest_start: float | None
-    #: Of a start that failed: victims that run again, those that wait in the queue, and those that ended.
-    restarted: list[str]
-    requeued: list[str]
-    not_restarted: list[str]
 
 
 class SubmitResult(Result, total=False):
@@ -132,18 +76,6 @@ class SavedStateResult(Result, total=False):
     saved_state: dict[str, UserValue]
 
 
-class EvaluationResult(TypedDict, total=False):
-    """The answer of ``evaluate_preemption``."""
-
-    success: bool
-    should_preempt: bool
-    candidates: list[CandidateInfo]
-    victims: list[str]
-    reason: str | None
-    error: str
-    turned_away: dict[str, int]
-
-
 class EvictedTask(TypedDict, total=False):
     """A task that ``preempt_task`` evicted."""
 
@@ -173,11 +105,6 @@ def combined(result: Callable[..., ResultT], *parts: Mapping[str, object]) -> Re
     for part in parts:
         merged.update(part)
     return result(**merged)
-
-
-def refused(outcome: Refused) -> Result:
-    """A refusal: an ordinary answer with ``success`` False."""
-    return cast("Result", public.refused(outcome))
 
 
 def submitted(
@@ -260,16 +187,6 @@ def queued(outcome: Queued) -> SubmitResult:
     }
 
 
-def candidate(victim: Candidate) -> CandidateInfo:
-    """A candidate or victim."""
-    return cast("CandidateInfo", public.candidate(victim))
-
-
-def evaluated(evaluation: Evaluation) -> EvaluationResult:
-    """The answer of a dry run of the preemption decision."""
-    return cast("EvaluationResult", public.evaluated(evaluation))
-
-
 def not_evaluated(refused_: Refused) -> EvaluationResult:
     """The answer of a dry run that could not be made."""
     return {
@@ -283,14 +200,9 @@ def not_evaluated(refused_: Refused) -> EvaluationResult:
     }
 
 
-def done(outcome: RequestOutcome) -> Result:
-    """The answer of a call that has nothing more to say."""
-    return cast("Result", public.done(outcome))
-
-
 def deleted(outcome: RequestOutcome) -> DeletionResult:
     """The answer of ``delete_agent``."""
-    answer = combined(DeletionResult, done(outcome))
+    answer = combined(DeletionResult, result_of(outcome))
     if isinstance(outcome, Done) and outcome.change is Change.ALREADY_GONE:
         del answer["detail"]
         answer["already_gone"] = True

@@ -34,6 +34,7 @@ from schedulemesh.domain.user_data import UserValue
 from schedulemesh.engine.messages.outcomes import AgentEvicted, Done, Refused
 from schedulemesh.errors import InvalidRequestError, shown
 from schedulemesh.protocol.answers import Response, SavedBytes
+from schedulemesh.protocol.public import refused
 
 #: The keys of what is shown of a task without a state.
 _KNOWN = frozenset(
@@ -144,9 +145,9 @@ class StateCalls(SchedulerObject):
         """A saved state; ``absent`` is the refusal where there is none."""
         answer = ask(self._connection, request, SavedBytes)
         if isinstance(answer, Refused):
-            return results.combined(results.SavedStateResult, results.refused(answer))
+            return results.combined(results.SavedStateResult, refused(answer))
         if answer.state is None:
-            return results.combined(results.SavedStateResult, results.refused(absent))
+            return results.combined(results.SavedStateResult, refused(absent))
         return {
             "success": True,
             "saved_state": saved_state(answer.state, self._pickling.load_state),

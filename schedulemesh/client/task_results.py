@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
+from schedulemesh.api.results import Result
 from schedulemesh.api.tasks import GetResult
 from schedulemesh.client.arguments import public_calls
 from schedulemesh.client.asking import ask
 from schedulemesh.client.pickling import Load, Pickling
-from schedulemesh.client.results import Result, combined, refused
+from schedulemesh.client.results import combined
 from schedulemesh.client.scheduler_object import SchedulerObject
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.user_data import UserValue
@@ -16,6 +17,7 @@ from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import ResultNotLoadableError, TaskFailedError, shown
 from schedulemesh.protocol.agents import KeptResult
 from schedulemesh.protocol.answers import TaskResult
+from schedulemesh.protocol.public import refused
 
 
 class TaskResultDict(Result, total=False):

@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Iterable, Sequence
 
+from schedulemesh.api.results import ExplainResult, Result
 from schedulemesh.api.tasks import (
     LONGEST_WAIT_S,
     CancelTask,
@@ -17,13 +18,11 @@ from schedulemesh.api.tasks import (
     WaitUntil,
 )
 from schedulemesh.api.values import MAX_NAMES
-from schedulemesh.client import results
 from schedulemesh.client.arguments import public_calls
 from schedulemesh.client.asking import SchedulerConnection, ask, done, listed, logged
-from schedulemesh.client.explanations import ExplainResult, explained
 from schedulemesh.client.listings import TasksResult
 from schedulemesh.client.progress import NoDisplay, display
-from schedulemesh.client.results import Result, combined
+from schedulemesh.client.results import combined
 from schedulemesh.client.scheduler_object import SchedulerObject
 from schedulemesh.domain.containers import as_elements
 from schedulemesh.domain.names import as_text, parse_name
@@ -32,6 +31,7 @@ from schedulemesh.domain.task import ENDED_STATES
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import InvalidRequestError, shown
 from schedulemesh.protocol.answers import Explained, Listed
+from schedulemesh.protocol.public import explained, refused
 
 #: Seconds between two updates of a progress display while nothing ends.
 _REFRESH_S = 5.0
@@ -53,7 +53,7 @@ class WaitResult(Result, total=False):
 class TaskCalls(SchedulerObject):
     """A scheduler object that follows tasks to their ends."""
 
-    def complete_task(self, task_id: str, end_agent: bool = False) -> results.Result:
+    def complete_task(self, task_id: str, end_agent: bool = False) -> Result:
         """Report that a task is done. ``end_agent`` also ends its agent and frees the quota.
 
         An agent that runs other tasks stays (``detail`` "agent_kept"). Returns when the process has ended.
@@ -84,7 +84,7 @@ class TaskCalls(SchedulerObject):
             self._connection, ExplainTask(task_id=parse_name(task_id, "task_id")), Explained
         )
         if isinstance(answer, Refused):
-            return combined(ExplainResult, results.refused(answer))
+            return combined(ExplainResult, refused(answer))
         return explained(answer.explanation)
 
     def wait(
@@ -121,7 +121,7 @@ class TaskCalls(SchedulerObject):
                     )
                     answer = ask(self._connection, request, Listed)
                     if isinstance(answer, Refused):
-                        return combined(WaitResult, results.refused(answer))
+                        return combined(WaitResult, refused(answer))
                     statuses += [combined(TaskStatus, row) for row in answer.rows]
                 longest_s = _REFRESH_S if shows else LONGEST_WAIT_S
                 done = [status["task_id"] for status in statuses if _has_reached(status, how_far)]
@@ -131,7 +131,7 @@ class TaskCalls(SchedulerObject):
         pending = [task_id for task_id in ids if task_id not in set(done)]
         return {"success": True, "tasks": statuses, "done": done, "pending": pending}
 
-    def cancel_task(self, task_id: str) -> results.Result:
+    def cancel_task(self, task_id: str) -> Result:
         """End a task without a result, and its agent; returns when its process has ended.
 
         An agent that runs other tasks stays (``detail`` "agent_kept"). A task that has ended before is a
@@ -140,7 +140,7 @@ class TaskCalls(SchedulerObject):
         return cancel_task(self._connection, task_id)
 
 
-def cancel_task(connection: SchedulerConnection, task_id: object) -> results.Result:
+def cancel_task(connection: SchedulerConnection, task_id: object) -> Result:
     """End a task without a result."""
     request = CancelTask(task_id=parse_name(task_id, "task_id"), request_id=uuid.uuid4().hex)
     return done(connection, request)

@@ -79,22 +79,6 @@ class TokenSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Whether it has not expired."""
         return self.expires_at is None or now < self.expires_at
 
-    def public(self) -> dict[str, object]:
-        """The token as listings show it: without the hash of its secret."""
-        return {
-            "name": self.name,
-            "role": self.role.value,
-            "pools": list(self.pools),
-            "max_priority": self.max_priority,
-            "evict_pools": None if self.evict_pools is None else list(self.evict_pools),
-            "label_values": {key: list(values) for key, values in self.label_values.items()},
-            "least_max_preemptions": self.least_max_preemptions,
-            "owner": self.owner,
-            "created_at": self.created_at,
-            "created_by": self.created_by,
-            "expires_at": self.expires_at,
-        }
-
 
 def parse_role(value: object) -> Role:
     """A role by its name. Raises InvalidRequestError."""

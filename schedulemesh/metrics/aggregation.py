@@ -11,6 +11,8 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from schedulemesh.api.metrics import ReportedMetric
+
 #: Seconds that a value counts.
 WINDOW_S = 300.0
 #: The newest values of a metric of an agent that are kept.
@@ -105,7 +107,7 @@ class Aggregates:
 
     def rows(
         self, agents: Sequence[str], now: float, names: Iterable[str] = ()
-    ) -> Iterator[dict[str, object] | None]:
+    ) -> Iterator[ReportedMetric | None]:
         """One row for each metric of these agents together; None: a place to pause. ``names``: only these."""
         only = set(names)
         by_name: dict[str, list[Series]] = {}
@@ -134,7 +136,7 @@ def numbers_in(
             yield from numbers_in(value, f"{name}.", levels - 1)
 
 
-def _row(name: str, series: Sequence[Series], now: float) -> Iterator[dict[str, object] | None]:
+def _row(name: str, series: Sequence[Series], now: float) -> Iterator[ReportedMetric | None]:
     """The row of one metric; none where all values are older than the window."""
     times: list[float] = []
     values: list[float] = []

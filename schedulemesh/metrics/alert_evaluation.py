@@ -13,6 +13,7 @@ from enum import Enum
 
 import msgspec
 
+from schedulemesh.api.metrics import AlertInfo
 from schedulemesh.metrics.alert_conditions import LabelSet, Samples
 from schedulemesh.metrics.alert_rules import Rule
 
@@ -49,7 +50,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     fired_at: float | None = None
     resolved_at: float | None = None
 
-    def public(self) -> dict[str, object]:
+    def public(self) -> AlertInfo:
         """The alert as callers and receivers see it."""
         return {
             "id": self.id,

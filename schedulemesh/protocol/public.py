@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-import msgspec
-
 from schedulemesh.api.nodes import ExternalJobInfo
-from schedulemesh.config.pools import public_lending
+from schedulemesh.api.pools import PoolDefinition, lending_definition
+from schedulemesh.api.results import (
+    CandidateInfo,
+    ConsideredInfo,
+    DurationInfo,
+    EvaluationResult,
+    EvictionInfo,
+    ExplainResult,
+    HolderInfo,
+    Result,
+)
+from schedulemesh.api.tasks import row_of_task
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.reasons import Reason
-from schedulemesh.domain.task import task_row
+from schedulemesh.domain.resources import Amounts, Resources
 from schedulemesh.engine.messages.explanation import (
     Considered,
     DurationEstimate,
@@ -27,15 +36,12 @@ from schedulemesh.engine.messages.outcomes import (
     RequestOutcome,
 )
 
-Plain = dict[str, object]
 
-
-def refused(outcome: Refused) -> Plain:
+def refused(outcome: Refused) -> Result:
     """A refusal: an ordinary answer with ``success`` False."""
-    answer: Plain = {"success": False, "error": outcome.error, "reason": outcome.reason.value}
-    short = {"quota": outcome.short_quota.public(), "node": outcome.short_node.public()}
+    answer: Result = {"success": False, "error": outcome.error, "reason": outcome.reason.value}
     if outcome.short_quota or outcome.short_node:
-        answer["short"] = {where: amounts for where, amounts in short.items() if amounts}
+        answer["short"] = _short(outcome.short_quota, outcome.short_node)
     if outcome.holders:
         answer["holders"] = holders(outcome.holders)
     if outcome.turned_away:
@@ -55,11 +61,11 @@ def refused(outcome: Refused) -> Plain:
     return answer
 
 
-def done(outcome: RequestOutcome) -> Plain:
+def result_of(outcome: RequestOutcome) -> Result:
     """The answer of a call that has nothing more to say."""
     if isinstance(outcome, Refused):
         return refused(outcome)
-    answer: Plain = {"success": True}
+    answer: Result = {"success": True}
     if isinstance(outcome, Done) and outcome.change is not None:
         answer["detail"] = outcome.change.value
     if isinstance(outcome, Done) and outcome.warnings:
@@ -67,7 +73,13 @@ def done(outcome: RequestOutcome) -> Plain:
     return answer
 
 
-def holders(holding_agents: Iterable[Holder]) -> list[Plain]:
+def _short(of_quota: Resources, of_node: Resources) -> dict[str, Amounts]:
+    """What is short of a pool's quota and on the closest node, where anything is."""
+    short = {"quota": of_quota.public(), "node": of_node.public()}
+    return {where: amounts for where, amounts in short.items() if amounts}
+
+
+def holders(holding_agents: Iterable[Holder]) -> list[HolderInfo]:
     """Those who hold what is short."""
     return [
         {
@@ -85,20 +97,25 @@ def counts(turned_away: Mapping[Reason, int]) -> dict[str, int]:
     return {reason.value: count for reason, count in turned_away.items()}
 
 
-def candidate(victim: Candidate) -> Plain:
+def candidate(victim: Candidate) -> CandidateInfo:
     """A candidate or victim."""
-    shown = msgspec.structs.asdict(victim)
-    shown = {**task_row(shown.pop("task")), **shown}
-    shown.pop("lost_work")
-    shown["reason"] = victim.reason.value
-    if shown["state_saved"] is None:
-        del shown["state_saved"]
-    if not shown["save_error"]:
-        del shown["save_error"]
-    return shown
+    row = row_of_task(CandidateInfo, victim.task)
+    row |= {
+        "agent_name": victim.agent_name,
+        "preempt_score": victim.preempt_score,
+        "priority_delta": victim.priority_delta,
+        "effective_delta": victim.effective_delta,
+        "remaining_time": victim.remaining_time,
+        "reason": victim.reason.value,
+    }
+    if victim.state_saved is not None:
+        row["state_saved"] = victim.state_saved
+    if victim.save_error:
+        row["save_error"] = victim.save_error
+    return row
 
 
-def evaluated(evaluation: Evaluation) -> Plain:
+def evaluated(evaluation: Evaluation) -> EvaluationResult:
     """The answer of a dry run of the preemption decision."""
     return {
         "success": True,
@@ -110,8 +127,9 @@ def evaluated(evaluation: Evaluation) -> Plain:
     }
 
 
-def pool_definition(spec: PoolSpec) -> Plain:
+def pool_definition(spec: PoolSpec) -> PoolDefinition:
     """What a pool is defined as, without its placement groups."""
+    lending = lending_definition(spec)
     return {
         "name": spec.name,
         "labels": spec.labels,
@@ -120,7 +138,10 @@ def pool_definition(spec: PoolSpec) -> Plain:
         "placement_strategy": spec.placement_strategy,
         "on_preempted": spec.on_preempted,
         "queueing": spec.queueing,
-        **public_lending(spec),
+        "cohort": lending["cohort"],
+        "lending_limit": lending["lending_limit"],
+        "borrowing_limit": lending["borrowing_limit"],
+        "weight": lending["weight"],
     }
 
 
@@ -135,12 +156,11 @@ def external_job(job: ExternalJob) -> ExternalJobInfo:
     }
 
 
-def explained(explanation: Explanation) -> Plain:
+def explained(explanation: Explanation) -> ExplainResult:
     """What is known of a task."""
-    short = {"quota": explanation.short_quota.public(), "node": explanation.short_node.public()}
-    return {
+    answer = row_of_task(ExplainResult, explanation.task)
+    answer |= {
         "success": True,
-        **task_row(explanation.task),
         "kind": explanation.kind,
         "state": explanation.state,
         "reason": explanation.reason,
@@ -164,7 +184,7 @@ def explained(explanation: Explanation) -> Plain:
         "queue_length": explanation.queue_length,
         "before": list(explanation.before),
         "weight_raised_by": explanation.weight_raised_by,
-        "short": {where: amounts for where, amounts in short.items() if amounts},
+        "short": _short(explanation.short_quota, explanation.short_node),
         "holders": holders(explanation.holders),
         "external_usage": [
             {
@@ -174,32 +194,67 @@ def explained(explanation: Explanation) -> Plain:
             }
             for usage in explanation.external
         ],
-        "considered": None
-        if explanation.considered is None
-        else _considered(explanation.considered),
+        "considered": _considered(explanation.considered),
         "earliest_start": explanation.earliest_start,
         "start_rests_on": _duration(explanation.start_rests_on),
         "start_waits_for_overdue": explanation.start_waits_for_overdue,
         "no_estimate": explanation.no_estimate,
         "preemptions": explanation.preemptions,
         "failures": explanation.failures,
-        "eviction": None if explanation.eviction is None else _eviction(explanation.eviction),
+        "eviction": _eviction(explanation.eviction),
+    }
+    return answer
+
+
+def _duration(estimate: DurationEstimate | None) -> DurationInfo | None:
+    if estimate is None:
+        return None
+    return {
+        "task_id": estimate.task_id,
+        "seconds": estimate.seconds,
+        "low_s": estimate.low_s,
+        "high_s": estimate.high_s,
+        "runs": estimate.runs,
+        "owner": estimate.owner,
+        "pool_name": estimate.pool_name,
+        "pattern": estimate.pattern,
+        "gpus": estimate.gpus,
+        "cpus": estimate.cpus,
     }
 
 
-def _duration(estimate: DurationEstimate | None) -> Plain | None:
-    return None if estimate is None else estimate.public()
+def _considered(considered: Considered | None) -> ConsideredInfo | None:
+    if considered is None:
+        return None
+    return {
+        "tasks": considered.tasks,
+        "searched": considered.searched,
+        "evictable": considered.evictable,
+        "victims": list(considered.victims),
+        "turned_away": counts(considered.turned_away),
+        "sufficient_priority": considered.sufficient_priority,
+    }
 
 
-def _considered(considered: Considered) -> Plain:
-    return {**_fields(considered), "turned_away": counts(considered.turned_away)}
-
-
-def _eviction(eviction: EvictionSummary) -> Plain:
-    return _fields(eviction)
-
-
-def _fields(struct: msgspec.Struct) -> Plain:
-    """The fields of a struct, with tuples as lists."""
-    fields = msgspec.structs.asdict(struct)
-    return {k: list(v) if isinstance(v, tuple) else v for k, v in fields.items()}
+def _eviction(eviction: EvictionSummary | None) -> EvictionInfo | None:
+    if eviction is None:
+        return None
+    return {
+        "at": eviction.at,
+        "rule": eviction.rule,
+        "score": eviction.score,
+        "agent_name": eviction.agent_name,
+        "by_task": eviction.by_task,
+        "by_agent": eviction.by_agent,
+        "by_pool": eviction.by_pool,
+        "by_owner": eviction.by_owner,
+        "by_client": eviction.by_client,
+        "state_saved": eviction.state_saved,
+        "saved_at": eviction.saved_at,
+        "save_error": eviction.save_error,
+        "lost_s": eviction.lost_s,
+        "freed_at": eviction.freed_at,
+        "used": eviction.used,
+        "ran_again_at": eviction.ran_again_at,
+        "idle_since": eviction.idle_since,
+    }

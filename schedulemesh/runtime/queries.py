@@ -6,10 +6,11 @@ import json
 from typing import cast
 
 from schedulemesh.api.agents import AgentListing, MeasuredUsage, PlacementGroupInfo
-from schedulemesh.api.cluster import OrphanInfo
+from schedulemesh.api.cluster import OrphanInfo, SchedulerStats
 from schedulemesh.api.nodes import DrainInfo, NodeInfo
 from schedulemesh.api.policies import PolicyChange, PolicyFields
 from schedulemesh.api.pools import CohortInfo, PoolInfo, lending_definition
+from schedulemesh.api.preemption import PreemptionCounts
 from schedulemesh.api.states import SavedStateInfo
 from schedulemesh.api.tasks import TaskInfo, TaskListing, TaskStatus, row_of_task
 from schedulemesh.config.groups import public_groups
@@ -285,7 +286,7 @@ class StateView:
             for change in self._state.policy_changes
         ]
 
-    def preemption_stats(self) -> dict[str, object]:
+    def preemption_stats(self) -> PreemptionCounts:
         """The counts of preemptions by reason, and the most recent ones, newest last."""
         counts, evictions = self._state.past.preemption_counts, self._state.evictions
         finished = [r for r in evictions.records.values() if r.evicted_at is not None]
@@ -302,7 +303,7 @@ class StateView:
             "recent_preemptions": [preemption_row(record) for record in finished[-RECENT:]],
         }
 
-    def stats(self) -> dict[str, object]:
+    def stats(self) -> SchedulerStats:
         """Preemption statistics, the pools, and the numbers of agents and nodes."""
         return {
             **self.preemption_stats(),

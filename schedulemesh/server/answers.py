@@ -53,7 +53,7 @@ def plain(answer: AnyAnswer) -> dict[str, Any]:
         case Explained():
             return dict(reworded(public.explained(answer.explanation), in_requests))
         case Evaluated():
-            return public.evaluated(answer.evaluation)
+            return dict(public.evaluated(answer.evaluation))
         case PoolResponse():
             return _pool(answer)
         case Response():
@@ -70,7 +70,7 @@ def refuse(refused: Refused) -> Problem:
     """A refusal as a Problem."""
     reason = refused.reason.value
     problem = Problem(status_of(reason), reason, refused.error)
-    problem.body = public.refused(refused)
+    problem.body = dict(public.refused(refused))
     return problem
 
 
@@ -109,7 +109,7 @@ def _submitted(outcome: Accepted | Queued) -> dict[str, Any]:
 def _done(outcome: RequestOutcome) -> dict[str, Any]:
     if isinstance(outcome, Refused):
         raise refuse(outcome)
-    return public.done(outcome)
+    return dict(public.result_of(outcome))
 
 
 def _cancelled(outcome: TasksCancelled) -> dict[str, Any]:

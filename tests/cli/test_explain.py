@@ -13,7 +13,7 @@ import pytest
 from rich.cells import cell_len
 
 from schedulemesh.cli.explain import WIDTH, seconds, text_of
-from schedulemesh.client.explanations import explained
+from schedulemesh.protocol.public import explained
 from tests.docs.documents import ROOT
 from tests.engine.builders import Mesh, amount, node, pool
 

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from ray import cloudpickle
 
+from schedulemesh.api.results import CandidateInfo
 from schedulemesh.api.tasks import TaskInfo
-from schedulemesh.client import results
 from schedulemesh.core.agent import user_workers
 from schedulemesh.core.transport.user_code import ship_function
 from schedulemesh.domain.saved_state import SavedState, public_state
@@ -17,6 +17,7 @@ from schedulemesh.domain.task import INTERNAL, TaskSpec
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.query import PreemptionQuery
 from schedulemesh.protocol.agents import Handled, pack, unpack
+from schedulemesh.protocol.public import candidate
 from schedulemesh.runtime.queries import StateView, saved_state
 from tests.engine.builders import Mesh, pool
 
@@ -83,7 +84,7 @@ def test_saved_states_and_recent_preemptions(mesh):
 def test_candidates_of_a_preemption(mesh):
     query = PreemptionQuery(priority=100.0, pool_name="p")
     (found,) = mesh.engine.evaluate(query, mesh.now).candidates
-    assert as_in_spec(results.candidate(found)) == SHOWN
+    assert as_in_spec(candidate(found)) == SHOWN
 
 
 def test_the_saved_state_and_what_a_preserver_gets():
@@ -100,5 +101,5 @@ def test_the_saved_state_and_what_a_preserver_gets():
 
 
 def test_the_public_types_name_every_field():
-    for kind in (TaskInfo, results.CandidateInfo):
+    for kind in (TaskInfo, CandidateInfo):
         assert set(SHOWN) <= set(kind.__annotations__)

@@ -9,7 +9,6 @@ import msgspec
 from ray.actor import ActorHandle
 
 from schedulemesh.api.tasks import MAX_SUBMISSIONS, SubmitMany
-from schedulemesh.client import results
 from schedulemesh.client.asking import ask_with_handles
 from schedulemesh.client.listings import (
     SubmitManyResult,
@@ -24,6 +23,7 @@ from schedulemesh.domain.names import as_text
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import InvalidRequestError, nearest, shown
 from schedulemesh.protocol.answers import Responses
+from schedulemesh.protocol.public import refused
 from schedulemesh.protocol.requests import MAX_BYTES
 
 #: What one of the submissions of ``submit_many`` may say.
@@ -43,9 +43,9 @@ def submit_many(connection: Connection, specs: object) -> SubmitManyResult:
         answers = _submitted(connection, part)
         if isinstance(answers, Refused):
             if not results_so_far:
-                return combined(SubmitManyResult, results.refused(answers))
-            refused = combined(SubmitResult, results.refused(answers))
-            return _together(results_so_far + [refused] * (len(submissions) - len(results_so_far)))
+                return combined(SubmitManyResult, refused(answers))
+            refusal = combined(SubmitResult, refused(answers))
+            return _together(results_so_far + [refusal] * (len(submissions) - len(results_so_far)))
         results_so_far += answers
     return _together(results_so_far)
 

@@ -11,10 +11,10 @@ from typing import Any
 from ray.actor import ActorHandle
 from typing_extensions import Self, Unpack
 
+from schedulemesh.api.results import Result
 from schedulemesh.client.arguments import public, public_calls
 from schedulemesh.client.calls import SchedulerCalls
 from schedulemesh.client.group_config import GroupConfig, parse_group_config
-from schedulemesh.client.results import Result, refused
 from schedulemesh.core.client import submissions
 from schedulemesh.core.client.connection import Connection, connect, find
 from schedulemesh.core.client.console import show_log
@@ -36,6 +36,7 @@ from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import NotAllowedError, ScheduleMeshError
 from schedulemesh.protocol.answers import Response
+from schedulemesh.protocol.public import refused
 
 logger = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ import ray
 from typing_extensions import TypedDict
 
 from schedulemesh.api.cluster import GetAbout
+from schedulemesh.api.results import Result
 from schedulemesh.client.asking import details
 from schedulemesh.client.listings import AboutResult
-from schedulemesh.client.results import Result
 from schedulemesh.config.settings import DEFAULT_NAME, DEFAULT_NAMESPACE
 from schedulemesh.core.client.connection import (
     find,

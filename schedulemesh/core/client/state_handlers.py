@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from ray import cloudpickle
 
+from schedulemesh.api.results import Result
 from schedulemesh.api.states import RegisterStateHandlers
-from schedulemesh.client import results
 from schedulemesh.client.arguments import public_calls
 from schedulemesh.client.asking import done, logged
 from schedulemesh.client.pickling import Pickling
@@ -38,7 +38,7 @@ class StateHandlerCalls(SchedulerObject):
         pool_name: str,
         preserver: Preserver | None = None,
         restorer: Restorer | None = None,
-    ) -> results.Result:
+    ) -> Result:
         """Set the functions that save and restore the states of a pool's tasks; both are replaced.
 
         ``preserver`` takes a TaskState and returns a dict; ``restorer`` takes that dict. They run in worker

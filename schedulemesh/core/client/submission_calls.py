@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from typing_extensions import Unpack
 
+from schedulemesh.api.results import Result
 from schedulemesh.api.tasks import RegisterTask
 from schedulemesh.client import results
 from schedulemesh.client.arguments import public, public_calls
@@ -173,7 +174,7 @@ class SubmissionCalls(JobCalls):
         pool_name: str,
         priority: float = DEFAULT_PRIORITY,
         **fields: Unpack[TaskFields],
-    ) -> results.Result:
+    ) -> Result:
         """Register a task that runs on an agent, so that it can be evaluated and preempted.
 
         Agent and pool may be unknown; then the task holds no quota. ``estimated_duration`` is in seconds.

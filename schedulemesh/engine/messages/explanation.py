@@ -84,10 +84,6 @@ class DurationEstimate(_Part, frozen=True, kw_only=True):
     gpus: float | None = None
     cpus: float | None = None
 
-    def public(self) -> dict[str, object]:
-        """For callers."""
-        return msgspec.structs.asdict(self)
-
 
 class EvictionSummary(_Part, frozen=True, kw_only=True):
     """The last eviction of a task, or the one in progress. Times are seconds since 1970."""

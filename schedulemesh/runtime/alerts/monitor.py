@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from schedulemesh.api.metrics import AlertInfo
 from schedulemesh.errors import JournalError
 from schedulemesh.metrics import catalogue as c
 from schedulemesh.metrics.alert_conditions import Samples
@@ -86,7 +87,7 @@ class AlertMonitor:
             for outbox in self._outboxes:
                 outbox.put(changed_alerts)
 
-    def rows(self) -> list[dict[str, object]]:
+    def rows(self) -> list[AlertInfo]:
         """The alerts that fire, those that are pending, and the last that were resolved."""
         return [alert.public() for alert in self._board.all()]
 

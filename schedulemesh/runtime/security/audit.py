@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 import msgspec
 from msgspec import json
 
-from schedulemesh.api.audit import QueryAudit
+from schedulemesh.api.audit import ChangeInfo, QueryAudit
 from schedulemesh.api.call import Call
 from schedulemesh.api.calls import CHANGES
 from schedulemesh.api.leases import ReleaseLease
@@ -26,7 +26,13 @@ from schedulemesh.api.pools import CreatePool, EnsureCohort, EnsurePool, ResizeP
 from schedulemesh.api.queue import ChangeQueuedTask
 from schedulemesh.api.states import SaveTaskState
 from schedulemesh.api.tasks import CompleteTask, RegisterTask, SubmitMany, SubmitTask
-from schedulemesh.api.tokens import ChangeToken, CreateToken, RevokeToken, RotateToken
+from schedulemesh.api.tokens import (
+    ChangeToken,
+    CreateToken,
+    RevokeToken,
+    RotateToken,
+    token_info,
+)
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.config.queueing import changed_queue_policy
 from schedulemesh.domain.audit import DONE, REFUSED, AuditRecord
@@ -174,9 +180,9 @@ class Audit:
         """The changes that a request is about, the newest first."""
         return listed(await self._reactor.read(lambda: self._rows(request)))
 
-    def _rows(self, request: QueryAudit) -> list[dict[str, object]]:
+    def _rows(self, request: QueryAudit) -> list[ChangeInfo]:
         filters = {name: getattr(request, name) for name in ("call", "outcome")}
-        rows: list[dict[str, object]] = []
+        rows: list[ChangeInfo] = []
         for record in reversed(self._reactor.state.audit.records.values()):
             if record.number <= request.after:
                 break
@@ -200,12 +206,28 @@ def _who(record: AuditRecord) -> str:
     return record.token or record.address.partition(", ray job ")[0]
 
 
-def _row(record: AuditRecord) -> dict[str, object]:
-    row: dict[str, object] = {name: getattr(record, name) for name in record.__struct_fields__}
-    row["who"] = _who(record)
-    for name in ("request", "before", "after"):
-        row[name] = json.decode(row[name]) if row[name] else None  # type: ignore[call-overload]
-    return row
+def _row(record: AuditRecord) -> ChangeInfo:
+    return {
+        "number": record.number,
+        "at": record.at,
+        "call": record.call,
+        "token": record.token,
+        "role": record.role,
+        "owner": record.owner,
+        "address": record.address,
+        "request": json.decode(record.request),
+        "before": _decoded(record.before),
+        "after": _decoded(record.after),
+        "outcome": record.outcome,
+        "reason": record.reason,
+        "error": record.error,
+        "who": _who(record),
+    }
+
+
+def _decoded(recorded: str) -> dict[str, object] | None:
+    """What was recorded as JSON; None: nothing was."""
+    return json.decode(recorded) if recorded else None
 
 
 def _outcome(answer: AnyAnswer | WithHandles) -> tuple[str, str, str]:
@@ -334,7 +356,7 @@ def _subject(state: MeshState, request: Call) -> str:
 
 def _pool(spec: PoolSpec) -> dict[str, object]:
     """A pool's definition as listings show it."""
-    definition = pool_definition(spec)
+    definition: dict[str, object] = dict(pool_definition(spec))
     if spec.groups is not None:
         definition["pg_pool_config"] = spec.groups
     return definition
@@ -379,7 +401,7 @@ def _has(policy: PreemptionPolicy, name: str, value: object) -> bool:
 
 def _token(state: MeshState, name: str) -> str:
     token = state.tokens.get(name)
-    return "" if token is None else _text(token.public())
+    return "" if token is None else _text(token_info(token))
 
 
 def _text(value: object) -> str:

@@ -29,6 +29,8 @@ from schedulemesh.api.tokens import (
     ListTokens,
     RevokeToken,
     RotateToken,
+    TokenInfo,
+    token_info,
 )
 from schedulemesh.config.policy import changed_policy
 from schedulemesh.domain.tokens import Role, TokenSpec
@@ -208,8 +210,8 @@ class ClusterService(Service):
     async def tokens(self, _: ListTokens) -> Listed:
         """The tokens, without anything of their secrets."""
 
-        def look() -> list[Row]:
-            return [token.public() for token in self._reactor.state.tokens.values()]
+        def look() -> list[TokenInfo]:
+            return [token_info(spec) for spec in self._reactor.state.tokens.values()]
 
         return listed(await self._reactor.read(look))
 

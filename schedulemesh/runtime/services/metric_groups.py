@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from schedulemesh.api.metrics import GetReportedMetrics
+from schedulemesh.api.metrics import GetReportedMetrics, ReportedMetric
 from schedulemesh.engine.state.mesh_state import MeshState
 
 #: Values of labels that one answer has at most; those of the most agents are taken.
@@ -25,7 +25,7 @@ class MetricGroup(NamedTuple):
     """Agents whose metrics are aggregated together."""
 
     #: What names it, as fields of its rows.
-    fields: dict[str, object]
+    fields: ReportedMetric
     agents: list[str]
 
 

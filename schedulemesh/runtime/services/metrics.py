@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import Iterator
 
-from schedulemesh.api.metrics import GetMetrics, GetReportedMetrics
+from schedulemesh.api.metrics import GetMetrics, GetReportedMetrics, ReportedMetric
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.metrics import catalogue as c
 from schedulemesh.metrics import gauges, recent
@@ -50,12 +50,13 @@ class MetricsService(Service):
         def look() -> list[metric_groups.MetricGroup]:
             return metric_groups.groups(reactor.state, aggregates.agents(), request)
 
-        rows, now = [], reactor.now()
+        rows: list[ReportedMetric] = []
+        now = reactor.now()
         until = time.perf_counter() + PIECE_S
         for group in await reactor.read(look):
             for row in aggregates.rows(group.agents, now, request.names):
                 if row is not None:
-                    rows.append(group.fields | row)
+                    rows.append({**group.fields, **row})
                 if time.perf_counter() > until:
                     await asyncio.sleep(PAUSE_S)
                     until = time.perf_counter() + PIECE_S

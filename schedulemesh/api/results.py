@@ -1,15 +1,77 @@
-"""The explanation of a task, as clients get it."""
+"""What single calls return, whichever way they are made: refusals, evaluations and explanations."""
 
 from __future__ import annotations
 
-from typing import TypedDict, cast
+from typing import TypedDict
 
 from schedulemesh.api.nodes import ExternalJobInfo
 from schedulemesh.api.tasks import TaskInfo
-from schedulemesh.client.results import Result
 from schedulemesh.domain.resources import Amounts
-from schedulemesh.engine.messages.explanation import Explanation
-from schedulemesh.protocol import public
+
+
+class HolderInfo(TypedDict, total=False):
+    """An agent that holds resources which a refused request lacked."""
+
+    agent_name: str
+    pool_name: str
+    resources: Amounts
+    task_ids: list[str]
+
+
+class Result(TypedDict, total=False):
+    """What every call answers: ``success``, and for a refusal ``error`` (a sentence), ``reason`` (a code) and
+    what explains it.
+    """
+
+    success: bool
+    error: str
+    reason: str
+    #: What the caller can do next.
+    hint: str
+    detail: str
+    #: What the caller may not have meant, in sentences.
+    warnings: list[str]
+    #: Of a refusal: the amounts that the quota and the best node lacked.
+    short: dict[str, Amounts]
+    #: Of a refusal: who holds most of what was short.
+    holders: list[HolderInfo]
+    #: Of a refusal: how many running tasks each rule turned away as victims.
+    turned_away: dict[str, int]
+    #: Of a refusal: the lowest priority with which it would have been accepted, where there is one.
+    sufficient_priority: float
+    #: Of a refused dry run: when it could start at the earliest if it waited, in seconds since 1970.
+    earliest_start: float | None
+    #: Of a start that failed: victims that run again, those that wait in the queue, and those that ended.
+    restarted: list[str]
+    requeued: list[str]
+    not_restarted: list[str]
+
+
+class CandidateInfo(TaskInfo, total=False):
+    """A task that may be, or was, evicted. One that was says in ``state_saved`` whether something of its
+    attempt was saved, and in ``save_error`` why its state could not be saved for the eviction.
+    """
+
+    agent_name: str
+    preempt_score: float
+    priority_delta: float
+    effective_delta: float
+    remaining_time: float
+    reason: str
+    state_saved: bool
+    save_error: str
+
+
+class EvaluationResult(TypedDict, total=False):
+    """The answer of ``evaluate_preemption``."""
+
+    success: bool
+    should_preempt: bool
+    candidates: list[CandidateInfo]
+    victims: list[str]
+    reason: str | None
+    error: str
+    turned_away: dict[str, int]
 
 
 class ReasonInfo(TypedDict, total=False):
@@ -141,8 +203,3 @@ class ExplainResult(Result, TaskInfo, total=False):
     preemptions: int
     failures: int
     eviction: EvictionInfo | None
-
-
-def explained(explanation: Explanation) -> ExplainResult:
-    """An explanation as plain data."""
-    return cast("ExplainResult", public.explained(explanation))
