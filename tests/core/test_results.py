@@ -22,6 +22,7 @@ from schedulemesh.engine.messages.outcomes import (
     Pending,
     Refused,
 )
+from schedulemesh.protocol import public
 from schedulemesh.protocol.agents import pack
 from schedulemesh.protocol.answers import EvictedState, Response
 
@@ -127,12 +128,12 @@ def test_a_refusal():
         "not_restarted": [],
     }
     bare = Refused(reason=Reason.POOL_NOT_FOUND, error="no")
-    assert results.refused(bare) == {"success": False, "error": "no", "reason": "pool_not_found"}
+    assert public.refused(bare) == {"success": False, "error": "no", "reason": "pool_not_found"}
 
 
 def test_an_evaluation():
     found = Evaluation(should_preempt=True, candidates=(VICTIM,), victims=("v",))
-    assert results.evaluated(found) == {
+    assert public.evaluated(found) == {
         "success": True,
         "should_preempt": True,
         "candidates": [SHOWN],
@@ -143,8 +144,11 @@ def test_an_evaluation():
 
 
 def test_ends():
-    assert results.done(Done()) == {"success": True}
-    assert results.done(Done(change=Change.UNCHANGED)) == {"success": True, "detail": "unchanged"}
+    assert public.result_of(Done()) == {"success": True}
+    assert public.result_of(Done(change=Change.UNCHANGED)) == {
+        "success": True,
+        "detail": "unchanged",
+    }
     assert results.deleted(Done()) == {"success": True}
     assert results.deleted(Done(change=Change.ALREADY_GONE)) == {
         "success": True,
@@ -213,7 +217,7 @@ def test_a_preemption():
 
 
 def test_a_success_may_have_warnings():
-    told = results.done(Done(change=Change.AGENT_KEPT, warnings=("it goes on",)))
+    told = public.result_of(Done(change=Change.AGENT_KEPT, warnings=("it goes on",)))
     assert told == {"success": True, "detail": "agent_kept", "warnings": ["it goes on"]}
 
 
@@ -252,14 +256,14 @@ def test_codes_are_plain_strings_for_users():
     )
     evaluation = Evaluation(should_preempt=False, reason=Reason.NO_RUNNING_TASKS)
     given = [
-        results.refused(refusal)["reason"],
-        *results.refused(refusal)["turned_away"],
+        public.refused(refusal)["reason"],
+        *public.refused(refusal)["turned_away"],
         saved_results.preempted(refusal, None, cloudpickle.loads)["reason"],
         results.not_evaluated(refusal)["reason"],
-        results.evaluated(evaluation)["reason"],
-        results.candidate(VICTIM)["reason"],
+        public.evaluated(evaluation)["reason"],
+        public.candidate(VICTIM)["reason"],
         saved_results.evicted_task(EVICTED, cloudpickle.loads)["reason"],
-        results.done(Done(change=Change.UNCHANGED))["detail"],
+        public.result_of(Done(change=Change.UNCHANGED))["detail"],
         standing_scheduler("head")["reason"],
     ]
     assert {type(code) for code in given} == {str}
