@@ -63,9 +63,14 @@ class JournalCondition(Enum):
     SUPERSEDED = "superseded"
 
 
+#: Rounds of the event loop from a commit to its callers' answers: its step returns in the first, what carries
+#: the request out ends in it, and who waits for that goes on in the third.
+_ANSWERED_ROUNDS = 3
+
+
 class Observers:
     """Those that only count or note durable steps, which need not be done between a commit and the answer to
-    its caller: they are called two rounds of the event loop later. By then the callers of one commit have
+    its caller: they are called some rounds of the event loop later. By then the callers of one commit have
     been answered and have appended what they decided next, so this is done while the journal writes that.
     """
 
@@ -84,10 +89,15 @@ class Observers:
         if not self._observers:
             return
         if not self._unseen:
-            loop = asyncio.get_running_loop()
-            # In the next round the callers are answered whose steps are published in this one.
-            loop.call_soon(loop.call_soon, self.catch_up)
+            self._catch_up_after(_ANSWERED_ROUNDS)
         self._unseen.append(step)
+
+    def _catch_up_after(self, rounds: int) -> None:
+        loop = asyncio.get_running_loop()
+        if rounds:
+            loop.call_soon(self._catch_up_after, rounds - 1)
+        else:
+            loop.call_soon(self.catch_up)
 
     def catch_up(self) -> None:
         """Call the observers with all that is durable. Whoever reads what they keep calls this first."""

@@ -7,11 +7,12 @@ import functools
 import logging
 import platform
 import time
-from collections.abc import Awaitable
-from typing import TypeVar, cast
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 import msgspec
 
+from schedulemesh.api.call import Call
 from schedulemesh.config.auth import AuthSettings
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.config.settings import PROTOCOL_VERSION, SchedulerSettings
@@ -28,7 +29,14 @@ from schedulemesh.errors import (
 )
 from schedulemesh.metrics.recorder import MetricsRecorder
 from schedulemesh.protocol.agents import MessageError, StartReport, pack, unpack
-from schedulemesh.protocol.answers import Hello, Malformed, Refusal, WithHandles, encode_answer
+from schedulemesh.protocol.answers import (
+    AnyAnswer,
+    Hello,
+    Malformed,
+    Refusal,
+    WithHandles,
+    encode_answer,
+)
 from schedulemesh.protocol.callers import TokenCaller
 from schedulemesh.protocol.requests import decode_request
 from schedulemesh.runtime.agents.command_queue import POLL_S
@@ -66,7 +74,7 @@ from schedulemesh.store.journal import Journal
 
 logger = logging.getLogger(__name__)
 
-Answer = TypeVar("Answer")
+Value = TypeVar("Value")
 
 #: Bytes of a request above which it is checked beside the loop.
 _LARGE = 16 * 1024
@@ -118,8 +126,8 @@ class SupervisorService:
         #: The shutdown in progress, or the last one.
         self._ending: asyncio.Task[None] | None = None
         self._loops = Loops()
-        #: Those that wait for the answer to a request.
-        self._answering: set[asyncio.Task[object]] = set()
+        #: What is being carried out for callers, some of whom may have gone away.
+        self._for_callers: set[asyncio.Future[Any]] = set()
 
     async def ready(self) -> RequestService:
         """Recover, unless that is done or in progress: read the journal, reconcile, watch the cluster.
@@ -171,35 +179,43 @@ class SupervisorService:
             request = await in_thread(work) if large else work()
         except InvalidRequestError as error:
             return encode_answer(Malformed(error=str(error)))
-        answer = await self._until_shutdown(
-            (await self.ready()).answer(request, refs, caller, address)
-        )
+        answering = (await self.ready()).answer(request, refs, caller, address)
+        answer = await self._carried_out(request, answering)
         if isinstance(answer, WithHandles):
             return encode_answer(answer.answer), answer.handles
         return encode_answer(answer)
 
-    async def _until_shutdown(self, answering: Awaitable[Answer]) -> Answer:
-        """What a request is answered with. Raises SchedulerUnavailableError where the scheduler is shut down
-        meanwhile: of calls that are still open when the process ends, Ray tells everybody.
+    async def _carried_out(
+        self, request: Call, answering: Coroutine[object, object, AnyAnswer | WithHandles]
+    ) -> AnyAnswer | WithHandles:
+        """What a request is answered with. A change is carried out to its end though its caller goes away:
+        what follows a durable step is not its caller's.
+
+        Raises SchedulerUnavailableError where the scheduler is shut down meanwhile: of calls that are still
+        open when the process ends, Ray tells everybody.
         """
-        task = cast("asyncio.Task[object]", asyncio.current_task())
-        self._answering.add(task)
+        work = self._begun(answering)
         try:
-            return await answering
+            return await asyncio.shield(work)
         except asyncio.CancelledError:
-            if task in self._answering:
-                raise
-            raise SchedulerUnavailableError(
-                f"scheduler {self._settings.name!r} was shut down"
-            ) from None
-        finally:
-            self._answering.discard(task)
+            if work.cancelled():
+                raise SchedulerUnavailableError(
+                    f"scheduler {self._settings.name!r} was shut down"
+                ) from None
+            if not request.changes_state:
+                work.cancel()
+            raise
+
+    def _begun(self, work: Coroutine[object, object, Value]) -> asyncio.Future[Value]:
+        """What a caller waits for, begun as a task of this supervisor, which ends with it."""
+        task = asyncio.ensure_future(work)
+        self._for_callers.add(task)
+        task.add_done_callback(self._for_callers.discard)
+        return task
 
     def _answer_nothing_more(self) -> None:
-        """Have the requests that wait for something be refused."""
-        answering = tuple(self._answering)
-        self._answering.clear()
-        for task in answering:
+        """Have the requests that are being carried out be refused."""
+        for task in tuple(self._for_callers):
             task.cancel()
 
     async def recover(self) -> None:
@@ -253,6 +269,11 @@ class SupervisorService:
             logger.warning("agent %s was restarted by Ray and is ended: %s", agent_name, error)
             await self._agents.end(agent_name, incarnation)
             return
+        await asyncio.shield(self._begun(self._restarted(reactor, agent_name, incarnation, report)))
+
+    async def _restarted(
+        self, reactor: Reactor, agent_name: str, incarnation: int, report: StartReport
+    ) -> None:
         await self._agents.agent_restarted(agent_name, incarnation, report.node_id)
         logger.warning("agent %s was restarted by Ray, as process %d", agent_name, report.pid)
         if current(reactor.state, agent_name, incarnation) is None:

@@ -70,6 +70,7 @@ class Life:
         running.executor.stop_all()
         for task in self.requests:
             task.cancel()
+        self.service._answer_nothing_more()
         await asyncio.gather(*self.requests, return_exceptions=True)
         self.requests.clear()
         await running.reactor.close(destroy=False)
@@ -85,6 +86,7 @@ class Life:
         self.running.executor.stop_all()
         for task in self.requests:
             task.cancel()
+        self.service._answer_nothing_more()
         await asyncio.gather(*self.requests, return_exceptions=True)
         await self.running.reactor.close(destroy=False)
 

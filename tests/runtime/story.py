@@ -688,6 +688,7 @@ class Story:
         running.executor.stop_all()
         for task in requests:
             task.cancel()
+        self.service._answer_nothing_more()
         running.agents.endings.cancel_all()
         for poll in list(self.polls):
             poll.cancel()

@@ -94,7 +94,7 @@ def test_observers_see_every_step_in_order_behind_the_answer_or_as_soon_as_someb
             reactor.observers.catch_up()
             assert seen == answered
             answered.append(await reactor.step(wanted(name)))
-            for _ in range(2):  # rounds of the loop
+            for _ in range(4):  # rounds of the loop
                 await asyncio.sleep(0)
             assert seen == answered
 
