@@ -114,6 +114,7 @@ class Executor:
         #: What of the claims of jobs on each node is free in Ray, as the cluster monitor saw it last.
         self.unused_claims: Mapping[str, Resources] = {}
         self.reactor = reactor
+        groups.confirmed = reactor.confirmed
         reactor.subscribe(self.take)
 
     def begin(self) -> None:

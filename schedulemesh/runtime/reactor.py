@@ -181,8 +181,8 @@ class Reactor:
     ) -> Self:
         """Become the journal's writer, recover the state from it, and begin a new epoch.
 
-        Nobody has subscribed by then, and the new epoch has no instructions. Raises JournalError; then the
-        journal is closed.
+        Nobody has subscribed by then, and the new epoch has no instructions. Raises JournalError, and
+        JournalTakenOverError where a successor has become its writer meanwhile; then the journal is closed.
         """
         try:
             recovered = await recovered_from(journal, earlier or EarlierLives())
@@ -198,8 +198,11 @@ class Reactor:
         )
         try:
             await reactor._begin(recovered)
-        except JournalError:
-            await reactor.close(destroy=False)
+        except JournalError as error:
+            if await reactor.give_up():
+                raise JournalTakenOverError(
+                    "another process has taken the journal over during the recovery"
+                ) from error
             raise
         return reactor
 
@@ -500,13 +503,27 @@ class Reactor:
         """Write what is queued and let the journal go, or remove it all. What a successor has taken over is
         not removed.
         """
+        await self._end_writing()
+        await self._let_go(destroy=destroy and not await in_thread(self._is_taken_over))
+
+    async def give_up(self) -> bool:
+        """Let the journal go, as after a recovery that failed. Returns whether a successor has taken it over,
+        so that it must not be taken back.
+        """
+        await self._end_writing()
+        is_taken_over = await in_thread(self._is_taken_over)
+        await self._let_go(destroy=False)
+        return is_taken_over
+
+    async def _end_writing(self) -> None:
         self._closed = True
         if self._mending is not None:
             self._mending.cancel()
         self._clock_notes.cancel()
         self._snapshots.cancel()
         await self._writer.close()
-        destroy = destroy and await in_thread(self._may_destroy)
+
+    async def _let_go(self, *, destroy: bool) -> None:
         if self._follower is not None:
             await self._follower.close(destroy=destroy)
         self.observers.catch_up()
@@ -515,16 +532,16 @@ class Reactor:
         else:
             self._journal.close()
 
-    def _may_destroy(self) -> bool:
-        """Whether the journal is still this supervisor's, as far as can be known."""
+    def _is_taken_over(self) -> bool:
+        """Whether the journal is a successor's, as far as can be known."""
         try:
             self._journal.append(b"", {})
         except JournalTakenOverError as error:
             logger.warning("%s; it is left as it is", error)
-            return False
-        except JournalError:
             return True
-        return True
+        except JournalError:
+            return False
+        return False
 
     def _publish(self, steps: Sequence[Step]) -> None:
         """These steps are durable: pass them to the subscribers."""

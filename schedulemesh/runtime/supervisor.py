@@ -24,6 +24,7 @@ from schedulemesh.engine.placement.strategies import Strategies
 from schedulemesh.errors import (
     InvalidRequestError,
     JournalError,
+    JournalTakenOverError,
     NotAllowedError,
     SchedulerUnavailableError,
 )
@@ -122,6 +123,8 @@ class SupervisorService:
         self._requests: RequestService | None = None
         #: The recovery in progress, or the last that failed.
         self._recovery: asyncio.Task[RequestService] | None = None
+        #: Whether a successor took the journal over during the recovery, which is not tried again then.
+        self._superseded = False
         self._watching: asyncio.Task[None] | None = None
         #: The shutdown in progress, or the last one.
         self._ending: asyncio.Task[None] | None = None
@@ -139,10 +142,14 @@ class SupervisorService:
         if self._watching is None and not self._settings.detached:
             watching = self._loops.run("job", self._settings.monitor_interval_s, self._end_with_job)
             self._watching = asyncio.ensure_future(watching)
-        if self._recovery is None or self._recovery.done():
+        if self._recovery is None or (self._recovery.done() and not self._superseded):
             self._recovery = asyncio.ensure_future(self._recover_patiently())
         try:
             return await asyncio.shield(self._recovery)
+        except JournalTakenOverError as error:
+            raise SchedulerUnavailableError(
+                f"this process of scheduler {self._settings.name!r} has a successor: {error}"
+            ) from error
         except JournalError as error:
             message = cannot_begin(self._settings, error, new=not self._again)
             raise SchedulerUnavailableError(message) from error
@@ -429,6 +436,9 @@ class SupervisorService:
         while True:
             try:
                 self._requests = await self._recover()
+            except JournalTakenOverError:
+                self._superseded = True
+                raise
             except JournalError as error:
                 if time.monotonic() > self._patient_until:
                     raise
@@ -445,6 +455,8 @@ class SupervisorService:
         # One that was killed before it first had a journal never began.
         began = self._again and seen is not None
         living = await self._backend.living_actors()
+        if await self._witness.has_successor(0 if seen is None else seen.epoch):
+            raise JournalTakenOverError("another process has begun meanwhile")
         journal = opened(
             self._open_journal, self._settings, self._backend, self._agents, living, began=began
         )
@@ -469,10 +481,14 @@ class SupervisorService:
         try:
             await self._authentication.begin(reactor)
             return await self._reconciled(executor, journal, plugins, seen)
-        except (JournalError, BackendError):
-            # The next attempt opens the journal anew.
+        except (JournalError, BackendError) as error:
+            # The next attempt opens the journal anew, but never takes it back from a successor.
             executor.stop_all()
-            await reactor.close(destroy=False)
+            if await reactor.give_up():
+                self._fall_silent(executor)
+                raise JournalTakenOverError(
+                    "another process has taken the journal over during the recovery"
+                ) from error
             raise
 
     def _fall_silent(self, executor: Executor) -> None:

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from schedulemesh.engine.state.groups import GroupTable
+from schedulemesh.runtime.agents.endings import Endings
 from schedulemesh.runtime.agents.registry import Agents
 from schedulemesh.runtime.backend import GroupView
 from schedulemesh.runtime.cluster.orphans import Orphans
@@ -31,7 +32,8 @@ class Life:
         """Those that may be ended."""
         unclaimed = self.agents.unclaimed_actors(self._backend.living(), set(claimed))
         ended = await self.orphans.take(unclaimed, rolled_back=rolled_back)
-        await self.groups.recover(GroupTable(), keep_all=rolled_back)
+        living = await self.groups.living()
+        await self.groups.recover(GroupTable(), living, Endings(), keep_all=rolled_back)
         await self.orphans.note()
         return set(ended)
 

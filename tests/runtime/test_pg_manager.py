@@ -58,6 +58,10 @@ def book(**phases):
     return found
 
 
+async def recovered(groups, table):
+    return await groups.recover(table, await groups.living(), Endings())
+
+
 async def writing():
     """A supervisor without a successor."""
     return True
@@ -193,7 +197,7 @@ def test_after_a_recovery_orphans_are_removed_and_the_rest_adopted(backend, grou
         pending=GroupPhase.CREATING,
         gone=GroupPhase.READY,
     )
-    assert run(groups.recover(on_book)) == {"known", "pending"}
+    assert run(recovered(groups, on_book)) == {"known", "pending"}
     assert sorted(v.ray_id[0] for v in list(backend.by_id.values())) == ["1", "4", "5", "6"]
     assert groups.slot("known").ray_id == "1" * 36
     assert groups.slot("moved") is None
@@ -344,5 +348,5 @@ def test_a_virtual_group_of_the_state_exists_and_is_never_looked_for_in_ray(grou
     )
     for group_id in "ghi":
         table.by_id[group_id].shape = GroupShape(bundles=(CPU, CPU), strategy="PACK", virtual=True)
-    assert run(groups.recover(table)) == {"g", "h"}
+    assert run(recovered(groups, table)) == {"g", "h"}
     assert ready_groups(table) == ["real"]

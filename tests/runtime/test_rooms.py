@@ -53,6 +53,13 @@ def room_of(service, name):
     return service.running.reactor.state.agents[name].process.room
 
 
+def recovered(service, state):
+    """The rooms are those that a former supervisor left."""
+    executor = service.running.executor
+    living = service.do(executor.groups.living())
+    service.do(executor.rooms.recover(state, executor._agents, living))
+
+
 def removals_done(service):
     """Once each room that was to be removed is gone."""
 
@@ -117,7 +124,7 @@ def test_the_next_supervisor_keeps_the_rooms_of_living_agents(service, calls):
     before = rooms(service)
     executor = service.running.executor
     executor.rooms._of.clear()
-    service.do(executor.rooms.recover(service.running.reactor.state, executor._agents))
+    recovered(service, service.running.reactor.state)
     removals_done(service)
     incarnation = service.running.reactor.state.agents["high"].incarnation
     assert executor.rooms.room_of("high", incarnation) in before
@@ -131,7 +138,7 @@ def test_a_room_in_which_nothing_runs_is_removed_by_the_next_supervisor(service,
     state = service.running.reactor.state
     agent = state.agents.pop("a")
     service.do(executor._agents.end("a", agent.incarnation))
-    service.do(executor.rooms.recover(state, executor._agents))
+    recovered(service, state)
     removals_done(service)
     state.agents["a"] = agent
     assert rooms(service) == {}

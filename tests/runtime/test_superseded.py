@@ -12,6 +12,7 @@ import pytest
 from schedulemesh.api.pools import CreatePool
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import parse_resources
+from schedulemesh.errors import SchedulerUnavailableError
 from schedulemesh.runtime.backend import BackendError
 from schedulemesh.runtime.journal.witness import Seen
 from schedulemesh.runtime.reactor import JournalCondition
@@ -77,6 +78,51 @@ def test_agents_groups_and_witness_of_the_successor_are_left_alone(lived, monkey
         assert len(life.backend.by_id) == 2
         assert witnessed(life).epoch == successor.running.reactor.epoch
         await successor.end()
+
+    lived(story)
+
+
+@pytest.mark.parametrize("waits_for", ["groups", "living_actors", "nodes"])
+def test_one_that_is_superseded_while_it_recovers_never_takes_the_journal_back(lived, waits_for):
+    async def story(life):
+        await life.submit("old", cpu=1, pool="g")
+        life.running.executor.stop_all()
+        await life.running.reactor.close(destroy=False)
+        life.backend.restarted = True
+        life.begin()
+        life.hold(waits_for)
+        recovering = asyncio.ensure_future(life.service.ready())
+        look = await life.held.next(waits_for)
+        life.held.through.add(waits_for)
+        successor = await successor_of(life)
+        await successor.submit("new", cpu=1)
+        await successor.submit("grouped", cpu=1, pool="g")
+        before = life.backend.living(), set(life.backend.by_id)
+        look.let()
+        for asked in (recovering, life.service.ready()):
+            with pytest.raises(SchedulerUnavailableError, match="has a successor"):
+                await asyncio.wait_for(asked, ROUNDS_S)
+        await asyncio.sleep(ROUNDS_S)  # virtual time
+        assert (life.backend.living(), set(life.backend.by_id)) == before
+        assert await successor.running.reactor.still_writes()
+        life.service = successor.service
+        life.requests |= successor.requests
+
+    lived(story)
+
+
+def test_one_that_is_superseded_leaves_a_group_alone_that_it_was_creating(lived):
+    async def story(life):
+        life.backend.full = {"n"}
+        life.submit("grouped", cpu=1, pool="g")
+        await asyncio.sleep(1.0)  # virtual time
+        (ray_id,) = life.backend.by_id
+        journal = SqlJournal(life.journal_file)
+        journal.begin(take_over=True)
+        await asyncio.sleep(ROUNDS_S)  # virtual time
+        assert is_superseded(life)
+        assert ray_id in life.backend.by_id
+        journal.close()
 
     lived(story)
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import TypeVar
 
 import msgspec
 
 from schedulemesh.domain.node import NodeReport
+from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.engine.lifecycle.job_claims import is_over
 from schedulemesh.engine.messages.stimuli import (
@@ -34,7 +35,7 @@ from schedulemesh.runtime.agents.gangs import (
 )
 from schedulemesh.runtime.agents.placement_watch import external_use
 from schedulemesh.runtime.agents.registry import Agents
-from schedulemesh.runtime.backend import Backend, GroupView, NodeView
+from schedulemesh.runtime.backend import Backend, BundleSlot, GroupView, NodeView
 from schedulemesh.runtime.cluster.autoscaler import AutoscalerRequest
 from schedulemesh.runtime.cluster.orphans import Orphans
 from schedulemesh.runtime.executor import Executor
@@ -56,7 +57,7 @@ QUIET_S = 1.0
 #: Seconds between two looks for placement groups of which nobody knows. Ray also lists removed ones, so a
 #: look takes long.
 _LATE_S = 30.0
-#: Seconds that a recovery waits for the processes of dead agents to end.
+#: Seconds that a recovery waits for actors that nobody claims to end, and for the processes of dead agents.
 _ENDS_S = 5.0
 
 Value = TypeVar("Value")
@@ -319,13 +320,18 @@ class ClusterMonitor:
         for group_id, why in groups_gone(self._reactor.state.groups, placed, living):
             if (group_id, "group") not in endings:
                 logger.warning("placement group %s is gone: %s", group_id, why)
-                remove = functools.partial(self._remove_lost, group_id)
+                remove = functools.partial(self._remove_lost, group_id, living.get(group_id))
                 begun.append(endings.begin((group_id, "group"), remove))
         if begun:
             await asyncio.wait(begun, timeout=REMOVED_S)
 
-    async def _remove_lost(self, group_id: str) -> None:
+    async def _remove_lost(self, group_id: str, view: GroupView | None) -> None:
         await self._reactor.confirmed()
+        if view is not None and self._groups.slot(group_id) is None:
+            # The recovery has not taken it over yet.
+            self._groups.adopt(
+                group_id, BundleSlot(ray_id=view.ray_id, shape=GroupShape(bundles=()))
+            )
         await self._ready.leave(group_id)
         await self._groups.remove(group_id)
         await self._reactor.report(GroupGone(group_id=group_id))
@@ -339,15 +345,19 @@ class ClusterMonitor:
         """End what dead agents left behind. Returns those of whom something still ends after a while: they
         stay in the state until then, and nobody waits for them.
         """
-        ends = {
-            asyncio.ensure_future(self._end_dead(name)): (name, number) for name, number in dead
-        }
-        if not ends:
-            return frozenset()
-        _, late = await asyncio.wait(ends, timeout=_ENDS_S)
-        for end in late:
-            self._spawn(self._executor.end(*ends[end]))
-        return frozenset(ends[end] for end in late)
+        late = [dead[i] for i in await self._begun(self._end_dead(name) for name, _ in dead)]
+        for agent in late:
+            self._spawn(self._executor.end(*agent))
+        return frozenset(late)
+
+    async def _begun(self, endings: Iterable[Coroutine[object, object, None]]) -> list[int]:
+        """Begin to end things, and wait for that a while: the positions of those that have not ended then,
+        whose ending goes on by itself, and of those that could not be ended, which the log says.
+        """
+        tasks = [asyncio.ensure_future(ending) for ending in endings]
+        if tasks:
+            await asyncio.wait(tasks, timeout=_ENDS_S)
+        return [position for position, task in enumerate(tasks) if not _has_ended(task)]
 
     async def _end_dead(self, agent_name: str) -> None:
         """Terminate what a dead agent had started, and of a gang with a dead member all members."""
@@ -385,6 +395,9 @@ class ClusterMonitor:
         """
         state = self._reactor.state
         living = await self._backend.living_actors()
+        living_groups = await self._groups.living()
+        # Nothing of what is listed is a successor's if there is none by now; else this fails.
+        await self._reactor.keep({})
         addresses = {
             self._agents.where(process): (name, agent.incarnation)
             for name, agent in state.agents.items()
@@ -395,7 +408,7 @@ class ClusterMonitor:
         orphans = await self._orphans.take(unclaimed, rolled_back=rolled_back)
         for _, name in orphans:
             logger.warning("actor %s is ours, but nobody claims it; ending it", name)
-        await asyncio.gather(*(self._agents.end_unclaimed(*address) for address in orphans))
+        await self._begun(self._agents.end_unclaimed(*address) for address in orphans)
         # A gang of which a member is dead is dead: the others are ended with it.
         dead = list(dict.fromkeys(k for a, k in addresses.items() if a not in living))
         # Those of whom the first look has made an end meanwhile are gone.
@@ -405,8 +418,10 @@ class ClusterMonitor:
         ]
         deaths = await deaths_of(self._agents, state, ran)
         ending = await self._end_all_dead(dead)
-        groups = await self._groups.recover(state.groups, keep_all=rolled_back)
-        await self._executor.rooms.recover(state, self._agents)
+        groups = await self._groups.recover(
+            state.groups, living_groups, self._executor.endings, keep_all=rolled_back
+        )
+        await self._executor.rooms.recover(state, self._agents, living_groups)
         await self._orphans.note()
         await self._witness.note(self._reactor.height())
         self._recovered = True
@@ -428,6 +443,10 @@ class ClusterMonitor:
             # A member may have ended before the others could be told, by this process or the former one.
             self._spawn(tell_members(self._agents, state, gang_name))
         self._ready.reconcile(self._reactor.state)
+
+
+def _has_ended(ending: asyncio.Task[None]) -> bool:
+    return ending.done() and not ending.cancelled() and ending.exception() is None
 
 
 def _leases(state: MeshState) -> frozenset[tuple[str, int]]:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
 
 from schedulemesh.domain.placement import GroupShape
@@ -64,6 +64,9 @@ class Groups:
         self.orphans: set[str] = set()
         #: The groups whose creation was ordered and has not ended.
         self._ordered: set[str] = set()
+        #: Returns once this supervisor has been shown to have no successor, whose group or actors it might
+        #: remove; see Reactor.confirmed.
+        self.confirmed: Callable[[], Awaitable[None]] = _without_journal
 
     def name(self, group_id: str) -> str:
         """The group's name in Ray."""
@@ -124,6 +127,7 @@ class Groups:
         if not error:
             return GroupCreated(group_id=order.group_id)
         logger.warning("placement group %s was not made: %s", order.group_id, error)
+        await self.confirmed()
         await self._withdraw(order.group_id)
         return GroupCreateFailed(group_id=order.group_id, error=error)
 
@@ -151,6 +155,7 @@ class Groups:
         while slot is not None and (remaining := await self._foreign_members(slot.ray_id, ours)):
             if time.monotonic() > until or any(member.name in protected for member in remaining):
                 return remaining
+            await self.confirmed()
             await self._backend.end_members([member.actor_id for member in remaining])
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, _LOOK_MAX_S)
@@ -199,28 +204,52 @@ class Groups:
             if view.name.startswith(self._mark)
         }
 
-    async def recover(self, table: GroupTable, *, keep_all: bool = False) -> frozenset[str]:
-        """After a recovery: take over the groups of the state, and remove all others but ``orphans``,
-        or with ``keep_all`` none: then all unknown ones are orphans.
+    async def recover(
+        self,
+        table: GroupTable,
+        living: Mapping[str, GroupView],
+        endings: Endings,
+        *,
+        keep_all: bool = False,
+    ) -> frozenset[str]:
+        """After a recovery: take over the groups of the state, and remove all others of those that live but
+        ``orphans``, or with ``keep_all`` none: then all unknown ones are orphans.
 
-        Returns which groups of the state exist. A group on other nodes than in the state is removed, too.
+        Returns which groups of the state exist. A group on other nodes than in the state is removed, too;
+        until it is, it exists. Removals that take long go on by themselves.
         """
-        living = await self.living()
         living = {name: view for name, view in living.items() if not name.startswith(ROOM)}
         unknown = living.keys() - table.by_id.keys()
         self.orphans = set(unknown) if keep_all else self.orphans & unknown
+        misplaced = {}
         for group_id, view in living.items():
-            if group_id in self.orphans:
-                continue
             group = table.by_id.get(group_id)
-            shape = GroupShape(bundles=()) if group is None else group.shape
-            self._slots[group_id] = BundleSlot(ray_id=view.ray_id, shape=shape)
-            if group is None or _is_elsewhere(group, view):
-                await self._remove_unknown(group_id, view)
+            if group is not None and not _is_elsewhere(group, view):
+                self._slots[group_id] = BundleSlot(ray_id=view.ray_id, shape=group.shape)
+            elif group_id not in self.orphans:
+                misplaced[group_id] = view
+        late = await self._remove_misplaced(misplaced, endings)
         for group_id, group in table.by_id.items():
             if group.shape.virtual and group.phase in (GroupPhase.READY, GroupPhase.ENDING):
                 self._slots[group_id] = BundleSlot(ray_id="", shape=group.shape)
-        return frozenset(self._slots)
+        return frozenset(self._slots) | late
+
+    async def _remove_misplaced(
+        self, views: Mapping[str, GroupView], endings: Endings
+    ) -> frozenset[str]:
+        """Remove groups of ours that have no place in the state. Returns those that are not removed after a
+        while; their removal goes on by itself.
+        """
+        removals = {
+            endings.begin(
+                (group_id, "group"), partial(self._remove_unknown, group_id, view)
+            ): group_id
+            for group_id, view in views.items()
+        }
+        if not removals:
+            return frozenset()
+        _, late = await asyncio.wait(removals, timeout=REMOVED_S)
+        return frozenset(removals[removal] for removal in late)
 
     async def remove_orphans(self) -> None:
         """Remove the groups that the journal does not know."""
@@ -241,13 +270,8 @@ class Groups:
             return
         if not await still_writes():
             return
-        begun = [
-            endings.begin((group_id, "group"), partial(self._remove_unknown, group_id, view))
-            for group_id, view in living.items()
-            if self._is_late(group_id, table)
-        ]
-        if begun:
-            await asyncio.wait(begun, timeout=REMOVED_S)
+        late = {name: view for name, view in living.items() if self._is_late(name, table)}
+        await self._remove_misplaced(late, endings)
 
     def _is_late(self, group_id: str, table: GroupTable) -> bool:
         """Whether nobody knows of a group. Of those that are being created or removed the lock is taken."""
@@ -351,6 +375,10 @@ class Groups:
 
     def _lock(self, group_id: str) -> asyncio.Lock:
         return self._locks.setdefault(group_id, asyncio.Lock())
+
+
+async def _without_journal() -> None:
+    """Where there is no journal, or it cannot be read, nobody can have taken it over."""
 
 
 def lacking(order: CreateGroup, free: dict[str, Resources]) -> str:

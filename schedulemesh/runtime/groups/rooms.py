@@ -10,7 +10,7 @@ room: on its node it holds the same with and without one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 
 import msgspec
 
@@ -24,7 +24,7 @@ from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.transaction import Step
 from schedulemesh.runtime.agents.registry import Agents
 from schedulemesh.runtime.backend import Backend, BundleSlot, GroupView
-from schedulemesh.runtime.groups.manager import ROOM, Groups
+from schedulemesh.runtime.groups.manager import REMOVED_S, ROOM, Groups
 from schedulemesh.runtime.reactor import Reactor
 
 #: Seconds that Ray may take to place a room. It needs 3 ms where it sees the resources as free, which it does
@@ -57,7 +57,7 @@ class Rooms:
         self._vacant: dict[str, str] = {}
         #: By victim, the incoming agent.
         self._leaving: dict[str, str] = {}
-        #: Removals in progress.
+        #: Removals in progress for which starts wait, because Ray needs what they free.
         self._removals: set[asyncio.Future[None]] = set()
         reactor.subscribe(self._take)
 
@@ -76,7 +76,9 @@ class Rooms:
         if room is not None:
             self._drop(room)
         if self._removals:
-            await asyncio.wait(self._removals)
+            # Each is waited for once: a group that Ray does not remove must not delay every start.
+            _, late = await asyncio.wait(self._removals, timeout=REMOVED_S)
+            self._removals -= late
         return await self._created(key, (order.node_id or "", order.agent.resources))
 
     def noted(self, result: AgentReported | AgentStartFailed) -> AgentReported | AgentStartFailed:
@@ -94,15 +96,19 @@ class Rooms:
         free = next((view.free for view in views if view.node_id == order.node_id), None)
         return free is not None and not order.agent.resources.fits(free)
 
-    async def recover(self, state: MeshState, agents: Agents) -> None:
-        """Take over the rooms that a former supervisor created, and remove those in which nothing runs."""
+    async def recover(
+        self, state: MeshState, agents: Agents, living: Mapping[str, GroupView]
+    ) -> None:
+        """Take over the rooms among the living groups, which a former supervisor created, and remove those
+        in which nothing runs.
+        """
         agent_of_room = dict(_known_rooms(state))
         starting = {
             agents.address(agent.spec, agent.incarnation): agent
             for agent in state.agents.values()
             if isinstance(agent.phase, Starting)
         }
-        for room, view in (await self._groups.living()).items():
+        for room, view in living.items():
             if not room.startswith(ROOM):
                 continue
             agent = agent_of_room.get(room)
