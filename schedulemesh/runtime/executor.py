@@ -386,13 +386,14 @@ class Executor:
         """Everything that the agent's process needs to build its object."""
         agent = order.agent
         address = self._agents.address(agent, order.incarnation)
-        logged = self._logged_task(agent.name)
+        task = self._task_of(order)
+        logged = self._logged_task(task)
         return AgentInit(
             scheduler=self._scheduler,
             namespace=self._agents.namespace,
             agent_name=agent.name,
             incarnation=order.incarnation,
-            task_id=next(iter(self.reactor.state.running.on_agent(agent.name)), ""),
+            task_id="" if task is None else task.spec.task_id,
             log_task="" if logged is None else logged.spec.task_id,
             attempt=1 if logged is None else logged.attempts.number,
             mark=self._agents.process_mark(*address),
@@ -408,14 +409,23 @@ class Executor:
             fills_group=fills_group(agent),
         )
 
-    def _logged_task(self, process_name: str) -> RunningTask | None:
-        """The task whose log a process writes; None: it is started without one."""
-        running, member = self.reactor.state.running, gang_of(process_name)
-        tasks = running.on_agent(process_name)
-        if tasks and (core := running.by_id[tasks[0]].spec.extra_of):
-            tasks = running.on_agent(core)
-        elif not tasks and member is not None:
+    def _task_of(self, order: StartAgent) -> RunningTask | None:
+        """The task for which a process is started, of a member of a gang that of the gang; None: for none."""
+        running = self.reactor.state.running
+        tasks = running.on_agent(order.agent.name)
+        member = gang_of(order.agent.name) if order.world_size else None
+        if not tasks and member is not None:
             tasks = running.on_agent(member[0])
+        return running.by_id[tasks[0]] if tasks else None
+
+    def _logged_task(self, task: RunningTask | None) -> RunningTask | None:
+        """The task whose log a process writes that is started for this one: of an extra member that of its
+        gang. None: it is started without one.
+        """
+        running = self.reactor.state.running
+        if task is None or not (core := task.spec.extra_of):
+            return task
+        tasks = running.on_agent(core)
         return running.by_id[tasks[0]] if tasks else None
 
     async def _job_start(self, order: StartAgent, address: tuple[str, str]) -> JobStart | None:

@@ -8,7 +8,7 @@ import logging
 import platform
 import time
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import TypeVar, cast
 
 import msgspec
 
@@ -130,7 +130,7 @@ class SupervisorService:
         self._ending: asyncio.Task[None] | None = None
         self._loops = Loops()
         #: What is being carried out for callers, some of whom may have gone away.
-        self._for_callers: set[asyncio.Future[Any]] = set()
+        self._for_callers: set[asyncio.Future[object]] = set()
 
     async def ready(self) -> RequestService:
         """Recover, unless that is done or in progress: read the journal, reconcile, watch the cluster.
@@ -216,8 +216,9 @@ class SupervisorService:
     def _begun(self, work: Coroutine[object, object, Value]) -> asyncio.Future[Value]:
         """What a caller waits for, begun as a task of this supervisor, which ends with it."""
         task = asyncio.ensure_future(work)
-        self._for_callers.add(task)
-        task.add_done_callback(self._for_callers.discard)
+        untyped = cast("asyncio.Future[object]", task)
+        self._for_callers.add(untyped)
+        untyped.add_done_callback(self._for_callers.discard)
         return task
 
     def _answer_nothing_more(self) -> None:

@@ -192,7 +192,8 @@ class Ranks:
             return RunReport(kept=b"", reason=TaskEndReason.RUN_RAISED, error="connection reset")
         return await asyncio.Event().wait()
 
-    async def all_live(self, processes):
+    async def all_live(self, processes, within_s):
+        assert within_s > 15.0, "Ray needs as long to learn that a node has died"
         assert [process.spec.name for process in processes] == ["g-0", "g-1"]
         return self.live
 

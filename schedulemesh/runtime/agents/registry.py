@@ -44,6 +44,8 @@ logger = logging.getLogger(__name__)
 
 #: Seconds before a run whose call failed is asked for again.
 _RUN_RETRY_S = 1.0
+#: Seconds that a process may take to answer before Ray is asked whether it is dead.
+_PING_S = 1.0
 #: How the names of warm hosts begin.
 READY = "ready:"
 #: Why an agent that was ended meanwhile has not started.
@@ -175,14 +177,38 @@ class Agents:
         places = (record.place for record in self._records.values())
         return {(place.namespace, place.actor_name) for place in places if place is not None}
 
-    async def all_live(self, processes: Iterable[Agent]) -> bool:
-        """Whether Ray knows none of these processes to be dead; True where it cannot be asked."""
+    async def all_live(self, processes: Iterable[Agent], within_s: float) -> bool:
+        """Whether all of these processes live. Each is asked, because Ray learns of the death of a node some
+        seconds later. One that does not answer may stand still: it counts as alive where Ray has not found
+        it dead within this time. False also where one is being ended.
+        """
+        silent = list(processes)
+        now = asyncio.get_running_loop().time
+        until = now() + within_s
+        while all(self._open(p.spec.name, p.incarnation) is not None for p in silent):
+            answers = await asyncio.gather(
+                *(
+                    self.commands.execute(p.spec.name, p.incarnation, "ping", _PING_S)
+                    for p in silent
+                )
+            )
+            silent = [p for p, answer in zip(silent, answers, strict=True) if answer is None]
+            if not silent:
+                return True
+            if await self._any_dead(silent):
+                return False
+            if now() >= until:
+                return True
+        return False
+
+    async def _any_dead(self, processes: Iterable[Agent]) -> bool:
+        """Whether Ray knows one of these processes to be dead; False where it cannot be asked."""
         try:
             living = await self._backend.living_actors()
         except BackendError as error:
             logger.debug("cannot ask which actors live: %s", error)
-            return True
-        return all(self.where(process) in living for process in processes)
+            return False
+        return any(self.where(process) not in living for process in processes)
 
     async def deaths(self, processes: Iterable[Agent]) -> dict[str, Death]:
         """How those of these processes died that are dead, by name, as far as that can be found out."""

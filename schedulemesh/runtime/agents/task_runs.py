@@ -11,6 +11,7 @@ import msgspec
 from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.engine.messages.instructions import RunTask
 from schedulemesh.engine.messages.stimuli import RunEnded
+from schedulemesh.engine.state.agents import Agent
 from schedulemesh.errors import JournalError
 from schedulemesh.protocol.agents import (
     KeptResult,
@@ -29,6 +30,8 @@ from schedulemesh.runtime.reactor import Reactor
 logger = logging.getLogger(__name__)
 
 
+#: Seconds after which Ray has noticed that a process is dead: by default its node 15 s after it died.
+_DEATH_S = 30.0
 #: Bytes of a packed report beside what is kept of the run.
 _REPORT_BYTES = 64 * 1024
 
@@ -63,8 +66,17 @@ class TaskRunner:
         if failed is None and len(ended) < len(reports):
             return False if len(answered) == len(reports) else None
         report = failed or (ended[0] if agent.spec.gang is None else _together(ended))
-        await self._reported(order, report)
+        if failed is None or await self._failed_alone(agent, within_s):
+            await self._reported(order, report)
         return True
+
+    async def _failed_alone(self, agent: Agent, within_s: float) -> bool:
+        """Whether a run has failed by itself. The members of a gang also fail when one of them dies, as with
+        its node: then the gang is lost, which is found out soon, and no run is reported.
+        """
+        if agent.spec.gang is None:
+            return True
+        return await self._agents.all_live(processes_of(self._reactor.state, agent), within_s)
 
     async def _ended_report(self, name: str, order: RunTask, within_s: float) -> RunReport | None:
         """The report of a process; an empty one: its run goes on. None: it does not say."""
@@ -105,7 +117,6 @@ class TaskRunner:
         agent = self._reactor.state.agents.get(order.agent_name)
         if agent is None:
             return None
-        processes = processes_of(self._reactor.state, agent)
         names = agent.spec.process_names
         to_host = RunOrder(
             task_id=order.task_id,
@@ -116,10 +127,9 @@ class TaskRunner:
         if agent.spec.gang is None:
             return await self._agents.run(order.agent_name, order.incarnation, to_host)
         report = await self._of_gang(names, order.incarnation, to_host)
-        if report is not None and report.reason is not None:
-            # The others fail when one of them dies with its node: the gang is lost, which is found out soon.
-            return report if await self._agents.all_live(processes) else None
-        return report
+        if report is None or report.reason is None:
+            return report
+        return report if await self._failed_alone(agent, _DEATH_S) else None
 
     async def _of_gang(
         self, names: Sequence[str], incarnation: int, order: RunOrder
