@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, TypedDict
 
-from schedulemesh.api.call import Call
-from schedulemesh.api.routes import ListRoute
+from schedulemesh.api.call import Call, ChangingCall
+from schedulemesh.api.routes import ListRoute, post
 from schedulemesh.api.rows import OneOf
 from schedulemesh.api.values import Name, Names
 from schedulemesh.config.alerts import Severity
@@ -60,6 +60,24 @@ class AlertInfo(TypedDict):
     resolved_at: float | None
 
 
+class AlertDelivery(TypedDict, total=False):
+    """What became of a test message to one receiver of alerts."""
+
+    receiver: str
+    accepted: bool
+    #: Why it was not accepted; empty: it was.
+    error: str
+
+
+class AlertDeliveries(TypedDict, total=False):
+    """What became of test messages."""
+
+    #: How many receivers accepted theirs.
+    accepted: int
+    failed: int
+    deliveries: list[AlertDelivery]
+
+
 class GetMetrics(Call, tag="get_metrics", frozen=True, kw_only=True):
     """Get all metrics in the Prometheus text format, as ``text``."""
 
@@ -111,6 +129,20 @@ class GetReportedMetrics(Call, tag="get_reported_metrics", frozen=True, kw_only=
             raise InvalidRequestError(
                 "a label's key is given only where metrics are aggregated by label"
             )
+
+
+class SendTestAlert(ChangingCall, tag="send_test_alert", frozen=True, kw_only=True):
+    """Send each receiver of alerts (or one) a message that says that it is a test, without a repetition."""
+
+    routes: ClassVar = (
+        post(
+            "/alerts/test",
+            "Send each receiver of alerts, or one, a test message, and tell which accepted it",
+        ),
+    )
+
+    #: None: all.
+    receiver: Name | None = None
 
 
 class GetAlerts(Call, tag="get_alerts", frozen=True, kw_only=True):

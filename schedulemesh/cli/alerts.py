@@ -1,13 +1,13 @@
-"""The command alerts: what fires, what is pending, and what was resolved."""
+"""The commands alerts and alerts test: what fires, is pending and was resolved, and whether it is heard."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from schedulemesh.cli.command import Select, Target, View, command
-from schedulemesh.cli.output import show
+from schedulemesh.cli.command import Output, Select, Target, View, command, group
+from schedulemesh.cli.output import emit, show
 from schedulemesh.cli.rows import Column, Listing
 from schedulemesh.cli.texts import labels, local_time
 
@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from schedulemesh.cli.gateway import Gateway
 
 app = typer.Typer()
+alerts_app = typer.Typer()
+app.add_typer(alerts_app, name="alerts")
 
 
-@command(app)
+@group(alerts_app)
 def alerts(target: Target, view: View, select: Select) -> None:
     """Show the alerts that fire or are pending, and the last that were resolved."""
     from schedulemesh.api.metrics import AlertInfo, GetAlerts
@@ -30,6 +32,29 @@ def alerts(target: Target, view: View, select: Select) -> None:
         return Listing(kind="alerts", rows=rows, columns=_COLUMNS, row=AlertInfo, name="id")
 
     show(target, view, listing, select)
+
+
+@command(alerts_app, "test")
+def send_test(
+    target: Target,
+    output: Output,
+    receiver: Annotated[
+        str | None,
+        typer.Argument(help="The name of one receiver; all if left out.", show_default=False),
+    ] = None,
+) -> int:
+    """Send every receiver of alerts a test message; fails if one does not accept it."""
+    from schedulemesh.api.metrics import SendTestAlert
+    from schedulemesh.cli.gateway import gateway_to
+    from schedulemesh.protocol.answers import Details
+
+    with gateway_to(target) as gateway:
+        answer = gateway.ask(SendTestAlert(receiver=receiver), Details).facts
+    deliveries = Listing(
+        kind="deliveries", rows=answer["deliveries"], columns=_DELIVERIES, name="receiver"
+    )
+    emit(deliveries, output)
+    return 1 if answer["failed"] else 0
 
 
 def alert_settings(path: str | None) -> Any:
@@ -64,6 +89,15 @@ def _value(value: float | None) -> str:
     return "∞" if value is None else f"{value:.6g}"
 
 
+def _outcome(accepted: bool) -> str:
+    return "accepted" if accepted else "failed"
+
+
+_DELIVERIES = (
+    Column(heading="receiver", key="receiver"),
+    Column(heading="test message", key="accepted", show=_outcome),
+    Column(heading="error", key="error"),
+)
 _COLUMNS = (
     Column(heading="state", key="state"),
     Column(heading="severity", key="severity"),

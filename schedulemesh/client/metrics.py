@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from schedulemesh.api.metrics import (
+    AlertDeliveries,
     AlertInfo,
     GetAlerts,
     GetMetrics,
     GetReportedMetrics,
     ReportedMetric,
+    SendTestAlert,
 )
 from schedulemesh.api.results import Result
 from schedulemesh.client.arguments import public_calls
-from schedulemesh.client.asking import ask, listed
+from schedulemesh.client.asking import ask, details, listed
 from schedulemesh.client.scheduler_object import SchedulerObject
 from schedulemesh.domain.containers import as_elements
 from schedulemesh.domain.names import as_text, parse_name
@@ -33,6 +35,10 @@ class AlertsResult(Result, total=False):
     """The answer of ``alerts``."""
 
     alerts: list[AlertInfo]
+
+
+class AlertDeliveriesResult(Result, AlertDeliveries, total=False):
+    """The answer of ``test_alerts``."""
 
 
 @public_calls
@@ -80,6 +86,15 @@ class MetricCalls(SchedulerObject):
         if isinstance(answer, Refused):
             raise SchedulerUnavailableError(answer.error)
         return str(answer.facts["text"])
+
+    def test_alerts(self, receiver: str | None = None) -> AlertDeliveriesResult:
+        """Send every receiver of alerts (or one, by its name) a test message, and wait for what it answers.
+
+        ``deliveries`` has an entry for each receiver with ``receiver``, ``accepted`` and ``error``;
+        ``accepted`` and ``failed`` count them. Nothing is repeated.
+        """
+        name = None if receiver is None else parse_name(receiver, "the receiver's name")
+        return details(self._connection, SendTestAlert(receiver=name), AlertDeliveriesResult)
 
     def alerts(self) -> AlertsResult:
         """Return ``alerts``: those that fire, those that are pending, and the last 200 that were resolved."""

@@ -7,6 +7,9 @@ from typing import Literal
 
 Language = Literal["en", "zh"]
 
+#: All languages.
+LANGUAGES: tuple[Language, ...] = ("en", "zh")
+
 #: The variable that selects the language, before those of the locale.
 VARIABLE = "SCHEDULEMESH_LANG"
 #: The variables of the locale, in the order in which POSIX reads them.

@@ -14,13 +14,16 @@ from enum import Enum
 import msgspec
 
 from schedulemesh.api.metrics import AlertInfo
+from schedulemesh.config.alerts import Severity
 from schedulemesh.metrics.alert_conditions import LabelSet, Samples
-from schedulemesh.metrics.alert_rules import Rule
+from schedulemesh.metrics.alert_rules import Rule, filled_in
 
 #: Alerts of one rule that exist at the same time; further sets of labels are left out.
 MOST_OF_A_RULE = 100
 #: Resolved alerts that are remembered.
 MOST_RESOLVED = 200
+#: The rule that a test of receivers has.
+TEST_RULE = "test"
 
 
 class AlertState(str, Enum):
@@ -93,6 +96,22 @@ class AlertBoard:
         rule_ids = {rule.id for rule in rules}
         return self._ended([key for key in self.active if key[0] not in rule_ids], now)
 
+    def test_alert(self, now: float) -> Alert:
+        """What receivers are tested with: an alert of no rule."""
+        return Alert(
+            id=f"{TEST_RULE}-{hashlib.sha256(f'{self._scheduler} {now}'.encode()).hexdigest()[:16]}",
+            rule=TEST_RULE,
+            labels=(),
+            state=AlertState.FIRING,
+            severity=Severity.INFO.value,
+            summary="This is a test message.",
+            action="That it has arrived shows that alerts reach you here. Nothing needs to be done.",
+            value=0.0,
+            threshold=0.0,
+            active_at=now,
+            fired_at=now,
+        )
+
     def firing(self) -> list[Alert]:
         """The alerts that fire."""
         return [alert for alert in self.active.values() if alert.state is AlertState.FIRING]
@@ -129,8 +148,8 @@ class AlertBoard:
             labels=labels,
             state=AlertState.PENDING,
             severity=rule.severity.value,
-            summary=rule.text(rule.summary, labels),
-            action=rule.text(rule.action, labels),
+            summary=filled_in(rule.summary, labels),
+            action=filled_in(rule.action, labels),
             value=0.0,
             threshold=rule.condition.threshold,
             active_at=now,

@@ -40,10 +40,11 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     #: What to do about it.
     action: str
 
-    def text(self, template: str, labels: LabelSet) -> str:
-        """The summary or the action with the values of labels."""
-        values = dict(labels)
-        return _PLACE.sub(lambda place: values.get(place[1], place[0]), template)
+
+def filled_in(template: str, labels: LabelSet) -> str:
+    """A summary or an action with the values of labels."""
+    values = dict(labels)
+    return _PLACE.sub(lambda place: values.get(place[1], place[0]), template)
 
 
 #: Every rule by its id.

@@ -7,9 +7,13 @@ import json
 import pytest
 
 from schedulemesh.cli.alerts import alert_settings
+from schedulemesh.config.alert_receivers import Webhook
 from schedulemesh.config.alerts import parse_alert_settings
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.metrics.alert_rules import RULES
+from schedulemesh.runtime.alerts.outbox import Outbox
+from schedulemesh.runtime.alerts.webhook import WebhookSender
+from tests.runtime.chat_services import SECRET, ChatServer, dingtalk
 
 FORMATS = ("table", "wide", "json", "yaml", "csv", "name")
 
@@ -49,6 +53,46 @@ def test_every_format(alarmed, run, form):
 
 def test_none_is_an_empty_list(scheduler, run):
     assert json.loads(run("alerts", "-o", "json").stdout) == []
+
+
+@pytest.fixture
+def chat():
+    server = ChatServer(dingtalk)
+    yield server
+    server.close()
+
+
+def test_a_test_message_reaches_every_receiver_or_one(scheduler, run, chat):
+    service = scheduler.connection.service
+    signed = Webhook(url=chat.url, format="dingtalk", secret=SECRET, name="值班群", language="zh")
+    unsigned = Webhook(url=chat.url, format="dingtalk", name="other")
+    service.running.alerts._outboxes = [
+        Outbox(each.name, WebhookSender(each, "mesh", "space")) for each in (signed, unsigned)
+    ]
+    done = run("alerts", "test")
+    assert done.exit_code == 1
+    assert [line.split(maxsplit=2) for line in done.stdout.splitlines()] == [
+        ["receiver", "test", "message  error"],
+        ["值班群", "accepted"],
+        ["other", "failed", "it answered with the code 310000: sign not match"],
+    ]
+    assert chat.accepted.get_nowait().splitlines() == [
+        "ScheduleMesh mesh",
+        "【提示】test",
+        "这是一条测试消息。",
+        "收到它，说明告警可以送达这里。无需处理。",
+    ]
+    assert run("alerts", "test", "值班群").exit_code == 0
+    wrong = run("alerts", "test", "othr")
+    assert wrong.exit_code != 0
+    assert "there is no receiver of alerts 'othr' (did you mean 'other'?)" in wrong.stderr
+    assert run("alerts", "-o", "json").stdout.strip() == "[]"
+
+
+def test_a_scheduler_without_receivers_says_where_they_are_set(scheduler, run):
+    done = run("alerts", "test")
+    assert done.exit_code != 0
+    assert "schedulemesh start --alerts FILE" in done.stderr.replace("\n", " ")
 
 
 def test_a_file_of_rules_and_receivers(tmp_path):

@@ -10,7 +10,7 @@ from schedulemesh.config.alerts import AlertSettings
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.metrics.alert_evaluation import AlertBoard
 from schedulemesh.metrics.alert_files import rules_file
-from schedulemesh.metrics.alert_rules import RULES, effective_rules
+from schedulemesh.metrics.alert_rules import RULES, effective_rules, filled_in
 from schedulemesh.metrics.catalogue import CATALOGUE
 from tests.metrics.promtool import checked, expected, needs_promtool, run_tests, series
 
@@ -46,13 +46,13 @@ def test_texts_name_only_labels_of_the_metrics():
     for rule in RULES.values():
         known = CATALOGUE.get(rule.condition.expression.metrics[0])
         labels = ("pool",) if known is None else known.labels
-        text = rule.text(rule.summary + rule.action, tuple((label, "") for label in labels))
+        text = filled_in(rule.summary + rule.action, tuple((label, "") for label in labels))
         assert "{" not in text, rule.id
 
 
 def test_the_value_of_a_label_is_not_filled_in_itself():
     rule = RULES["stale_heartbeat"]
-    found = rule.text(rule.summary, (("agent", "{pool}"), ("pool", "p{agent}")))
+    found = filled_in(rule.summary, (("agent", "{pool}"), ("pool", "p{agent}")))
     assert found == "Agent {pool} of pool p{agent} has not contacted the supervisor."
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from schedulemesh.api.metrics import GetAlerts, GetMetrics
 from schedulemesh.api.pools import CreatePool
-from schedulemesh.config.alerts import AlertSettings, ReceiverRef, Webhook
+from schedulemesh.config.alert_receivers import ReceiverRef, Webhook
+from schedulemesh.config.alerts import AlertSettings
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.errors import InvalidRequestError, JournalError
@@ -172,7 +173,7 @@ def test_an_attempt_ends_in_time_though_bytes_keep_coming():
     server = DrippingServer()
     sender = WebhookSender(Webhook(url=server.url, timeout_s=0.2), "mesh", "space")
     with pytest.raises(WebhookError, match="did not answer within"):
-        sender(an_alert())
+        sender([an_alert()])
     server.close()
 
 

@@ -6,7 +6,8 @@ import os
 
 import msgspec
 
-from schedulemesh.config.alerts import AlertSettings, ReceiverRef, parse_alert_settings
+from schedulemesh.config.alert_receivers import ReceiverRef
+from schedulemesh.config.alerts import AlertSettings, parse_alert_settings
 from schedulemesh.core.transport.user_code import job_folders
 from schedulemesh.metrics.alert_rules import check_rule_ids
 from schedulemesh.plugins.discovery import RECEIVER_GROUP, load_class, resolve

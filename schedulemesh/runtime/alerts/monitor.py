@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from schedulemesh.api.metrics import AlertInfo
-from schedulemesh.errors import JournalError
+from schedulemesh.api.metrics import AlertDelivery, AlertInfo
+from schedulemesh.errors import InvalidRequestError, JournalError, nearest
 from schedulemesh.metrics import catalogue as c
 from schedulemesh.metrics.alert_conditions import Samples
 from schedulemesh.metrics.alert_evaluation import Alert, AlertBoard, AlertState
@@ -86,6 +86,30 @@ class AlertMonitor:
         if changed_alerts:
             for outbox in self._outboxes:
                 outbox.put(changed_alerts)
+
+    async def test(self, receiver: str | None, now: float) -> list[AlertDelivery]:
+        """Send a test message to each receiver, or to one, at once; what became of them, in their order.
+        Raises InvalidRequestError where there is no such receiver.
+        """
+        names = [outbox.name for outbox in self._outboxes]
+        if not names:
+            raise InvalidRequestError(
+                "this scheduler has no receivers of alerts; they are set when it is started (`alerts`, or "
+                "`schedulemesh start --alerts FILE`)"
+            )
+        if receiver is not None and receiver not in names:
+            raise InvalidRequestError(
+                f"there is no receiver of alerts {receiver!r}{nearest(receiver, names)}; there are "
+                + ", ".join(names)
+            )
+        alert = self._board.test_alert(now)
+        chosen = [each for each in self._outboxes if receiver in (None, each.name)]
+        attempts = (in_thread(functools.partial(each.attempt, [alert])) for each in chosen)
+        errors = await asyncio.gather(*attempts)
+        return [
+            AlertDelivery(receiver=each.name, accepted=error is None, error=_told(error))
+            for each, error in zip(chosen, errors, strict=True)
+        ]
 
     def rows(self) -> list[AlertInfo]:
         """The alerts that fire, those that are pending, and the last that were resolved."""
@@ -162,6 +186,11 @@ def _noted(journal: Journal) -> _Kept:
     except (JournalError, msgspec.MsgspecError) as error:
         logger.warning("alerts that fired before may be raised again: %s", error)
         return _Kept()
+
+
+def _told(error: BaseException | None) -> str:
+    """What an error says; empty: there was none."""
+    return "" if error is None else str(error) or type(error).__name__
 
 
 def _log(alert: Alert) -> None:

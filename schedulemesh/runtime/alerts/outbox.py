@@ -7,7 +7,8 @@ import random
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import islice
 
 from schedulemesh.metrics.alert_evaluation import Alert
 
@@ -18,21 +19,27 @@ MOST_WAITING = 1000
 #: Seconds between two attempts: doubled from the first to the last, each shortened at random by up to half.
 RETRY_S, RETRY_MAX_S = 1.0, 60.0
 
-#: Passes an alert on; raises where it was not accepted.
-Send = Callable[[Alert], None]
+#: Passes alerts on in one message; raises where it was not accepted.
+Send = Callable[[Sequence[Alert]], None]
 
 
 class Outbox:
-    """The deliveries to one receiver, in their order. Any thread may call it."""
+    """The deliveries to one receiver, in their order. Any thread may call it.
 
-    def __init__(self, name: str, send: Send) -> None:
+    A message has up to ``at_once`` alerts, and begins ``interval_s`` seconds after the one before.
+    """
+
+    def __init__(self, name: str, send: Send, *, at_once: int = 1, interval_s: float = 0.0) -> None:
         self.name = name
         self._send = send
+        self._at_once, self._interval_s = at_once, interval_s
         self._retry_s = RETRY_S
         self._changed = threading.Condition()
         self._waiting: deque[Alert] = deque()
         self._counts: Counter[str] = Counter(delivered=0, failed=0, given_up=0)
         self._closed = False
+        #: Whether the scheduler ends, so that what waits is sent without an interval.
+        self._ending = False
         self._thread = threading.Thread(target=self._run, name=f"alerts to {name}", daemon=True)
 
     def start(self) -> None:
@@ -57,8 +64,12 @@ class Outbox:
             return list(self._waiting)
 
     def drained(self, until: float) -> bool:
-        """Return once nothing waits any more, or at a time of ``time.monotonic``; whether nothing waits."""
+        """Send without intervals, and return once nothing waits any more, or at a time of
+        ``time.monotonic``; whether nothing waits.
+        """
         with self._changed:
+            self._ending = True
+            self._changed.notify_all()
             return self._changed.wait_for(
                 lambda: not self._waiting, max(0.0, until - time.monotonic())
             )
@@ -74,36 +85,44 @@ class Outbox:
             self._closed = True
             self._changed.notify_all()
 
-    def _run(self) -> None:
-        failures = 0
-        while (alert := self._next()) is not None:
-            error = self._attempt(alert)
-            with self._changed:
-                self._changed.notify_all()
-                if error is None:
-                    self._counts["delivered"] += 1
-                    # It may have been given up meanwhile.
-                    if self._waiting and self._waiting[0] is alert:
-                        self._waiting.popleft()
-                    failures = 0
-                    continue
-                self._counts["failed"] += 1
-                failures += 1
-            self._pause(alert, error, failures)
-
-    def _next(self) -> Alert | None:
-        """The next alert, once there is one; None: it is closed."""
-        with self._changed:
-            while not self._waiting and not self._closed:
-                self._changed.wait()
-            return None if self._closed else self._waiting[0]
-
-    def _attempt(self, alert: Alert) -> BaseException | None:
+    def attempt(self, alerts: Sequence[Alert]) -> BaseException | None:
+        """Send alerts now, whatever waits; None: they were accepted."""
         try:
-            self._send(alert)
+            self._send(alerts)
         except BaseException as error:  # noqa: BLE001  # a receiver raises anything; tried again
             return error
         return None
+
+    def _run(self) -> None:
+        failures = 0
+        while alerts := self._next():
+            began = time.monotonic()
+            error = self.attempt(alerts)
+            with self._changed:
+                self._changed.notify_all()
+                if error is None:
+                    self._delivered(alerts)
+                else:
+                    self._counts["failed"] += 1
+            failures = 0 if error is None else failures + 1
+            if error is None:
+                self._wait(began + self._interval_s, needed=False)
+            else:
+                self._pause(alerts[0], error, failures)
+
+    def _delivered(self, alerts: Sequence[Alert]) -> None:
+        self._counts["delivered"] += len(alerts)
+        for alert in alerts:
+            # It may have been given up meanwhile.
+            if self._waiting and self._waiting[0] is alert:
+                self._waiting.popleft()
+
+    def _next(self) -> list[Alert]:
+        """The next alerts, once there is one; empty: it is closed."""
+        with self._changed:
+            while not self._waiting and not self._closed:
+                self._changed.wait()
+            return [] if self._closed else list(islice(self._waiting, self._at_once))
 
     def _pause(self, alert: Alert, error: BaseException, failures: int) -> None:
         """Wait before the next attempt, unless it is closed."""
@@ -117,7 +136,15 @@ class Outbox:
             error,
             pause_s,
         )
-        until = time.monotonic() + pause_s
+        self._wait(time.monotonic() + pause_s, needed=True)
+
+    def _wait(self, until: float, *, needed: bool) -> None:
+        """Wait for a time of ``time.monotonic``, or until it is closed; unless that is needed, no longer than
+        until the scheduler ends.
+        """
         with self._changed:
-            while not self._closed and (left_s := until - time.monotonic()) > 0:
-                self._changed.wait(left_s)
+            while not self._closed and (needed or not self._ending):
+                rest_s = until - time.monotonic()
+                if rest_s <= 0:
+                    return
+                self._changed.wait(rest_s)

@@ -1,4 +1,4 @@
-"""Sends alerts to a webhook: JSON over HTTP, signed."""
+"""Sends alerts to a webhook over HTTP: as JSON, signed, or as the bot of a chat service takes them."""
 
 from __future__ import annotations
 
@@ -8,19 +8,26 @@ import http.client
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
-from schedulemesh.config.alerts import Webhook
+from schedulemesh.config.alert_receivers import Webhook
 from schedulemesh.metrics.alert_evaluation import Alert
+from schedulemesh.runtime.alerts.chat import SERVICES, ChatService
+from schedulemesh.runtime.alerts.texts import text_of
 
 #: "t=<seconds since 1970>,v1=<HMAC-SHA256 of t, a dot and the body, in hexadecimal digits>".
 SIGNATURE_HEADER = "X-ScheduleMesh-Signature"
 #: Names a delivery: the same when it is repeated.
 DELIVERY_HEADER = "X-ScheduleMesh-Delivery"
+_JSON_HEADERS = {"Content-Type": "application/json", "User-Agent": "schedulemesh"}
+#: Bytes that are read of the body of an answer.
+_MOST_OF_ANSWER = 65_536
+#: That of a proxy without one.
+_PROXY_PORT = 80
 
 
 class WebhookError(Exception):
@@ -28,42 +35,74 @@ class WebhookError(Exception):
 
 
 class WebhookSender:
-    """Sends alerts of one scheduler to one webhook. It follows no redirect and uses no proxy."""
+    """Sends alerts of one scheduler to one webhook. It follows no redirect."""
 
     def __init__(self, webhook: Webhook, scheduler: str, namespace: str) -> None:
         self._webhook = webhook
         self._scheduler = {"name": scheduler, "namespace": namespace}
+        self._service = SERVICES.get(webhook.format)
 
-    def __call__(self, alert: Alert) -> None:
-        """Send an alert. Raises WebhookError or OSError where it was not accepted."""
+    def __call__(self, alerts: Sequence[Alert]) -> None:
+        """Send alerts in one message, as JSON the only one. Raises WebhookError or OSError where it was not
+        accepted.
+        """
+        if self._service is None:
+            (alert,) = alerts
+            self._post(*self._as_json(alert))
+        else:
+            self._send_text(self._service, alerts)
+
+    def _send_text(self, service: ChatService, alerts: Sequence[Alert]) -> None:
+        """Send a text for people; the answer's body says whether it was accepted."""
+        text = text_of(alerts, self._scheduler["name"], self._webhook.language, service.most_bytes)
+        now, secret = time.time(), self._webhook.secret
+        body = msgspec.json.encode(service.body(text, now, secret))
+        answer = self._post(body, _JSON_HEADERS, service.query(now, secret))
+        if refusal := service.refusal(answer):
+            raise WebhookError(refusal)
+
+    def _as_json(self, alert: Alert) -> tuple[bytes, dict[str, str]]:
+        """The body and the headers."""
         body = msgspec.json.encode({**alert.public(), "scheduler": self._scheduler})
+        headers = {**_JSON_HEADERS, DELIVERY_HEADER: f"{alert.id}-{alert.state.value}"}
+        if self._webhook.secret:
+            headers[SIGNATURE_HEADER] = signature(self._webhook.secret, int(time.time()), body)
+        return body, headers
+
+    def _post(self, body: bytes, headers: dict[str, str], query: str = "") -> bytes:
+        """The begin of the answer's body. Raises WebhookError or OSError."""
         parts = urlsplit(self._webhook.url)
-        kind = (
-            http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        )
-        connection = kind(parts.hostname or "", parts.port, timeout=self._webhook.timeout_s)
-        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        query = "&".join(filter(None, (parts.query, query)))
+        target = (parts.path or "/") + (f"?{query}" if query else "")
+        if self._webhook.proxy and parts.scheme == "http":
+            target = f"http://{parts.netloc}{target}"
+        connection = self._connection(parts)
         try:
             connection.connect()
             with _ended_after(connection.sock, self._webhook.timeout_s):
-                connection.request("POST", target, body, self._headers(alert, body))
-                status = connection.getresponse().status
+                connection.request("POST", target, body, headers)
+                response = connection.getresponse()
+                answer = response.read(_MOST_OF_ANSWER)
         except http.client.HTTPException as error:
             raise WebhookError(f"the answer is no HTTP: {type(error).__name__}") from error
         finally:
             connection.close()
-        if not 200 <= status < 300:
-            raise WebhookError(f"it answered with status {status}")
+        if not 200 <= response.status < 300:
+            raise WebhookError(f"it answered with status {response.status}")
+        return answer
 
-    def _headers(self, alert: Alert, body: bytes) -> dict[str, str]:
-        headers = {
-            "Content-Type": "application/json",
-            "User-Agent": "schedulemesh",
-            DELIVERY_HEADER: f"{alert.id}-{alert.state.value}",
-        }
-        if self._webhook.secret:
-            headers[SIGNATURE_HEADER] = signature(self._webhook.secret, int(time.time()), body)
-        return headers
+    def _connection(self, parts: SplitResult) -> http.client.HTTPConnection:
+        """A connection to the host, or to the proxy, which passes on what is encrypted as it is."""
+        encrypted = parts.scheme == "https"
+        kind = http.client.HTTPSConnection if encrypted else http.client.HTTPConnection
+        timeout_s = self._webhook.timeout_s
+        if not self._webhook.proxy:
+            return kind(parts.hostname or "", parts.port, timeout=timeout_s)
+        proxy = urlsplit(self._webhook.proxy)
+        connection = kind(proxy.hostname or "", proxy.port or _PROXY_PORT, timeout=timeout_s)
+        if encrypted:
+            connection.set_tunnel(parts.hostname or "", parts.port or 443)
+        return connection
 
 
 @contextmanager

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from schedulemesh.api.metrics import GetAlerts
+from schedulemesh.api.metrics import AlertDeliveries, GetAlerts, SendTestAlert
 from schedulemesh.metrics.alert_samples import collected
-from schedulemesh.protocol.answers import Listed, listed
+from schedulemesh.protocol.answers import Details, Listed, details, listed
 from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.services.metrics import MetricsService
 from schedulemesh.runtime.services.running import RunningSupervisor, Service
@@ -43,6 +43,14 @@ class AlertService(Service):
             if self._reactor.engine is seen:
                 break
         await self._alerts.evaluate(samples, self._reactor.now())
+
+    @handler
+    async def test(self, request: SendTestAlert) -> Details:
+        """What became of test messages to the receivers."""
+        deliveries = await self._alerts.test(request.receiver, self._reactor.now())
+        accepted = sum(each["accepted"] for each in deliveries)
+        failed = len(deliveries) - accepted
+        return details(AlertDeliveries(accepted=accepted, failed=failed, deliveries=deliveries))
 
     @handler
     async def listed(self, _: GetAlerts) -> Listed:
