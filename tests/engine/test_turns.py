@@ -1,14 +1,16 @@
-"""Who may evict when the first task of a pool cannot be helped, and when very many pools wait."""
+"""Who may evict when the first task of a pool cannot be helped, and when many tasks or pools wait."""
 
 from __future__ import annotations
 
 import itertools
+import re
 
 import msgspec
 import pytest
 
 from schedulemesh.domain.agent import GangSpec
 from schedulemesh.engine.admission import queue_pass, reservations
+from schedulemesh.engine.admission.turns import PoolTurn, ticks_until_searched
 from schedulemesh.engine.state import invariants
 from schedulemesh.engine.state.snapshot import restored, take_snapshot
 from tests.engine import builders
@@ -137,6 +139,118 @@ def test_a_later_task_evicts_nobody_where_that_would_delay_the_start_of_the_firs
     assert evicted(mesh) == ["low"]
     mesh.leave("low")
     assert list(mesh.starts) == ["short"]
+
+
+# more tasks of one pool than one tick searches for
+
+
+def behind_blocked(pools, count):
+    """In each of these pools so many tasks of eight GPUs that no eviction helps, all with other labels, and
+    behind them one of four, for which one of low priority may go in a minute.
+    """
+    names = [f"p{i}" for i in range(pools)]
+    mesh = Mesh(*(pool(n, gpu=99) for n in names), nodes=[node(f"n-{n}", gpu=8) for n in names])
+    mesh.policy(min_runtime=60.0)
+    mesh.order_by(order="fifo")
+    for name in names:
+        for kind, priority in (("high", 90.0), ("low", 1.0)):
+            mesh.run(f"{kind}-{name}", name, priority, gpu=4, node_id=f"n-{name}")
+    for name in names:
+        for number in range(count):
+            mesh.queue(f"{name}-blocked-{number}", name, 50.0, gpu=8, labels={"run": str(number)})
+        mesh.queue(f"{name}-urgent", name, 50.0, gpu=4)
+    mesh.now += 61
+    return mesh, [f"low-{name}" for name in names]
+
+
+def seconds_told(mesh, task_id):
+    """Within how many seconds it is the turn of a task, as ``explain`` says."""
+    error = mesh.engine.explain(task_id, mesh.now).error
+    within = re.search(r"it is its turn within about (\d+) s", error)
+    return int(within[1]) if within else 1
+
+
+@pytest.mark.parametrize(
+    ("pools", "count", "seconds"), [(1, 49, 1), (1, 60, 6), (1, 110, 10), (6, 12, 6)]
+)
+def test_a_task_behind_many_that_evictions_do_not_help_has_its_turn(pools, count, seconds):
+    mesh, low = behind_blocked(pools, count)
+    assert seconds_told(mesh, "p0-urgent") == seconds
+    for _ in range(seconds):
+        mesh.tick(1)
+    assert evicted(mesh) == low
+
+
+@pytest.mark.parametrize("most", [10, 50])
+@pytest.mark.parametrize("waiting", [1, 50, 51, 120, 400])
+@pytest.mark.parametrize("begin", [0, 1_700_000_000, 1_812_345_678])
+def test_every_task_has_its_turn_in_time(most, waiting, begin):
+    last_turn = dict.fromkeys(range(waiting), 0)
+    for tick in range(1, 4 * waiting):
+        turn = PoolTurn(most, waiting, begin + tick + 0.5)
+        for rank in filter(turn.includes, range(waiting)):
+            turn.note()
+            ticks = tick - last_turn[rank]
+            assert ticks <= ticks_until_searched(most, waiting, rank)
+            last_turn[rank] = tick
+    assert all(last_turn.values())
+
+
+@pytest.mark.parametrize("seconds", [0.5, 1.5, 2.0, 3.0, 10.0])
+def test_no_time_between_ticks_leaves_a_task_out(seconds):
+    searched = set()
+    for tick in range(300):
+        turn = PoolTurn(10, 200, 1e9 + tick * seconds)
+        for rank in filter(turn.includes, range(200)):
+            turn.note()
+            searched.add(rank)
+    assert searched == set(range(200))
+
+
+@pytest.mark.parametrize("count", [101, 120])
+def test_an_owner_behind_many_tasks_of_its_pool_gets_its_quota_back_on_the_next_tick(count):
+    mesh = lent_out(reclaim_unsavable=False)
+    for number in range(count):
+        mesh.queue(
+            f"large-{number}",
+            "p",
+            9.0,
+            bundles=[{"gpu": 8}, {"gpu": 1 + number % 8}],
+            labels={"run": str(number)},
+            gang=GangSpec(),
+        )
+    for name in ("own-0", "own-1"):
+        mesh.queue(name, "p", 1.0, gpu=4)
+    all_run(mesh)
+    mesh.policy(reclaim_unsavable=True)
+    mesh.tick(1)
+    assert len(evicted(mesh)) == 2
+
+
+def test_owners_that_no_reclaim_helps_take_turns():
+    """150 owners ask for the node of a pool that lends nothing; the last one for a node of borrowers."""
+    models = {"n1": "x", "n2": "x", "n3": "y"}
+    mesh = Mesh(
+        pool("p", gpu=8, lending=COHORT),
+        pool("q", gpu=8, lending=COHORT),
+        pool("r", gpu=8),
+        nodes=[node(name, gpu=8, labels={"model": model}) for name, model in models.items()],
+        reclaim_unsavable=False,
+    )
+    for index in range(2):
+        mesh.submit(f"b{index}", "q", 9.0, gpu=8, node_labels={"model": "x"})
+    mesh.submit("other", "r", 99.0, gpu=8, node_labels={"model": "y"})
+    all_run(mesh)
+    for number in range(150):
+        labels = {"run": str(number)}
+        mesh.queue(f"y-{number}", "p", 9.0, gpu=1, labels=labels, node_labels={"model": "y"})
+    mesh.queue("own", "p", 1.0, gpu=8, node_labels={"model": "x"})
+    mesh.policy(reclaim_unsavable=True)
+    seconds = seconds_told(mesh, "own")
+    assert seconds == 8
+    for _ in range(seconds):
+        mesh.tick(1)
+    assert len(evicted(mesh)) == 1
 
 
 # many pools

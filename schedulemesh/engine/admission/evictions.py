@@ -21,6 +21,7 @@ from schedulemesh.engine.admission.admit import Request
 from schedulemesh.engine.admission.backfill import Backfill
 from schedulemesh.engine.admission.contest import Contest, contest_of, uncontested
 from schedulemesh.engine.admission.in_flight import InFlight, in_flight
+from schedulemesh.engine.admission.needs import need_of
 from schedulemesh.engine.messages.facts import Share, merged
 from schedulemesh.engine.placement.bundles import Room
 from schedulemesh.engine.placement.group_choice import (
@@ -55,8 +56,9 @@ from schedulemesh.engine.preemption.sites import KnownNodes
 from schedulemesh.engine.preemption.veto import PluginVeto
 from schedulemesh.engine.preemption.victims import VictimAgents, evicted_tasks
 from schedulemesh.engine.state.groups import Group
-from schedulemesh.engine.state.lending import LoanCaps, caps_of, promise
+from schedulemesh.engine.state.lending import LoanCaps, caps_of, clipped, idle_beside, promise
 from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.engine.state.quota import Payment, pay
 from schedulemesh.engine.state.tasks import TaskClass
 from schedulemesh.engine.transaction import Transaction
@@ -501,6 +503,19 @@ def reclaim_beside_loans(case: Case) -> EvictionPlan | None:
     kinds = beside.payment.short + case.request.takes_back
     borrowers = _borrowers(tx, case.request, veto, of_kinds=kinds)
     return None if borrowers is None else _searched(tx, beside, borrowers, None, known_nodes)
+
+
+def may_take_back(state: MeshState, task: QueuedTask) -> bool:
+    """Whether a task that waits may get back what its pool has lent: with that its pool's quota covers it, or
+    with what the cohort has idle. Costs little.
+    """
+    ledger, pool_name = state.ledger, task.pool_name
+    if not ledger.loans and not ledger.promises:
+        return False
+    account, need = ledger.accounts[pool_name], need_of(state, task)
+    owed = account.lent + unclaimed_quota(state, pool_name) + ledger.promised_by(pool_name)
+    short = need.beyond(clipped(account.free))
+    return bool(ledger.holds) or short.fits(owed + idle_beside(ledger, pool_name))
 
 
 def _owed(state: MeshState, request: Request) -> Resources:

@@ -13,9 +13,9 @@ searching at each of these steps would cost more than it gains. Where evictions 
 they are tried for the first of the next class, unless the pool is ``strict``; those may not delay a start
 that is reserved for a task before it. An owner is given back its quota, whatever is reserved.
 
-How often victims are searched on one tick is limited; searches for which there are no candidates do not
-count. With more pools than that they take turns, in the order of their names, and the next tick goes on where
-this one has stopped. A reclaim waits for no turn.
+How often victims are searched on one tick is limited. Searches without candidates do not count, nor do those
+that a search for another task of the pool shows to be in vain. Where the limit is too low for all, pools take
+turns, and so do the tasks of a pool (``turns``). A reclaim does not wait for the turn of its pool.
 """
 
 from __future__ import annotations
@@ -34,11 +34,18 @@ from schedulemesh.engine.admission.admit import Request, admit
 from schedulemesh.engine.admission.backfill import Backfill, StartWouldDelay, first_in_order
 from schedulemesh.engine.admission.decide import admit_by, understand, veto_for
 from schedulemesh.engine.admission.delays import RunTimes, run_times
-from schedulemesh.engine.admission.evictions import plan_for, unprobed
+from schedulemesh.engine.admission.evictions import may_take_back, plan_for, unprobed
 from schedulemesh.engine.admission.needs import can_be_paid, groups_asked, is_ruled_out, need_of
 from schedulemesh.engine.admission.pending import finish_revocations
 from schedulemesh.engine.admission.queue_estimates import estimate_all, estimate_new
-from schedulemesh.engine.admission.reservations import in_turn, is_reserved_for, reserve_starts
+from schedulemesh.engine.admission.reservations import is_reserved_for, reserve_starts
+from schedulemesh.engine.admission.turns import (
+    SEARCHES,
+    TRIES,
+    PoolTurn,
+    in_turn,
+    searches_of_pool,
+)
 from schedulemesh.engine.messages.facts import AgentEnded, AnswersForgotten, GroupEnded, GroupReady
 from schedulemesh.engine.messages.instructions import ProbeClass
 from schedulemesh.engine.messages.outcomes import Refused
@@ -73,11 +80,6 @@ _GROUPS = frozenset((AgentEnded, GroupEnded, GroupReady))
 _LOOKED_AT = 2_000
 #: At so many of each class it looks in any case.
 _LOOKED_AT_LEAST = 20
-#: How often victims are searched on one tick, where there are candidates, and how often for one pool.
-SEARCHES = 50
-_SEARCHES_OF_POOL = 10
-#: For how many tasks of one pool evictions are considered at all on one tick.
-_TRIES_OF_POOL = 100
 
 
 def serve_queue(tx: Transaction, stimulus: AnyStimulus) -> None:
@@ -277,11 +279,9 @@ class _Pass:
         self._turn = turn
         #: The pools that are served; None: all.
         self._only = only
-        #: How often victims were searched for pools whose turn it is, in all and by pool.
+        #: How often victims were searched for pools whose turn it is.
         self.searches = 0
-        self._searches_of: dict[str, int] = {}
-        #: For how many tasks of each pool evictions were considered.
-        self._tries: dict[str, int] = {}
+        self._turns: dict[str, _Turns] = {}
         #: Pools in which nobody else may be helped by evictions.
         self._settled: set[str] = set()
         #: Priorities and needs of tasks for which evictions were in vain.
@@ -451,12 +451,13 @@ class _Pass:
         pool_name, behind = queue_class.pool_name, queue_class.pool_name in self._blocked
         if pool_name in self._settled or self._is_in_vain(task):
             return False
-        self._tries[pool_name] = tries = self._tries.get(pool_name, 0) + 1
-        if tries > _TRIES_OF_POOL:
+        turns = self._turns_of(pool_name)
+        rank = self._tx.state.queue.pools[pool_name].firsts.bisect_left(queue_class.first)
+        full = turns.tries.includes(rank) and turns.searches.includes(rank)
+        tries = turns.tries if full else turns.reclaims
+        if not full and not (tries.includes(rank) and may_take_back(self._tx.state, task)):
             return False
-        turn = self._turn or frozenset()
-        most = max(_SEARCHES_OF_POOL, SEARCHES // max(1, len(turn)))
-        full = pool_name in turn and self._searches_of.get(pool_name, 0) < most
+        tries.note()
         tried = self._tried(task, full=full, behind=behind)
         if tried is Tried.LOADING:
             self._settled.add(pool_name)
@@ -464,17 +465,28 @@ class _Pass:
             self._note_in_vain(task)
         if tried in (Tried.SEARCHED_IN_VAIN, Tried.WOULD_DELAY) and full:
             self.searches += 1
-            self._searches_of[pool_name] = self._searches_of.get(pool_name, 0) + 1
+            turns.searches.note()
         return tried is Tried.STARTED
 
+    def _turns_of(self, pool_name: str) -> _Turns:
+        """Which tasks of a pool are tried with evictions on this tick."""
+        turns = self._turns.get(pool_name)
+        if turns is None:
+            now, pools = self._tx.now, self._turn or frozenset()
+            waiting = len(self._tx.state.queue.pools[pool_name].firsts)
+            searches = searches_of_pool(len(pools)) if pool_name in pools else 0
+            turns = self._turns[pool_name] = _Turns(
+                searches=PoolTurn(searches, waiting, now),
+                tries=PoolTurn(TRIES, waiting, now),
+                reclaims=PoolTurn(TRIES, waiting, now),
+            )
+        return turns
+
     def _tried(self, task: QueuedTask, *, full: bool, behind: bool) -> Tried:
-        state = self._tx.state
-        spared = state.spared
+        spared = self._tx.state.spared
         if spared.is_in_vain(task.task_id, self._tx.now):
             searched = spared.was_searched(task.task_id)
             return Tried.SEARCHED_IN_VAIN if searched else Tried.IN_VAIN
-        if not full and not state.ledger.loans and not state.ledger.promises:
-            return Tried.IN_VAIN
         request = understand(self._tx, task.submission)
         if isinstance(request, Refused):
             return Tried.IN_VAIN
@@ -605,6 +617,16 @@ class _Pass:
             if run_times(tx, task.spec, need_of(tx.state, task)).within(limits):
                 self._later[queue_class] = later
                 return
+
+
+class _Turns(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Which tasks of a pool are tried with evictions on one tick."""
+
+    #: Those for which victims are searched by all rules, and those for which that is considered.
+    searches: PoolTurn
+    tries: PoolTurn
+    #: Of the others those for which a reclaim is considered.
+    reclaims: PoolTurn
 
 
 #: The pool of a task, its labels, and those of the nodes that it asks for.

@@ -26,8 +26,7 @@ than a tick seeks starts for, they take turns in the order of their names.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 import msgspec
 
@@ -40,6 +39,7 @@ from schedulemesh.engine.admission.needs import (
     need_of,
 )
 from schedulemesh.engine.admission.projection import Projection, classes_by_pool, quota_free_at
+from schedulemesh.engine.admission.turns import in_turn
 from schedulemesh.engine.messages.queue_facts import ReservationDropped, StartReserved
 from schedulemesh.engine.placement.group_choice import could_ever_have
 from schedulemesh.engine.state.groups import shape_on_node
@@ -89,18 +89,6 @@ def reserve_starts(tx: Transaction, heads: Iterable[QueuedTask]) -> str:
         elif earliest.at is None and projections.of(task).nothing_ends:
             spared.note_start(task.task_id, start)
     return next_name
-
-
-def in_turn(pools: Collection[str], first: str, count: int) -> tuple[frozenset[str], str]:
-    """So many of these pools, in the order of their names and beginning where the last turn ended, and where
-    the next one begins.
-    """
-    if len(pools) <= count:
-        return frozenset(pools), first
-    names = sorted(pools)
-    begin = bisect_left(names, first)
-    names = names[begin:] + names[:begin]
-    return frozenset(names[:count]), names[count]
 
 
 def is_reserved_for(state: MeshState, task: QueuedTask) -> bool:

@@ -34,12 +34,18 @@ from schedulemesh.engine.admission.decide import (
 from schedulemesh.engine.admission.evictions import (
     candidates_for,
     contest_for,
+    may_take_back,
     plan_for,
     unprobed,
 )
 from schedulemesh.engine.admission.needs import is_ruled_out
-from schedulemesh.engine.admission.queue_pass import SEARCHES
 from schedulemesh.engine.admission.refusals import CONTESTED_HINT, contested_room
+from schedulemesh.engine.admission.turns import (
+    SEARCHES,
+    TRIES,
+    searches_of_pool,
+    ticks_until_searched,
+)
 from schedulemesh.engine.explanation.estimate import Start, duration_of, earliest_start
 from schedulemesh.engine.explanation.evictions import last_eviction
 from schedulemesh.engine.explanation.shortage import Shortage, shortage_of
@@ -249,6 +255,8 @@ def _order(
             f"{'comes' if before == '1 task' else 'come'} before it, and nobody is evicted for it while "
             "evictions would help one of these, or while it would delay the start of one"
         )
+        if (turns := _turns(tx, task, plan)) > 1:
+            error += f"; it is its turn within about {turns} s"
         findings.append(Finding(reason=Reason.BEHIND_QUEUE_HEAD, error=error, hint=to_the_front))
     if request.fits_now and Backfill(tx).permitted(request, entry) is None:
         findings.append(_reserved_for_others(tx, task, request))
@@ -256,7 +264,7 @@ def _order(
         error = f"{_evicting(plan)} makes room for it, after its class has loaded in a worker once"
         findings.append(Finding(reason=Reason.CLASS_NOT_LOADED, error=error))
     elif plan is not None and not waits and not task.held and task.queue_class is not None:
-        findings.append(_next_pass(plan, _turns(tx, plan)))
+        findings.append(_next_pass(plan, _turns(tx, task, plan)))
     return findings
 
 
@@ -271,11 +279,18 @@ def _count_before(state: MeshState, pool_name: str, entry: Entry) -> str:
     return f"{count} task{'' if count == 1 else 's'}"
 
 
-def _turns(tx: Transaction, plan: EvictionPlan) -> int:
+def _turns(tx: Transaction, task: QueuedTask, plan: EvictionPlan) -> int:
     """Within how many ticks it is the turn of a task for which others are evicted by these rules."""
+    state = tx.state
+    queue, pool = state.queue, state.queue.pools[task.pool_name]
+    rank = pool.firsts.bisect_left(queue.entry(task))
     if all(victim.reason is PreemptionReason.RECLAIM for victim in evicted_tasks(plan.victims)):
-        return 1
-    return -(-len(tx.state.queue.pools) // SEARCHES)
+        firsts = islice(queue.firsts_of(task.pool_name), rank)
+        before = sum(may_take_back(state, first) for first in firsts)
+        return ticks_until_searched(TRIES, len(pool.firsts), before)
+    pools = len(queue.pools)
+    searches = searches_of_pool(min(pools, SEARCHES))
+    return -(-pools // SEARCHES) * ticks_until_searched(searches, len(pool.firsts), rank)
 
 
 def _contested(tx: Transaction, request: Request) -> list[Finding]:
@@ -324,7 +339,7 @@ def _evicting(plan: EvictionPlan) -> str:
 def _next_pass(plan: EvictionPlan | None, turns: int = 1) -> Finding:
     """Nothing keeps it from starting, in its turn: within so many ticks of a second each."""
     how = "there is room for it" if plan is None else f"{_evicting(plan)} makes room for it"
-    seconds = "seconds" if turns <= 1 else f"about {turns} s: many pools wait, and they take turns"
+    seconds = "seconds" if turns <= 1 else f"about {turns} s: many wait, and they take turns"
     return Finding(
         reason=Reason.NEXT_SCHEDULING_PASS,
         error=f"{how}; it starts when the queue is served next, within {seconds}",
