@@ -110,6 +110,7 @@ explore: $(VENV)/.dev ## New examples for every state machine; EXPLORE_EXAMPLES=
 dist: $(VENV)/.dev
 	$(BIN)/python -m build --outdir dist .
 	$(BIN)/python -m build --outdir dist packaging/schedulemesh
+	$(BIN)/python -m build --wheel --outdir dist packaging/client
 
 clean:
 	rm -rf $(VENV) $(OLDEST) build dist *.egg-info

@@ -78,6 +78,13 @@ def test_the_alias_distribution_has_no_modules():
     assert list((ROOT / "packaging" / "schedulemesh").rglob("*.py")) == []
 
 
+@pytest.mark.parametrize("distribution", ["client", "schedulemesh"])
+def test_each_distribution_has_the_license(distribution):
+    """setuptools puts it into the wheel; a file above the project's folder it would not find."""
+    license_text = (ROOT / "LICENSE").read_bytes()
+    assert (ROOT / "packaging" / distribution / "LICENSE").read_bytes() == license_text
+
+
 CLIENT = (ROOT / "packaging" / "client" / "pyproject.toml").read_text(encoding="utf-8")
 
 
