@@ -94,7 +94,9 @@ def test_it_is_small_and_has_no_ray(client, run):
     names = {path.name for path in site.iterdir()}
     assert not names & {"ray", "numpy", "sqlalchemy", "starlette", "uvicorn", "psutil"}
     packages = {path.name for path in (site / "schedulemesh").iterdir() if path.is_dir()}
-    assert (site / f"schedulemesh_client-{__version__}.dist-info" / "licenses" / "LICENSE").is_file()
+    assert (
+        site / f"schedulemesh_client-{__version__}.dist-info" / "licenses" / "LICENSE"
+    ).is_file()
     assert not packages & {"core", "runtime", "server", "sim", "integrations", "checkpoints"}
 
 

@@ -9,10 +9,13 @@ import pytest
 
 import schedulemesh
 from schedulemesh.client import http_channel
+from schedulemesh.client.remote import NEEDS_RAY, HttpScheduler
 from schedulemesh.errors import (
     InvalidRequestError,
+    LeaseRefusedError,
     NotAllowedError,
     SchedulerUnavailableError,
+    TaskFailedError,
 )
 from tests.server.work import filled
 
@@ -39,6 +42,90 @@ def test_the_calls_are_those_of_the_other_scheduler_objects(remote):
     assert remote.history(limit=1)["success"]
     with pytest.raises(InvalidRequestError, match="resources"):
         remote.create_pool("q", resources={"cpus": 1})
+
+
+#: The arguments of each call that succeeds on a scheduler that is ``filled``, in this order.
+CALLS = {
+    **dict.fromkeys(("about", "alerts", "audit", "cluster_snapshot", "drain_status", "events"), ()),
+    **dict.fromkeys(("external_usage", "get_metrics", "get_preemption_policy", "history"), ()),
+    **dict.fromkeys(("get_preemption_stats", "get_queue_policy", "jobs", "list_agents"), ()),
+    **dict.fromkeys(("list_cohorts", "list_orphans", "list_pools", "list_preemptions"), ()),
+    **dict.fromkeys(("list_queue", "list_saved_states", "list_tasks", "pg_pool_stats"), ()),
+    **dict.fromkeys(("stats", "strategies", "usage", "ensure_agent_health"), ()),
+    **dict.fromkeys(("configure_queue", "update_preemption_policy"), ()),
+    **dict.fromkeys(("create_pool", "ensure_pool", "resize_pool", "drain_pool"), ("new",)),
+    "undrain_pool": ("new",),
+    "ensure_cohort": ("team",),
+    "evaluate_preemption": (9.0, "p"),
+    "explain": ("first",),
+    "wait": (["first"], 5.0, "running"),
+    **dict.fromkeys(("hold_task", "release_task", "move_to_front"), ("waits-1",)),
+    "set_priority": ("waits-1", 4.0),
+    "cancel_task": ("waits-1",),
+    "cancel_tasks": (["waits-2"],),
+    "end_orphans": ([],),
+    "complete_task": ("second",),
+    "submit_job": ("new-job", ["true"], "new"),
+    "delete_agent": ("second-agent",),
+    **dict.fromkeys(("drain_node", "undrain_node", "cordon_node"), ("node-1",)),
+}
+#: The arguments of those that are refused there, and the code.
+REFUSED = {
+    "save_task_state": (("none",), "task_not_found"),
+    "get_saved_state": (("none",), "state_not_found"),
+    "execute_preemption": (("none", "none"), "task_not_found"),
+    "preempt_task": (("none",), "task_not_found"),
+    "result": (("none",), "task_not_found"),
+}
+#: Of those that return no dict what they return or raise is looked at one by one.
+OTHERS = {
+    *("dashboard", "detach", "export_history", "get_lease", "job_logs", "lease", "metrics_text"),
+    *("name", "restore_task", "task_logs", "test_alerts"),
+}
+
+
+def test_every_public_call_works_or_says_what_it_needs(remote, tmp_path, capsys):
+    """None is missing: a new one has to be added to the tables above."""
+    offered = {name for name in dir(HttpScheduler) if not name.startswith("_")}
+    assert offered == {*CALLS, *REFUSED, *OTHERS}
+    for name, arguments in CALLS.items():
+        extra = {"queue": True} if name == "submit_job" else {}
+        answer = getattr(remote, name)(*arguments, **extra)
+        assert answer["success"] is True, (name, answer)
+    for name, (arguments, reason) in REFUSED.items():
+        assert getattr(remote, name)(*arguments)["reason"] == reason, name
+    for name in NEEDS_RAY:
+        sentence = rf"{name}\(\) is not offered over HTTP, because [^:]+: [^\n]+$"
+        with pytest.raises(InvalidRequestError, match=sentence):
+            getattr(remote, name)("t")
+    remote.dashboard()
+    assert "mesh" in capsys.readouterr().out
+    assert remote.export_history(tmp_path / "history.csv")["jobs"]
+    assert "schedulemesh_" in remote.metrics_text()
+    assert list(remote.task_logs("first")) == []
+    with pytest.raises(InvalidRequestError, match="a saved state must be a dict"):
+        remote.restore_task({})
+    with pytest.raises(InvalidRequestError, match="this scheduler has no receivers of alerts"):
+        remote.test_alerts()
+    with pytest.raises(LeaseRefusedError, match="there is no lease 'none'"):
+        remote.get_lease("none")
+    with pytest.raises(TaskFailedError, match="there is no log of task 'none'"):
+        list(remote.job_logs("none"))
+
+
+def test_every_public_call_of_a_lease_works_or_says_what_it_needs(remote):
+    remote.complete_task("first", end_agent=True)
+    lease = remote.lease("mine", "p", [[{"cpu": 1}]], wait=True)
+    offered = {name for name in dir(lease) if not name.startswith("_")}
+    calls = {"grace_left", "preempted", "release", "renew", "saved", "wait"}
+    assert offered == calls | {"group_ids", "placement_groups", "pool", "state", "task_id"}
+    assert (lease.task_id, lease.pool, lease.state) == ("mine", "p", "running")
+    assert (lease.wait(5.0), lease.preempted(), lease.grace_left()) == (True, False, 0.0)
+    assert len(lease.group_ids) == 1
+    with pytest.raises(InvalidRequestError, match="Ray handles, which HTTP does not carry"):
+        _ = lease.placement_groups
+    for call in (lease.renew, lease.saved, lease.release):
+        assert call()["success"]
 
 
 def test_threads_share_it(remote):
