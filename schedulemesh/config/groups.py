@@ -77,13 +77,20 @@ def parse_groups(
     return msgspec.structs.replace(spec, **fields, **_plain(config))
 
 
-def parse_bundles(value: object, what: str = "bundles") -> tuple[Resources, ...]:
-    """The bundles of one placement group, none empty. Raises InvalidRequestError."""
+def parse_bundles(
+    value: object, what: str = "bundles", *, covering: bool = False
+) -> tuple[Resources, ...]:
+    """The bundles of one placement group, none empty. ``covering``: see ``parse_resources``. Raises
+    InvalidRequestError.
+    """
     expected = "a list of resources such as [{'cpu': 1.0}, {'cpu': 1.0}]"
     elements = as_elements(value, what, expected)
     if not elements:
         raise InvalidRequestError(f"{what} must be {expected}, not {shown(value)}")
-    bundles = tuple(parse_resources(b, f"{what}[{i}]") for i, b in enumerate(elements))
+    bundles = tuple(
+        parse_resources(bundle, f"{what}[{i}]", covering=covering)
+        for i, bundle in enumerate(elements)
+    )
     check_bundles(bundles, what)
     return bundles
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from math import ceil
 from typing import Any, TypedDict
 
 import msgspec
@@ -19,6 +20,16 @@ from schedulemesh.errors import InvalidRequestError, shown
 
 #: Units per CPU, MB, GPU or unit of a custom resource.
 UNIT = 10_000
+
+#: Amounts whose units are rounded down, such as a third, as they are claimed in a bundle: Ray compares plain
+#: numbers, and counts in the same units, so that three thirds of a device are one.
+_SHARES = {
+    units: part / whole + 1e-6
+    for whole in range(3, 101)
+    for part in range(1, whole)
+    # What is added must not make it round up.
+    if 0 < part * UNIT / whole - (units := part * UNIT // whole) < 0.49
+}
 
 #: The largest allowed amount of one kind.
 MAX_AMOUNT = 1e12
@@ -266,8 +277,11 @@ def sum_of(amounts: Iterable[Resources]) -> Resources:
     return total
 
 
-def parse_resources(resources: object, what: str = "resources") -> Resources:
-    """The amounts of ``{"cpu", "memory", "gpu", "custom"}``; every key is optional.
+def parse_resources(
+    resources: object, what: str = "resources", *, covering: bool = False
+) -> Resources:
+    """The amounts of ``{"cpu", "memory", "gpu", "custom"}``; every key is optional. ``covering``: a bundle of
+    them holds what others claim in Ray with the same plain numbers.
 
     Raises InvalidRequestError, naming the key and the value, for an unknown key and for an amount that
     is no number, negative, NaN, infinite or below 1/10,000, or a GPU amount above 1 that is not whole.
@@ -276,11 +290,33 @@ def parse_resources(resources: object, what: str = "resources") -> Resources:
     named = {_kind(key, what): value for key, value in items}
     custom = _parse_custom(named.pop("custom", None), what)
     amounts = {k: _amount(k, v, what) for k, v in named.items() if v is not None}
+    if covering:
+        amounts = {k: _covering(k, named[k], units, what) for k, units in amounts.items()}
     if amounts.get("gpu", 0) > UNIT and amounts["gpu"] % UNIT:
         raise InvalidRequestError(
             f"{what}['gpu'] is {shown(named['gpu'])}; above 1 it must be a whole number of devices"
         )
     return Resources(**amounts, custom=custom)
+
+
+def _covering(kind: str, amount: object, units: int, what: str) -> int:
+    """The units of an amount that is valid, rounded up where a bundle of them would hold less."""
+    if kind != "memory":
+        return covering_units(as_number(amount) or 0.0)
+    megabytes = as_number(as_megabytes(amount, what)) or 0.0
+    # The product of an exact amount is off by less than that.
+    return max(units, ceil(round(megabytes * UNIT, 6)))
+
+
+def covering_units(amount: float) -> int:
+    """The fewest units of which a bundle holds this amount."""
+    units = round(amount * UNIT)
+    return units if share_of(units) >= amount else units + 1
+
+
+def share_of(units: int) -> float:
+    """An amount as it is claimed in a bundle."""
+    return _SHARES.get(units, units / UNIT)
 
 
 def as_megabytes(value: object, what: str) -> object:

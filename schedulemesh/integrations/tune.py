@@ -99,8 +99,8 @@ class LeaseResourceManager(ResourceManager):  # type: ignore[misc]
             return None
         leases = self._requested[resource_request]
         lease = next(filter(_is_granted, leases))
-        leases.remove(lease)
         group = lease.placement_groups[0]
+        leases.remove(lease)
         self._acquired[group] = lease
         return PlacementGroupAcquiredResources(
             placement_group=group, resource_request=resource_request

@@ -198,7 +198,10 @@ def _groups(groups: object) -> Sequence[tuple[Resources, ...]]:
     elements = as_elements(groups, "groups", _GROUPS)
     if not elements:
         raise InvalidRequestError(f"groups is empty; it must be {_GROUPS}")
-    parsed_groups = [parse_bundles(group, f"groups[{i}]") for i, group in enumerate(elements)]
+    # Its holder claims in Ray what it asked for, by itself.
+    parsed_groups = [
+        parse_bundles(group, f"groups[{i}]", covering=True) for i, group in enumerate(elements)
+    ]
     sizes = sorted({len(group) for group in parsed_groups})
     if len(sizes) > 1:
         raise InvalidRequestError(

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from schedulemesh.config.groups import parse_bundles
 from schedulemesh.core.backend.ray_options import parse_options
 from schedulemesh.core.backend.ray_resources import (
     bundle_amounts,
@@ -18,6 +19,7 @@ from schedulemesh.core.backend.ray_resources import (
 )
 from schedulemesh.domain.resources import Resources, parse_resources
 from schedulemesh.errors import InvalidRequestError
+from schedulemesh.protocol.submissions import Submitter, lease_request
 
 NEED = parse_resources({"cpu": 2, "memory": 512, "gpu": 0.5, "custom": {"accelerator": 1}})
 
@@ -106,7 +108,30 @@ def test_a_bundle_holds_no_less_than_was_requested(asked):
     assert parse_resources(needed.public()) == needed or needed.gpu > 10_000
 
 
-@pytest.mark.parametrize("parts", range(1, 17))
+@given(
+    part=st.integers(1, 100),
+    whole=st.integers(1, 100),
+    memory=st.integers(2**20, 2**45) | st.just(10**9),
+)
+def test_a_bundle_of_a_lease_holds_what_its_holder_claims_in_ray(part, whole, memory):
+    gpu = min(part, whole) / whole
+    needs = {"gpu": gpu, "memory": memory / 2**20}
+    (leased,) = parse_bundles([needs], covering=True)
+    bundle = bundle_amounts(leased)
+    assert bundle["GPU"] >= gpu
+    assert memory <= bundle["memory"] <= memory + 2**20 / 10_000 + 2
+    assert resources_of(bundle) == leased
+    assert parse_bundles([leased.public()], covering=True) == (leased,)
+
+
+def test_the_bundles_of_a_lease_are_rounded_up():
+    arguments = {"task_id": "t", "pool": "p", "groups": [[{"memory": 10**9 / 2**20}]]}
+    request = lease_request(arguments, Submitter(client="c", owner="o"), holder_job="")
+    (bundle,) = request.submission.agent.bundles
+    assert bundle_amounts(bundle)["memory"] >= 10**9
+
+
+@pytest.mark.parametrize("parts", [*range(1, 17), 17, 23, 97])
 def test_a_device_has_as_many_equal_shares_as_ray_gives_it(parts):
     units = requested_resources({"GPU": 1 / parts}).gpu
     assert units == round(10_000 / parts)

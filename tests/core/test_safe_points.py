@@ -174,6 +174,24 @@ def test_a_save_that_is_requested_at_a_safe_point_is_made_there_and_is_consisten
     assert worker.result.result(LONG) == 2
 
 
+def test_of_two_threads_one_saves_and_the_other_goes_on(channel):
+    built = Looping()
+    worker = Worker(channel, built, steps=3)
+    other = on_thread("other", lambda: built.work(channel, 3))
+    saves = [worker.saves()]
+    built.go()
+    assert saves[0].result(LONG).consistent
+    built.go()  # the other's, as who saved stands at its safe point
+    saves.append(on_thread("channel", lambda: save(channel)))
+    assert saves[1].result(LONG).consistent
+    assert len(built.saved_on) == 2
+    assert not worker.result.done()
+    carry_out(channel, "resume")
+    built.go(3)
+    assert max(worker.result.result(LONG), other.result(LONG)) == built.step == 6
+    assert len(built.saved_on) == 2
+
+
 def test_a_save_beside_the_method_is_not_made_again_at_the_next_safe_point(channel):
     built = Looping()
     worker = Worker(channel, built, steps=2)

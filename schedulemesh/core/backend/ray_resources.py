@@ -10,16 +10,8 @@ from typing import Any
 import msgspec
 
 from schedulemesh.domain.node_labels import ACCELERATOR_TYPE
-from schedulemesh.domain.resources import UNIT, Resources
+from schedulemesh.domain.resources import UNIT, Resources, covering_units, share_of
 
-#: Shares whose units are rounded down, such as a third, as they are claimed in a bundle: Ray compares plain
-#: numbers, and counts in the same units, so that three thirds of a device are one.
-_SHARES = {
-    round(part * UNIT / whole): part / whole + 1e-6
-    for whole in range(3, 17)
-    for part in range(1, whole)
-    if round(part * UNIT / whole) * whole < part * UNIT
-}
 #: What the marker of a node's accelerators begins with.
 _MODEL = "accelerator_type:"
 #: What a bundle of a placement group adds to its node beside the plain amount, such as ``CPU_group_0_4f…``.
@@ -58,20 +50,10 @@ def requested_resources(ray_amounts_: Mapping[str, float]) -> Resources:
     """Amounts in Ray's names and units as a request: a bundle of the result holds no less than was asked
     for.
     """
-    amounts = {name: _covering(amount) for name, amount in ray_amounts_.items()}
+    amounts = {name: covering_units(amount) / UNIT for name, amount in ray_amounts_.items()}
     memory = math.ceil(amounts.pop("memory", 0.0))
     needed = resources_of(amounts)
     return msgspec.structs.replace(needed, memory=-(-memory * UNIT // 2**20))
-
-
-def _covering(amount: float) -> float:
-    """The least amount of whole units whose share in a bundle is not below this one."""
-    units = round(amount * UNIT)
-    return (units if _share(units) >= amount else units + 1) / UNIT
-
-
-def _share(units: int) -> float:
-    return _SHARES.get(units, units / UNIT)
 
 
 def ray_amounts(resources: Resources) -> dict[str, Any]:
@@ -88,10 +70,10 @@ def ray_amounts(resources: Resources) -> dict[str, Any]:
 
 def bundle_amounts(resources: Resources) -> dict[str, float]:
     """The bundle of a placement group that holds these resources; memory in bytes."""
-    bundle: dict[str, float] = {name: _share(units) for name, units in resources.custom}
+    bundle: dict[str, float] = {name: share_of(units) for name, units in resources.custom}
     for name, units in (("CPU", resources.cpu), ("GPU", resources.gpu)):
         if units:
-            bundle[name] = _share(units)
+            bundle[name] = share_of(units)
     if resources.memory:
         bundle["memory"] = _bytes(resources)
     return bundle
