@@ -35,6 +35,12 @@ class SavedState(msgspec.Struct, frozen=True, kw_only=True):
     members: tuple[bytes | None, ...] = ()
 
     @property
+    def size(self) -> int:
+        """Its bytes, beside what is known of the task anyway."""
+        parts = (self.state, self.payload, *self.members)
+        return sum(len(part) for part in parts if part is not None)
+
+    @property
     def restorable(self) -> bool:
         """Whether it holds a state, and not only what is known of the task anyway."""
         if self.source == "payload":

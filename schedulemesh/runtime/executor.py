@@ -33,7 +33,7 @@ from schedulemesh.engine.state.task_phases import Preempting
 from schedulemesh.engine.state.tasks import RunningTask
 from schedulemesh.engine.transaction import Step
 from schedulemesh.errors import JournalError
-from schedulemesh.protocol.agents import AgentInit, JobStart, MessageError
+from schedulemesh.protocol.agents import AgentInit, JobStart, MessageError, pack
 from schedulemesh.runtime.agents.endings import Endings
 from schedulemesh.runtime.agents.eviction import Eviction
 from schedulemesh.runtime.agents.gangs import (
@@ -53,6 +53,7 @@ from schedulemesh.runtime.agents.start import (
     AgentStart,
     fills_group,
     own_need,
+    packed_for_warm_host,
     start_failed,
 )
 from schedulemesh.runtime.agents.start_phases import StartPhases
@@ -66,6 +67,7 @@ from schedulemesh.runtime.groups.warm_pool import WarmPool
 from schedulemesh.runtime.jobs.ends import adopted_to_end, end_driver
 from schedulemesh.runtime.jobs.external_demand import DemandWatch
 from schedulemesh.runtime.reactor import Reactor
+from schedulemesh.runtime.threads import beside_loop
 
 logger = logging.getLogger(__name__)
 
@@ -261,7 +263,8 @@ class Executor:
         if room is None and await self.rooms.is_full(order):
             return start_failed(order, "Ray has no room for it", NO_ROOM_IN_RAY)
         # Nothing is awaited from here until it is started: no warm host is taken for one that has been ended.
-        ready = self.ready.take(order) if self._agents.is_expected(order) else None
+        may_be_warm = starts[0].packed_for_warm_host and self._agents.is_expected(order)
+        ready = self.ready.take(order) if may_be_warm else None
         start = msgspec.structs.replace(starts[0], slot=room or starts[0].slot, ready=ready)
         return self.rooms.noted(await self._agents.start(start))
 
@@ -330,7 +333,10 @@ class Executor:
         """What is needed to start each process of the agent."""
         orders = member_orders(order)
         saved = await self.reactor.fetch(order.state_key)
-        states = [saved] if order.agent.gang is None else states_of(saved, len(orders))
+        states = [saved]
+        if order.agent.gang is not None:
+            size = len(saved or b"")
+            states = await beside_loop(size, lambda: states_of(saved, len(orders)))
         parts = enumerate(zip(orders, states, strict=True))
         return await asyncio.gather(
             *(self._agent_start(one, rank, state) for rank, (one, state) in parts)
@@ -339,6 +345,10 @@ class Executor:
     async def _agent_start(self, order: StartAgent, rank: int, saved: bytes | None) -> AgentStart:
         """Everything that is needed to start the agent, or the member of a gang with this rank."""
         init = await self._init_message(order, rank, saved)
+        size = len(saved or b"")
+        packed_for_warm = b""
+        if self.ready.names_in(order.group_id or ""):
+            packed_for_warm = await beside_loop(size, lambda: packed_for_warm_host(init))
         slot = self.groups.slot(order.group_id or "")
         if slot is not None and order.world_size:
             slot = msgspec.structs.replace(slot, bundle=rank, whole=False)
@@ -346,6 +356,8 @@ class Executor:
             order=order,
             shipped=init.shipped,
             init=init,
+            packed=await beside_loop(size, lambda: pack(init)),
+            packed_for_warm_host=packed_for_warm,
             refs=self.references.references_of(order.agent),
             timeout_s=self.reactor.state.policy.start_timeout,
             slot=slot,

@@ -143,7 +143,8 @@ def started(agents):
     orders = member_orders(order)
     assert [one.incarnation for one in orders] == [7, 7]
     starts = [
-        AgentStart(order=o, shipped=b"", init=init(o), refs=([], []), timeout_s=1) for o in orders
+        AgentStart(order=o, shipped=b"", init=init(o), packed=b"", refs=([], []), timeout_s=1)
+        for o in orders
     ]
     return asyncio.run(start_together(agents, order, starts))
 

@@ -16,7 +16,7 @@ from schedulemesh.engine.state.groups import Group, GroupPhase
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.protocol.agents import AgentInit, Handled, ShippedClass, StartReport, pack
 from schedulemesh.runtime.agents.registry import Agents
-from schedulemesh.runtime.agents.start import AgentStart
+from schedulemesh.runtime.agents.start import AgentStart, packed_for_warm_host
 from schedulemesh.runtime.backend import WarmHostRequest
 from schedulemesh.runtime.groups import warm_pool as warm_hosts
 from schedulemesh.runtime.groups.manager import Groups
@@ -102,6 +102,8 @@ class Stage:
             order=order,
             shipped=SHIPPED,
             init=init,
+            packed=pack(init),
+            packed_for_warm_host=packed_for_warm_host(init),
             refs=([], []),
             timeout_s=5.0,
             slot=self.groups.slot("g"),

@@ -41,6 +41,7 @@ from schedulemesh.runtime.agents.commands import CommandFields
 from schedulemesh.runtime.agents.registry import Agents
 from schedulemesh.runtime.backend import Backend, BackendError
 from schedulemesh.runtime.reactor import Reactor
+from schedulemesh.runtime.threads import beside_loop
 
 __all__ = ["Eviction", "TaskState"]
 
@@ -48,8 +49,6 @@ logger = logging.getLogger(__name__)
 
 #: Bytes that a stored state may take beside the state itself and what is known of its task.
 _ENVELOPE_BYTES = 512
-#: Bytes from which a state is packed and hashed in a thread.
-_LARGE = 1024 * 1024
 
 #: Takes a stimulus and blobs; returns once they are durable.
 Feed = Callable[[AnyStimulus, Mapping[str, bytes]], Awaitable[Step]]
@@ -191,7 +190,9 @@ class Eviction:
         if not saved.restorable:
             return saved
         data = await self._reactor.fetch(task.state_key)
-        return None if data is None else unpack(data, SavedState)
+        if data is None:
+            return None
+        return await beside_loop(len(data), lambda: unpack(data, SavedState))
 
     async def _keep(self, saved: SavedState, feed: Feed) -> Step:
         if saved.warning:
@@ -449,8 +450,9 @@ def _going_on(result: CommandResult) -> str:
 
 async def _stored_form(saved: SavedState) -> tuple[str, bytes]:
     """The key and the bytes of a saved state."""
-    if len(saved.state or b"") + sum(len(state or b"") for state in saved.members) < _LARGE:
-        data = pack(saved)
-        return key_of(data), data
-    data = await asyncio.to_thread(pack, saved)
-    return await asyncio.to_thread(key_of, data), data
+    return await beside_loop(saved.size, lambda: _packed_form(saved))
+
+
+def _packed_form(saved: SavedState) -> tuple[str, bytes]:
+    data = pack(saved)
+    return key_of(data), data

@@ -384,7 +384,7 @@ class Agents:
         if start.ready is None:
             answer = self._backend.agent_report(handle)
         else:
-            answer = self._backend.build_agent(handle, start.warm_init, start.refs)
+            answer = self._backend.build_agent(handle, start.packed_for_warm_host, start.refs)
         return await first_report(self._backend, start, handle, answer, progress)
 
     def note_phase(self, name: str, incarnation: int, phase: str, ago_s: float) -> None:

@@ -61,6 +61,10 @@ class AgentStart(msgspec.Struct, frozen=True, kw_only=True):
     order: StartAgent
     shipped: bytes
     init: AgentInit
+    #: The same packed, for a process of its own; and for a warm host, which has the class and a mark already.
+    #: Done before, beside the event loop, because it contains the saved state. Empty: there is no warm host.
+    packed: bytes
+    packed_for_warm_host: bytes = b""
     refs: Refs
     #: The policy's ``start_timeout``.
     timeout_s: float
@@ -97,11 +101,6 @@ class AgentStart(msgspec.Struct, frozen=True, kw_only=True):
             "load": start_limits.load or self.timeout_s,
             "constructor": start_limits.constructor or self.timeout_s,
         }
-
-    @property
-    def warm_init(self) -> bytes:
-        """The init message for a warm host, which has the class and a mark already."""
-        return pack(msgspec.structs.replace(self.init, shipped=b"", mark=0))
 
     @property
     def is_pinned(self) -> bool:
@@ -144,7 +143,7 @@ class AgentStart(msgspec.Struct, frozen=True, kw_only=True):
             node_id=self.order.node_id,
             slot=self.slot if self.in_group else None,
             options=options,
-            init=pack(self.init),
+            init=self.packed,
             refs=self.refs,
         )
 
@@ -247,6 +246,11 @@ def start_failed(
         death=None if death is None else msgspec.structs.replace(death, detail=""),
         room_lost=room_lost,
     )
+
+
+def packed_for_warm_host(init: AgentInit) -> bytes:
+    """The init message for a warm host."""
+    return pack(msgspec.structs.replace(init, shipped=b"", mark=0))
 
 
 async def first_report(

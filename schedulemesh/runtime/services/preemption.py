@@ -19,6 +19,7 @@ from schedulemesh.runtime.agents.eviction import without_state
 from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.queries import past_of
 from schedulemesh.runtime.services.running import RunningSupervisor, Service
+from schedulemesh.runtime.threads import beside_loop
 
 #: Tasks whose last evaluation is remembered.
 _REMEMBERED = 100_000
@@ -137,8 +138,7 @@ class PreemptionService(Service):
             return stored
         if stored is not None:
             warning = f"{save_error} This is the state that was saved before."
-            earlier = unpack(stored, SavedState)
-            return pack(msgspec.structs.replace(earlier, warning=warning, current=False))
+            return await beside_loop(len(stored), lambda: _earlier(stored, warning))
         partial_state = await without_state(self._reactor, task, agent_name)
         metrics = self._agents.metrics.newest_of(agent_name)
         return pack(
@@ -146,3 +146,9 @@ class PreemptionService(Service):
                 partial_state, last_metrics=metrics, warning=save_error, current=False
             )
         )
+
+
+def _earlier(stored: bytes, warning: str) -> bytes:
+    """A stored state as one that was saved before."""
+    saved = unpack(stored, SavedState)
+    return pack(msgspec.structs.replace(saved, warning=warning, current=False))

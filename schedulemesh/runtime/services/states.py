@@ -22,6 +22,7 @@ from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.queries import past_of, saved_key
 from schedulemesh.runtime.services.running import RunningSupervisor, Service
 from schedulemesh.runtime.services.submissions import SubmissionService
+from schedulemesh.runtime.threads import beside_loop
 
 logger = logging.getLogger(__name__)
 
@@ -36,10 +37,11 @@ class StateService(Service):
     @handler
     async def restore(self, request: RestoreTask) -> Response | WithHandles:
         """Pass a saved state to the pool's restorer, and restart the task if it was submitted."""
+        size = request.saved.size
+        saved_state = await beside_loop(size, lambda: pack(request.saved))
         # What is refused or repeated is compared with what is durable: the rest may be rolled back.
         await self._reactor.flushed()
         state, task_id = self._reactor.state, request.saved.task.task_id
-        saved_state = pack(request.saved)
         if request.request_id in state.answers or request.request_id in state.requests:
             return await self._submissions.answered(request.request_id)
         if (taken := _leaving(state, task_id) or duplicate_task(state, task_id)) is not None:
@@ -59,13 +61,14 @@ class StateService(Service):
                 f"task {task_id!r} had object references within its arguments and cannot be rebuilt"
             )
             return Response(outcome=Refused(reason=Reason.NOT_RESTARTABLE, error=error))
-        await self._reactor.keep({key_of(saved_state): saved_state})
+        state_key = await beside_loop(size, lambda: key_of(saved_state))
+        await self._reactor.keep({state_key: saved_state})
         stimulus = s.TaskSubmitted(
             agent=agent,
             # Whoever restores it decides that it runs, not the task that once started it.
             task=None if task is None else msgspec.structs.replace(task, parent=""),
             request_id=request.request_id,
-            state_key=key_of(saved_state),
+            state_key=state_key,
             client=request.client,
         )
         return await self._submissions.submit(stimulus, {}, NO_REFS)
@@ -104,7 +107,9 @@ class StateService(Service):
             saved = await eviction.checkpoint()
             if isinstance(saved, Refused):
                 return Refusal(refused=saved)
-            return SavedBytes(state=None if saved is None else pack(saved))
+            if saved is None:
+                return SavedBytes()
+            return SavedBytes(state=await beside_loop(saved.size, lambda: pack(saved)))
         finally:
             await eviction.resume()
 
