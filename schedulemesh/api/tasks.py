@@ -30,8 +30,9 @@ from schedulemesh.domain.user_data import UserValue
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.errors import InvalidRequestError
 
-#: The most tasks that one call submits: the supervisor decides them without serving others meanwhile.
-MAX_SUBMISSIONS = 100
+#: The most tasks that one call submits, and their bundles of placement groups together: the supervisor
+#: decides them without serving others meanwhile.
+MAX_SUBMISSIONS, MAX_BUNDLES_TOGETHER = 100, 2_000
 #: Seconds for which a call may wait for tasks; callers that wait for longer repeat it.
 LONGEST_WAIT_S = 30.0
 
@@ -183,6 +184,12 @@ class SubmitMany(CallWithBlobs, tag="submit_many", frozen=True, kw_only=True):
         if len(self.submissions) > MAX_SUBMISSIONS:
             raise InvalidRequestError(
                 f"one request submits up to {MAX_SUBMISSIONS:,} tasks, not {len(self.submissions):,}"
+            )
+        bundles = sum(len(submission.agent.bundles) for submission in self.submissions)
+        if bundles > MAX_BUNDLES_TOGETHER:
+            raise InvalidRequestError(
+                f"one request submits tasks with up to {MAX_BUNDLES_TOGETHER:,} bundles together, not "
+                f"{bundles:,}"
             )
         if self.references and len(self.references) != len(self.submissions):
             raise InvalidRequestError("references are counted for each submission, or for none")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import ClassVar, Union
 
 import msgspec
@@ -14,8 +15,8 @@ from schedulemesh.errors import InvalidRequestError
 #: Ray's placement strategies for the bundles of one placement group.
 PLACEMENT_STRATEGIES = ("STRICT_PACK", "PACK", "SPREAD", "STRICT_SPREAD")
 
-#: Bundles of one placement group.
-MAX_BUNDLES = 1_000
+#: Bundles of one placement group, and how many of them differ.
+MAX_BUNDLES, MAX_SIZES = 1_000, 50
 
 
 class Unplaced(msgspec.Struct, frozen=True, kw_only=True, tag="unplaced", gc=False):
@@ -102,7 +103,8 @@ class GroupShape(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     @property
     def total(self) -> Resources:
         """The sum over the bundles."""
-        return self.bundles[0] if len(self.bundles) == 1 else sum_of(self.bundles)
+        counts = Counter(self.bundles)
+        return sum_of(bundle.times(count) for bundle, count in counts.items())
 
     def holds(self, bundles: tuple[Resources, ...]) -> bool:
         """Whether these bundles fit into this group's, one by one in order."""
@@ -167,6 +169,10 @@ def check_bundles(bundles: tuple[Resources, ...], what: str = "bundles") -> None
     if len(bundles) > MAX_BUNDLES:
         raise InvalidRequestError(f"{what} has more than {MAX_BUNDLES} bundles")
     index_of = dict(zip(reversed(bundles), range(len(bundles) - 1, -1, -1), strict=True))
+    if len(index_of) > MAX_SIZES:
+        raise InvalidRequestError(
+            f"{what} has {len(index_of)} bundles that differ; up to {MAX_SIZES} are allowed"
+        )
     for bundle, index in index_of.items():
         check_resources(bundle, f"{what}[{index}]")
         if not bundle:

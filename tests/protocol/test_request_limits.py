@@ -26,6 +26,8 @@ from schedulemesh.api.tasks import (
     WaitUntil,
 )
 from schedulemesh.api.values import MAX_NAMES
+from schedulemesh.domain.placement import MAX_BUNDLES, MAX_SIZES
+from schedulemesh.domain.resources import parse_resources
 from schedulemesh.domain.saved_state import SavedState
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.protocol.agents import key_of
@@ -92,6 +94,17 @@ def test_too_many_or_too_much_is_refused_before_it_is_looked_at(data):
     assert decoded_objects(data) < 100
 
 
+def bundled(task_id, sizes=1):
+    """A submission with the most bundles, of so many sizes."""
+    asked = submission(task_id)
+    bundles = tuple(
+        parse_resources({"cpu": 1 + i % sizes, "memory": 1}) for i in range(MAX_BUNDLES)
+    )
+    return msgspec.structs.replace(
+        asked, agent=msgspec.structs.replace(asked.agent, bundles=bundles)
+    )
+
+
 def test_as_many_as_are_allowed_are_accepted():
     names = tuple(f"t{i}" for i in range(MAX_NAMES))
     for request in (
@@ -101,6 +114,7 @@ def test_as_many_as_are_allowed_are_accepted():
         QueryEvents(kinds=(EVENT_KINDS * 3)[:100]),
         GetReportedMetrics(names=names),
         SubmitMany(submissions=tuple(submission(f"t{i}") for i in range(MAX_SUBMISSIONS))),
+        SubmitMany(submissions=(bundled("a", sizes=MAX_SIZES), bundled("b"))),
     ):
         assert decode_request(encode_request(request)) == request
 
@@ -116,6 +130,8 @@ def test_as_many_as_are_allowed_are_accepted():
         lambda: QueryEvents(kinds=("t",) * 101),
         lambda: GetReportedMetrics(names=("t",) * (MAX_NAMES + 1)),
         lambda: SubmitMany(submissions=(submission("t"),) * (MAX_SUBMISSIONS + 1)),
+        lambda: SubmitMany(submissions=(bundled("t"),) * 3),
+        lambda: SubmitTask(submission=bundled("t", sizes=MAX_SIZES + 1)),
         lambda: ListPreemptions(limit=10_001),
         lambda: EvaluatePreemption(priority=1.0, pool_name="p", limit=10_001),
     ],

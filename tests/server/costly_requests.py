@@ -42,6 +42,7 @@ from schedulemesh.api.queue import ListQueue
 from schedulemesh.api.rows import scalar_fields
 from schedulemesh.api.states import ListSavedStates
 from schedulemesh.api.tasks import (
+    MAX_BUNDLES_TOGETHER,
     MAX_SUBMISSIONS,
     CancelTasks,
     ListTasks,
@@ -53,7 +54,7 @@ from schedulemesh.api.tasks import (
 from schedulemesh.api.values import MAX_NAMES
 from schedulemesh.config.label_rules import MAX_RULES
 from schedulemesh.domain.lease import LeaseSpec
-from schedulemesh.domain.placement import MAX_BUNDLES
+from schedulemesh.domain.placement import MAX_BUNDLES, PLACEMENT_STRATEGIES
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.protocol.requests import encode_request
@@ -305,23 +306,39 @@ def costly_packed() -> Iterator[Costly]:
     yield packed(SubmitTask(submission=bundled("b", dry_run=True)), "dry run of 1,000 bundles")
     yield packed(SubmitTask(submission=bundled("b")), "1,000 bundles to the queue")
     yield read("/tasks/b", "/tasks/ of 1,000 bundles")
-    gangs = tuple(bundled(f"b-{i}") for i in range(40))
-    yield packed(SubmitMany(submissions=gangs), "40 times 1,000 bundles")
-    urgent = tuple(bundled(f"u-{i}", priority=99.0) for i in range(40))
-    yield packed(SubmitMany(submissions=urgent), "40 times 1,000 bundles that would evict")
-    yield read("/tasks/u-39", "/tasks/ of one of those")
+    gangs = tuple(bundled(f"b-{i}") for i in range(MAX_BUNDLES_TOGETHER // MAX_BUNDLES))
+    yield packed(SubmitMany(submissions=gangs), "2 times 1,000 bundles")
+    urgent = tuple(bundled(f"u-{i}", priority=99.0) for i in range(len(gangs)))
+    yield packed(SubmitMany(submissions=urgent), "2 times 1,000 bundles that would evict")
+    yield read("/tasks/u-1", "/tasks/ of one of those")
+    shares = parse_resources({"gpu": 0.001})
+    for strategy in PLACEMENT_STRATEGIES:
+        asked = bundled("s", priority=99.0, dry_run=True, strategy=strategy)
+        yield packed(SubmitTask(submission=asked), f"dry run of 1,000 bundles {strategy}")
+        asked = bundled("s", priority=99.0, dry_run=True, strategy=strategy, parts=500)
+        yield packed(SubmitTask(submission=asked), f"dry run of 500 groups {strategy}")
+        agent = msgspec.structs.replace(asked.agent, bundles=(shares,) * MAX_BUNDLES)
+        asked = msgspec.structs.replace(asked, agent=agent)
+        yield packed(SubmitTask(submission=asked), f"dry run of 1,000 shares {strategy}")
     yield packed(ListPage(listing="queue", page=page), "ListPage of those")
 
 
-def bundled(task_id: str, priority: float = 5.0, *, dry_run: bool = False) -> TaskSubmitted:
-    """The submission of a placement group with the most bundles."""
+def bundled(
+    task_id: str,
+    priority: float = 5.0,
+    *,
+    dry_run: bool = False,
+    strategy: str = "",
+    parts: int = 1,
+) -> TaskSubmitted:
+    """The submission of placement groups with the most bundles."""
     asked: TaskSubmitted = submission(task_id, priority=priority)
     agent = msgspec.structs.replace(
         asked.agent,
         class_key="",
         resources=parse_resources({"cpu": 200}),
         bundles=(parse_resources({"cpu": 0.2}),) * MAX_BUNDLES,
-        lease=LeaseSpec(ttl_s=60.0),
+        lease=LeaseSpec(ttl_s=60.0, strategy=strategy, parts=parts),
     )
     return msgspec.structs.replace(asked, agent=agent, dry_run=dry_run, queue=not dry_run)
 

@@ -8,7 +8,7 @@ from typing import get_type_hints
 import msgspec
 from ray.actor import ActorHandle
 
-from schedulemesh.api.tasks import MAX_SUBMISSIONS, SubmitMany
+from schedulemesh.api.tasks import MAX_BUNDLES_TOGETHER, MAX_SUBMISSIONS, SubmitMany
 from schedulemesh.client.asking import ask_with_handles
 from schedulemesh.client.listings import (
     SubmitManyResult,
@@ -51,16 +51,22 @@ def submit_many(connection: Connection, specs: object) -> SubmitManyResult:
 
 
 def _parts(submissions: Sequence[PreparedSubmission]) -> Iterator[list[PreparedSubmission]]:
-    """The submissions of each message: as many as it may have in number and in bytes."""
+    """The submissions of each message: as many as it may have in number, in bundles and in bytes."""
     part: list[PreparedSubmission] = []
-    size = 0
+    size = bundles = 0
     for one in submissions:
         bytes_of_one = len(msgspec.msgpack.encode(one.submission))
-        if part and (len(part) == MAX_SUBMISSIONS or size + bytes_of_one > MAX_BYTES // 2):
+        bundles_of_one = len(one.submission.agent.bundles)
+        if part and (
+            len(part) == MAX_SUBMISSIONS
+            or bundles + bundles_of_one > MAX_BUNDLES_TOGETHER
+            or size + bytes_of_one > MAX_BYTES // 2
+        ):
             yield part
-            part, size = [], 0
+            part, size, bundles = [], 0, 0
         part.append(one)
         size += bytes_of_one
+        bundles += bundles_of_one
     yield part
 
 

@@ -5,7 +5,8 @@ Which nodes bundles are placed on is decided by the strategies in ``placers``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Sequence
+from typing import NamedTuple
 
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import Resources, least
@@ -22,6 +23,25 @@ from schedulemesh.engine.state.device_guarantees import has_room
 from schedulemesh.engine.state.nodes import Node, has_labels
 
 
+class BundleFacts(NamedTuple):
+    """What is known of the bundles of a shape together, found out once."""
+
+    total: Resources
+    #: The least of each kind that any of them has.
+    smallest: Resources
+    #: Whether all are equal.
+    alike: bool
+    #: The amounts of those with GPUs.
+    gpus: tuple[int, ...]
+
+    @classmethod
+    def of(cls, shape: GroupShape) -> BundleFacts:
+        """That of this shape."""
+        kinds = dict.fromkeys(shape.bundles)
+        gpus = tuple(need.gpu for need in shape.bundles if need.gpu)
+        return cls(shape.total, least(kinds), len(kinds) == 1, gpus)
+
+
 class Room:
     """The open nodes, with what would be free if some of the allocations there were removed."""
 
@@ -32,6 +52,8 @@ class Room:
         self._cluster = cluster
         self._total = total
         self._changed: dict[str, FreeNode] = {}
+        #: The shape that was asked for last.
+        self._facts: tuple[GroupShape, BundleFacts] | None = None
 
     def release(self, node_id: str, key: str, sign: int = 1) -> None:
         """Count the allocation of this name as removed (``sign`` -1: as there again)."""
@@ -65,12 +87,13 @@ class Room:
 
     def short_on(self, node_id: str, shape: GroupShape) -> tuple[Resources, bool]:
         """What the node lacks to hold the whole group: amounts, and whether its devices do not suffice."""
-        free = self._look(self._cluster.nodes[node_id])
-        return shape.total.beyond(free.amounts), not free.takes_gpus(shape.bundles)
+        free, facts = self._look(self._cluster.nodes[node_id]), self._facts_of(shape)
+        return facts.total.beyond(free.amounts), not free.takes_gpus(facts.gpus)
 
     def has_room_on(self, node_id: str, shape: GroupShape) -> bool:
         """Whether the node has room for the whole group."""
-        return self._look(self._cluster.nodes[node_id]).takes(shape.bundles)
+        facts = self._facts_of(shape)
+        return self._look(self._cluster.nodes[node_id]).holds(facts.total, facts.gpus)
 
     def place(self, shape: GroupShape) -> BundlePlacement | NoPlacement:
         """The placement of a group, or why it has no room. Changes nothing."""
@@ -88,34 +111,84 @@ class Room:
         """
         if len(shape.bundles) == 1 and not self._changed and not self._total and only is None:
             return self._place_one(shape)
+        one, facts = on_one_node(shape), self._facts_of(shape)
+        able = self._able(shape, facts.total if one else facts.smallest, only)
+        if one:
+            free = sorted(map(self._look, able), key=FreeNode.order)
+            on_node = next((n.node_id for n in free if n.holds(facts.total, facts.gpus)), None)
+            return None if on_node is None else all_on(shape, on_node)
+        if not able or not self._may_hold(facts.smallest, len(shape.bundles), able):
+            return None
+        placement = self._placed(shape, able)
+        return placement if isinstance(placement, BundlePlacement) else None
+
+    def counts_for(self, shape: GroupShape, only: Collection[str] | None = None) -> bool | None:
+        """Whether there is a placement of a group on several nodes; None: counting does not tell. ``only``:
+        use only these nodes.
+        """
+        facts, count = self._facts_of(shape), len(shape.bundles)
+        able = self._able(shape, facts.smallest, only)
+        if not self._may_hold(facts.smallest, count, able):
+            return False
+        if not facts.alike or shape.same_label:
+            return None
+        together = len(shape.bundles) // shape.parts if shape.strategy == "STRICT_PACK" else 1
+        apart = shape.strategy == "STRICT_SPREAD" and count > shape.parts
+        for node in able:
+            most = min(count, shape.parts) if apart else count
+            count -= self._look(node).count(facts.smallest, most) // together * together
+            if count <= 0:
+                # Part by part, nodes may be chosen that a later part would need.
+                return None if apart and shape.parts > 1 else True
+        return False
+
+    def kind(self, node_id: str, key: str, shape: GroupShape) -> Hashable:
+        """What is equal for allocations that leave as much to this shape where they are counted as there
+        again.
+        """
+        node = self._cluster.nodes.get(node_id)
+        allocation = None if node is None else node.allocations.get(key)
+        if node is None or allocation is None:
+            return None
+        free = self._look(node)
+        devices = sorted((free.devices[i], units) for i, units in allocation.devices.units)
+        useful = (self._total or not node.cordoned) and has_labels(node, shape)
+        label = node.labels.get(shape.same_label) if shape.same_label else None
+        state = (free.signature(), useful, label)
+        promised = key in node.promised
+        return (state, allocation.held, tuple(devices), allocation.reported, promised)
+
+    def _facts_of(self, shape: GroupShape) -> BundleFacts:
+        if self._facts is None or self._facts[0] is not shape:
+            self._facts = (shape, BundleFacts.of(shape))
+        return self._facts[1]
+
+    def _able(
+        self, shape: GroupShape, need: Resources, only: Collection[str] | None
+    ) -> Sequence[Node]:
+        """The nodes that may be used and have this much free. ``only``: no others than these."""
         every = self._cluster.nodes
-        one = on_one_node(shape)
-        need = shape.total if one else least(shape.bundles)
         if only is None:
             nodes = every.values() if self._total else self._with_at_least(need)
         else:
             nodes = [every[n] for n in only if n in every]
-        able = [
+        return [
             node
             for node in nodes
             if (self._total or not node.cordoned)
             and need.fits(node.total if self._total else self.free_on(node.node_id))
             and has_labels(node, shape)
         ]
-        if not one and not self._may_hold(shape, need, able):
-            return None
-        if one:
-            free = sorted(map(self._look, able), key=FreeNode.order)
-            return next(filter(None, (all_on(shape, node) for node in free)), None)
-        placement = self._placed(shape, able) if able else None
-        return placement if isinstance(placement, BundlePlacement) else None
 
-    def _may_hold(self, shape: GroupShape, smallest: Resources, nodes: Sequence[Node]) -> bool:
-        """Whether these nodes have GPUs for all bundles if each needed no more than the smallest does."""
-        if not smallest.gpu:
-            return True
-        every = (node.total if self._total else self.free_on(node.node_id) for node in nodes)
-        return sum(free.gpu // smallest.gpu for free in every) >= len(shape.bundles)
+    def _may_hold(self, smallest: Resources, count: int, nodes: Sequence[Node]) -> bool:
+        """Whether these nodes have the amounts for so many bundles if each needed no more than this."""
+        for node in nodes:
+            free = node.total if self._total else self.free_on(node.node_id)
+            most = count if not smallest.gpu else min(count, free.gpu // smallest.gpu)
+            count -= smallest.count_in(free, most)
+            if count <= 0:
+                return True
+        return False
 
     def _with_at_least(self, need: Resources) -> Collection[Node]:
         """The nodes that may have as much free: the index knows all but those where something is removed."""

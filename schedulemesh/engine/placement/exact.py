@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import Protocol
 
 from schedulemesh.domain.resources import NOTHING, Resources, sum_of
@@ -17,6 +18,10 @@ from schedulemesh.domain.resources import NOTHING, Resources, sum_of
 #: Up to this many bundles and nodes an assignment is found if one exists. Of more nodes only the emptiest
 #: are searched; more bundles are left to the greedy choice.
 MOST_BUNDLES, MOST_NODES = 16, 64
+
+#: The most sets of bundles that are looked at, on all nodes together: others wait for the decision. A search
+#: that needs more finds nothing.
+MOST_LOOKS = 100_000
 
 #: How many bundles of each kind.
 _Counts = tuple[int, ...]
@@ -66,14 +71,22 @@ class _Search:
         for place in reversed(places):
             self._free_from.append(self._free_from[-1] + place.amounts.within(place.amounts))
         self._free_from.reverse()
+        #: For each place, how many bundles it and all later places have room for at most.
+        self._count_from = [0]
+        for place in reversed(places):
+            self._count_from.append(self._count_from[-1] + _most_on(place.amounts, bundles))
+        self._count_from.reverse()
         self._in_vain: set[tuple[int, _Counts]] = set()
         self._known: dict[tuple[object, _Counts], bool] = {}
+        self._looks = 0
 
     def solve(self, at: int, remaining: _Counts) -> bool:
         """Whether the remaining bundles fit on the places from this one on."""
         if not any(remaining):
             return True
-        if (at, remaining) in self._in_vain or not self._total(remaining).fits(self._free_from[at]):
+        if (at, remaining) in self._in_vain or sum(remaining) > self._count_from[at]:
+            return False
+        if not self._total(remaining).fits(self._free_from[at]):
             return False
         if at < len(self._places):
             for counts in self._largest(at, remaining):
@@ -112,8 +125,20 @@ class _Search:
                 yield from self._sets(at, remaining, (*begun, n))
 
     def _takes(self, at: int, counts: _Counts) -> bool:
+        self._looks += 1
+        if self._looks > MOST_LOOKS:
+            return False
         key = (self._signatures[at], counts)
         fits = self._known.get(key)
         if fits is None:
             fits = self._known[key] = self._places[at].takes(self._listed(counts))
         return fits
+
+
+def _most_on(room: Resources, bundles: Sequence[Resources]) -> int:
+    """How many of the bundles have room together at most, looked at kind by kind: the smallest of each."""
+    free, most = dict(room.items()), len(bundles)
+    for kind in {kind for need in bundles for kind, _ in need.items()}:
+        amounts = sorted(dict(need.items()).get(kind, 0) for need in bundles)
+        most = min(most, sum(total <= free.get(kind, 0) for total in accumulate(amounts)))
+    return most

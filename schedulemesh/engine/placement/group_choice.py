@@ -281,7 +281,7 @@ def without_idle(
     removable = release_until(scenario, idle, scenario.enough)
     if removable is None:
         return None
-    leaving = minimise(scenario, removable, scenario.enough)
+    leaving = minimise(scenario, removable, scenario.enough, scenario.kind)
     placement = scenario.placement()
     return None if placement is None else (placement, tuple(leaving))
 

@@ -1,17 +1,14 @@
 """Minimal sets of releases: releases items in order until they are enough, then takes back unneeded ones.
 
 A trial is a hypothetical state in which some items are released. Releasing more never makes it worse, so both
-steps work on many items at once: the number is doubled until it is enough, and unneeded items are found by
-bisection. The result is minimal: no item of it can be taken back.
+steps work on many items at once: the number is doubled as long as that succeeds, and halved where it does
+not. The result is minimal: no item of it can be taken back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Protocol, TypeVar
-
-#: Up to this many items are taken back one by one, because most of few are needed.
-FEW = 32
 
 ItemT = TypeVar("ItemT")
 ItemT_contra = TypeVar("ItemT_contra", contravariant=True)
@@ -54,24 +51,33 @@ def release_until(
 
 
 def minimise(
-    trial: Trial[ItemT], released: Sequence[ItemT], enough: Callable[[], bool]
+    trial: Trial[ItemT],
+    released: Sequence[ItemT],
+    enough: Callable[[], bool],
+    kind: Callable[[ItemT], Hashable],
 ) -> list[ItemT]:
-    """Take back every released item that is not needed, in order; the items that remain released."""
+    """Take back every released item that is not needed, in order; the items that remain released. ``kind``:
+    of items of the same kind each could be taken back now, or none of them.
+    """
     needed: list[ItemT] = []
-    parts = [list(released)] if len(released) > FEW else [[item] for item in reversed(released)]
-    while parts:
-        part = parts.pop()
-        if not part:
+    needed_kinds: set[Hashable] = set()
+    position, count = 0, 1
+    while position < len(released):
+        part = released[position : position + count]
+        if kind(part[0]) in needed_kinds:
+            needed.append(part[0])
+            position += 1
             continue
         for item in part:
             trial.take_back(item)
         if enough():
+            position, count = position + len(part), 2 * count
             continue
         for item in part:
             trial.release(item)
-        if len(part) == 1:
-            needed += part
+        if len(part) > 1:
+            count = len(part) // 2
         else:
-            middle = len(part) // 2
-            parts += [part[middle:], part[:middle]]
+            # With less released, none of its kind can be taken back later.
+            needed_kinds.add(kind(part[0]))
     return needed

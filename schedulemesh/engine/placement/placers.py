@@ -12,7 +12,9 @@ Where that fails and each part is to be on one node, the nodes of the parts are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from heapq import heapify, heappop, heapreplace
 from itertools import groupby
 
 import msgspec
@@ -22,7 +24,7 @@ from schedulemesh.domain.resources import NOTHING, UNIT, Resources, least, sum_o
 from schedulemesh.engine.messages.facts import Devices
 from schedulemesh.engine.placement.exact import assign
 from schedulemesh.engine.state.device_guarantees import has_unreported, is_sure
-from schedulemesh.engine.state.devices import devices_for, devices_for_all
+from schedulemesh.engine.state.devices import count_of, devices_for, devices_for_all
 from schedulemesh.engine.state.nodes import Node
 
 
@@ -81,16 +83,20 @@ class FreeNode:
     def takes(self, needs: Sequence[Resources]) -> bool:
         """Whether all of these have room together. Only before anything was put here."""
         total = needs[0] if len(needs) == 1 else sum_of(needs)
-        if not total.fits(self.amounts):
-            return False
-        return self.takes_gpus(needs)
+        return self.holds(total, [need.gpu for need in needs if need.gpu])
 
-    def takes_gpus(self, needs: Sequence[Resources]) -> bool:
-        """Whether there are devices for the GPU amounts of all of these together."""
-        gpus = [need.gpu for need in needs if need.gpu]
+    def holds(self, total: Resources, gpus: Sequence[int]) -> bool:
+        """The same, given their sum and the GPU amounts of those that have any."""
+        return total.fits(self.amounts) and self.takes_gpus(gpus)
+
+    def takes_gpus(self, gpus: Sequence[int]) -> bool:
+        """Whether there are devices for these GPU amounts together."""
         if not gpus:
             return True
-        if devices_for_all(self.devices, gpus) is None:
+        if len(set(gpus)) == 1:
+            if count_of(self.devices, gpus[0], len(gpus)) < len(gpus):
+                return False
+        elif devices_for_all(self.devices, gpus) is None:
             return False
         return self._sure([*self._gpus, *gpus])
 
@@ -107,9 +113,10 @@ class FreeNode:
         only assumed.
         """
         node = self._node
-        if node is None:
+        if node is None or not node.devices:
             return False
-        return bool(node.promised or self.removed or (self._waits and has_unreported(node)))
+        waits = self._waits or bool(self.removed)
+        return bool(node.promised) or (waits and has_unreported(node, self.removed))
 
     def put(self, need: Resources) -> None:
         """Take the room for this."""
@@ -120,16 +127,31 @@ class FreeNode:
 
     def put_most(self, need: Resources, most: int) -> int:
         """Take the room for as many of these as fit, up to so many; returns how many."""
+        count = self.count(need, most)
+        if not count:
+            return 0
+        without_gpu = msgspec.structs.replace(need, gpu=0) if need.gpu else need
+        self.amounts -= without_gpu.times(count)
+        if need.gpu:
+            for _ in range(count):
+                self.move(NOTHING, devices_for(self.devices, need.gpu) or Devices(), -1)
+            self._gpus += [need.gpu] * count
+        self.taken = True
+        return count
+
+    def count(self, need: Resources, most: int) -> int:
+        """How many of these have room beside what was put here, up to so many."""
+        most = need.count_in(self.amounts, most)
         if not need.gpu:
-            count = need.count_in(self.amounts, most)
-            self.amounts -= need.times(count)
-            self.taken = self.taken or count > 0
-            return count
-        for count in range(most):
-            if not self.fits(need):
-                return count
-            self.put(need)
-        return most
+            return most
+        few, many = 0, count_of(self.devices, need.gpu, min(most, self.amounts.gpu // need.gpu))
+        while few < many:
+            middle = (few + many + 1) // 2
+            if self._sure([*self._gpus, *[need.gpu] * middle]):
+                few = middle
+            else:
+                many = middle - 1
+        return few
 
     def move(self, amount: Resources, devices: Devices, sign: int) -> None:
         """Free (-1: take) so much CPU, memory and custom resources, and these devices."""
@@ -163,7 +185,11 @@ def _in_parts(shape: GroupShape, free: list[FreeNode]) -> BundlePlacement | NoPl
     free_nodes = {node.node_id: node.copy() for node in free}
     node_ids: list[str] = []
     for part in shape.each_part:
-        placement = place_bundles(part, [node.copy() for node in free_nodes.values()])
+        nodes = list(free_nodes.values())
+        # On one node they are only looked for.
+        if not on_one_node(part):
+            nodes = [node.copy() for node in nodes]
+        placement = place_bundles(part, nodes)
         if isinstance(placement, NoPlacement):
             missing = msgspec.structs.replace(placement, bundle=len(node_ids) + placement.bundle)
             return _parts_exactly(shape, free) or missing
@@ -192,11 +218,10 @@ def _parts_exactly(shape: GroupShape, free: Sequence[FreeNode]) -> BundlePlaceme
 
 
 def _strict_pack(shape: GroupShape, free: list[FreeNode]) -> BundlePlacement | NoPlacement:
+    total, gpus = shape.total, [need.gpu for need in shape.bundles if need.gpu]
     for node in sorted(free, key=FreeNode.order):
-        placement = all_on(shape, node)
-        if placement is not None:
-            return placement
-    total = shape.total
+        if node.holds(total, gpus):
+            return all_on(shape, node.node_id)
     closest = _closest(total, free)
     return NoPlacement(
         bundle=0,
@@ -208,40 +233,64 @@ def _strict_pack(shape: GroupShape, free: list[FreeNode]) -> BundlePlacement | N
 
 def _pack(shape: GroupShape, free: list[FreeNode]) -> BundlePlacement | NoPlacement:
     """Repeatedly fill the node that has room for most of the remaining bundles; of equal ones the fullest."""
-    #: Of equal bundles a node takes as many as before, as far as there are any left.
-    alike, counts = len(set(shape.bundles)) == 1, dict[str, int]()
-    remaining = list(range(len(shape.bundles))) if alike else _biggest_first(shape)
-    put: dict[int, str] = {}
     smallest = least(shape.bundles)
     able = (node for node in free if not node.taken and smallest.fits(node.amounts))
     order = sorted(able, key=FreeNode.order)
+    if len(set(shape.bundles)) == 1:
+        return _pack_alike(shape, order, free)
+    remaining, put = _biggest_first(shape), dict[int, str]()
     while remaining:
         best: tuple[int, FreeNode, list[int]] | None = None
         seen = set()
         for node in order:
-            if node.taken:
+            if node.taken or (best and _most_of(smallest, node, len(remaining)) <= best[0]):
                 continue
             if (kind := node.signature()) in seen:
                 continue  # it takes the same as one that comes before it
             seen.add(kind)
-            if alike and node.node_id in counts:
-                takes = remaining[: counts[node.node_id]]
-            else:
-                takes = _takes_most(shape, remaining, node.copy())
-                counts[node.node_id] = len(takes)
+            takes = _takes_most(shape, remaining, node.copy())
             if takes and (best is None or len(takes) > best[0]):
                 best = (len(takes), node, takes)
                 if takes == remaining:
                     break
         if best is None:
-            missing = _no_placement(shape, remaining[0], [node for node in free if not node.taken])
-            return _exactly(shape, free) or missing
+            return _exactly(shape, free) or _none_left(shape, remaining[0], free)
         _, node, takes = best
         node.taken = True
         put.update((i, node.node_id) for i in takes)
         placed = set(takes)
         remaining = [i for i in remaining if i not in placed]
     return _placement(shape, put)
+
+
+def _pack_alike(
+    shape: GroupShape, order: Sequence[FreeNode], free: Sequence[FreeNode]
+) -> BundlePlacement | NoPlacement:
+    """The same for equal bundles, of which a node takes as many as before, as far as there are any left."""
+    need, count = shape.bundles[0], len(shape.bundles)
+    counts = [node.count(need, count) for node in order]
+    by_count = sorted(range(len(order)), key=lambda at: -counts[at])
+    node_ids: list[str] = []
+    for position, first in enumerate(by_count):
+        at, remaining = first, count - len(node_ids)
+        if counts[at] >= remaining:
+            at = min(other for other in by_count[position:] if counts[other] >= remaining)
+        node_ids += [order[at].node_id] * min(counts[at], remaining)
+        order[at].taken = counts[at] > 0
+        if len(node_ids) == count:
+            return BundlePlacement(node_ids=tuple(node_ids))
+    return _exactly(shape, free) or _none_left(shape, len(node_ids), free)
+
+
+def _most_of(smallest: Resources, node: FreeNode, most: int) -> int:
+    """The node takes no more bundles than this of which none is smaller."""
+    if smallest.gpu:
+        most = min(most, node.amounts.gpu // smallest.gpu)
+    return smallest.count_in(node.amounts, most)
+
+
+def _none_left(shape: GroupShape, bundle: int, free: Sequence[FreeNode]) -> NoPlacement:
+    return _no_placement(shape, bundle, [node for node in free if not node.taken])
 
 
 def _takes_most(shape: GroupShape, bundles: Sequence[int], node: FreeNode) -> list[int]:
@@ -257,20 +306,46 @@ def _spread(shape: GroupShape, free: list[FreeNode]) -> BundlePlacement | NoPlac
     """Put each on the emptiest node that has no bundle yet, or else on the emptiest."""
     fresh = [node.copy() for node in free]
     put: dict[int, str] = {}
-    for i in _biggest_first(shape):
-        need = shape.bundles[i]
-        fitting = [node for node in free if node.fits(need)]
-        if not fitting:
+    free = sorted(free, key=_node_id)
+    for need, of_need in groupby(_biggest_first(shape), key=shape.bundles.__getitem__):
+        bundles = list(of_need)
+        node_ids = _put_spread(need, len(bundles), free)
+        put.update(zip(bundles, node_ids, strict=False))
+        if len(node_ids) < len(bundles):
             placement = _exactly(shape, fresh)
             return (
-                _no_placement(shape, i, free)
+                _no_placement(shape, bundles[len(node_ids)], free)
                 if placement is None
                 else _spread_out(shape, placement, fresh)
             )
-        node = max(fitting, key=lambda n: (not n.taken, n.order()))
-        node.put(need)
-        put[i] = node.node_id
     return _placement(shape, put)
+
+
+def _put_spread(need: Resources, count: int, free: Sequence[FreeNode]) -> list[str]:
+    """The nodes on which up to so many equal bundles are put one after the other: those without a bundle
+    before others, and of each the emptiest. ``free``: in the order of their ids.
+    """
+    heap = [
+        (node.taken, -node.amounts.gpu, -node.amounts.cpu, -rank, room, node)
+        for rank, node in enumerate(free)
+        if need.fits(node.amounts) and (room := node.count(need, count))
+    ]
+    heapify(heap)
+    node_ids: list[str] = []
+    while heap and len(node_ids) < count:
+        _, _, _, rank, room, node = heap[0]
+        node.put(need)
+        node_ids.append(node.node_id)
+        if room > 1:
+            emptiness = (-node.amounts.gpu, -node.amounts.cpu)
+            heapreplace(heap, (True, *emptiness, rank, room - 1, node))
+        else:
+            heappop(heap)
+    return node_ids
+
+
+def _node_id(node: FreeNode) -> str:
+    return node.node_id
 
 
 def _exactly(shape: GroupShape, free: Sequence[FreeNode]) -> BundlePlacement | None:
@@ -302,32 +377,76 @@ def _spread_out(
 
 
 def _strict_spread(shape: GroupShape, free: list[FreeNode]) -> BundlePlacement | NoPlacement:
-    free = sorted(free, key=FreeNode.order)
-    holder: dict[str, int] = {}
-    for i in _biggest_first(shape):
-        if not _augment(i, shape, free, holder, set()):
-            short = _no_placement(shape, i, [node for node in free if node.node_id not in holder])
-            want, have = len(shape.bundles), len(free)
-            reason = (
-                f"STRICT_SPREAD needs {want} nodes, and there are {have}" if have < want else ""
-            )
-            return msgspec.structs.replace(short, reason=reason or short.reason)
-    return _placement(shape, {i: node_id for node_id, i in holder.items()})
+    want, have, order = len(shape.bundles), len(free), _biggest_first(shape)
+    if have < want:
+        reason = f"STRICT_SPREAD needs {want} nodes, and there are {have}"
+        return NoPlacement(bundle=order[have], reason=reason)
+    matching = _Matching(shape.bundles, sorted(free, key=FreeNode.order))
+    for i in order:
+        if not matching.add(i):
+            holders = matching.holders
+            return _no_placement(shape, i, [node for node in free if node.node_id not in holders])
+    return _placement(shape, {i: node_id for node_id, i in matching.holders.items()})
 
 
-def _augment(
-    bundle: int, shape: GroupShape, free: Sequence[FreeNode], holder: dict[str, int], seen: set[str]
-) -> bool:
-    """Find a node for the bundle, moving others where needed (Kuhn's matching)."""
-    for node in free:
-        if node.node_id in seen or not node.fits(shape.bundles[bundle]):
-            continue
-        seen.add(node.node_id)
-        other = holder.get(node.node_id)
-        if other is None or _augment(other, shape, free, holder, seen):
-            holder[node.node_id] = bundle
-            return True
-    return False
+class _Matching:
+    """A node for each bundle, found one by one; the bundles of others are moved where needed (Kuhn's
+    matching, breadth first).
+    """
+
+    def __init__(self, bundles: Sequence[Resources], free: Sequence[FreeNode]) -> None:
+        self._bundles, self._free = bundles, free
+        #: The bundle of each node that has one.
+        self.holders: dict[str, int] = {}
+        #: The nodes that have room for a bundle of each kind, and those of them that may have none yet.
+        self._able: dict[Resources, list[str]] = {}
+        self._free_of: dict[Resources, Iterator[str]] = {}
+
+    def add(self, bundle: int) -> bool:
+        """Find a node for this bundle; False: there is none, whatever is moved."""
+        need = self._bundles[bundle]
+        if need not in self._free_of:
+            self._free_of[need] = iter(self._nodes_for(need))
+        for node_id in self._free_of[need]:
+            if node_id not in self.holders:
+                self.holders[node_id] = bundle
+                return True
+        return self._add_by_moves(bundle)
+
+    def _add_by_moves(self, bundle: int) -> bool:
+        #: From where each node was reached: the bundle that is to be put there.
+        comes: dict[str, int] = {}
+        kinds, queue = set(), deque((bundle,))
+        while queue:
+            moved = queue.popleft()
+            need = self._bundles[moved]
+            if need in kinds:
+                continue  # it has room where the other one has
+            kinds.add(need)
+            for node_id in self._nodes_for(need):
+                if node_id in comes:
+                    continue
+                comes[node_id] = moved
+                if node_id not in self.holders:
+                    self._move(node_id, comes, bundle)
+                    return True
+                queue.append(self.holders[node_id])
+        return False
+
+    def _nodes_for(self, need: Resources) -> list[str]:
+        if need not in self._able:
+            self._able[need] = [node.node_id for node in self._free if node.fits(need)]
+        return self._able[need]
+
+    def _move(self, node_id: str, comes: Mapping[str, int], bundle: int) -> None:
+        """Put the bundle that reached a free node there, and so on up to the new one."""
+        places = {moved: place for place, moved in self.holders.items()}
+        while True:
+            moved = comes[node_id]
+            self.holders[node_id] = moved
+            if moved == bundle:
+                return
+            node_id = places[moved]
 
 
 _PLACERS: dict[str, Callable[[GroupShape, list[FreeNode]], BundlePlacement | NoPlacement]] = {
@@ -338,10 +457,9 @@ _PLACERS: dict[str, Callable[[GroupShape, list[FreeNode]], BundlePlacement | NoP
 }
 
 
-def all_on(shape: GroupShape, node: FreeNode) -> BundlePlacement | None:
-    """All bundles on this node; None: it lacks the room."""
-    fits = node.takes(shape.bundles)
-    return BundlePlacement(node_ids=(node.node_id,) * len(shape.bundles)) if fits else None
+def all_on(shape: GroupShape, node_id: str) -> BundlePlacement:
+    """All bundles on this node."""
+    return BundlePlacement(node_ids=(node_id,) * len(shape.bundles))
 
 
 def _biggest_first(shape: GroupShape) -> list[int]:

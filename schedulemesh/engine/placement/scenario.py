@@ -11,6 +11,7 @@ something that it might need is taken back.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Hashable
 
 import msgspec
 
@@ -126,7 +127,32 @@ class Scenario:
         """Whether there is a place to run, whatever quota says."""
         if not self._demand.needs_place or self._with_groups:
             return True
-        return self.too_many_groups <= 0 and self.placement() is not None
+        return self.too_many_groups <= 0 and self._has_room()
+
+    def _has_room(self) -> bool:
+        """Whether there is a placement, which is not sought where counting is enough."""
+        shape = self._demand.shape
+        if self._placement is None and shape is not None and not self._one_node:
+            has_room = self._room.counts_for(shape, self._demand.only_nodes)
+            if has_room is not None:
+                return has_room
+        return self.placement() is not None
+
+    def kind(self, item: Removal | Group) -> Hashable:
+        """What is equal for items that make the same difference now, whichever of them is taken back."""
+        removal = _removal(item)
+        if removal.group or removal.preempted_group or removal.groups or removal.claimed:
+            return removal.name
+        shape = self._demand.shape
+        freed = frozenset[Hashable]()
+        if shape is not None:
+            freed = frozenset(
+                (self._only_node in (None, node_id), self._room.kind(node_id, key, shape))
+                for node_id, key in removal.allocations
+            )
+        if len(freed) < len(removal.allocations) and shape is not None:
+            return removal.name
+        return (removal.quota, removal.limited, freed)
 
     def enough(self) -> bool:
         """Whether the incoming task has all that it lacks."""

@@ -286,14 +286,20 @@ class _Search:
         nodes = self._state.cluster.nodes
         node_ids = {node_id for node_id, _ in victim.allocations} & nodes.keys()
         if self._one_node and self._shape is not None:
-            need, room = self._shape.total, self._sites.room
+            room = self._sites.room
             return any(
-                has_labels(nodes[n], self._shape) and need.beyond(room.free_on(n)).fits(victim.room)
+                has_labels(nodes[n], self._shape)
+                and self._total.beyond(room.free_on(n)).fits(victim.room)
                 for n in node_ids
             )
         return self._lack_everywhere.fits(
             victim.room + sum_of(map(self._sites.room.free_on, node_ids))
         )
+
+    @cached_property
+    def _total(self) -> Resources:
+        """What all bundles ask for together."""
+        return NOTHING if self._shape is None else self._shape.total
 
     @cached_property
     def _lack_everywhere(self) -> Resources:
@@ -356,7 +362,7 @@ class _Search:
         if scenario.short_quota:
             return None
         taken.sort(key=order_of, reverse=True)
-        return tuple(reversed(minimise(scenario, taken, scenario.enough)))
+        return tuple(reversed(minimise(scenario, taken, scenario.enough, scenario.kind)))
 
     def _fill_node(
         self, node_id: str, shape: GroupShape, candidates: Iterable[VictimAgent]

@@ -180,10 +180,11 @@ class _Cases:
     def _all_fit(
         self, free: Sequence[int], gpu_amounts: Sequence[int], unreported: Sequence[int]
     ) -> bool:
-        """Whether each fits after all the others."""
+        """Whether each fits after all the others; of equal ones each or none."""
+        first = {gpu: i for i, gpu in enumerate(gpu_amounts)}
         return all(
             surely_fits(free, gpu, [*unreported, *gpu_amounts[:i], *gpu_amounts[i + 1 :]])
-            for i, gpu in enumerate(gpu_amounts)
+            for gpu, i in first.items()
         )
 
     def _freed_for(self, agent_names: Collection[str]) -> list[int]:

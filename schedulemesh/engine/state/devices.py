@@ -13,6 +13,9 @@ from schedulemesh.engine.messages.facts import Devices
 
 NO_DEVICES = Devices()
 
+#: Up to so many shares of different sizes are tried in every order, more of them in one order only.
+MOST_SHARES = 12
+
 
 def devices_for(free: Sequence[int], gpu: int) -> Devices | None:
     """The devices assumed for this GPU amount, given the free units of each device; None: it does not fit.
@@ -36,7 +39,8 @@ def devices_for(free: Sequence[int], gpu: int) -> Devices | None:
 def devices_for_all(free: Sequence[int], gpus: Sequence[int]) -> tuple[Devices, ...] | None:
     """The devices assumed for these GPU amounts on one node, in their order; None: they do not fit together.
 
-    Whole devices are chosen first, then shares, in whatever order lets all of them fit.
+    Whole devices are chosen first, then shares, the largest first or, of few, in whatever order lets all of
+    them fit.
     """
     free_units = list(free)
     chosen: dict[int, Devices] = {}
@@ -48,9 +52,21 @@ def devices_for_all(free: Sequence[int], gpus: Sequence[int]) -> tuple[Devices, 
         _subtract(free_units, devices)
         chosen[i] = devices
     shares = [i for i in order if 0 < gpus[i] < UNIT]
-    if not _place_shares(free_units, shares, gpus, chosen, set()):
+    placed = _in_order(free_units, shares, gpus)
+    if placed is not None:
+        chosen.update(placed)
+    elif len(shares) > MOST_SHARES or not _place_shares(free_units, shares, gpus, chosen, set()):
         return None
     return tuple(chosen[i] for i in range(len(gpus)))
+
+
+def count_of(free: Sequence[int], gpu: int, most: int) -> int:
+    """How many equal GPU amounts fit on these devices together, up to so many."""
+    if not gpu:
+        return most
+    if gpu >= UNIT:
+        return min(most, sum(units == UNIT for units in free) // (gpu // UNIT))
+    return min(most, sum(units // gpu for units in free if units > 0))
 
 
 def worst_devices(free: Sequence[int], gpu: int) -> Devices:
@@ -82,6 +98,20 @@ def add_devices(left: Devices, right: Devices) -> Devices:
 def gpu_of(devices: Devices) -> int:
     """The sum over the devices, in GPU units."""
     return sum(units for _, units in devices.units)
+
+
+def _in_order(
+    free: Sequence[int], shares: Sequence[int], gpus: Sequence[int]
+) -> dict[int, Devices] | None:
+    """The devices of these shares, put there one after the other; None: one finds none."""
+    remaining, chosen = list(free), dict[int, Devices]()
+    for i in shares:
+        devices = devices_for(remaining, gpus[i])
+        if devices is None:
+            return None
+        _subtract(remaining, devices)
+        chosen[i] = devices
+    return chosen
 
 
 def _place_shares(
