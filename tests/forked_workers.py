@@ -31,11 +31,19 @@ if TYPE_CHECKING:
 
 #: Seconds after which a template ends that no worker has asked for another.
 _IDLE_S = 30.0
-#: What Ray loads when a worker reads or writes its first value, except for what starts threads.
-_OF_VALUES = ("ray._common.pydantic_compat", "pydantic.v1.fields", "starlette.datastructures")
-#: What is loaded and hidden: what the host of an agent imports, what everyone imports who has the handle of a
-#: supervisor, and what the supervisor imports. Who imports one module has its group and those before.
+#: What Ray loads when a worker reads or writes its first value.
+_OF_VALUES = (
+    "ray._common.pydantic_compat",
+    "pydantic.v1.fields",
+    "starlette.datastructures",
+    "pyarrow.json",
+)
+#: What is loaded and hidden: what a module imports whose assertions pytest has rewritten; what the host of an
+#: agent imports, what everyone imports who has the handle of a supervisor, what the supervisor imports, and
+#: what makes the tables of its history. Who imports one module has its group and those before, except for the
+#: first, which no other needs to have in sight.
 _HIDDEN = (
+    ("_pytest.assertion.rewrite",),
     ("schedulemesh.core.agent.host",),
     ("schedulemesh.core.backend.supervisor_actor",),
     (
@@ -44,6 +52,7 @@ _HIDDEN = (
         "schedulemesh.runtime.supervisor",
         "schedulemesh.store.sql",
     ),
+    ("alembic.command",),
 )
 #: From linux/prctl.h.
 _PR_SET_PDEATHSIG = 1
@@ -129,7 +138,7 @@ class _HiddenModules:
         from importlib.machinery import ModuleSpec
 
         module = self._groups[last][name]
-        for group in self._groups[: last + 1]:
+        for group in self._groups[min(last, 1) : last + 1]:
             sys.modules.update(group)
             group.clear()
         del sys.modules[name]  # else the import would take its own specification, and load it again
@@ -196,7 +205,7 @@ def _forks(listener: socket.socket, arguments: list[str]) -> list[str]:
     gc.collect()
     gc.freeze()
     streams: list[int] = []
-    while os.fork():
+    while _fork():
         for each in streams:
             os.close(each)
         try:
@@ -215,6 +224,15 @@ def _forks(listener: socket.socket, arguments: list[str]) -> list[str]:
         os.dup2(each, target)
         os.close(each)
     return arguments
+
+
+def _fork() -> int:
+    """``os.fork`` without the warning that other threads run: those of NumPy and Arrow expect forks."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
 
 
 def _main(arguments: list[str]) -> None:
