@@ -8,12 +8,11 @@ from datetime import datetime, timezone
 from string import hexdigits
 from typing import Any
 
+from schedulemesh.domain.numbers import duration_text
 from schedulemesh.errors import InvalidRequestError
 
 #: Digits of the id of a node of Ray's, and those of them that are shown.
 _RAY_ID, _NODE = 56, 8
-
-_MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
 
 
 def amounts(values: Mapping[str, Any] | None) -> str:
@@ -25,15 +24,7 @@ def amounts(values: Mapping[str, Any] | None) -> str:
 
 def duration(seconds: float | None) -> str:
     """A duration in its two largest units: 42s, 3m07s, 5h12m, 2d04h."""
-    if seconds is None:
-        return "-"
-    if seconds < _MINUTE:
-        return f"{int(seconds)}s"
-    if seconds < _HOUR:
-        return f"{int(seconds // _MINUTE)}m{int(seconds % _MINUTE):02d}s"
-    if seconds < _DAY:
-        return f"{int(seconds // _HOUR)}h{int(seconds % _HOUR // _MINUTE):02d}m"
-    return f"{int(seconds // _DAY)}d{int(seconds % _DAY // _HOUR):02d}h"
+    return "-" if seconds is None else duration_text(seconds)
 
 
 def remaining(seconds: float | None) -> str:

@@ -9,6 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from schedulemesh.config.alert_receivers import Mail, ReceiverRef, Webhook
+from schedulemesh.config.notices import NoticeRoute
 from schedulemesh.domain.containers import as_elements
 from schedulemesh.domain.kinds import is_a, is_list
 from schedulemesh.domain.names import as_text
@@ -72,6 +73,8 @@ class AlertSettings(msgspec.Struct, frozen=True, kw_only=True):
     #: Who is sent the alerts.
     webhooks: tuple[Webhook, ...] = ()
     mail: tuple[Mail, ...] = ()
+    #: Which of them are told what happens to tasks.
+    notices: tuple[NoticeRoute, ...] = ()
     #: Receivers of one's own: import paths ``module:Class``, or names of installed ones.
     receivers: tuple[str | ReceiverRef, ...] = ()
 
@@ -86,11 +89,28 @@ class AlertSettings(msgspec.Struct, frozen=True, kw_only=True):
         force(self, "webhooks", _addressees(Webhook, self.webhooks, "webhooks", "a webhook"))
         force(self, "mail", _addressees(Mail, self.mail, "mail", "mail"))
         force(self, "receivers", _receivers(self.receivers))
+        routes = as_elements(self.notices, "notices", "a list of routes")
+        force(
+            self,
+            "notices",
+            tuple(struct_of(NoticeRoute, one, "a route of notices") for one in routes),
+        )
         receivers = (self.webhooks, self.mail, self.refs)
         names = [one.name for kind in receivers for one in kind]
         if twice := [name for name in names if names.count(name) > 1]:
             raise InvalidRequestError(
                 f"two receivers of alerts are called {twice[0]!r}; give each a name of its own"
+            )
+
+    def check_routes(self) -> None:
+        """Raise InvalidRequestError for a route to a receiver that does not exist; its receivers have been
+        found.
+        """
+        names = [one.name for kind in (self.webhooks, self.mail, self.refs) for one in kind]
+        for name in (name for route in self.notices for name in route.to if name not in names):
+            there = f"; there are {', '.join(names)}" if names else "; there are no receivers"
+            raise InvalidRequestError(
+                f"notices go to the unknown receiver {name!r}{nearest(name, names)}{there}"
             )
 
     @property

@@ -110,6 +110,17 @@ def parse_duration(value: object, what: str = "estimated_duration") -> float:
     return parse_number(as_seconds(value, what), what, 0.0, MAX_DURATION_S)
 
 
+def duration_text(seconds: float) -> str:
+    """A duration in its two largest units: 42s, 3m07s, 5h12m, 2d04h."""
+    if seconds < 60:
+        return f"{int(seconds)}s"
+    if seconds < 3600:
+        return f"{int(seconds // 60)}m{int(seconds % 60):02d}s"
+    if seconds < 86400:
+        return f"{int(seconds // 3600)}h{int(seconds % 3600 // 60):02d}m"
+    return f"{int(seconds // 86400)}d{int(seconds % 86400 // 3600):02d}h"
+
+
 def parse_timeout(value: object, what: str) -> float:
     """Seconds of a time limit, above 0, as a number or as "30m". Raises InvalidRequestError."""
     number = as_number(as_seconds(value, what))

@@ -32,6 +32,8 @@ class AlertState(str, Enum):
     PENDING = "pending"
     FIRING = "firing"
     RESOLVED = "resolved"
+    #: It tells of something that has happened; it neither fires nor is resolved, and is not listed.
+    NOTICE = "notice"
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -68,6 +68,7 @@ from schedulemesh.runtime.services.decision_log import log_step
 from schedulemesh.runtime.services.http_process import HttpProcess
 from schedulemesh.runtime.services.metrics_export import EVERY_S as EXPORTED_EVERY_S
 from schedulemesh.runtime.services.metrics_export import MetricsExport
+from schedulemesh.runtime.services.notices import NOTICES_S, notices_of
 from schedulemesh.runtime.services.requests import RequestService
 from schedulemesh.runtime.services.running import RunningSupervisor
 from schedulemesh.runtime.threads import in_thread
@@ -578,6 +579,8 @@ class SupervisorService:
             "metrics_export", EXPORTED_EVERY_S, exporting, at_once=True, ended_by=BackendError
         )
         spawn(exports)
+        if notices := notices_of(running):
+            spawn(loop("notices", NOTICES_S, notices.round, at_once=True))
         if settings.health_interval_s is not None:
             check = functools.partial(requests.agents.ensure_health, 2 * POLL_S)
             spawn(loop("health", settings.health_interval_s, check, takes_s=_HEALTH_S))

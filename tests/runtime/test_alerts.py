@@ -245,7 +245,7 @@ def test_the_end_of_a_scheduler_resolves_its_alerts(started, webhook, monkeypatc
 def test_while_the_journal_cannot_be_written_alerts_are_raised_all_the_same(started, monkeypatch):
     mesh = started()
     pool(mesh)
-    journal = mesh.running.alerts._journal
+    journal = mesh.running.alerts.journal
 
     def fails(name, data):
         raise JournalError("the disk is full")

@@ -18,7 +18,9 @@ def chosen_alerts(alerts: object) -> AlertSettings:
     settings = parse_alert_settings(alerts, os.environ)
     check_rule_ids(settings.rules)
     receivers = tuple(_found(one) if isinstance(one, str) else one for one in settings.receivers)
-    return msgspec.structs.replace(settings, receivers=receivers)
+    settings = msgspec.structs.replace(settings, receivers=receivers)
+    settings.check_routes()
+    return settings
 
 
 def _found(name: str) -> ReceiverRef:

@@ -54,7 +54,8 @@ class AlertMonitor:
     ) -> None:
         self.rules = rules
         self._outboxes = outboxes
-        self._journal = journal
+        #: Where notes about what was delivered are kept.
+        self.journal = journal
         saved_alerts = _noted(journal)
         self._board = AlertBoard(scheduler, saved_alerts.firing, saved_alerts.resolved)
         for outbox in outboxes:
@@ -81,17 +82,32 @@ class AlertMonitor:
             await asyncio.sleep(0)
         for alert in changed_alerts:
             _log(alert)
-        waiting = {outbox.name: outbox.waiting() + changed_alerts for outbox in self._outboxes}
+        waiting = {outbox.name: [*_alerts_in(outbox), *changed_alerts] for outbox in self._outboxes}
         await self._keep(waiting)
         if changed_alerts:
             for outbox in self._outboxes:
                 outbox.put(changed_alerts)
 
+    @property
+    def receivers(self) -> list[str]:
+        """The names of the receivers."""
+        return [outbox.name for outbox in self._outboxes]
+
+    def send(self, receivers: Sequence[str], notice: Alert) -> None:
+        """Deliver a notice to these receivers."""
+        for outbox in self._outboxes:
+            if outbox.name in receivers:
+                outbox.put([notice])
+
+    def notices_wait(self) -> bool:
+        """Whether notices have not been delivered yet."""
+        return any(len(_alerts_in(each)) < len(each.waiting()) for each in self._outboxes)
+
     async def test(self, receiver: str | None, now: float) -> list[AlertDelivery]:
         """Send a test message to each receiver, or to one, at once; what became of them, in their order.
         Raises InvalidRequestError where there is no such receiver.
         """
-        names = [outbox.name for outbox in self._outboxes]
+        names = self.receivers
         if not names:
             raise InvalidRequestError(
                 "this scheduler has no receivers of alerts; they are set when it is started (`alerts`, or "
@@ -161,7 +177,7 @@ class AlertMonitor:
         )
         data = msgspec.msgpack.encode(alerts_to_save)
         try:
-            await in_thread(functools.partial(self._journal.put_note, _NOTE, data))
+            await in_thread(functools.partial(self.journal.put_note, _NOTE, data))
         except JournalError as error:
             logger.warning(
                 "alerts cannot be noted in the journal, and may be raised again: %s", error
@@ -186,6 +202,11 @@ def _noted(journal: Journal) -> _Kept:
     except (JournalError, msgspec.MsgspecError) as error:
         logger.warning("alerts that fired before may be raised again: %s", error)
         return _Kept()
+
+
+def _alerts_in(outbox: Outbox) -> list[Alert]:
+    """What waits there, without notices, which are sent again by the events that they are about."""
+    return [alert for alert in outbox.waiting() if alert.state is not AlertState.NOTICE]
 
 
 def _told(error: BaseException | None) -> str:

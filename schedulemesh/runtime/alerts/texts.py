@@ -43,6 +43,9 @@ def text_of(alerts: Sequence[Alert], scheduler: str, language: Language, most_by
 def _block(alert: Alert, language: Language) -> list[str]:
     """The lines about one alert."""
     summary, action = _sentences(alert, language)
+    if alert.state is AlertState.NOTICE:
+        head = _HEADS[language][alert.rule] + dict(alert.labels)["task"]
+        return [head, *filter(None, (summary, action))]
     fires = alert.state is AlertState.FIRING
     head = _HEADS[language][alert.severity if fires else "resolved"] + alert.rule
     if not fires:
@@ -82,12 +85,24 @@ _HEADS: Mapping[Language, Mapping[str, str]] = {
         "warning": "[WARNING] ",
         "info": "[INFO] ",
         "resolved": "[RESOLVED] ",
+        "notice_started": "[STARTED] ",
+        "notice_preempted": "[PREEMPTED] ",
+        "notice_failed": "[FAILED] ",
+        "notice_lost": "[LOST] ",
+        "notice_completed": "[COMPLETED] ",
+        "notice_cancelled": "[CANCELLED] ",
     },
     "zh": {
         "critical": "【严重告警】",
         "warning": "【告警】",
         "info": "【提示】",
         "resolved": "【已恢复】",
+        "notice_started": "【任务启动】",
+        "notice_preempted": "【任务被抢占】",
+        "notice_failed": "【任务失败】",
+        "notice_lost": "【任务丢失】",
+        "notice_completed": "【任务完成】",
+        "notice_cancelled": "【任务取消】",
     },
 }
 _COMPARED: Mapping[Language, str] = {
@@ -191,3 +206,21 @@ _chinese(
     "这是一条测试消息。",
     "收到它，说明告警可以送达这里。无需处理。",
 )
+_chinese("notice_started", "在资源池 {pool} 中启动，此前排队 {waited}。", "")
+_chinese(
+    "notice_preempted",
+    "在资源池 {pool} 中被 {by} 抢占，损失了 {lost} 的工作。",
+    "用 `schedulemesh explain {task}` 查看它是否恢复、何时恢复。",
+)
+_chinese(
+    "notice_failed",
+    "在资源池 {pool} 中运行 {ran} 后失败：{why}",
+    "用 `schedulemesh logs {task}` 查看输出。",
+)
+_chinese(
+    "notice_lost",
+    "在资源池 {pool} 中运行 {ran} 后丢失：{why}",
+    "用 `schedulemesh explain {task}` 查看它是否恢复。",
+)
+_chinese("notice_completed", "在资源池 {pool} 中运行 {ran} 后完成。", "")
+_chinese("notice_cancelled", "在资源池 {pool} 中被取消：{why}", "")

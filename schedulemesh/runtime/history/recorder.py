@@ -58,6 +58,11 @@ class HistoryRecorder:
         """The result of a query, which runs in a thread. Raises JournalError where that fails."""
         return await in_thread(functools.partial(self._read, query))
 
+    @property
+    def opened(self) -> bool:
+        """Whether it can be read; until then its own log says what is in the way."""
+        return self._recorder.upto >= 0
+
     def written(self) -> asyncio.Event:
         """The event that is set after the next write."""
         return self._written
@@ -66,7 +71,7 @@ class HistoryRecorder:
         """Return once the history contains all that is durable now, or after so many seconds; one that is
         being opened has a few seconds at least. Returns how many commits it lacks.
         """
-        if self._recorder.upto < 0:
+        if not self.opened:
             patience_s = max(patience_s, _OPENING_S)
         last_commit, until = self._reactor.last, time.monotonic() + patience_s
         while True:
@@ -85,7 +90,7 @@ class HistoryRecorder:
 
     def _read(self, query: Callable[[History], Value]) -> Value:
         place = self._recorder.place
-        if self._recorder.upto < 0:
+        if not self.opened:
             raise JournalError(self._recorder.trouble or "it is being opened")
         try:
             engine = with_snapshots(history_engine(place.address), place.address)

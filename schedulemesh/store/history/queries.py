@@ -127,6 +127,45 @@ class History:
         rows = self._connection.execute(query.order_by(events.c.number).limit(limit))
         return [_event(row) | {name: getattr(row, name) or "" for name in named} for row in rows]
 
+    def newest_before(self, at: float) -> int:
+        """The cursor of the newest event before a time, in seconds since 1970; 0: there is none."""
+        query = select(func.max(events.c.number)).where(
+            events.c.journal == self._journal, events.c.at < at
+        )
+        return self._connection.execute(query).scalar() or 0
+
+    def task_events(
+        self, after: int, limit: int, kinds: Iterable[str]
+    ) -> list[tuple[int, float, str, dict[str, Any]]]:
+        """The events of these kinds after the one with this ``cursor``, in their order: cursor, time, kind,
+        and the attempt that each is about.
+        """
+        joined = events.join(
+            attempts,
+            and_(attempts.c.journal == events.c.journal, attempts.c.id == events.c.attempt),
+        )
+        of_event = (
+            events.c.number.label("event"),
+            events.c.at.label("event_at"),
+            events.c.kind.label("event_kind"),
+        )
+        query = (
+            select(attempts, *of_event)
+            .select_from(joined)
+            .where(
+                events.c.journal == self._journal,
+                events.c.number > after,
+                events.c.kind.in_(tuple(kinds)),
+            )
+            .order_by(events.c.number)
+            .limit(limit)
+        )
+        node_ids = self._node_ids()
+        return [
+            (row.event, row.event_at, row.event_kind, self._shown(attempt_of(row), node_ids))
+            for row in self._connection.execute(query)
+        ]
+
     def _attempts_of(self, task_id: str) -> Sequence[int]:
         """The numbers of the attempts of a task."""
         of_task = by_index(attempts, self._journal) & (attempts.c.task_id == task_id)

@@ -1,0 +1,104 @@
+"""Notices about tasks, which receivers of alerts are sent: what happened, and who is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from schedulemesh.config.alerts import Severity
+from schedulemesh.config.notices import NOTIFY_LABEL, NoticeRoute
+from schedulemesh.domain.numbers import duration_text
+from schedulemesh.metrics.alert_evaluation import Alert, AlertState
+from schedulemesh.metrics.alert_rules import filled_in
+
+#: Characters of an error in a notice.
+_MOST_OF_ERROR = 300
+#: What happened, and what to do about it, by the kind of the event.
+_SENTENCES: Mapping[str, tuple[str, str]] = {
+    "started": ("It has started in pool {pool}, after it had waited for {waited}.", ""),
+    "preempted": (
+        "It was preempted in pool {pool} by {by}; {lost} of its work were lost.",
+        "`schedulemesh explain {task}` says whether and when it returns.",
+    ),
+    "failed": (
+        "It has failed in pool {pool}, after it had run for {ran}: {why}",
+        "`schedulemesh logs {task}` has its output.",
+    ),
+    "lost": (
+        "It was lost in pool {pool}, after it had run for {ran}: {why}",
+        "`schedulemesh explain {task}` says whether it returns.",
+    ),
+    "completed": ("It is completed in pool {pool}, after it had run for {ran}.", ""),
+    "cancelled": ("It was cancelled in pool {pool}: {why}", ""),
+}
+#: As severe as an alert.
+_SEVERITIES = {"preempted": Severity.WARNING, "failed": Severity.WARNING, "lost": Severity.WARNING}
+
+
+def notice_of(cursor: int, at: float, kind: str, attempt: Mapping[str, object]) -> Alert:
+    """The notice about an event of an attempt: an alert in a state of its own, without a rule behind it."""
+    labels = tuple(
+        {
+            "task": str(attempt["task_id"]),
+            "pool": str(attempt["pool_name"] or ""),
+            "owner": str(attempt["owner"] or ""),
+            "waited": _span(attempt["waited_s"]),
+            "ran": _span(attempt["ran_s"]),
+            "lost": _span(attempt["lost_s"]),
+            "by": _by(attempt),
+            "why": _why(attempt),
+        }.items()
+    )
+    summary, action = _SENTENCES[kind]
+    return Alert(
+        id=f"notice_{kind}-{cursor}",
+        rule=f"notice_{kind}",
+        labels=labels,
+        state=AlertState.NOTICE,
+        severity=_SEVERITIES.get(kind, Severity.INFO).value,
+        summary=filled_in(summary, labels),
+        action=filled_in(action, labels),
+        value=0.0,
+        threshold=0.0,
+        active_at=at,
+    )
+
+
+def receivers_of(
+    kind: str, attempt: Mapping[str, object], routes: Iterable[NoticeRoute], names: Iterable[str]
+) -> list[str]:
+    """Which of the receivers with these names are told of an event, each once, in their order."""
+    chosen = {name for route in routes if _concerns(route, kind, attempt) for name in route.to}
+    labels = attempt["labels"]
+    if isinstance(labels, Mapping):
+        chosen.add(labels.get(NOTIFY_LABEL, ""))
+    return [name for name in names if name in chosen]
+
+
+def _concerns(route: NoticeRoute, kind: str, attempt: Mapping[str, object]) -> bool:
+    if kind not in route.events:
+        return False
+    if route.pools and attempt["pool_name"] not in route.pools:
+        return False
+    if route.owners and attempt["owner"] not in route.owners:
+        return False
+    return kind != "started" or _seconds(attempt["waited_s"]) >= route.min_wait_s
+
+
+def _seconds(value: object) -> float:
+    return float(value) if isinstance(value, (int, float)) else 0.0
+
+
+def _span(value: object) -> str:
+    return duration_text(_seconds(value))
+
+
+def _by(attempt: Mapping[str, object]) -> str:
+    """For whom it was evicted, or at whose request."""
+    fields = ("by_task", "by_agent", "by_client", "rule")
+    return next((str(attempt[field]) for field in fields if attempt[field]), "its scheduler")
+
+
+def _why(attempt: Mapping[str, object]) -> str:
+    """Why it ended: the first line of its error, or the code of the reason."""
+    lines = str(attempt["error"] or attempt["reason"] or attempt["state"]).splitlines()
+    return lines[0][:_MOST_OF_ERROR] if lines else ""

@@ -1,0 +1,211 @@
+"""Notices about tasks: who is told what, in which words, and what a restart repeats."""
+
+from __future__ import annotations
+
+import pytest
+
+from schedulemesh.config.alert_receivers import Webhook
+from schedulemesh.config.alerts import AlertSettings
+from schedulemesh.config.notices import NoticeRoute
+from schedulemesh.core.client.alerts import chosen_alerts
+from schedulemesh.errors import InvalidRequestError
+from schedulemesh.metrics.alert_evaluation import AlertState
+from schedulemesh.runtime.alerts import outbox as alert_outbox
+from schedulemesh.runtime.alerts.notices import notice_of, receivers_of
+from schedulemesh.runtime.alerts.texts import text_of
+from tests.runtime.chat_services import ChatServer, wecom
+from tests.runtime.composition import InThread
+from tests.runtime.test_history import make_pool, run_task
+
+#: An attempt of a task as the history answers it.
+ATTEMPT = {
+    "task_id": "train-1",
+    "pool_name": "research",
+    "owner": "ann",
+    "labels": {},
+    "waited_s": 7505.0,
+    "ran_s": 3723.0,
+    "lost_s": 61.0,
+    "by_task": "urgent-1",
+    "by_agent": "urgent-1",
+    "by_client": "",
+    "rule": "priority",
+    "error": "ValueError: no such file\nTraceback",
+    "reason": "task_failed",
+    "state": "failed",
+}
+
+
+@pytest.fixture
+def chat(monkeypatch):
+    monkeypatch.setattr(alert_outbox, "RETRY_S", 0.01)
+    server = ChatServer(wecom)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def begin(tmp_path):
+    made = []
+
+    def supervisor(chat, *routes, **fields):
+        bot = Webhook(url=chat.url, format="wecom", name="team", **fields)
+        alerts = AlertSettings(interval_s=3600.0, rules=SILENT, webhooks=(bot,), notices=routes)
+        made.append(InThread(tmp_path / "mesh.sqlite", alerts=alerts))
+        # Without the interval that the service asks for, which other tests are about.
+        made[-1].running.alerts._outboxes[0]._interval_s = 0.0
+        return made[-1]
+
+    yield supervisor
+    for mesh in made:
+        if mesh.loop.is_running():
+            end(mesh)
+
+
+#: No alert fires.
+SILENT = {"supervisor_restarted": False}
+
+
+def end(mesh):
+    mesh.running.alerts.close()
+    mesh.close()
+
+
+def route(*events, **fields):
+    return NoticeRoute(to=("team",), events=events, **fields)
+
+
+def test_a_receiver_is_told_what_happens_to_the_tasks_of_a_pool_or_an_owner(begin, chat):
+    mesh = begin(chat, route("completed", pools=["p"], owners=["ann"]))
+    for name in ("p", "q"):
+        make_pool(mesh, name)
+    run_task(mesh, "of-another-pool", pool="q")
+    run_task(mesh, "of-another-owner", owner="bob")
+    run_task(mesh, "own")
+    assert chat.accepted.get(timeout=20).splitlines() == [
+        "ScheduleMesh mesh",
+        "[COMPLETED] own",
+        "It is completed in pool p, after it had run for 0s.",
+    ]
+    assert chat.attempts == 1
+
+
+def test_the_label_of_a_task_names_who_is_told_everything_of_it(begin, chat):
+    mesh = begin(chat, language="zh")
+    make_pool(mesh)
+    run_task(mesh, "silent")
+    run_task(mesh, "to-nobody", labels={"notify": "somebody"})
+    run_task(mesh, "told", labels={"notify": "team"})
+    text = chat.accepted.get(timeout=20)
+    while "完成" not in text:
+        text += "\n" + chat.accepted.get(timeout=20)
+    heads = [line for line in text.splitlines() if line.startswith("【")]
+    assert heads == ["【任务启动】told", "【任务完成】told"]
+
+
+def test_what_was_not_delivered_is_sent_after_a_restart_and_what_was_is_not(begin, chat):
+    first = begin(chat, route("completed"))
+    make_pool(first)
+    run_task(first, "delivered")
+    assert "delivered" in chat.accepted.get(timeout=20)
+    chat.refusals += [{"errcode": 93000, "errmsg": "gone"}] * 100_000
+    run_task(first, "refused")
+    while not first.running.alerts._outboxes[0].counts()["failed"]:
+        first.do(first.running.reactor.flushed())
+    end(first)
+    chat.refusals.clear()
+    begin(chat, route("completed"))
+    texts = [chat.accepted.get(timeout=20)]
+    while "refused" not in texts[-1]:
+        texts.append(chat.accepted.get(timeout=20))
+    # It is noted up to where it is read once all was delivered: what came just before may come again.
+    assert "refused" in texts[-1]
+    assert texts[-1].count("[COMPLETED] refused") == 1
+
+
+def test_a_new_scheduler_tells_nothing_of_what_was_before_it_had_receivers(begin, chat, tmp_path):
+    before = InThread(tmp_path / "mesh.sqlite")
+    make_pool(before)
+    run_task(before, "before")
+    before.close()
+    mesh = begin(chat, route("completed"))
+    # Its first round is what sets where it begins.
+    run_task(mesh, "first")
+    while not chat.accepted.qsize():
+        run_task(mesh, "later")
+    assert "before" not in chat.accepted.get_nowait()
+
+
+@pytest.mark.parametrize(
+    ("kind", "lines"),
+    [
+        (
+            "started",
+            [
+                "[STARTED] train-1",
+                "It has started in pool research, after it had waited for 2h05m.",
+            ],
+        ),
+        (
+            "preempted",
+            [
+                "[PREEMPTED] train-1",
+                "It was preempted in pool research by urgent-1; 1m01s of its work were lost.",
+                "`schedulemesh explain train-1` says whether and when it returns.",
+            ],
+        ),
+        (
+            "failed",
+            [
+                "[FAILED] train-1",
+                "It has failed in pool research, after it had run for 1h02m: ValueError: no such file",
+                "`schedulemesh logs train-1` has its output.",
+            ],
+        ),
+    ],
+)
+def test_a_notice_says_what_happened_and_what_to_do(kind, lines):
+    notice = notice_of(7, 5.0, kind, ATTEMPT)
+    assert notice.state is AlertState.NOTICE
+    assert (notice.id, notice.active_at) == (f"notice_{kind}-7", 5.0)
+    assert list(text_of([notice], "mesh", "en", 2048).lines) == lines
+
+
+def test_a_notice_in_chinese():
+    text = text_of([notice_of(7, 5.0, "preempted", ATTEMPT)], "mesh", "zh", 2048)
+    assert list(text.lines) == [
+        "【任务被抢占】train-1",
+        "在资源池 research 中被 urgent-1 抢占，损失了 1m01s 的工作。",
+        "用 `schedulemesh explain train-1` 查看它是否恢复、何时恢复。",
+    ]
+
+
+def test_a_start_is_told_of_who_waited_long():
+    routes = [
+        NoticeRoute(to=["a"], events=["started"], min_wait_s="3h"),
+        NoticeRoute(to=["b"], events=["started"]),
+    ]
+    assert receivers_of("started", ATTEMPT, routes, ["a", "b"]) == ["b"]
+    assert receivers_of("started", ATTEMPT | {"waited_s": 10_801.0}, routes, ["a", "b"]) == [
+        "a",
+        "b",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("notices", "message"),
+    [
+        ([{"to": ["teem"]}], "unknown receiver 'teem' .did you mean 'team'"),
+        ([{"to": []}], "names no receiver"),
+        ([{"to": "team"}], "a list of names"),
+        ([{"to": ["team"], "events": ["fialed"]}], "did you mean 'failed'"),
+        ([{"to": ["team"], "events": []}], "has no events"),
+        ([{"to": ["team"], "min_wait_s": "soon"}], "min_wait_s"),
+        ([{"too": ["team"]}], "unknown field 'too'"),
+        ({"to": ["team"]}, "a list of routes"),
+    ],
+)
+def test_routes_that_cannot_be_used_are_refused(notices, message):
+    settings = {"webhooks": [{"url": "http://h", "name": "team"}], "notices": notices}
+    with pytest.raises(InvalidRequestError, match=message):
+        chosen_alerts(settings)
