@@ -89,3 +89,23 @@ def test_no_more_is_taken_than_the_pool_uses_beyond_its_quota():
     assert m.state.ledger.loans == {("p", "q"): amount(gpu=4)}
     m.queue("whole", "p", gpu=8)
     assert m.ends == {}
+
+
+def test_only_the_kinds_that_are_exchanged_have_to_be_within_the_own_quota():
+    """p and q own GPUs and take their CPUs from r, which has enough of them idle."""
+    nodes = [node(name, gpu=8, cpu=32) for name in "abc"]
+    pools = [pool("p", gpu=16, lending=COHORT), pool("q", gpu=8, lending=COHORT)]
+    m = Mesh(*pools, pool("r", cpu=96, lending=COHORT), nodes=nodes)
+    run(m, "own", "q", gpu=8, cpu=8)
+    for name in ("x", "y"):
+        run(m, f"p-{name}", "p", gpu=4, cpu=4)
+        run(m, f"q-{name}", "q", gpu=4, cpu=4)
+    m.queue("whole", "p", gpu=8, cpu=8)
+    assert set(m.ends) == {"own"}
+    m.leave("own", saved=True)
+    shares = {s.pool_name: s.amount for s in m.state.agents["whole"].shares}
+    assert shares == {"p": amount(gpu=8), "r": amount(cpu=8)}
+    for _ in range(5):
+        m.tick(60)
+    assert m.ends == {}
+    assert m.state.past.preemption_counts == {"reclaim": 1}

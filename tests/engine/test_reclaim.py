@@ -345,6 +345,24 @@ def test_quota_by_reclaim_and_room_by_priority_are_decided_together():
     assert mesh.state.past.preemption_counts == {"reclaim": 1, "same_pool_preemption": 1}
 
 
+def test_of_both_only_the_kinds_that_are_reclaimed_have_to_be_within_the_own_quota():
+    """The same where p and q take their CPUs from the cohort."""
+    mesh = Mesh(
+        pool("p", gpu=6, lending=COHORT),
+        pool("q", lending=COHORT),
+        pool("r", cpu=40, lending=COHORT),
+        nodes=[node("a", cpu=20, gpu=4), node("b", cpu=20, gpu=4)],
+    )
+    mesh.run("low", "p", 1.0, cpu=2, gpu=2, node_id="a")
+    mesh.run("high", "p", 9.0, cpu=2, gpu=2, node_id="b")
+    mesh.run("borrower", "q", 20.0, cpu=2, gpu=2, node_id="b")
+    mesh.submit("own", "p", 5.0, cpu=2, gpu=4)
+    mesh.slot("own")
+    shares = {s.pool_name: s.amount for s in mesh.state.agents["own"].shares}
+    assert shares == {"p": amount(gpu=4), "r": amount(cpu=2)}
+    assert mesh.state.past.preemption_counts == {"reclaim": 1, "same_pool_preemption": 1}
+
+
 def test_evaluate_shows_victims_of_both_kinds():
     mesh = Mesh(member("p", 6), member("q", 0), nodes=[node("a", cpu=4), node("b", cpu=4)])
     mesh.run("low", "p", 1.0, cpu=2, node_id="a")

@@ -527,6 +527,16 @@ def _owed(state: MeshState, request: Request) -> Resources:
     return lent + ledger.promised_by(pool_name) if request.revokes else lent
 
 
+def _paid_as_far_as_owned(state: MeshState, request: Request) -> tuple[Request, Resources | None]:
+    """The request with loans of idle quota only of kinds that need not be taken back, and the kinds that are;
+    None: all are, and it borrows nothing.
+    """
+    beside = _paid_beside_loans(state, request)
+    if beside is None:
+        return _paid_by_itself(state, request), None
+    return beside, beside.payment.short + request.takes_back
+
+
 def _paid_beside_loans(state: MeshState, request: Request) -> Request | None:
     """A request that borrows what is idle of some kinds, and is short of its own pool's quota of the others,
     or has got that back; None: it borrows nothing, or lacks nothing beside.
@@ -546,12 +556,14 @@ def reclaim_by_exchange(case: Case) -> EvictionPlan | None:
     """
     tx, request, veto, known_nodes = case.tx, case.request, case.veto, case.known
     state, account = tx.state, tx.state.ledger.accounts[request.pool_name]
-    if request.stimulus.for_group or not uses_no_more_than_its_quota(account, request.need):
+    own_request, kinds = _paid_as_far_as_owned(state, request)
+    need = request.need if kinds is None else request.need.of_kinds(kinds)
+    if request.stimulus.for_group or not uses_no_more_than_its_quota(account, need):
         return None
-    others = TasksOfBorrowers(state, request.incoming(state), tx.now, veto, request.revokes)
+    incoming = request.incoming(state)
+    others = TasksOfBorrowers(state, incoming, tx.now, veto, request.revokes, kinds)
     if not _any_of(others):
         return None
-    own_request = _paid_by_itself(state, request)
     plan = _searched(tx, own_request, others, others.caps(), known_nodes)
     if plan is None:
         return None
@@ -573,15 +585,16 @@ def reclaim_and_evict(case: Case) -> EvictionPlan | None:
     tx, request, veto = case.tx, case.request, case.veto
     limits, known_nodes = case.limits, case.known
     state, account = tx.state, tx.state.ledger.accounts[request.pool_name]
-    if not request.need.fits(account.spec.resources):
+    own_request, kinds = _paid_as_far_as_owned(state, request)
+    need = request.need if kinds is None else request.need.of_kinds(kinds)
+    if not need.fits(account.spec.resources):
         return None
     others = candidates_for(tx, request, veto, limits)
-    borrowers = _borrowers(tx, request, veto) if _any_of(others) else None
+    borrowers = _borrowers(tx, request, veto, of_kinds=kinds) if _any_of(others) else None
     if borrowers is None and request.revokes and _any_of(others):
-        borrowers = Borrowers(state, request.incoming(state), tx.now, veto)
+        borrowers = Borrowers(state, request.incoming(state), tx.now, veto, kinds)
     if borrowers is None:
         return None
-    own_request = _paid_by_itself(state, request)
     while True:
         plan = _searched(tx, own_request, BorrowersAndOthers(borrowers, others), None, known_nodes)
         if plan is None:

@@ -49,10 +49,13 @@ class TasksOfBorrowers(Borrowers):
         now: float,
         veto: PluginVeto | None = None,
         revoked: tuple[str, ...] = (),
+        of_kinds: Resources | None = None,
     ) -> None:
         super().__init__(state, incoming, now, veto)
         #: Agents whose claims count as revoked: their pools use less without them.
         self._revoked = revoked
+        #: Only tasks of pools that hold quota of the incoming task's pool of these kinds; None: of all.
+        self._lent_kinds = of_kinds
 
     def candidate_of(self, task: RunningTask) -> Candidate | None:
         """See ``Candidates.candidate_of``."""
@@ -76,8 +79,17 @@ class TasksOfBorrowers(Borrowers):
         excess = {
             name: excess_of(self._state, name, self._revoked)
             for name in sorted(self._incoming.neighbours)
+            if self._holds_of_owner(name)
         }
+        if self._lent_kinds is not None:
+            kinds = self._lent_kinds
+            excess = {name: amount.of_kinds(kinds) for name, amount in excess.items()}
         return {name: amount for name, amount in excess.items() if amount}
+
+    def _holds_of_owner(self, pool_name: str) -> bool:
+        """Whether a pool holds quota of the incoming task's pool of the kinds that this gets back."""
+        loan = self._state.ledger.loans.get((self._incoming.pool_name, pool_name), NOTHING)
+        return self._lent_kinds is None or loan.helps(self._lent_kinds)
 
     def _judge_all(self) -> list[tuple[TaskClass, Verdict]]:
         return [
