@@ -38,7 +38,7 @@ from schedulemesh.engine.placement.leaving import (
     unclaimed_quota,
 )
 from schedulemesh.engine.placement.scenario import Demand
-from schedulemesh.engine.preemption.candidates import Candidates
+from schedulemesh.engine.preemption.candidates import Candidates, idle_cost
 from schedulemesh.engine.preemption.combined import BorrowersAndOthers
 from schedulemesh.engine.preemption.exchange import (
     TasksOfBorrowers,
@@ -218,7 +218,7 @@ def _unstarted(case: Case) -> tuple[str, ...]:
     if request.payment.short and not (lent or ledger.promised_by(request.pool_name)):
         return ()  # nobody is to get any of what it lacks
     borrowers = Borrowers(tx.state, request.incoming(tx.state), tx.now, case.veto)
-    borrowers.only_extras = request.only_extras
+    borrowers.only_extras, borrowers.need = request.only_extras, request.need
     return borrowers.unstarted(_kinds_to_get(tx.state, request))
 
 
@@ -232,10 +232,12 @@ def _kinds_to_get(state: MeshState, request: Request) -> Resources:
 
 def _price_of(case: Case, plan: EvictionPlan) -> float:
     """What the evictions and cancelled starts of a plan cost; see ``reclaim``."""
-    running, now = case.tx.state.running, case.tx.now
+    state, now = case.tx.state, case.tx.now
     names = (*plan.revoked, *(victim.name for victim in plan.victims))
-    tasks = (running.by_id[task_id] for name in names for task_id in running.on_agent(name))
-    return sum(price_of(task, now) for task in tasks)
+    by_id, on_agent = state.running.by_id, state.running.on_agent
+    price = sum(price_of(by_id[task_id], now) for name in names for task_id in on_agent(name))
+    freed = sum_of(state.agents[name].spec.resources for name in names)
+    return price + idle_cost(freed, case.request.need)
 
 
 def after_revocations(case: Case) -> EvictionPlan | None:
@@ -670,6 +672,7 @@ def _searched(
     if candidates.may_grow:
         known_nodes.until = tx.now
     demand = msgspec.structs.replace(demand, caps=caps)
+    candidates.need = demand.short_quota if demand.shape is None else demand.shape.total
     flight = InFlight(pool_name=request.pool_name)
     if request.counts_leaving or request.revokes:
         flight = in_flight(tx.state, request, loans=candidates.lends)

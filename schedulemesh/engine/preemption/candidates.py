@@ -10,7 +10,8 @@ With ``priority_first`` the lower priority of the running task comes before all 
 time outweighs a priority: Borg and Kubernetes choose victims like this (Verma et al., EuroSys 2015). With
 ``least_lost_work`` the order is:
 
-1. the least work lost, that is since the start or the last saved state, in GPU-seconds;
+1. the least work lost, that is since the start or the last saved state, in GPU-seconds, and for an hour what
+   becomes idle because the incoming task does not need it;
 2. the higher effective difference of priority;
 3. then the lower task id.
 
@@ -19,8 +20,8 @@ Losing the least work is the aim of Tiresias (NSDI 2019), too, and of Kueue's pr
 Where the policy asks for it, agents whose GPUs are idle come first in each of these orders, with
 ``priority_first`` among those of the same priority: their eviction costs the cluster least.
 
-The order does not count the size of a task. Where a single victim is enough, of those with the same effective
-difference of priority the one is taken that leaves least idle (``alike``, ``search``).
+The other orders do not count the size of a task. Where a single victim is enough, of those with the same
+effective difference of priority the one is taken that leaves least idle (``alike``, ``search``).
 
 Every order is total. An agent is evicted with all its tasks and is ranked where the last of them is
 (``victims``). How many victims are taken from the order, and which, is decided in ``search``.
@@ -47,6 +48,9 @@ from schedulemesh.engine.state.preemption_rules import Incoming, PreemptionRules
 from schedulemesh.engine.state.tasks import RunningTask, RunningTasks, TaskClass
 
 _COOLING = Verdict(refused=Reason.IN_PREEMPTION_COOLDOWN)
+
+#: Seconds for which capacity that becomes idle by an eviction counts as lost work.
+IDLE_S = 3600.0
 
 #: Tasks of a class that strategies are asked about for the counts; the others count under the rule.
 _ASKED = 1000
@@ -86,6 +90,9 @@ class Candidates:
         self._now = now
         #: Whether only extra members of elastic gangs are candidates.
         self.only_extras = False
+        #: What the incoming task uses of what its victims free; None: it is not known, and nothing counts as
+        #: idle without them.
+        self.need: Resources | None = None
         self._veto = veto
         self._cooling = limits is not None and limits.cooling
         self._limits = limits if limits is not None and limits.any_per_task else None
@@ -154,6 +161,7 @@ class Candidates:
         elif order == "least_lost_work":
             rate = by_id[tasks[0].task_id].resources.work_rate
             lost = max(task.lost_work for task in tasks) * rate
+            lost += idle_cost(by_id[tasks[0].task_id].resources, self.need)
         best = tasks[0]
         if len(tasks) > 1:
             best = min(tasks, key=lambda task: (-task.preempt_score, task.task_id))
@@ -397,6 +405,7 @@ class Candidates:
         _, start, task_id = entry
         if not self._by_score:
             lost = max(0.0, self._now + start) * task_class.resources.work_rate
+            lost += idle_cost(task_class.resources, self.need)
             return (lost, -verdict.delta, task_id)
         return (-self._score(verdict, entry), start, task_id)
 
@@ -432,6 +441,16 @@ class Candidates:
             else:
                 least = middle + 1
         return len(timed) + len(task_class.overdue) - least
+
+
+def idle_beyond(freed: Resources, need: Resources) -> float:
+    """What becomes idle where so much is freed and no more than the need is used, in GPUs."""
+    return freed.beyond(need).gpu_equivalents
+
+
+def idle_cost(freed: Resources, need: Resources | None) -> float:
+    """What it costs that this is freed and no more than the need is used, in GPU-seconds."""
+    return 0.0 if need is None else idle_beyond(freed, need) * IDLE_S
 
 
 def _newest(entry: _Entry) -> tuple[float, str]:

@@ -36,6 +36,15 @@ class BorrowersAndOthers(Candidates):
         self._borrowers = borrowers
         self._others = others
 
+    @property
+    def need(self) -> Resources | None:
+        """See ``Candidates.need``."""
+        return self._borrowers.need
+
+    @need.setter
+    def need(self, need: Resources | None) -> None:
+        self._borrowers.need = self._others.need = need
+
     def extras(self) -> BorrowersAndOthers:
         """See ``Candidates.extras``."""
         borrowers = self._borrowers.extras()

@@ -18,7 +18,8 @@ Borrowers stand in this order:
 1. those of the pool with the highest share first (``shares``);
 2. then those whose GPUs are idle;
 3. then the lowest price: the seconds of work lost and those that a restart costs, times what the task holds
-   in GPUs, times one more than the number of evictions that it has suffered;
+   in GPUs, times one more than the number of evictions that it has suffered; and for an hour what becomes
+   idle because the owner does not need it;
 4. then the newest start;
 5. then the lower task id.
 
@@ -39,7 +40,7 @@ from schedulemesh.domain.reasons import PreemptionReason, Reason
 from schedulemesh.domain.resources import Resources, sum_of
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.messages.outcomes import Candidate
-from schedulemesh.engine.preemption.candidates import Order
+from schedulemesh.engine.preemption.candidates import Order, idle_cost
 from schedulemesh.engine.preemption.ranked import RankedCandidates
 from schedulemesh.engine.preemption.savable import can_be_saved
 from schedulemesh.engine.preemption.veto import PluginVeto
@@ -112,6 +113,7 @@ class Borrowers(RankedCandidates):
             agent = state.agents.get(name)
             if agent is not None and self._may_be_revoked(agent, of_agent, kinds):
                 price = sum(price_of(task, self._now) for task in of_agent)
+                price += idle_cost(agent.spec.resources, self.need)
                 order.append((price, -agent.incarnation, name))
         return tuple(name for *_, name in sorted(order))
 
@@ -137,7 +139,7 @@ class Borrowers(RankedCandidates):
         return self._veto is None or self._veto.allows(task, verdict)
 
     def _place(self, task: RunningTask) -> Order:
-        price = price_of(task, self._now)
+        price = price_of(task, self._now) + idle_cost(task.resources, self.need)
         busy = task.agent_name not in self._running.idle
         rank = self._ranks[task.spec.pool_name]
         return (rank, busy, 0.0, price, -task.started_at, task.spec.task_id)

@@ -17,7 +17,8 @@ group, or the group of a victim, which stays as it is. The search is the same fo
    d. then everyone who turns out not to be needed is given back, last in the order first.
 
    Of the sites that site is taken whose victims have the lowest top priority (in a reclaim: belong to the
-   pools with the highest shares), then the fewest victims, then the least lost work, then the first node id.
+   pools with the highest shares), then the fewest victims, then the least work that is lost and capacity that
+   becomes idle (``idle_cost``), then the first node id.
    Sites are visited by a lower bound of this, so that those which cannot win any more are not worked out.
 3. Groups that nobody uses cost nobody's work: they count as removed while victims are sought. Of them only
    those that are needed are removed in the end, the longest idle first. So does what is leaving anyway and
@@ -43,6 +44,7 @@ from schedulemesh.engine.placement.leaving import Leaving, move_all, names_of
 from schedulemesh.engine.placement.minimise import minimise, release_until
 from schedulemesh.engine.placement.placers import BundlePlacement
 from schedulemesh.engine.placement.scenario import Demand, own_groups
+from schedulemesh.engine.preemption.candidates import idle_beyond
 from schedulemesh.engine.preemption.node_summary import (
     Place,
     place_of,
@@ -52,7 +54,6 @@ from schedulemesh.engine.preemption.victims import (
     VictimAgent,
     VictimAgents,
     evicted_tasks,
-    idle_beyond,
     order_of,
 )
 from schedulemesh.engine.state.groups import Group
@@ -334,7 +335,8 @@ class _Search:
             victims = self._victims_at(site, None if best is None else best[0])
             if victims is None:
                 continue
-            place = place_of(victims, "" if site.node is None else site.node.node_id)
+            node_id = "" if site.node is None else site.node.node_id
+            place = place_of(victims, node_id, self._agents.need)
             if best is None or place < best[0]:
                 best = (place, victims)
             if self._sites.known.any_site:

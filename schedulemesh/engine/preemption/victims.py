@@ -18,7 +18,7 @@ from schedulemesh.engine.placement.group_choice import (
     suits,
 )
 from schedulemesh.engine.placement.scenario import Allocations, Removal, bundle_allocations
-from schedulemesh.engine.preemption.candidates import Candidates, Order
+from schedulemesh.engine.preemption.candidates import Candidates, Order, idle_beyond
 from schedulemesh.engine.state.agents import Agent, Running
 from schedulemesh.engine.state.groups import Group
 from schedulemesh.engine.state.lending import LoanCaps
@@ -57,11 +57,6 @@ class VictimAgent(Removal, frozen=True, kw_only=True, gc=False):
         return self.resources if self.allocations else NOTHING
 
 
-def idle_beyond(freed: Resources, need: Resources) -> float:
-    """What becomes idle where so much is freed and no more than the need is used, in GPUs."""
-    return freed.beyond(need).gpu_equivalents
-
-
 def order_of(victim: VictimAgent) -> Order:
     """Its place in the order of victims."""
     return victim.order
@@ -98,6 +93,11 @@ class VictimAgents:
     def allowed(self) -> Collection[TaskClass]:
         """The classes whose tasks a rule allows to evict."""
         return self._candidates.allowed
+
+    @property
+    def need(self) -> Resources | None:
+        """See ``Candidates.need``."""
+        return self._candidates.need
 
     @property
     def by_priority(self) -> bool:
