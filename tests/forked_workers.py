@@ -59,11 +59,17 @@ _PR_SET_PDEATHSIG = 1
 
 
 def fork_workers() -> None:
-    """Nodes of Ray that this process starts from now on fork their workers."""
+    """Nodes of Ray that this process starts from now on fork their workers.
+
+    They also have no log monitor, which sends what workers print to drivers: no driver of these tests shows
+    it, and it lists the log files of all workers that there have been up to ten times a second.
+    """
     from ray._private import parameter
 
     if not isinstance(parameter.RayParams, functools.partial):
-        parameter.RayParams = functools.partial(parameter.RayParams, worker_path=__file__)
+        parameter.RayParams = functools.partial(
+            parameter.RayParams, worker_path=__file__, include_log_monitor=False
+        )
 
 
 def _option(name: str, arguments: list[str]) -> str:
