@@ -156,6 +156,47 @@ def test_every_submitting_call_takes_every_field_of_a_task():
         assert missing == (SUBMITTED if registers else set()), call
 
 
+#: Fields of an agent's object, which a job or a lease does not have.
+OF_AGENTS = {"payload_key", "run", "run_key", "on_restore_failure"}
+#: Fields that say what happens after an end; a lease is never started again.
+OF_RETRIES = {"max_retries", "on_oom", "oom_max_memory", "on_preempted"}
+#: The options of the command ``submit`` that are called otherwise.
+OPTIONS = {
+    "pool_name": {"pool"},
+    "labels": {"label"},
+    "estimated_duration": {"time"},
+    "max_retries": {"retries"},
+    "parent": {"detached"},
+}
+
+
+def test_jobs_and_leases_take_every_field_of_a_task_on_every_surface():
+    """A new field of a task is forgotten nowhere: it gets there, or is named above."""
+    from typer.main import get_command
+
+    from schedulemesh.cli.app import app
+    from schedulemesh.core import RayScheduler
+    from schedulemesh.domain.task import PARSERS
+    from schedulemesh.server.bodies import NewJob, NewLease
+
+    def of_call(name):
+        return set(inspect.signature(getattr(RayScheduler, name)).parameters)
+
+    options = {option.name for option in get_command(app).commands["submit"].params}
+    surfaces = {
+        "submit_job": (of_call("submit_job"), ARGUMENTS, set()),
+        "POST /jobs": (set(NewJob.__struct_fields__), {}, set()),
+        "submit": (options, OPTIONS, set()),
+        "lease": (of_call("lease"), ARGUMENTS, OF_RETRIES),
+        "POST /leases": (set(NewLease.__struct_fields__), {"pool_name": {"pool"}}, OF_RETRIES),
+        # It runs already, outside of any task.
+        "adopt_job": (of_call("adopt_job"), ARGUMENTS, {*OF_RETRIES, "parent"}),
+    }
+    for surface, (taken, names, absent) in surfaces.items():
+        missing = {field for field in PARSERS if not taken & names.get(field, {field})}
+        assert missing - OF_AGENTS == absent - taken, surface
+
+
 def test_signatures_of_agents():
     from schedulemesh.core.agent.agent_actor import AgentActor
 

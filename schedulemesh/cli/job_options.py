@@ -140,6 +140,10 @@ class JobOptions:
     on_preempted: Annotated[
         str, typer.Option(help="requeue or drop: what becomes of it when it is evicted.")
     ] = "requeue"
+    max_preemptions: Annotated[
+        int | None,
+        typer.Option(min=0, help="How often it can be evicted; else as the policy says."),
+    ] = None
     detached: Annotated[
         bool,
         typer.Option("--detached", help="Not a child of the task that this process belongs to."),

@@ -128,6 +128,7 @@ def _given(job: JobOptions) -> dict[str, object]:
             else megabytes(job.oom_max_memory, "--oom-max-memory")
         ),
         "on_preempted": job.on_preempted,
+        "max_preemptions": job.max_preemptions,
         "detached": job.detached,
     }
 

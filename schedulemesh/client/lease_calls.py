@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypedDict
 
 from typing_extensions import Unpack
 
@@ -13,6 +12,7 @@ from schedulemesh.client.asking import ask
 from schedulemesh.client.leases import Lease
 from schedulemesh.client.results import submitted
 from schedulemesh.client.scheduler_object import SchedulerObject
+from schedulemesh.client.task_fields import DescriptionFields
 from schedulemesh.client.tasks import cancel_task
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.task import DEFAULT_PRIORITY
@@ -21,16 +21,9 @@ from schedulemesh.errors import InvalidRequestError, LeaseRefusedError, shown
 from schedulemesh.protocol.answers import LeaseView, Response
 
 
-class LeaseFields(TypedDict, total=False):
+class LeaseFields(DescriptionFields, total=False):
     """What ``lease`` takes by keyword only, beside what it names itself."""
 
-    labels: Mapping[str, str] | None
-    #: Seconds from its start to its end.
-    estimated_duration: float | None
-    #: The user that it belongs to; None: the one that this process runs as.
-    owner: str | None
-    #: Evictions after which it cannot be evicted any more; None: as the policy says.
-    max_preemptions: int | None
     #: A node label: all groups are on nodes with the same value of it.
     same_label: str | None
     #: Conditions on the labels of nodes, as Ray's: all groups are on nodes that meet them.

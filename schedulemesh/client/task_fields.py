@@ -13,18 +13,23 @@ from schedulemesh.domain.user_data import UserValue
 from schedulemesh.engine.placement.strategies import POOL_STRATEGY
 
 
-class TaskFields(TypedDict, total=False):
-    """What describes a task, whether it is submitted or only registered, beside its priority."""
+class DescriptionFields(TypedDict, total=False):
+    """What describes whatever runs as a task: an agent, a job, one that was adopted, a lease."""
 
     labels: Mapping[str, str] | None
     #: Seconds from its start to its end.
     estimated_duration: float | None
     #: The user that it belongs to; None: the one that this process runs as.
     owner: str | None
-    #: "requeue" or "drop" when it is evicted; None: what its pool says.
-    on_preempted: str | None
     #: Evictions after which it cannot be evicted any more; None: as the policy says.
     max_preemptions: int | None
+
+
+class TaskFields(DescriptionFields, total=False):
+    """What describes a task, whether it is submitted or only registered, beside its priority."""
+
+    #: "requeue" or "drop" when it is evicted; None: what its pool says.
+    on_preempted: str | None
     #: Whether it outlives the task from inside which it is submitted; else it ends with that one.
     detached: bool
     payload: UserValue
@@ -105,18 +110,11 @@ class OptionalFields(TaskFields, RunFields, ConstructionFields, total=False):
     request_id: str | None
 
 
-class JobFields(TypedDict, total=False):
+class JobFields(DescriptionFields, total=False):
     """What ``submit_job`` takes by keyword only."""
 
-    labels: Mapping[str, str] | None
-    #: Seconds from its start to its end.
-    estimated_duration: float | None
-    #: The user that it belongs to; None: the one that this process runs as.
-    owner: str | None
     #: "requeue" or "drop" when it is evicted; None: "requeue".
     on_preempted: str | None
-    #: Evictions after which it cannot be evicted any more; None: as the policy says.
-    max_preemptions: int | None
     #: Whether it outlives the task from inside which it is submitted; else it ends with that one.
     detached: bool
     #: How often it is started again after its driver failed or was lost.
@@ -159,18 +157,11 @@ class JobFields(TypedDict, total=False):
     keep_actors: Sequence[str] | None
 
 
-class AdoptionFields(TypedDict, total=False):
-    """What ``adopt_job`` takes by keyword only."""
+class AdoptionFields(DescriptionFields, total=False):
+    """What ``adopt_job`` takes by keyword only; ``estimated_duration`` begins with the adoption."""
 
     #: Its id as a task; None: one is made of the id of the Ray job.
     task_id: str | None
-    labels: Mapping[str, str] | None
-    #: Seconds from the adoption to its end.
-    estimated_duration: float | None
-    #: The user that it belongs to; None: the one that this process runs as.
-    owner: str | None
-    #: Evictions after which it cannot be evicted any more; None: as the policy says.
-    max_preemptions: int | None
     request_id: str | None
     #: Seconds from SIGTERM to its end when it is evicted or cancelled; None: as the policy says, when it is
     #: evicted at least 30.
