@@ -1,8 +1,9 @@
 """Stories of a whole supervisor on a backend that delays, reorders and fails calls, and crashes in between.
 
 A seed decides what clients, agents, the cluster and the backend do. Callers are cancelled; processes save
-slowly, too much, at safe points or not at all, wait for room, or cannot be killed. Time is virtual, so that a
-story is the same whenever it is told.
+slowly, too much, at safe points or not at all, or preservers save for them; they wait for room, or cannot be
+killed. One pool has a warm host. A supervisor may live on when its successor has begun. Time is virtual, so
+that a story is the same whenever it is told.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from schedulemesh.api.leases import ReleaseLease
 from schedulemesh.api.pools import CreatePool, ListPools, ResizePool
 from schedulemesh.api.preemption import ExecutePreemption, PreemptTask
 from schedulemesh.api.queue import ChangeQueuedTask
-from schedulemesh.api.states import SaveTaskState
+from schedulemesh.api.states import RegisterStateHandlers, SaveTaskState
 from schedulemesh.api.tasks import CancelTask, CancelTasks, CompleteTask, SubmitTask
 from schedulemesh.config.settings import JournalSettings
 from schedulemesh.core.agent.safe_points import SafePoints
 from schedulemesh.domain.agent import AgentSpec, GangSpec
 from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.lease import LeaseSpec
-from schedulemesh.domain.placement import GroupsSpec
+from schedulemesh.domain.placement import GroupShape, GroupsSpec, WarmSpec
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import NOTHING, parse_resources, sum_of
 from schedulemesh.domain.saved_state import SavedState
@@ -42,6 +43,7 @@ from schedulemesh.protocol.agents import (
     AgentInit,
     Command,
     CommandResult,
+    Handled,
     KeptResult,
     RunReport,
     StartReport,
@@ -52,7 +54,13 @@ from schedulemesh.protocol.agents import (
 from schedulemesh.protocol.answers import Response, SavedBytes, decode_answer
 from schedulemesh.protocol.requests import decode_request, encode_request
 from schedulemesh.runtime.agents.gangs import every_process
-from schedulemesh.runtime.backend import ActorView, BackendError, GroupMember, NodeView
+from schedulemesh.runtime.backend import (
+    ActorView,
+    BackendError,
+    GroupMember,
+    NodeView,
+    WarmHostRequest,
+)
 from schedulemesh.runtime.queries import saved_key
 from schedulemesh.store.sql import SqlJournal
 from tests.engine.builders import differences
@@ -61,10 +69,21 @@ from tests.runtime.composition import supervisor
 from tests.runtime.fake_backend import FakeActor, FakeBackend, HeldCalls, Verdict
 
 CLASS = b"a class"
+PRESERVER = b"a preserver"
 RAISED = RunReport(kept=b"", reason=TaskEndReason.RUN_RAISED, error="it raised")
 NODE = parse_resources({"cpu": 4, "gpu": 2})
 NODES = ("n1", "n2")
-POOLS = {"p": 4, "q": 3, "g": 4}
+POOLS = {"p": 4, "q": 3, "g": 4, "w": 2}
+#: The groups of some pools.
+GROUPS = {
+    "g": GroupsSpec(max_dynamic=9),
+    "w": GroupsSpec(
+        reserved=(GroupShape(bundles=(parse_resources({"cpu": 1}),)),),
+        max_dynamic=9,
+        entitled_above=0.5,
+        warm=WarmSpec(class_key=key_of(CLASS)),
+    ),
+}
 NAMES = tuple(f"a{number}" for number in range(6))
 #: The calls that are held together.
 HOLDS = (
@@ -91,6 +110,8 @@ LOOKS = (
 #: Virtual seconds in which all that was begun ends, once nothing is held; and those for which nothing goes on
 #: before a story is at its end.
 SETTLES_S, QUIET_S = 120.0, 3.0
+#: The phases of groups for which nothing goes on: those that are ready, and reserved ones without a node.
+SETTLED = (GroupPhase.READY, GroupPhase.PLANNED)
 #: What facts show.
 FACTS = {
     facts.AgentStarted: "an agent started",
@@ -162,6 +183,7 @@ EVENTS = {
             )
         },
     ),
+    "preserve": (3, {"pool": sorted(POOLS), "preserved": (True, True, False)}),
     "look_fails": (3, {"calls": LOOKS, "times": (1, 3)}),
     "not_killable": (3, {"node": NODES, "times": (1, 5)}),
     "no_room": (18, {"node": NODES, "full": (True, True, False)}),
@@ -178,6 +200,7 @@ EVENTS = {
     "refuse_starts": (1, {"calls": ((), (), ("start_agent",), ("kill_actor",))}),
     "wait": (10, {"seconds": (0.0, 0.1, 0.6, 3.0, 40.0)}),
     "crash": (1, {}),
+    "succeed": (1, {}),
 }
 
 
@@ -220,6 +243,19 @@ class StoryCalls(HeldCalls):
         return verdict
 
 
+class StoryBackend(FakeBackend):
+    """Also says which object a warm host has built."""
+
+    def __init__(self, control):
+        super().__init__(control)
+        self.built = lambda actor, init: None
+
+    async def build_agent(self, handle, init, refs):
+        report = await super().build_agent(handle, init, refs)
+        self.built(handle, unpack(init, AgentInit))
+        return report
+
+
 class Story:
     """A supervisor, its clients, the processes of agents, and the cluster."""
 
@@ -230,12 +266,16 @@ class Story:
         #: How often what has happened.
         self.seen = Counter()
         self.held = StoryCalls(self.seen, *all_calls())
-        self.backend = FakeBackend(self.held)
+        self.backend = StoryBackend(self.held)
         self.backend.unkillable = self.held.unkillable
         self.backend.free = [view(name) for name in NODES]
         self.backend.start = self.started
+        self.backend.built = self.built
+        self.backend.handled = self.handled
         self.backend.waiting = lambda actor: actor in self.waiting
         self.service = None
+        #: Former supervisors that live on.
+        self.former = []
         #: The recovery of the present supervisor.
         self.recovering: asyncio.Task | None = None
         #: The requests without an answer.
@@ -268,14 +308,13 @@ class Story:
 
     async def begin(self):
         self.open_service()
-        groups = GroupsSpec(max_dynamic=9)
         for name, cpu in POOLS.items():
             spec = PoolSpec(
                 name=name,
                 resources=parse_resources({"cpu": cpu, "gpu": 2}),
-                groups=groups if name == "g" else None,
+                groups=GROUPS.get(name),
             )
-            self.ask(CreatePool(spec=spec))
+            self.ask(CreatePool(spec=spec, blobs={key_of(CLASS): CLASS} if name == "w" else {}))
         await self.wait(0.1)
 
     def open_service(self):
@@ -377,7 +416,7 @@ class Story:
             agent=agent,
             task=task,
             request_id=self.next(),
-            choose_node=bool(pinned or pool == "g" or replicas),
+            choose_node=bool(pinned or pool in GROUPS or replicas),
             queue=queue,
         )
         self.ask(SubmitTask(submission=submission, blobs={key_of(CLASS): CLASS}))
@@ -549,6 +588,25 @@ class Story:
             return CommandResult(error="it raised", success=False)
         return self.saved(too_large=self.how == "too large")
 
+    async def preserve(self, pool, preserved):
+        """Have a preserver save the states of a pool's tasks, or not any more."""
+        request = RegisterStateHandlers(
+            pool_name=pool,
+            preserver_key=key_of(PRESERVER) if preserved else None,
+            blobs={key_of(PRESERVER): PRESERVER} if preserved else {},
+            request_id=self.next(),
+        )
+        self.ask(request)
+
+    def handled(self, work):
+        """What a worker of its own answers."""
+        if work != "preserve_state":
+            return Handled()
+        if self.how in ("fails", "too large"):
+            return Handled(error="it raised", too_large=self.how == "too large")
+        self.seen["a preserver saved a state"] += 1
+        return Handled(data=self.saved().data)
+
     def saved(self, *, too_large=False):
         """The next state."""
         self.saves += 1
@@ -560,6 +618,8 @@ class Story:
 
     def started(self, actor):
         """An actor is created: nothing else of its agent is alive, and its node has room."""
+        if isinstance(actor.request, WarmHostRequest):
+            return
         actor.answers["run_task"] = RAISED if self.raising else returned(actor.request.name)
         rounds, self.deleting_after = self.deleting_after, None
         if rounds is not None:
@@ -577,10 +637,18 @@ class Story:
             return
         used = NOTHING
         for other in living:
+            if isinstance(other.request, WarmHostRequest):
+                continue
             if other.node_id == actor.node_id and other not in self.waiting:
                 used = used + other.request.resources
         if used.beyond(NODE):
             self.broken.append(f"{actor.node_id} is full: {used}")
+
+    def built(self, actor, init):
+        """A warm host has become an agent."""
+        self.seen["an agent began in a warm host"] += 1
+        actor.answers["run_task"] = RAISED if self.raising else returned(f"{init.agent_name}#")
+        self.hosts.add(asyncio.ensure_future(self._serve(actor, init)))
 
     def wait_for_room(self, actor):
         """Ray keeps an actor waiting, until others of its node end or it is killed."""
@@ -679,8 +747,7 @@ class Story:
         """The supervisor's process dies; clients repeat what was not answered to the next one. One that has
         not recovered yet has nothing to lose.
         """
-        recovery = self.service._recovery
-        if self.service._requests is None or (recovery is not None and not recovery.done()):
+        if not self.has_recovered():
             return
         self.seen["the supervisor crashed"] += 1
         requests, self.open = self.open, {}
@@ -698,6 +765,28 @@ class Story:
         self.open_service()
         for data in requests.values():
             self._send(data)
+
+    async def succeed(self):
+        """Ray takes the supervisor's process for dead and starts another, while the former one lives on; who
+        waits for an answer of the former one asks the other.
+        """
+        if not self.has_recovered():
+            return
+        self.seen["a supervisor had a successor while it lived"] += 1
+        requests, self.open = self.open, {}
+        for task in requests:
+            task.cancel()
+        for poll in list(self.polls):
+            poll.cancel()
+        self.former.append(self.service)
+        self.backend.restarted = True
+        self.open_service()
+        for data in requests.values():
+            self._send(data)
+
+    def has_recovered(self):
+        recovery = self.service._recovery
+        return self.service._requests is not None and (recovery is None or recovery.done())
 
     # what must be true
 
@@ -727,12 +816,12 @@ class Story:
         phases = {name: type(agent.phase) for name, agent in state.agents.items()}
         assert phases == dict.fromkeys(phases, Running), phases
         processes = every_process(state, state.agents.values())
-        known = {running.agents.where(one) for one in processes}
+        known = self.actors_of(running, processes)
         assert self.backend.living() == known, self.backend.living() ^ known
         groups = self.groups_in_ray() ^ self.groups_of(running)
         assert not groups, groups
         self.nothing_is_left_of_what_was_begun(running, processes)
-        assert all(g.phase is GroupPhase.READY for g in state.groups.by_id.values())
+        assert all(g.phase in SETTLED for g in state.groups.by_id.values())
         await self.tasks_are_kept(running.reactor)
         await self.checkpoints_are_the_newest(running.reactor, self.checkpoints)
         await running.reactor.flushed()
@@ -742,9 +831,19 @@ class Story:
             either.queue.advance(running.reactor.now())
         lost = differences(refolded, state)
         assert not lost, lost
-        running.executor.stop_all()
+        for service in [*self.former, self.service]:
+            await self.over(service)
         for task in [*self.polls, *self.hosts]:
             task.cancel()
+
+    async def over(self, service):
+        """A supervisor ends; a former one has learned of its successor by then."""
+        running = service._requests.running
+        is_former = service is not self.service
+        assert not is_former or not await running.reactor.still_writes()
+        running.executor.stop_all()
+        running.loops.end_all()
+        service._answer_nothing_more()
         await running.reactor.close(destroy=False)
 
     async def quiet(self):
@@ -765,22 +864,29 @@ class Story:
         processes = every_process(state, state.agents.values())
         return bool(
             any(not isinstance(agent.phase, Running) for agent in state.agents.values())
-            or any(group.phase is not GroupPhase.READY for group in state.groups.by_id.values())
+            or any(group.phase not in SETTLED for group in state.groups.by_id.values())
             or any(task.spec.run for task in state.running.by_id.values())
             or self.groups_in_ray() != self.groups_of(running)
             or overdue_loops(running)
             or len(running.executor.endings)
             or len(running.agents.endings)
-            or self.backend.living() != {running.agents.where(one) for one in processes}
+            or self.backend.living() != self.actors_of(running, processes)
             or running.agents._records.keys() != keys_of(processes)
         )
+
+    def actors_of(self, running, processes):
+        """(namespace, name) in Ray of everything that should be alive."""
+        ready = {("space", name) for name in running.executor.ready.all_names()}
+        return ready | {running.agents.where(process) for process in processes}
 
     def groups_in_ray(self):
         return {view.name for view in self.backend.by_id.values()}
 
     def groups_of(self, running):
         """The names in Ray of all placement groups that are known."""
-        groups = {*running.reactor.state.groups.by_id, *running.executor.rooms._of.values()}
+        by_id = running.reactor.state.groups.by_id
+        made = {name for name, group in by_id.items() if group.phase is not GroupPhase.PLANNED}
+        groups = made | set(running.executor.rooms._of.values())
         return {running.groups.name(group_id) for group_id in groups}
 
     def nothing_is_left_of_what_was_begun(self, running, processes):
