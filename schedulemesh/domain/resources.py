@@ -316,7 +316,8 @@ def covering_units(amount: float) -> int:
 
 def share_of(units: int) -> float:
     """An amount as it is claimed in a bundle."""
-    return _SHARES.get(units, units / UNIT)
+    count, fraction = divmod(units, UNIT)
+    return count + _SHARES[fraction] if fraction in _SHARES else units / UNIT
 
 
 def as_megabytes(value: object, what: str) -> object:

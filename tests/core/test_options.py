@@ -114,10 +114,11 @@ def test_a_bundle_holds_no_less_than_was_requested(asked):
     memory=st.integers(2**20, 2**45) | st.just(10**9),
 )
 def test_a_bundle_of_a_lease_holds_what_its_holder_claims_in_ray(part, whole, memory):
-    gpu = min(part, whole) / whole
-    needs = {"gpu": gpu, "memory": memory / 2**20}
+    cpu, gpu = max(part, whole) / whole, min(part, whole) / whole
+    needs = {"cpu": cpu, "gpu": gpu, "memory": memory / 2**20}
     (leased,) = parse_bundles([needs], covering=True)
     bundle = bundle_amounts(leased)
+    assert bundle["CPU"] >= cpu
     assert bundle["GPU"] >= gpu
     assert memory <= bundle["memory"] <= memory + 2**20 / 10_000 + 2
     assert resources_of(bundle) == leased
@@ -129,6 +130,11 @@ def test_the_bundles_of_a_lease_are_rounded_up():
     request = lease_request(arguments, Submitter(client="c", owner="o"), holder_job="")
     (bundle,) = request.submission.agent.bundles
     assert bundle_amounts(bundle)["memory"] >= 10**9
+
+
+def test_three_leases_of_four_thirds_of_a_cpu_are_four_cpus():
+    (leased,) = parse_bundles([{"cpu": 4 / 3}], covering=True)
+    assert leased.times(3).fits(parse_resources({"cpu": 4}))
 
 
 @pytest.mark.parametrize("parts", [*range(1, 17), 17, 23, 97])
