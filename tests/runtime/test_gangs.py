@@ -113,8 +113,10 @@ def test_what_a_preserver_saved_is_for_all_members():
 class FakeAgents:
     """Starts processes as it is told, and notes which were ended."""
 
-    def __init__(self, failing=()):
+    def __init__(self, failing=(), *, lost=False):
         self.failing = set(failing)
+        #: Whether the node of the others has died.
+        self.lost = lost
         self.ended = []
         self.running = {}
 
@@ -125,7 +127,7 @@ class FakeAgents:
         self.running[name] = asyncio.Event()
         if self.failing:
             await self.running[name].wait()
-            return start_failed(start.order, "its process died")
+            return start_failed(start.order, "its process died", room_lost=self.lost)
         return AgentReported(
             agent_name=name, incarnation=incarnation, pid=len(self.running), actor_name=f"@{name}"
         )
@@ -180,6 +182,13 @@ def test_a_member_that_fails_ends_all_and_gives_the_reason():
     assert result.reason == Reason.AGENT_START_TIMEOUT
     assert "'g-1': broken" in result.error
     assert set(agents.ended) == {"g-0", "g-1"}
+
+
+def test_a_member_that_fails_because_the_node_of_another_has_died_means_that_room_is_lost():
+    result = started(FakeAgents(failing=["g-1"], lost=True))
+    assert isinstance(result, AgentStartFailed)
+    assert (result.agent_name, result.room_lost) == ("g", True)
+    assert "'g-0': its process died" in result.error
 
 
 class Ranks:

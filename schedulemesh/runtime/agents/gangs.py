@@ -151,6 +151,9 @@ async def start_together(
             elif failed is None:
                 failed = result
                 await end_processes(agents, (start.key for start in starts))
+            elif result.room_lost:
+                # A member may fail before Ray knows that the node of another has died.
+                failed = result
     if failed is not None:
         await end_processes(agents, (start.key for start in starts))
         return msgspec.structs.replace(
