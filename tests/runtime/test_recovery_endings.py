@@ -102,6 +102,20 @@ def test_a_group_that_was_lost_and_is_not_removed_is_kept_in_the_state_until_it_
     lived(story)
 
 
+def test_a_room_that_is_neither_placed_nor_removed_delays_no_start_for_long(lived):
+    async def story(life):
+        life.backend.full = {"n"}
+        stuck = Unremovable(life.backend, *(f"{number:036x}" for number in range(9)))
+        for name in ("first", "second"):
+            await asyncio.wait_for(life.submit(name, cpu=1, gpu=1), 3 * REMOVED_S)
+        assert len(life.backend.living()) == 2
+        stuck.ray_ids.clear()
+        await asyncio.sleep(60.0)  # virtual time
+        assert not life.backend.by_id
+
+    lived(story)
+
+
 def test_a_room_that_is_not_removed_delays_no_start_for_long(lived):
     async def story(life):
         await life.submit("first", cpu=1, gpu=1)

@@ -134,8 +134,17 @@ class Rooms:
         order = CreateGroup(
             group_id=room, shape=_shape(place[1]), node_ids=(place[0],), wait_s=_PLACED_S
         )
-        made = await self._groups.create(order)
-        if isinstance(made, GroupCreated):
+        creating = asyncio.ensure_future(self._groups.create(order))
+        try:
+            await asyncio.wait({creating}, timeout=_PLACED_S + REMOVED_S)
+        except asyncio.CancelledError:
+            creating.cancel()
+            raise
+        if not creating.done():
+            # Ray does not place it, and does not remove it either.
+            self._drop(room)
+            return None
+        if isinstance(creating.result(), GroupCreated):
             return self._groups.slot(room)
         if self._of.get(key) == room:
             del self._of[key], self._places[room]
