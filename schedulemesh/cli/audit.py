@@ -22,6 +22,8 @@ app = typer.Typer()
 
 #: Bytes at the end of a file in which its last line is looked for; a record is much shorter.
 _LAST_BYTES = 1_000_000
+#: More changes than there can be.
+_ALL = 1_000_000_000
 
 
 def _who(row: Row) -> str:
@@ -115,16 +117,20 @@ def _changes(gateway: Gateway, request: QueryAudit, limit: int) -> list[ChangeIn
 
 def _append(target: Target, request: QueryAudit, path: Path) -> None:
     """Append what a file does not have yet. A change that was open when it was written stays so there."""
+    import fcntl
+
     import msgspec
 
-    from schedulemesh.api.audit import MAX_LISTED
     from schedulemesh.cli.gateway import gateway_to
 
     try:
         with open(path, "a+b", opener=_private) as file:
-            request = msgspec.structs.replace(request, after=_last_number(file))
+            # Another one that runs at the same time would append the same.
+            fcntl.flock(file, fcntl.LOCK_EX)
+            last = _last_number(file)
             with gateway_to(target) as gateway:
-                rows = _changes(gateway, request, MAX_LISTED)
+                _check_continues(gateway, last, path)
+                rows = _changes(gateway, msgspec.structs.replace(request, after=last), _ALL)
             file.writelines(msgspec.json.encode(row) + b"\n" for row in reversed(rows))
     except (OSError, msgspec.MsgspecError, KeyError, TypeError) as error:
         raise InvalidRequestError(
@@ -132,6 +138,18 @@ def _append(target: Target, request: QueryAudit, path: Path) -> None:
             "written, or a new one"
         ) from error
     note(f"{len(rows)} changes were appended to {path}")
+
+
+def _check_continues(gateway: Gateway, last: int, path: Path) -> None:
+    """Raise InvalidRequestError for a file whose last change has a number that there is not as yet."""
+    from schedulemesh.api.audit import QueryAudit
+
+    newest = next(iter(_changes(gateway, QueryAudit(), 1)), {"number": 0})["number"]
+    if last > newest:
+        raise InvalidRequestError(
+            f"the last change in {path} has the number {last}, and the last one of this scheduler {newest}: "
+            "the file is of another scheduler, or of an earlier journal; give a new file"
+        )
 
 
 def _private(path: str, flags: int) -> int:

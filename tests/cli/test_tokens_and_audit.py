@@ -137,6 +137,11 @@ def test_changes_are_appended_to_a_file_once(scheduler, run, tmp_path):
     after = append()
     assert after[: len(first)] == first
     assert [row["call"] for row in after[len(first) :]] == ["change_policy"]
+    earlier = json.dumps({**after[-1], "number": after[-1]["number"] + 1000}) + "\n"
+    path.write_text(earlier)
+    done = run("audit", "--append", path)
+    assert (done.exit_code, "earlier journal" in done.stderr) == (ExitCode.USAGE, True), done.stderr
+    assert path.read_text() == earlier
     path.write_text("something else\n")
     assert run("audit", "--append", path).exit_code == ExitCode.USAGE
     assert path.read_text() == "something else\n"
