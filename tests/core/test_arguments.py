@@ -58,6 +58,12 @@ def test_an_unknown_argument_names_the_nearest(given, says):
         Calls().more("t", label={})
 
 
+@pytest.mark.parametrize("word", ["foo", "bar", "x"])
+def test_a_word_that_is_similar_to_no_argument_gets_no_hint(word):
+    names = {"pool", "pool_name", "labels", "task_id", "priority", "resources", "wait", "queue"}
+    assert nearest(word, names) == ""
+
+
 def test_a_name_out_of_many_is_found_by_its_beginning_or_end():
     names = [f"team-{number:05}" for number in range(20_000)] + ["production"]
     assert nearest("prodution", names) == " (did you mean 'production'?)"

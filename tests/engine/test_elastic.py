@@ -273,3 +273,84 @@ def test_an_extra_member_that_was_evicted_in_vain_does_not_return_without_its_co
     assert (mesh.starts, mesh.waiting()) == ({}, [])
     assert set(mesh.state.agents) == {"busy"}
     check_stored(mesh)
+
+
+# before anybody else, by every means
+
+
+def saving(mesh, name, **how):
+    """A task or gang whose tasks save their states and return, with its extra members."""
+    mesh.queue(name, class_key="c", on_preempted="requeue", **how)
+    mesh.make_all()
+    while mesh.starts:
+        mesh.report(next(iter(mesh.starts)), capabilities=("save_state",))
+
+
+def elastic(mesh):
+    """A gang of two GPUs that may have more, and then a task of one GPU, which has started last."""
+    saving(mesh, "g", bundles=[{"gpu": 1}] * 2, gang=GangSpec(replicas=3), priority=1.0)
+    mesh.now += 1.0
+    saving(mesh, "solo", gpu=1, priority=1.0)
+
+
+def evicted_for(mesh, name):
+    incoming = mesh.state.agents[name].submission
+    return [(victim.task_id, victim.reason.value) for victim in incoming.evicting]
+
+
+def test_the_order_of_the_queue_evicts_extra_members_first():
+    mesh = Mesh(pool("p", gpu=4), nodes=[node("n", gpu=4)])
+    mesh.order_by(order="two_level_las", las_preempts=True, las_threshold_gpu_hours=0.5)
+    elastic(mesh)
+    mesh.now += 3 * 3600.0
+    mesh.queue("short", gpu=1, priority=1.0)
+    mesh.tick(1)
+    assert evicted_for(mesh, "short") == [("g-2", "attained_service")]
+
+
+def test_shorter_tasks_evict_extra_members_first():
+    mesh = Mesh(pool("p", gpu=4), nodes=[node("n", gpu=4)])
+    mesh.order_by(order="shortest_remaining", shortest_preempts=True)
+    elastic(mesh)
+    mesh.queue("short", gpu=1, priority=1.0, duration=10.0)
+    mesh.tick(1)
+    assert evicted_for(mesh, "short") == [("g-2", "more_left")]
+
+
+def test_an_exchange_of_loans_evicts_extra_members_first():
+    """The loans are held by a task on one node, the room that the owner needs by others."""
+    cohort = {"cohort": "c"}
+    mesh = Mesh(
+        pool("own", gpu=4, lending=cohort),
+        pool("p", gpu=4, lending=cohort),
+        nodes=[node("a", gpu=4), node("b", gpu=4)],
+    )
+    elastic(mesh)
+    saving(mesh, "loan", gpu=2, priority=1.0)
+    saving(mesh, "mine", pool_name="own", gpu=2, priority=1.0)
+    assert "own" in {share.pool_name for share in mesh.state.agents["loan"].shares}
+    assert {share.pool_name for share in mesh.state.agents["g-2"].shares} == {"p"}
+    mesh.submit("more", "own", 1.0, gpu=1, class_key="c")
+    assert {share.pool_name for share in mesh.state.agents["g-2"].shares} == {"own"}
+    assert evicted_for(mesh, "more") == [("g-2", "reclaim")]
+
+
+def test_moves_concern_extra_members_first():
+    """On two nodes a task of one GPU keeps three from a task of four; either could move to the other node."""
+    mesh = Mesh(
+        pool("p", gpu=12), nodes=[node(name, gpu=4) for name in "abc"], defragment_after_s=60.0
+    )
+    mesh.run("before", gpu=3)
+    saving(mesh, "g", bundles=[{"gpu": 1}] * 2, gang=GangSpec(replicas=3))
+    mesh.run("beside", gpu=2)
+    mesh.run("after", gpu=3)
+    mesh.now += 1.0
+    saving(mesh, "solo", gpu=1)
+    nodes = {name: agent.node_id for name, agent in mesh.state.agents.items()}
+    assert nodes["g-2"] == nodes["before"] != nodes["solo"] == nodes["after"]
+    mesh.complete("before")
+    mesh.complete("after")
+    mesh.now += 61.0
+    mesh.queue("large", gpu=4)
+    mesh.tick(1)
+    assert evicted_for(mesh, "large") == [("g-2", "defragmented")]

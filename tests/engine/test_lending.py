@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 import msgspec
 import pytest
 
 from schedulemesh.config.groups import parse_groups
+from schedulemesh.engine.state import invariants, lending
+from tests.engine import builders
 from tests.engine.builders import Mesh, amount, node, pool
 
 COHORT = {"cohort": "c"}
@@ -246,3 +250,28 @@ def test_what_an_owner_leaves_idle_is_lent_to_those_who_were_short():
     mesh.queue("own", "p", cpu=1)
     mesh.complete("runs-p")
     assert sorted(mesh.starts) == ["own", "small"]
+
+
+@pytest.mark.parametrize("pools", [50, 400])
+def test_the_end_of_a_task_costs_no_more_searches_for_loans_in_a_larger_cohort(pools, monkeypatch):
+    """In each pool of the cohort a task waits that would borrow what becomes free; one of them gets it."""
+    steps = itertools.count()
+    monkeypatch.setattr(
+        builders, "check", lambda state: next(steps) % 200 or invariants.check(state)
+    )
+    mesh = Mesh(
+        *(pool(f"p{i:03}", lending=COHORT) for i in range(pools)),
+        pool("owner", cpu=2, lending=COHORT),
+        nodes=[node("n", cpu=2)],
+    )
+    mesh.run("first", "owner", cpu=1)
+    mesh.run("second", "owner", cpu=1)
+    for i in range(pools):
+        mesh.queue(f"waits-{i:03}", f"p{i:03}", cpu=1)
+    mesh.tick(1)
+    searches = []
+    borrow = lending.borrow
+    monkeypatch.setattr(lending, "borrow", lambda *given: searches.append(given) or borrow(*given))
+    mesh.complete("first")
+    assert len(mesh.starts) == 1
+    assert len(searches) <= 6

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 
 import pytest
@@ -236,6 +237,25 @@ def test_the_states_of_a_gang_are_packed_outside_the_loop(monkeypatch):
 def test_a_cancel_without_effect_reports_that_the_method_continues(result, error):
     answered = asyncio.run(eviction_after([], Answering(cancel=result)).cancel())
     assert (answered.cancel_success, answered.error) == (False, error)
+
+
+@pytest.mark.parametrize(
+    ("result", "logged"),
+    [
+        (CommandResult(able=False), [logging.WARNING]),
+        (CommandResult(success=False), [logging.WARNING]),
+        (None, [logging.WARNING]),
+        (CommandResult(running=1), []),
+    ],
+)
+def test_a_failed_cancel_is_a_warning_in_the_log(result, logged, caplog):
+    caplog.set_level(logging.DEBUG, logger=eviction_module.__name__)
+    agents = DeadAgents() if result is None else Answering(cancel=result)
+    answered = asyncio.run(eviction_after([], agents).cancel())
+    records = [record for record in caplog.records if "was not cancelled" in record.message]
+    assert [record.levelno for record in records] == logged
+    assert all("task t was not cancelled" in record.message for record in records)
+    assert answered.cancel_success == (not logged)
 
 
 def test_a_cancel_that_did_not_return_has_timed_out():
