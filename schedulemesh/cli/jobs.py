@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
@@ -83,6 +83,7 @@ def submit(
         amounts = {"cpu": cpus, "gpu": gpus, "memory": memory}
         custom = {"custom": _custom(job.resource or ())}
         fields["resources"] = _resources({**amounts, **custom}, job.bundle)
+        _note_missing_cpus(job.bundle or ())
         if dry_run:
             return _announced(gateway, fields)
         _submit(gateway, fields)
@@ -373,7 +374,7 @@ def _awaited(gateway: Gateway, name: str, *, follow: bool) -> int:
 
 def _cpus_for(gateway: Gateway, pool_name: str, gpus: float) -> float:
     """The CPUs of a claim that names its GPUs alone: an actor with a GPU holds a CPU in Ray, too, unless it
-    says otherwise. Nothing in a pool whose quota has no CPUs.
+    says otherwise. Nothing in a pool that owns no CPUs and can borrow none.
     """
     from schedulemesh.api.pools import ListPools
     from schedulemesh.protocol.answers import Listed
@@ -381,13 +382,39 @@ def _cpus_for(gateway: Gateway, pool_name: str, gpus: float) -> float:
     if not gpus:
         return 0.0
     pools = {row["name"]: row for row in gateway.ask(ListPools(), Listed).rows}
-    if pool_name in pools and not pools[pool_name]["resources"].get("cpu"):
+    if pool_name in pools and not _may_have_cpus(gateway, pools[pool_name]):
         note(
             f"pool {pool_name!r} has no CPU quota, so the job claims no CPUs; its actors have to say "
             "num_cpus=0"
         )
         return 0.0
     return float(math.ceil(gpus))
+
+
+def _note_missing_cpus(bundles: Iterable[str]) -> None:
+    """Say which part of a claim has GPUs and no CPUs."""
+    for bundle in bundles:
+        amounts = assignments(bundle.split(","))
+        if amounts.get("gpu") and not amounts.get("cpu"):
+            note(f"--bundle {bundle} claims no CPUs; actors that run there have to say num_cpus=0")
+            return
+
+
+def _may_have_cpus(gateway: Gateway, pool: dict[str, Any]) -> bool:
+    """Whether a pool, of which this is the row, owns CPUs, or may borrow some in its tree of cohorts."""
+    from schedulemesh.api.pools import ListCohorts
+    from schedulemesh.protocol.answers import Listed
+
+    if pool["resources"].get("cpu"):
+        return True
+    limit = pool.get("borrowing_limit")
+    if pool.get("cohort") is None or limit == 0 or (limit and limit.get("cpu") == 0):
+        return False
+    cohorts = {row["name"]: row for row in gateway.ask(ListCohorts(), Listed).rows}
+    root = pool["cohort"]
+    while cohorts[root]["parent"] is not None:
+        root = cohorts[root]["parent"]
+    return bool(cohorts[root]["resources"].get("cpu"))
 
 
 def _resources(amounts: dict[str, object], bundles: list[str] | None) -> dict[str, object] | None:

@@ -60,16 +60,37 @@ def test_a_runtime_environment_is_a_file_or_a_text(busy, run, tmp_path, monkeypa
         (("--gpus", "2", "--cpus", "0"), {"gpu": 2.0}, ""),
         (("--memory", "1e9"), {"memory": 1e9}, ""),
         (("--pool", "gpus", "--gpus", "2"), {"gpu": 2.0}, "has no CPU quota"),
+        (("--pool", "borrows", "--gpus", "2"), {"gpu": 2.0, "cpu": 2.0}, ""),
+        (("--pool", "may-not", "--gpus", "2"), {"gpu": 2.0}, "has no CPU quota"),
+        (("--pool", "nobody-has", "--gpus", "2"), {"gpu": 2.0}, "has no CPU quota"),
     ],
 )
 def test_gpus_without_cpus_claim_a_cpu_each(scheduler, run, monkeypatch, words, claim, note):
     scheduler.pool(gpu=8)
     scheduler.pool("gpus", cpu=0, gpu=8)
+    scheduler.calls.ensure_cohort("top")
+    scheduler.calls.ensure_cohort("team", parent="top")
+    scheduler.pool("cpus", cpu=64, cohort="top")
+    scheduler.pool("borrows", cpu=0, gpu=8, cohort="team")
+    scheduler.pool("may-not", cpu=0, gpu=8, cohort="team", borrowing_limit={"cpu": 0})
+    scheduler.pool("nobody-has", cpu=0, gpu=8, cohort="other")
     requests = []
     monkeypatch.setattr(jobs, "_submit", lambda _gateway, given: requests.append(given))
     done = run("submit", "--pool", "研究", *words, "--", "true")
     assert (done.exit_code, note in done.stderr) == (0, True), done.stderr
     assert requests[0]["resources"] == claim
+
+
+@pytest.mark.parametrize(
+    ("bundles", "noted"),
+    [(["gpu=2"], True), (["cpu=2,gpu=2", "gpu=1"], True), (["cpu=2,gpu=2"], False)],
+)
+def test_a_bundle_of_gpus_without_cpus_is_noted(scheduler, run, monkeypatch, bundles, noted):
+    scheduler.pool(gpu=8)
+    monkeypatch.setattr(jobs, "_submit", lambda _gateway, _given: None)
+    words = [word for bundle in bundles for word in ("--bundle", bundle)]
+    done = run("submit", "--pool", "研究", *words, "--", "true")
+    assert (done.exit_code, "num_cpus=0" in done.stderr) == (0, noted), done.stderr
 
 
 #: A job that waits, because another task has a part of the pool.
