@@ -80,21 +80,6 @@ def test_of_several_nodes_the_one_is_taken_where_least_gpu_seconds_are_lost():
     assert sorted(evicting(mesh, "urgent")) == ["b1", "b2"]
 
 
-def test_of_several_nodes_the_one_is_taken_where_least_becomes_idle():
-    """Two tasks of four GPUs have lost more than two of eight, of which eight would be idle."""
-    mesh = Mesh(
-        pool("p", cpu=99, gpu=24), nodes=[node("a", cpu=40, gpu=16), node("b", cpu=40, gpu=8)]
-    )
-    for name in ("b1", "b2"):
-        mesh.run(name, priority=1.0, cpu=20, gpu=4, class_key="c", node_id="b")
-    mesh.now += 1000.0
-    for name in ("a1", "a2"):
-        mesh.run(name, priority=1.0, cpu=20, gpu=8, class_key="c", node_id="a")
-    mesh.now += 15.0
-    mesh.submit("urgent", priority=9.0, cpu=30, gpu=8, class_key="c")
-    assert sorted(evicting(mesh, "urgent")) == ["b1", "b2"]
-
-
 def test_a_reclaim_evicts_the_smaller_of_two_borrowers_of_one_age():
     mesh = Mesh(
         pool("own", cpu=9, gpu=17, lending={"cohort": "c"}),

@@ -565,22 +565,11 @@ def best_set(seats: Seats, found: list[Leaver]) -> tuple[set[str], str | None] |
         place = (
             max(task.priority for task in tasks),
             len(needed),
-            sum(task.lost_work * one.rate(seats.state) for one in needed for task in one.tasks)
-            + _idle_cost(seats, needed),
+            sum(task.lost_work * one.rate(seats.state) for one in needed for task in one.tasks),
             node_id,
         )
         plans.append((place, {one.name for one in needed}, node_id))
     return min(plans)[1:] if plans else None
-
-
-def _idle_cost(seats: Seats, needed: list[Leaver]) -> float:
-    """An hour for each GPU that becomes idle; an eighth of the CPUs where no GPU does."""
-    idle = {kind: -units for kind, units in seats.need.items()}
-    for one in needed:
-        for kind, units in seats.state.agents[one.name].spec.resources.items():
-            idle[kind] = idle.get(kind, 0) + units
-    gpus, cpus = max(0, idle.get("gpu", 0)), max(0, idle.get("cpu", 0))
-    return (gpus or cpus / 8) / UNIT * 3600.0
 
 
 def _fill(seats: Seats, found: list[Leaver], taken: list[Leaver]) -> list[Leaver] | None:

@@ -10,9 +10,8 @@ from collections.abc import Collection, Iterator
 
 import msgspec
 
-from schedulemesh.domain.resources import NOTHING, Resources, least, most, sum_of
+from schedulemesh.domain.resources import NOTHING, Resources, least, most
 from schedulemesh.engine.placement.group_choice import is_removed_with
-from schedulemesh.engine.preemption.candidates import idle_cost
 from schedulemesh.engine.preemption.victims import VictimAgent, is_running
 from schedulemesh.engine.state.groups import bundle_of, is_bundle
 from schedulemesh.engine.state.mesh_state import MeshState
@@ -24,20 +23,16 @@ _ROUNDING = 1.0
 #: For how many lacks a node's bound is kept.
 _LACKS = 16
 
-#: Highest tier of a victim, number of victims, work lost and capacity that becomes idle in GPU-seconds, node
-#: id: ascending is better.
+#: Highest tier of a victim, number of victims, lost work in GPU-seconds, node id: ascending is better.
 Place = tuple[float, int, float, str]
 
 
-def place_of(
-    victims: Collection[VictimAgent], node_id: str, need: Resources | None = None
-) -> Place:
-    """Where these victims stand among those of other nodes. ``need``: see ``Candidates.need``."""
-    freed = sum_of(victim.resources for victim in victims)
+def place_of(victims: Collection[VictimAgent], node_id: str) -> Place:
+    """Where these victims stand among those of other nodes."""
     return (
         max((victim.tier for victim in victims), default=float("-inf")),
         len(victims),
-        sum(victim.lost_work for victim in victims) + idle_cost(freed, need),
+        sum(victim.lost_work for victim in victims),
         node_id,
     )
 

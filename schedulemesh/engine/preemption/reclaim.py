@@ -139,10 +139,22 @@ class Borrowers(RankedCandidates):
         return self._veto is None or self._veto.allows(task, verdict)
 
     def _place(self, task: RunningTask) -> Order:
-        price = price_of(task, self._now) + idle_cost(task.resources, self.need)
+        price = price_of(task, self._now) + self._idle_cost(task.resources)
         busy = task.agent_name not in self._running.idle
         rank = self._ranks[task.spec.pool_name]
         return (rank, busy, 0.0, price, -task.started_at, task.spec.task_id)
+
+    def _idle_cost(self, freed: Resources) -> float:
+        """See ``idle_cost``; worked out once for all that hold the same."""
+        cost = self._idle_costs.get(freed)
+        if cost is None:
+            cost = self._idle_costs[freed] = idle_cost(freed, self.need)
+        return cost
+
+    @cached_property
+    def _idle_costs(self) -> dict[Resources, float]:
+        """What ``_idle_cost`` has found."""
+        return {}
 
     @cached_property
     def _ranks(self) -> dict[str, float]:

@@ -17,8 +17,7 @@ group, or the group of a victim, which stays as it is. The search is the same fo
    d. then everyone who turns out not to be needed is given back, last in the order first.
 
    Of the sites that site is taken whose victims have the lowest top priority (in a reclaim: belong to the
-   pools with the highest shares), then the fewest victims, then the least work that is lost and capacity that
-   becomes idle (``idle_cost``), then the first node id.
+   pools with the highest shares), then the fewest victims, then the least lost work, then the first node id.
    Sites are visited by a lower bound of this, so that those which cannot win any more are not worked out.
 3. Groups that nobody uses cost nobody's work: they count as removed while victims are sought. Of them only
    those that are needed are removed in the end, the longest idle first. So does what is leaving anyway and
@@ -335,8 +334,7 @@ class _Search:
             victims = self._victims_at(site, None if best is None else best[0])
             if victims is None:
                 continue
-            node_id = "" if site.node is None else site.node.node_id
-            place = place_of(victims, node_id, self._agents.need)
+            place = place_of(victims, "" if site.node is None else site.node.node_id)
             if best is None or place < best[0]:
                 best = (place, victims)
             if self._sites.known.any_site:

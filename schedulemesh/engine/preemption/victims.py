@@ -95,11 +95,6 @@ class VictimAgents:
         return self._candidates.allowed
 
     @property
-    def need(self) -> Resources | None:
-        """See ``Candidates.need``."""
-        return self._candidates.need
-
-    @property
     def by_priority(self) -> bool:
         """Whether sites are compared by the priority of their victims."""
         return self._candidates.by_priority
