@@ -171,6 +171,12 @@ def test_a_notice_says_what_happened_and_what_to_do(kind, lines):
     assert list(text_of([notice], "mesh", "en", 2048).lines) == lines
 
 
+def test_of_an_error_of_the_schedulers_own_the_text_is_enough():
+    error = "schedulemesh.errors.JobFailedError: the driver ended with exit code 3"
+    notice = notice_of(7, 5.0, "failed", ATTEMPT | {"error": error})
+    assert notice.summary.endswith(" for 1h02m: the driver ended with exit code 3")
+
+
 def test_a_notice_in_chinese():
     text = text_of([notice_of(7, 5.0, "preempted", ATTEMPT)], "mesh", "zh", 2048)
     assert list(text.lines) == [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 from schedulemesh.config.alerts import Severity
@@ -12,6 +13,8 @@ from schedulemesh.metrics.alert_rules import filled_in
 
 #: Characters of an error in a notice.
 _MOST_OF_ERROR = 300
+#: The class of an error of the scheduler's own, whose text says all.
+_OWN_ERROR = re.compile(r"^schedulemesh\.errors\.\w+: ")
 #: What happened, and what to do about it, by the kind of the event.
 _SENTENCES: Mapping[str, tuple[str, str]] = {
     "started": ("It has started in pool {pool}, after it had waited for {waited}.", ""),
@@ -101,4 +104,4 @@ def _by(attempt: Mapping[str, object]) -> str:
 def _why(attempt: Mapping[str, object]) -> str:
     """Why it ended: the first line of its error, or the code of the reason."""
     lines = str(attempt["error"] or attempt["reason"] or attempt["state"]).splitlines()
-    return lines[0][:_MOST_OF_ERROR] if lines else ""
+    return _OWN_ERROR.sub("", lines[0])[:_MOST_OF_ERROR] if lines else ""
