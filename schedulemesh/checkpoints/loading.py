@@ -44,7 +44,7 @@ def load_shards(
         array = _array(stored, name, tensor, sharding, rank, dtype)
         if array is not None:
             arrays[name] = array
-            boxes += _wanted(tensor, sharding, rank, array)
+            boxes += _parts_to_read(tensor, sharding, rank, array)
     stored.copy(boxes)
     return arrays
 
@@ -83,7 +83,7 @@ def _array(
         raise InvalidRequestError(f"{name}: {error}") from error
 
 
-def _wanted(
+def _parts_to_read(
     made: Made, sharding: Sharding, rank: int, array: Any
 ) -> Iterator[tuple[str, Box, Any]]:
     for region in reads(made, sharding, rank):

@@ -163,12 +163,12 @@ def _compared(
         if present is None:
             yield _difference(kind, name, "", None, "does not exist")
         for field, value in fields.items():
-            now = None if present is None else _known(present.get(field), value)
+            now = None if present is None else _declared_keys(present.get(field), value)
             if present is None or now != value:
                 yield _difference(kind, name, field, now, value)
 
 
-def _known(now: object, declared: object) -> object:
+def _declared_keys(now: object, declared: object) -> object:
     """Of the present value of ``pg_pool_config``, the keys that are declared; other values whole."""
     if isinstance(now, dict) and isinstance(declared, dict) and "enable" in now:
         return {key: now[key] for key in declared if key in now}

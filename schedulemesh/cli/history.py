@@ -62,7 +62,7 @@ def history(
         pool_name=pool,
         owner=owner,
         state=state,
-        labels=_wanted(select),
+        labels=_required_labels(select),
         since=begin,
         until=end,
         limit=limit,
@@ -233,7 +233,7 @@ def _moment(text: str | None) -> float | None:
     return None if text is None else moment(text)
 
 
-def _wanted(select: Select) -> dict[str, str]:
+def _required_labels(select: Select) -> dict[str, str]:
     """The labels that an attempt must have, for the scheduler; the rest is left to ``selected``."""
     pairs = [text.partition("=") for text in select.labels or () if "!=" not in text]
     return {key: value for key, equals, value in pairs if equals}

@@ -75,7 +75,7 @@ def submit(
 
     job, command_words = completed(context, job, entrypoint or [], file)
     name = _checked_id(job.task_id) or f"job-{uuid.uuid4().hex[:8]}"
-    fields = {**_given(job), "task_id": name, "entrypoint": command_words, "queue": not now}
+    fields = {**_job_arguments(job), "task_id": name, "entrypoint": command_words, "queue": not now}
     with gateway_to(target) as gateway:
         gpus, pool = job.gpus, str(job.pool)
         cpus = _cpus_for(gateway, pool, gpus) if job.cpus is None else job.cpus
@@ -101,7 +101,7 @@ def _checked_id(task_id: str | None) -> str | None:
     return None if task_id is None else parse_name(task_id, "--id")
 
 
-def _given(job: JobOptions) -> dict[str, object]:
+def _job_arguments(job: JobOptions) -> dict[str, object]:
     """The arguments of ``submit_job`` that options stand for. Raises InvalidRequestError."""
     return {
         "pool_name": job.pool,

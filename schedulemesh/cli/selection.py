@@ -116,10 +116,10 @@ def check_pools(gateway: Gateway, names: Iterable[str]) -> None:
 
 def _lives(gateway: Gateway, kind: NameOf, name: str) -> bool:
     """Whether there is something of this name now."""
-    return name in _known(gateway, kind)
+    return name in _existing_names(gateway, kind)
 
 
-def _known(gateway: Gateway, kind: NameOf) -> set[str]:
+def _existing_names(gateway: Gateway, kind: NameOf) -> set[str]:
     """The names of this kind that there are now."""
     from schedulemesh.api.nodes import ListNodes
     from schedulemesh.api.pools import ListCohorts, ListPools
@@ -157,7 +157,7 @@ def _refuse(gateway: Gateway, kind: NameOf, name: str) -> None:
     from schedulemesh.domain.reasons import Reason
     from schedulemesh.engine.messages.outcomes import Refused
 
-    names = sorted(_known(gateway, kind))
+    names = sorted(_existing_names(gateway, kind))
     reasons = {
         NameOf.POOL: Reason.POOL_NOT_FOUND,
         NameOf.COHORT: Reason.COHORT_NOT_FOUND,

@@ -100,7 +100,7 @@ class PoolCalls(SchedulerObject):
             config.whole,
             on_preempted,
             queueing,
-            **parse_lending(_given(lending)),
+            **parse_lending(_without_unset(lending)),
         )
         answer = ask(self._connection, CreatePool(spec=spec, blobs=config.blobs), PoolResponse)
         return logged("create_pool", _result(answer))
@@ -146,7 +146,7 @@ class PoolCalls(SchedulerObject):
         }
         request = EnsurePool(
             name=parse_name(name, "the pool's name"),
-            lending=parse_lending(_given(lending)),
+            lending=parse_lending(_without_unset(lending)),
             **self._changes(definition, pg_pool_config),
         )
         return logged("ensure_pool", _result(ask(self._connection, request, PoolResponse)))
@@ -226,7 +226,7 @@ class PoolCalls(SchedulerObject):
 
     def _changes(self, definition: Mapping[str, object], pg_pool_config: object) -> _Changes:
         """What was given; None and empty values stand for the default. Raises InvalidRequestError."""
-        changes = cast("_Changes", parse_changes(_given(definition)))
+        changes = cast("_Changes", parse_changes(_without_unset(definition)))
         if pg_pool_config is not UNSET:
             config = self._group_config(pg_pool_config)
             # What is wrong in itself is reported here; what contradicts the pool, by the supervisor.
@@ -236,7 +236,7 @@ class PoolCalls(SchedulerObject):
         return changes
 
 
-def _given(fields: Mapping[str, object]) -> dict[str, object]:
+def _without_unset(fields: Mapping[str, object]) -> dict[str, object]:
     """The arguments that are not left out."""
     return {field: value for field, value in fields.items() if value is not UNSET}
 

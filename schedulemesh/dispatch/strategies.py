@@ -77,7 +77,9 @@ def scatter(data: Any, strategy: Any, workers_a: Any, workers_b: Any) -> Scatter
     if isinstance(strategy, type):
         strategy = strategy()
     if _is_plugin(strategy):
-        return _checked(_asked(strategy, data, workers_a, workers_b), data, strategy, workers_b)
+        return _checked(
+            _dispatched_by(strategy, data, workers_a, workers_b), data, strategy, workers_b
+        )
     spec = strategy
     if callable(strategy):
         sharding: Sharding = strategy(layout)
@@ -89,7 +91,7 @@ def _is_plugin(strategy: Any) -> bool:
     return callable(getattr(strategy, "python_dispatch_fn", None))
 
 
-def _asked(plugin: Any, data: Any, workers_a: Any, workers_b: Any) -> Any:
+def _dispatched_by(plugin: Any, data: Any, workers_a: Any, workers_b: Any) -> Any:
     torch_fn = getattr(plugin, "torch_dispatch_fn", None)
     if is_torch(data) and callable(torch_fn):
         with contextlib.suppress(NotImplementedError):

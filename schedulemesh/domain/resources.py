@@ -413,10 +413,10 @@ def _units(amount: object, what: str) -> int:
 
 
 def _merge(
-    left: tuple[tuple[str, int], ...], right: tuple[tuple[str, int], ...], sign: int
+    amounts: tuple[tuple[str, int], ...], other: tuple[tuple[str, int], ...], sign: int
 ) -> tuple[tuple[str, int], ...]:
-    total = dict(left)
-    for name, amount in right:
+    total = dict(amounts)
+    for name, amount in other:
         total[name] = total.get(name, 0) + sign * amount
     return tuple(sorted((name, amount) for name, amount in total.items() if amount))
 

@@ -107,17 +107,17 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
 def parse_parts(value: object) -> Parts:
     """The parts of a policy, whose fields are not yet checked. Raises InvalidRequestError."""
     parts = _fields(value, _SIMULATED, "the file")
-    policies = _fields(_given(parts, "policy"), _POLICIES, "policy")
+    policies = _fields(_fields_of(parts, "policy"), _POLICIES, "policy")
     return Parts(
         cohorts=_listed(parts, "cohorts", "the cohort's name"),
         pools=_listed(parts, "pools", "the pool's name"),
-        preemption=_given(policies, "preemption"),
-        queue=_given(policies, "queue"),
+        preemption=_fields_of(policies, "preemption"),
+        queue=_fields_of(policies, "queue"),
         strategies=parts.get("strategies") or (),
     )
 
 
-def _given(parts: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _fields_of(parts: Mapping[str, Any], name: str) -> dict[str, Any]:
     """The fields of a part, which may be left out or empty."""
     fields = parts.get(name)
     if not isinstance(fields, Mapping | None):

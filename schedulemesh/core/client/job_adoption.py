@@ -44,7 +44,7 @@ def adoption(
     ray_job_id = str(job_rows[0]["job_id"])
     fields = {name: value for name, value in arguments.items() if name not in _OF_JOBS}
     if fields.get("resources") is None:
-        fields["resources"] = _held(job_rows).public()
+        fields["resources"] = _total_of(job_rows).public()
     if fields.get("task_id") is None:
         fields["task_id"] = f"ray-job-{ray_job_id}"
     driver = job_rows[0]
@@ -100,7 +100,7 @@ def _submission_id(row: Mapping[str, object]) -> object:
     return metadata.get("job_submission_id") if isinstance(metadata, Mapping) else None
 
 
-def _held(rows: Iterable[Mapping[str, object]]) -> Resources:
+def _total_of(rows: Iterable[Mapping[str, object]]) -> Resources:
     """What a job holds in all namespaces. GPUs above one are claimed whole."""
     amounts = sum_of(_amounts(row["resources"]) for row in rows)
     if amounts.gpu > UNIT and amounts.gpu % UNIT:

@@ -59,7 +59,7 @@ class RayLease(Lease):
             and ray.is_initialized()
         ):
             try:
-                answer = await self._asked(self._next_look())
+                answer = await self._asked_once(self._next_look())
             except ActorDiedError:
                 self._take(_SCHEDULER_ENDED)
             except RayError as error:
@@ -72,7 +72,7 @@ class RayLease(Lease):
         if self.state not in LEASE_ENDED and self._connection.state == "ended":
             self._take(_SCHEDULER_ENDED)
 
-    async def _asked(self, request: WatchLease) -> LeaseView | Refused:
+    async def _asked_once(self, request: WatchLease) -> LeaseView | Refused:
         """The answer to a request. It is not repeated by Ray, which would print that it does so where the
         supervisor is shut down meanwhile; ``_watch`` asks again.
         """

@@ -77,7 +77,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         """
         by_source: dict[int, list[Write]] = defaultdict(list)
         for each in self.written:
-            request = _wanted(self.structures[each.structure], each.destination)
+            request = _target_tensors(self.structures[each.structure], each.destination)
             place = opened[each.destination][each.structure]
             if request.form is None or place is None:
                 continue
@@ -94,7 +94,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     def targets_of(self, rank: int) -> tuple[TargetTensors, ...]:
         """The arrays that a destination rank will hold."""
-        return tuple(_wanted(each, rank) for each in self.structures)
+        return tuple(_target_tensors(each, rank) for each in self.structures)
 
 
 def arranged(
@@ -225,7 +225,7 @@ def _size(box: Box) -> int:
     return math.prod(stop - start for start, stop in box)
 
 
-def _wanted(structure: Structure, rank: int) -> TargetTensors:
+def _target_tensors(structure: Structure, rank: int) -> TargetTensors:
     pieces = structure.plan.routes.destination.of_rank(rank)
     if pieces is None:
         return TargetTensors(paths=structure.paths, form=None)

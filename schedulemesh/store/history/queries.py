@@ -68,7 +68,7 @@ class History:
 
     def attempts(self, filters: Filters, limit: int, span: Span) -> list[dict[str, Any]]:
         """The first attempts of a part of the list."""
-        query = select(attempts).where(*self._wanted(filters))
+        query = select(attempts).where(*self._conditions(filters))
         if span.before is not None:
             query = query.where(attempts.c.id < span.before)
         if span.after is not None:
@@ -229,7 +229,7 @@ class History:
                     continue
                 by_name.setdefault(name, Sums()).use(attempt, max(0.0, seconds))
 
-    def _wanted(self, filters: Filters) -> list[ColumnElement[bool]]:
+    def _conditions(self, filters: Filters) -> list[ColumnElement[bool]]:
         by_task = filters.task_id is not None
         conditions = [
             by_index(attempts, self._journal) if by_task else attempts.c.journal == self._journal
