@@ -86,15 +86,33 @@ class LoanWalk:
         below = walk.rank(policy, labels, task.spec.labels)
         return policy.enable_label_preemption and bool(above) and not below
 
-    def is_enough(self, gone: Collection[str]) -> bool:
-        """Whether the owner has quota and room once these are gone, with quota of its own alone."""
+    def lacking(self) -> set[str]:
+        """The kinds of which own free quota and what is idle in the cohort are not enough: only these have to
+        be the owner's. All where it lacks none.
+        """
+        own = dict(self.account.free.items())
+        lacking = {
+            kind
+            for kind, units in self.need.items()
+            if units > max(0, own.get(kind, 0)) + self.borrowable(kind)
+        }
+        return lacking or set(self.need)
+
+    def is_enough(self, gone: Collection[str], kinds: Collection[str] | None = None) -> bool:
+        """Whether the owner has quota of these kinds (None: of all), its own alone, and room once these are
+        gone.
+        """
         own = dict(self.account.free.items())
         for name in gone:
             for share in self.state.agents[name].shares:
                 if share.pool_name == self.pool_name:
                     for kind, units in share.amount.items():
                         own[kind] = own.get(kind, 0) + units
-        quota = all(units <= own.get(kind, 0) for kind, units in self.need.items())
+        quota = all(
+            units <= own.get(kind, 0)
+            for kind, units in self.need.items()
+            if kinds is None or kind in kinds
+        )
         return quota and self.has_room(gone)
 
     def beyond(self, pool_name: str) -> dict[str, int]:
@@ -115,10 +133,10 @@ class LoanWalk:
 
     def may_exchange(self, victims: Collection[str]) -> bool:
         """Whether these may make room by taking over loans: their pools use at least that much beyond their
-        quota, and the owner stays within its own.
+        quota, and the owner stays within its own, both in the kinds that it gets back.
         """
-        own = self.beyond(self.pool_name)
-        if any(units + own.get(kind, 0) > 0 for kind, units in self.need.items()):
+        own, kinds = self.beyond(self.pool_name), self.lacking()
+        if any(units + own.get(kind, 0) > 0 for kind, units in self.need.items() if kind in kinds):
             return False
         held: dict[tuple[str, str], int] = {}
         for name in victims:
@@ -130,6 +148,7 @@ class LoanWalk:
         return all(
             units <= self.beyond(pool_name).get(kind, 0)
             for (pool_name, kind), units in held.items()
+            if kinds == set(self.need) or kind in kinds
         )
 
     def is_surely_enough(self, gone: Collection[str]) -> bool:

@@ -340,7 +340,7 @@ class LendingMachine(RuleBasedStateMachine):
         assert outcome.preempted or loans.fits() or waits, "it waits for nothing"
         chosen = {victim.agent_name for victim in outcome.preempted}
         if {victim.reason for victim in outcome.preempted} == {PreemptionReason.RECLAIM}:
-            if not (chosen <= set(borrowers) and loans.is_enough(chosen)):
+            if not (chosen <= set(borrowers) and loans.is_enough(chosen, loans.lacking())):
                 # Others of the borrowing pools, which take over loans before they are evicted.
                 assert near
                 assert not loans.is_enough(borrowers), "borrowers would have been enough"
