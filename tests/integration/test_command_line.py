@@ -22,6 +22,7 @@ from schedulemesh.core.client.scheduler import RayScheduler
 from tests.docs.test_command_line import commands
 from tests.integration.agents import Counter
 from tests.integration.polling import actors_in, until
+from tests.runtime.chat_services import ChatServer, slack
 
 POOL, OTHER = "研究-大模型训练", "线上服务"
 FORMATS = ("table", "wide", "json", "yaml", "csv", "name")
@@ -52,6 +53,7 @@ LOOKS = {
     "preemptions": ["--since", "1h"],
     "metrics": [],
     "alerts": [],
+    "alerts test": [],
     "history": ["--since", "1h"],
     "usage": ["--by", "owner"],
     "events": ["--limit", "20"],
@@ -117,7 +119,9 @@ FILE = yaml.safe_dump({"pools": [{"name": POOL, "queueing": "best_effort"}]}, al
 def mesh(ray_cluster):
     """A scheduler with two pools, a running, a waiting and an evicted task."""
     namespace = f"test-{uuid.uuid4().hex[:8]}"
-    scheduler = RayScheduler("调度", namespace=namespace)
+    chat = ChatServer(slack)
+    alerts = {"webhooks": [{"url": chat.url, "format": "slack", "name": "值班"}]}
+    scheduler = RayScheduler("调度", namespace=namespace, alerts=alerts)
     scheduler.ensure_pool(POOL, resources={"cpu": 2}, labels={"团队": "语言"})
     scheduler.ensure_pool(OTHER, resources={"cpu": 1})
     scheduler.update_preemption_policy(min_preempt_score=0.1)
@@ -129,6 +133,7 @@ def mesh(ray_cluster):
     scheduler.submit_task_with_preemption("排队", POOL, Counter, {"cpu": 2}, 1.0, queue=True)
     yield scheduler
     scheduler.shutdown()
+    chat.close()
     until(lambda: not actors_in(namespace), lambda: f"left in Ray: {actors_in(namespace)}")
 
 
