@@ -41,7 +41,7 @@ def test_an_agent_that_is_deleted_while_its_start_asks_for_room_leaves_no_proces
         life.backend.full = {"n"}
         life.hold("nodes")
         life.submit("a", gpu=1)
-        await asyncio.sleep(3.0)  # virtual time
+        await asyncio.sleep(2.0)  # virtual time; after 2.5 s the room is given up
         for call in list(life.held.pending):  # those of the monitor, and of why there is no room
             call.let()
         await asyncio.sleep(0.2)  # virtual time

@@ -23,6 +23,7 @@ from schedulemesh.engine.state.invariants import check
 from schedulemesh.protocol.agents import key_of
 from schedulemesh.protocol.answers import PoolResponse, Response, decode_answer
 from schedulemesh.protocol.requests import encode_request
+from schedulemesh.runtime.agents.references import NO_REFS
 from schedulemesh.runtime.backend import NodeView
 from tests.runtime import virtual_time
 from tests.runtime.composition import supervisor
@@ -229,9 +230,11 @@ def test_an_agent_that_is_ended_before_its_process_is_started_gets_none(told):
     async def story(mesh):
         await mesh.begin(name="p")
         submitted = asyncio.ensure_future(mesh.submit("a"))
+        requests = await mesh.service.ready()
         while not mesh.reactor.state.agents:  # noqa: ASYNC110  # no event tells it so early
             await asyncio.sleep(0)
-        await mesh.ask(DeleteAgent(agent_name="a"))
+        # Without what a call from outside has around it, during which the process would be started.
+        await requests.answer(DeleteAgent(agent_name="a"), NO_REFS)
         assert (await submitted).reason
         assert mesh.backend.actors == []
         assert isinstance(await mesh.submit("b"), Accepted)
