@@ -3,8 +3,7 @@
 A worker of Ray is a new Python that imports Ray, which is half of what the tests on Ray cost. After
 ``fork_workers()`` each node that this process starts runs this file in place of Ray's ``default_worker.py``.
 The first process with an environment imports Ray, forks a worker, and becomes the template of all others with
-this environment, whatever their job: each of them passes it its arguments, job and standard streams, has it
-fork a worker, and ends.
+this environment: each of them passes it its arguments and standard streams, has it fork a worker, and ends.
 
 Nothing else differs: a forked worker runs Ray's own program, in a process group of its own, and has loaded
 what Ray loads in every worker. The template has also loaded what agents and supervisors import, and hidden
@@ -30,10 +29,8 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
-#: Seconds after which a template ends that no worker has asked for another; it ends with its raylet, too.
-_IDLE_S = 300.0
-#: What Ray sets to another value for each job. It is read by the running worker, not while Ray is imported.
-_JOB = "RAY_JOB_ID"
+#: Seconds after which a template ends that no worker has asked for another.
+_IDLE_S = 30.0
 #: What Ray loads when a worker reads or writes its first value.
 _OF_VALUES = (
     "ray._common.pydantic_compat",
@@ -86,8 +83,7 @@ def _socket_path(arguments: list[str]) -> str | None:
 
     if _option("runtime-env-hash", arguments) != "0" or not _option("worker-id", arguments):
         return None
-    variables = sorted(each for each in os.environ.items() if each[0] != _JOB)
-    environment = json.dumps([os.getcwd(), variables])  # noqa: PTH109 - takes time
+    environment = json.dumps([os.getcwd(), sorted(os.environ.items())])  # noqa: PTH109 - takes time
     return f"{_option('raylet-name', arguments)}.{crc32(environment.encode()):08x}"
 
 
@@ -97,7 +93,7 @@ def _forked_by_template(path: str, arguments: list[str]) -> bool:
     try:
         connection.connect(path)
         socket.send_fds(connection, [b"0"], [0, 1, 2])
-        connection.sendall(json.dumps([arguments, os.environ.get(_JOB)]).encode())
+        connection.sendall(json.dumps(arguments).encode())
         connection.shutdown(socket.SHUT_WR)
         return connection.recv(1) == b"1"
     except OSError:
@@ -215,7 +211,6 @@ def _forks(listener: socket.socket, arguments: list[str]) -> list[str]:
     gc.collect()
     gc.freeze()
     streams: list[int] = []
-    job = os.environ.get(_JOB)
     while _fork():
         for each in streams:
             os.close(each)
@@ -224,8 +219,7 @@ def _forks(listener: socket.socket, arguments: list[str]) -> list[str]:
         except TimeoutError:
             sys.exit()
         _, streams, _, _ = socket.recv_fds(connection, 1, 3)
-        message = b"".join(iter(functools.partial(connection.recv, 65536), b""))
-        arguments, job = json.loads(message)
+        arguments = json.loads(b"".join(iter(functools.partial(connection.recv, 65536), b"")))
         connection.sendall(b"1")
         connection.close()
     os.setpgid(0, 0)  # Ray kills the whole group of a worker
@@ -235,8 +229,6 @@ def _forks(listener: socket.socket, arguments: list[str]) -> list[str]:
     for target, each in enumerate(streams):
         os.dup2(each, target)
         os.close(each)
-    if job is not None:
-        os.environ[_JOB] = job
     return arguments
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import sys
 from pathlib import Path
@@ -11,7 +10,6 @@ from pathlib import Path
 import ray
 
 from tests import forked_workers
-from tests.integration.drivers import run_driver
 from tests.integration.polling import until
 
 
@@ -34,16 +32,6 @@ class Worker:
         module = importlib.import_module(name)
         assert Path(module.__spec__.origin) == Path(module.__file__)
         return [file for file in opened if file.endswith((".py", ".pyc"))], set(sys.modules)
-
-
-ABOUT_A_WORKER = """
-@ray.remote(num_cpus=0)
-class Worker:
-    def about(self):
-        return os.getppid(), os.environ["RAY_JOB_ID"], ray.get_runtime_context().get_job_id()
-
-print(json.dumps(ray.get(Worker.remote().about.remote())))
-"""
 
 
 def about(**options):
@@ -80,18 +68,6 @@ def test_what_agents_and_supervisors_import_is_loaded_and_hidden():
     read, _ = ray.get(worker.imports.remote("alembic.command"))
     assert read == []
     ray.kill(worker)
-
-
-def test_workers_of_all_jobs_have_one_template_and_each_its_own_job(tmp_path):
-    jobs = [ray.get_runtime_context().get_job_id()]
-    templates = {about()["parent"]}
-    for _ in range(2):
-        parent, variable, job = json.loads(run_driver(ABOUT_A_WORKER, tmp_path))
-        assert variable in {job, "ffffffff"}  # Ray had started it before there was a task for it
-        assert job not in jobs
-        jobs.append(job)
-        templates.add(parent)
-    assert len(templates) == 1
 
 
 def test_another_template_takes_the_place_of_one_that_has_ended():
