@@ -290,6 +290,7 @@ CALLS: dict[str, dict[str, Kind]] = {
     "about": {},
     "list": {"address": one_of(None, "auto", "127.0.0.1:1")},
     "alerts": {},
+    "test_alerts": {"receiver": given_or_not(name)},
     "drain_node": {"node_id": one_of("no-such-node"), "deadline": one_of(None, 1.0)},
     "undrain_node": {"node_id": one_of("no-such-node")},
     "drain_pool": {"pool_name": one_of("no-such-pool"), "deadline": one_of(None, 1.0)},
