@@ -35,13 +35,16 @@ env: $(VENV)/.dev ## Install everything that tests and checks need
 demo: $(VENV)/.full ## Run the training demo on a local Ray
 	$(BIN)/python -m schedulemesh demo
 
-# Two runs at the same time, on two processors. The first has the tests that share a Ray. The second has those
-# without Ray, then those that start clusters of their own or load large libraries, and at last it takes tests that
-# share a Ray from the end of the list, on a Ray of its own, until the two meet. Ray's workers have a niceness of
-# 15, so the tests without Ray have it, too; else these would take the processors from them.
+# Two runs at the same time, on two processors. The first has the tests that share a Ray, then those that load large
+# libraries. The second has those without Ray, then those that start clusters of their own, and at last it takes what
+# the first has from the other end, on a Ray of its own, until the two meet. Ray's workers have a niceness of 15, so
+# the tests without Ray have it, too; else these would take the processors from them.
 ON_RAY := tests/integration
 LIBRARIES := $(ON_RAY)/libraries
 LATER := tests/clusters tests/drills $(LIBRARIES)
+# The modules in a folder, and from the last to the first.
+MODULES = $(sort $(wildcard $(addsuffix /test_*.py,$(1))))
+BACKWARDS = $$(printf '%s\n' $(call MODULES,$(1)) | sort -r)
 RUNS := .pytest_cache/runs
 RAY_LOG := $(RUNS)/on_ray.log
 SKIPPED := .pytest_cache/skipped
@@ -55,10 +58,11 @@ SUM_UP = $(BIN)/python -m tests.runs --skipped=$(SKIPPED) $(patsubst %,$(RUNS)/%
 test: $(VENV)/.dev ## Run all tests; the last lines say what passed, failed and was skipped
 	@rm -rf $(RUNS) && mkdir -p $(RUNS)/claims
 	@trap 'cat $(RAY_LOG)' TERM; \
-	$(call RUN,on_ray,-o cache_dir=.pytest_cache/on_ray $(SHARED) $(ON_RAY) --ignore=$(LIBRARIES)) >$(RAY_LOG) 2>&1 & \
+	$(call RUN,on_ray,-o cache_dir=.pytest_cache/on_ray $(SHARED) $(call MODULES,$(ON_RAY)) $(call BACKWARDS,$(LIBRARIES))) \
+		>$(RAY_LOG) 2>&1 & \
 	on_ray=$$!; \
 	$(call LOGGED,without_ray,$(addprefix --ignore=,$(ON_RAY) $(LATER)),nice -n 15); \
-	$(call LOGGED,later,$(SHARED) $(LATER) $$(ls -r $(ON_RAY)/test_*.py)); \
+	$(call LOGGED,later,$(SHARED) $(call MODULES,$(LATER)) $(call BACKWARDS,$(ON_RAY))); \
 	wait $$on_ray; cat $(RAY_LOG); \
 	$(call SUM_UP,without_ray on_ray later)
 
