@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import re
 
 import pytest
 
@@ -63,22 +64,28 @@ async def refused(asked):
 
 
 @pytest.mark.parametrize(
-    ("options", "limits", "seconds"),
+    ("options", "limits", "limit"),
     [
-        (PIP, None, 600),
-        (VARIABLES, None, 120),
-        ("{}", None, 120),
-        (json.dumps({"runtime_env": None}), None, 120),
-        (json.dumps({"runtime_env": 7}), None, 120),
-        (PIP, StartLimits(environment=300.0), 300),
+        (PIP, None, "600 s (setup_timeout_seconds of runtime_env['config'])"),
+        (VARIABLES, None, "start_timeout = 120 s"),
+        ("{}", None, "start_timeout = 120 s"),
+        (json.dumps({"runtime_env": None}), None, "start_timeout = 120 s"),
+        (json.dumps({"runtime_env": 7}), None, "start_timeout = 120 s"),
+        (PIP, StartLimits(load=7.0), "600 s (setup_timeout_seconds of runtime_env['config'])"),
+        (PIP, StartLimits(environment=300.0), "300 s (start_limits['environment'])"),
+        ("{}", StartLimits(environment=30.0), "30 s (start_limits['environment'])"),
+        (VARIABLES, StartLimits(environment=300.0), "300 s (start_limits['environment'])"),
+        ("{}", StartLimits(load=30.0, constructor=30.0), "start_timeout = 120 s"),
         (
             json.dumps({"runtime_env": {"pip": [], "config": {"setup_timeout_seconds": 90}}}),
             None,
-            90,
+            "90 s (setup_timeout_seconds of runtime_env['config'])",
         ),
     ],
 )
-def test_an_environment_has_a_limit_of_its_own(lived, options, limits, seconds):
+def test_an_environment_has_a_limit_of_its_own(lived, options, limits, limit):
+    seconds = float(re.search(r"(\d+) s", limit)[1])
+
     async def story(life):
         asked = submit(life, options, limits)
         await asyncio.sleep(seconds - 2.0)  # virtual time
@@ -86,7 +93,7 @@ def test_an_environment_has_a_limit_of_its_own(lived, options, limits, seconds):
         await asyncio.sleep(4.0)  # virtual time
         answer = await refused(asked)
         assert answer.reason == "agent_start_timeout"
-        assert f"{seconds} s" in answer.error
+        assert f"not ready after {limit}: " in answer.error
 
     lived(story)
 

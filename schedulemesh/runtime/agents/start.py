@@ -95,9 +95,9 @@ class AgentStart(msgspec.Struct, frozen=True, kw_only=True):
         is, and of all others the policy's ``start_timeout``.
         """
         start_limits = self.order.agent.start_limits or StartLimits()
-        environment = start_limits.environment or environment_limit(self.environment)
+        environment = environment_limit(self.environment) if self.has_environment else None
         return {
-            "environment": environment if self.has_environment else self.timeout_s,
+            "environment": start_limits.environment or environment or self.timeout_s,
             "load": start_limits.load or self.timeout_s,
             "constructor": start_limits.constructor or self.timeout_s,
         }
@@ -310,11 +310,10 @@ async def _too_late(
 ) -> NoReport:
     """What it was doing when its time was over."""
     phase, limit = progress.phase, f"start_timeout = {progress.limit_s:g} s"
-    start_limits = start.order.agent.start_limits or StartLimits()
-    if getattr(start_limits, phase) is not None or (
-        phase == "environment" and start.has_environment
-    ):
+    if getattr(start.order.agent.start_limits, phase, None) is not None:
         limit = f"{progress.limit_s:g} s (start_limits[{phase!r}])"
+    elif phase == "environment" and start.has_environment:
+        limit = f"{progress.limit_s:g} s (setup_timeout_seconds of runtime_env['config'])"
     late = f"not ready after {limit}"
     if phase != "environment":
         was = "its class was still loading" if phase == "load" else "its constructor was running"
