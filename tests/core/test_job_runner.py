@@ -157,6 +157,12 @@ def test_a_driver_that_fails_tells_how_it_ended(make, script, code, said):
     assert (failed.value.exit_code, failed.value.task_id) == (code, "t")
 
 
+def test_a_driver_that_is_killed_behind_a_shell_names_the_signal(make):
+    with pytest.raises(JobFailedError, match=r"exit code 137 \(SIGKILL") as failed:
+        make("", entrypoint="sh -c 'kill -9 $$'; exit $?").run_driver()
+    assert failed.value.exit_code == 137
+
+
 def test_a_string_is_run_by_the_shell_and_a_list_is_not(make, log):
     make("", entrypoint="echo one && echo two").run_driver()
     make("", attempt=2, entrypoint=("echo", "one && echo two")).run_driver()
@@ -181,6 +187,13 @@ MEANWHILE = "processes on this node meanwhile because memory was short)"
         (-9, 2, f"the driver ended with SIGKILL (the kernel killed 2 {MEANWHILE}"),
         (-15, 2, "the driver ended with SIGTERM"),
         (1, 2, "the driver ended with exit code 1"),
+        (137, 0, "the driver ended with exit code 137 (SIGKILL)"),
+        (137, 1, f"the driver ended with exit code 137 (SIGKILL; the kernel killed 1 {MEANWHILE}"),
+        (139, 1, "the driver ended with exit code 139 (SIGSEGV)"),
+        (143, 2, "the driver ended with exit code 143 (SIGTERM)"),
+        (128, 2, "the driver ended with exit code 128"),
+        (160, 2, "the driver ended with exit code 160"),
+        (193, 2, "the driver ended with exit code 193"),
     ],
 )
 def test_a_driver_that_was_killed_is_told_with_what_the_kernel_killed(code, killed, how):

@@ -44,6 +44,8 @@ _ALIVE_S = 3600.0
 _SAVED_S, _SAVED_FACTOR = 10.0, 20.0
 #: What a shell exits with where there is no such command, and where it cannot be run.
 _NOT_FOUND, _NOT_RUNNABLE = 127, 126
+#: What a shell adds to the number of the signal that has ended its command, and the highest such number.
+_BY_SIGNAL, _LAST_SIGNAL = 128, 64
 #: Bytes that are read from the driver at once.
 _READ_BYTES = 64 * 1024
 
@@ -435,19 +437,27 @@ def oom_kills(vmstat: Path = Path("/proc/vmstat")) -> int:
 
 def _failure(code: int, last_line: str, killed: int = 0) -> str:
     """How a driver failed. ``killed``: how many processes the kernel killed there for its memory."""
-    how = f"exit code {code}"
-    if code < 0:
-        try:
-            how = signal.Signals(-code).name
-            if code == -signal.SIGKILL and killed > 0:
-                how += (
-                    f" (the kernel killed {killed} processes on this node meanwhile because memory "
-                    "was short)"
-                )
-        except ValueError:
-            how = f"signal {-code}"
     detail = f"; the last line of its log: {last_line}" if last_line else ""
-    return f"the driver ended with {how}{detail}"
+    return f"the driver ended with {_end_of_driver(code, killed)}{detail}"
+
+
+def _end_of_driver(code: int, killed: int) -> str:
+    """The exit code of a driver, or the signal that has ended it or the last command of its shell, which
+    exits with 128 more.
+    """
+    by_shell = _BY_SIGNAL < code <= _BY_SIGNAL + _LAST_SIGNAL
+    number = code - _BY_SIGNAL if by_shell else -code
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        return f"exit code {code}" if code >= 0 else f"signal {number}"
+    details = [name] if by_shell else []
+    if number == signal.SIGKILL and killed > 0:
+        details.append(
+            f"the kernel killed {killed} processes on this node meanwhile because memory was short"
+        )
+    end = f"exit code {code}" if by_shell else name
+    return f"{end} ({'; '.join(details)})" if details else end
 
 
 def _write(path: Path, text: str) -> None:
