@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 
 import pytest
 
+from schedulemesh.api.agents import DeleteAgent
 from schedulemesh.core.agent_actor import AgentActor
 from schedulemesh.domain.agent import GangSpec
 from schedulemesh.domain.resources import parse_resources
@@ -13,8 +15,11 @@ from schedulemesh.runtime.agents.start import fills_group
 from schedulemesh.runtime.backend import NodeView
 from tests.core.test_request_service import client
 from tests.engine.builders import Mesh
+from tests.runtime import life as lives
 from tests.runtime.composition import InThread
 from tests.runtime.fake_backend import OWN_NODE
+from tests.runtime.life import SOON_S
+from tests.runtime.story import CALLS
 
 TOTAL = parse_resources({"cpu": 8, "gpu": 2})
 
@@ -33,6 +38,11 @@ def calls(service):
     made = client(service)
     made.create_pool("p", resources={"cpu": 8, "gpu": 2})
     return made
+
+
+@pytest.fixture
+def lived(tmp_path):
+    return functools.partial(lives.run, tmp_path / "mesh.sqlite")
 
 
 def submit(calls, task_id, priority=1.0, **resources):
@@ -142,6 +152,23 @@ def test_a_room_in_which_nothing_runs_is_removed_by_the_next_supervisor(service,
     removals_done(service)
     state.agents["a"] = agent
     assert rooms(service) == {}
+
+
+def test_no_room_is_created_for_an_agent_that_has_ended_before_its_start(lived):
+    async def story(life):
+        await life.submit("earlier", gpu=1)
+        life.hold("remove_group")
+        await life.ask(DeleteAgent(agent_name="earlier"))
+        life.submit("a", gpu=2)
+        await asyncio.sleep(0.5)  # virtual time: its start waits until the room is removed
+        await life.ask(DeleteAgent(agent_name="a"))
+        assert life.running.reactor.state.agents == {}
+        life.held.through |= CALLS
+        (await life.held.next("remove_group")).let()
+        await asyncio.sleep(SOON_S)  # virtual time
+        assert life.backend.by_id == {}
+
+    lived(story)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import msgspec
 
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import Resources
+from schedulemesh.engine.lifecycle.agents import current
 from schedulemesh.engine.messages.facts import AgentEnded, AgentEnding
 from schedulemesh.engine.messages.instructions import CreateGroup, StartAgent
 from schedulemesh.engine.messages.stimuli import AgentReported, AgentStartFailed, GroupCreated
@@ -129,6 +130,8 @@ class Rooms:
 
     async def _created(self, key: Key, place: Place) -> BundleSlot | None:
         """A new room for an agent; None: Ray did not place it at once, or the agent has ended meanwhile."""
+        if current(self._reactor.state, *key) is None:
+            return None  # its end has been reported, so nothing would remove the room
         room = f"{ROOM}{key[0]}#{key[1]}"
         self._of[key], self._places[room] = room, place
         order = CreateGroup(
