@@ -500,6 +500,8 @@ class SupervisorService:
         self._loops.end_all()
         executor.stop_all()
         self._agents.endings.cancel_all()
+        if self._requests is not None:
+            self._requests.running.alerts.close()
 
     async def _reconciled(
         self, executor: Executor, journal: Journal, plugins: PluginWatchdog, seen: Seen | None

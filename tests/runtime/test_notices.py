@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from schedulemesh.config.alert_receivers import Webhook
@@ -11,8 +12,9 @@ from schedulemesh.core.client.alerts import chosen_alerts
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.metrics.alert_evaluation import AlertState
 from schedulemesh.runtime.alerts import outbox as alert_outbox
-from schedulemesh.runtime.alerts.notices import notice_of, receivers_of
+from schedulemesh.runtime.alerts.notices import cursor_of, notice_of, receivers_of
 from schedulemesh.runtime.alerts.texts import text_of
+from schedulemesh.runtime.services import notices
 from tests.runtime.chat_services import ChatServer, wecom
 from tests.runtime.composition import InThread
 from tests.runtime.test_history import make_pool, run_task
@@ -48,12 +50,14 @@ def chat(monkeypatch):
 def begin(tmp_path):
     made = []
 
-    def supervisor(chat, *routes, **fields):
-        bot = Webhook(url=chat.url, format="wecom", name="team", **fields)
-        alerts = AlertSettings(interval_s=3600.0, rules=SILENT, webhooks=(bot,), notices=routes)
+    def supervisor(chat, *routes, others=(), **fields):
+        bots = [Webhook(url=chat.url, format="wecom", name="team", **fields)]
+        bots += [Webhook(url=other.url, format="wecom", name="down") for other in others]
+        alerts = AlertSettings(interval_s=3600.0, rules=SILENT, webhooks=bots, notices=routes)
         made.append(InThread(tmp_path / "mesh.sqlite", alerts=alerts))
         # Without the interval that the service asks for, which other tests are about.
-        made[-1].running.alerts._outboxes[0]._interval_s = 0.0
+        for outbox in made[-1].running.alerts._outboxes:
+            outbox._interval_s = 0.0
         return made[-1]
 
     yield supervisor
@@ -134,6 +138,54 @@ def test_a_new_scheduler_tells_nothing_of_what_was_before_it_had_receivers(begin
     while not chat.accepted.qsize():
         run_task(mesh, "later")
     assert "before" not in chat.accepted.get_nowait()
+
+
+def test_a_receiver_that_is_down_repeats_nothing_to_the_others_and_loses_no_alert(
+    begin, chat, monkeypatch
+):
+    monkeypatch.setattr(notices, "_WAITING", 3)
+    monkeypatch.setattr(notices, "_EVENTS", 2)
+    down = ChatServer(wecom, [{"errcode": 93000, "errmsg": "gone"}] * 100_000)
+    both = NoticeRoute(to=("team", "down"), events=("completed",))
+    first = begin(chat, both, others=[down])
+    make_pool(first)
+    for number in range(6):
+        run_task(first, f"task-{number}")
+    texts = [chat.accepted.get(timeout=20)]
+    while "task-5" not in texts[-1]:
+        texts.append(chat.accepted.get(timeout=20))
+    assert "\n".join(texts).count("[COMPLETED]") == 6
+    alerts = first.running.alerts
+    while alerts.notices_waiting("down") < 3:
+        first.do(first.running.reactor.flushed())
+    assert alerts.notices_waiting("down") <= 4
+    while noted(first)["team"] == noted(first)["down"]:
+        first.do(first.running.reactor.flushed())
+    end(first)
+    down.refusals.clear()
+    begin(chat, both, others=[down])
+    texts = [down.accepted.get(timeout=20)]
+    while "task-5" not in texts[-1]:
+        texts.append(down.accepted.get(timeout=20))
+    assert "\n".join(texts).count("[COMPLETED]") == 6
+    # What is sent next to the others is what happens next.
+    assert chat.accepted.empty()
+    down.close()
+
+
+def noted(mesh):
+    data = mesh.running.alerts.journal.note("notices")
+    return msgspec.msgpack.decode(data, type=dict[str, int])
+
+
+def test_alerts_wait_longer_than_notices(monkeypatch):
+    monkeypatch.setattr(alert_outbox, "MOST_WAITING", 3)
+    waiting = alert_outbox.Outbox("team", lambda alerts: None)
+    alert = msgspec.structs.replace(notice_of(0, 5.0, "lost", ATTEMPT), state=AlertState.FIRING)
+    waiting.put([alert])
+    waiting.put([notice_of(number, 5.0, "failed", ATTEMPT) for number in range(1, 5)])
+    assert [cursor_of(each) for each in waiting.waiting()] == [0, 3, 4]
+    assert waiting.counts()["given_up"] == 2
 
 
 @pytest.mark.parametrize(

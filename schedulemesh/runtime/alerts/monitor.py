@@ -22,6 +22,7 @@ from schedulemesh.metrics.alert_conditions import Samples
 from schedulemesh.metrics.alert_evaluation import Alert, AlertBoard, AlertState
 from schedulemesh.metrics.alert_rules import Rule
 from schedulemesh.metrics.values import Family, Sample
+from schedulemesh.runtime.alerts.notices import cursor_of
 from schedulemesh.runtime.alerts.outbox import Outbox
 from schedulemesh.runtime.threads import in_thread
 from schedulemesh.store.journal import Journal
@@ -93,15 +94,22 @@ class AlertMonitor:
         """The names of the receivers."""
         return [outbox.name for outbox in self._outboxes]
 
-    def send(self, receivers: Sequence[str], notice: Alert) -> None:
-        """Deliver a notice to these receivers."""
-        for outbox in self._outboxes:
-            if outbox.name in receivers:
-                outbox.put([notice])
+    def send(self, receiver: str, notice: Alert) -> None:
+        """Deliver a notice to this receiver."""
+        self._outbox(receiver).put([notice])
 
-    def notices_wait(self) -> bool:
-        """Whether notices have not been delivered yet."""
-        return any(len(_alerts_in(each)) < len(each.waiting()) for each in self._outboxes)
+    def notices_waiting(self, receiver: str) -> int:
+        """How many notices have not been delivered to this receiver."""
+        return sum(alert.state is AlertState.NOTICE for alert in self._outbox(receiver).waiting())
+
+    def delivered_notices(self, receiver: str, read: int) -> int:
+        """The last event up to which this receiver was told, where the events up to ``read`` were read."""
+        waiting = self._outbox(receiver).waiting()
+        cursors = (cursor_of(alert) for alert in waiting if alert.state is AlertState.NOTICE)
+        return min((cursor - 1 for cursor in cursors), default=read)
+
+    def _outbox(self, receiver: str) -> Outbox:
+        return next(outbox for outbox in self._outboxes if outbox.name == receiver)
 
     async def test(self, receiver: str | None, now: float) -> list[AlertDelivery]:
         """Send a test message to each receiver, or to one, at once; what became of them, in their order.

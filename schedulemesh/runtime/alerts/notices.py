@@ -66,6 +66,11 @@ def notice_of(cursor: int, at: float, kind: str, attempt: Mapping[str, object]) 
     )
 
 
+def cursor_of(notice: Alert) -> int:
+    """The event that a notice is about."""
+    return int(notice.id.rpartition("-")[2])
+
+
 def receivers_of(
     kind: str, attempt: Mapping[str, object], routes: Iterable[NoticeRoute], names: Iterable[str]
 ) -> list[str]:

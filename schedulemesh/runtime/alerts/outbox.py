@@ -10,11 +10,11 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from itertools import islice
 
-from schedulemesh.metrics.alert_evaluation import Alert
+from schedulemesh.metrics.alert_evaluation import Alert, AlertState
 
 logger = logging.getLogger(__name__)
 
-#: Deliveries that wait for one receiver; above it the oldest are given up.
+#: Deliveries that wait for one receiver; above it the oldest are given up, notices about tasks before alerts.
 MOST_WAITING = 1000
 #: Seconds between two attempts: doubled from the first to the last, each shortened at random by up to half.
 RETRY_S, RETRY_MAX_S = 1.0, 60.0
@@ -51,7 +51,9 @@ class Outbox:
         with self._changed:
             self._waiting.extend(alerts)
             while len(self._waiting) > MOST_WAITING:
-                dropped = self._waiting.popleft()
+                notices = (each for each in self._waiting if each.state is AlertState.NOTICE)
+                dropped = next(notices, self._waiting[0])
+                self._waiting.remove(dropped)
                 self._counts["given_up"] += 1
                 logger.error(
                     "alert %s is not delivered to %s: too many wait", dropped.id, self.name
