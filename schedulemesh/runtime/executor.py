@@ -74,6 +74,8 @@ logger = logging.getLogger(__name__)
 #: Seconds for an agent to report that a run has ended, before an eviction is continued that a previous
 #: supervisor began.
 _ENDED_RUN_S = 5.0
+#: The error of a start whose agent has ended meanwhile.
+_ENDED = "it was ended before it was started"
 
 
 class Executor:
@@ -203,7 +205,7 @@ class Executor:
             await self.reactor.confirmed()
             await self._agents.end_orders(processes)
         await self.reactor.report(result)
-        if current(self.reactor.state, order.agent.name, order.incarnation) is None:
+        if not self._is_current(order):
             # It belongs to nobody: its end was decided meanwhile.
             await self._agents.end_orders(processes)
 
@@ -236,6 +238,8 @@ class Executor:
             )
         except (JournalError, BackendError, MessageError) as failed:
             return start_failed(order, str(failed))
+        if not self._is_current(order):
+            return start_failed(order, _ENDED)
         if agent.references and not any(starts[0].refs) and not order.adopt:
             error = "object references given to it were lost with a former supervisor"
             return start_failed(order, error)
@@ -277,9 +281,15 @@ class Executor:
             foreign = await self._foreign_members(order)
         except BackendError as failed:
             return start_failed(order, str(failed))
+        if not self._is_current(order):
+            return start_failed(order, _ENDED)
         if foreign:
             return await self._occupied(order, group_id, foreign)
         return self.leases.start(order)
+
+    def _is_current(self, order: StartAgent) -> bool:
+        """Whether the agent has not ended; once it has, its placement group may be another's."""
+        return current(self.reactor.state, order.agent.name, order.incarnation) is not None
 
     async def _foreign_members(self, order: StartAgent) -> list[GroupMember]:
         """The foreign actors in the agent's placement group that have not ended."""
@@ -287,7 +297,10 @@ class Executor:
             return []
         orphans = {name for _, name in self._agents.orphans}
         return await self.groups.vacate(
-            order.group_id, self.ready.names_in(order.group_id), orphans
+            order.group_id,
+            self.ready.names_in(order.group_id),
+            orphans,
+            lambda: self._is_current(order),
         )
 
     async def _occupied(
@@ -298,7 +311,7 @@ class Executor:
         problem = f"others run in its placement group {group_id} ({names})"
         if {member.name for member in foreign} & {name for _, name in self._agents.orphans}:
             return start_failed(order, f"{problem}; end them with end_orphans()", NO_ROOM_IN_RAY)
-        await self._drop_group(group_id)
+        await self._drop_group(order, group_id)
         error = f"{problem}; the group is removed now, submit it again"
         return start_failed(order, error, NO_ROOM_IN_RAY)
 
@@ -306,7 +319,7 @@ class Executor:
         """Ray had no resources where the state had some: observe the node again, and name the holders."""
         node_id, group_id = order.node_id, order.group_id
         if group_id is not None:
-            await self._drop_group(group_id)
+            await self._drop_group(order, group_id)
             why = (
                 f"others use its placement group {group_id}, which is removed now; submit it again"
             )
@@ -324,10 +337,15 @@ class Executor:
         error = f"agent {failed.agent_name!r}: {why}"
         return msgspec.structs.replace(failed, error=error)
 
-    async def _drop_group(self, group_id: str) -> None:
-        """Remove a group with everything in it from Ray; the cluster monitor then reports it as lost."""
+    async def _drop_group(self, order: StartAgent, group_id: str) -> None:
+        """Remove an agent's group with everything in it from Ray, unless the agent has ended; the cluster
+        monitor then reports it as lost.
+        """
+        if not self._is_current(order):
+            return
         await self.ready.leave(group_id)
-        await self.groups.remove(group_id)
+        if self._is_current(order):
+            await self.groups.remove(group_id)
 
     async def _agent_starts(self, order: StartAgent) -> list[AgentStart]:
         """What is needed to start each process of the agent."""

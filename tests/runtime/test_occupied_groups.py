@@ -4,8 +4,12 @@ lease gets a new one.
 
 from __future__ import annotations
 
-import msgspec
+import asyncio
 
+import msgspec
+import pytest
+
+from schedulemesh.api.agents import DeleteAgent
 from schedulemesh.api.tasks import SubmitTask
 from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.domain.reasons import Reason
@@ -56,5 +60,29 @@ def test_a_lease_gets_a_new_group_in_place_of_one_in_which_others_run(tmp_path):
         assert isinstance(second.outcome, Accepted), second.outcome
         assert list(scene.backend.by_id) == [second.group.ray_id] != [ray_id]
         assert await scene.backend.members(second.group.ray_id) == []
+
+    Scene(tmp_path).play(story)
+
+
+@pytest.mark.parametrize("deleted_after_s", [1.0, 4.9])
+@pytest.mark.parametrize("next_is_lease", [False, True])
+def test_a_start_whose_agent_has_ended_leaves_the_group_to_who_has_it_now(
+    tmp_path, deleted_after_s, next_is_lease
+):
+    async def story(scene):
+        ray_id = await occupied(scene)
+        start = asyncio.ensure_future(submit_agent(scene, "ended"))
+        await asyncio.sleep(deleted_after_s)  # virtual time: within the 5 s in which it is vacated
+        scene.backend.foreign.clear()
+        await scene.ask(DeleteAgent(agent_name="ended"))
+        if next_is_lease:
+            await scene.lease("next")
+            scene.uses(ray_id, "theirs")
+        else:
+            await submit_agent(scene, "next")
+        await asyncio.sleep(10.0)  # virtual time
+        await start
+        assert len(await scene.backend.members(ray_id)) == 1
+        assert list(scene.backend.by_id) == [ray_id]
 
     Scene(tmp_path).play(story)

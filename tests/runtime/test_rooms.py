@@ -8,11 +8,15 @@ import functools
 import pytest
 
 from schedulemesh.api.agents import DeleteAgent
+from schedulemesh.api.tasks import SubmitTask
 from schedulemesh.core.agent_actor import AgentActor
-from schedulemesh.domain.agent import GangSpec
+from schedulemesh.domain.agent import AgentSpec, GangSpec
 from schedulemesh.domain.resources import parse_resources
+from schedulemesh.domain.task import TaskSpec
+from schedulemesh.engine.messages.stimuli import TaskSubmitted
+from schedulemesh.protocol.agents import key_of
 from schedulemesh.runtime.agents.start import fills_group
-from schedulemesh.runtime.backend import NodeView
+from schedulemesh.runtime.backend import GroupMember, NodeView
 from tests.core.test_request_service import client
 from tests.engine.builders import Mesh
 from tests.runtime import life as lives
@@ -167,6 +171,40 @@ def test_no_room_is_created_for_an_agent_that_has_ended_before_its_start(lived):
         (await life.held.next("remove_group")).let()
         await asyncio.sleep(SOON_S)  # virtual time
         assert life.backend.by_id == {}
+
+    lived(story)
+
+
+def queue(life, name):
+    """Queue a task for an agent with all GPUs of the node."""
+    agent = AgentSpec(
+        name=name,
+        pool_name="p",
+        resources=parse_resources({"gpu": 2}),
+        class_key=key_of(lives.CLASS),
+    )
+    task = TaskSpec(task_id=name, pool_name="p")
+    stimulus = TaskSubmitted(agent=agent, task=task, request_id=name, queue=True, choose_node=True)
+    return life.ask(SubmitTask(submission=stimulus, blobs={key_of(lives.CLASS): lives.CLASS}))
+
+
+def test_an_agent_that_has_ended_empties_no_room_that_another_one_has(lived):
+    async def story(life):
+        await life.submit("earlier", gpu=2)
+        (ray_id,) = life.backend.by_id
+        member = GroupMember(name="", namespace="", node_id="n", pid=7, actor_id="stays")
+        life.backend.foreign[ray_id] = [member]
+        life.backend.undying.add("stays")
+        for name in ("ended", "next"):
+            await queue(life, name)
+        life.ask(DeleteAgent(agent_name="earlier"))
+        await asyncio.sleep(1.0)  # virtual time: its room is being emptied
+        life.backend.foreign.clear()
+        life.ask(DeleteAgent(agent_name="ended"))
+        await asyncio.sleep(10.0)  # virtual time
+        assert [actor.alive for actor in life.backend.actors] == [False, True]
+        assert list(life.backend.by_id) == [ray_id]
+        assert life.running.reactor.state.agents["next"].process.room == "room:earlier#1"
 
     lived(story)
 

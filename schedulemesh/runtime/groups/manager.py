@@ -142,11 +142,16 @@ class Groups:
         self._locks.pop(group_id, None)
 
     async def vacate(
-        self, group_id: str, ours: Collection[str], protected: Collection[str] = ()
+        self,
+        group_id: str,
+        ours: Collection[str],
+        protected: Collection[str] = (),
+        still_ours: Callable[[], bool] = lambda: True,
     ) -> list[GroupMember]:
         """End the foreign actors in a group, such as detached children of an earlier agent. ``ours``: the
-        names of those that belong there; ``protected``: of those that must not be ended. Returns those that
-        are left when the time is over; none: it is vacant.
+        names of those that belong there; ``protected``: of those that must not be ended; ``still_ours``:
+        whether the caller still has the group. Returns those that are left when the time is over or the
+        caller has it no more; none: it is vacant.
         """
         slot = self._slots.get(group_id)
         until, wait_s = time.monotonic() + _VACATE_S, _LOOK_S
@@ -156,6 +161,8 @@ class Groups:
             if time.monotonic() > until or any(member.name in protected for member in remaining):
                 return remaining
             await self.confirmed()
+            if not still_ours():
+                return remaining
             await self._backend.end_members([member.actor_id for member in remaining])
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, _LOOK_MAX_S)

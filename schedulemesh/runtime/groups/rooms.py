@@ -72,9 +72,14 @@ class Rooms:
             return None
         key = (order.agent.name, order.incarnation)
         room = self._of.get(key)
-        if room is not None and not await self._groups.vacate(room, ()):
-            return self._groups.slot(room)
         if room is not None:
+            remaining = await self._groups.vacate(
+                room, (), still_ours=lambda: self._of.get(key) == room
+            )
+            if self._of.get(key) != room:
+                return None  # the agent has ended, and another one may have the room
+            if not remaining:
+                return self._groups.slot(room)
             self._drop(room)
         if self._removals:
             # Each is waited for once: a group that Ray does not remove must not delay every start.
