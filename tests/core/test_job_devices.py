@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from schedulemesh.core.agent.job_devices import JobDevices, driver_part, has_log_of_driver
-from schedulemesh.errors import InvalidRequestError
+from schedulemesh.errors import InvalidRequestError, JobFailedError
 from schedulemesh.protocol.agents import JobStart
 from schedulemesh.protocol.job_command import JobCommand, parse_command
 
@@ -41,6 +41,28 @@ def test_a_job_without_gpus_holds_nothing_and_sees_none():
     held = devices((4.0, 0.0))
     assert held.take() == ""
     assert held.environment({}, ()) == {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "4"}
+
+
+@pytest.mark.parametrize(
+    ("claimed", "command"),
+    [
+        ((1.0, 1.0), {"driver_gpus": 8.0}),
+        ((4.0, 1.0), {"driver_gpus": 2.0, "driver_cpus": 1.0}),
+        ((2.0, 0.0), {"driver_cpus": 2.5}),
+        ((1.0, 0.5), {"driver_gpus": 0.5002}),
+    ],
+)
+def test_a_part_beyond_the_claim_on_the_drivers_node_is_not_taken(claimed, command):
+    """The claim on the other node is no part of it; there is no Ray here that could be asked."""
+    asked = f"{command.get('driver_gpus', 0):g} GPUs and {command.get('driver_cpus', 0):g} CPUs"
+    with pytest.raises(JobFailedError, match=f"ask for {asked}, .* {claimed[1]:g} GPUs") as failed:
+        devices(claimed, **command).take()
+    assert (failed.value.task_id, failed.value.exit_code) == ("t", 1)
+
+
+def test_a_part_of_a_claim_that_was_rounded_is_within_it():
+    for part in (1 / 3, 0.3, 0.33335):
+        devices((round(part, 4), 0.0), driver_cpus=part)._check_part()
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import sys
 import pytest
 import ray
 
+from schedulemesh.errors import JobFailedError
 from tests.integration.polling import until
 
 #: What a script finds that does not use Ray, and that stays for a while, so that others run beside it.
@@ -79,3 +80,13 @@ def test_a_part_of_the_claim_is_the_drivers_until_it_ends(pool):
     driver, worker = said(pool, "train", "sees"), said(pool, "train", "worker")
     assert {driver, worker} == {"0", "1"}
     assert f"holds 0 CPUs and GPU {driver} of its claim" in said(pool, "train", "[schedulemesh]")
+
+
+def test_a_driver_gets_no_more_than_its_job_claims_by_default(scheduler):
+    scheduler.ensure_pool("p", resources={"cpu": 4, "gpu": 2}, target_agents=2)
+    command = [sys.executable, "-c", PLAIN.format(0)]
+    assert scheduler.submit_job("train", command, "p", driver_gpus=2)["success"]
+    assert scheduler.wait(["train"], timeout=60)["pending"] == []
+    with pytest.raises(JobFailedError, match=r"2 GPUs .* claims 1 GPUs and 2 CPUs"):
+        scheduler.result("train")
+    assert ray.available_resources().get("GPU") == 2

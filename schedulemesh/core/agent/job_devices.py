@@ -27,6 +27,8 @@ from schedulemesh.protocol.job_command import JobCommand
 
 #: Seconds that Ray may take to give the driver its part of the claim: one that was asked for, and another.
 _ASKED_FOR_S, _BY_DEFAULT_S = 60.0, 15.0
+#: By how much a part exceeds a claim at least: amounts are counted in ten-thousandths.
+_LEAST_EXCESS = 1.5e-4
 #: Seconds between two looks at whether the driver has connected to Ray, by its files and by Ray's table.
 _LOOK_S, _TABLE_S = 0.25, 30.0
 #: How the log of a process that is connected to Ray begins; the process keeps it open.
@@ -51,7 +53,7 @@ class JobDevices:
 
     def __init__(self, job: JobStart, command: JobCommand, node_id: str) -> None:
         self._job, self._node_id = job, node_id
-        cpus, gpus = job.claimed.get(node_id, (0.0, 0.0))
+        self._claimed = cpus, gpus = job.claimed.get(node_id, (0.0, 0.0))
         self.part = driver_part(command, cpus, gpus)
         #: The threads of numerical libraries; 0: as many as the claim has CPUs on this node.
         self._threads = int(cpus if command.driver_cpus is None else command.driver_cpus)
@@ -59,9 +61,10 @@ class JobDevices:
         self._ids: str | None = None
 
     def take(self) -> str:
-        """Hold the driver's part: a line for its log, or none. Raises JobFailedError where Ray does not give
-        what was asked for.
+        """Hold the driver's part: a line for its log, or none. Raises JobFailedError where what was asked for
+        is more than the claim on this node, or Ray does not give it.
         """
+        self._check_part()
         part = self.part
         if not (part.gpus or (part.cpus and part.asked_for)):
             return ""
@@ -83,6 +86,18 @@ class JobDevices:
             f"the driver sees GPU {self._ids}, all that it claims here; its actors and tasks get them as "
             "soon as it connects to Ray, and --driver-gpus keeps a part for the driver"
         )
+
+    def _check_part(self) -> None:
+        """Raise JobFailedError where the driver's part is more than the claim on this node."""
+        cpus, gpus = self._claimed
+        part = self.part
+        if part.cpus - cpus >= _LEAST_EXCESS or part.gpus - gpus >= _LEAST_EXCESS:
+            message = (
+                f"driver_gpus and driver_cpus ask for {part.gpus:g} GPUs and {part.cpus:g} CPUs, but on the "
+                f"driver's node the job claims {gpus:g} GPUs and {cpus:g} CPUs; lower them, or claim more "
+                "there with resources or bundles"
+            )
+            raise JobFailedError(message, self._job.task_id, exit_code=1)
 
     def release(self) -> None:
         """Give up what is held, at once."""
