@@ -209,6 +209,26 @@ def test_an_agent_that_has_ended_empties_no_room_that_another_one_has(lived):
     lived(story)
 
 
+def test_a_room_that_is_being_created_is_handed_to_nobody(lived):
+    async def story(life):
+        life.hold("create_group")
+        for name in ("ended", "next"):
+            await queue(life, name)
+        creation = await life.held.next("create_group")
+        life.held.through |= CALLS
+        life.ask(DeleteAgent(agent_name="ended"))
+        await asyncio.sleep(0.1)  # virtual time
+        creation.let()
+        await asyncio.sleep(SOON_S)  # virtual time
+        (room,) = life.backend.by_id.values()
+        (actor,) = [actor for actor in life.backend.actors if actor.alive]
+        assert life.running.reactor.state.agents["next"].process.room == "room:next#2"
+        assert room.name.endswith(":room:next#2")
+        assert actor.request.slot.ray_id == room.ray_id
+
+    lived(story)
+
+
 @pytest.mark.parametrize(
     ("how", "fills"),
     [

@@ -56,6 +56,8 @@ class Rooms:
         self._places: dict[str, Place] = {}
         #: Rooms without an agent, each with the name of the incoming agent that may still get it.
         self._vacant: dict[str, str] = {}
+        #: Rooms that Ray is asked to place: they are nobody else's before that has an end.
+        self._in_creation: set[str] = set()
         #: By victim, the incoming agent.
         self._leaving: dict[str, str] = {}
         #: Removals in progress for which starts wait, because Ray needs what they free.
@@ -142,12 +144,15 @@ class Rooms:
         order = CreateGroup(
             group_id=room, shape=_shape(place[1]), node_ids=(place[0],), wait_s=_PLACED_S
         )
+        self._in_creation.add(room)
         creating = asyncio.ensure_future(self._groups.create(order))
         try:
             await asyncio.wait({creating}, timeout=_PLACED_S + REMOVED_S)
         except asyncio.CancelledError:
             creating.cancel()
             raise
+        finally:
+            self._in_creation.discard(room)
         if not creating.done():
             # Ray does not place it, and does not remove it either.
             self._drop(room)
@@ -168,7 +173,9 @@ class Rooms:
             elif isinstance(fact, AgentEnded):
                 incoming = self._leaving.pop(fact.agent_name, "")
                 room = self._of.pop((fact.agent_name, fact.incarnation), None)
-                if room is not None:
+                if room in self._in_creation:
+                    self._drop(room)
+                elif room is not None:
                     self._vacant[room] = incoming
         if not self._vacant:
             return
