@@ -1,4 +1,5 @@
-"""Packs what a job takes along from the machine that submits it: the folder of its driver, and modules.
+"""Packs what a job takes along from the machine that submits it: the folder of its driver, modules, and what
+is in its lists of packages.
 
 A folder is walked as Ray's own packer walks it, so that the same files are sent as by ``ray job submit``:
 links are followed, empty folders kept, and ``.gitignore``, ``.rayignore`` and ``excludes`` read as git reads
@@ -12,12 +13,14 @@ import os
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pathspec import PathSpec
 from pathspec.patterns.gitignore.basic import GitIgnoreBasicPattern
 
 from schedulemesh.config.settings import MAX_BLOB_BYTES
 from schedulemesh.domain.agent import FOLDER_SUFFIXES, MODULE_URI, PackedModule, module_archive
+from schedulemesh.domain.containers import plain_data
 from schedulemesh.errors import InvalidRequestError, shown
 from schedulemesh.protocol.agents import key_of
 from schedulemesh.protocol.job_command import PackedFolder, Packer
@@ -74,12 +77,39 @@ def packed_module(path: Path, excludes: tuple[str, ...] = ()) -> tuple[PackedMod
     )
 
 
+def listed_packages(file: Path, installer: str) -> list[str] | dict[str, Any]:
+    """The packages that a file lists for ``pip`` or ``uv``, or the environment that a YAML file describes for
+    ``conda``, as Ray reads them. Raises InvalidRequestError where it is no such file.
+    """
+    import yaml  # noqa: PLC0415  # 20 ms that only those need who have such a file
+
+    is_conda = installer == "conda"
+    expected = (
+        "a YAML file of this machine with the environment"
+        if is_conda
+        else "a file of this machine that lists packages"
+    )
+    what = f"runtime_env[{installer!r}] is {shown(str(file))}"
+    try:
+        text = file.read_text("utf-8-sig")
+        content = yaml.safe_load(text) if is_conda else text.strip().split("\n")
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise InvalidRequestError(
+            f"{what}, which cannot be read: {error}; give {expected}, or what is in it: "
+            f"{'a dict' if is_conda else 'a list of packages'}"
+        ) from None
+    if is_conda and not isinstance(content, dict):
+        raise InvalidRequestError(f"{what}, which has no names and values; give {expected}")
+    listed: list[str] | dict[str, Any] = plain_data(content, f"runtime_env[{installer!r}]")
+    return listed
+
+
 def _module(archive: bytes) -> tuple[PackedModule, bytes]:
     key = key_of(archive)
     return PackedModule(uri=module_archive(key), key=key), archive
 
 
-PACKER = Packer(folder=packed_folder, module=packed_module)
+PACKER = Packer(folder=packed_folder, module=packed_module, packages=listed_packages)
 
 
 def _zipped(source: Path, names: Mapping[Path, str]) -> bytes:

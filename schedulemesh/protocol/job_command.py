@@ -55,12 +55,15 @@ class PackedFolder:
 
 @dataclass(frozen=True, kw_only=True)
 class Packer:
-    """Packs what is on the submitting machine, without the files that match one of the patterns."""
+    """Packs and reads what is on the submitting machine; packed without the files that match a pattern."""
 
     #: A folder in which a driver runs.
     folder: Callable[[Path, tuple[str, ...]], PackedFolder]
     #: A Python module, by its path: its archive, and where Ray finds that.
     module: Callable[[Path, tuple[str, ...]], tuple[PackedModule, bytes]]
+    #: The packages that a file lists for ``pip`` or ``uv``, or the environment that it describes for
+    #: ``conda``.
+    packages: Callable[[Path, str], list[str] | dict[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,8 +104,7 @@ def parse_command(arguments: Mapping[str, object], pack: Packer | None) -> tuple
     if folder is not None and inside is not None:
         raise InvalidRequestError("working_dir is given twice: as such, and in runtime_env")
     excludes = _patterns(runtime_env.pop("excludes", None))
-    if pack is None:
-        _check_no_files(runtime_env)
+    runtime_env.update(_packages(runtime_env, pack))
     archive = None
     if folder is not None or (inside is not None and not is_uri(inside)):
         runtime_env.pop("working_dir", None)
@@ -153,16 +155,27 @@ def _driver_part(arguments: Mapping[str, object]) -> dict[str, float | None]:
     return part
 
 
-def _check_no_files(runtime_env: Mapping[str, object]) -> None:
-    """Raise InvalidRequestError for a list of packages that is a file of another machine."""
+def _packages(runtime_env: Mapping[str, object], pack: Packer | None) -> dict[str, object]:
+    """What is in the files of the submitting machine that list packages, by the name of the installer.
+    Raises InvalidRequestError for a file that cannot be read, and for one of another machine.
+    """
+    contents: dict[str, object] = {}
     for name in ("pip", "uv", "conda"):
         value = runtime_env.get(name)
-        packages = value.get("packages") if isinstance(value, dict) else value
-        if isinstance(packages, str) and (name != "conda" or packages.endswith((".yaml", ".yml"))):
+        options = value if isinstance(value, dict) and name != "conda" else {}
+        path = options.get("packages") if options else value
+        if not isinstance(path, str) or (name == "conda" and not path.endswith((".yaml", ".yml"))):
+            continue
+        if pack is None:
             raise InvalidRequestError(
-                f"runtime_env[{name!r}] is {shown(packages)}, a file of your machine; this call takes what "
+                f"runtime_env[{name!r}] is {shown(path)}, a file of your machine; this call takes what "
                 "is in it: a list of packages, for conda a dict"
             )
+        content = pack.packages(_expanded(Path(path)), name)
+        if name != "conda":
+            content = {f"{name}_check": False, **options, "packages": content}
+        contents[name] = content
+    return contents
 
 
 def _packed(pack: Packer | None, working_dir: object, excludes: tuple[str, ...]) -> PackedFolder:

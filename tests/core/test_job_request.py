@@ -25,6 +25,10 @@ from schedulemesh.runtime.backend import NodeView
 from tests.core.test_request_service import client
 from tests.runtime.composition import InThread
 
+#: What the lists of packages have here.
+LISTED = ["numpy==1", "-e ."]
+CHECKED = {"packages": LISTED, "pip_check": True}
+
 CALLER = Caller(namespace="n", runtime_env={"pip": ["of-the-caller"]})
 
 
@@ -358,9 +362,11 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("given", "read"),
     [
-        ({"pip": "requirements.txt"}, {"packages": ["numpy==1", "-e ."], "pip_check": False}),
-        ({"pip": {"packages": "requirements.txt"}}, {"packages": ["numpy==1", "-e ."], "pip_check": False}),
-        ({"uv": "requirements.txt"}, {"packages": ["numpy==1", "-e ."], "uv_check": False}),
+        ({"pip": "requirements.txt"}, {"packages": LISTED, "pip_check": False}),
+        ({"pip": {"packages": "requirements.txt"}}, {"packages": LISTED, "pip_check": False}),
+        ({"pip": {"packages": "requirements.txt", "pip_check": True}}, CHECKED),
+        ({"uv": "requirements.txt"}, {"packages": LISTED, "uv_check": False}),
+        ({"uv": {"packages": "requirements.txt"}}, {"packages": LISTED, "uv_check": False}),
         ({"conda": "env.yml"}, {"dependencies": ["python=3.11"]}),
         ({"conda": "my-env"}, "my-env"),
         ({"pip": ["numpy"]}, ["numpy"]),
@@ -371,14 +377,33 @@ def test_lists_of_packages_are_read_where_the_job_is_submitted(tmp_path, monkeyp
     (tmp_path / "env.yml").write_text("dependencies: ['python=3.11']\n")
     monkeypatch.chdir(tmp_path)
     (name,) = given
+    assert command_of(runtime_env=given)[0].runtime_env == {name: read}
     request = job(runtime_env=given)
     assert json.loads(request.submission.agent.options)["runtime_env"] == {name: read}
 
 
-def test_a_list_of_packages_that_is_not_there_is_refused(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "file", "said"),
+    [
+        ("pip", "numpy", "is 'numpy', which cannot be read: .*a list of packages"),
+        ("uv", "folder", "is 'folder', which cannot be read: .*a list of packages"),
+        ("pip", "latin-1.txt", "is 'latin-1.txt', which cannot be read: .*utf-8"),
+        ("pip", "x" * 5000, "which cannot be read: .*a list of packages"),
+        ("conda", "none.yml", "is 'none.yml', which cannot be read: .*a dict"),
+        ("conda", "broken.yaml", "is 'broken.yaml', which cannot be read: .*a dict"),
+        ("conda", "list.yaml", "is 'list.yaml', which has no names and values"),
+        ("conda", "date.yaml", r"\['a'\] is .*only plain data"),
+    ],
+)
+def test_a_list_of_packages_that_cannot_be_read_is_refused(tmp_path, monkeypatch, name, file, said):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InvalidRequestError, match=r"runtime_env\['pip'\]: .*requirements.txt"):
-        job(runtime_env={"pip": "requirements.txt"})
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "latin-1.txt").write_bytes(b"numpy # gr\xfcn\n")
+    (tmp_path / "broken.yaml").write_text("a: [")
+    (tmp_path / "list.yaml").write_text("[python]")
+    (tmp_path / "date.yaml").write_text("a: 2024-01-01")
+    with pytest.raises(InvalidRequestError, match=rf"(?s)runtime_env\['{name}'\].*{said}"):
+        command_of(runtime_env={name: file})
 
 
 @pytest.mark.parametrize(

@@ -127,6 +127,28 @@ def test_a_job_arrives_with_all_that_was_given(remote, api, tmp_path):
     assert submission.client == schedulemesh.api.values.client_name()
 
 
+@pytest.mark.parametrize(
+    ("given", "arrived"),
+    [
+        ({"pip": "r.txt"}, {"pip": {"packages": ["numpy", "-e ."], "pip_check": False}}),
+        ({"uv": "r.txt"}, {"uv": {"packages": ["numpy", "-e ."], "uv_check": False}}),
+        ({"conda": "env.yaml"}, {"conda": {"dependencies": ["numpy"]}}),
+        ({"conda": "of-the-nodes"}, {"conda": "of-the-nodes"}),
+    ],
+)
+def test_lists_of_packages_are_read_before_a_job_is_sent(
+    remote, api, tmp_path, monkeypatch, given, arrived
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "r.txt").write_text("numpy\n-e .\n")
+    (tmp_path / "env.yaml").write_text("dependencies: [numpy]\n")
+    answer = remote.submit_job("t", "train", "p", CPU, runtime_env=given)
+    assert answer["success"], answer
+    request = sent(api)
+    key = request.submission.agent.arguments_key
+    assert msgspec.json.decode(request.blobs[key], type=JobCommand).runtime_env == arrived
+
+
 def test_every_field_of_the_python_calls_reaches_the_body():
     in_other_tests = ("bundles", "dry_run", "driver_gpus", "pool_selector", "wait")
     elsewhere = {"working_dir", "detached"}
@@ -168,6 +190,7 @@ def test_a_job_is_the_child_of_the_job_whose_driver_submits_it(remote, api, monk
         ({"entrypoint": "x", "resources": {"cpus": 1}}, "cpus"),
         ({"entrypoint": "x", "working_dir": "/no/such/folder"}, "no folder of this machine"),
         ({"entrypoint": "x", "checkpoint_dir": "here"}, "absolute path"),
+        ({"entrypoint": "x", "runtime_env": {"pip": "/no/such/file"}}, "cannot be read"),
         ({"entrypoint": "x", "wait": -1}, "wait"),
         ({"entrypoint": "x", "priority": float("nan")}, "priority"),
         ({"entrypoint": "x", "labels": {"a": 1}}, "labels"),
