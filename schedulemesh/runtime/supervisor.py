@@ -419,11 +419,21 @@ class SupervisorService:
             await running.monitor.withdraw()
             await running.reactor.close(destroy=True)
             running.plugins.close()
-        await self._http.end()
-        await self._witness.forget()
-        self._answer_nothing_more()
-        # The caller ends it as soon as it has this answer.
-        asyncio.get_running_loop().call_later(_LINGER_S, self._backend.end_supervisor)
+        # The journal is gone, so another attempt could only fail: whatever fails now, this process ends.
+        try:
+            await self._http.end()
+            await self._forget()
+        finally:
+            self._answer_nothing_more()
+            # The caller ends it as soon as it has this answer.
+            asyncio.get_running_loop().call_later(_LINGER_S, self._backend.end_supervisor)
+
+    async def _forget(self) -> None:
+        """Remove what Ray's store has of this scheduler. What is left there prevents no new one."""
+        try:
+            await self._witness.forget()
+        except BackendError as error:
+            logger.warning("what Ray's store has of this scheduler was not removed: %s", error)
 
     async def withdraw(self) -> bool:
         """End this process if it is new and could not recover; whether it ends, so that its name is free."""

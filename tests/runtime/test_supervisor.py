@@ -204,6 +204,30 @@ def test_a_shutdown_leaves_nothing(backend, journal_file, monkeypatch):
     run(story())
 
 
+def test_a_shutdown_ends_though_ray_cannot_be_told_to_forget_the_scheduler(
+    backend, journal_file, monkeypatch
+):
+    monkeypatch.setattr(module, "_LINGER_S", 0.0)
+
+    async def story():
+        service = supervisor(backend, journal_file)
+        await create_pool(service)
+        kept = backend.keep
+        monkeypatch.setattr(backend, "keep", refused)
+        await service.shutdown()
+        await service.shutdown()
+        await asyncio.sleep(0.01)  # it ends itself shortly after its answer
+        assert backend.ended
+        monkeypatch.setattr(backend, "keep", kept)
+        backend.ended = False
+        assert await pools(supervisor(backend, journal_file)) == [], "a new one begins"
+
+    async def refused(key, value):
+        raise BackendError("the store does not answer")
+
+    run(story())
+
+
 def test_one_that_cannot_recover_can_be_given_up(backend, journal_file, monkeypatch):
     monkeypatch.setattr(module, "_PATIENCE_S", 0.0)
     backend.restarted, backend.others = True, {OURS}
