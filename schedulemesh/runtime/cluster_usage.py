@@ -25,6 +25,11 @@ class RayJob(msgspec.Struct, frozen=True, kw_only=True):
     #: Whether the driver has ended; detached actors and groups of the job may still hold resources.
     ended: bool
 
+    @property
+    def submission_id(self) -> str:
+        """The submission of ``ray job submit`` that has started its driver; empty: none has."""
+        return self.metadata.get("job_submission_id", "")
+
 
 class RayHolder(msgspec.Struct, frozen=True, kw_only=True):
     """An actor outside placement groups, or a placement group, that holds resources or waits for them; or

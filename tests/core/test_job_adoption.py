@@ -56,3 +56,13 @@ def test_what_has_ended_or_does_not_exist_is_refused(named):
 def test_one_that_is_adopted_already_is_for_the_scheduler_to_refuse():
     found = adopted("04000000", jobs=[{"task_id": "t"}, {"ray_job_id": "04000000"}])
     assert (found.agent.job.adopts, found.task.task_id) == ("04000000", "ray-job-04000000")
+
+
+def test_a_driver_of_a_submission_that_is_adopted_already_is_adopted_with_it():
+    """The list of external usage may be older than the adoption."""
+    rows = [row("04000000", "raysubmit_x", cpu=1.0)]
+    assert adopted("04000000", *rows, jobs=[{"ray_job_id": "raysubmit_x"}]).agent.job.adopts == (
+        "raysubmit_x"
+    )
+    other = adopted("04000000", *rows, jobs=[{"ray_job_id": "05000000"}])
+    assert other.agent.job.adopts == "04000000"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import ray
 from ray import PlacementGroupID
@@ -159,6 +161,55 @@ def test_gpus_of_a_submitted_command_belong_to_its_submission_which_can_be_adopt
 
         pool.cancel_task(answer["task_id"])
 
+        until(lambda: ray.available_resources().get("GPU") == 2, "the GPUs were not given back", 60)
+
+
+#: A driver that connects to Ray when its file is there, and leaves an actor behind.
+CONNECTS_LATER = """
+import pathlib, time
+while not pathlib.Path({file!r}).exists():
+    time.sleep(0.1)
+import ray
+ray.init(address={address!r})
+
+@ray.remote(num_cpus=1)
+class Worker:
+    def ping(self):
+        return True
+
+kept = Worker.options(name="kept", namespace={namespace!r}, lifetime="detached").remote()
+ray.get(kept.ping.remote())
+time.sleep(600)
+"""
+
+
+def test_a_submission_that_is_adopted_before_its_driver_connects_is_ended_whole(
+    pool, outside, tmp_path
+):
+    pool.ensure_pool("gpus", resources={"cpu": 1, "gpu": 2})
+    file, script = tmp_path / "connects", tmp_path / "train.py"
+    address = ray.get_runtime_context().gcs_address
+    script.write_text(CONNECTS_LATER.format(file=str(file), address=address, namespace=outside))
+    command = {"entrypoint": f"{sys.executable} {script}", "entrypoint_num_gpus": 2}
+    with submitted(command) as submission_id:
+
+        def runs():
+            rows = pool.external_usage()["jobs"]
+            return [row for row in rows if row["job_id"] == submission_id and row["driver_pid"]]
+
+        until(runs, lambda: str(pool.external_usage()), 60)
+        task_id = pool.adopt_job(submission_id, "gpus", resources={"cpu": 1, "gpu": 2})["task_id"]
+        file.touch()
+        until(
+            lambda: pool.jobs()["jobs"][0].get("used") == {"cpu": 1.0, "gpu": 2.0},
+            lambda: f"{pool.jobs()['jobs']}, {pool.external_usage()}",
+            60,
+        )
+        assert pool.external_usage()["jobs"] == []
+
+        assert pool.cancel_task(task_id)["success"]
+
+        assert actors_in(outside) == []
         until(lambda: ray.available_resources().get("GPU") == 2, "the GPUs were not given back", 60)
 
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from schedulemesh.api.jobs import ListJobs
 from schedulemesh.api.nodes import ListExternalUsage, ListNodes
 from schedulemesh.api.policies import ChangePolicy
 from schedulemesh.api.pools import CreatePool
@@ -33,7 +34,13 @@ from schedulemesh.protocol.requests import encode_request
 from schedulemesh.runtime.backend import NodeView
 from schedulemesh.runtime.cluster.monitor import QUIET_S
 from schedulemesh.runtime.cluster_usage import ClusterUsage, RayHolder, RayJob
-from schedulemesh.runtime.jobs.claims import OWNER, ClaimOfJob, ClaimWatch, unused_claims
+from schedulemesh.runtime.jobs.claims import (
+    OWNER,
+    ClaimOfJob,
+    ClaimWatch,
+    owners_of_jobs,
+    unused_claims,
+)
 from schedulemesh.runtime.services.metrics import MetricsService
 from tests.engine.builders import Mesh
 from tests.runtime.composition import supervisor
@@ -215,6 +222,49 @@ def test_the_claim_of_a_job_hides_no_foreign_usage_and_its_own_usage_is_none(sta
         assert (await stage.external())[node_id] == 2
         (job,) = (await stage.ask(ListExternalUsage(), Listed)).rows
         assert job["job_id"] == "theirs"
+        await stage.end()
+
+    run(story())
+
+
+def of_submission(job_id, submission_id):
+    metadata = {"job_submission_id": submission_id}
+    return msgspec.structs.replace(ray_job(job_id), metadata=metadata)
+
+
+def test_what_a_driver_holds_is_of_its_submission_only_where_that_is_adopted():
+    jobs = {
+        "02": of_submission("02", "raysubmit_x"),
+        "03": of_submission("03", "raysubmit_x"),
+        "04": of_submission("04", "raysubmit_y"),
+        "05": ray_job("05", "space/j#1"),
+        "06": ray_job("06"),
+    }
+    by_id = {"02": "02", "03": "03", "04": "04", "05": "space/j#1", "06": "06"}
+    assert owners_of_jobs(jobs, {"space/j#1"}) == by_id
+    assert owners_of_jobs(jobs, {"02"}) == by_id
+    of_x = {**by_id, "02": "raysubmit_x", "03": "raysubmit_x"}
+    assert owners_of_jobs(jobs, {"raysubmit_x"}) == of_x
+    assert owners_of_jobs(jobs, {"raysubmit_x", "02"}) == {**of_x, "02": "02"}
+
+
+def test_an_adopted_submission_keeps_its_claim_when_its_driver_connects_to_ray(stage):
+    async def story():
+        await stage.begin()
+        spec = JobSpec(adopts="raysubmit_x")
+        more = {"choose_node": False, "request_id": "adopt"}
+        submission = Mesh().submission("j", job=spec, class_key=KEY, more=more, cpu=2)
+        request = SubmitTask(submission=submission, blobs={KEY: b"class"})
+        await stage.ask(request, Response)
+        stage.nodes(n1=2)
+        for job in (ray_job("raysubmit_x"), of_submission("03000000", "raysubmit_x")):
+            stage.backend.used = ClusterUsage(
+                jobs={job.job_id: job}, holders=(holder(job.job_id, ("n1", cpus(2))),)
+            )
+            assert (await stage.external())["n1"] == 0
+            assert (await stage.ask(ListExternalUsage(), Listed)).rows == []
+            (row,) = (await stage.ask(ListJobs(), Listed)).rows
+            assert row["used"] == row["claimed"]["n1"] == {"cpu": 2.0}
         await stage.end()
 
     run(story())

@@ -71,7 +71,7 @@ def publish_package(uri: str, archive: bytes) -> None:
 def end_jobs(owner: str) -> JobRemains:
     """See Backend.end_jobs."""
     jobs = [job for job in map(gcs_pb2.JobTableData.FromString, job_entries())
-            if owner in (job.config.metadata.get(OWNER), job.job_id.hex())]  # fmt: skip
+            if owner in _owners_of(job)]  # fmt: skip
     submissions = _submissions_of(owner)
     holder_ids = _named(owner, DEVICES_NAMESPACE)
     adopted = (job.config.metadata.get(SUBMISSION) for job in jobs if job.job_id.hex() == owner)
@@ -96,6 +96,12 @@ def end_jobs(owner: str) -> JobRemains:
         node_ids=frozenset(_node_of(data) for data in (*living.values(), *dead)) - {""},
         staying=_by_node(staying),
     )
+
+
+def _owners_of(job: gcs_pb2.JobTableData) -> tuple[str, ...]:
+    """What a Ray job is found by: its runner, its id, and the submission to which its driver belongs."""
+    metadata = job.config.metadata
+    return metadata.get(OWNER, ""), job.job_id.hex(), metadata.get(SUBMISSION, "")
 
 
 def _named(name: str, namespace: str) -> set[bytes]:

@@ -38,10 +38,14 @@ def adoption(
     such job that runs; the submission of one that is adopted already is refused.
     """
     ray_job_id = parse_name(arguments["ray_job_id"], "ray_job_id")
-    if any(job.get("ray_job_id") == ray_job_id for job in jobs):
+    adopted_ids = {job["ray_job_id"] for job in jobs if job.get("ray_job_id")}
+    if ray_job_id in adopted_ids:
         rows = [{**_NOTHING_HELD, "job_id": ray_job_id}]
     job_rows = _named(rows, ray_job_id)
-    ray_job_id = str(job_rows[0]["job_id"])
+    submission_id = _submission_id(job_rows[0])
+    # What a submission that is adopted already has started since is a part of it.
+    adopted_with = submission_id in adopted_ids
+    ray_job_id = str(submission_id if adopted_with else job_rows[0]["job_id"])
     fields = {name: value for name, value in arguments.items() if name not in _OF_JOBS}
     if fields.get("resources") is None:
         fields["resources"] = _total_of(job_rows).public()

@@ -8,7 +8,7 @@ Ray jobs.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
@@ -20,7 +20,7 @@ from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.protocol.agents import DEVICES_NAMESPACE
 from schedulemesh.runtime.agents.registry import Agents
 from schedulemesh.runtime.backend import NodeView
-from schedulemesh.runtime.cluster_usage import ClusterUsage
+from schedulemesh.runtime.cluster_usage import ClusterUsage, RayJob
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +62,8 @@ def claims_of(
     state: MeshState, agents: Agents, jobs: Iterable[Agent], usage: ClusterUsage
 ) -> list[ClaimOfJob]:
     """The claim of each of these jobs, with what its drivers hold."""
-    used = _used_by_owner(usage)
+    owners = {owner_of_work(agents, agent) for agent in jobs_of(state)}
+    used = _used_by_owner(usage, owners)
     return [
         ClaimOfJob(
             agent_name=agent.spec.name,
@@ -82,7 +83,7 @@ def is_adopted(agent: Agent) -> bool:
 
 def owner_of_work(agents: Agents, agent: Agent) -> str:
     """What a job's work is found by: its runner, which the metadata of its Ray jobs name, or the id of the
-    Ray job that it has adopted.
+    Ray job or submission that it has adopted.
     """
     adopts = "" if agent.spec.job is None else agent.spec.job.adopts
     return adopts or "/".join(agents.where(agent))
@@ -149,13 +150,27 @@ class ClaimWatch:
         self._warned &= {(agent.spec.name, agent.incarnation) for agent in jobs}
 
 
-def _used_by_owner(usage: ClusterUsage) -> dict[str, dict[str, Resources]]:
+def owners_of_jobs(jobs: Mapping[str, RayJob], owners: Collection[str]) -> dict[str, str]:
+    """The owner of each Ray job, as ``owner_of_work`` names it: its runner, or for the Ray jobs of others
+    their id. ``owners``: those of this scheduler's jobs. A submission may be adopted before its driver
+    connects to Ray; that driver is a Ray job with an id of its own then, and belongs to the submission.
+    """
+    return {
+        job_id: job.metadata.get(
+            OWNER,
+            job.submission_id if job.submission_id in owners and job_id not in owners else job_id,
+        )
+        for job_id, job in jobs.items()
+    }
+
+
+def _used_by_owner(usage: ClusterUsage, owners: Collection[str]) -> dict[str, dict[str, Resources]]:
     """What the drivers of each runner, and the Ray jobs of others by their ids, hold, by node."""
-    owners = {job_id: job.metadata.get(OWNER, job_id) for job_id, job in usage.jobs.items()}
+    owner_of_job = owners_of_jobs(usage.jobs, owners)
     parts: dict[str, list[tuple[str, Resources]]] = {}
     for holder in usage.holders:
         of_driver = holder.name if holder.namespace == DEVICES_NAMESPACE else ""
-        if owner := of_driver or owners.get(holder.job_id, ""):
+        if owner := of_driver or owner_of_job.get(holder.job_id, ""):
             parts.setdefault(owner, []).extend(holder.held)
     return {owner: _by_node(owner_parts) for owner, owner_parts in parts.items()}
 

@@ -14,7 +14,7 @@ from schedulemesh.protocol.agents import DEVICES_NAMESPACE
 from schedulemesh.runtime.agents.gangs import every_process
 from schedulemesh.runtime.agents.registry import Agents
 from schedulemesh.runtime.cluster_usage import ClusterUsage, RayHolder, RayJob
-from schedulemesh.runtime.jobs.claims import OWNER, claims_of, jobs_of, owner_of_work
+from schedulemesh.runtime.jobs.claims import claims_of, jobs_of, owner_of_work, owners_of_jobs
 
 #: What is said of a job that the cluster has forgotten.
 _FORGOTTEN = RayJob(
@@ -122,7 +122,7 @@ def external_holders(
     """
     ours = {agents.where(process) for process in every_process(state, state.agents.values())}
     owners = {owner_of_work(agents, agent) for agent in jobs_of(state)}
-    own_jobs = {j for j, job in usage.jobs.items() if job.metadata.get(OWNER, j) in owners}
+    own_jobs = {j for j, owner in owners_of_jobs(usage.jobs, owners).items() if owner in owners}
     own_actors = agents.mark("")
     for holder in usage.holders:
         if holder.are_tasks:
