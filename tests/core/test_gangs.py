@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+import ray
 
 from schedulemesh.core.client.gangs import bundles_of, check_member, parse_gang
+from schedulemesh.core.client.task_request import Caller, submission
 from schedulemesh.domain.agent import AgentSpec, GangSpec, MemberSpec, check_agent, gang_of
 from schedulemesh.domain.resources import parse_resources, sum_of
 from schedulemesh.errors import InvalidRequestError
@@ -121,3 +125,72 @@ def test_members_are_named_by_their_ranks():
     assert gang_of("a-b-12") == ("a-b", 12)
     for name in ("g", "g-", "g-x", "g-01", "-1"):
         assert gang_of(name) is None
+
+
+class Trainer:
+    def __init__(self, name, labels):
+        pass
+
+
+class Rollout(Trainer):
+    pass
+
+
+def decorated(cls, **options):
+    return ray.remote(**options)(cls)
+
+
+def agent_of(*members, **call):
+    """The agent of a gang with these members, each a class and what it takes."""
+    listed = [{"actor_class": cls, "resources": resources} for cls, resources in members]
+    arguments = {"pool_name": "p", "members": listed, **call}
+    return submission(Caller(namespace="n", runtime_env={}), arguments).submission.agent
+
+
+@pytest.mark.parametrize(
+    ("trainer", "rollout", "says"),
+    [
+        (
+            Trainer,
+            decorated(Rollout, accelerator_type="A100"),
+            r"rank 1 has accelerator_type 'A100', and that of rank 0 None",
+        ),
+        (
+            decorated(Trainer, accelerator_type="A100"),
+            Rollout,
+            r"rank 1 has accelerator_type None, and that of rank 0 'A100'; .*ray_options",
+        ),
+        (
+            decorated(Trainer, max_concurrency=2),
+            decorated(Rollout, max_concurrency=3),
+            "max_concurrency",
+        ),
+        (Trainer, decorated(Rollout, runtime_env={"env_vars": {"A": "b"}}), "runtime_env"),
+        (Trainer, decorated(Rollout, num_gpus=2), "'num_gpus'.* is 2, but resources make it 0"),
+    ],
+)
+def test_members_whose_classes_have_different_ray_options_are_refused(trainer, rollout, says):
+    with pytest.raises(InvalidRequestError, match=says):
+        agent_of((trainer, ONE), (rollout, ONE))
+
+
+@pytest.mark.parametrize(
+    ("classes", "call"),
+    [
+        ((decorated(Trainer, accelerator_type="A100"),) * 2, {}),
+        (
+            (
+                decorated(Trainer, accelerator_type="A100", num_cpus=1),
+                decorated(Rollout, accelerator_type="A100", num_cpus=2),
+            ),
+            {},
+        ),
+        (
+            (Trainer, decorated(Rollout, accelerator_type="H100")),
+            {"ray_options": {"accelerator_type": "A100"}},
+        ),
+    ],
+)
+def test_members_with_the_same_ray_options_have_these(classes, call):
+    options = json.loads(agent_of((classes[0], ONE), (classes[1], TWO), **call).options)
+    assert options == {"accelerator_type": "A100"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 import weakref
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ from schedulemesh.api.values import client_name
 from schedulemesh.client.arguments import check_constructor
 from schedulemesh.client.origin import user_name
 from schedulemesh.core.agent.function_agent import FunctionAgent
-from schedulemesh.core.backend.ray_options import parse_options
+from schedulemesh.core.backend.ray_options import RayOptions, parse_options
 from schedulemesh.core.client.gangs import Gang, bundles_of, check_member, parse_gang
 from schedulemesh.core.client.run_request import named, positional, unwrap, with_run
 from schedulemesh.core.transport.user_code import (
@@ -30,7 +31,7 @@ from schedulemesh.domain.numbers import parse_flag
 from schedulemesh.domain.resources import NOTHING, Resources, sum_of
 from schedulemesh.domain.task import PARSERS, TaskSpec, parse_task
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
-from schedulemesh.errors import InvalidRequestError
+from schedulemesh.errors import InvalidRequestError, shown
 from schedulemesh.protocol.agents import key_of
 from schedulemesh.protocol.submissions import Submitter, parse_need, parse_pool, parse_wait
 
@@ -127,9 +128,11 @@ def submission(
     driver_bundle = _takes_first(arguments.get("driver_bundle", True), parts, gang)
     # The actor itself runs in the first bundle.
     own_need = (parts[0] if driver_bundle else NOTHING) if parts else need
-    options = parse_options(
-        arguments.get("ray_options"), first.beneath, own_need, caller.runtime_env, caller.namespace
-    )
+    options = _options(caller, arguments, first, own_need)
+    for rank in range(1, len(built)):
+        if built[rank] is not built[rank - 1]:
+            of_member = _options(caller, arguments, built[rank], parts[rank])
+            _check_alike(options, of_member, rank)
     shipped = first.arguments
     pool_name, selector = parse_pool(arguments.get("pool_name"), arguments.get("pool_selector"))
     agent = AgentSpec(
@@ -212,6 +215,29 @@ def _members(arguments: Mapping[str, object], gang: Gang) -> tuple[_Built, ...]:
                     "refer to, or have the members fetch it"
                 )
     return tuple(alike[id(fields)] for fields in gang.members)
+
+
+def _options(
+    caller: Caller, arguments: Mapping[str, object], built: _Built, need: Resources | None
+) -> RayOptions:
+    """The Ray options of a process that takes these resources. Raises InvalidRequestError."""
+    return parse_options(
+        arguments.get("ray_options"), built.beneath, need, caller.runtime_env, caller.namespace
+    )
+
+
+def _check_alike(first: RayOptions, other: RayOptions, rank: int) -> None:
+    """Raise InvalidRequestError where the member of this rank has other options than the first: all members
+    are started with the same.
+    """
+    of_first, of_other = json.loads(first.encoded), json.loads(other.encoded)
+    for name in sorted(of_first.keys() | of_other.keys()):
+        if of_first.get(name) != of_other.get(name):
+            raise InvalidRequestError(
+                f"the class of the member of rank {rank} has {name} {shown(of_other.get(name))}, and that of "
+                f"rank 0 {shown(of_first.get(name))}; all members of a gang have the same Ray options, so "
+                f"give {name} in ray_options of the call, or the same in each @ray.remote"
+            )
 
 
 def _specs(built: Sequence[_Built]) -> tuple[MemberSpec, ...]:
