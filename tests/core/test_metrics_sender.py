@@ -125,8 +125,9 @@ def test_what_is_held_back_is_taken_by_who_sends_it_now_and_not_sent_again(super
     assert supervisor.sent.empty()
 
 
-def test_what_did_not_arrive_is_sent_again_unless_there_is_a_newer_one(supervisor, sender):
-    supervisor.failures = [RaySystemError("gone"), RaySystemError("gone")]
+@pytest.mark.parametrize("error", [RaySystemError("gone"), ValueError("of nobody's making")])
+def test_what_did_not_arrive_is_sent_again_unless_there_is_a_newer_one(supervisor, sender, error):
+    supervisor.failures = [error, error]
     report(sender, 1)
     for _ in range(3):
         assert supervisor.next() == {"step": 1}

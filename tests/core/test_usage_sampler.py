@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import queue
 import subprocess
 import sys
@@ -184,3 +185,25 @@ def test_the_first_values_are_reported_and_then_those_that_changed_much(monkeypa
         measured.get(timeout=30)
     assert reported.empty()
     assert sampler.newest().cpu == 3.01
+
+
+def test_a_report_that_fails_does_not_end_the_measurements(monkeypatch):
+    monkeypatch.setattr(usage_sampler, "_FIRST_S", 0.02)
+    monkeypatch.setattr(usage_sampler, "_INTERVAL_S", 0.01)
+    monkeypatch.setattr(usage_sampler, "_COST_FACTOR", 0)
+    monkeypatch.setattr(usage_sampler, "_REPORT_S", 0.0)
+    values = itertools.count(1)
+
+    class Process:
+        def measured(self, gpu):
+            return Usage(cpu=float(next(values)), memory_mb=100.0)
+
+    reported = queue.Queue()
+
+    def report(usage):
+        reported.put(usage.cpu)
+        raise RuntimeError("unexpected")
+
+    monkeypatch.setattr(usage_sampler, "ProcessUsage", Process)
+    UsageSampler(report).start()
+    assert [reported.get(timeout=30) for _ in range(2)] == [1.0, 2.0]

@@ -160,7 +160,7 @@ class StartTeller(threading.Thread):
             silent_s += _SLOW_S
             if phase != reported_phase or silent_s >= _TELL_S:
                 reported_phase, silent_s = phase, 0.0
-                with contextlib.suppress(RayError):
+                with contextlib.suppress(Exception):  # the next phase is told all the same
                     self._tell(phase, time.monotonic() - since)
 
 
@@ -260,6 +260,7 @@ class ControlChannel:
         return SafePoint()
 
     def _listen(self) -> None:
+        logged_error = ""
         time.sleep(_BEGIN_S)
         while not self._ends:
             try:
@@ -277,6 +278,11 @@ class ControlChannel:
                     self._answer(command.command_id, result)
             except (RayError, MessageError) as error:
                 logger.debug("no commands from the supervisor: %s", error)
+                time.sleep(_RETRY_S)
+            except Exception as error:  # without this thread no command would reach the agent
+                if repr(error) != logged_error:
+                    logged_error = repr(error)
+                    logger.exception("a command failed; the next ones are requested all the same")
                 time.sleep(_RETRY_S)
 
     def _answer(self, command_id: int, result: CommandResult) -> None:

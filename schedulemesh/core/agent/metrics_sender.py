@@ -105,12 +105,16 @@ class MetricsSender:
         self._thread.start()
 
     def _run(self) -> None:
+        logged_error = ""
         while True:
             report, began = self._next(), time.monotonic()
             try:
                 self._wait(self._send(self._message(report)))
-            except RayError as error:
-                logger.debug("metrics did not arrive: %s", error)
+            except Exception as error:  # later metrics are sent all the same
+                level = logging.DEBUG if isinstance(error, RayError) else logging.ERROR
+                if repr(error) != logged_error:
+                    logger.log(level, "metrics did not arrive: %r", error, exc_info=True)
+                logged_error = repr(error)
                 self._put_back(report)
                 time.sleep(_RETRY_S)
             time.sleep(max(_GAP_S, _GAP_FACTOR * (time.monotonic() - began)))

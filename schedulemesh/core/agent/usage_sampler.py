@@ -71,11 +71,18 @@ class UsageSampler:
         while True:
             time.sleep(wait_s)
             began = time.monotonic()
-            self._newest = usage = process.measured(gpus.measured())
-            if began - self._reported_at >= _REPORT_S and _differs(self._reported, usage):
-                self.newest()
-                self._report(usage)
+            try:
+                self._measure(process, gpus, began)
+            except Exception:  # the next measurement is made all the same
+                logger.debug("what this process uses was not measured or reported", exc_info=True)
             wait_s = max(_INTERVAL_S, _COST_FACTOR * (time.monotonic() - began))
+
+    def _measure(self, process: ProcessUsage, gpus: GpuUsage, now: float) -> None:
+        """Measure once, and report what differs much from what was reported before."""
+        self._newest = usage = process.measured(gpus.measured())
+        if now - self._reported_at >= _REPORT_S and _differs(self._reported, usage):
+            self.newest()
+            self._report(usage)
 
 
 class ProcessUsage:

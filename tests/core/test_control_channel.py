@@ -1,0 +1,79 @@
+"""The control channel of an agent's process: nothing but the end of the process ends it."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from types import SimpleNamespace
+
+import pytest
+from ray.exceptions import RaySystemError
+
+from schedulemesh.core.agent import control_channel as module
+from schedulemesh.core.agent.control_channel import ControlChannel, StartTeller
+from schedulemesh.protocol.agents import AgentInit, Command, MessageError, pack
+
+INIT = AgentInit(
+    scheduler="s",
+    namespace="n",
+    agent_name="a",
+    incarnation=1,
+    labels={},
+    shipped=b"",
+    arguments=None,
+    saved=None,
+)
+
+
+class Supervisor:
+    """Fails the first request for commands, gives one command for the second, and ends with the third."""
+
+    def __init__(self, error):
+        self._error = error
+        self.channel = ControlChannel(INIT, self)
+        self.results = []
+        self.poll = SimpleNamespace(remote=self._poll)
+        self.command_done = SimpleNamespace(remote=lambda *result: self.results.append(result))
+        self._polls = iter([self._fail, self._command, self._end])
+
+    def _poll(self, *_caller):
+        return next(self._polls)()
+
+    def _fail(self):
+        raise self._error
+
+    def _command(self):
+        answer = Future()
+        answer.set_result(pack([Command(command_id=7, epoch=1, kind="ping")]))
+        return SimpleNamespace(future=lambda: answer)
+
+    def _end(self):
+        self.channel._ends = True
+        raise RaySystemError("the process ends")
+
+
+@pytest.mark.parametrize(
+    "error", [RaySystemError("gone"), MessageError("not packed"), RuntimeError("unexpected")]
+)
+def test_after_a_failure_of_any_kind_commands_are_requested_again(monkeypatch, caplog, error):
+    monkeypatch.setattr(module, "_BEGIN_S", 0.0)
+    monkeypatch.setattr(module, "_RETRY_S", 0.0)
+    supervisor = Supervisor(error)
+    supervisor.channel._listen()
+    assert [command_id for command_id, _ in supervisor.results] == [7]
+    assert ("RuntimeError: unexpected" in caplog.text) is (type(error) is RuntimeError)
+
+
+def test_after_a_failure_of_any_kind_the_next_phase_of_a_start_is_told(monkeypatch):
+    monkeypatch.setattr(module, "_SLOW_S", 0.001)
+    told = []
+
+    def tell(phase, _seconds):
+        told.append(phase)
+        if phase == "load":
+            teller.enter("build")
+            raise ValueError("unexpected")
+        teller.end()
+
+    teller = StartTeller(tell)
+    teller.run()
+    assert told == ["load", "build"]
