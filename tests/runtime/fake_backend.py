@@ -227,7 +227,10 @@ class FakeCleaner:
         return await self._backend.take("environment_line", self.node_id, lambda: self.line)
 
     async def write_log(self, key: TaskKey, attempt: int, text: str) -> None:
-        self.written.append((key.task_id, attempt, text))
+        def written() -> None:
+            self.written.append((key.task_id, attempt, text))
+
+        await self._backend.take("write_log", key.task_id, written)
 
     def close(self) -> None:
         self.closed = True

@@ -1030,6 +1030,7 @@ def all_calls():
         "death_of",
         "has_lost_room",
         "environment_line",
+        "write_log",
         "deaths_of",
         "waits_for_room",
         "left_behind",

@@ -14,8 +14,10 @@ from schedulemesh.domain.resources import NOTHING
 from schedulemesh.runtime.agents import process_cleanup
 from schedulemesh.runtime.agents.process_cleanup import ActorLocation, ProcessCleanup
 from schedulemesh.runtime.backend import BackendError, NodeView
-from tests.runtime.fake_backend import FakeBackend
+from tests.runtime import virtual_time
+from tests.runtime.fake_backend import FakeBackend, HeldCalls
 
+KEY = TaskKey(root="/r", namespace="n", scheduler="s", task_id="t", agent_name="a")
 MARK = FakeBackend().process_mark("space", "actor")
 
 
@@ -112,3 +114,21 @@ def test_only_an_empty_answer_is_the_end(monkeypatch, answers):
     count, cleaner.answers = len(answers), answers
     stage.run("n")
     assert len(cleaner.calls) == count
+
+
+@pytest.mark.parametrize(
+    ("ask", "within_s"),
+    [
+        (lambda cleanup: cleanup.kill("own", []), 2.0),
+        (lambda cleanup: cleanup.environment_line("own"), 2.0),
+        (lambda cleanup: cleanup.write_log("own", KEY, 1, "why it did not start"), 60.0),
+    ],
+)
+def test_a_cleaner_that_does_not_answer_is_waited_for_a_limited_time(monkeypatch, ask, within_s):
+    stage = Stage(monkeypatch, "own")
+
+    async def story():
+        stage.backend.control = HeldCalls()
+        return await ask(stage.cleanup)
+
+    assert not virtual_time.run(story(), within_s)

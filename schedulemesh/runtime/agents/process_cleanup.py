@@ -26,7 +26,8 @@ logger = logging.getLogger(__name__)
 _ANSWERS_S = 30.0
 #: Seconds that a look at what dead agents left behind may take; it is repeated anyway.
 _LOOK_S = 1.0
-
+#: What a cleaner raises that does not answer in time, or not at all.
+_NO_ANSWER = (BackendError, TimeoutError, asyncio.TimeoutError)
 
 #: Has the cleaner of a node end processes: the ids of those that have not ended in time.
 _End = Callable[[NodeCleaner], Awaitable[tuple[int, ...]]]
@@ -99,7 +100,7 @@ class ProcessCleanup:
         """See NodeCleaner.left_behind; nothing where the node does not answer in time."""
         try:
             return await asyncio.wait_for(self._cleaner(node_id).left_behind(hosts), _LOOK_S)
-        except (BackendError, TimeoutError, asyncio.TimeoutError):
+        except _NO_ANSWER:
             return {}
 
     async def read_log(self, node_id: str, key: TaskKey, request: ReadTaskLog) -> LogPiece | None:
@@ -109,26 +110,26 @@ class ProcessCleanup:
             cleaner = self._cleaner(node_id)
             try:
                 return await asyncio.wait_for(cleaner.read_log(key, request), _ANSWERS_S)
-            except (BackendError, TimeoutError, asyncio.TimeoutError) as error:
+            except _NO_ANSWER as error:
                 logger.warning("node %s: no log is read: %s", node_id, error or "no answer")
                 self._replace(node_id, cleaner)
         return None
 
     async def kill(self, node_id: str, processes: Sequence[Process]) -> None:
-        """Kill these processes on a node."""
-        with contextlib.suppress(BackendError):
-            await self._cleaner(node_id).kill(processes)
+        """Kill these processes on a node, which a later look finds again if it does not answer in time."""
+        with contextlib.suppress(*_NO_ANSWER):
+            await asyncio.wait_for(self._cleaner(node_id).kill(processes), _LOOK_S)
 
     async def environment_line(self, node_id: str) -> str:
-        """See NodeCleaner; empty: the node does not answer."""
-        with contextlib.suppress(BackendError):
-            return await self._cleaner(node_id).environment_line()
+        """See NodeCleaner; empty: the node does not answer in time."""
+        with contextlib.suppress(*_NO_ANSWER):
+            return await asyncio.wait_for(self._cleaner(node_id).environment_line(), _LOOK_S)
         return ""
 
     async def write_log(self, node_id: str, key: TaskKey, attempt: int, text: str) -> None:
-        """See NodeCleaner; nothing where the node does not answer."""
-        with contextlib.suppress(BackendError, OSError):
-            await self._cleaner(node_id).write_log(key, attempt, text)
+        """See NodeCleaner; nothing where the node does not answer in time."""
+        with contextlib.suppress(OSError, *_NO_ANSWER):
+            await asyncio.wait_for(self._cleaner(node_id).write_log(key, attempt, text), _ANSWERS_S)
 
     def _cleaner(self, node_id: str) -> NodeCleaner:
         self.prepare(node_id)
@@ -161,7 +162,7 @@ class ProcessCleanup:
         cleaner = self._cleaner(node_id)
         try:
             return await asyncio.wait_for(end(cleaner), _ANSWERS_S)
-        except (BackendError, TimeoutError, asyncio.TimeoutError) as error:
+        except _NO_ANSWER as error:
             logger.warning(
                 "the process cleaner of node %s failed: %s", node_id, error or "no answer"
             )
