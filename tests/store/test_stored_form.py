@@ -1,8 +1,9 @@
 """What is stored is pinned in ``stored_form.txt``: every tag, every enumerated value, and every field.
 
-A field is named with its type, and whether it may be missing. So a class can be renamed without changing what
-is stored, and nothing else changes without a new number of the format. Run with REWRITE_FORMAT=1 to write the
-file anew, which is refused once the format has golden journals.
+A field is named with its type, whether it may be missing, and its default where what equals that is left out:
+there another default changes what old journals say. A class can be renamed without changing what is stored,
+unless it is stored pickled: then its name is pinned, too. Nothing else changes without a new number of the
+format. Run with REWRITE_FORMAT=1 to write the file anew, which is refused once a format has golden journals.
 """
 
 from __future__ import annotations
@@ -16,16 +17,22 @@ import msgspec
 import msgspec.inspect as mi
 import pytest
 
+from schedulemesh.core.agent.function_agent import FunctionAgent
+from schedulemesh.core.agent.job_runner import JobRunner
+from schedulemesh.core.transport.user_code import _Slot
 from schedulemesh.domain.saved_state import SavedState
 from schedulemesh.engine.messages.facts import FORMAT_VERSION, AnyFact
 from schedulemesh.engine.state.snapshot import Snapshot
-from schedulemesh.protocol.agents import ShippedClass, ShippedFunction
+from schedulemesh.protocol.agents import KeptResult, ShippedClass, ShippedFunction
+from schedulemesh.protocol.job_command import JobCommand
 from schedulemesh.store.sql import SqlJournal
 from tests.store.golden import archive, stored_journals
 
 GOLDEN = Path(__file__).with_name("stored_form.txt")
 #: Everything that a journal holds beside its own tables: records, snapshots and blobs.
-STORED = (list[AnyFact], Snapshot, SavedState, ShippedClass, ShippedFunction)
+STORED = (list[AnyFact], Snapshot, SavedState, ShippedClass, ShippedFunction, KeptResult)
+#: Those of ours that are pickled in the classes and arguments of agents, and so found by their names.
+PICKLED = (JobCommand, _Slot, JobRunner, FunctionAgent)
 SNAKE_CASE = re.compile(r"[a-z]+(_[a-z]+)*")
 
 
@@ -83,15 +90,40 @@ def form():
     values = {"values: " + " ".join(sorted(member.value for member in enum)) for enum in enums}
     structs = {kind.cls: kind for kind in stored_types() if isinstance(kind, mi.StructType)}
     fields = {"fields: " + " ".join(fields_of(kind)) for kind in structs.values()}
-    return "".join(line.replace(" ", "\n  ") + "\n" for line in sorted(tags | values | fields))
+    pickled = {f"pickled: {name_of(cls)} " + " ".join(attributes_of(cls)) for cls in PICKLED}
+    lines = sorted(tags | values | fields | pickled)
+    return "".join(line.rstrip().replace(" ", "\n  ") + "\n" for line in lines)
+
+
+def name_of(cls):
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def attributes_of(cls):
+    """Each field of a class that is pickled with all its fields."""
+    return map(field_line, getattr(mi.type_info(cls), "fields", ()))
 
 
 def fields_of(struct):
-    """Its tag, and each field as ``name:type``, with a question mark if it may be missing."""
+    """Its tag, and each field."""
     yield f"<{struct.tag or 'untagged'}>"
     for field in struct.fields:
-        optional = "" if field.required else "?"
-        yield f"{field.encode_name}{optional}:{word_of(field.type)}"
+        omitted = not field.required and struct.cls.__struct_config__.omit_defaults
+        yield field_line(field) + (f"={default_of(field)}" if omitted else "")
+
+
+def field_line(field):
+    """A field as ``name:type``, with a question mark if it may be missing."""
+    optional = "" if field.required else "?"
+    return f"{field.encode_name}{optional}:{word_of(field.type)}"
+
+
+def default_of(field):
+    """What a missing field is, as JSON."""
+    value = field.default
+    if value is msgspec.NODEFAULT:
+        value = field.default_factory()
+    return msgspec.json.encode(value, order="sorted").decode().replace(" ", "_")
 
 
 def word_of(kind):
