@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 import pytest
 
 from schedulemesh.api.pools import CreatePool
 from schedulemesh.api.preemption import PreemptTask
-from schedulemesh.api.states import GetSavedState, RestoreTask
+from schedulemesh.api.states import GetSavedState, RegisterStateHandlers, RestoreTask
 from schedulemesh.api.tasks import CompleteTask, SubmitTask
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.domain.saved_state import SavedState
+from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.outcomes import Accepted
 from schedulemesh.protocol.agents import key_of
 from schedulemesh.protocol.answers import Response, SavedBytes, decode_answer
 from schedulemesh.protocol.requests import encode_request
 from tests.engine.builders import Mesh
+from tests.runtime import life as lives
 from tests.runtime.composition import InThread
 
 KEY = key_of(b"class")
@@ -78,3 +82,29 @@ def test_it_gets_the_agent_on_which_its_task_runs_again(mesh):
     answered(mesh, RestoreTask(saved=saved, request_id="restore t"))
     (second,) = submitted(mesh, "t")
     assert second is not first
+
+
+def test_a_restoration_that_is_repeated_while_it_is_in_progress_runs_its_restorer_once(tmp_path):
+    async def story(life):
+        key = key_of(b"restorer")
+        handlers = RegisterStateHandlers(
+            pool_name="p", preserver_key=None, restorer_key=key, blobs={key: b"restorer"}
+        )
+        await life.ask(handlers)
+        life.hold("restore_state")
+        saved = SavedState(
+            task=TaskSpec(task_id="t", pool_name="p"),
+            agent_name="a",
+            source="save_state",
+            saved_at=1.0,
+        )
+        request = RestoreTask(saved=saved, request_id="restore")
+        first, repeated = life.ask(request), life.ask(request)
+        other = life.ask(msgspec.structs.replace(request, request_id="another"))
+        await asyncio.sleep(1.0)  # virtual time
+        assert [work for work, _ in life.backend.probes] == ["restore_state"] * 2
+        for call in life.held.pending:
+            call.let()
+        assert await first == await repeated == await other
+
+    lives.run(tmp_path / "mesh.sqlite", story)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 import msgspec
@@ -33,10 +34,28 @@ class StateService(Service):
     def __init__(self, running: RunningSupervisor, submissions: SubmissionService) -> None:
         super().__init__(running)
         self._submissions = submissions
+        #: The restorations in progress, with their requests, by request id.
+        self._restorations: dict[
+            str, tuple[RestoreTask, asyncio.Future[Response | WithHandles]]
+        ] = {}
 
     @handler
     async def restore(self, request: RestoreTask) -> Response | WithHandles:
-        """Pass a saved state to the pool's restorer, and restart the task if it was submitted."""
+        """Pass a saved state to the pool's restorer, and restart the task if it was submitted. A request that
+        is repeated while it is in progress gets the answer of the first, so that the restorer runs once.
+        """
+        first_request, restoration = self._restorations.get(request.request_id, (None, None))
+        if restoration is not None and first_request == request:
+            return await asyncio.shield(restoration)
+        restoration = asyncio.ensure_future(self._restored(request))
+        self._restorations[request.request_id] = request, restoration
+        try:
+            return await restoration
+        finally:
+            if self._restorations.get(request.request_id) == (request, restoration):
+                del self._restorations[request.request_id]
+
+    async def _restored(self, request: RestoreTask) -> Response | WithHandles:
         size = request.saved.size
         saved_state = await beside_loop(size, lambda: pack(request.saved))
         # What is refused or repeated is compared with what is durable: the rest may be rolled back.
