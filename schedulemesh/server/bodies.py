@@ -141,7 +141,8 @@ class _Submitted(Body, frozen=True, kw_only=True):
     client: str | None = None
     #: The owner where neither ``owner`` nor the token names one.
     user: str | None = None
-    #: The same one again gets the first answer, whoever asks; null: as Idempotency-Key says.
+    #: With the same token, the same one again gets the first answer, whatever else the body says; null: as
+    #: Idempotency-Key says.
     request_id: str | None = None
 
     def arguments(self) -> dict[str, Any]:
