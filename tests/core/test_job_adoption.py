@@ -53,6 +53,12 @@ def test_what_has_ended_or_does_not_exist_is_refused(named):
         )
 
 
+def test_one_whose_driver_is_still_being_started_is_refused_for_the_moment():
+    starting = row("raysubmit_x", gpu=1.0) | {"driver_pid": None}
+    with pytest.raises(InvalidRequestError, match=r"still being started.*Adopt it in a moment"):
+        adopted("raysubmit_x", starting)
+
+
 def test_one_that_is_adopted_already_is_for_the_scheduler_to_refuse():
     found = adopted("04000000", jobs=[{"task_id": "t"}, {"ray_job_id": "04000000"}])
     assert (found.agent.job.adopts, found.task.task_id) == ("04000000", "ray-job-04000000")

@@ -149,7 +149,8 @@ def test_gpus_of_a_submitted_command_belong_to_its_submission_which_can_be_adopt
 
         def found():
             rows = pool.external_usage()["jobs"]
-            return [row for row in rows if row["job_id"] == submission_id and row["resources"]]
+            started = (row for row in rows if row["job_id"] == submission_id and row["driver_pid"])
+            return [row for row in started if row["resources"]]
 
         (row,) = until(found, lambda: str(pool.external_usage()), 60)
         assert (row["entrypoint"], row["resources"]) == ("sleep 600", {"gpu": 2.0})

@@ -52,6 +52,11 @@ def adoption(
     if fields.get("task_id") is None:
         fields["task_id"] = f"ray-job-{ray_job_id}"
     driver = job_rows[0]
+    if not driver["driver_pid"] and ray_job_id not in adopted_ids:
+        raise InvalidRequestError(
+            f"the Ray job {ray_job_id!r} is still being started: Ray does not know the process of its driver "
+            "yet. Adopt it in a moment"
+        )
     task = {
         "actor_class": JobAdopter,
         "actor_kwargs": {
