@@ -65,7 +65,7 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Convert to exact values and check them."""
         force = msgspec.structs.force_setattr
-        force(self, "format", _choice(WebhookFormat, self.format, "the format of a webhook"))
+        force(self, "format", member_of(WebhookFormat, self.format, "the format of a webhook"))
         host = self._checked_host()
         force(self, "name", parse_name(self.name, "the webhook's name") if self.name else host)
         what = f"webhook {self.name!r}"
@@ -162,7 +162,7 @@ class Mail(msgspec.Struct, frozen=True, kw_only=True):
             )
         if not self.username and (self.password or self.password_env):
             raise InvalidRequestError(f"{what} has a password and no username")
-        security = _choice(MailSecurity, self.security, f"the security of {what}")
+        security = member_of(MailSecurity, self.security, f"the security of {what}")
         if self.username and security is MailSecurity.NONE:
             raise InvalidRequestError(
                 f"{what} would send its password without encryption; set security to starttls or tls"
@@ -220,7 +220,7 @@ def _check_texts(receiver: object, what: str, fields: tuple[str, ...]) -> None:
             raise InvalidRequestError(f"the {field} of {what} must be a printable text")
 
 
-def _choice(kind: Any, value: object, what: str) -> Any:
+def member_of(kind: Any, value: object, what: str) -> Any:
     """A member of an enumeration by its value."""
     allowed = [each.value for each in kind]
     if is_a(value, kind) or as_text(value) in allowed:
@@ -273,7 +273,7 @@ def _http_host(value: object, what: str, schemes: tuple[str, ...] = ("http", "ht
     if not host or port == 0:
         raise _bad_url(value, what, "it must name a host, and a port if it is not the usual one")
     if parts.username is not None:
-        raise _bad_url(value, what, "it must not contain a user; the secret signs each request")
+        raise _bad_url(value, what, "it must not contain a user, who would not be sent")
     if parts.fragment:
         raise _bad_url(value, what, "it must not have a fragment (#)")
     return host

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from schedulemesh.config.alert_receivers import Mail, ReceiverRef, Webhook
+from schedulemesh.config.alert_receivers import Mail, ReceiverRef, Webhook, member_of
 from schedulemesh.config.notices import NoticeRoute
 from schedulemesh.domain.containers import as_elements
 from schedulemesh.domain.kinds import is_a, is_list
@@ -56,7 +56,7 @@ class RuleSettings(msgspec.Struct, frozen=True, kw_only=True):
         if self.for_s is not None:
             force(self, "for_s", parse_number(self.for_s, "for_s", 0.0, MAX_TIMEOUT_S))
         if self.severity is not None:
-            force(self, "severity", _severity(self.severity))
+            force(self, "severity", member_of(Severity, self.severity, "severity"))
 
 
 class AlertSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -211,11 +211,3 @@ def parse_alert_settings(value: object, environ: Mapping[str, str] | None) -> Al
         webhooks=tuple(webhook.with_secrets(environ) for webhook in settings.webhooks),
         mail=tuple(mail.with_secrets(environ) for mail in settings.mail),
     )
-
-
-def _severity(raw: object) -> Severity:
-    try:
-        return Severity(raw)
-    except ValueError:
-        allowed = ", ".join(severity.value for severity in Severity)
-        raise InvalidRequestError(f"severity is {shown(raw)}; allowed are {allowed}") from None

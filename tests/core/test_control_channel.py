@@ -10,18 +10,10 @@ from ray.exceptions import RaySystemError
 
 from schedulemesh.core.agent import control_channel as module
 from schedulemesh.core.agent.control_channel import ControlChannel, StartTeller
-from schedulemesh.protocol.agents import AgentInit, Command, MessageError, pack
+from schedulemesh.protocol.agents import Command, MessageError, pack
+from tests.core.agent_inits import agent_init
 
-INIT = AgentInit(
-    scheduler="s",
-    namespace="n",
-    agent_name="a",
-    incarnation=1,
-    labels={},
-    shipped=b"",
-    arguments=None,
-    saved=None,
-)
+INIT = agent_init()
 
 
 class Supervisor:

@@ -7,20 +7,10 @@ import pytest
 
 from schedulemesh.api.logs import ReadTaskLog, TaskKey
 from schedulemesh.core.agent.process_logs import link_log_files, read_process_log
-from schedulemesh.protocol.agents import AgentInit
+from tests.core.agent_inits import agent_init
 
 KEY = TaskKey(root="", namespace="space", scheduler="mesh", task_id="t", agent_name="a")
-INIT = AgentInit(
-    scheduler="mesh",
-    namespace="space",
-    agent_name="a",
-    log_task="t",
-    incarnation=1,
-    labels={},
-    shipped=b"",
-    arguments=None,
-    saved=None,
-)
+INIT = agent_init(log_task="t")
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ from schedulemesh.core.agent import control_channel as channels
 from schedulemesh.core.agent.agent_actor import AgentActor
 from schedulemesh.core.agent.control_channel import ControlChannel
 from schedulemesh.core.agent.safe_points import SafePoint, SaveRequest
-from schedulemesh.protocol.agents import AgentInit, Command
+from schedulemesh.protocol.agents import Command
+from tests.core.agent_inits import agent_init
 
 #: Seconds after which a test has failed.
 LONG = 30.0
@@ -22,17 +23,7 @@ LONG = 30.0
 
 @pytest.fixture
 def channel(monkeypatch):
-    init = AgentInit(
-        scheduler="s",
-        namespace="n",
-        agent_name="a",
-        incarnation=1,
-        labels={},
-        shipped=b"",
-        arguments=None,
-        saved=None,
-    )
-    made = ControlChannel(init, None)
+    made = ControlChannel(agent_init(), None)
     monkeypatch.setattr(channels, "_current", made)
     return made
 

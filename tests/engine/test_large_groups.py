@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import msgspec
 import pytest
 from hypothesis import given
@@ -16,6 +14,7 @@ from schedulemesh.engine.placement.bundles import Room
 from schedulemesh.engine.placement.placers import BundlePlacement, NoPlacement
 from schedulemesh.engine.state.cluster import Cluster
 from schedulemesh.engine.state.devices import count_of, devices_for_all
+from tests.counted_calls import calls_of
 from tests.engine.builders import Mesh, node, pool, shape
 
 
@@ -24,22 +23,6 @@ def clustered(*reports):
     for report in reports:
         cluster.see(report)
     return cluster
-
-
-def calls_of(work):
-    """What it returns, and how many functions of Python it calls."""
-    count = 0
-
-    def note(_frame, event, _argument):
-        nonlocal count
-        count += event == "call"
-
-    sys.setprofile(note)
-    try:
-        value = work()
-    finally:
-        sys.setprofile(None)
-    return value, count
 
 
 @pytest.mark.parametrize("strategy", ["STRICT_PACK", "PACK", "SPREAD"])

@@ -169,7 +169,7 @@ def test_gpus_of_a_submitted_command_belong_to_its_submission_which_can_be_adopt
 CONNECTS_LATER = """
 import pathlib, time
 while not pathlib.Path({file!r}).exists():
-    time.sleep(0.1)
+    time.sleep(0.1)  # between two looks at what has no event
 import ray
 ray.init(address={address!r})
 
@@ -180,7 +180,7 @@ class Worker:
 
 kept = Worker.options(name="kept", namespace={namespace!r}, lifetime="detached").remote()
 ray.get(kept.ping.remote())
-time.sleep(600)
+time.sleep(600)  # there to be ended
 """
 
 

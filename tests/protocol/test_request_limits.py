@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import msgspec
@@ -38,6 +37,7 @@ from schedulemesh.protocol.requests import (
     encode_request,
     plain_size,
 )
+from tests.counted_calls import calls_of
 from tests.server.work import CLASS, submission
 
 LARGE = b"x" * 3_000_000
@@ -50,19 +50,12 @@ def hostile(tag, **fields):
 
 def decoded_objects(data):
     """Refuse a request; how many objects of Python were made of it meanwhile, about."""
-    made = 0
 
-    def count(_frame, event, _argument):
-        nonlocal made
-        made += event == "call"
-
-    sys.setprofile(count)
-    try:
+    def refused():
         with pytest.raises(InvalidRequestError):
             decode_request(data)
-    finally:
-        sys.setprofile(None)
-    return made
+
+    return calls_of(refused)[1]
 
 
 @pytest.mark.parametrize(

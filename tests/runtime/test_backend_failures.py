@@ -232,7 +232,7 @@ def test_an_agent_that_is_ended_before_its_process_is_started_gets_none(told):
         submitted = asyncio.ensure_future(mesh.submit("a"))
         requests = await mesh.service.ready()
         while not mesh.reactor.state.agents:  # noqa: ASYNC110  # no event tells it so early
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # a round of the event loop
         # Without what a call from outside has around it, during which the process would be started.
         await requests.answer(DeleteAgent(agent_name="a"), NO_REFS)
         assert (await submitted).reason

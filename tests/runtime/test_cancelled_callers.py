@@ -30,7 +30,7 @@ def lived(tmp_path):
 async def go_away(asked, rounds):
     """The caller of a request goes away after so many rounds of the event loop."""
     for _ in range(rounds):
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # a round of the event loop
     asked.cancel()
     await asyncio.gather(asked, return_exceptions=True)
 

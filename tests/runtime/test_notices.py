@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from schedulemesh.api.history import QueryEvents
 from schedulemesh.config.alert_receivers import Webhook
 from schedulemesh.config.alerts import AlertSettings
 from schedulemesh.config.notices import NoticeRoute
@@ -12,12 +13,12 @@ from schedulemesh.core.client.alerts import chosen_alerts
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.metrics.alert_evaluation import AlertState
 from schedulemesh.runtime.alerts import outbox as alert_outbox
-from schedulemesh.runtime.alerts.notices import cursor_of, notice_of, receivers_of
+from schedulemesh.runtime.alerts.notices import cursor_of, is_for, notice_of
 from schedulemesh.runtime.alerts.texts import text_of
 from schedulemesh.runtime.services import notices
 from tests.runtime.chat_services import ChatServer, wecom
 from tests.runtime.composition import InThread
-from tests.runtime.test_history import make_pool, run_task
+from tests.runtime.test_history import ask, make_pool, run_task
 
 #: An attempt of a task as the history answers it.
 ATTEMPT = {
@@ -159,8 +160,10 @@ def test_a_receiver_that_is_down_repeats_nothing_to_the_others_and_loses_no_aler
     while alerts.notices_waiting("down") < 3:
         first.do(first.running.reactor.flushed())
     assert alerts.notices_waiting("down") <= 4
-    while noted(first)["team"] == noted(first)["down"]:
+    last = ask(first, QueryEvents(kinds=("completed",)))["events"][-1]["cursor"]
+    while noted(first)["team"] < last:
         first.do(first.running.reactor.flushed())
+    assert noted(first)["down"] < last
     end(first)
     down.refusals.clear()
     begin(chat, both, others=[down])
@@ -243,11 +246,9 @@ def test_a_start_is_told_of_who_waited_long():
         NoticeRoute(to=["a"], events=["started"], min_wait_s="3h"),
         NoticeRoute(to=["b"], events=["started"]),
     ]
-    assert receivers_of("started", ATTEMPT, routes, ["a", "b"]) == ["b"]
-    assert receivers_of("started", ATTEMPT | {"waited_s": 10_801.0}, routes, ["a", "b"]) == [
-        "a",
-        "b",
-    ]
+    longer = ATTEMPT | {"waited_s": 10_801.0}
+    assert [is_for(name, routes, "started", ATTEMPT) for name in "ab"] == [False, True]
+    assert [is_for(name, routes, "started", longer) for name in "ab"] == [True, True]
 
 
 @pytest.mark.parametrize(

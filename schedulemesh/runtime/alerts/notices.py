@@ -71,15 +71,14 @@ def cursor_of(notice: Alert) -> int:
     return int(notice.id.rpartition("-")[2])
 
 
-def receivers_of(
-    kind: str, attempt: Mapping[str, object], routes: Iterable[NoticeRoute], names: Iterable[str]
-) -> list[str]:
-    """Which of the receivers with these names are told of an event, each once, in their order."""
-    chosen = {name for route in routes if _concerns(route, kind, attempt) for name in route.to}
+def is_for(
+    receiver: str, routes: Iterable[NoticeRoute], kind: str, attempt: Mapping[str, object]
+) -> bool:
+    """Whether a receiver is told of an event of this kind, by a route or by the label of the task."""
     labels = attempt["labels"]
-    if isinstance(labels, Mapping):
-        chosen.add(labels.get(NOTIFY_LABEL, ""))
-    return [name for name in names if name in chosen]
+    if isinstance(labels, Mapping) and labels.get(NOTIFY_LABEL) == receiver:
+        return True
+    return any(receiver in route.to and _concerns(route, kind, attempt) for route in routes)
 
 
 def _concerns(route: NoticeRoute, kind: str, attempt: Mapping[str, object]) -> bool:

@@ -9,7 +9,7 @@ import logging
 import msgspec
 
 from schedulemesh.config.notices import NOTICE_EVENTS
-from schedulemesh.runtime.alerts.notices import notice_of, receivers_of
+from schedulemesh.runtime.alerts.notices import is_for, notice_of
 from schedulemesh.runtime.history.recorder import HistoryRecorder
 from schedulemesh.runtime.services.running import RunningSupervisor
 from schedulemesh.runtime.threads import in_thread
@@ -80,8 +80,8 @@ class NoticeService:
                 self._cursors[receiver], self._since = 0, self._read_at
                 continue
             for cursor, at, kind, attempt in events:
-                concerned = receivers_of(kind, attempt, self._routes, [receiver])
-                if concerned and attempt["task_id"] and at >= self._since:
+                is_task = attempt["task_id"] and at >= self._since
+                if is_task and is_for(receiver, self._routes, kind, attempt):
                     self._alerts.send(receiver, notice_of(cursor, at, kind, attempt))
                     self._sent = True
                 self._cursors[receiver], self._read_at = cursor, at
