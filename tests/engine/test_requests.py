@@ -361,3 +361,25 @@ class TestBounds:
         size, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert size / 10_000 < 1_000
+
+
+def test_a_completion_that_is_repeated_is_no_unknown_task():
+    mesh = mesh_of()
+    mesh.delete("t")
+    assert isinstance(mesh.handle(finished("t", end_agent=True)).outcome, Pending)
+    assert repeated(mesh, finished("t", end_agent=True)) == Done()
+    mesh.leave("t")
+    assert repeated(mesh, finished("t", end_agent=True)) == Done()
+
+
+@pytest.mark.parametrize("ends_already", [True, False])
+def test_a_cancellation_that_is_repeated_does_not_cancel_a_later_task_of_the_id(ends_already):
+    mesh = mesh_of()
+    if ends_already:
+        mesh.delete("t")
+    cancellation = s.TaskCancellationRequested(task_id="t", request_id="r")
+    assert isinstance(mesh.handle(cancellation).outcome, Pending)
+    mesh.leave("t")
+    mesh.run("t", cpu=1)
+    assert repeated(mesh, cancellation) == Done()
+    assert "t" in mesh.state.running.by_id

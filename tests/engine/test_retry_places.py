@@ -6,7 +6,8 @@ import pytest
 
 from schedulemesh.domain.agent import GangSpec
 from schedulemesh.domain.end_reasons import TaskEndReason
-from tests.engine.builders import Mesh, differences, node, pool
+from schedulemesh.domain.placement import GroupsSpec
+from tests.engine.builders import Mesh, differences, node, pool, shape
 
 
 def full(queueing="best_effort", **how):
@@ -117,3 +118,45 @@ def test_a_gang_keeps_the_nodes_of_all_its_members():
     mesh.tick(1.0)
     mesh.make_all()
     assert list(mesh.starts) == ["gang"]
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        GroupsSpec(reserved=(shape({"cpu": 2}),), max_dynamic=0),
+        GroupsSpec(reserved=(shape({"cpu": 2}),), max_dynamic=3),
+        GroupsSpec(max_dynamic=1),
+        GroupsSpec(max_dynamic=3),
+    ],
+    ids=["reserved", "reserved or dynamic", "the only dynamic one", "dynamic"],
+)
+def test_the_placement_group_is_kept_while_the_task_waits_its_back_off(groups):
+    mesh = Mesh(pool("p", cpu=8, groups=groups), nodes=[node("a", cpu=2)])
+    mesh.make_all()
+    mesh.submit("t", cpu=2, run="train", class_key="c", retries=3, priority=9.0)
+    mesh.make_all()
+    mesh.report("t")
+    mesh.queue("next", cpu=2, priority=6.0, class_key="c")
+    mesh.now += 20.0
+    fail(mesh, "t")
+    mesh.tick(0.5)
+    assert not mesh.starts
+    assert differences(mesh.state, mesh.rewritten()) == []
+    mesh.tick(0.6)
+    assert list(mesh.starts) == ["t"]
+    assert not mesh.state.preempted
+
+
+def test_of_equal_placement_groups_one_is_kept_whichever_it_is():
+    groups = GroupsSpec(reserved=(shape({"cpu": 2}), shape({"cpu": 2})), max_dynamic=0)
+    mesh = Mesh(pool("p", cpu=8, groups=groups), nodes=[node("a", cpu=4)])
+    mesh.make_all()
+    mesh.run("t", cpu=2, run="train", class_key="c", retries=3, priority=9.0)
+    mesh.now += 20.0
+    fail(mesh, "t")
+    mesh.queue("first", cpu=2, priority=6.0, class_key="c")
+    mesh.queue("second", cpu=2, priority=6.0, class_key="c")
+    assert list(mesh.starts) == ["first"]
+    mesh.tick(1.2)
+    assert list(mesh.starts) == ["first", "t"]
+    assert not mesh.state.preempted

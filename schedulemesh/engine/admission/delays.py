@@ -16,9 +16,9 @@ from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.domain.task_kinds import TaskKind
 from schedulemesh.engine.admission.ends import Ends
-from schedulemesh.engine.admission.needs import bundles_of, can_be_paid, need_of
+from schedulemesh.engine.admission.needs import bundles_of, can_be_paid, groups_asked, need_of
 from schedulemesh.engine.admission.projection import Projection, classes_by_pool, quota_free_at
-from schedulemesh.engine.placement.group_choice import GroupRequest
+from schedulemesh.engine.placement.group_choice import GroupRequest, suits
 from schedulemesh.engine.state.groups import Group
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.queue import QueuedTask, Reservation
@@ -242,7 +242,7 @@ class Delays:
         if head.pool_name != group_request.pool_name or head.reservation is None:
             return False
         if head.reservation.group_id is not None:
-            return group is not None and group.group_id == head.reservation.group_id
+            return group is not None and self._is_last_for(group, head, head.reservation.group_id)
         if group is not None and group.reserved:
             return False
         groups = self._tx.state.groups
@@ -255,6 +255,21 @@ class Delays:
         return (
             living - ending + (group is not None and group.free) >= group_request.spec.max_dynamic
         )
+
+    def _is_last_for(self, group: Group, head: QueuedTask, reserved_id: str) -> bool:
+        """Whether a task with a reserved start in an existing group would find none like it without this one:
+        any that is free will do.
+        """
+        state, need = self._tx.state, need_of(self._tx.state, head)
+        head_request = groups_asked(state, head.submission, head.pool_name, need)
+
+        def is_usable(other: Group) -> bool:
+            return other.free and head_request is not None and suits(state, head_request, other)
+
+        if group.group_id != reserved_id and not is_usable(group):
+            return False
+        alike = state.groups.free_of(head.pool_name, reserved=group.reserved, shape=group.shape)
+        return not any(other is not group and is_usable(other) for other in alike)
 
     def _ending_groups(self, pool_name: str, until: float, ends: Ends) -> int:
         """How many dynamic groups of a pool nobody uses at a time."""

@@ -18,6 +18,7 @@ from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.preemption.savable import returns_when_evicted
 from schedulemesh.engine.state.agents import Agent, Ending, Submission
 from schedulemesh.engine.state.gangs import core_runs
+from schedulemesh.engine.state.groups import GroupPhase
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.past import attempts_of
 from schedulemesh.engine.state.task_phases import Preempting
@@ -249,6 +250,9 @@ def _keep_place(tx: Transaction, task_id: str, agent: Agent, not_before: float) 
     """
     state = tx.state
     group = state.groups.by_id.get(agent.group_id or "")
+    if group is not None and group.reserved and group.phase is GroupPhase.READY:
+        tx.emit(StartReserved(task_id=task_id, at=not_before, group_id=group.group_id))
+        return
     places = (agent.node_id,) if group is None else group.node_ids
     node_ids = tuple(node_id for node_id in places if node_id in state.cluster.nodes)
     if len(node_ids) != max(1, len(agent.spec.bundles)):

@@ -45,6 +45,8 @@ def finish_task(tx: Transaction, stimulus: s.TaskFinished) -> RequestOutcome:
         )
     tx.emit(TaskEnded(task_id=stimulus.task_id, at=tx.now))
     if agent is not None and isinstance(agent.phase, Ending):
+        # A repetition must not be told that there is no such task.
+        tx.answer(stimulus.request_id, Done())
         return Pending(agent_name=task.agent_name)
     if agent is None or not stimulus.end_agent:
         return Done()
@@ -163,11 +165,15 @@ def cancel_task(tx: Transaction, stimulus: s.TaskCancellationRequested) -> Reque
     )
     if agent is None:
         return Done()
-    if isinstance(agent.phase, Ending):
-        return Pending(agent_name=task.agent_name)
-    if others := state.running.on_agent(task.agent_name):
-        return _kept(task.agent_name, others)
-    return end_agent(tx, agent, EndReason.DELETED)
+    outcome: RequestOutcome = Pending(agent_name=task.agent_name)
+    if not isinstance(agent.phase, Ending):
+        if others := state.running.on_agent(task.agent_name):
+            return _kept(task.agent_name, others)
+        outcome = end_agent(tx, agent, EndReason.DELETED)
+    if isinstance(outcome, Pending):
+        # A repetition must not cancel another task that has the id by then.
+        tx.answer(stimulus.request_id, Done())
+    return outcome
 
 
 def cancel_tasks(tx: Transaction, stimulus: s.TasksCancellationRequested) -> RequestOutcome:

@@ -41,7 +41,11 @@ class AgentService(Service):
             end_agent=request.end_agent,
             request_id=request.request_id,
         )
-        return await self._ended(stimulus)
+        response = await self._ended(stimulus)
+        if isinstance(response.outcome, Done):
+            # One that is repeated is decided already, and its agent may not have ended.
+            await self._answers.end_with(request.task_id)
+        return response
 
     @handler
     async def delete_agent(self, request: DeleteAgent) -> Response:
