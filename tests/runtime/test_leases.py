@@ -32,10 +32,14 @@ TWO = [{"cpu": 2}, {"cpu": 2}]
 
 
 class HeldLooks(HeldCalls):
-    """Holds the calls that ask what runs in a group, and no others."""
+    """Holds the calls that ask what runs in a group, or those of another name, and no others."""
+
+    def __init__(self, held="members"):
+        super().__init__()
+        self._held = held
 
     async def turn(self, call, subject):
-        return await super().turn(call, subject) if call == "members" else Verdict.DONE
+        return await super().turn(call, subject) if call == self._held else Verdict.DONE
 
 
 def copied(file, to):
@@ -113,7 +117,8 @@ class Scene:
         async def whole():
             self.service = self.begun()
             await story(self)
-            await self.die()
+            if self.service is not None:
+                await self.die()
 
         virtual_time.run(whole())
 
@@ -203,6 +208,27 @@ def test_a_free_group_in_which_others_run_is_created_again_before_its_lease_is_g
         assert response.group.ray_id not in (first, "")
         assert first in scene.backend.removed
         assert (await scene.view("next")).ray_id == response.group.ray_id
+
+    Scene(tmp_path).play(story)
+
+
+def test_a_shutdown_leaves_no_group_that_was_being_created_again(tmp_path):
+    async def story(scene):
+        scene.uses(await scene.free_group())
+        scene.backend.control = held = HeldLooks("remove_group")
+        asked = asyncio.ensure_future(scene.lease("next"))
+        removal = await held.next()
+        shutdown = asyncio.ensure_future(scene.service.shutdown())
+        await asyncio.sleep(1.0)  # virtual
+        scene.backend.control = HeldLooks("")
+        removal.let()
+        for call in list(held.pending):
+            call.let()
+        await shutdown
+        await asyncio.gather(asked, return_exceptions=True)
+        await asyncio.sleep(5.0)  # virtual
+        assert not scene.backend.by_id, "placement groups stay in Ray for ever"
+        scene.service = None
 
     Scene(tmp_path).play(story)
 
@@ -350,6 +376,35 @@ def test_a_lease_ends_unless_it_is_renewed_in_time(tmp_path):
         refused = decode_answer(await scene.ask(RenewLease(task_id="l")), Response).outcome
         assert isinstance(refused, Refused)
         assert refused.reason == "lease_ended"
+
+    Scene(tmp_path).play(story)
+
+
+def test_the_time_to_live_of_a_lease_begins_when_it_is_granted(tmp_path):
+    async def story(scene):
+        await scene.pool()
+        await scene.lease(priority=1.0, grace_s=30.0)
+        asked = asyncio.ensure_future(scene.lease("urgent", priority=9.0, ttl_s=5.0))
+        await asyncio.sleep(20.0)  # virtual
+        assert not asked.done(), "it waits for the end of the first one"
+        assert isinstance((await asked).outcome, Accepted)
+        await asyncio.sleep(3.0)  # virtual
+        assert (await scene.view("urgent")).state == "running"
+        view = await scene.view("urgent", known="running", wait_s=30.0)
+        assert view.reason == "lease_expired"
+
+    Scene(tmp_path).play(story)
+
+
+def test_a_lease_that_is_being_evicted_does_not_expire_before_its_grace_is_over(tmp_path):
+    async def story(scene):
+        await scene.pool()
+        await scene.lease(priority=1.0, grace_s=30.0, ttl_s=5.0)
+        urgent = asyncio.ensure_future(scene.lease("urgent", priority=9.0))
+        await asyncio.sleep(20.0)  # virtual
+        assert (await scene.view()).state == "preempting"
+        assert isinstance((await urgent).outcome, Accepted)
+        assert (await scene.view()).reason == "preempted"
 
     Scene(tmp_path).play(story)
 

@@ -55,6 +55,8 @@ class Groups:
         self._slots: dict[str, BundleSlot] = {}
         #: Requests to create a group that have no answer yet.
         self._creating: set[asyncio.Future[str]] = set()
+        #: Whether all groups are being removed for good, so that none is created any more.
+        self._is_leaving = False
         #: A group is created or removed by one task at a time.
         self._locks: dict[str, asyncio.Lock] = {}
         #: Groups that are to be removed; waiting for their placement ends.
@@ -300,6 +302,7 @@ class Groups:
             logger.warning("placement groups may be left in Ray: %s", error or "it does not answer")
 
     async def _remove_all(self) -> None:
+        self._is_leaving = True
         if self._creating:
             await asyncio.wait(self._creating)
         for group_id, view in (await self.living()).items():
@@ -343,6 +346,8 @@ class Groups:
         """Have the group created. Also where the caller is cancelled the answer is waited for, so that
         ``remove_all`` misses no group.
         """
+        if self._is_leaving:
+            raise BackendError("the scheduler is being shut down")
         creating = asyncio.ensure_future(self._backend.create_group(request))
         self._creating.add(creating)
         creating.add_done_callback(self._creating.discard)

@@ -8,12 +8,12 @@ import logging
 from schedulemesh.api.leases import ReleaseLease, RenewLease, SaveLease, WatchLease
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.end_reasons import TaskEndReason
-from schedulemesh.domain.lease import LeaseSpec
 from schedulemesh.domain.reasons import Change, Reason
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.facts import AgentAdmitted
 from schedulemesh.engine.messages.outcomes import Done, Pending, Refused
 from schedulemesh.engine.messages.queue_facts import TaskQueued
+from schedulemesh.engine.state.agents import Agent, Running
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.task_phases import Preempting
 from schedulemesh.engine.transaction import Step
@@ -34,9 +34,9 @@ class LeaseService(Service):
         self._leases = running.executor.leases
         #: Tasks that are leases and wait or run; those that have ended are removed at the next check.
         self._tasks: set[str] = set()
-        #: When leases with a time to live end, by task and by the clock of the event loop. It is not
-        #: stored: a supervisor that is started again gives them their whole time.
-        self._expires: dict[str, float] = {}
+        #: When granted leases with a time to live end, by the incarnation of their agents and by the clock of
+        #: the event loop. It is not stored: a supervisor that is started again gives them their whole time.
+        self._expires: dict[int, float] = {}
         state = self._reactor.state
         for task_id in (*state.running.by_id, *state.queue.by_id):
             self._note(_agent_of(state, task_id), task_id)
@@ -68,8 +68,9 @@ class LeaseService(Service):
         agent = await self._living(request)
         if isinstance(agent, Refused):
             return Response(outcome=agent)
-        if agent.lease is not None:
-            self._begin_again(request.task_id, agent.lease)
+        granted = _granted(self._reactor.state, request.task_id)
+        if granted is not None:
+            self._begin_again(granted)
         return Response(outcome=Done())
 
     @handler
@@ -138,11 +139,11 @@ class LeaseService(Service):
         """
         state, over = self._reactor.state, dict[str, bool]()
         unknown: BackendError | None = None
+        self._forget_ended()
         for task_id in sorted(self._tasks):
             agent = _agent_of(state, task_id)
             if agent is None or agent.lease is None:
                 self._tasks.discard(task_id)
-                self._expires.pop(task_id, None)
                 continue
             job_id = agent.lease.holder_job
             if job_id and job_id not in over:
@@ -155,23 +156,31 @@ class LeaseService(Service):
                 # What the job ran has ended with it.
                 self._leases.release(agent.name)
                 await self._end(task_id, TaskEndReason.HOLDER_ENDED, reason)
-            elif self._is_expired(task_id, agent.lease):
+            elif self._is_expired(_granted(state, task_id)):
                 reason = f"it was not renewed within {agent.lease.ttl_s:g} s"
                 await self._end(task_id, TaskEndReason.EXPIRED, reason)
         if unknown is not None:
             raise unknown
 
-    def _is_expired(self, task_id: str, lease: LeaseSpec) -> bool:
-        """Whether the time to live of a lease is over, which begins when its groups are there."""
-        if lease.ttl_s is None or task_id not in self._reactor.state.running.by_id:
-            return False
-        if task_id not in self._expires:
-            self._begin_again(task_id, lease)
-        return _now() > self._expires[task_id]
+    def _forget_ended(self) -> None:
+        if self._expires:
+            incarnations = {agent.incarnation for agent in self._reactor.state.agents.values()}
+            self._expires = {one: at for one, at in self._expires.items() if one in incarnations}
 
-    def _begin_again(self, task_id: str, lease: LeaseSpec) -> None:
-        if lease.ttl_s is not None:
-            self._expires[task_id] = _now() + lease.ttl_s
+    def _is_expired(self, granted: Agent | None) -> bool:
+        """Whether the time to live of a lease is over, which begins when it is granted. One that is being
+        evicted has its grace.
+        """
+        if granted is None or granted.spec.lease is None or granted.spec.lease.ttl_s is None:
+            return False
+        if granted.incarnation not in self._expires:
+            self._begin_again(granted)
+        return _now() > self._expires[granted.incarnation]
+
+    def _begin_again(self, granted: Agent) -> None:
+        lease = granted.spec.lease
+        if lease is not None and lease.ttl_s is not None:
+            self._expires[granted.incarnation] = _now() + lease.ttl_s
 
     async def _end(self, task_id: str, reason: TaskEndReason, error: str) -> None:
         logger.info("lease %s is ended: %s", task_id, error)
@@ -234,6 +243,13 @@ def _agent_of(state: MeshState, task_id: str) -> AgentSpec | None:
         return waiting.submission.agent
     agent = None if task is None else state.agents.get(task.agent_name)
     return None if agent is None else agent.spec
+
+
+def _granted(state: MeshState, task_id: str) -> Agent | None:
+    """The agent of a lease that is granted and not being ended; None: it is not."""
+    task = state.running.by_id.get(task_id)
+    agent = None if task is None else state.agents.get(task.agent_name)
+    return agent if agent is not None and isinstance(agent.phase, Running) else None
 
 
 def _now() -> float:
