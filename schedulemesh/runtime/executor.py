@@ -74,6 +74,8 @@ logger = logging.getLogger(__name__)
 #: Seconds for an agent to report that a run has ended, before an eviction is continued that a previous
 #: supervisor began.
 _ENDED_RUN_S = 5.0
+#: Seconds after which it is asked whether a start or a creation is still to be executed.
+_OLD_S = 0.5
 #: The error of a start whose agent has ended meanwhile.
 _ENDED = "it was ended before it was started"
 
@@ -143,14 +145,14 @@ class Executor:
         if not self._begun:
             return
         for instruction in step.instructions:
-            self._execute(instruction)
+            self._execute(instruction, step.at)
         for gang_name in changed_gangs(self.reactor.state, step.facts):
             self.spawn(tell_members(self._agents, self.reactor.state, gang_name))
 
-    def _execute(self, instruction: AnyInstruction) -> None:
+    def _execute(self, instruction: AnyInstruction, decided_at: float) -> None:
         match instruction:
             case StartAgent():
-                self.spawn(self._start(instruction))
+                self.spawn(self._start(instruction, decided_at))
             case RunTask():
                 self.spawn(self._runs.run(instruction))
             case EvictAgent():
@@ -162,7 +164,7 @@ class Executor:
             case ProbeClass():
                 self.spawn(self._probe(instruction))
             case CreateGroup():
-                self.spawn(self._create_group(instruction))
+                self.spawn(self._create_group(instruction, decided_at))
             case RemoveGroup():
                 self.spawn(self._remove_group(instruction.group_id))
             case AnswerRequest():
@@ -189,13 +191,20 @@ class Executor:
         if not task.cancelled() and task.exception() is not None:
             logger.error("an instruction failed", exc_info=task.exception())
 
-    async def _start(self, order: StartAgent) -> None:
+    async def _confirmed(self, decided_at: float) -> None:
+        """Return once an order that was decided then may still be executed: at once, unless it is so old that
+        a successor may have begun since; never if one has.
+        """
+        if self.reactor.now() - decided_at > _OLD_S:
+            await self.reactor.confirmed()
+
+    async def _start(self, order: StartAgent, decided_at: float) -> None:
         if order.agent.lease is not None and self.leases.has_started(order):
             return
         processes = member_orders(order)
         self._agents.expect(processes)
         try:
-            result = await self._started(order)
+            result = await self._started(order, decided_at)
         except Exception as error:  # reported: nobody else would end its claim
             logger.exception("starting agent %s failed", order.agent.name)
             result = start_failed(order, repr(error))
@@ -228,7 +237,9 @@ class Executor:
         node_id = self._backend.own_node_id()
         await self._agents.cleanup.write_log(node_id, key, attempt, f"{text}\n")
 
-    async def _started(self, order: StartAgent) -> s.AgentReported | s.AgentStartFailed:
+    async def _started(
+        self, order: StartAgent, decided_at: float
+    ) -> s.AgentReported | s.AgentStartFailed:
         agent = order.agent
         if agent.lease is not None:
             return await self._lease_started(order)
@@ -250,7 +261,7 @@ class Executor:
                 order, f"its placement group {order.group_id} is gone", room_lost=True
             )
         try:
-            result = await self._processes_started(order, starts)
+            result = await self._processes_started(order, starts, decided_at)
         except BackendError as failed:
             return start_failed(order, str(failed))
         if isinstance(result, s.AgentStartFailed) and result.reason == NO_ROOM_IN_RAY:
@@ -258,13 +269,15 @@ class Executor:
         return result
 
     async def _processes_started(
-        self, order: StartAgent, starts: list[AgentStart]
+        self, order: StartAgent, starts: list[AgentStart], decided_at: float
     ) -> s.AgentReported | s.AgentStartFailed:
         """Start the processes of an agent, one with GPUs in a room where it gets one."""
         room = await self.rooms.prepare(order)
+        is_full = room is None and await self.rooms.is_full(order)
+        await self._confirmed(decided_at)
         if order.agent.gang is not None:
             return await start_together(self._agents, order, starts)
-        if room is None and await self.rooms.is_full(order):
+        if is_full:
             return start_failed(order, "Ray has no room for it", NO_ROOM_IN_RAY)
         # Nothing is awaited from here until it is started: no warm host is taken for one that has been ended.
         may_be_warm = starts[0].packed_for_warm_host and self._agents.is_expected(order)
@@ -399,7 +412,8 @@ class Executor:
                 s.ClassProbeFailed(task_id=order.task_id, reason=failed.reason, error=failed.error)
             )
 
-    async def _create_group(self, order: CreateGroup) -> None:
+    async def _create_group(self, order: CreateGroup, decided_at: float) -> None:
+        await self._confirmed(decided_at)
         result = await self.groups.create(order)
         if result is not None:
             await self.reactor.report_all([result, *self.leases.started_in(result)])

@@ -10,12 +10,14 @@ import pytest
 
 from schedulemesh.domain.agent import AgentSpec, JobSpec
 from schedulemesh.domain.placement import Unplaced
+from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.domain.saved_state import SavedState
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.stimuli import StateNotSaved, StateStored
 from schedulemesh.engine.state.agents import Agent, Running
 from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.task_phases import Preempting
 from schedulemesh.engine.state.tasks import RunningTask
 from schedulemesh.engine.transaction import Step
 from schedulemesh.protocol.agents import CommandResult, StateTooLargeError, key_of, unpack
@@ -159,6 +161,14 @@ def test_an_agent_whose_task_ends_while_it_is_saved_goes_on_from_its_safe_point(
     eviction._reactor.state.running.remove("t")
     asyncio.run(eviction.resume())
     assert agents.orders == [("resume", {})]
+
+
+def test_a_checkpoint_does_not_let_a_task_go_on_whose_eviction_has_begun():
+    agents = Answering(resume=CommandResult())
+    eviction = eviction_after([], agents)
+    eviction._reactor.state.running.enter("t", Preempting(reason=PreemptionReason.DRAINED))
+    asyncio.run(eviction.resume())
+    assert agents.orders == [], "what it does after its state was saved is done again"
 
 
 def test_another_incarnation_of_the_agent_gets_no_orders():

@@ -173,3 +173,22 @@ def test_what_the_state_has_is_ended_only_by_the_writer_of_the_journal(lived, en
         journal.close()
 
     lived(story)
+
+
+@pytest.mark.parametrize(("waits_for", "pool"), [("create_group", "p"), ("members", "g")])
+def test_one_that_is_superseded_starts_nothing_that_it_has_decided_before(lived, waits_for, pool):
+    async def story(life):
+        life.hold(waits_for)
+        life.submit("late", gpu=1, pool=pool)
+        call = await life.held.next(waits_for)
+        journal = SqlJournal(life.journal_file)
+        journal.begin(take_over=True)
+        life.held.through.add(waits_for)
+        await asyncio.sleep(0.6)  # virtual time, in which a successor may have begun
+        call.let()
+        await asyncio.sleep(ROUNDS_S)  # virtual time
+        assert is_superseded(life)
+        assert life.backend.actors == []
+        journal.close()
+
+    lived(story)

@@ -24,6 +24,7 @@ from schedulemesh.engine.messages.stimuli import (
     StateStored,
 )
 from schedulemesh.engine.state.agents import Agent
+from schedulemesh.engine.state.task_phases import Preempting
 from schedulemesh.engine.state.tasks import RunningTask
 from schedulemesh.engine.transaction import Step
 from schedulemesh.errors import JournalError, NotStorableError
@@ -222,7 +223,12 @@ class Eviction:
         await self._reactor.report(failed, {})
 
     async def resume(self) -> None:
-        """Let the agent continue that waits at a safe point, even where the task has ended meanwhile."""
+        """Let the agent continue that waits at a safe point, even where the task has ended meanwhile. One
+        whose eviction has begun stands there for that, too, until it is cancelled.
+        """
+        task = self.task
+        if task is not None and isinstance(task.phase, Preempting):
+            return
         attempt, within_s = self._attempt, self._policy.cancel_timeout
         if attempt is None or attempt.incarnation is None:
             return
