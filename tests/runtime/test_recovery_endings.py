@@ -9,6 +9,7 @@ import pytest
 
 from schedulemesh.api.agents import DeleteAgent
 from schedulemesh.api.pools import ListPools
+from schedulemesh.protocol.agents import RunOrder
 from schedulemesh.runtime.backend import GroupView
 from schedulemesh.runtime.groups.manager import REMOVED_S
 from tests.runtime import life as lives
@@ -134,5 +135,29 @@ def test_a_room_that_is_not_removed_delays_no_start_for_long(lived):
         assert asyncio.get_running_loop().time() - began < 1.0
         stuck.ray_ids.clear()
         await ended
+
+    lived(story)
+
+
+@pytest.mark.parametrize("call", ["find_actor", "deaths_of"])
+def test_an_actor_of_which_ray_never_says_anything(lived, call):
+    async def story(life):
+        await life.submit("dead", cpu=1)
+        await life.submit("lives", cpu=1, request="second")
+        life.backend.actors[0].alive = False
+        life.hold(call)
+        await served(life)
+        agents = life.running.agents
+        if call == "find_actor":
+            assert agents.handle("lives", life.incarnation("lives")) is None
+            order = RunOrder(task_id="t", method="train", arguments=None, limit_bytes=100)
+            run = asyncio.ensure_future(agents.run("lives", life.incarnation("lives"), order))
+            await asyncio.sleep(lives.SOON_S)  # virtual time
+            assert not run.done()
+            life.held.through.add(call)
+            for asked in life.held.pending:
+                asked.let()
+            assert (await run).kept
+        assert agents.handle("lives", life.incarnation("lives")) is not None
 
     lived(story)

@@ -46,6 +46,8 @@ logger = logging.getLogger(__name__)
 _RUN_RETRY_S = 1.0
 #: Seconds that a process may take to answer before Ray is asked whether it is dead.
 _PING_S = 1.0
+#: Seconds that a recovery waits for the actor of an agent to be found; the search goes on by itself.
+_FOUND_S = 5.0
 #: How the names of warm hosts begin.
 READY = "ready:"
 #: Why an agent that was ended meanwhile has not started.
@@ -61,6 +63,8 @@ class _Record(msgspec.Struct, kw_only=True):
     place: ActorLocation | None = None
     #: None: its actor is not known to live.
     handle: Handle | None = None
+    #: The search for the actor that a former supervisor started; None: it was not started by one.
+    search: asyncio.Task[None] | None = None
     #: The control methods of its class.
     capabilities: tuple[str, ...] = ()
     #: Whether it is being ended: nothing is started for it any more, and it gets no commands.
@@ -247,6 +251,13 @@ class Agents:
         self.metrics.take_over(agent.spec.name)
         if place.node_id is not None:
             self.cleanup.prepare(place.node_id)
+        record.search = asyncio.ensure_future(self._search(record, place))
+        # Ray may never answer. Nothing but a run needs the handle, and that waits for it.
+        await asyncio.wait({record.search}, timeout=_FOUND_S)
+        if record.search.done():
+            record.search.result()
+
+    async def _search(self, record: _Record, place: ActorLocation) -> None:
         record.handle = await self._find((place.namespace, place.actor_name))
 
     def know(self, agent: Agent) -> ActorLocation:
@@ -413,6 +424,9 @@ class Agents:
         """Have an agent run a task, once however often it is asked; returns when the run has ended. None: the
         agent is being ended, or is dead.
         """
+        record = self._open(name, incarnation)
+        if record is not None and record.search is not None:
+            await asyncio.wait({record.search})
         handle = self.handle(name, incarnation)
         while handle is not None:
             try:

@@ -7,11 +7,12 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
 
+from schedulemesh.domain.agent import Death
 from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import NOTHING, Resources
@@ -350,6 +351,15 @@ class ClusterMonitor:
             self._spawn(self._executor.end(*agent))
         return frozenset(late)
 
+    async def _deaths_of(self, dead: Sequence[Agent]) -> dict[str, Death]:
+        """How agents died, as far as Ray says that in time."""
+        finding = deaths_of(self._agents, self._reactor.state, dead)
+        try:
+            return await asyncio.wait_for(finding, _ENDS_S)
+        except (asyncio.TimeoutError, TimeoutError):
+            logger.warning("Ray does not say how %d agents died; their tasks are lost", len(dead))
+            return {}
+
     async def _begun(self, endings: Iterable[Coroutine[object, object, None]]) -> list[int]:
         """Begin to end things, and wait for that a while: the positions of those that have not ended then,
         whose ending goes on by itself, and of those that could not be ended, which the log says.
@@ -416,7 +426,7 @@ class ClusterMonitor:
         ran = [
             agent for agent in dead_agents if agent is not None and isinstance(agent.phase, Running)
         ]
-        deaths = await deaths_of(self._agents, state, ran)
+        deaths = await self._deaths_of(ran)
         ending = await self._end_all_dead(dead)
         groups = await self._groups.recover(
             state.groups, living_groups, self._executor.endings, keep_all=rolled_back
