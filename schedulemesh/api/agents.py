@@ -8,7 +8,7 @@ from schedulemesh.api.call import Call, ChangingCall
 from schedulemesh.api.routes import ListRoute, delete, post
 from schedulemesh.api.rows import NameOf, OneOf
 from schedulemesh.api.tasks import PoolOf, TaskInfo, TaskKind
-from schedulemesh.api.values import AgentName, PoolName, Seconds
+from schedulemesh.api.values import AgentName, Names, PoolName, Seconds
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import Amounts
 from schedulemesh.domain.user_data import UserValue
@@ -136,3 +136,5 @@ class ListAgents(Call, tag="list_agents", frozen=True, kw_only=True):
     )
 
     pool_name: PoolName | None = None
+    #: Those of these names only; None: all.
+    names: Names | None = None

@@ -8,6 +8,7 @@ from schedulemesh.api.call import Call
 from schedulemesh.api.routes import ListRoute
 from schedulemesh.api.rows import NameOf
 from schedulemesh.api.tasks import TaskCondition, TaskInfo
+from schedulemesh.api.values import Names
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import Amounts
 
@@ -47,3 +48,6 @@ class ListJobs(Call, tag="list_jobs", frozen=True, kw_only=True):
             paged="jobs",
         ),
     )
+
+    #: Those with these ids only; None: all.
+    task_ids: Names | None = None

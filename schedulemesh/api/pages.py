@@ -49,6 +49,14 @@ class PageQuery(msgspec.Struct, frozen=True, kw_only=True):
     after: Annotated[tuple[Scalar, ...], _Few] | None = None
     limit: int = 100
 
+    def values_of(self, field: str) -> frozenset[Scalar] | None:
+        """The values of which a field has to have one; None: it may have any."""
+        return _values_by_field(self.fields).get(field)
+
+    def is_filtered_by_others_than(self, *fields: str) -> bool:
+        """Whether rows have to have labels, or certain values in other fields than these."""
+        return bool(self.labels) or any(field not in fields for field, _ in self.fields)
+
 
 class ListPage(Call, tag="list_page", frozen=True, kw_only=True):
     """List one page of the tasks, of those that wait in the queue, or of another of ``PAGED``."""
@@ -107,9 +115,7 @@ class Selection(Generic[Item]):
             if len(self._first) > self._query.limit + _SURPLUS:
                 self._sort()
         except TypeError:
-            raise InvalidRequestError(
-                "the cursor is not one that this listing returned as `next`"
-            ) from None
+            raise foreign_cursor() from None
 
     def selected(self) -> Selected:
         """The items of the page, once all were looked at."""
@@ -138,6 +144,11 @@ class Selection(Generic[Item]):
         return all(
             key in labels and value in (None, labels[key]) for key, value in self._query.labels
         )
+
+
+def foreign_cursor() -> InvalidRequestError:
+    """The error for a cursor whose values no row of the listing can have."""
+    return InvalidRequestError("the cursor is not one that this listing returned as `next`")
 
 
 def _values_by_field(

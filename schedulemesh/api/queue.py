@@ -8,7 +8,7 @@ from schedulemesh.api.call import Call
 from schedulemesh.api.routes import ListRoute, patch
 from schedulemesh.api.rows import OneOf
 from schedulemesh.api.tasks import OwnTaskChange, ReasonCode, TaskInfo, TaskKind
-from schedulemesh.api.values import Count, PoolName, Priority, RequestId
+from schedulemesh.api.values import Count, Names, PoolName, Priority, RequestId
 from schedulemesh.domain.resources import Amounts
 from schedulemesh.errors import InvalidRequestError
 
@@ -87,6 +87,8 @@ class ListQueue(Call, tag="list_queue", frozen=True, kw_only=True):
     )
 
     pool_name: PoolName | None = None
+    #: Those with these ids only; None: all.
+    task_ids: Names | None = None
     #: How many of each pool; None: all.
     limit: Count | None = None
     #: Only tasks of a higher position than this: of the next page, the last position of the one before.

@@ -8,7 +8,7 @@ from schedulemesh.api.call import Call, ChangeWithBlobs, ChangingCall
 from schedulemesh.api.routes import ListRoute, post
 from schedulemesh.api.rows import OneOf
 from schedulemesh.api.tasks import OfTask, OwnTaskChange, TaskInfo
-from schedulemesh.api.values import ClientName, Key, PoolName, RequestId
+from schedulemesh.api.values import ClientName, Key, Names, PoolName, RequestId
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.saved_state import SavedState
 from schedulemesh.domain.task import check_task
@@ -66,6 +66,9 @@ class ListSavedStates(Call, tag="list_saved_states", frozen=True, kw_only=True):
             paged="saved_states",
         ),
     )
+
+    #: Those with these ids only; None: all.
+    task_ids: Names | None = None
 
 
 class RegisterStateHandlers(

@@ -310,3 +310,6 @@ class ListTasks(Call, tag="list_tasks", frozen=True, kw_only=True):
             paged="tasks",
         ),
     )
+
+    #: Those with these ids only; None: all.
+    task_ids: Names | None = None

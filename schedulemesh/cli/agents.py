@@ -10,6 +10,7 @@ from schedulemesh.cli.columns import AGENTS, EXTERNAL, NODES
 from schedulemesh.cli.command import Output, Select, Target, View, command
 from schedulemesh.cli.output import emit, show
 from schedulemesh.cli.rows import Column, Listing, Record
+from schedulemesh.cli.selection import listed
 from schedulemesh.cli.texts import names, seconds
 
 app = typer.Typer()
@@ -37,12 +38,12 @@ def list_agents(
 ) -> None:
     """List the agents: what they hold, and the tasks that they run."""
     from schedulemesh.api.agents import AgentListing, ListAgents
-    from schedulemesh.protocol.answers import Listed
 
     def listing(rows: list[dict[str, object]]) -> Listing:
         return Listing(kind="agents", rows=rows, columns=AGENTS, row=AgentListing)
 
-    show(target, view, lambda g: listing(g.ask(ListAgents(pool_name=pool), Listed).rows), select)
+    request = ListAgents(pool_name=pool)
+    show(target, view, lambda g: listed(g, request, listing, select, "names"), select)
 
 
 @command(app, "nodes")

@@ -18,6 +18,7 @@ from schedulemesh.cli.command import Select, Target, View, command, note
 from schedulemesh.cli.job_options import JobOptions, completed
 from schedulemesh.cli.output import show
 from schedulemesh.cli.rows import Listing
+from schedulemesh.cli.selection import listed
 from schedulemesh.cli.texts import duration, local_time, megabytes, seconds
 
 if TYPE_CHECKING:
@@ -190,13 +191,11 @@ def adopt(
 def list_jobs(target: Target, view: View, select: Select) -> None:
     """List the jobs that run, wait, or have ended lately."""
     from schedulemesh.api.jobs import JobListing, ListJobs
-    from schedulemesh.protocol.answers import Listed
 
-    def listing(gateway: Gateway) -> Listing:
-        rows = gateway.ask(ListJobs(), Listed).rows
+    def listing(rows: list[dict[str, object]]) -> Listing:
         return Listing(kind="jobs", rows=rows, columns=JOBS, row=JobListing, name="task_id")
 
-    show(target, view, listing, select)
+    show(target, view, lambda g: listed(g, ListJobs(), listing, select), select)
 
 
 @command(app)

@@ -11,6 +11,7 @@ from schedulemesh.cli.columns import priority, wide
 from schedulemesh.cli.command import Output, Select, Target, Tasks, View, command, group
 from schedulemesh.cli.output import show
 from schedulemesh.cli.rows import Column, Listing, Record
+from schedulemesh.cli.selection import listed
 from schedulemesh.cli.texts import amounts, duration, labels, local_time, node, text
 
 if TYPE_CHECKING:
@@ -59,13 +60,12 @@ _GROUPS = (
 def list_leases(target: Target, view: View, select: Select) -> None:
     """List the leases that hold placement groups or wait for them."""
     from schedulemesh.api.tasks import ListTasks, TaskListing
-    from schedulemesh.protocol.answers import Listed
 
-    def listing(gateway: Gateway) -> Listing:
-        rows = [row for row in gateway.ask(ListTasks(), Listed).rows if row.get("kind") == "lease"]
+    def listing(rows: list[dict[str, Any]]) -> Listing:
+        rows = [row for row in rows if row.get("kind") == "lease"]
         return Listing(kind="leases", rows=rows, columns=_LEASES, row=TaskListing, name="task_id")
 
-    show(target, view, listing, select)
+    show(target, view, lambda g: listed(g, ListTasks(), listing, select), select)
 
 
 @command(leases, "get")

@@ -11,6 +11,7 @@ from schedulemesh.cli.columns import QUEUE
 from schedulemesh.cli.command import Output, Select, Target, Tasks, View, command
 from schedulemesh.cli.output import show
 from schedulemesh.cli.rows import Listing
+from schedulemesh.cli.selection import narrowed
 
 app = typer.Typer()
 
@@ -44,7 +45,7 @@ def show_queue(
     request = ListQueue(pool_name=pool, limit=limit or None, after=after)
 
     def look(gateway: Any) -> Listing:
-        answer = gateway.ask(request, QueueListed)
+        answer = gateway.ask(narrowed(request, queue_listing([]), select), QueueListed)
         rows = [row.public() for row in answer.rows]
         if len(rows) == answer.total:
             return queue_listing(rows)

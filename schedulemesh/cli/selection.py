@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_type_hints
 
 from schedulemesh.api.rows import NameOf, named_by, parse_scalar, parse_word, scalar_fields
 from schedulemesh.cli.command import Select
@@ -13,7 +13,10 @@ from schedulemesh.cli.texts import text
 from schedulemesh.errors import InvalidRequestError, nearest
 
 if TYPE_CHECKING:
+    from schedulemesh.api.call import Call
     from schedulemesh.cli.gateway import Gateway
+
+    CallT = TypeVar("CallT", bound=Call)
 
 #: What a column names that is made of several fields, by its heading.
 _KINDS = {kind.value: kind for kind in NameOf}
@@ -53,6 +56,34 @@ def selected(listing: Listing, select: Select) -> Listing:
         at = _key_of(listing, select.sort.removeprefix("-"))
         rows.sort(key=lambda row: _place(value_at(row, at)), reverse=select.sort.startswith("-"))
     return replace(listing, rows=rows)
+
+
+def listed(
+    gateway: Gateway,
+    request: Call,
+    listing: Callable[[list[dict[str, Any]]], Listing],
+    select: Select,
+    field: str = "task_ids",
+) -> Listing:
+    """The rows that a request lists; where a filter names an id, those with this id only. ``field``: that of
+    the request that takes the ids, of which a row has one.
+    """
+    from schedulemesh.protocol.answers import Listed
+
+    request = narrowed(request, listing([]), select, field)
+    return listing(gateway.ask(request, Listed).rows)
+
+
+def narrowed(request: CallT, listing: Listing, select: Select, field: str = "task_ids") -> CallT:
+    """The request for the rows with the id that a filter names, where there is one. ``listing``: one without
+    rows; ``field``: see ``listed``.
+    """
+    from msgspec.structs import replace
+
+    key = field.removesuffix("s")
+    filters = _filters(listing, select)
+    ids = [one.value for one in filters if one.key == key and one.equal and one.value]
+    return replace(request, **{field: tuple(ids[:1])}) if ids else request
 
 
 def chosen(gateway: Gateway, listing: Listing, select: Select) -> Listing:
@@ -116,24 +147,31 @@ def check_pools(gateway: Gateway, names: Iterable[str]) -> None:
 
 def _lives(gateway: Gateway, kind: NameOf, name: str) -> bool:
     """Whether there is something of this name now."""
+    if kind in (NameOf.TASK, NameOf.OWNER):
+        return _has_task(gateway, "task_id" if kind is NameOf.TASK else "owner", name)
     return name in _existing_names(gateway, kind)
 
 
+def _has_task(gateway: Gateway, field: str, value: str) -> bool:
+    """Whether a task that runs or waits has this value."""
+    from schedulemesh.api.pages import ListPage, PageQuery
+    from schedulemesh.protocol.answers import Details
+
+    page = PageQuery(fields=((field, (value,)),), order=(("task_id", False),), limit=1)
+    return bool(gateway.ask(ListPage(listing="tasks", page=page), Details).facts["total"])
+
+
 def _existing_names(gateway: Gateway, kind: NameOf) -> set[str]:
-    """The names of this kind that there are now."""
+    """The names of the pools, cohorts or nodes that there are now."""
     from schedulemesh.api.nodes import ListNodes
     from schedulemesh.api.pools import ListCohorts, ListPools
-    from schedulemesh.api.tasks import ListTasks
     from schedulemesh.protocol.answers import Listed
 
     if kind is NameOf.NODE:
         rows = gateway.ask(ListNodes(), Listed).rows
         return {str(row[key]) for row in rows for key in ("node_id", "short_id", "host", "address")}
-    if kind in (NameOf.TASK, NameOf.OWNER):
-        key = "task_id" if kind is NameOf.TASK else "owner"
-        return {str(row.get(key)) for row in gateway.ask(ListTasks(), Listed).rows}
-    listed = ListPools() if kind is NameOf.POOL else ListCohorts()
-    return {str(row["name"]) for row in gateway.ask(listed, Listed).rows}
+    request = ListPools() if kind is NameOf.POOL else ListCohorts()
+    return {str(row["name"]) for row in gateway.ask(request, Listed).rows}
 
 
 def _in_history(gateway: Gateway, kind: NameOf, name: str) -> bool:

@@ -11,6 +11,7 @@ from schedulemesh.cli.columns import priority, wide
 from schedulemesh.cli.command import Output, Select, Target, Tasks, View, command
 from schedulemesh.cli.output import show
 from schedulemesh.cli.rows import Column, Listing
+from schedulemesh.cli.selection import listed
 from schedulemesh.cli.texts import labels
 
 if TYPE_CHECKING:
@@ -36,15 +37,13 @@ _STATES = (
 def list_states(target: Target, view: View, select: Select) -> None:
     """List the tasks whose state is stored, and those that were lost."""
     from schedulemesh.api.states import ListSavedStates, SavedStateInfo
-    from schedulemesh.protocol.answers import Listed
 
-    def listing(gateway: Gateway) -> Listing:
-        rows = gateway.ask(ListSavedStates(), Listed).rows
+    def listing(rows: list[dict[str, object]]) -> Listing:
         return Listing(
             kind="states", rows=rows, columns=_STATES, row=SavedStateInfo, name="task_id"
         )
 
-    show(target, view, listing, select)
+    show(target, view, lambda g: listed(g, ListSavedStates(), listing, select), select)
 
 
 @command(app)

@@ -11,6 +11,7 @@ from schedulemesh.cli.columns import CHANGES, TASKS
 from schedulemesh.cli.command import Output, Select, Target, Tasks, View, command, group, note
 from schedulemesh.cli.output import emit, show
 from schedulemesh.cli.rows import Listing, Record
+from schedulemesh.cli.selection import listed
 from schedulemesh.cli.texts import amounts, duration, labels, local_time, names, node
 from schedulemesh.cli.waiting import wait
 from schedulemesh.protocol.wording import in_commands, reworded
@@ -28,9 +29,8 @@ command(tasks_app, "wait")(wait)
 def list_tasks(target: Target, view: View, select: Select) -> None:
     """List the tasks that run, and those that wait."""
     from schedulemesh.api.tasks import ListTasks
-    from schedulemesh.protocol.answers import Listed
 
-    show(target, view, lambda g: task_listing(g.ask(ListTasks(), Listed).rows), select)
+    show(target, view, lambda g: listed(g, ListTasks(), task_listing, select), select)
 
 
 def task_listing(rows: list[dict[str, object]]) -> Listing:

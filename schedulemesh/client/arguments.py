@@ -9,6 +9,8 @@ from typing import ParamSpec, TypeVar, cast, get_type_hints
 
 from schedulemesh.client.notebook import CallAnswer
 from schedulemesh.client.task_fields import DEFAULTS
+from schedulemesh.domain.containers import as_elements
+from schedulemesh.domain.names import as_text, parse_name
 from schedulemesh.errors import InvalidRequestError, nearest, shown
 
 Given = ParamSpec("Given")
@@ -183,3 +185,10 @@ def _why(signature: inspect.Signature, args: Iterable[object], kwargs: dict[str,
     except TypeError as error:
         return str(error)
     return ""
+
+
+def parse_ids(value: object, what: str) -> tuple[str, ...]:
+    """Names or ids, each once: of one, or of a list. Raises InvalidRequestError."""
+    name = as_text(value)
+    elements = [name] if name is not None else as_elements(value, what, "a list of ids")
+    return tuple(dict.fromkeys(parse_name(element, what.removesuffix("s")) for element in elements))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol, Union, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar, Union, cast
+
+from msgspec.structs import replace
 
 from schedulemesh.api.call import Call
 from schedulemesh.api.results import Result
+from schedulemesh.api.values import MAX_NAMES
 from schedulemesh.client.results import ResultT, combined
 from schedulemesh.domain.reasons import SHORTAGES
 from schedulemesh.engine.messages.outcomes import Refused
@@ -17,6 +20,7 @@ from schedulemesh.protocol.requests import encode_request
 
 logger = logging.getLogger(__name__)
 
+CallT = TypeVar("CallT", bound=Call)
 #: Object references that are sent beside a call: those that are whole arguments, and those nested in other
 #: values.
 References = tuple[list[Any], list[Any]]
@@ -103,10 +107,33 @@ def listed(
     connection: SchedulerConnection, request: Call, key: str, result: Callable[..., ResultT]
 ) -> ResultT:
     """The public result of a request that is answered with rows, which stand under ``key``."""
-    answer = ask(connection, request, Listed)
-    if isinstance(answer, Refused):
-        return combined(result, refused(answer))
-    return combined(result, {"success": True, key: answer.rows})
+    return listed_all(connection, [request], key, result)
+
+
+def listed_all(
+    connection: SchedulerConnection,
+    requests: Iterable[Call],
+    key: str,
+    result: Callable[..., ResultT],
+) -> ResultT:
+    """As ``listed``, with the rows of several requests."""
+    rows: list[Mapping[str, object]] = []
+    for request in requests:
+        answer = ask(connection, request, Listed)
+        if isinstance(answer, Refused):
+            return combined(result, refused(answer))
+        rows += answer.rows
+    return combined(result, {"success": True, key: rows})
+
+
+def with_ids(request: CallT, field: str, ids: Sequence[str] | None) -> list[CallT]:
+    """A request that lists what has these ids (None: everything), as several where they are many."""
+    if ids is None:
+        return [request]
+    return [
+        replace(request, **{field: tuple(ids[first : first + MAX_NAMES])})
+        for first in range(0, max(1, len(ids)), MAX_NAMES)
+    ]
 
 
 def logged(call: str, result: ResultT) -> ResultT:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from schedulemesh.api.states import ListSavedStates
 from schedulemesh.client.agents import AgentCalls
-from schedulemesh.client.arguments import public_calls
-from schedulemesh.client.asking import listed
+from schedulemesh.client.arguments import parse_ids, public_calls
+from schedulemesh.client.asking import listed_all, with_ids
 from schedulemesh.client.cluster import ClusterCalls
 from schedulemesh.client.drains import DrainCalls
 from schedulemesh.client.history import HistoryCalls
@@ -45,8 +47,10 @@ class SchedulerCalls(
     are in seconds, memory is in MB.
     """
 
-    def list_saved_states(self) -> SavedStatesResult:
-        """Return ``saved_states``: every task with a stored state, and every task that was lost, with
-        ``status`` ("running", "preempted" or "lost") and ``state_saved``.
+    def list_saved_states(self, task_ids: str | Iterable[str] | None = None) -> SavedStatesResult:
+        """Return ``saved_states``: every task with a stored state, and every task that was lost (or those of
+        them with these ids), with ``status`` ("running", "preempted" or "lost") and ``state_saved``.
         """
-        return listed(self._connection, ListSavedStates(), "saved_states", SavedStatesResult)
+        ids = None if task_ids is None else parse_ids(task_ids, "task_ids")
+        requests = with_ids(ListSavedStates(), "task_ids", ids)
+        return listed_all(self._connection, requests, "saved_states", SavedStatesResult)

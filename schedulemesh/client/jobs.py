@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from typing_extensions import Unpack
 
 from schedulemesh.api.jobs import ListJobs
 from schedulemesh.api.logs import ReadTaskLog
-from schedulemesh.client.arguments import public, public_calls
-from schedulemesh.client.asking import ask, listed
+from schedulemesh.client.arguments import parse_ids, public, public_calls
+from schedulemesh.client.asking import ask, listed_all, with_ids
 from schedulemesh.client.listings import JobsResult
 from schedulemesh.client.results import SubmitResult
 from schedulemesh.client.scheduler_object import SchedulerObject
@@ -59,12 +59,14 @@ class JobCalls(SchedulerObject):
         arguments = {**identity, "resources": resources, "priority": priority, **fields}
         return self._send_job(arguments)
 
-    def jobs(self) -> JobsResult:
-        """Return ``jobs``: those that run or wait, then those that have ended lately. Each has its task's
-        fields, ``state``, ``attempt``, and where it has them ``node_id``, ``started_at``, ``ended_at``,
-        ``reason`` and ``error``.
+    def jobs(self, task_ids: str | Iterable[str] | None = None) -> JobsResult:
+        """Return ``jobs``: those that run or wait, then those that have ended lately (or those with these
+        ids). Each has its task's fields, ``state``, ``attempt``, and where it has them ``node_id``,
+        ``started_at``, ``ended_at``, ``reason`` and ``error``.
         """
-        return listed(self._connection, ListJobs(), "jobs", JobsResult)
+        ids = None if task_ids is None else parse_ids(task_ids, "task_ids")
+        requests = with_ids(ListJobs(), "task_ids", ids)
+        return listed_all(self._connection, requests, "jobs", JobsResult)
 
     def job_logs(
         self,

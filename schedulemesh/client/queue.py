@@ -10,14 +10,13 @@ from schedulemesh.api.queue import ChangeQueuedTask, ListQueue
 from schedulemesh.api.results import Result
 from schedulemesh.api.tasks import CancelTasks
 from schedulemesh.api.values import MAX_NAMES, client_name
-from schedulemesh.client.arguments import public_calls
+from schedulemesh.client.arguments import parse_ids, public_calls
 from schedulemesh.client.asking import ask, details, done, logged, respond
 from schedulemesh.client.listings import CancellationResult, QueuePolicyResult, QueueResult
 from schedulemesh.client.results import combined
 from schedulemesh.client.scheduler_object import SchedulerObject
 from schedulemesh.config.queueing import QueuePolicy, changed_queue_policy
-from schedulemesh.domain.containers import as_elements
-from schedulemesh.domain.names import as_text, parse_name
+from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_count, parse_priority
 from schedulemesh.engine.messages.outcomes import Refused, TasksCancelled
 from schedulemesh.protocol.answers import QueueListed
@@ -49,11 +48,7 @@ class QueueCalls(SchedulerObject):
 
         Returns ``cancelled`` (ids) and ``refused`` (by id); ``success`` is False if one was not cancelled.
         """
-        name = as_text(task_ids)
-        raw_ids: Iterable[object] = (
-            (name,) if name is not None else as_elements(task_ids, "task_ids", "a list of ids")
-        )
-        ids = tuple(dict.fromkeys(parse_name(one, "task_id") for one in raw_ids))
+        ids = parse_ids(task_ids, "task_ids")
         reasons: dict[str, Refused] = {}
         for first in range(0, len(ids), MAX_NAMES):
             part = ids[first : first + MAX_NAMES]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from schedulemesh.api.results import ExplainResult, Result
 from schedulemesh.api.tasks import (
@@ -18,13 +18,12 @@ from schedulemesh.api.tasks import (
     WaitUntil,
 )
 from schedulemesh.api.values import MAX_NAMES
-from schedulemesh.client.arguments import public_calls
-from schedulemesh.client.asking import SchedulerConnection, ask, done, listed, logged
+from schedulemesh.client.arguments import parse_ids, public_calls
+from schedulemesh.client.asking import SchedulerConnection, ask, done, listed_all, logged, with_ids
 from schedulemesh.client.listings import TasksResult
 from schedulemesh.client.progress import NoDisplay, display
 from schedulemesh.client.results import combined
 from schedulemesh.client.scheduler_object import SchedulerObject
-from schedulemesh.domain.containers import as_elements
 from schedulemesh.domain.names import as_text, parse_name
 from schedulemesh.domain.numbers import MAX_DURATION_S, parse_duration, parse_flag
 from schedulemesh.domain.task import ENDED_STATES
@@ -65,11 +64,13 @@ class TaskCalls(SchedulerObject):
         )
         return logged("complete_task", done(self._connection, request))
 
-    def list_tasks(self) -> TasksResult:
-        """Return ``tasks``: every task with its agent, pool, priority, labels, phase, start time,
-        estimated and remaining duration (seconds), and last metrics.
+    def list_tasks(self, task_ids: str | Iterable[str] | None = None) -> TasksResult:
+        """Return ``tasks``: every task (or those with these ids that run or wait) with its agent, pool,
+        priority, labels, phase, start time, estimated and remaining duration (seconds), and last metrics.
         """
-        return listed(self._connection, ListTasks(), "tasks", TasksResult)
+        ids = None if task_ids is None else parse_ids(task_ids, "task_ids")
+        requests = with_ids(ListTasks(), "task_ids", ids)
+        return listed_all(self._connection, requests, "tasks", TasksResult)
 
     def explain(self, task_id: str) -> ExplainResult:
         """Say why a task waits, where it runs, by whom it was evicted or how it ended.
@@ -100,7 +101,7 @@ class TaskCalls(SchedulerObject):
         many are done: as a bar on a terminal or in a notebook, else as lines on standard error. An id that is
         not known is refused with ``task_not_found``.
         """
-        ids = _ids(task_ids)
+        ids = parse_ids(task_ids, "task_ids")
         how_far = _until(until)
         limit_s = MAX_DURATION_S if timeout is None else parse_duration(timeout, "timeout")
         shows = parse_flag(progress, "progress")
@@ -150,15 +151,6 @@ def _has_reached(status: TaskStatus, until: WaitUntil) -> bool:
     """Whether a task has ended or, where that is waited for, runs."""
     state = status["state"]
     return state in ENDED_STATES or (until is WaitUntil.RUNNING and state not in _BEFORE_RUNNING)
-
-
-def _ids(task_ids: object) -> tuple[str, ...]:
-    """Task ids, each once: of one task, or a list."""
-    name = as_text(task_ids)
-    elements: Sequence[object] = (
-        (name,) if name is not None else tuple(as_elements(task_ids, "task_ids", "a list of ids"))
-    )
-    return tuple(dict.fromkeys(parse_name(element, "task_id") for element in elements))
 
 
 def _until(until: object) -> WaitUntil:

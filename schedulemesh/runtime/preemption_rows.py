@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from schedulemesh.api.preemption import EvictorInfo, ListPreemptions, PreemptionRecord
 from schedulemesh.api.tasks import row_of_task
@@ -13,6 +13,13 @@ def selected(records: Iterable[EvictionRecord], query: ListPreemptions) -> list[
     """The last records that a query asks for, oldest first."""
     matching = [record for record in records if _concerns(record, query)]
     return matching[max(0, len(matching) - query.limit) :]
+
+
+def of_tasks(
+    records: Iterable[EvictionRecord], task_ids: Collection[object] | None
+) -> list[EvictionRecord]:
+    """The records of evictions of these tasks; None: of all."""
+    return [r for r in records if task_ids is None or r.task.task_id in task_ids]
 
 
 def preemption_row(record: EvictionRecord) -> PreemptionRecord:

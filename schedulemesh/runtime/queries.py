@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import cast
+from collections.abc import Collection, Iterable, Mapping
+from typing import TypeVar, cast
 
 from schedulemesh.api.agents import AgentListing, MeasuredUsage, PlacementGroupInfo
 from schedulemesh.api.cluster import OrphanInfo, SchedulerStats
@@ -37,6 +38,15 @@ from schedulemesh.runtime.preemption_rows import preemption_row
 
 #: The number of preemptions listed by get_preemption_stats.
 RECENT = 100
+
+Item = TypeVar("Item")
+
+
+def picked(items: Mapping[str, Item], keys: Iterable[object] | None) -> list[Item]:
+    """The items with these keys, as far as there are any; None: all."""
+    if keys is None:
+        return list(items.values())
+    return [items[key] for key in keys if isinstance(key, str) and key in items]
 
 
 def past_of(state: MeshState, task_id: str) -> tuple[TaskSpec, AgentSpec | None] | None:
@@ -129,9 +139,12 @@ class StateView:
         self._groups = groups
         self._now = now
 
-    def agents(self, pool_name: str | None = None) -> list[Agent]:
-        """Each agent of the pool; None: of all."""
-        return [a for a in self._state.agents.values() if pool_name in (None, a.spec.pool_name)]
+    def agents(
+        self, pool_name: str | None = None, names: Iterable[object] | None = None
+    ) -> list[Agent]:
+        """Each agent of the pool (None: of all) with one of these names (None: with any)."""
+        agents = picked(self._state.agents, names)
+        return [agent for agent in agents if pool_name in (None, agent.spec.pool_name)]
 
     def handles(self, agent: Agent) -> list[Handle | None]:
         """The Ray handle of an agent; of a gang those of all members."""
@@ -254,18 +267,28 @@ class StateView:
         kind = "placement group"
         return actors + [{"name": name, "namespace": None, "kind": kind} for name in groups]
 
-    def saved_states(self) -> list[tuple[TaskSpec, str, bool]]:
-        """Every task with a stored state, and every lost task; what became of it, and whether its state is
-        stored.
+    def saved_states(
+        self, task_ids: Collection[object] | None = None
+    ) -> list[tuple[TaskSpec, str, bool]]:
+        """Every task with a stored state, and every lost task, with one of these ids (None: with any); what
+        became of it, and whether its state is stored.
         """
         state = self._state
-        saved: list[tuple[TaskSpec, str, bool]] = []
-        saved += [(t, "lost", key is not None) for a in state.lost.values() for t, key in a.tasks]
-        preempted = (p for p in state.preempted.values() if p.state_key and not p.ran_again)
-        saved += [(past.fact.task, "preempted", True) for past in preempted]
-        unused = (ended for ended in state.ended.values() if ended.state_key)
+        lost = (task for agent in state.lost.values() for task in agent.tasks)
+        saved: list[tuple[TaskSpec, str, bool]] = [
+            (spec, "lost", key is not None)
+            for spec, key in lost
+            if task_ids is None or spec.task_id in task_ids
+        ]
+        preempted = picked(state.preempted, task_ids)
+        saved += [
+            (past.fact.task, "preempted", True)
+            for past in preempted
+            if past.state_key and not past.ran_again
+        ]
+        unused = (ended for ended in picked(state.ended, task_ids) if ended.state_key)
         saved += [(ended.spec, ended.state.value, True) for ended in unused]
-        running = (task for task in state.running.by_id.values() if task.state_key)
+        running = (task for task in picked(state.running.by_id, task_ids) if task.state_key)
         saved += [(task.spec, "running", True) for task in running]
         # The last entry of a task counts.
         return list({entry[0].task_id: entry for entry in saved}.values())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from schedulemesh.cli.exits import ExitCode
+from schedulemesh.runtime.portions import PortionTurns
 
 
 @pytest.fixture
@@ -139,3 +140,61 @@ def test_an_empty_id_is_refused(words, filled, run):
     done = run(*words, "--id", "", *command)
     assert (done.exit_code, done.stdout) == (ExitCode.USAGE, "")
     assert "--id must be a text" in done.stderr
+
+
+@pytest.fixture
+def two_tasks(scheduler):
+    """Task ``one`` runs, and ``two`` waits for it."""
+    scheduler.pool("train", cpu=2)
+    scheduler.submit("one", "train", owner="ann")
+    scheduler.submit("two", "train", cpu=2, owner="ann", queue=True)
+    return scheduler
+
+
+@pytest.fixture
+def looked_at(monkeypatch):
+    """The items of the portions in which the supervisor makes rows."""
+    items = []
+    each = PortionTurns.each
+
+    async def counted(turns, portion_items, work):
+        items.extend(portion_items)
+        await each(turns, portion_items, work)
+
+    monkeypatch.setattr(PortionTurns, "each", counted)
+    return items
+
+
+@pytest.mark.parametrize(
+    ("words", "ids"),
+    [
+        ("tasks -f task=two -o name", ["two"]),
+        ("tasks -f task_id=one -f owner=ann -o name", ["one"]),
+        ("tasks -f task=one -f task=two -o name", []),
+        ("queue -f task=two -o name", ["two"]),
+        ("queue -f task=one -o name", []),
+        ("jobs -f task_id=one -o name", []),
+        ("leases -f lease=one -o name", []),
+        ("states -f task=one -o name", []),
+        ("preemptions --task one -o name", []),
+    ],
+)
+def test_an_id_that_a_filter_names_is_looked_up(words, ids, two_tasks, run, looked_at):
+    done = run(*words.split())
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout.split() == ids
+    # Where nothing has it, it is looked for among the tasks before a remark says so.
+    assert len(looked_at) <= (1 if ids else 3)
+
+
+def test_agents_are_looked_up_by_their_names(two_tasks, run, looked_at):
+    two_tasks.submit("three", "train")
+    (name, _) = [agent["name"] for agent in two_tasks.calls.list_agents()["agents"]]
+    looked_at.clear()
+    assert run("agents", "-f", f"agent={name}", "-o", "name").stdout.split() == [name]
+    assert len(looked_at) == 1
+
+
+def test_filters_that_name_no_id_look_at_all_rows(two_tasks, run, looked_at):
+    assert run("tasks", "-f", "task!=one", "-o", "name").stdout.split() == ["two"]
+    assert len(looked_at) == 2

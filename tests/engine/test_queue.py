@@ -11,6 +11,7 @@ from schedulemesh.engine.messages import queue_facts as f
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Accepted, Done, Pending, Queued, Refused
 from schedulemesh.runtime.services.queue_rows import positioned, queue_row
+from tests.counted_calls import calls_of
 from tests.engine.builders import Mesh, differences, node, pool
 
 
@@ -321,6 +322,42 @@ def test_a_held_task_waits_until_it_is_released():
     check_stored(given)
     given.change("b", held=False)
     assert list(given.starts) == ["b"]
+
+
+def test_tasks_that_may_not_start_yet_come_last_in_the_order_of_their_submission():
+    given = mesh()
+    given.run("a", cpu=4, priority=9)
+    for name in "bcde":
+        given.queue(name, cpu=4)
+    for name in "db":
+        given.change(name, held=True)
+    assert given.waiting() == ["c", "e", "b", "d"]
+    queue = given.state.queue
+    assert [queue.position(queue.by_id[name]) for name in "cebd"] == [1, 2, 3, 4]
+    for begin in range(5):
+        for end in (None, *range(begin, 5)):
+            names = [task.task_id for task in queue.of_pool("p", begin, end)]
+            assert names == ["c", "e", "b", "d"][begin:end]
+    check_stored(given)
+    given.change("b", held=False)
+    assert given.waiting() == ["b", "c", "e", "d"]
+
+
+def test_the_last_tasks_of_a_queue_are_looked_up_as_fast_as_the_first():
+    def calls_with(waiting):
+        """Calls for the position of a task, and for two tasks at the end of the queue."""
+        given = mesh()
+        given.run("a", cpu=4, priority=9)
+        for number in range(waiting):
+            given.queue(f"t{number}", cpu=4, priority=number / waiting)
+        queue = given.state.queue
+        last = [task.task_id for task in queue.of_pool("p", waiting - 2)]
+        assert last == ["t1", "t0"]
+        _, for_position = calls_of(lambda: queue.position(queue.by_id["t0"]))
+        _, for_last = calls_of(lambda: [*queue.of_pool("p", waiting - 2)])
+        return for_position, for_last
+
+    assert calls_with(200) == calls_with(20)
 
 
 def test_a_task_moved_to_the_front_comes_first():

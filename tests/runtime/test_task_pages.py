@@ -168,6 +168,9 @@ MANY = {
 }
 
 
+KEYS = {one.paged: one.key for request, _ in MANY.values() for one in type(request).listings}
+
+
 def as_job(task):
     return replace(
         task, agent=replace(task.agent, job=JobSpec()), task=replace(task.task, run=RUN_DRIVER)
@@ -232,3 +235,91 @@ def rows_of(answer):
     """The rows of an answer, as they are shown."""
     answer = answer.answer if isinstance(answer, WithHandles) else answer
     return [row if isinstance(row, dict) else row.public() for row in answer.rows]
+
+
+@pytest.fixture
+def looked_at(monkeypatch):
+    """The items of the portions in which rows are chosen and made."""
+    items = []
+    each = runtime_portions.PortionTurns.each
+
+    async def counted(turns, portion_items, work):
+        items.extend(portion_items)
+        await each(turns, portion_items, work)
+
+    monkeypatch.setattr(runtime_portions.PortionTurns, "each", counted)
+    return items
+
+
+#: The requests that name what they list.
+BY_ID = {
+    "agents": lambda names: ListAgents(names=names),
+    "saved_states": lambda ids: ListSavedStates(task_ids=ids),
+    "jobs": lambda ids: ListJobs(task_ids=ids),
+    "tasks": lambda ids: ListTasks(task_ids=ids),
+}
+
+
+@pytest.mark.parametrize("listing", [*MANY, "tasks"])
+def test_what_is_asked_for_by_its_id_is_looked_up(busy, listing, looked_at):
+    request, key = MANY.get(listing, (ListTasks(), "task_id"))
+    rows = rows_of(ask(busy, request))
+    looked_at.clear()
+    for row in rows[::9]:
+        query = PageQuery(fields=((key, (row[key], "none")),), order=((key, False),), limit=1)
+        page = ask(busy, ListPage(listing=listing, page=query)).facts
+        assert [item[key] for item in page["items"]] == [row[key]]
+        assert (page["total"], page["more"]) == (1, False)
+    # Of tasks, first their fields and then the row.
+    assert len(looked_at) <= 2 * len(rows[::9])
+
+
+@pytest.mark.parametrize("listing", BY_ID)
+def test_requests_with_ids_make_these_rows_only(busy, listing, looked_at):
+    request, key = MANY.get(listing, (ListTasks(), "task_id"))
+    rows = rows_of(ask(busy, request))
+    looked_at.clear()
+    ids = tuple(row[key] for row in rows[3:5])
+    asked = ask(busy, BY_ID[listing]((*ids, "none")))
+    assert lasting(rows_of(asked)) == lasting(rows[3:5])
+    assert len(looked_at) == 2
+
+
+@pytest.mark.parametrize("listing", MANY)
+def test_each_page_makes_its_own_rows_only(busy, listing, looked_at):
+    order = tuple((field, False) for field in KEYS[listing])
+    after, more, count = None, True, 0
+    while more:
+        looked_at.clear()
+        query = PageQuery(order=order, limit=4, after=after)
+        page = ask(busy, ListPage(listing=listing, page=query)).facts
+        assert len(looked_at) == len(page["items"])
+        more, count = page["more"], count + len(page["items"])
+        after = tuple(page["items"][-1][field] for field, _ in order)
+    assert count == page["total"] >= 10
+
+
+def queue_page(mesh, after, limit=4, **chosen):
+    order = (("pool_name", False), ("position", False), ("task_id", False))
+    query = PageQuery(order=order, limit=limit, after=after, **chosen)
+    answer = ask(mesh, ListPage(listing="queue", page=query))
+    return answer if isinstance(answer, Malformed) else answer.facts
+
+
+def test_a_page_of_the_queue_continues_after_the_task_before_it(mesh):
+    rows = all_rows(mesh, "queue")
+    of_q = [row["task_id"] for row in rows if row["pool_name"] == "q"]
+    # It came sixth when the page before was made, and has moved to the second place since.
+    page = queue_page(mesh, ("q", 6.0, of_q[1]))
+    assert [row["task_id"] for row in page["items"]] == of_q[2:6]
+    # It waits no more: the next one has its place.
+    page = queue_page(mesh, ("q", 6.0, "gone"), fields=(("pool_name", ("q",)),))
+    assert [row["task_id"] for row in page["items"]] == of_q[5:9]
+    assert page["total"] == len(of_q)
+    for position in (float("nan"), float("-inf"), -3.0):
+        page = queue_page(mesh, ("q", position, "gone"))
+        assert [row["task_id"] for row in page["items"]] == of_q[:4]
+    for after in (("q", 1e300, "gone"), ("r", 1.0, "gone")):
+        assert queue_page(mesh, after)["items"] == []
+    for after in ((1.0, 1.0, "t"), ("q", "1", "t"), ("q", 1.0, None)):
+        assert isinstance(queue_page(mesh, after), Malformed)

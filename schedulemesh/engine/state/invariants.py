@@ -46,9 +46,14 @@ def _check_queue(state: MeshState) -> None:
     for name, pool in queue.pools.items():
         entries = [entry for c in pool.classes.values() for entry in c.entries]
         _expect(bool(pool.size), f"the queue of pool {name} is empty")
-        _expect(len(entries) <= pool.size, f"the queue of pool {name} is longer than its size")
-        for _, _, task_id in entries:
-            _expect(queue.by_id[task_id].pool_name == name, f"task {task_id} is in two queues")
+        _expect(sorted(entries) == [*pool.ready], f"the order of pool {name} is not its classes'")
+        later = {task_id for _, task_id in pool.later}
+        for task_id in (*(task_id for *_, task_id in entries), *later):
+            task = queue.by_id[task_id]
+            _expect(task.pool_name == name, f"task {task_id} is in two queues")
+            _expect((task.queue_class is None) == (task_id in later), f"task {task_id} is ready")
+    sizes = sum(pool.size for pool in queue.pools.values())
+    _expect(sizes == len(queue.by_id), f"{len(queue.by_id)} tasks wait, {sizes} of them in pools")
 
 
 def _check_children(state: MeshState) -> None:

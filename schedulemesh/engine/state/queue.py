@@ -9,7 +9,6 @@ the rate times the time of arrival.
 
 from __future__ import annotations
 
-import heapq
 import sys
 from collections.abc import Iterator
 
@@ -169,7 +168,7 @@ class Queue:
             self.children.add(task.spec)
         for agent_name in _names(task):
             self.agent_names[agent_name] = task_id
-        self.pools.setdefault(name, PoolQueue()).size += 1
+        pool = self.pools.setdefault(name, PoolQueue())
         self.next_number = max(self.next_number, task.number + 1)
         if self.policy.orders_by_estimates:
             self._note_kind(task)
@@ -181,6 +180,7 @@ class Queue:
             self._expiring.add((task.expires_at, task_id))
         if task.not_before:
             self._delayed.add((task.not_before, task_id))
+            pool.later.add((task.number, task_id))
         else:
             self._enter(task)
 
@@ -201,9 +201,7 @@ class Queue:
             self._expiring.remove((task.expires_at, task_id))
         for agent_name in _names(task):
             del self.agent_names[agent_name]
-        pool = self.pools[task.pool_name]
-        pool.size -= 1
-        if not pool.size:
+        if not self.pools[task.pool_name].size:
             del self.pools[task.pool_name]
         return task
 
@@ -219,7 +217,9 @@ class Queue:
         task.held, task.front = held, front
         if held and task.reservation is not None:
             self.reserve(task_id, None)
-        if (task.not_before, task_id) not in self._delayed:
+        if (task.not_before, task_id) in self._delayed:
+            self.pools[task.pool_name].later.add((task.number, task_id))
+        else:
             self._enter(task)
 
     def reserve(self, task_id: str, reservation: Reservation | None) -> None:
@@ -252,11 +252,12 @@ class Queue:
         alike = self.kinds.by_kind[kind]
         alike.estimate_s = seconds
         for task in map(self.by_id.__getitem__, alike.task_ids):
-            ready = task.queue_class is not None
+            if task.queue_class is None:
+                task.estimate_s = seconds
+                continue
             self._leave(task)
             task.estimate_s = seconds
-            if ready:
-                self._enter(task)
+            self._enter(task)
 
     def reopen(self, pool_name: str) -> None:
         """Have the next pass try all classes of a pool."""
@@ -296,7 +297,9 @@ class Queue:
         """Let the tasks start whose time has come."""
         while self.is_due(now):
             _, task_id = self._delayed.pop(0)
-            self._enter(self.by_id[task_id])
+            task = self.by_id[task_id]
+            self._leave(task)
+            self._enter(task)
 
     def is_due(self, now: float) -> bool:
         """Whether the time of a task has come since the last ``advance``."""
@@ -318,31 +321,26 @@ class Queue:
         yield from self.long_waits.next_at(self.policy.promote_after_s)
 
     def position(self, task: QueuedTask) -> int:
-        """How many tasks of its pool come before it, plus one. A task that may not start yet comes last."""
+        """How many tasks of its pool come before it, plus one. Those that may not start yet come last."""
+        pool = self.pools[task.pool_name]
         if task.queue_class is None:
-            return self.pools[task.pool_name].size
-        entry = self.entry(task)
-        classes = self.pools[task.pool_name].classes.values()
-        before: int = sum(queue_class.entries.bisect_left(entry) for queue_class in classes)
-        return before + 1
+            return len(pool.ready) + int(pool.later.index((task.number, task.task_id))) + 1
+        return int(pool.ready.index(self.entry(task))) + 1
 
     def size(self, pool_name: str) -> int:
         """How many tasks of a pool wait, those that may not start included."""
         pool = self.pools.get(pool_name)
         return 0 if pool is None else pool.size
 
-    def of_pool(self, pool_name: str) -> Iterator[QueuedTask]:
-        """The tasks of a pool in their order, then those that may not start yet."""
+    def of_pool(
+        self, pool_name: str, begin: int = 0, end: int | None = None
+    ) -> Iterator[QueuedTask]:
+        """The tasks of a pool in their order, then those that may not start yet; ``begin``, ``end``: see
+        ``PoolQueue.in_order``.
+        """
         pool = self.pools.get(pool_name)
-        if pool is None:
-            return
-        classes = [c.entries for c in pool.classes.values()]
-        for _, _, task_id in heapq.merge(*classes):
-            yield self.by_id[task_id]
-        if sum(map(len, classes)) < pool.size:
-            for task in self.by_id.values():
-                if task.pool_name == pool_name and task.queue_class is None:
-                    yield task
+        if pool is not None:
+            yield from map(self.by_id.__getitem__, pool.in_order(begin, end))
 
     def entry(self, task: QueuedTask) -> Entry:
         """The place of a task in its class."""
@@ -370,9 +368,11 @@ class Queue:
         task.estimate_s = self.kinds.add(task.submission, task.task_id, task.estimate_s)
 
     def _enter(self, task: QueuedTask) -> None:
+        pool = self.pools[task.pool_name]
         if task.held:
+            pool.later.add((task.number, task.task_id))
             return
-        key, pool = _class_of(task), self.pools[task.pool_name]
+        key = _class_of(task)
         queue_class = pool.classes.get(key)
         if queue_class is None:
             queue_class = pool.classes[key] = QueueClass(key)
@@ -387,9 +387,10 @@ class Queue:
 
     def _leave(self, task: QueuedTask) -> None:
         queue_class, task.queue_class = task.queue_class, None
-        if queue_class is None:
-            return
         pool = self.pools[task.pool_name]
+        if queue_class is None:
+            pool.later.remove((task.number, task.task_id))
+            return
         pool.displace(queue_class, self.entry(task))
         self.long_waits.discard(task.queued_at, task.task_id)
         if not queue_class.entries:

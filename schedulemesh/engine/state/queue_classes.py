@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import inf
 
 from sortedcontainers import SortedList
@@ -55,17 +56,34 @@ class QueueClass:
 class PoolQueue:
     """The queue of one pool."""
 
-    __slots__ = ("classes", "firsts", "size")
+    __slots__ = ("classes", "firsts", "later", "ready")
 
     def __init__(self) -> None:
         self.classes: dict[ClassKey, QueueClass] = {}
         #: The first entry of each class but those of extra members.
         self.firsts: SortedList[Entry] = SortedList()
-        #: Tasks of the pool that wait, those that may not start included.
-        self.size = 0
+        #: The entries of all classes.
+        self.ready: SortedList[Entry] = SortedList()
+        #: (number, task id) of tasks that may not start yet.
+        self.later: SortedList[tuple[int, str]] = SortedList()
+
+    @property
+    def size(self) -> int:
+        """Tasks of the pool that wait, those that may not start included."""
+        return len(self.ready) + len(self.later)
+
+    def in_order(self, begin: int, end: int | None) -> Iterator[str]:
+        """The ids of the tasks from the place ``begin`` on, the first of all being 0, and before ``end``;
+        those that may not start yet come last. Takes no longer for the last ones than for the first.
+        """
+        count = len(self.ready)
+        last = None if end is None else max(0, end - count)
+        yield from (task_id for *_, task_id in self.ready.islice(begin, end))
+        yield from (task_id for _, task_id in self.later.islice(max(0, begin - count), last))
 
     def place(self, queue_class: QueueClass, entry: Entry) -> None:
         """Add an entry to a class."""
+        self.ready.add(entry)
         entries = queue_class.entries
         if not queue_class.extra and (not entries or entry < entries[0]):
             if entries:
@@ -75,6 +93,7 @@ class PoolQueue:
 
     def displace(self, queue_class: QueueClass, entry: Entry) -> None:
         """Remove an entry from its class."""
+        self.ready.remove(entry)
         entries = queue_class.entries
         was_first = entry == entries[0]
         entries.remove(entry)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import cast
 
@@ -20,8 +20,8 @@ from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.protocol.answers import Listed, listed
 from schedulemesh.runtime.backend import BackendError
 from schedulemesh.runtime.handlers import handler
-from schedulemesh.runtime.jobs.claims import ClaimOfJob, claims_of, jobs_of
-from schedulemesh.runtime.queries import task_status
+from schedulemesh.runtime.jobs.claims import ClaimOfJob, claims_of
+from schedulemesh.runtime.queries import picked, task_status
 from schedulemesh.runtime.services.running import Service
 
 logger = logging.getLogger(__name__)
@@ -31,41 +31,54 @@ class JobService(Service):
     """Lists jobs."""
 
     @handler
-    async def list(self, _: ListJobs) -> Listed:
-        """Every job that waits or runs, then those that have ended lately; with what those that run hold in
-        Ray, as far as Ray can be asked now.
+    async def list(self, request: ListJobs) -> Listed:
+        """The jobs that wait or run, then those that have ended lately; with what those that run hold in Ray,
+        as far as Ray can be asked now.
         """
-        reactor = self._reactor
-        rows = await reactor.read_rows(
-            lambda: _row_makers(reactor.state, reactor.engine, reactor.now())
+        rows = await self._reactor.read_rows(
+            lambda: [make for _, make in self.row_makers(request.task_ids)]
         )
-        claims = await self._claims()
-        for row in rows:
-            claim = claims.get(str(row.get("agent_name")))
-            if claim is not None and "started_at" in row:
-                row["claimed"] = {n: amount.public() for n, amount in claim.claimed.items()}
-                row["used"] = sum_of(claim.used.values()).public()
-                row["beyond_claim"] = claim.beyond.public()
-        return listed(rows)
+        return listed(await self.with_claims(rows))
 
-    async def _claims(self) -> dict[str, ClaimOfJob]:
-        """What each job that runs holds, by its agent's name."""
+    def row_makers(
+        self, task_ids: Iterable[object] | None
+    ) -> Sequence[tuple[str, Callable[[], JobListing | None]]]:
+        """The ids of the jobs among these tasks (None: among all), each with what makes its row."""
+        reactor = self._reactor
+        return [*_row_makers(reactor.state, reactor.engine, reactor.now(), task_ids)]
+
+    async def with_claims(self, rows: Sequence[JobListing]) -> Sequence[JobListing]:
+        """The rows, those of jobs that run with what they hold in Ray, as far as Ray can be asked now."""
+        running = {str(row.get("agent_name")): row for row in rows if "started_at" in row}
+        claims = await self._claims(running) if running else {}
+        for name, claim in claims.items():
+            row = running[name]
+            row["claimed"] = {n: amount.public() for n, amount in claim.claimed.items()}
+            row["used"] = sum_of(claim.used.values()).public()
+            row["beyond_claim"] = claim.beyond.public()
+        return rows
+
+    async def _claims(self, agent_names: Iterable[str]) -> dict[str, ClaimOfJob]:
+        """What each of these jobs holds that still runs, by its agent's name."""
         try:
             usage = await self._backend.usage()
         except BackendError as error:
             logger.warning("what jobs hold in Ray is not known: %s", error)
             return {}
         state = self._reactor.state
-        claims = claims_of(state, self._agents, jobs_of(state), usage)
+        jobs = [agent for agent in picked(state.agents, agent_names) if agent.spec.job is not None]
+        claims = claims_of(state, self._agents, jobs, usage)
         return {claim.agent_name: claim for claim in claims}
 
 
 def _row_makers(
-    state: MeshState, engine: Engine, now: float
-) -> Iterator[Callable[[], JobListing | None]]:
-    """What makes the row of every job that runs or waits, then of those that have ended lately."""
+    state: MeshState, engine: Engine, now: float, task_ids: Iterable[object] | None
+) -> Iterator[tuple[str, Callable[[], JobListing | None]]]:
+    """What makes the row of each job among these tasks (None: among all) that runs or waits, then of those
+    that have ended lately; by their ids.
+    """
     causes = engine.wait_causes(now)
-    for task in state.running.by_id.values():
+    for task in picked(state.running.by_id, task_ids):
         agent = state.agents.get(task.agent_name)
         if agent is not None and agent.spec.job is not None:
             started: JobListing = {
@@ -73,13 +86,14 @@ def _row_makers(
                 "started_at": task.started_at,
                 "running_time": max(0.0, now - task.started_at) if task.started_at else 0.0,
             }
-            yield partial(_row, state, task.spec, agent.spec, task.attempts, started)
-    for waiting in state.queue.by_id.values():
+            make = partial(_row, state, task.spec, agent.spec, task.attempts, started)
+            yield task.spec.task_id, make
+    for waiting in picked(state.queue.by_id, task_ids):
         if waiting.submission.agent.job is not None:
-            yield partial(_waiting_row, state, waiting, causes, now)
-    for ended in state.ended.values():
+            yield waiting.task_id, partial(_waiting_row, state, waiting, causes, now)
+    for ended in picked(state.ended, task_ids):
         if ended.spec.run == RUN_DRIVER:
-            yield partial(_ended_row, state, ended)
+            yield ended.spec.task_id, partial(_ended_row, state, ended)
 
 
 def _waiting_row(

@@ -18,7 +18,7 @@ from schedulemesh.engine.messages.outcomes import Refused, TasksCancelled
 from schedulemesh.errors import JournalError
 from schedulemesh.protocol.answers import Details, QueueListed, QueueRow, Refusal, Response, details
 from schedulemesh.runtime.handlers import handler
-from schedulemesh.runtime.services.queue_rows import positioned, row_if_queued
+from schedulemesh.runtime.services.queue_rows import asked_for, row_if_queued
 from schedulemesh.runtime.services.running import Service
 from schedulemesh.store.journal import InDoubtError
 
@@ -81,16 +81,16 @@ class QueueService(Service):
             return Refusal(refused=pool_not_found(self._reactor.state, name))
 
         def begin() -> list[Callable[[], QueueRow | None]]:
-            state, now, first = self._reactor.state, self._reactor.now(), request.after
+            state, now = self._reactor.state, self._reactor.now()
             causes = self._reactor.engine.wait_causes(now)
-            last = None if request.limit is None else first + request.limit
             return [
                 partial(row_if_queued, state, task, position, causes, now)
-                for pool in ([name] if name is not None else sorted(state.queue.pools))
-                for position, task in positioned(state, pool, first, last)
+                for position, task in asked_for(state, request)
             ]
 
         rows = await self._reactor.read_rows(begin)
+        if request.task_ids is not None:
+            return QueueListed(rows=rows, total=len(rows))
         queue = self._reactor.state.queue
         names = [name] if name is not None else sorted(queue.pools)
         return QueueListed(rows=rows, total=sum(map(queue.size, names)))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Iterable, Iterator
 
+from schedulemesh.api.queue import ListQueue
 from schedulemesh.domain.task_kinds import TaskKind
 from schedulemesh.engine.admission.needs import need_of, ruled_out
 from schedulemesh.engine.explanation.waiting import WaitCauses
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.queue import QueuedTask
+from schedulemesh.engine.state.queue import Queue, QueuedTask
 from schedulemesh.protocol.answers import QueueRow
+from schedulemesh.runtime.queries import picked
 
 
 def positioned(
@@ -19,7 +20,27 @@ def positioned(
     """The tasks in a pool's queue with their positions, in their order: those after position ``first``, up
     to ``last``.
     """
-    return enumerate(islice(state.queue.of_pool(pool_name), first, last), first + 1)
+    return enumerate(state.queue.of_pool(pool_name, first, last), first + 1)
+
+
+def asked_for(state: MeshState, request: ListQueue) -> Iterator[tuple[int, QueuedTask]]:
+    """The tasks that a request lists with their positions, in the order of each pool."""
+    queue, name = state.queue, request.pool_name
+    if request.task_ids is not None:
+        waiting = in_order(queue, request.task_ids)
+        yield from ((queue.position(t), t) for t in waiting if name in (None, t.pool_name))
+        return
+    last = None if request.limit is None else request.after + request.limit
+    for pool in [name] if name is not None else sorted(queue.pools):
+        yield from positioned(state, pool, request.after, last)
+
+
+def in_order(queue: Queue, task_ids: Iterable[str] | None) -> list[QueuedTask]:
+    """The tasks with these ids that wait (None: all) in the order of each pool's queue."""
+    if task_ids is None:
+        return [task for name in sorted(queue.pools) for task in queue.of_pool(name)]
+    waiting = picked(queue.by_id, task_ids)
+    return sorted(waiting, key=lambda task: (task.pool_name, queue.position(task)))
 
 
 def row_if_queued(

@@ -4,14 +4,22 @@ others little, however many tasks wait; of tasks only the rows of the page are m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from itertools import islice
+from operator import itemgetter
 
 from schedulemesh.api.agents import ListAgents
-from schedulemesh.api.jobs import ListJobs
-from schedulemesh.api.pages import ListPage, PageQuery, Selected, Selection
-from schedulemesh.api.preemption import MAX_PREEMPTIONS, ListPreemptions
+from schedulemesh.api.calls import CALLS
+from schedulemesh.api.pages import (
+    ListPage,
+    PageQuery,
+    Scalar,
+    Selected,
+    Selection,
+    foreign_cursor,
+)
+from schedulemesh.api.preemption import ListPreemptions
 from schedulemesh.api.states import ListSavedStates
 from schedulemesh.api.tasks import ListTasks
 from schedulemesh.domain.task import INTERNAL, TaskSpec
@@ -19,25 +27,31 @@ from schedulemesh.engine.admission.refusals import pool_not_found
 from schedulemesh.engine.explanation.waiting import WaitCauses
 from schedulemesh.engine.state.agents import Agent, kind_of
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.queue import QueuedTask
+from schedulemesh.engine.state.queue import Queue, QueuedTask
 from schedulemesh.engine.state.tasks import RunningTask
 from schedulemesh.protocol.answers import Details, Listed, Refusal, WithHandles, details, listed
 from schedulemesh.runtime.backend import Handle
 from schedulemesh.runtime.handlers import handler
-from schedulemesh.runtime.preemption_rows import preemption_row, selected
-from schedulemesh.runtime.queries import StateView, queued_task, saved_state
+from schedulemesh.runtime.preemption_rows import of_tasks, preemption_row, selected
+from schedulemesh.runtime.queries import StateView, picked, queued_task, saved_state
 from schedulemesh.runtime.services.jobs import JobService
-from schedulemesh.runtime.services.queue_rows import queue_row
+from schedulemesh.runtime.services.queue_rows import in_order, queue_row
 from schedulemesh.runtime.services.running import RunningSupervisor, Service
 
-#: The order of the queue, in which it needs not be sorted.
-_OF_QUEUE = (("pool_name", False), ("position", False), ("task_id", False))
+#: The fields that distinguish the rows of each listing that has pages; the last one is an id.
+_KEYS: dict[str, tuple[str, ...]] = {
+    listing.paged: listing.key for call in CALLS for listing in call.listings if listing.paged
+}
 
 _OF_SPEC = frozenset(TaskSpec.__struct_fields__) - INTERNAL
 
 Task = RunningTask | QueuedTask
 Row = Mapping[str, object]
-MakeRow = Callable[[], Row]
+MakeRow = Callable[[], Row | None]
+#: What makes each row, with the values of the fields that distinguish it.
+KeyedMakers = Sequence[tuple[tuple[Scalar, ...], MakeRow]]
+#: Ids of rows; None: all.
+Ids = Collection[Scalar] | None
 
 
 class TaskPages(Service):
@@ -46,6 +60,13 @@ class TaskPages(Service):
     def __init__(self, running: RunningSupervisor, jobs: JobService) -> None:
         super().__init__(running)
         self._jobs = jobs
+        #: By listing: what makes the rows with these ids.
+        self._makers: dict[str, Callable[[Ids], KeyedMakers]] = {
+            "agents": self._agents_by_name,
+            "jobs": self._jobs_by_id,
+            "preemptions": self._preemptions_by_time,
+            "saved_states": self._saved_states,
+        }
 
     @handler
     async def page(self, request: ListPage) -> Details:
@@ -67,14 +88,14 @@ class TaskPages(Service):
                 )
 
     @handler
-    async def all(self, _: ListTasks) -> Listed:
-        """Every task: those that run, then those that wait in the order of each queue."""
+    async def all(self, request: ListTasks) -> Listed:
+        """The tasks: those that run, then those that wait in the order of each queue."""
         reactor = self._reactor
         while True:
             await reactor.until_consistent()
             engine, state = reactor.engine, reactor.state
-            waiting = [t for name in sorted(state.queue.pools) for t in state.queue.of_pool(name)]
-            tasks: list[Task] = [*state.running.by_id.values(), *waiting]
+            tasks: list[Task] = [*picked(state.running.by_id, request.task_ids)]
+            tasks += in_order(state.queue, request.task_ids)
             rows = await self._rows(tasks, of_queue=False)
             await reactor.flushed()
             if reactor.engine is engine:
@@ -82,21 +103,20 @@ class TaskPages(Service):
 
     @handler
     async def agents(self, request: ListAgents) -> WithHandles | Refusal:
-        """Each agent of a pool, or of all, with its Ray handle; of a gang with those of all members."""
+        """Each agent that is asked for, with its Ray handle; a gang with those of all members."""
         await self._reactor.until_consistent()
         state, name = self._reactor.state, request.pool_name
         if name is not None and name not in state.ledger.accounts:
             return Refusal(refused=pool_not_found(state, name))
-        rows_and_handles = await self._agents_of(name)
-        handles = [handle for _, of_agent in rows_and_handles for handle in of_agent]
-        return WithHandles(answer=listed([row for row, _ in rows_and_handles]), handles=handles)
 
-    async def _agents_of(self, pool_name: str | None) -> list[tuple[Row, list[Handle | None]]]:
         def begin() -> list[Callable[[], tuple[Row, list[Handle | None]]]]:
             view = self._view(self._reactor.state)
-            return [partial(_with_handles, view, agent) for agent in view.agents(pool_name)]
+            agents = view.agents(name, request.names)
+            return [partial(_with_handles, view, agent) for agent in agents]
 
-        return await self._reactor.read_rows(begin)
+        rows_and_handles = await self._reactor.read_rows(begin)
+        handles = [handle for _, of_agent in rows_and_handles for handle in of_agent]
+        return WithHandles(answer=listed([row for row, _ in rows_and_handles]), handles=handles)
 
     @handler
     async def preemptions(self, request: ListPreemptions) -> Listed:
@@ -109,39 +129,75 @@ class TaskPages(Service):
         return listed(await self._reactor.read_rows(begin))
 
     @handler
-    async def saved_states(self, _: ListSavedStates) -> Listed:
+    async def saved_states(self, request: ListSavedStates) -> Listed:
         """Every task with a stored state, and every lost task: running, preempted or lost."""
 
         def begin() -> list[MakeRow]:
-            entries = self._view(self._reactor.state).saved_states()
-            return [partial(saved_state, entry) for entry in entries]
+            return [make for _, make in self._saved_states(request.task_ids)]
 
         return listed(await self._reactor.read_rows(begin))
 
     async def _page_of_rows(self, request: ListPage) -> Details:
-        """A page of a listing whose rows are all made."""
-        rows: Sequence[Row]
-        match request.listing:
-            case "agents":
-                rows = [row for row, _ in await self._agents_of(None)]
-            case "jobs":
-                rows = (await self._jobs.list(ListJobs())).rows
-            case "preemptions":
-                rows = (await self.preemptions(ListPreemptions(limit=MAX_PREEMPTIONS))).rows
-            case _:
-                rows = (await self.saved_states(ListSavedStates())).rows
-        selection = Selection[Row](request.page, lambda row, field: row.get(field))
-        await self._reactor.turns.each(rows, selection.add)
-        return details(selection.selected()._asdict())
+        """A page of a listing of which each row is made, unless they are asked for by id or in the order of
+        what distinguishes them.
+        """
+        query, key = request.page, _KEYS[request.listing]
+        makers, ids = self._makers[request.listing], query.values_of(key[-1])
+        if query.is_filtered_by_others_than(key[-1]) or query.order != _in_order_of(key):
+            rows = await self._reactor.read_rows(lambda: [make for _, make in makers(ids)])
+            selection = Selection[Row](query, lambda row, field: row.get(field))
+            await self._reactor.turns.each(rows, selection.add)
+            chosen = selection.selected()
+        else:
+            chosen = await self._cut(lambda: makers(ids), query)
+        if request.listing == "jobs":
+            await self._jobs.with_claims(chosen.items)
+        return details(chosen._asdict())
+
+    async def _cut(self, keyed: Callable[[], KeyedMakers], query: PageQuery) -> Selected:
+        """The rows after the cursor, of which no others are made."""
+        total, following = 0, 0
+
+        def begin() -> list[MakeRow]:
+            nonlocal total, following
+            makers = keyed()
+            total = len(makers)
+            makers = _in_page_order(makers, query.after)
+            following = len(makers) - query.limit
+            return [make for _, make in makers[: query.limit]]
+
+        rows = await self._reactor.read_rows(begin)
+        return Selected(rows, total, following > 0)
+
+    def _agents_by_name(self, names: Ids) -> KeyedMakers:
+        view = self._view(self._reactor.state)
+        return [((a.spec.name,), partial(view.agent, a)) for a in view.agents(names=names)]
+
+    def _jobs_by_id(self, task_ids: Ids) -> KeyedMakers:
+        return [((task_id,), make) for task_id, make in self._jobs.row_makers(task_ids)]
+
+    def _preemptions_by_time(self, task_ids: Ids) -> KeyedMakers:
+        records = self._reactor.state.evictions.records.values()
+        return [
+            ((record.decided_at, record.task.task_id), partial(preemption_row, record))
+            for record in of_tasks(records, task_ids)
+        ]
+
+    def _saved_states(self, task_ids: Ids) -> KeyedMakers:
+        saved = self._view(self._reactor.state).saved_states(task_ids)
+        return [((entry[0].task_id,), partial(saved_state, entry)) for entry in saved]
 
     async def _selected(self, request: ListPage) -> Selected:
         """The tasks of the page."""
         state, query = self._reactor.state, request.page
-        if request.listing == "queue" and _is_beginning(query):
-            return _beginning(state, query.limit)
-        tasks: list[Task] = list(state.queue.by_id.values())
+        in_own_order = query.order == _in_order_of(_KEYS[request.listing])
+        is_whole = not query.is_filtered_by_others_than("pool_name")
+        if request.listing == "queue" and in_own_order and is_whole:
+            return _page_of_queue(state.queue, query)
+        ids = query.values_of("task_id")
+        tasks: list[Task] = [*picked(state.queue.by_id, ids)]
         if request.listing == "tasks":
-            tasks = [*state.running.by_id.values(), *tasks]
+            tasks = [*picked(state.running.by_id, ids), *tasks]
         now = self._reactor.now()
         fields = _Fields(state, self._reactor.engine.wait_causes(now), now)
         selection = Selection[Task](query, fields.value)
@@ -166,16 +222,16 @@ class TaskPages(Service):
     def _row_maker(self, *, of_queue: bool) -> Callable[[Task], Row | None]:
         """Makes the row of a task; None: it waits no more."""
         state, now = self._reactor.state, self._reactor.now()
-        view, positions = self._view(state), _Positions(state)
+        view, queue = self._view(state), state.queue
         causes = self._reactor.engine.wait_causes(now)
 
         def row_of(task: Task) -> Row | None:
             if isinstance(task, RunningTask):
                 # It has ended, if it is not there; a page shows what was there when it was looked at.
                 return view.running_task(task)
-            if state.queue.by_id.get(task.task_id) is not task:
+            if queue.by_id.get(task.task_id) is not task:
                 return None
-            row = queue_row(state, task, positions.position_of(task), causes, now)
+            row = queue_row(state, task, queue.position(task), causes, now)
             return row.public() if of_queue else queued_task(row)
 
         return row_of
@@ -188,40 +244,11 @@ def _with_handles(view: StateView, agent: Agent) -> tuple[Row, list[Handle | Non
     return view.agent(agent), view.handles(agent)
 
 
-class _Positions:
-    """The positions of waiting tasks as all rows have them: those that may not start follow one another."""
-
-    def __init__(self, state: MeshState) -> None:
-        self._queue = state.queue
-        self._may_not_start: dict[str, int] | None = None
-
-    def position_of(self, task: QueuedTask) -> int:
-        """The position of a task that waits."""
-        if task.queue_class is not None:
-            return self._queue.position(task)
-        if self._may_not_start is None:
-            self._may_not_start = self._counted()
-        return self._may_not_start.get(task.task_id, self._queue.size(task.pool_name))
-
-    def _counted(self) -> dict[str, int]:
-        positions: dict[str, int] = {}
-        last = {
-            name: sum(len(c.entries) for c in pool.classes.values())
-            for name, pool in self._queue.pools.items()
-        }
-        for task_id, task in self._queue.by_id.items():
-            if task.queue_class is None:
-                last[task.pool_name] += 1
-                positions[task_id] = last[task.pool_name]
-        return positions
-
-
 class _Fields:
     """The values of the fields of tasks, without making their rows where that is possible."""
 
     def __init__(self, state: MeshState, causes: WaitCauses, now: float) -> None:
         self._state, self._causes, self._now = state, causes, now
-        self._positions = _Positions(state)
 
     def is_there(self, task: Task) -> bool:
         """Whether a task still runs or waits."""
@@ -239,7 +266,7 @@ class _Fields:
         if field in _OF_WAITING:
             return _OF_WAITING[field](task)
         if field == "position":
-            return self._positions.position_of(task)
+            return self._state.queue.position(task)
         if field == "reason":
             return self._causes.cause_of(task).reason
         if field == "waiting_time":
@@ -282,14 +309,51 @@ _OF_WAITING: dict[str, Callable[[QueuedTask], object]] = {
 }
 
 
-def _is_beginning(query: PageQuery) -> bool:
-    return query.order == _OF_QUEUE and query.after is None and not (query.fields or query.labels)
+def _in_order_of(key: Sequence[str]) -> tuple[tuple[str, bool], ...]:
+    """The order of rows by these fields."""
+    return tuple((field, False) for field in key)
 
 
-def _beginning(state: MeshState, limit: int) -> Selected:
-    """The first tasks of the queue, in its own order."""
-    names = sorted(state.queue.pools)
-    total = sum(map(state.queue.size, names))
-    in_order = (task for name in names for task in state.queue.of_pool(name))
-    items = list(islice(in_order, limit))
-    return Selected(items, total, total > len(items))
+def _in_page_order(makers: KeyedMakers, after: tuple[Scalar, ...] | None) -> KeyedMakers:
+    """The rows in the order of their keys, without those up to the cursor. Raises InvalidRequestError for a
+    cursor that cannot be compared with them.
+    """
+    try:
+        later = makers if after is None else [entry for entry in makers if entry[0] > after]
+        return sorted(later, key=itemgetter(0))
+    except TypeError:
+        raise foreign_cursor() from None
+
+
+def _page_of_queue(queue: Queue, query: PageQuery) -> Selected:
+    """The tasks after the cursor, in the order of the queue of each pool that is asked for."""
+    pools = query.values_of("pool_name")
+    names = sorted(name for name in queue.pools if pools is None or name in pools)
+    first, begin = ("", 0) if query.after is None else _place_after(queue, query.after)
+    in_order = (
+        task
+        for name in names
+        if name >= first
+        for task in queue.of_pool(name, begin if name == first else 0)
+    )
+    items = [*islice(in_order, query.limit + 1)]
+    total = sum(map(queue.size, names))
+    return Selected(items[: query.limit], total, len(items) > query.limit)
+
+
+def _place_after(queue: Queue, after: tuple[Scalar, ...]) -> tuple[str, int]:
+    """The pool of a cursor, and the place in its queue of the first task after it, beginning with 0. Raises
+    InvalidRequestError for a cursor of another listing.
+    """
+    pool_name, position, task_id = after
+    if not (
+        isinstance(pool_name, str)
+        and isinstance(position, float | int)
+        and isinstance(task_id, str)
+    ):
+        raise foreign_cursor()
+    task = queue.by_id.get(task_id)
+    if task is not None and task.pool_name == pool_name:
+        return pool_name, queue.position(task)
+    # It waits no more, so the next one has its place.
+    return pool_name, int(min(max(1.0, position), queue.size(pool_name) + 1.0)) - 1
