@@ -85,6 +85,20 @@ class TaskEndReason(Code):
         ),
     )
     PREEMPTED = ("preempted", "It was evicted, and is not run again by itself.")
+    TIME_LIMIT = (
+        "time_limit",
+        (
+            "It had run for as long as `max_run_s` of it or of its pool allows. `on_time_limit='requeue'` "
+            "has it start again by itself."
+        ),
+    )
+    IDLE_LIMIT = (
+        "idle_limit",
+        (
+            "Its GPUs were idle for twice as long as `idle_s` of it or of its pool allows; it was warned "
+            "after the first half."
+        ),
+    )
     DELETED = ("deleted", "Its agent was deleted.")
     PARENT_ENDED = (
         "parent_ended",

@@ -38,6 +38,19 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     borrowing_limit: LoanLimit | None = None
     #: What its use of other pools' quota is divided by: twice the weight is entitled to twice as much.
     weight: float = 1.0
+    #: The most seconds that an attempt of any of its tasks may run; None: no limit.
+    max_run_s: float | None = None
+    #: Seconds that an attempt of a task may run that does not say it itself; None: as ``max_run_s``.
+    default_max_run_s: float | None = None
+    #: Seconds for which the GPUs of a task that does not say it itself may be idle; None: no limit.
+    idle_s: float | None = None
+
+    def run_limit(self, max_run_s: float | None) -> float | None:
+        """Seconds that an attempt may run of a task that asks for so many, at most ``max_run_s`` of the pool;
+        None: no limit.
+        """
+        limits = (self.default_max_run_s if max_run_s is None else max_run_s, self.max_run_s)
+        return min((limit for limit in limits if limit is not None), default=None)
 
     def default_agent(self) -> Resources:
         """The resources of an agent that requests none: quota / target_agents, whole GPUs above 1."""

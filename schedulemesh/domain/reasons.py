@@ -79,6 +79,14 @@ class Reason(Code):
         ),
     )
 
+    EXCEEDS_TIME_LIMIT = (
+        "exceeds_time_limit",
+        (
+            "The task asks for a longer `max_run_s` than its pool allows, or than it has. Ask for less, or "
+            "have an operator raise it."
+        ),
+    )
+
     # The request contradicts what exists.
     POOL_NOT_FOUND = ("pool_not_found", "There is no such pool. Create it with `ensure_pool`.")
     NO_MATCHING_POOL = (
@@ -441,7 +449,13 @@ class PreemptionReason(Code):
         "A [strategy](../plugins.md) allowed what the rules refused.",
     )
     DRAINED = ("drained", "Its node or its pool is drained.")
+    TIME_LIMIT = ("time_limit", "It had run for as long as `max_run_s` allows.")
+    IDLE_LIMIT = ("idle_limit", "Its GPUs were idle for twice as long as `idle_s` allows.")
     MANUAL = ("manual", "Evicted by request, without an evaluation before.")
+
+
+#: Limits in time that a task has reached.
+LIMITS = frozenset({PreemptionReason.TIME_LIMIT, PreemptionReason.IDLE_LIMIT})
 
 
 class Change(Code):

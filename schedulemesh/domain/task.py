@@ -16,6 +16,7 @@ from schedulemesh.domain.numbers import (
     parse_duration,
     parse_positive,
     parse_priority,
+    parse_timeout,
 )
 from schedulemesh.domain.resources import LIKE_BYTES, as_megabytes
 from schedulemesh.errors import InvalidRequestError, shown
@@ -34,6 +35,9 @@ ON_OOM = ("retry", "grow", "fail")
 
 #: An evicted task joins the queue again with its saved state, or is dropped, and its user submits it again.
 ON_PREEMPTED = ("requeue", "drop")
+
+#: A task that has run for as long as it may ends, or joins the queue again with its saved state.
+ON_TIME_LIMIT = ("end", "requeue")
 
 
 class TaskPhase(str, Enum):
@@ -107,6 +111,13 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     on_oom: str = ""
     #: The most memory that it gets by that, in MB; None: the quota of its pool.
     oom_max_memory: float | None = None
+    #: Seconds that each of its attempts may run; None: what its pool's definition says.
+    max_run_s: float | None = None
+    #: What becomes of it then: one of ``ON_TIME_LIMIT``; empty: "end".
+    on_time_limit: str = ""
+    #: Seconds for which its GPUs may be idle before it is warned, and again before it is ended; None: what
+    #: its pool's definition says.
+    idle_s: float | None = None
 
     def as_asked(self) -> TaskSpec:
         """The task as it was submitted."""
@@ -130,6 +141,8 @@ class Attempts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     gpu_s: float = 0.0
     #: How often it was evicted because its node or pool was drained, which counts as no preemption.
     drains: int = 0
+    #: How often it was started again after it had run for as long as an attempt may.
+    time_limits: int = 0
     #: Whether anything was saved in any of its attempts.
     has_saved: bool = False
     #: The key of the state before its last one, or of one that could not be restored; None: none is kept.
@@ -139,8 +152,8 @@ class Attempts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
 
     @property
     def number(self) -> int:
-        """The number of the present attempt, from 1: one more after each eviction, failure or loss."""
-        return 1 + self.preemptions + self.failures + self.drains
+        """The number of the present attempt, from 1: one more after each eviction, failure, loss or limit."""
+        return 1 + self.preemptions + self.failures + self.drains + self.time_limits
 
 
 FIRST_ATTEMPT = Attempts()
@@ -174,6 +187,16 @@ def parse_on_oom(value: object) -> str:
     return word
 
 
+def parse_on_time_limit(value: object) -> str:
+    """What becomes of a task that has run for as long as it may. Raises InvalidRequestError."""
+    word = as_text(value)
+    if word not in ON_TIME_LIMIT:
+        raise InvalidRequestError(
+            f"on_time_limit is {shown(value)}; allowed are {', '.join(ON_TIME_LIMIT)}"
+        )
+    return word
+
+
 def _check_growth(spec: TaskSpec) -> None:
     """Raise InvalidRequestError where a task is to grow and cannot, or has a limit for nothing."""
     if spec.on_oom == "grow" and not spec.max_retries:
@@ -199,6 +222,7 @@ INTERNAL = frozenset(
         "on_restore_failure",
         "on_oom",
         "oom_max_memory",
+        "on_time_limit",
     }
 )
 _PUBLIC = tuple(name for name in TaskSpec.__struct_fields__ if name not in INTERNAL)
@@ -223,6 +247,9 @@ PARSERS: dict[str, Callable[[Any], Any]] = {
     "oom_max_memory": lambda value: parse_positive(
         as_megabytes(value, "oom_max_memory"), "oom_max_memory", LIKE_BYTES
     ),
+    "max_run_s": lambda value: parse_timeout(value, "max_run_s"),
+    "on_time_limit": parse_on_time_limit,
+    "idle_s": lambda value: parse_timeout(value, "idle_s"),
 }
 
 #: Every field with its default; the task's id has none, so that it is always checked.
@@ -289,6 +316,10 @@ class TaskState:
     max_preemptions: int | None = None
     #: The task from inside which it was started, and with which it ends; empty: none.
     parent: str = ""
+    #: Seconds that each of its attempts may run; None: what its pool says.
+    max_run_s: float | None = None
+    #: Seconds for which its GPUs may be idle; None: what its pool says.
+    idle_s: float | None = None
     #: When it started, in seconds since 1970.
     started_at: float = 0.0
     #: The metric ``progress`` as last reported; None: never reported.

@@ -22,7 +22,7 @@ from schedulemesh.engine.explanation.estimate import start_if_queued
 from schedulemesh.engine.explanation.task import explain
 from schedulemesh.engine.explanation.waiting import ExplainedReasons, WaitCauses
 from schedulemesh.engine.lifecycle import agents as lifecycle
-from schedulemesh.engine.lifecycle import eviction, task_ends
+from schedulemesh.engine.lifecycle import eviction, task_ends, time_limits
 from schedulemesh.engine.lifecycle.audit import change_answered, change_received
 from schedulemesh.engine.lifecycle.capacity import serve_freed_capacity
 from schedulemesh.engine.lifecycle.cohorts import (
@@ -116,6 +116,7 @@ class Engine:
         ] = {}
         self._on(s.TaskSubmitted, _submit)
         self._on(s.QueuedTaskChanged, queue.change_queued)
+        self._on(s.TimeLimitRequested, time_limits.change_limit)
         self._on(s.TaskCancellationRequested, task_ends.cancel_task)
         self._on(s.TasksCancellationRequested, task_ends.cancel_tasks)
         self._on(s.ClassProbeFailed, queue.class_probe_failed)
@@ -429,6 +430,8 @@ def _tick(tx: Transaction, _stimulus: s.ClockTicked) -> None:
         expire(tx)
     if state.drains:
         advance_drains(tx)
+    if state.running.limits_due:
+        time_limits.advance_limits(tx)
     before = tx.now - ANSWER_MEMORY_S
     oldest = next(iter(state.answers.values()), None)
     if oldest is not None and oldest.at < before:

@@ -246,10 +246,13 @@ class Mesh:
         owner: str = "",
         node_labels: dict[str, str] | None = None,
         fallbacks: Iterable[dict[str, str]] = (),
+        limits: dict[str, Any] | None = None,
         more: dict[str, Any] | None = None,
         **given: Any,
     ) -> s.TaskSubmitted:
-        """A submission of task ``name`` on an agent of the same name."""
+        """A submission of task ``name`` on an agent of the same name. ``limits``: in time, by the names of
+        the fields.
+        """
         return s.TaskSubmitted(
             agent=AgentSpec(
                 name=name,
@@ -280,6 +283,7 @@ class Mesh:
                     max_retries=retries,
                     parent=parent,
                     owner=owner,
+                    **(limits or {}),
                 )
                 if task
                 else None
@@ -686,7 +690,8 @@ def check_returns(step: Step) -> None:
     returned = {fact.returned.task_id for fact in ends if fact.returned is not None}
     assert returned <= queued.keys(), (returned, queued)
     for task_id, attempts in queued.items():
-        counted = attempts.failures or attempts.preemptions or attempts.drains
+        moved = attempts.preemptions or attempts.drains
+        counted = attempts.failures or moved or attempts.time_limits
         assert attempts.arrived_at is None or counted or task_id in returned, task_id
 
 

@@ -57,8 +57,8 @@ def test_a_full_pool_is_taken_where_no_other_matches():
 
 def test_a_draining_pool_is_taken_where_no_other_matches():
     book = ledger(pool("best", labels={"x": "1"}, cpu=8), pool("other", cpu=4))
-    assert choose_pool(book, (), amount(cpu=2), draining={"best"}) == "other"
-    assert choose_pool(book, parse_selector({"x": "1"}), amount(cpu=2), draining={"best"}) == "best"
+    assert choose_pool(book, (), amount(cpu=2), avoided={"best"}) == "other"
+    assert choose_pool(book, parse_selector({"x": "1"}), amount(cpu=2), avoided={"best"}) == "best"
 
 
 def test_none_that_matches_is_none():

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from schedulemesh.domain.agent import AgentSpec, gang_of
+from schedulemesh.domain.agent import gang_of
 from schedulemesh.domain.end_reasons import EndReason
 from schedulemesh.domain.labels import Labels
 from schedulemesh.domain.placement import GroupShape, InGroup, OnNode, Unplaced
@@ -14,6 +14,7 @@ from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.domain.task import DEFAULT_PRIORITY, TaskSpec
 from schedulemesh.engine.admission.groups import end as end_group
 from schedulemesh.engine.admission.groups import plan as plan_group
+from schedulemesh.engine.admission.time_limits import grace_of, run_limit
 from schedulemesh.engine.messages.cohort_facts import LoansExchanged
 from schedulemesh.engine.messages.facts import (
     AgentAdmitted,
@@ -41,9 +42,6 @@ from schedulemesh.engine.state.queue import LARGEST, QueuedTask
 from schedulemesh.engine.state.queue_classes import QueueClass
 from schedulemesh.engine.state.quota import Payment
 from schedulemesh.engine.transaction import Transaction
-
-#: The least seconds of grace of jobs and leases that name none.
-DEFAULT_GRACE_S = 30.0
 
 _NO_DEVICES = Devices()
 
@@ -214,6 +212,7 @@ def admit(tx: Transaction, request: Request, plan: EvictionPlan | None) -> Pendi
         choose_node=stimulus.choose_node,
         attempts=stimulus.attempts,
         order_value=_order_value(state, request.waiting),
+        max_run_s=None if task is None else run_limit(state, request.pool_name, task),
     )
     assignment = _assignment(request, plan)
     if assignment is not None:
@@ -392,15 +391,3 @@ def evict_instruction(state: MeshState, agent_name: str) -> EvictAgent:
         task_ids=state.running.on_agent(agent_name),
         grace_s=grace_of(state, agent.spec),
     )
-
-
-def grace_of(state: MeshState, agent: AgentSpec) -> float:
-    """Seconds from the notice of an eviction of this agent to its end. A job, and the holder of a lease, need
-    some to save their work, since nobody else can save it.
-    """
-    spec = agent.lease if agent.job is None else agent.job
-    if spec is None:
-        return state.policy.preemption_grace_s
-    if spec.grace_s is None:
-        return max(DEFAULT_GRACE_S, state.policy.preemption_grace_s)
-    return spec.grace_s

@@ -135,7 +135,10 @@ class Backfill:
         need = need_of(state, task)
         if not refusals or groups_asked(state, submission, task.pool_name, need) is not None:
             return None
-        entry, times = state.queue.entry(task), run_times(self._tx, task.spec, need)
+        entry, times = (
+            state.queue.entry(task),
+            run_times(self._tx, submission, task.pool_name, need),
+        )
         selectors = shape_on_node(submission.agent, need).selectors
         for other in refusals:
             needs_less = other.entry < entry and other.shape.total.fits(need)
@@ -158,7 +161,8 @@ class Backfill:
         if first is not None and first.reservation is None:
             return True
         before = self._delays.reserved_before(entry)
-        outlasted = self._delays.outlasted(before, task.spec, need_of(state, task))
+        need = need_of(state, task)
+        outlasted = self._delays.outlasted(before, task.submission, task.pool_name, need)
         return len(outlasted) < len(before)
 
     def _outlasted(self, request: Request, entry: Entry) -> list[QueuedTask]:
@@ -171,7 +175,7 @@ class Backfill:
         first = self._first_of(request.pool_name, entry)
         if first is not None and first.reservation is None:
             before += self._with_start(first)
-        return self._delays.outlasted(before, request.stimulus.task, request.need)
+        return self._delays.outlasted(before, request.stimulus, request.pool_name, request.need)
 
     def _first_of(self, pool_name: str, entry: Entry) -> QueuedTask | None:
         """The first task of a pool before this place for which a start can be reserved; None: there is none

@@ -30,6 +30,7 @@ from schedulemesh.engine.admission.evictions import (
 from schedulemesh.engine.admission.needs import claim_payment, groups_asked, ruled_out
 from schedulemesh.engine.admission.registration import duplicate_task, register, without_parent
 from schedulemesh.engine.admission.revocations import revoke
+from schedulemesh.engine.admission.time_limits import beyond_pool, pools_below
 from schedulemesh.engine.messages.outcomes import (
     Candidate,
     Pending,
@@ -98,9 +99,11 @@ def pool_for(state: MeshState, strategies: Strategies, stimulus: TaskSubmitted) 
     need = None if stimulus.default_resources else agent.resources
     view = _view(stimulus, "") if strategies.plugins else None
     workload = state.cluster.workload
-    draining = state.drains.pools
+    task = stimulus.task
+    too_short = () if task is None else pools_below(state, task.max_run_s)
+    avoided = {*state.drains.pools, *too_short}
     return strategies.choose_pool(
-        state.ledger, stimulus.selector, need, view, workload, draining=draining
+        state.ledger, stimulus.selector, need, view, workload, avoided=avoided
     )
 
 
@@ -116,7 +119,7 @@ def understand(tx: Transaction, stimulus: TaskSubmitted) -> Request | Refused:
     account = state.ledger.accounts.get(pool_name)
     if account is None:
         return refusals.pool_not_found(state, pool_name)
-    refused = _invalid(state, stimulus)
+    refused = _invalid(state, stimulus) or _too_long(state, stimulus, pool_name)
     if refused is not None:
         return refused
     need = account.spec.default_agent() if given_need is None else given_need
@@ -189,6 +192,16 @@ def _of_size(stimulus: TaskSubmitted, refused: Refused, pool_name: str, need: Re
 def _invalid(state: MeshState, stimulus: TaskSubmitted) -> Refused | None:
     """The refusal of what is taken already, or of a task whose parent has ended."""
     return _duplicate(state, stimulus) or without_parent(state, stimulus.task)
+
+
+def _too_long(state: MeshState, stimulus: TaskSubmitted, pool_name: str) -> Refused | None:
+    """The refusal of a time limit that is beyond that of its pool. One that waits was accepted, and runs for
+    as long as its pool allows now.
+    """
+    task = stimulus.task
+    if task is None or task.max_run_s is None or waiting_task(state, stimulus) is not None:
+        return None
+    return beyond_pool(state, pool_name, task.max_run_s)
 
 
 def waiting_task(state: MeshState, stimulus: TaskSubmitted) -> QueuedTask | None:

@@ -13,11 +13,12 @@ from math import inf
 import msgspec
 
 from schedulemesh.domain.resources import NOTHING, Resources
-from schedulemesh.domain.task import TaskSpec
 from schedulemesh.domain.task_kinds import TaskKind
 from schedulemesh.engine.admission.ends import Ends
 from schedulemesh.engine.admission.needs import bundles_of, can_be_paid, groups_asked, need_of
 from schedulemesh.engine.admission.projection import Projection, classes_by_pool, quota_free_at
+from schedulemesh.engine.admission.time_limits import longest_run_s
+from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.placement.group_choice import GroupRequest, suits
 from schedulemesh.engine.state.groups import Group
 from schedulemesh.engine.state.mesh_state import MeshState
@@ -86,15 +87,22 @@ class RunTimes(msgspec.Struct, frozen=True, gc=False):
         return self.declared <= limits.declared or self.estimated <= limits.estimated
 
 
-def run_times(tx: Transaction, task: TaskSpec, need: Resources) -> RunTimes:
-    """After how long a task is over."""
-    declared = task.estimated_duration
-    if declared is not None:
+def run_times(
+    tx: Transaction, submission: TaskSubmitted, pool_name: str, need: Resources
+) -> RunTimes:
+    """After how long a task is over: at the latest when its time limit has ended it."""
+    task = submission.task
+    if task is None:
+        return RunTimes(inf, inf)
+    limit = longest_run_s(tx.state, pool_name, task, submission.agent)
+    longest = inf if limit is None else limit
+    if task.estimated_duration is not None:
+        declared = min(task.estimated_duration, longest)
         return RunTimes(declared, declared)
     if not tx.state.queue.policy.estimates:
-        return RunTimes(inf, inf)
+        return RunTimes(longest, longest)
     estimate = tx.state.past.estimates.estimate(TaskKind.of(task, need))
-    return RunTimes(inf, inf if estimate is None else estimate.high_s)
+    return RunTimes(longest, longest if estimate is None else min(estimate.high_s, longest))
 
 
 class Delays:
@@ -118,12 +126,16 @@ class Delays:
         return [head for head in heads if queue.entry(head) < entry]
 
     def outlasted(
-        self, heads: Iterable[QueuedTask], task: TaskSpec | None, need: Resources
+        self,
+        heads: Iterable[QueuedTask],
+        submission: TaskSubmitted,
+        pool_name: str,
+        need: Resources,
     ) -> list[QueuedTask]:
-        """Those of them before whose starts a task is not over, if it starts now. ``task``: None for an agent
-        without a task, which has no end.
+        """Those of them before whose starts a task is not over, if it starts now. An agent without a task has
+        no end.
         """
-        times = None if task is None else run_times(self._tx, task, need)
+        times = run_times(self._tx, submission, pool_name, need) if submission.task else None
         return [head for head in heads if not self._is_over(times, head)]
 
     def _is_over(self, times: RunTimes | None, head: QueuedTask) -> bool:

@@ -3,7 +3,8 @@
 An agent frees what it holds when the last of its tasks ends; one with a task whose end is unknown frees
 nothing at a known time. A task that has outlived what was measured or declared runs on, as is expected, for a
 time that grows with its overrun (``RunningTask.expected_end``); such ends count only where asked, because
-they may be outlived again and again. Agents that are being terminated are left out: what they free is free in
+they may be outlived again and again. A time limit is certain: whatever else is known, a task has ended by
+then (``time_limits``). Agents that are being terminated are left out: what they free is free in
 a moment, apart from what others have claimed of it, and counts as free already (``projection``).
 """
 
@@ -13,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from heapq import merge
 
 from schedulemesh.domain.task_kinds import TaskKind
+from schedulemesh.engine.admission.time_limits import leaving_s
 from schedulemesh.engine.state.agents import Ending
 from schedulemesh.engine.state.estimates import Estimate
 from schedulemesh.engine.state.groups import Group
@@ -26,6 +28,10 @@ def estimate_of(state: MeshState, task: RunningTask, now: float) -> Estimate | N
         return None
     age_s = task.attempts.ran_s + max(0.0, now - task.started_at)
     return state.past.estimates.estimate(TaskKind.of(task.spec, task.resources), age_s)
+
+
+#: A task that has reached its limit ends no sooner than after so many seconds.
+_LEAST_S = 1.0
 
 
 class Ends:
@@ -54,7 +60,22 @@ class Ends:
         self.looked_at: dict[str, float | None] = {} if estimated_ends is None else estimated_ends
 
     def of_task(self, task: RunningTask) -> float | None:
-        """When a task ends; None: nobody knows."""
+        """When a task ends, by its limit at the latest; None: nobody knows."""
+        end, latest = self._of_duration(task), self._of_limit(task)
+        if end is None or latest is None:
+            return latest if end is None else end
+        return min(end, latest)
+
+    def _of_limit(self, task: RunningTask) -> float | None:
+        """When a task has ended by its limit for certain; None: it has none."""
+        if task.limit_at is None:
+            return None
+        agent = self._state.agents.get(task.agent_name)
+        takes = 0.0 if agent is None else leaving_s(self._state, agent.spec)
+        return max(task.limit_at, self.now) + max(takes, _LEAST_S)
+
+    def _of_duration(self, task: RunningTask) -> float | None:
+        """When it ends as measured, declared or estimated; None: nobody knows."""
         if task.ends_at is not None:
             return task.ends_at if task.ends_at > self.now else self._overrun(task)
         if not self.estimated:
@@ -92,7 +113,7 @@ class Ends:
         for task_id in running.on_agent(agent_name):
             task = running.by_id[task_id]
             end = task.ends_at
-            if end is None or end <= self.now:
+            if end is None or end <= self.now or task.max_run_s is not None:
                 end = self.of_task(task)
             if end is None or end <= self.now:
                 return None
@@ -110,7 +131,7 @@ class Ends:
 
     def of_class(self, task_class: TaskClass) -> Iterator[tuple[float, str]]:
         """The ends of the tasks of a class, with their ids, ascending; without unknown and past ones."""
-        if self.estimated:
+        if self.estimated or task_class.limited:
             by_id = self._state.running.by_id
             return iter(sorted(self._known(by_id[i] for i in task_class.task_ids())))
         if not self.overruns:

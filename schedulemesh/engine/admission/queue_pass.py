@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 from heapq import heapify, heappop, heappush
+from math import inf
 
 import msgspec
 
@@ -605,7 +606,9 @@ class _Pass:
         estimated = queue.policy.estimates
         if is_strict(tx, queue_class.pool_name):
             return
-        if not estimated and queue_class.shortest > limits.declared:
+        limit_s = tx.state.ledger.accounts[queue_class.pool_name].spec.run_limit(None)
+        shortest = min(queue_class.shortest, inf if limit_s is None else limit_s)
+        if not estimated and shortest > limits.declared:
             return
         self._limits[queue_class] = limits
         begin = queue_class.entries.bisect_right(entry)
@@ -614,7 +617,8 @@ class _Pass:
         for later in queue_class.entries.islice(begin, begin + most):
             self._looks -= 1
             task = queue.by_id[later[-1]]
-            if run_times(tx, task.spec, need_of(tx.state, task)).within(limits):
+            need = need_of(tx.state, task)
+            if run_times(tx, task.submission, task.pool_name, need).within(limits):
                 self._later[queue_class] = later
                 return
 

@@ -6,6 +6,7 @@ import msgspec
 
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.task import EndState, TaskPhase, TaskSpec
+from schedulemesh.engine.admission.time_limits import beyond_pool, run_limit
 from schedulemesh.engine.messages.facts import TaskRegistered
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.state.mesh_state import MeshState
@@ -64,8 +65,14 @@ def without_parent(state: MeshState, task: TaskSpec | None) -> Refused | None:
 
 
 def register(tx: Transaction, task: TaskSpec, agent_name: str) -> Refused | None:
-    """Register a task that runs on this agent; a refusal if its id is taken."""
+    """Register a task that runs on this agent; a refusal if its id is taken, or its time limit too long."""
     refused = duplicate_task(tx.state, task.task_id)
     if refused is None:
-        tx.emit(TaskRegistered(task=task, agent_name=agent_name, at=tx.now))
+        agent = tx.state.agents.get(agent_name)
+        pool_name = task.pool_name if agent is None else agent.spec.pool_name
+        refused = beyond_pool(tx.state, pool_name, task.max_run_s)
+        if refused is not None:
+            return refused
+        limit = run_limit(tx.state, pool_name, task)
+        tx.emit(TaskRegistered(task=task, agent_name=agent_name, at=tx.now, max_run_s=limit))
     return refused

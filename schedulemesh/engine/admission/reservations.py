@@ -202,7 +202,7 @@ def _after_others(
     before = delays.reserved_before(state.queue.entry(task))
     delayed = [
         head
-        for head in delays.outlasted(before, task.spec, need)
+        for head in delays.outlasted(before, task.submission, task.pool_name, need)
         if delays.takes_quota(task.pool_name, need, head) or delays.takes_room(taken, [head])
     ]
     times = [head.reservation.at for head in delayed if head.reservation is not None]

@@ -16,9 +16,10 @@ from schedulemesh.domain.end_reasons import EndReason
 from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.reasons import Change, PreemptionReason, Reason
 from schedulemesh.domain.task import TaskPhase
-from schedulemesh.engine.admission.admit import evict_instruction, grace_of
+from schedulemesh.engine.admission.admit import evict_instruction
 from schedulemesh.engine.admission.groups import end as end_group
 from schedulemesh.engine.admission.refusals import pool_not_found
+from schedulemesh.engine.admission.time_limits import leaving_s
 from schedulemesh.engine.messages.drain_facts import DrainEnded, DrainStarted
 from schedulemesh.engine.messages.facts import AgentEnding, EvictionStarted, NodeCordoned
 from schedulemesh.engine.messages.outcomes import Done, Refused, RequestOutcome
@@ -155,12 +156,11 @@ def _finish(tx: Transaction, drain: DrainStarted) -> None:
 
 def _may_finish(tx: Transaction, drain: DrainStarted, agent: Agent) -> bool:
     """Whether an agent may stay for now: there is time for its tasks to end, or it has none."""
-    running, policy = tx.state.running, tx.state.policy
+    running = tx.state.running
     tasks = [running.by_id[task_id] for task_id in running.on_agent(agent.spec.name)]
     if drain.deadline is None:
         return not tasks
-    takes = grace_of(tx.state, agent.spec) + policy.save_timeout + policy.cancel_timeout
-    leaves_at = drain.deadline - takes
+    leaves_at = drain.deadline - leaving_s(tx.state, agent.spec)
     ends = [leaves_at + 1.0 if task.ends_at is None else task.ends_at for task in tasks]
     return tx.now < leaves_at and max(ends, default=0.0) <= leaves_at
 

@@ -210,7 +210,9 @@ def task_cancelled(tx: Transaction, stimulus: s.CancelAnswered) -> RequestOutcom
         return None
     preempting = task.phase
     agent = state.agents.get(task.agent_name)
-    runs_on = stimulus.runs_on and agent is not None and isinstance(agent.phase, Running)
+    # A limit ends a task also where it cannot be cancelled.
+    may_stay = stimulus.runs_on and not task.reached_limit
+    runs_on = may_stay and agent is not None and isinstance(agent.phase, Running)
     evicted = Evicted(
         task_id=stimulus.task_id,
         agent_name=task.agent_name,
@@ -225,5 +227,6 @@ def task_cancelled(tx: Transaction, stimulus: s.CancelAnswered) -> RequestOutcom
     if runs_on:
         tx.emit(EvictionFailed(task_id=stimulus.task_id, at=tx.now))
     else:
-        tx.emit(task_preempted(tx, task, agent, preempting, counted=stimulus.cancel_success))
+        counted = stimulus.cancel_success or task.reached_limit
+        tx.emit(task_preempted(tx, task, agent, preempting, counted=counted))
     return tx.answer(preempting.request_id, evicted)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from schedulemesh.domain.task import TaskPhase
+from schedulemesh.engine.lifecycle.time_limits import end_idle, idle_limits, idle_too_long
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.facts import AnyFact
 from schedulemesh.engine.messages.measurement_facts import EndMeasured, GpusBusy, GpusIdle
@@ -26,14 +27,21 @@ _FARTHEST_S = 1e10
 
 
 def note_measurements(tx: Transaction, stimulus: s.AgentsMeasured) -> None:
-    """Emit what differs from what is known."""
-    for fact in changes(tx.state, stimulus, tx.now):
+    """Emit what differs from what is known, and end tasks whose GPUs were idle for too long."""
+    for fact in _changes(tx.state, stimulus, tx.now):
         tx.emit(fact)
+    end_idle(tx, stimulus)
 
 
-def changes(state: MeshState, measured: s.AgentsMeasured, now: float) -> list[AnyFact]:
-    """The facts that a measurement leads to; empty: it changes nothing."""
-    return [*_idle(state, measured, now), *_ends(state, measured, now)]
+def changes_anything(state: MeshState, measured: s.AgentsMeasured, now: float) -> bool:
+    """Whether a measurement leads to any fact."""
+    return bool(_changes(state, measured, now) or idle_too_long(state, measured, now))
+
+
+def _changes(state: MeshState, measured: s.AgentsMeasured, now: float) -> list[AnyFact]:
+    """The facts that a measurement leads to beside evictions; empty: it changes nothing."""
+    idle, ends = _idle(state, measured, now), _ends(state, measured, now)
+    return [*idle, *idle_limits(state, measured, now), *ends]
 
 
 def forget_measurements(tx: Transaction) -> None:

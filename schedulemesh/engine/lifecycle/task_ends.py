@@ -87,6 +87,8 @@ def run_ended(tx: Transaction, stimulus: s.RunEnded) -> None:
     ):
         return
     if isinstance(task.phase, Preempting):
+        if task.reached_limit and stimulus.reason is not None:
+            return  # it failed because it is being ended
         if _waits_again(tx, stimulus, task, agent):
             return
         _answer_eviction(tx, task, task.phase, "ended by itself")

@@ -26,6 +26,7 @@ from schedulemesh.engine.messages.demand_facts import AnyDemandFact
 from schedulemesh.engine.messages.drain_facts import DrainEnded, DrainStarted
 from schedulemesh.engine.messages.fact import Fact
 from schedulemesh.engine.messages.job_facts import JobClaimMoved
+from schedulemesh.engine.messages.limit_facts import AnyLimitFact
 from schedulemesh.engine.messages.measurement_facts import AnyMeasurement
 from schedulemesh.engine.messages.outcomes import Candidate, RequestOutcome
 from schedulemesh.engine.messages.queue_facts import AnyQueueFact
@@ -142,6 +143,8 @@ class AgentAdmitted(Fact, tag="agent_admitted", frozen=True, kw_only=True):
     #: Its order value in the queue, where tasks wait on that it came before and might be evicted for; None:
     #: there are none.
     order_value: float | None = None
+    #: Seconds that this attempt of its task may run; None: no limit.
+    max_run_s: float | None = None
 
 
 class ClaimGrew(Fact, tag="claim_grew", frozen=True, kw_only=True):
@@ -318,6 +321,8 @@ class TaskRegistered(Fact, tag="task_registered", frozen=True, kw_only=True):
     task: TaskSpec
     agent_name: str
     at: float
+    #: Seconds that it may run; None: no limit.
+    max_run_s: float | None = None
 
 
 class TaskEnded(Fact, tag="task_ended", frozen=True, kw_only=True):
@@ -510,5 +515,6 @@ AnyFact = Union[
     AnyTokenFact,
     AnyAuditFact,
     AnyMeasurement,
+    AnyLimitFact,
     AnyDemandFact,
 ]

@@ -125,6 +125,18 @@ class QueuedTaskChanged(RequestStimulus, frozen=True, kw_only=True):
     to_front: bool = False
 
 
+class TimeLimitRequested(RequestStimulus, frozen=True, kw_only=True):
+    """A client set how long a task may run."""
+
+    task_id: str
+    #: Seconds from the start of an attempt; None: as its pool says.
+    max_run_s: float | None = None
+    #: Whether it may run for longer by that than before.
+    may_lengthen: bool = True
+    #: Who requested it; None: unknown.
+    client: str | None = None
+
+
 class TaskCancellationRequested(RequestStimulus, frozen=True, kw_only=True):
     """A client cancelled a task, or the runtime ends a lease that nobody holds any more."""
 
@@ -429,6 +441,8 @@ class AgentsMeasured(Stimulus, frozen=True, kw_only=True):
     idle: tuple[tuple[str, float], ...] = ()
     #: When tasks end by the progress that they report; None: the estimate counts again.
     ends: tuple[tuple[str, float | None], ...] = ()
+    #: All agents with a limit for that whose GPUs are not used, each with the time since when.
+    unused: tuple[tuple[str, float], ...] = ()
 
 
 class SupervisorBegan(Stimulus, frozen=True, kw_only=True):
@@ -449,6 +463,7 @@ AnyStimulus = Union[
     DrainRequested,
     TaskSubmitted,
     QueuedTaskChanged,
+    TimeLimitRequested,
     TaskCancellationRequested,
     TasksCancellationRequested,
     TaskAnnounced,
@@ -490,6 +505,7 @@ AnyStimulus = Union[
 AnyRequest = Union[
     TaskSubmitted,
     QueuedTaskChanged,
+    TimeLimitRequested,
     TaskCancellationRequested,
     TaskFinished,
     PreemptionRequested,

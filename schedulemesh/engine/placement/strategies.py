@@ -79,16 +79,16 @@ class Strategies:
         need: Resources | None,
         task: TaskView | None = None,
         workload: Workload | None = None,
-        draining: Container[str] = (),
+        avoided: Container[str] = (),
     ) -> str | None:
         """The best matching pool among those whose total quota holds the need; None: there is none.
 
         Pools with enough free quota are preferred; ties are decided by name. Plugins score all such pools. A
-        pool of ``draining`` is chosen only if there is no other. A need of None means each pool's default
+        pool of ``avoided`` is chosen only if there is no other. A need of None means each pool's default
         agent.
         """
         every = _ordered_pools(ledger, selector, need, self.pool, workload)
-        ordered = [name for name in every if name not in draining] or every
+        ordered = [name for name in every if name not in avoided] or every
         if task is None or not self.asks("score"):
             return next(iter(ordered), None)
         best = self._scored([ledger.accounts[name] for name in ordered], pool_domain, task)

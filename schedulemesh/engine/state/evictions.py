@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from schedulemesh.domain.reasons import PreemptionReason
+from schedulemesh.domain.reasons import LIMITS, PreemptionReason
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.state.task_phases import Preempting
 from schedulemesh.engine.state.tasks import RunningTask
@@ -243,8 +243,10 @@ class Evictions:
         return [self.records[number] for number in numbers]
 
     def _charge(self, record: EvictionRecord, gpu_s: float) -> None:
-        """Add to the lost work of a pool, at the time of the decision."""
-        if not gpu_s:
+        """Add to the lost work of a pool, at the time of the decision; that of limits in time is no
+        eviction's.
+        """
+        if not gpu_s or record.reason in LIMITS:
             return
         pool_name, part = record.task.pool_name, int(record.decided_at // _PART_S)
         first = part - int(_HOUR_S // _PART_S)

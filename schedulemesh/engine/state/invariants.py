@@ -262,8 +262,15 @@ def _check_running(state: MeshState) -> None:
     }
     _expect(len(in_classes) == len(set(in_classes)), "a task is in two classes")
     _expect(set(in_classes) == candidates, "the classes are not the running tasks")
-    with_end = sum(task.ends_at is not None for task in state.running.by_id.values())
+    with_end = sum(task.has_end for task in state.running.by_id.values())
     _expect(state.running.with_end == with_end, "the tasks with a known end are not counted")
+    limited = sum(task_class.limited for task_class in classes)
+    has_limit = [i for i in candidates if state.running.by_id[i].max_run_s is not None]
+    _expect(limited == len(has_limit), "the tasks with a time limit are not counted")
+    due = [task_id for _, task_id in state.running.limits_due]
+    _expect(sorted(due) == sorted(has_limit), "not every time limit has something due")
+    warned = {i for i, task in state.running.by_id.items() if task.idle_since is not None}
+    _expect(set(state.running.idle_warned) == warned, "not every idle task is known")
     for task_id, task in state.running.by_id.items():
         _expect(
             task_id in state.running.on_agent(task.agent_name), f"{task_id} is not on its agent"

@@ -45,6 +45,7 @@ from schedulemesh.engine.state.external_demand import ExternalDemands
 from schedulemesh.engine.state.group_updates import GroupFacts
 from schedulemesh.engine.state.groups import GroupTable
 from schedulemesh.engine.state.job_updates import JobFacts
+from schedulemesh.engine.state.limit_updates import LimitFacts
 from schedulemesh.engine.state.measurement_updates import MeasurementFacts
 from schedulemesh.engine.state.past import Past, attempts_of
 from schedulemesh.engine.state.preemption_rules import PreemptionRules
@@ -115,6 +116,7 @@ class MeshState:
             **self.audit.updates,
             **self.external_demands.updates,
             **MeasurementFacts(self.running, self.agents, self.cluster).updates,
+            **LimitFacts(self.running, self.queue).updates,
             **CohortFacts(self.ledger, self.agents, self.running, self.cluster).updates,
             f.StateHandlersRegistered: lambda fact: self.handlers.update({fact.pool_name: fact}),
             f.PolicyChanged: self._policy_changed,
@@ -269,7 +271,7 @@ class MeshState:
         if fact.request_id is not None:
             self.requests[fact.request_id] = spec.name
         if task is not None:
-            self._add_task(task, spec.name, fact.at, TaskPhase.STARTING)
+            self._add_task(task, spec.name, fact.at, TaskPhase.STARTING, fact.max_run_s)
             running = self.running.by_id[task.task_id]
             running.state_key, running.choose_node = fact.state_key, fact.choose_node
             self.running.note_order(task.task_id, fact.order_value)
@@ -455,11 +457,18 @@ class MeshState:
         agent = self.agents.get(fact.agent_name)
         runs = agent is None or isinstance(agent.phase, Running)
         phase = TaskPhase.RUNNING if runs else TaskPhase.STARTING
-        self._add_task(fact.task, fact.agent_name, fact.at, phase)
+        self._add_task(fact.task, fact.agent_name, fact.at, phase, fact.max_run_s)
         if runs:
             self._note_running(fact.task.task_id, fact.at)
 
-    def _add_task(self, spec: TaskSpec, agent_name: str, at: float, phase: TaskPhase) -> None:
+    def _add_task(
+        self,
+        spec: TaskSpec,
+        agent_name: str,
+        at: float,
+        phase: TaskPhase,
+        max_run_s: float | None,
+    ) -> None:
         if spec.task_id in self.running.by_id:
             raise ValueError(f"task {spec.task_id!r} exists already")
         self.past.forget_ended(spec.task_id)
@@ -470,6 +479,7 @@ class MeshState:
                 agent_name=agent_name,
                 started_at=at,
                 phase=phase,
+                max_run_s=max_run_s,
                 resources=NOTHING if agent is None else agent.spec.resources,
                 payers=() if agent is None else agent.payers,
             )

@@ -38,6 +38,12 @@ WITH_AGENT: dict[EndReason, tuple[EndState, TaskEndReason | None]] = {
     EndReason.START_FAILED: (EndState.FAILED, TaskEndReason.NOT_STARTED),
 }
 
+#: How a task ends that was evicted because it reached a limit in time.
+_BY_LIMIT = {
+    PreemptionReason.TIME_LIMIT: TaskEndReason.TIME_LIMIT,
+    PreemptionReason.IDLE_LIMIT: TaskEndReason.IDLE_LIMIT,
+}
+
 #: Ends that ``max_retries`` is for.
 _FAILURES = (TaskEndReason.RUN_RAISED, TaskEndReason.LOST, TaskEndReason.OUT_OF_MEMORY)
 
@@ -80,6 +86,7 @@ def _counted(attempts: Attempts, reason: TaskEndReason | None) -> Attempts:
     return msgspec.structs.replace(
         attempts,
         preemptions=attempts.preemptions + (reason is TaskEndReason.PREEMPTED),
+        time_limits=attempts.time_limits + (reason in _BY_LIMIT.values()),
         failures=attempts.failures + (reason in _FAILURES),
     )
 
@@ -97,12 +104,14 @@ def attempts_of(
     if agent is None:
         return before
     ran_s = max(0.0, now - task.started_at) if agent.committed else 0.0
+    uncounted = task.is_drained or task.reached_limit
     return msgspec.structs.replace(
         before,
         arrived_at=agent.admitted_at if before.arrived_at is None else before.arrived_at,
-        preemptions=before.preemptions + (evicted and not task.is_drained),
+        preemptions=before.preemptions + (evicted and not uncounted),
         failures=before.failures + failed,
         drains=before.drains + (evicted and task.is_drained),
+        time_limits=before.time_limits + (evicted and task.reached_limit),
         ran_s=before.ran_s + ran_s,
         gpu_s=before.gpu_s + ran_s * agent.spec.resources.gpu / UNIT,
         has_saved=before.has_saved or task.saved_at is not None,
@@ -143,6 +152,7 @@ class Past:
         if fact.counted:
             key = (fact.task.pool_name, fact.reason)
             self.preemptions[key] = self.preemptions.get(key, 0) + 1
+        reason = _BY_LIMIT.get(fact.reason, TaskEndReason.PREEMPTED)
         self.note_ended(
             EndedTask(
                 spec=fact.task,
@@ -150,8 +160,8 @@ class Past:
                 kind=kind,
                 state=EndState.CANCELLED,
                 at=fact.at,
-                reason=TaskEndReason.PREEMPTED.value,
-                attempts=_counted(task.attempts, TaskEndReason.PREEMPTED),
+                reason=reason.value,
+                attempts=_counted(task.attempts, reason),
             )
         )
         self.preempted.pop(fact.task.task_id, None)

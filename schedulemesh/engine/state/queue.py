@@ -222,6 +222,16 @@ class Queue:
         else:
             self._enter(task)
 
+    def limit(self, task_id: str, max_run_s: float | None) -> None:
+        """Change for how long a task may run that waits."""
+        task = self.by_id[task_id]
+        enters = task.queue_class is not None
+        self._leave(task)
+        spec = msgspec.structs.replace(task.spec, max_run_s=max_run_s)
+        task.submission = msgspec.structs.replace(task.submission, task=spec)
+        if enters:
+            self._enter(task)
+
     def reserve(self, task_id: str, reservation: Reservation | None) -> None:
         """Reserve a task's start, or drop its reservation. What was held back before may fit now."""
         self.changed = True
@@ -379,8 +389,9 @@ class Queue:
             self.open[queue_class] = None
             self.changed = True
         pool.place(queue_class, self.entry(task))
-        if task.spec.estimated_duration is not None:
-            queue_class.shortest = min(queue_class.shortest, task.spec.estimated_duration)
+        for seconds in (task.spec.estimated_duration, task.spec.max_run_s):
+            if seconds is not None:
+                queue_class.shortest = min(queue_class.shortest, seconds)
         task.queue_class = queue_class
         if self.policy.promote_after_s and not task.front and not queue_class.extra:
             self.long_waits.add(task.queued_at, task.task_id)

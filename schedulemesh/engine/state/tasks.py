@@ -20,7 +20,7 @@ import msgspec
 from sortedcontainers import SortedList
 
 from schedulemesh.domain.labels import Labels
-from schedulemesh.domain.reasons import PreemptionReason
+from schedulemesh.domain.reasons import LIMITS, PreemptionReason
 from schedulemesh.domain.resources import UNIT, Resources
 from schedulemesh.domain.task import FIRST_ATTEMPT, Attempts, TaskPhase, TaskSpec
 from schedulemesh.engine.state.children import Children
@@ -37,6 +37,8 @@ _INFINITY = float("inf")
 #: A task that outlives its end is expected to run on for this part of its duration, so many seconds at least.
 _OVERRUN_PART, _OVERRUN_S = 0.05, 1.0
 _FIRST_SWEEP = 1024
+#: The owner of a task is warned so many seconds before its time limit, but no more than this part of it.
+_WARNED_S, _WARNED_PART = 600.0, 0.1
 #: The order of a class that does not keep it; there may be as many classes as tasks.
 _EMPTY: SortedList[Any] = SortedList()
 
@@ -69,6 +71,16 @@ class RunningTask(msgspec.Struct, kw_only=True, gc=False):
     order_value: float | None = None
     #: When it ends by the progress that it has reported, in seconds since 1970; None: its estimate counts.
     measured_end: float | None = None
+    #: Seconds that this attempt may run, as its task and its pool said when it began, or as was changed
+    #: since; None: no limit.
+    max_run_s: float | None = None
+    #: When its owner was warned of that; None: not yet.
+    limit_warned_at: float | None = None
+    #: Since when its GPUs were idle when its owner was warned of that, in seconds since 1970; None: they
+    #: were not, or not for long enough.
+    idle_since: float | None = None
+    #: When it is being ended if they stay so.
+    idle_ends_at: float | None = None
     #: Its class while it runs.
     task_class: TaskClass | None = None
 
@@ -106,6 +118,27 @@ class RunningTask(msgspec.Struct, kw_only=True, gc=False):
             return None
         return self.started_at + self.spec.estimated_duration
 
+    @property
+    def has_end(self) -> bool:
+        """Whether it is known when it ends, or when at the latest."""
+        return self.ends_at is not None or self.max_run_s is not None
+
+    @property
+    def limit_at(self) -> float | None:
+        """When it has run for as long as it may, from when on it is being ended; None: no limit."""
+        return None if self.max_run_s is None else self.started_at + self.max_run_s
+
+    @property
+    def limit_due_at(self) -> float | None:
+        """When its owner is to be warned, or then when it is to be ended; None: it has no limit or does not
+        run.
+        """
+        if self.limit_at is None or self.max_run_s is None or self.phase is not TaskPhase.RUNNING:
+            return None
+        if self.limit_warned_at is not None:
+            return self.limit_at
+        return self.limit_at - min(_WARNED_S, _WARNED_PART * self.max_run_s)
+
     def expected_end(self, now: float) -> float | None:
         """When it is expected to end, which is never in the past; None: unknown. One that has outlived
         ``ends_at`` runs on for a part of its duration, doubled as often as needed: so the time changes
@@ -134,9 +167,19 @@ class RunningTask(msgspec.Struct, kw_only=True, gc=False):
         return self.attempts.gpu_s + ran_s * self.resources.gpu / UNIT
 
     @property
+    def evicted_by(self) -> PreemptionReason | None:
+        """The rule by which it is being evicted; None: it is not."""
+        return self.phase.reason if isinstance(self.phase, Preempting) else None
+
+    @property
     def is_drained(self) -> bool:
         """Whether it is evicted because its node or pool is drained, which counts as no preemption."""
-        return isinstance(self.phase, Preempting) and self.phase.reason is PreemptionReason.DRAINED
+        return self.evicted_by is PreemptionReason.DRAINED
+
+    @property
+    def reached_limit(self) -> bool:
+        """Whether it is evicted because it reached a limit in time, which counts as no preemption."""
+        return self.evicted_by in LIMITS
 
     @property
     def unsaved_since(self) -> float:
@@ -164,6 +207,7 @@ class TaskClass:
         "key",
         "labels",
         "latest",
+        "limited",
         "order",
         "overdue",
         "payers",
@@ -195,6 +239,8 @@ class TaskClass:
         self.since: SortedList[float] = SortedList() if order.has_budget else _EMPTY
         #: How many tasks are in the class now, young ones included.
         self.count = 0
+        #: How many of them have a time limit.
+        self.limited = 0
         #: The last end among ``timed``; -inf where it is empty.
         self.latest = -_INFINITY
         #: No task leaves ``timed`` or ``young`` before this.
@@ -212,6 +258,7 @@ class TaskClass:
     def add(self, task: RunningTask) -> None:
         """Add a task to its order."""
         self.count += 1
+        self.limited += task.max_run_s is not None
         if self.order.min_runtime and (ready_at := self._ready_at(task)) > self.advanced_to:
             self.young.add((ready_at, task.spec.task_id))
             self.soonest = min(self.soonest, ready_at)
@@ -221,6 +268,7 @@ class TaskClass:
     def discard(self, task: RunningTask) -> None:
         """Remove a task from its order."""
         self.count -= 1
+        self.limited -= task.max_run_s is not None
         if self.young and (entry := (self._ready_at(task), task.spec.task_id)) in self.young:
             self.young.remove(entry)
             return
@@ -314,7 +362,7 @@ class TaskClass:
         task_ids = self.task_ids()
         for entries in (self.timed, self.overdue, self.young, self.since):
             entries.clear()
-        self.count, self.advanced_to = 0, now
+        self.count, self.limited, self.advanced_to = 0, 0, now
         for task_id in task_ids:
             self.add(self._tasks[task_id])
 
@@ -350,8 +398,14 @@ class RunningTasks:
         self.starting: dict[str, None] = {}
         #: Ids of the tasks with an order value.
         self.ordered: dict[str, None] = {}
-        #: How many tasks have a known end.
+        #: How many tasks have a known end, or a time limit.
         self.with_end = 0
+        #: When something is due by the time limit of each task that has one, and runs; with its id.
+        self.limits_due: SortedList[tuple[float, str]] = SortedList()
+        #: The same times by task.
+        self._due_at: dict[str, float] = {}
+        #: Ids of the tasks whose owners were warned that their GPUs are idle.
+        self.idle_warned: dict[str, None] = {}
         #: Of these tasks and of those that wait in the queue.
         self.children = Children()
         #: {key: values} that label rules name; only these tell classes apart.
@@ -374,7 +428,10 @@ class RunningTasks:
         """Add a task."""
         task_id = task.spec.task_id
         self.by_id[task_id] = task
-        self.with_end += task.ends_at is not None
+        self.with_end += task.has_end
+        self._note_due(task)
+        if task.idle_since is not None:
+            self.idle_warned[task_id] = None
         if task.spec.parent:
             self.children.add(task.spec)
         others = self._by_agent.setdefault(task.agent_name, task_id)
@@ -391,7 +448,9 @@ class RunningTasks:
     def remove(self, task_id: str) -> RunningTask:
         """Remove a task; what it has started ends, too."""
         task = self.by_id.pop(task_id)
-        self.with_end -= task.ends_at is not None
+        self.with_end -= task.has_end
+        self._forget_due(task_id)
+        self.idle_warned.pop(task_id, None)
         if task.spec.parent or task_id in self.children.by_parent:
             self.children.leave(task.spec)
         self.starting.pop(task_id, None)
@@ -425,6 +484,7 @@ class RunningTasks:
         task.started_at, task.payers = now, payers
         task.enter(TaskPhase.RUNNING)
         del self.starting[task_id]
+        self._note_due(task)
         self._classify(task)
 
     def enter(self, task_id: str, phase: AnyTaskPhase) -> None:
@@ -432,6 +492,7 @@ class RunningTasks:
         task = self.by_id[task_id]
         self._declassify(task)
         task.enter(phase)
+        self._note_due(task)
         self._classify(task)
 
     def save(self, task_id: str, saved_at: float | None, state_key: str | None = None) -> None:
@@ -454,10 +515,48 @@ class RunningTasks:
         """Set when the task ends by its progress; None: not known."""
         task = self.by_id[task_id]
         self._declassify(task)
-        self.with_end -= task.ends_at is not None
+        self.with_end -= task.has_end
         task.measured_end = ends_at
-        self.with_end += task.ends_at is not None
+        self.with_end += task.has_end
         self._classify(task)
+
+    def limit(self, task_id: str, max_run_s: float | None) -> None:
+        """Set how many seconds a task may run in this attempt; its owner is warned of that again."""
+        task = self.by_id[task_id]
+        self._declassify(task)
+        self.with_end -= task.has_end
+        task.max_run_s, task.limit_warned_at = max_run_s, None
+        self.with_end += task.has_end
+        self._note_due(task)
+        self._classify(task)
+
+    def warn_of_limit(self, task_id: str, at: float) -> None:
+        """Note that the owner of a task was warned of its time limit."""
+        task = self.by_id[task_id]
+        task.limit_warned_at = at
+        self._note_due(task)
+
+    def warn_of_idle(self, task_id: str, since: float | None, ends_at: float | None) -> None:
+        """Note since when the GPUs of a task are idle, and when it is ended for that; None: they are used."""
+        task = self.by_id[task_id]
+        task.idle_since, task.idle_ends_at = since, ends_at
+        if since is None:
+            self.idle_warned.pop(task_id, None)
+        else:
+            self.idle_warned[task_id] = None
+
+    def _note_due(self, task: RunningTask) -> None:
+        """Keep when something is due by the time limit of a task."""
+        task_id, due_at = task.spec.task_id, task.limit_due_at
+        self._forget_due(task_id)
+        if due_at is not None:
+            self._due_at[task_id] = due_at
+            self.limits_due.add((due_at, task_id))
+
+    def _forget_due(self, task_id: str) -> None:
+        due_at = self._due_at.pop(task_id, None)
+        if due_at is not None:
+            self.limits_due.remove((due_at, task_id))
 
     def note_idle(self, agent_name: str, since: float | None) -> None:
         """Note since when the agent's GPUs are idle; None: they are not."""

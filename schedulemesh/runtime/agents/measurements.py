@@ -11,7 +11,8 @@ import logging
 import math
 from collections.abc import AsyncIterator, Iterator
 
-from schedulemesh.engine.lifecycle.measurements import changes
+from schedulemesh.engine.lifecycle.measurements import changes_anything
+from schedulemesh.engine.lifecycle.time_limits import idle_limit
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.state.agents import Agent, Running
 from schedulemesh.runtime.agents.progress import number
@@ -23,12 +24,15 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between two looks.
 EVERY_S = 5.0
+#: GPUs that are used less than this, in per cent, are idle for ``idle_s`` where the policy has no
+#: ``idle_gpu_percent``.
+UNUSED_PERCENT = 1.0
 #: Agents that are looked at before other work gets its turn.
 _AT_ONCE = 200
 
 
 class Measurements:
-    """What was seen of agents since when, as far as the policy asks for it."""
+    """What was seen of agents since when, as far as the policy or a limit in time asks for it."""
 
     def __init__(self, reactor: Reactor, agents: Agents) -> None:
         self._reactor = reactor
@@ -41,23 +45,40 @@ class Measurements:
         """Look once, and tell the engine where that changes anything."""
         reactor = self._reactor
         policy = reactor.state.policy
-        if not policy.idle_gpu_percent and not policy.measured_progress:
+        by_policy = policy.idle_gpu_percent or policy.measured_progress
+        if not by_policy and not self._any_idle_limit():
             self._below.clear()
             return
-        idle, seen = [], set[tuple[str, int]]()
+        idle, unused, seen = [], [], set[tuple[str, int]]()
         ends: list[tuple[str, float | None]] = []
         async for agent in self._running_agents():
             now = reactor.now()
             seen.update((name, agent.incarnation) for name in agent.spec.process_names)
             since = self._idle_since(agent, now)
-            if since is not None and now - since >= reactor.state.policy.idle_gpu_s:
+            policy = reactor.state.policy
+            if since is not None and policy.idle_gpu_percent and now - since >= policy.idle_gpu_s:
                 idle.append((agent.spec.name, since))
+            if since is not None and self._has_idle_limit(agent):
+                unused.append((agent.spec.name, since))
             ends.extend(self._ends(agent))
         for key in self._below.keys() - seen:
             del self._below[key]
-        measured = s.AgentsMeasured(idle=tuple(idle), ends=tuple(ends))
-        if await reactor.read(lambda: changes(reactor.state, measured, reactor.now())):
+        measured = s.AgentsMeasured(idle=tuple(idle), ends=tuple(ends), unused=tuple(unused))
+        if await reactor.read(lambda: changes_anything(reactor.state, measured, reactor.now())):
             await reactor.step(measured)
+
+    def _any_idle_limit(self) -> bool:
+        """Whether any task that runs has a limit for how long its GPUs may be idle, or a pool has one."""
+        state = self._reactor.state
+        if any(account.spec.idle_s is not None for account in state.ledger.accounts.values()):
+            return True
+        return any(task.spec.idle_s is not None for task in state.running.by_id.values())
+
+    def _has_idle_limit(self, agent: Agent) -> bool:
+        """Whether a task of an agent has such a limit."""
+        state = self._reactor.state
+        tasks = map(state.running.by_id.__getitem__, state.running.on_agent(agent.spec.name))
+        return any(idle_limit(state, task) is not None for task in tasks)
 
     async def _running_agents(self) -> AsyncIterator[Agent]:
         """Every running agent; decisions are made in between."""
@@ -73,6 +94,8 @@ class Measurements:
         nobody knows.
         """
         limit = self._reactor.state.policy.idle_gpu_percent
+        if not limit and self._has_idle_limit(agent):
+            limit = UNUSED_PERCENT
         if not agent.spec.resources.gpu or not limit:
             return None
         latest = -math.inf
@@ -100,7 +123,10 @@ class Measurements:
         """As ``_utilization``, of an agent that an earlier supervisor found idle and that cannot have been
         measured again yet.
         """
-        since = self._reactor.state.running.idle.get(agent.spec.name)
+        state = self._reactor.state
+        since = state.running.idle.get(agent.spec.name)
+        for task_id in state.running.on_agent(agent.spec.name) if since is None else ():
+            since = state.running.by_id[task_id].idle_since
         return None if since is None or now - self._started_at > STALE_S else (0.0, since)
 
     def _utilization(self, name: str, now: float) -> tuple[float, float] | None:

@@ -1,0 +1,168 @@
+"""Tasks that reach their limits in time: warned before, then evicted.
+
+The time limit of an attempt counts from its start. When it has passed, the task is evicted as for any other
+reason: notice, grace, saving, then its end; the reason is ``time_limit``. With ``on_time_limit="requeue"`` it
+joins the queue again. An agent ends with the last of its tasks; before that, the task ends alone.
+
+GPUs that were idle for ``idle_s`` (as measured; see ``measurements``) have the task's owner warned, and the
+task ended (``idle_limit``) if they stay so for as long again. Only a measurement ends it: where none comes,
+nobody knows whether they are idle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from schedulemesh.domain.end_reasons import EndReason
+from schedulemesh.domain.numbers import duration_text
+from schedulemesh.domain.reasons import Change, PreemptionReason, Reason
+from schedulemesh.domain.task import TaskPhase, TaskSpec
+from schedulemesh.engine.admission.admit import evict_instruction
+from schedulemesh.engine.admission.time_limits import beyond_pool, run_limit
+from schedulemesh.engine.messages.facts import AgentEnding, AnyFact, EvictionStarted
+from schedulemesh.engine.messages.instructions import EvictTask
+from schedulemesh.engine.messages.limit_facts import (
+    IdleLimitCleared,
+    IdleLimitNear,
+    TimeLimitChanged,
+    TimeLimitNear,
+)
+from schedulemesh.engine.messages.outcomes import Done, Refused, RequestOutcome
+from schedulemesh.engine.messages.stimuli import AgentsMeasured, TimeLimitRequested
+from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.queue import QueuedTask
+from schedulemesh.engine.state.tasks import RunningTask
+from schedulemesh.engine.transaction import Transaction
+
+
+def advance_limits(tx: Transaction) -> None:
+    """Warn the owners of tasks that reach their time limits soon, and evict those that have reached them."""
+    running = tx.state.running
+    while running.limits_due and running.limits_due[0][0] <= tx.now:
+        task = running.by_id[running.limits_due[0][1]]
+        limit_at = task.limit_at
+        if limit_at is not None and tx.now < limit_at:
+            tx.emit(TimeLimitNear(task_id=task.spec.task_id, at=tx.now, limit_at=limit_at))
+        else:
+            _end(tx, task, PreemptionReason.TIME_LIMIT)
+
+
+def change_limit(tx: Transaction, stimulus: TimeLimitRequested) -> RequestOutcome:
+    """Set how long a task may run that runs or waits. Who may only shorten it is refused more than it has."""
+    state, task_id = tx.state, stimulus.task_id
+    task = state.running.by_id.get(task_id) or state.queue.by_id.get(task_id)
+    if task is None:
+        error = f"there is no task {task_id!r}; it has ended or was never submitted"
+        return Refused(reason=Reason.TASK_NOT_FOUND, error=error)
+    agent = state.agents.get(task.agent_name) if isinstance(task, RunningTask) else None
+    pool_name = task.spec.pool_name if agent is None else agent.spec.pool_name
+    refused = beyond_pool(state, pool_name, stimulus.max_run_s)
+    if refused is not None:
+        return refused
+    spec = _with_limit(task, stimulus.max_run_s)
+    limit = run_limit(state, pool_name, spec)
+    if isinstance(task, RunningTask):
+        refused = _not_changeable(task, limit, may_lengthen=stimulus.may_lengthen)
+        if refused is not None:
+            return refused
+    if spec == task.spec and (isinstance(task, QueuedTask) or limit == task.max_run_s):
+        return Done(change=Change.UNCHANGED)
+    tx.emit(
+        TimeLimitChanged(
+            task_id=task_id,
+            at=tx.now,
+            max_run_s=stimulus.max_run_s,
+            of_attempt_s=limit if isinstance(task, RunningTask) else None,
+            client=stimulus.client or "",
+        )
+    )
+    advance_limits(tx)
+    return Done()
+
+
+def _with_limit(task: RunningTask | QueuedTask, max_run_s: float | None) -> TaskSpec:
+    """The specification of a task with another limit, which later attempts have, too."""
+    return msgspec.structs.replace(task.spec, max_run_s=max_run_s)
+
+
+def _not_changeable(
+    task: RunningTask, limit: float | None, *, may_lengthen: bool
+) -> Refused | None:
+    """Why the limit of a task that has an agent cannot be changed like this; None: it can."""
+    task_id, now_s = task.spec.task_id, task.max_run_s
+    if task.phase not in (TaskPhase.RUNNING, TaskPhase.STARTING):
+        return Refused(
+            reason=Reason.ALREADY_BEING_PREEMPTED,
+            error=f"task {task_id!r} is {task.phase.value}, so its limit cannot be changed",
+        )
+    longer = now_s is not None and (limit is None or limit > now_s)
+    if not longer or may_lengthen or now_s is None:
+        return None
+    return Refused(
+        reason=Reason.NOT_ALLOWED,
+        error=f"task {task_id!r} may run for {duration_text(now_s)}; its submitter may shorten that, and "
+        "only an operator lengthens it",
+    )
+
+
+def idle_limits(state: MeshState, measured: AgentsMeasured, now: float) -> Iterator[AnyFact]:
+    """Whose GPUs have been idle for as long as they may, and whose no longer are."""
+    unused = dict(measured.unused)
+    for task_id in tuple(state.running.idle_warned):
+        task = state.running.by_id[task_id]
+        if task.agent_name not in unused or idle_limit(state, task) is None:
+            yield IdleLimitCleared(task_id=task_id, at=now)
+    for agent_name, since in unused.items():
+        for task_id in state.running.on_agent(agent_name):
+            task = state.running.by_id[task_id]
+            idle_s = idle_limit(state, task)
+            begin = max(since, task.started_at)
+            is_new = task.phase is TaskPhase.RUNNING and task.idle_since is None
+            if is_new and idle_s is not None and now - begin >= idle_s:
+                yield IdleLimitNear(task_id=task_id, at=now, since=begin, limit_at=now + idle_s)
+
+
+def idle_limit(state: MeshState, task: RunningTask) -> float | None:
+    """Seconds for which the GPUs of a task may be idle; None: it has none, or there is no limit."""
+    if not task.resources.gpu or task.spec.idle_s is not None:
+        return task.spec.idle_s if task.resources.gpu else None
+    agent = state.agents.get(task.agent_name)
+    account = None if agent is None else state.ledger.accounts.get(agent.spec.pool_name)
+    return None if account is None else account.spec.idle_s
+
+
+def idle_too_long(state: MeshState, measured: AgentsMeasured, now: float) -> list[str]:
+    """The tasks that were warned that their GPUs are idle, and whose GPUs still are when they are to end."""
+    unused = dict(measured.unused)
+    running = state.running
+    warned = [running.by_id[task_id] for task_id in running.idle_warned]
+    return [
+        task.spec.task_id
+        for task in warned
+        if task.phase is TaskPhase.RUNNING
+        and task.agent_name in unused
+        and task.idle_ends_at is not None
+        and now >= task.idle_ends_at
+    ]
+
+
+def end_idle(tx: Transaction, measured: AgentsMeasured) -> None:
+    """Evict the tasks whose GPUs were idle for too long."""
+    for task_id in idle_too_long(tx.state, measured, tx.now):
+        _end(tx, tx.state.running.by_id[task_id], PreemptionReason.IDLE_LIMIT)
+
+
+def _end(tx: Transaction, task: RunningTask, reason: PreemptionReason) -> None:
+    """Evict a task that has reached a limit: with its agent, unless other tasks run there."""
+    task_id, agent = task.spec.task_id, tx.state.agents.get(task.agent_name)
+    tx.emit(EvictionStarted(task_id=task_id, at=tx.now, reason=reason))
+    running = tx.state.running
+    on_agent = map(running.by_id.__getitem__, running.on_agent(task.agent_name))
+    if agent is None or any(other.phase is TaskPhase.RUNNING for other in on_agent):
+        tx.instruct(EvictTask(task_id=task_id))
+        return
+    name = agent.spec.name
+    tx.emit(AgentEnding(agent_name=name, reason=EndReason.PREEMPTED, at=tx.now))
+    tx.instruct(evict_instruction(tx.state, name))
