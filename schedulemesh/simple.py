@@ -51,6 +51,13 @@ class SimpleTaskSpec:
     on_preempted: str | None = None
     #: Evictions after which it cannot be evicted any more; None: as the policy says.
     max_preemptions: int | None = None
+    #: Seconds that each of its attempts may run, from its start; None: what its pool says. ``on_time_limit``:
+    #: "end" or "requeue" when that is over; None: "end".
+    max_run_s: float | None = None
+    on_time_limit: str | None = None
+    #: Seconds for which its GPUs may be idle before its owner is warned, and again before it is ended; None:
+    #: what its pool says.
+    idle_s: float | None = None
     #: Whether it outlives the task from inside which it is submitted; else it ends with that one.
     detached: bool = False
     payload: UserValue = None

@@ -73,6 +73,9 @@ def test_signatures_of_the_quick_reference():
         "labels": None,
         "resources": None,
         "target_agents": 0,
+        "max_run_s": None,
+        "default_max_run_s": None,
+        "idle_s": None,
         "placement_strategy": "STRICT_PACK",
         "pg_pool_config": None,
         "on_preempted": "drop",
@@ -159,12 +162,14 @@ def test_every_submitting_call_takes_every_field_of_a_task():
 #: Fields of an agent's object, which a job or a lease does not have.
 OF_AGENTS = {"payload_key", "run", "run_key", "on_restore_failure"}
 #: Fields that say what happens after an end; a lease is never started again.
-OF_RETRIES = {"max_retries", "on_oom", "oom_max_memory", "on_preempted"}
+OF_RETRIES = {"max_retries", "on_oom", "oom_max_memory", "on_preempted", "on_time_limit"}
 #: The options of the command ``submit`` that are called otherwise.
 OPTIONS = {
     "pool_name": {"pool"},
     "labels": {"label"},
     "estimated_duration": {"time"},
+    "max_run_s": {"max_run"},
+    "idle_s": {"idle"},
     "max_retries": {"retries"},
     "parent": {"detached"},
 }

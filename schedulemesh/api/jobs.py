@@ -33,6 +33,8 @@ class JobListing(TaskInfo, TaskCondition, total=False):
     node_id: Annotated[str, NameOf.NODE] | None
     started_at: float
     running_time: float
+    #: When it has run for as long as it may, in seconds since 1970; None: it has no limit.
+    limit_at: float | None
 
 
 class ListJobs(Call, tag="list_jobs", frozen=True, kw_only=True):

@@ -13,12 +13,14 @@ from schedulemesh.api.rows import NameOf, OneOf
 from schedulemesh.api.tasks import OnPreempted, PoolOf
 from schedulemesh.api.values import CheckedResources, CohortName, Labels, Name, PoolName
 from schedulemesh.config.pools import (
+    TIME_LIMITS,
     Lending,
     changed,
     check_lending,
     check_pool,
     parse_queueing,
     parse_target,
+    parse_time_limit,
     public_lending,
 )
 from schedulemesh.domain.cohort import CohortSpec, parse_weight
@@ -85,6 +87,12 @@ class PoolDefinition(LendingDefinition, total=False):
     #: "best_effort": what fits is backfilled before tasks that do not, if it does not delay the first;
     #: "strict": nothing is; "greedy": whatever fits is.
     queueing: Annotated[str, OneOf(*QUEUEING)]
+    #: The most seconds that an attempt of its tasks may run, and how many of one that does not say it; None:
+    #: no limit, and as ``max_run_s``.
+    max_run_s: float | None
+    default_max_run_s: float | None
+    #: Seconds for which the GPUs of its tasks may be idle that do not say it; None: no limit.
+    idle_s: float | None
     #: None: the pool keeps no placement groups.
     pg_pool_config: dict[str, Any] | None
 
@@ -202,6 +210,9 @@ class PoolChanges(ChangeWithBlobs, frozen=True, kw_only=True):
     warm: WarmSpec | UnsetType | None = UNSET
     on_preempted: str | UnsetType = UNSET
     queueing: str | UnsetType = UNSET
+    max_run_s: float | UnsetType | None = UNSET
+    default_max_run_s: float | UnsetType | None = UNSET
+    idle_s: float | UnsetType | None = UNSET
     lending: Lending = {}  # noqa: RUF012  # a struct copies it
 
     def __post_init__(self) -> None:
@@ -213,6 +224,8 @@ class PoolChanges(ChangeWithBlobs, frozen=True, kw_only=True):
             parse_on_preempted(self.on_preempted)
         if self.queueing is not UNSET:
             parse_queueing(self.queueing)
+        for name in TIME_LIMITS:
+            parse_time_limit(name, getattr(self, name))
 
     @property
     def config(self) -> dict[str, Any] | UnsetType | None:
@@ -232,6 +245,9 @@ class PoolChanges(ChangeWithBlobs, frozen=True, kw_only=True):
             pg_pool_config=self.config,
             on_preempted=self.on_preempted,
             queueing=self.queueing,
+            max_run_s=self.max_run_s,
+            default_max_run_s=self.default_max_run_s,
+            idle_s=self.idle_s,
             **self.lending,
         )
 

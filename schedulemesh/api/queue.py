@@ -41,6 +41,8 @@ class QueueListing(TaskInfo, total=False):
     expected_duration: float | None
     #: From how many earlier runs that is estimated; 0: it is not.
     estimated_from: int
+    #: Seconds that it may run when it starts, by itself and its pool; None: no limit.
+    run_limit_s: float | None
     #: The code of why its pool as it is defined could not hold it even if nothing else ran, so that those
     #: behind it do not wait for it; None: the pool could.
     cannot_start: ReasonCode | None

@@ -175,6 +175,17 @@ class ExplainResult(Result, TaskInfo, total=False):
     expected_duration: DurationInfo | None
     #: Since when its GPUs are idle; None: they are not.
     idle_since: float | None
+    #: Seconds that its attempt may run, or its next one where it waits; None: no limit. Of one that runs:
+    #: when it has done so.
+    run_limit_s: float | None
+    limit_at: float | None
+    #: Seconds for which its GPUs may be idle before a warning, and again before its end; None: no limit.
+    idle_limit_s: float | None
+    #: When it ends if its GPUs, of which it was warned, stay idle; None: it was not warned.
+    idle_ends_at: float | None
+    #: Whether its GPUs are measured, without which that limit never ends it; None: it does not run, or has no
+    #: such limit.
+    gpus_measured: bool | None
     #: When its state was last saved.
     saved_at: float | None
     #: Of a task that starts: what it waits for.
@@ -197,6 +208,8 @@ class ExplainResult(Result, TaskInfo, total=False):
     start_rests_on: DurationInfo | None
     #: Whether it waits for tasks that run for longer than they declared, so that their ends are guessed.
     start_waits_for_overdue: bool
+    #: The running task for whose time limit it waits; empty: its start does not rest on one.
+    start_waits_for_limit: str
     #: Why that is not known.
     no_estimate: str
     #: How often it was evicted, and how often its run failed.

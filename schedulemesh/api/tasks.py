@@ -8,9 +8,9 @@ from typing import Annotated, ClassVar, TypedDict, TypeVar, cast
 import msgspec
 
 from schedulemesh.api.call import Call, CallWithBlobs, ChangeWithBlobs, ChangingCall
-from schedulemesh.api.routes import ListRoute, get, post
+from schedulemesh.api.routes import ListRoute, get, post, put
 from schedulemesh.api.rows import NameOf, OneOf
-from schedulemesh.api.values import Checked, Name, Names, RequestId, TaskId
+from schedulemesh.api.values import Checked, Name, Names, RequestId, Seconds, TaskId
 from schedulemesh.domain.agent import check_agent
 from schedulemesh.domain.labels import check_selector
 from schedulemesh.domain.names import parse_name
@@ -71,6 +71,10 @@ class TaskInfo(TypedDict, total=False):
     on_preempted: OnPreempted
     #: Evictions after which it cannot be evicted any more; None: as the policy says.
     max_preemptions: int | None
+    #: Seconds that each of its attempts may run; None: what its pool says.
+    max_run_s: float | None
+    #: Seconds for which its GPUs may be idle; None: what its pool says.
+    idle_s: float | None
     #: The task from inside which it was started, and with which it ends; empty: none.
     parent: TaskName
 
@@ -95,6 +99,8 @@ class TaskListing(TaskInfo, total=False):
     #: Since 1970; None: it does not run yet.
     started_at: float | None
     remaining_time: float
+    #: When it has run for as long as it may, since 1970; None: it has no limit, or does not run.
+    limit_at: float | None
     last_metrics: dict[str, UserValue]
     #: Only of a task that waits in the queue; see QueueListing.
     position: int
@@ -260,6 +266,29 @@ class CancelTasks(ChangingCall, tag="cancel_tasks", frozen=True, kw_only=True):
     least_role: ClassVar[Role] = Role.SUBMITTER
 
     task_ids: Names
+
+
+class SetTimeLimit(OwnTaskChange, tag="set_time_limit", frozen=True, kw_only=True):
+    """Change for how long a task may run that runs or waits; its submitter only shortens it while it runs."""
+
+    routes: ClassVar = (
+        put(
+            "/tasks/{task_id}/time_limit",
+            "Change for how long a task may run",
+            may_lengthen=True,
+        ),
+    )
+
+    #: Seconds from the start of an attempt; None: as its pool says.
+    max_run_s: Seconds | None = None
+    #: False: one that runs gets no more than it has. Set for submitters.
+    may_lengthen: bool = True
+    request_id: RequestId
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.max_run_s is not None:
+            parse_timeout(self.max_run_s, "max_run_s")
 
 
 class WaitUntil(str, Enum):

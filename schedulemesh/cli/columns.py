@@ -16,6 +16,7 @@ from schedulemesh.cli.texts import (
     number,
     remaining,
     text,
+    time_until,
 )
 from schedulemesh.protocol.wording import in_commands
 
@@ -65,6 +66,14 @@ def _used(usage: Row | None) -> str:
     return shown if gpu is None else f"{shown}, {gpu:.0f} % gpu"
 
 
+def _run_limit(pool: Row) -> str:
+    """How long tasks of a pool may run: at most, and where they do not say it, if that is less."""
+    most, default = pool["max_run_s"], pool["default_max_run_s"]
+    if default is None or default == most:
+        return duration(most)
+    return f"{duration(most)} (default {duration(default)})"
+
+
 #: As wide as the longest code that is often given, with a comma, so that it can be copied.
 REASON = Column(heading="reason", key="", show=waits_because, least=25)
 
@@ -82,6 +91,8 @@ POOLS = (
     wide("labels", "labels", labels),
     wide("queueing", "queueing"),
     wide("on_preempted", "on_preempted"),
+    wide("run limit", "", _run_limit),
+    wide("idle limit", "idle_s", duration),
 )
 
 AGENTS = (
@@ -110,6 +121,7 @@ TASKS = (
     wide("kind", "kind"),
     wide("started", "started_at", local_time),
     wide("remaining", "remaining_time", remaining),
+    wide("limit in", "limit_at", time_until),
     wide("labels", "labels", labels),
 )
 
@@ -124,6 +136,7 @@ JOBS = (
     Column(heading="runs", key="running_time", show=duration, right=True),
     REASON,
     wide("attempt", "attempt"),
+    wide("limit in", "limit_at", time_until),
     wide("uses", "used", amounts),
     wide("beyond claim", "beyond_claim", amounts),
     wide("agent", "agent_name"),
@@ -145,6 +158,7 @@ QUEUE = (
     REASON,
     wide("held", "held"),
     wide("runs for", "", _expected),
+    wide("limit", "run_limit_s", duration),
     wide("reserved start", "reserved_start", local_time),
     wide("queued", "queued_at", local_time),
     wide("not before", "not_before", local_time),

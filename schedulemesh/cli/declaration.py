@@ -54,6 +54,9 @@ POOL_FIELDS = (
     "pg_pool_config",
     "on_preempted",
     "queueing",
+    "max_run_s",
+    "default_max_run_s",
+    "idle_s",
     *lending_of(PoolSpec(name="any")),
 )
 _COHORT_FIELDS = ("parent", "weight")

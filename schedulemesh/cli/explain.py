@@ -113,6 +113,8 @@ def _lines(answer: ExplainResult, now: float) -> list[Line]:
         lines += _considered(answer["considered"])
     if answer["expected_duration"] is not None:
         lines += _part("expected duration", _duration(answer["expected_duration"]))
+    lines += _part("time limit", _time_limit(answer, now))
+    lines += _part("idle limit", _idle_limit(answer, now))
     if answer["state"] == "queued":
         lines += _part("earliest start", _start(answer, now))
     if answer["eviction"] is not None:
@@ -191,6 +193,11 @@ def _start(answer: ExplainResult, now: float) -> str:
     if at <= now:
         return "now, as far as estimates say"
     rests_on = answer["start_rests_on"]
+    if answer["start_waits_for_limit"]:
+        return (
+            f"in {seconds(at - now)}, when {answer['start_waits_for_limit']} has ended at the latest "
+            "by its time limit"
+        )
     if answer["start_waits_for_overdue"]:
         return (
             f"perhaps in {seconds(at - now)}: tasks that hold what is short run for longer than "
@@ -220,11 +227,42 @@ def _runs(estimate: DurationInfo) -> str:
     return f"{estimate['runs']} earlier runs of {', '.join(parts)}"
 
 
+def _time_limit(answer: ExplainResult, now: float) -> str:
+    """How long it may run, and when it has done so."""
+    limit = answer["run_limit_s"]
+    if limit is None or answer["state"] not in ("queued", "starting", "running"):
+        return ""
+    of_pool = "" if answer["max_run_s"] == limit else f", as pool {answer['pool_name']} says"
+    if answer["limit_at"] is None:
+        return f"{seconds(limit)} from its start{of_pool}"
+    remaining = answer["limit_at"] - now
+    if remaining <= 0:
+        return f"{seconds(limit)}{of_pool}; it is over"
+    return f"{seconds(limit)}{of_pool}; ends at the latest in {seconds(remaining)} by its limit"
+
+
+def _idle_limit(answer: ExplainResult, now: float) -> str:
+    """For how long its GPUs may be idle, and whether they are."""
+    limit, state = answer["idle_limit_s"], answer["state"]
+    if limit is None or state not in ("starting", "running"):
+        return ""
+    if answer["idle_ends_at"] is not None and answer["idle_since"] is not None:
+        return (
+            f"its GPUs have been idle for {seconds(now - answer['idle_since'])}; it ends in "
+            f"{seconds(answer['idle_ends_at'] - now)} unless they are used"
+        )
+    if answer["gpus_measured"] is False:
+        return f"{seconds(limit)}, but nothing measures its GPUs, so this never ends it"
+    return f"a warning after {seconds(limit)} without use of its GPUs, its end after as long again"
+
+
 def _eviction(eviction: EvictionInfo, now: float) -> str:
     """By whom, by which rule, what was saved, and what became of what was freed."""
     who = f"task {eviction['by_task']}" if eviction["by_task"] else f"agent {eviction['by_agent']}"
     owner = f" of {eviction['by_owner']}" if eviction["by_owner"] else ""
     by = f"for {who}{owner} in pool {eviction['by_pool']}" if eviction["by_agent"] else "by request"
+    if eviction["rule"] in ("time_limit", "idle_limit"):
+        by = "by its limit"
     score = "" if eviction["score"] is None else f", score {eviction['score']:.4g}"
     parts = [f"{seconds(now - eviction['at'])} ago {by} ({eviction['rule']}{score})"]
     if eviction["save_error"]:

@@ -72,6 +72,24 @@ class JobOptions:
             help="How long it will run: 90s, 30m, 2h, 1d. With it others need not wait in vain.",
         ),
     ] = None
+    max_run: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help="The longest that it may run: 2h, 1d. Then it is saved and ended; else as its pool says.",
+        ),
+    ] = None
+    on_time_limit: Annotated[
+        str | None,
+        typer.Option(help="end or requeue: what becomes of it when it has run for --max-run."),
+    ] = None
+    idle: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help="How long its GPUs may be idle before a warning, and again before its end.",
+        ),
+    ] = None
     working_dir: Annotated[
         str | None,
         typer.Option(help="A folder of this machine that it runs in, up to 16 MB packed."),

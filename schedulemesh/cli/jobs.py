@@ -108,6 +108,9 @@ def _job_arguments(job: JobOptions) -> dict[str, object]:
         "pool_name": job.pool,
         "labels": pairs(job.label or (), "--label", "a label is LABEL=VALUE"),
         "estimated_duration": None if job.time is None else seconds(job.time, "--time"),
+        "max_run_s": None if job.max_run is None else seconds(job.max_run, "--max-run"),
+        "on_time_limit": job.on_time_limit,
+        "idle_s": None if job.idle is None else seconds(job.idle, "--idle"),
         "bundles": parse_bundle_words(job.bundle or ()),
         "strategy": job.strategy,
         "priority": job.priority,
@@ -158,6 +161,10 @@ def adopt(
     owner: Annotated[
         str | None, typer.Option(help="To whom it belongs; else the user of this process.")
     ] = None,
+    max_run: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", help="The longest that it may run from now on: 2h, 1d."),
+    ] = None,
 ) -> None:
     """Make a Ray job that somebody else has started a task, which is accounted and can be evicted."""
     from schedulemesh.api.jobs import ListJobs
@@ -178,6 +185,7 @@ def adopt(
         "priority": priority,
         "grace_s": None if grace is None else seconds(grace, "--grace"),
         "owner": owner,
+        "max_run_s": None if max_run is None else seconds(max_run, "--max-run"),
     }
     with gateway_to(target) as gateway:
         rows = gateway.ask(ListExternalUsage(), Listed).rows

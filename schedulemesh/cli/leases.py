@@ -12,7 +12,7 @@ from schedulemesh.cli.command import Output, Select, Target, Tasks, View, comman
 from schedulemesh.cli.output import show
 from schedulemesh.cli.rows import Column, Listing, Record
 from schedulemesh.cli.selection import listed
-from schedulemesh.cli.texts import amounts, duration, labels, local_time, node, text
+from schedulemesh.cli.texts import amounts, duration, labels, local_time, node, text, time_until
 
 if TYPE_CHECKING:
     from schedulemesh.api.leases import ReleaseLease, RenewLease
@@ -32,6 +32,7 @@ _LEASES = (
     Column(heading="holds or asks", key="resources", show=amounts),
     Column(heading="since", key="started_at", show=local_time),
     wide("node", "node_id", node),
+    wide("limit in", "limit_at", time_until),
     wide("reason", "reason"),
     wide("labels", "labels", labels),
 )

@@ -1,4 +1,4 @@
-"""The commands queue, hold, release, priority and front, for tasks that wait."""
+"""The commands queue, hold, release, priority and front, for tasks that wait; and limit."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from schedulemesh.cli.command import Output, Select, Target, Tasks, View, comman
 from schedulemesh.cli.output import show
 from schedulemesh.cli.rows import Listing
 from schedulemesh.cli.selection import narrowed
+from schedulemesh.cli.texts import duration
 
 app = typer.Typer()
 
@@ -104,6 +105,33 @@ def priority(
 ) -> int:
     """Change the priority of a queued task."""
     return _change(target, output, [task], f"priority {value:g}", priority=value)
+
+
+@command(app)
+def limit(
+    target: Target,
+    output: Output,
+    task: Annotated[str, typer.Argument(help="The task's id.")],
+    value: Annotated[
+        str,
+        typer.Argument(
+            metavar="DURATION", help="From its start: 4h, 90m; none: as its pool's definition says."
+        ),
+    ],
+) -> int:
+    """Change for how long a task may run, whether it runs or waits."""
+    from schedulemesh.api.tasks import SetTimeLimit
+    from schedulemesh.cli.changes import change_each
+    from schedulemesh.cli.texts import seconds
+    from schedulemesh.protocol.answers import Response
+
+    max_run_s = None if value == "none" else seconds(value, "DURATION")
+
+    def request(task_id: str) -> SetTimeLimit:
+        return SetTimeLimit(task_id=task_id, max_run_s=max_run_s, request_id=uuid.uuid4().hex)
+
+    done = "limit of its pool" if max_run_s is None else f"limit {duration(max_run_s)}"
+    return change_each(target, output, [task], request, Response, lambda _: done)
 
 
 def _change(target: Target, output: Output, tasks: list[str], done: str, **fields: Any) -> int:

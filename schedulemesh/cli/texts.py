@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from string import hexdigits
@@ -30,6 +31,11 @@ def duration(seconds: float | None) -> str:
 def remaining(seconds: float | None) -> str:
     """The time that a task still runs; of one that is over its time, or of unknown length, there is none."""
     return duration(seconds or None)
+
+
+def time_until(at: float | None) -> str:
+    """The time from now until then; of what is over there is none."""
+    return "-" if at is None else duration(max(0.0, at - time.time()))
 
 
 def local_time(at: float | None) -> str:

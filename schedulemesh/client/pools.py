@@ -77,14 +77,17 @@ class PoolCalls(SchedulerObject):
         *,
         on_preempted: str = "drop",
         queueing: str = "best_effort",
+        max_run_s: float | str | None = None,
+        default_max_run_s: float | str | None = None,
+        idle_s: float | str | None = None,
         **lending: Unpack[LendingFields],
     ) -> PoolResult:
         """Create a pool whose total quota is ``resources``, which need not exist in the cluster.
 
         The same definition again changes nothing; another one is refused with ``pool_exists``. An agent that
         names no resources gets the quota divided by ``target_agents``, or all of it if that is 0. With
-        ``pg_pool_config`` every agent of the pool runs in a placement group. ``on_preempted``, ``queueing``
-        and what it lends are as for ``ensure_pool``.
+        ``pg_pool_config`` every agent of the pool runs in a placement group. ``on_preempted``, ``queueing``,
+        the limits in time and what it lends are as for ``ensure_pool``.
 
         Returns ``pool`` (the definition) and ``detail`` ("created" or "unchanged"). For a pool that keeps
         placement groups it returns when the reserved ones are ready, or cannot be created:
@@ -100,6 +103,9 @@ class PoolCalls(SchedulerObject):
             config.whole,
             on_preempted,
             queueing,
+            max_run_s=max_run_s,
+            default_max_run_s=default_max_run_s,
+            idle_s=idle_s,
             **parse_lending(_without_unset(lending)),
         )
         answer = ask(self._connection, CreatePool(spec=spec, blobs=config.blobs), PoolResponse)
@@ -117,6 +123,9 @@ class PoolCalls(SchedulerObject):
         *,
         on_preempted: str | UnsetType | None = UNSET,
         queueing: str | UnsetType | None = UNSET,
+        max_run_s: float | str | UnsetType | None = UNSET,
+        default_max_run_s: float | str | UnsetType | None = UNSET,
+        idle_s: float | str | UnsetType | None = UNSET,
         **lending: Unpack[LendingFields],
     ) -> PoolResult:
         """Create a pool, or change what is given of one that exists.
@@ -127,6 +136,10 @@ class PoolCalls(SchedulerObject):
         ``on_preempted`` says what becomes of its evicted tasks that do not say it themselves: "requeue" or
         "drop". ``queueing`` says how its queue is served: "best_effort", what fits starts unless it delays
         the first task, "strict", nothing starts before the first task, or "greedy", what fits starts.
+
+        No attempt of its tasks runs for longer than ``max_run_s`` (seconds, or "4h"); a task that says
+        nothing has ``default_max_run_s``, and where there is none ``max_run_s``. A task whose GPUs were idle
+        for ``idle_s`` is warned, and ended after as long again. None: no limit.
 
         The pools of a ``cohort`` lend each other idle quota: at most ``lending_limit`` of this pool's is held
         by others at once, and this pool holds at most ``borrowing_limit`` of others'. A limit is a dict of
@@ -143,6 +156,9 @@ class PoolCalls(SchedulerObject):
             "placement_strategy": placement_strategy,
             "on_preempted": on_preempted,
             "queueing": queueing,
+            "max_run_s": max_run_s,
+            "default_max_run_s": default_max_run_s,
+            "idle_s": idle_s,
         }
         request = EnsurePool(
             name=parse_name(name, "the pool's name"),
@@ -187,6 +203,9 @@ class PoolCalls(SchedulerObject):
         *,
         on_preempted: str | UnsetType | None = UNSET,
         queueing: str | UnsetType | None = UNSET,
+        max_run_s: float | str | UnsetType | None = UNSET,
+        default_max_run_s: float | str | UnsetType | None = UNSET,
+        idle_s: float | str | UnsetType | None = UNSET,
     ) -> PoolResult:
         """Change what is given of a pool that exists, and create destroyed reserved groups again.
 
@@ -197,6 +216,9 @@ class PoolCalls(SchedulerObject):
             "target_agents": target_agents,
             "on_preempted": on_preempted,
             "queueing": queueing,
+            "max_run_s": max_run_s,
+            "default_max_run_s": default_max_run_s,
+            "idle_s": idle_s,
         }
         changes = self._changes(definition, pg_pool_config)
         request = ResizePool(name=parse_name(name, "the pool's name"), **changes)

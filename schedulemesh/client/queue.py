@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from schedulemesh.api.policies import ChangeQueuePolicy, GetQueuePolicy
 from schedulemesh.api.queue import ChangeQueuedTask, ListQueue
 from schedulemesh.api.results import Result
-from schedulemesh.api.tasks import CancelTasks
+from schedulemesh.api.tasks import CancelTasks, SetTimeLimit
 from schedulemesh.api.values import MAX_NAMES, client_name
 from schedulemesh.client.arguments import parse_ids, public_calls
 from schedulemesh.client.asking import ask, details, done, logged, respond
@@ -17,7 +17,7 @@ from schedulemesh.client.results import combined
 from schedulemesh.client.scheduler_object import SchedulerObject
 from schedulemesh.config.queueing import QueuePolicy, changed_queue_policy
 from schedulemesh.domain.names import parse_name
-from schedulemesh.domain.numbers import parse_count, parse_priority
+from schedulemesh.domain.numbers import parse_count, parse_priority, parse_timeout
 from schedulemesh.engine.messages.outcomes import Refused, TasksCancelled
 from schedulemesh.protocol.answers import QueueListed
 from schedulemesh.protocol.public import refused, result_of
@@ -25,7 +25,7 @@ from schedulemesh.protocol.public import refused, result_of
 
 @public_calls
 class QueueCalls(SchedulerObject):
-    """A scheduler object that changes, cancels and lists queued tasks, and sets their order."""
+    """A scheduler object that changes, cancels and lists queued tasks, and sets their order and limits."""
 
     def hold_task(self, task_id: str) -> Result:
         """Keep a queued task from starting until it is released. Its place in the queue stays."""
@@ -38,6 +38,20 @@ class QueueCalls(SchedulerObject):
     def set_priority(self, task_id: str, priority: float) -> Result:
         """Change the priority of a queued task: its place in the queue, and whom it may evict."""
         return self._change(task_id, priority=priority)
+
+    def set_time_limit(self, task_id: str, max_run_s: float | str | None) -> Result:
+        """Change for how many seconds a task may run that runs or waits, in this attempt and in later ones.
+
+        ``max_run_s`` counts from the start of an attempt, as a number or as "4h"; None: as its pool says. Its
+        submitter shortens the limit of a task that runs, and only an operator lengthens it. Refused with
+        ``exceeds_time_limit`` beyond the ``max_run_s`` of its pool.
+        """
+        request = SetTimeLimit(
+            task_id=parse_name(task_id, "task_id"),
+            max_run_s=None if max_run_s is None else parse_timeout(max_run_s, "max_run_s"),
+            request_id=uuid.uuid4().hex,
+        )
+        return done(self._connection, request)
 
     def move_to_front(self, task_id: str) -> Result:
         """Have a queued task come before all tasks of its pool that wait now, whatever their priorities."""

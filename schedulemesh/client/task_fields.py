@@ -23,6 +23,12 @@ class DescriptionFields(TypedDict, total=False):
     owner: str | None
     #: Evictions after which it cannot be evicted any more; None: as the policy says.
     max_preemptions: int | None
+    #: Seconds that each of its attempts may run, from its start; then it is saved and ended. None: what its
+    #: pool says.
+    max_run_s: float | None
+    #: Seconds for which its GPUs may be idle before its owner is warned, and again before it is ended; None:
+    #: what its pool says.
+    idle_s: float | None
 
 
 class TaskFields(DescriptionFields, total=False):
@@ -30,6 +36,8 @@ class TaskFields(DescriptionFields, total=False):
 
     #: "requeue" or "drop" when it is evicted; None: what its pool says.
     on_preempted: str | None
+    #: "end" or "requeue" when it has run for as long as it may; None: "end".
+    on_time_limit: str | None
     #: Whether it outlives the task from inside which it is submitted; else it ends with that one.
     detached: bool
     payload: UserValue
@@ -115,6 +123,8 @@ class JobFields(DescriptionFields, total=False):
 
     #: "requeue" or "drop" when it is evicted; None: "requeue".
     on_preempted: str | None
+    #: "end" or "requeue" when it has run for as long as it may; None: "end".
+    on_time_limit: str | None
     #: Whether it outlives the task from inside which it is submitted; else it ends with that one.
     detached: bool
     #: How often it is started again after its driver failed or was lost.

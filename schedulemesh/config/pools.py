@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -19,12 +19,14 @@ from schedulemesh.domain.cohort import (
 )
 from schedulemesh.domain.labels import Labels, parse_labels
 from schedulemesh.domain.names import as_text, parse_name
-from schedulemesh.domain.numbers import parse_count
+from schedulemesh.domain.numbers import duration_text, parse_count, parse_timeout
 from schedulemesh.domain.pool import QUEUEING, PoolSpec
 from schedulemesh.domain.resources import NOTHING, Resources, check_resources, parse_resources
 from schedulemesh.domain.task import parse_on_preempted
 from schedulemesh.errors import InvalidRequestError, shown
 
+#: The fields of a pool that limit for how long its tasks run.
+TIME_LIMITS = ("max_run_s", "default_max_run_s", "idle_s")
 #: The placement strategy of a pool where none is given.
 DEFAULT_STRATEGY = "STRICT_PACK"
 
@@ -38,6 +40,10 @@ def parse_pool(
     pg_pool_config: object = None,
     on_preempted: object = UNSET,
     queueing: object = UNSET,
+    *,
+    max_run_s: object = UNSET,
+    default_max_run_s: object = UNSET,
+    idle_s: object = UNSET,
     **lending: Unpack[Lending],
 ) -> PoolSpec:
     """The pool that these arguments describe. Raises InvalidRequestError naming what is wrong."""
@@ -50,6 +56,9 @@ def parse_pool(
         pg_pool_config=pg_pool_config,
         on_preempted=on_preempted,
         queueing=queueing,
+        max_run_s=max_run_s,
+        default_max_run_s=default_max_run_s,
+        idle_s=idle_s,
         **lending,
     )
 
@@ -64,6 +73,9 @@ def changed(
     pg_pool_config: object = UNSET,
     on_preempted: object = UNSET,
     queueing: object = UNSET,
+    max_run_s: object = UNSET,
+    default_max_run_s: object = UNSET,
+    idle_s: object = UNSET,
     **lending: Unpack[Lending],
 ) -> PoolSpec:
     """The pool with the given values changed, its groups key by key. Raises InvalidRequestError."""
@@ -77,11 +89,18 @@ def changed(
         )
     if queueing is not UNSET:
         changes["queueing"] = QUEUEING[0] if queueing is None else parse_queueing(queueing)
+    limits = zip(TIME_LIMITS, (max_run_s, default_max_run_s, idle_s), strict=True)
+    changes.update((name, parse_time_limit(name, value)) for name, value in limits)
     spec = msgspec.structs.replace(spec, **{k: v for k, v in changes.items() if v is not UNSET})
     if pg_pool_config is not UNSET:
         groups = parse_groups(pg_pool_config, spec.placement_strategy, spec.groups)
         spec = msgspec.structs.replace(spec, groups=groups)
     return _consistent(spec)
+
+
+def parse_time_limit(name: str, value: object) -> float | UnsetType | None:
+    """The seconds of one of ``TIME_LIMITS``; None: no limit. Raises InvalidRequestError."""
+    return value if value is None or isinstance(value, UnsetType) else parse_timeout(value, name)
 
 
 class Lending(TypedDict, total=False):
@@ -151,6 +170,9 @@ class PoolFields(TypedDict, total=False):
     placement_strategy: str
     on_preempted: str
     queueing: str
+    max_run_s: float | None
+    default_max_run_s: float | None
+    idle_s: float | None
 
 
 def parse_changes(fields: Mapping[str, object]) -> PoolFields:
@@ -174,7 +196,8 @@ def parse_changes(fields: Mapping[str, object]) -> PoolFields:
         changes["on_preempted"] = parse_on_preempted(fields["on_preempted"] or "drop")
     if "queueing" in fields:
         changes["queueing"] = parse_queueing(fields["queueing"] or QUEUEING[0])
-    return changes
+    limits = {name: parse_time_limit(name, fields[name]) for name in TIME_LIMITS if name in fields}
+    return cast("PoolFields", {**changes, **limits})
 
 
 def parse_target(value: object) -> int:
@@ -199,6 +222,8 @@ def check_pool(spec: PoolSpec) -> None:
     parse_strategy(spec.placement_strategy)
     parse_on_preempted(spec.on_preempted)
     parse_queueing(spec.queueing)
+    for name in TIME_LIMITS:
+        parse_time_limit(name, getattr(spec, name))
     if spec.groups is not None:
         check_groups(spec.groups)
     check_lending(lending_of(spec))
@@ -210,5 +235,11 @@ def _consistent(spec: PoolSpec) -> PoolSpec:
         raise InvalidRequestError(
             "pg_pool_config['fill_target_agents'] is True, but target_agents is 0: say how many groups "
             "are to be kept"
+        )
+    default, most = spec.default_max_run_s, spec.max_run_s
+    if default is not None and most is not None and default > most:
+        raise InvalidRequestError(
+            f"default_max_run_s is {duration_text(default)}, longer than the {duration_text(most)} of "
+            "max_run_s; give a shorter one, or leave it out for as long as max_run_s"
         )
     return spec

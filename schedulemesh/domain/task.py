@@ -141,7 +141,7 @@ class Attempts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     gpu_s: float = 0.0
     #: How often it was evicted because its node or pool was drained, which counts as no preemption.
     drains: int = 0
-    #: How often it was started again after it had run for as long as an attempt may.
+    #: How often it reached a limit in time, which counts neither as an eviction nor as a failure.
     time_limits: int = 0
     #: Whether anything was saved in any of its attempts.
     has_saved: bool = False

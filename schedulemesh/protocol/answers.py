@@ -140,6 +140,8 @@ class QueueRow(
     reason: str = ""
     #: What its pool's quota lacks, or else the closest node.
     short: Resources = NOTHING
+    #: Seconds that it may run when it starts; None: no limit.
+    run_limit_s: float | None = None
 
     def public(self) -> QueueListing:
         """The task as listings show it; times are in seconds."""
@@ -158,6 +160,7 @@ class QueueRow(
             "reserved_start": self.reserved_start,
             "expected_duration": self.expected_s,
             "estimated_from": self.estimated_from,
+            "run_limit_s": self.run_limit_s,
             "cannot_start": self.cannot_start,
             "resources": self.resources.public(),
             "reason": self.reason,

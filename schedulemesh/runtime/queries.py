@@ -18,7 +18,7 @@ from schedulemesh.config.groups import public_groups
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.resources import sum_of
-from schedulemesh.domain.task import Attempts, TaskSpec
+from schedulemesh.domain.task import Attempts, TaskPhase, TaskSpec
 from schedulemesh.engine.explanation.waiting import WaitCauses
 from schedulemesh.engine.lifecycle.drain import agents_of
 from schedulemesh.engine.messages.facts import PolicyChanged
@@ -166,6 +166,9 @@ class StateView:
                 "pg_pool_config": public_groups(account.spec.groups),
                 "on_preempted": account.spec.on_preempted,
                 "queueing": account.spec.queueing,
+                "max_run_s": account.spec.max_run_s,
+                "default_max_run_s": account.spec.default_max_run_s,
+                "idle_s": account.spec.idle_s,
                 "queued": self._state.queue.size(name),
                 **lending_definition(account.spec),
                 "lent_to": {
@@ -216,6 +219,7 @@ class StateView:
             "node_id": None if agent is None else agent.node_id,
             "started_at": task.started_at,
             "remaining_time": task.remaining(self._now),
+            "limit_at": limit_at(task),
             "last_metrics": self._metrics_of(task.agent_name),
         }
         return row
@@ -415,6 +419,11 @@ def _first_process(agent: Agent) -> str:
     return next(iter(agent.spec.process_names), agent.spec.name)
 
 
+def limit_at(task: RunningTask) -> float | None:
+    """When a task that runs has run for as long as it may; None: it has no limit, or does not run."""
+    return None if task.phase is TaskPhase.STARTING else task.limit_at
+
+
 def saved_state(entry: tuple[TaskSpec, str, bool]) -> SavedStateInfo:
     """One of ``StateView.saved_states``."""
     spec, status, is_saved = entry
@@ -433,6 +442,7 @@ def queued_task(row: QueueRow) -> TaskListing:
         "node_id": None,
         "started_at": None,
         "remaining_time": row.task.estimated_duration or 0.0,
+        "limit_at": None,
         "last_metrics": {},
         "position": row.position,
         "held": row.held,

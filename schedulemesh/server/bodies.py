@@ -73,6 +73,9 @@ class PoolChange(Body, frozen=True, kw_only=True):
     pg_pool_config: dict[str, Any] | UnsetType | None = UNSET
     on_preempted: str | UnsetType | None = UNSET
     queueing: str | UnsetType | None = UNSET
+    max_run_s: float | str | UnsetType | None = UNSET
+    default_max_run_s: float | str | UnsetType | None = UNSET
+    idle_s: float | str | UnsetType | None = UNSET
     cohort: str | UnsetType | None = UNSET
     lending_limit: Any | UnsetType = UNSET
     borrowing_limit: Any | UnsetType = UNSET
@@ -127,6 +130,10 @@ class _Submitted(Body, frozen=True, kw_only=True):
     owner: str | None = None
     #: Evictions after which it cannot be evicted any more; null: as the policy says.
     max_preemptions: int | None = None
+    #: Seconds that each of its attempts may run; null: what its pool says.
+    max_run_s: float | str | None = None
+    #: Seconds for which its GPUs may be idle, twice; null: what its pool says.
+    idle_s: float | str | None = None
     #: Whether it waits in the queue where it does not fit; else it is refused.
     queue: bool = False
     #: Seconds from the notice of an eviction to its end; null: as the policy says.
@@ -199,6 +206,8 @@ class NewJob(_Submitted, frozen=True, kw_only=True):
     oom_max_memory: float | str | None = None
     #: "requeue" or "drop" when it is evicted.
     on_preempted: str = "requeue"
+    #: "end" or "requeue" when it has run for as long as it may; null: "end".
+    on_time_limit: str | None = None
     #: "warn" or "end": what happens where it holds more in Ray than it claims; null: as the policy says.
     over_claim: str | None = None
     #: Detached actors that stay when it ends, each as NAMESPACE/NAME.

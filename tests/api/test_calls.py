@@ -33,6 +33,7 @@ OF_SUBMITTERS = {
     "cancel_task",
     "cancel_tasks",
     "change_queued_task",
+    "set_time_limit",
     "get_result",
     "read_task_log",
     "watch_lease",

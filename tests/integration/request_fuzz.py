@@ -208,6 +208,7 @@ CALLS: dict[str, dict[str, Kind]] = {
     "cancel_tasks": {"task_ids": one_of([], "no-such-task", ["no-such-task"], [1])},
     "hold_task": {"task_id": name},
     "release_task": {"task_id": name},
+    "set_time_limit": {"task_id": name, "max_run_s": number},
     "set_priority": {"task_id": name, "priority": number},
     "move_to_front": {"task_id": name},
     "list_queue": {"pool": given_or_not(pool), "limit": count},

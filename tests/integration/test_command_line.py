@@ -81,6 +81,7 @@ CHANGES = {
     "release": ["排队"],
     "front": ["排队"],
     "priority": ["排队", "5"],
+    "limit": ["没有", "4h"],
     "cancel": ["没有"],
     "complete": ["没有"],
     "save": ["没有"],

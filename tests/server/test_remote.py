@@ -60,6 +60,7 @@ CALLS = {
     "explain": ("first",),
     "wait": (["first"], 5.0, "running"),
     **dict.fromkeys(("hold_task", "release_task", "move_to_front"), ("waits-1",)),
+    "set_time_limit": ("waits-1", 3600.0),
     "set_priority": ("waits-1", 4.0),
     "cancel_task": ("waits-1",),
     "cancel_tasks": (["waits-2"],),

@@ -54,6 +54,8 @@ class Ends:
         self.overruns = overruns
         #: The expected ends of tasks that have outlived theirs, as far as they were asked for.
         self.guessed: set[float] = set()
+        #: The tasks that end by their time limits, by these ends, as far as they were asked for.
+        self.by_limit: dict[float, str] = {}
         self._state = state
         self._outliving: dict[TaskClass, list[tuple[float, str]]] = {}
         #: The ends that were asked for and estimated, by task.
@@ -62,9 +64,10 @@ class Ends:
     def of_task(self, task: RunningTask) -> float | None:
         """When a task ends, by its limit at the latest; None: nobody knows."""
         end, latest = self._of_duration(task), self._of_limit(task)
-        if end is None or latest is None:
-            return latest if end is None else end
-        return min(end, latest)
+        if latest is None or (end is not None and end <= latest):
+            return end
+        self.by_limit[latest] = task.spec.task_id
+        return latest
 
     def _of_limit(self, task: RunningTask) -> float | None:
         """When a task has ended by its limit for certain; None: it has none."""

@@ -45,6 +45,8 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     rests_on: DurationEstimate | None = None
     #: Whether it rests on the ends of tasks that run for longer than they declared.
     overdue: bool = False
+    #: The running task whose time limit ends it then at the latest; empty: it rests on none.
+    by_limit: str = ""
 
 
 def earliest_start(state: MeshState, task: QueuedTask, request: Request, now: float) -> Start:
@@ -138,7 +140,7 @@ def _estimated(state: MeshState, task: QueuedTask, request: Request, ends: Ends)
     if quota_at is None or place_at is None:
         return Start(unknown=_unknown(ends))
     at = max(quota_at, place_at)
-    return Start(at=at, rests_on=_last_of(state, ends, at))
+    return Start(at=at, rests_on=_last_of(state, ends, at), by_limit=ends.by_limit.get(at, ""))
 
 
 def _unknown(ends: Ends) -> str:

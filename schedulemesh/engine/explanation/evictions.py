@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from schedulemesh.domain.numbers import duration_text
+from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.engine.messages.explanation import EvictionSummary
 from schedulemesh.engine.state.mesh_state import MeshState
+
+#: What helps a task that needs more time than it may run.
+RUN_LONGER = (
+    "with on_time_limit='requeue' it starts again by itself from its saved state; an operator can let a "
+    "running task run longer with set_time_limit"
+)
 
 
 def last_eviction(state: MeshState, task_id: str) -> EvictionSummary | None:
@@ -32,6 +40,15 @@ def last_eviction(state: MeshState, task_id: str) -> EvictionSummary | None:
         ran_again_at=record.ran_again_at,
         idle_since=record.idle_since,
     )
+
+
+def reached(limit: PreemptionReason | None, max_run_s: float | None) -> str:
+    """Which limit in time a task has reached, as a sentence."""
+    if limit is PreemptionReason.IDLE_LIMIT:
+        return "its GPUs were idle for longer than its idle_s allows, though it was warned"
+    if max_run_s is None:
+        return "it had run for as long as its max_run_s allows"
+    return f"it had run for {duration_text(max_run_s)}, as long as its max_run_s allows"
 
 
 def evictor(eviction: EvictionSummary) -> str:

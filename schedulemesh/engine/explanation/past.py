@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from schedulemesh.domain.end_reasons import TaskEndReason
-from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.reasons import PreemptionReason, Reason
 from schedulemesh.domain.task import EndState
-from schedulemesh.engine.explanation.evictions import evictor, last_eviction
+from schedulemesh.engine.explanation.evictions import (
+    RUN_LONGER,
+    evictor,
+    last_eviction,
+    reached,
+)
 from schedulemesh.engine.messages.explanation import EvictionSummary, Explanation
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.past import EndedTask
@@ -47,6 +52,8 @@ def _why(state: MeshState, ended: EndedTask) -> tuple[str, str]:
     eviction = last_eviction(state, ended.spec.task_id)
     if ended.reason == TaskEndReason.PREEMPTED and eviction is not None:
         return _evicted(eviction) + "; it does not wait in the queue", _RESUBMIT
+    if ended.reason in (TaskEndReason.TIME_LIMIT, TaskEndReason.IDLE_LIMIT):
+        return _limited(ended, eviction)
     if ended.reason == TaskEndReason.LOST:
         again = "request another one with lease()" if ended.kind == "lease" else _REBUILD
         return _lost(state, ended), again
@@ -59,16 +66,31 @@ def _why(state: MeshState, ended: EndedTask) -> tuple[str, str]:
     return error, ""
 
 
+def _limited(ended: EndedTask, eviction: EvictionSummary | None) -> tuple[str, str]:
+    """Which limit in time it has reached and what of it was saved, and the next step."""
+    is_idle = ended.reason == TaskEndReason.IDLE_LIMIT
+    limit = PreemptionReason.IDLE_LIMIT if is_idle else PreemptionReason.TIME_LIMIT
+    why = reached(limit, ended.spec.max_run_s)
+    if eviction is not None and eviction.rule == ended.reason:
+        why += f"; {_saved_of(eviction)}"
+    if is_idle:
+        return why, "submit it again with another idle_s if its GPUs may be idle for longer"
+    return why, f"submit it again with another max_run_s; {RUN_LONGER}"
+
+
 def _evicted(eviction: EvictionSummary) -> str:
     """By whom a task was evicted, and what of it was saved."""
     by = evictor(eviction)
     score = "" if eviction.score is None else f", score {eviction.score:.4g}"
     how = f" for {by}" if by else ""
+    return f"it was evicted{how} ({eviction.rule}{score}); {_saved_of(eviction)}"
+
+
+def _saved_of(eviction: EvictionSummary) -> str:
+    """What of a task was saved when it was evicted."""
     if eviction.save_error:
-        saved = f"its state was not saved: {eviction.save_error}"
-    else:
-        saved = "its state is stored" if eviction.state_saved else "no state of it is stored"
-    return f"it was evicted{how} ({eviction.rule}{score}); {saved}"
+        return f"its state was not saved: {eviction.save_error}"
+    return "its state is stored" if eviction.state_saved else "no state of it is stored"
 
 
 def _lost(state: MeshState, ended: EndedTask) -> str:

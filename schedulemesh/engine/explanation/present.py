@@ -7,10 +7,17 @@ from collections.abc import Iterable
 import msgspec
 from typing_extensions import assert_never
 
+from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.admission.ends import estimate_of
 from schedulemesh.engine.explanation.estimate import described
-from schedulemesh.engine.explanation.evictions import evictor, last_eviction
+from schedulemesh.engine.explanation.evictions import (
+    RUN_LONGER,
+    evictor,
+    last_eviction,
+    reached,
+)
+from schedulemesh.engine.lifecycle.time_limits import idle_limit
 from schedulemesh.engine.messages.explanation import EvictionSummary, Explanation
 from schedulemesh.engine.preemption.savable import returns_when_evicted
 from schedulemesh.engine.state.agents import Agent, Ending, Waiting, kind_of
@@ -35,6 +42,8 @@ def explain_present(state: MeshState, task: RunningTask, now: float) -> Explanat
         saved_at=task.saved_at,
         preemptions=task.attempts.preemptions,
         failures=task.attempts.failures,
+        run_limit_s=task.max_run_s,
+        idle_limit_s=idle_limit(state, task),
         eviction=last_eviction(state, task.spec.task_id),
     )
     phase = task.phase
@@ -51,7 +60,9 @@ def explain_present(state: MeshState, task: RunningTask, now: float) -> Explanat
                 explained,
                 ends_at=task.ends_at,
                 end_measured=task.measured_end is not None,
-                idle_since=idle_since,
+                idle_since=task.idle_since if idle_since is None else idle_since,
+                limit_at=task.limit_at,
+                idle_ends_at=task.idle_ends_at,
                 detail=_runs(task, explained.node_ids, now) + _idle(idle_since, now),
             )
         case TaskPhase.STARTING:
@@ -144,6 +155,8 @@ def _preempting(
     """By whom, by which rule, and what happens to it afterwards."""
     agent = state.agents.get(task.agent_name)
     returns = agent is not None and returns_when_evicted(state, task, agent)
+    if task.reached_limit:
+        return _limited(task, explained, returns=returns)
     after = "joins the queue again" if returns else "is not run again by itself"
     saved = f"; its state was not saved: {phase.save_error}" if phase.save_error else ""
     return msgspec.structs.replace(
@@ -155,6 +168,17 @@ def _preempting(
             if returns
             else "submit it with on_preempted='requeue' to have it run again by itself"
         ),
+    )
+
+
+def _limited(task: RunningTask, explained: Explanation, *, returns: bool) -> Explanation:
+    """It has reached a limit in time, and is saved before its end."""
+    after = "then it joins the queue again" if returns else "then it ends"
+    return msgspec.structs.replace(
+        explained,
+        reason=str(task.evicted_by),
+        error=f"{reached(task.evicted_by, task.max_run_s)}; it is being saved, {after}",
+        hint="" if returns or task.evicted_by is PreemptionReason.IDLE_LIMIT else RUN_LONGER,
     )
 
 

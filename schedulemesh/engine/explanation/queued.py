@@ -40,6 +40,7 @@ from schedulemesh.engine.admission.evictions import (
 )
 from schedulemesh.engine.admission.needs import is_ruled_out
 from schedulemesh.engine.admission.refusals import CONTESTED_HINT, contested_room
+from schedulemesh.engine.admission.time_limits import run_limit
 from schedulemesh.engine.admission.turns import (
     SEARCHES,
     TRIES,
@@ -115,6 +116,7 @@ def _with(
         earliest_start=start.at,
         start_rests_on=start.rests_on,
         start_waits_for_overdue=start.overdue,
+        start_waits_for_limit=start.by_limit,
         no_estimate=start.unknown,
     )
 
@@ -138,6 +140,7 @@ def _place_of(tx: Transaction, task: QueuedTask) -> Explanation:
     return Explanation(
         task=task.spec,
         kind=task.submission.agent.kind,
+        run_limit_s=run_limit(tx.state, task.pool_name, task.spec),
         state="queued",
         agent_name=task.submission.agent.name,
         since=task.queued_at,

@@ -75,7 +75,6 @@ def change_limit(tx: Transaction, stimulus: TimeLimitRequested) -> RequestOutcom
             at=tx.now,
             max_run_s=stimulus.max_run_s,
             of_attempt_s=limit if isinstance(task, RunningTask) else None,
-            client=stimulus.client or "",
         )
     )
     advance_limits(tx)

@@ -151,6 +151,16 @@ class Explanation(_Part, frozen=True, kw_only=True):
     expected_duration: DurationEstimate | None = None
     #: Since when its GPUs are idle; None: they are not, or the policy does not ask.
     idle_since: float | None = None
+    #: Seconds that its attempt may run, or its next one where it waits; None: no limit.
+    run_limit_s: float | None = None
+    #: Of a task that runs: when it has done so.
+    limit_at: float | None = None
+    #: Seconds for which its GPUs may be idle before a warning, and again before its end; None: no limit.
+    idle_limit_s: float | None = None
+    #: When it ends if its GPUs, of which it was warned, stay idle; None: it was not warned.
+    idle_ends_at: float | None = None
+    #: Whether its GPUs are measured, without which that limit never ends it; None: it runs not, or has none.
+    gpus_measured: bool | None = None
     #: When its state was last saved.
     saved_at: float | None = None
     #: Of a task that starts: the tasks that are being evicted for it, and the groups that it waits for.
@@ -180,6 +190,8 @@ class Explanation(_Part, frozen=True, kw_only=True):
     start_rests_on: DurationEstimate | None = None
     #: Whether it waits for tasks that run for longer than they declared, so that their ends are guessed.
     start_waits_for_overdue: bool = False
+    #: The running task for whose time limit it waits; empty: its start does not rest on one.
+    start_waits_for_limit: str = ""
     #: Why that is not known.
     no_estimate: str = ""
     #: How often it was evicted.

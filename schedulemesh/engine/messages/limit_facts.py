@@ -25,7 +25,6 @@ class TimeLimitChanged(Fact, tag="time_limit_changed", frozen=True, kw_only=True
     max_run_s: float | None = None
     #: The limit of the attempt that runs; None: it has none, or the task waits.
     of_attempt_s: float | None = None
-    client: str = ""
 
 
 class IdleLimitNear(Fact, tag="idle_limit_near", frozen=True, kw_only=True):

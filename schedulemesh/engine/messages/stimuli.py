@@ -133,8 +133,6 @@ class TimeLimitRequested(RequestStimulus, frozen=True, kw_only=True):
     max_run_s: float | None = None
     #: Whether it may run for longer by that than before.
     may_lengthen: bool = True
-    #: Who requested it; None: unknown.
-    client: str | None = None
 
 
 class TaskCancellationRequested(RequestStimulus, frozen=True, kw_only=True):

@@ -100,7 +100,7 @@ class Measurements:
             return None
         latest = -math.inf
         for name in agent.spec.process_names:
-            key, reading = (name, agent.incarnation), self._utilization(name, now)
+            key, reading = (name, agent.incarnation), gpu_utilization(self._agents, name, now)
             if reading is None:
                 reading = self._recorded(agent, now)
             if reading is None or reading[0] >= limit:
@@ -120,7 +120,7 @@ class Measurements:
             yield tasks[0], progress.ends_at
 
     def _recorded(self, agent: Agent, now: float) -> tuple[float, float] | None:
-        """As ``_utilization``, of an agent that an earlier supervisor found idle and that cannot have been
+        """As ``gpu_utilization``, of an agent that an earlier supervisor found idle and that cannot have been
         measured again yet.
         """
         state = self._reactor.state
@@ -129,15 +129,16 @@ class Measurements:
             since = state.running.by_id[task_id].idle_since
         return None if since is None or now - self._started_at > STALE_S else (0.0, since)
 
-    def _utilization(self, name: str, now: float) -> tuple[float, float] | None:
-        """The utilisation of a process's GPUs in per cent, as measured or as it reports it itself, and when
-        that was; None: not known.
-        """
-        measured = self._agents.usage.newest_of(name, now)
-        if measured is not None and measured.usage.gpu_utilization is not None:
-            return measured.usage.gpu_utilization, measured.at
-        at = self._agents.metrics.at(name)
-        reported = number(self._agents.metrics.newest_of(name).get("gpu_utilization"))
-        if reported is None or at is None or now - at > STALE_S:
-            return None
-        return reported, at
+
+def gpu_utilization(agents: Agents, name: str, now: float) -> tuple[float, float] | None:
+    """The utilisation of a process's GPUs in per cent, as measured or as it reports it itself, and when that
+    was; None: not known.
+    """
+    measured = agents.usage.newest_of(name, now)
+    if measured is not None and measured.usage.gpu_utilization is not None:
+        return measured.usage.gpu_utilization, measured.at
+    at = agents.metrics.at(name)
+    reported = number(agents.metrics.newest_of(name).get("gpu_utilization"))
+    if reported is None or at is None or now - at > STALE_S:
+        return None
+    return reported, at

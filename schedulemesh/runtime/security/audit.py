@@ -25,7 +25,7 @@ from schedulemesh.api.policies import ChangePolicy, ChangeQueuePolicy
 from schedulemesh.api.pools import CreatePool, EnsureCohort, EnsurePool, ResizePool
 from schedulemesh.api.queue import ChangeQueuedTask
 from schedulemesh.api.states import SaveTaskState
-from schedulemesh.api.tasks import CompleteTask, RegisterTask, SubmitMany, SubmitTask
+from schedulemesh.api.tasks import CompleteTask, RegisterTask, SetTimeLimit, SubmitMany, SubmitTask
 from schedulemesh.api.tokens import (
     ChangeToken,
     CreateToken,
@@ -311,7 +311,7 @@ def _changed_alone(request: Call) -> tuple[str, ...] | None:
             return ("drain", request.node_id or "", request.pool_name or "")
         case CordonNode():
             return ("node", request.node_id)
-        case ChangeQueuedTask():
+        case ChangeQueuedTask() | SetTimeLimit():
             return ("task", request.task_id)
         case _:
             return None
@@ -350,6 +350,11 @@ def _subject(state: MeshState, request: Call) -> str:
             if waiting is None:
                 return ""
             return _text({"priority": waiting.spec.priority, "held": waiting.held})
+        case SetTimeLimit():
+            task = state.running.by_id.get(request.task_id) or state.queue.by_id.get(
+                request.task_id
+            )
+            return "" if task is None else _text({"max_run_s": task.spec.max_run_s})
         case _:
             return ""
 

@@ -17,6 +17,7 @@ from schedulemesh.api.tasks import (
     CompleteTask,
     GetResult,
     RegisterTask,
+    SetTimeLimit,
     SubmitMany,
     SubmitTask,
 )
@@ -47,8 +48,8 @@ def refusal(state: MeshState, caller: TokenCaller, request: Call, now: float) ->
 
 
 def limited(request: Call, token: TokenSpec) -> Call:
-    """A request whose tasks have the limits of a submitter's token: they evict in its pools only, and one of
-    the default priority has at most the token's highest.
+    """A request whose tasks have the limits of a submitter's token: they evict in its pools only, one of the
+    default priority has at most the token's highest, and one that runs is not let run longer.
     """
     if token.role is not Role.SUBMITTER:
         return request
@@ -65,6 +66,8 @@ def limited(request: Call, token: TokenSpec) -> Call:
             task = _limited_task(request.saved.task, token)
             saved = msgspec.structs.replace(request.saved, task=task)
             return msgspec.structs.replace(request, saved=saved)
+        case SetTimeLimit():
+            return msgspec.structs.replace(request, may_lengthen=False)
         case _:
             return request
 
@@ -102,6 +105,7 @@ def _beyond(state: MeshState, token: TokenSpec, request: Call) -> str | None:
             return _changeable(state, token, request.task_id) or _priority(token, request.priority)
         case (
             CancelTask()
+            | SetTimeLimit()
             | CompleteTask()
             | SaveTaskState()
             | RenewLease()

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import time
 
+import msgspec
+
 from schedulemesh.api.agents import DeleteAgent, EnsureAgentHealth, HealthReport
 from schedulemesh.api.tasks import CompleteTask, ExplainTask, RegisterTask
 from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.explanation import Explanation
 from schedulemesh.engine.messages.outcomes import Done, Pending, Refused
 from schedulemesh.protocol.answers import Details, Explained, Refusal, Response, details
+from schedulemesh.runtime.agents.measurements import gpu_utilization
 from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.services.external_usage import ExternalUsageService
 from schedulemesh.runtime.services.health import HealthCheck
@@ -94,5 +98,14 @@ class AgentService(Service):
         explanation = await reactor.read(lambda: reactor.engine.explain(task_id, reactor.now()))
         if isinstance(explanation, Refused):
             return Refusal(refused=explanation)
-        explanation = await self._executor.starts.described(explanation)
+        explanation = await self._executor.starts.described(self._with_measured(explanation))
         return Explained(explanation=await self._external.named(explanation))
+
+    def _with_measured(self, explanation: Explanation) -> Explanation:
+        """With whether the GPUs of a task that has a limit for their idleness are measured."""
+        agent = self._reactor.state.agents.get(explanation.agent_name)
+        if explanation.idle_limit_s is None or explanation.state != "running" or agent is None:
+            return explanation
+        now, names = self._reactor.now(), agent.spec.process_names
+        measured = all(gpu_utilization(self._agents, name, now) is not None for name in names)
+        return msgspec.structs.replace(explanation, gpus_measured=measured)

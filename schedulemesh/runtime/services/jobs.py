@@ -10,6 +10,7 @@ from typing import cast
 from schedulemesh.api.jobs import JobListing, ListJobs
 from schedulemesh.api.tasks import row_of_task
 from schedulemesh.domain.agent import RUN_DRIVER, AgentSpec
+from schedulemesh.domain.reasons import LIMITS
 from schedulemesh.domain.resources import sum_of
 from schedulemesh.domain.task import Attempts, EndState, TaskSpec
 from schedulemesh.engine.engine import Engine
@@ -21,7 +22,7 @@ from schedulemesh.protocol.answers import Listed, listed
 from schedulemesh.runtime.backend import BackendError
 from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.jobs.claims import ClaimOfJob, claims_of
-from schedulemesh.runtime.queries import picked, task_status
+from schedulemesh.runtime.queries import limit_at, picked, task_status
 from schedulemesh.runtime.services.running import Service
 
 logger = logging.getLogger(__name__)
@@ -85,6 +86,7 @@ def _row_makers(
                 "node_id": agent.node_id,
                 "started_at": task.started_at,
                 "running_time": max(0.0, now - task.started_at) if task.started_at else 0.0,
+                "limit_at": limit_at(task),
             }
             make = partial(_row, state, task.spec, agent.spec, task.attempts, started)
             yield task.spec.task_id, make
@@ -109,15 +111,15 @@ def _waiting_row(
 
 
 def _ended_row(state: MeshState, ended: EndedTask) -> JobListing:
-    # An end that is a failure is counted among the failures.
-    failed = ended.state in (EndState.FAILED, EndState.LOST)
-    last: JobListing = {"attempt": ended_attempt(ended.attempts, failed=failed)}
+    # An end that is a failure, or by a limit in time, is counted already.
+    counted = ended.state in (EndState.FAILED, EndState.LOST) or ended.reason in LIMITS
+    last: JobListing = {"attempt": ended_attempt(ended.attempts, counted=counted)}
     return _row(state, ended.spec, None, ended.attempts, last)
 
 
-def ended_attempt(attempts: Attempts, *, failed: bool) -> int:
-    """The number of the last attempt of a task that has ended."""
-    return max(1, attempts.number - failed)
+def ended_attempt(attempts: Attempts, *, counted: bool) -> int:
+    """The number of the last attempt of a task that has ended; ``counted``: its end is among the attempts."""
+    return max(1, attempts.number - counted)
 
 
 def _row(

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from schedulemesh.api.queue import ListQueue
 from schedulemesh.domain.task_kinds import TaskKind
 from schedulemesh.engine.admission.needs import need_of, ruled_out
+from schedulemesh.engine.admission.time_limits import run_limit
 from schedulemesh.engine.explanation.waiting import WaitCauses
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.queue import Queue, QueuedTask
@@ -76,6 +77,7 @@ def queue_row(
         resources=need_of(state, task),
         reason=cause.reason,
         short=cause.short,
+        run_limit_s=run_limit(state, task.pool_name, task.spec),
     )
 
 

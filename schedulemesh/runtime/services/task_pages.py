@@ -33,7 +33,7 @@ from schedulemesh.protocol.answers import Details, Listed, Refusal, WithHandles,
 from schedulemesh.runtime.backend import Handle
 from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.preemption_rows import of_tasks, preemption_row, selected
-from schedulemesh.runtime.queries import StateView, picked, queued_task, saved_state
+from schedulemesh.runtime.queries import StateView, limit_at, picked, queued_task, saved_state
 from schedulemesh.runtime.services.jobs import JobService
 from schedulemesh.runtime.services.queue_rows import in_order, queue_row
 from schedulemesh.runtime.services.running import RunningSupervisor, Service
@@ -289,6 +289,8 @@ class _Fields:
                 return task.started_at
             case "remaining_time":
                 return task.remaining(self._now)
+            case "limit_at":
+                return limit_at(task)
             case _:
                 return None
 
@@ -301,6 +303,7 @@ _OF_WAITING: dict[str, Callable[[QueuedTask], object]] = {
     "node_id": lambda _: None,
     "started_at": lambda _: None,
     "remaining_time": lambda task: task.spec.estimated_duration or 0.0,
+    "limit_at": lambda _: None,
     "held": lambda task: task.held,
     "queued_at": lambda task: task.queued_at,
     "arrived_at": lambda task: task.arrived_at,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from schedulemesh.api.tasks import CancelTask, GetResult, WaitTasks
+from schedulemesh.api.tasks import CancelTask, GetResult, SetTimeLimit, WaitTasks
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.task import EndState
 from schedulemesh.engine.messages import stimuli as s
@@ -62,6 +62,17 @@ class TaskService(Service):
             return Refusal(refused=_no_result(ended))
         stored_result = await self._reactor.blob(ended.result_key)
         return TaskResult(state=ended.state.value, error=ended.error, kept=stored_result)
+
+    @handler
+    async def limit(self, request: SetTimeLimit) -> Response:
+        """Change for how long a task may run."""
+        stimulus = s.TimeLimitRequested(
+            task_id=request.task_id,
+            max_run_s=request.max_run_s,
+            may_lengthen=request.may_lengthen,
+            request_id=request.request_id,
+        )
+        return await self._decided(stimulus)
 
     @handler
     async def cancel(self, request: CancelTask) -> Response:
