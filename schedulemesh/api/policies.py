@@ -67,6 +67,8 @@ class QueuePolicyFields(TypedDict, total=False):
     waiting_weight: float
     waiting_weight_s: float
     estimates: bool
+    on_impossible: str
+    impossible_after_s: float
 
 
 class ChangePolicy(ChangingCall, tag="change_policy", frozen=True, kw_only=True):

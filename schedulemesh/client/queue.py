@@ -122,6 +122,8 @@ class QueueCalls(SchedulerObject):
         waiting_weight: float | None = None,
         waiting_weight_s: float | None = None,
         estimates: bool | None = None,
+        on_impossible: str | None = None,
+        impossible_after_s: float | None = None,
     ) -> QueuePolicyResult:
         """Change the given fields of the policy of the queue; returns the whole ``policy``.
 
@@ -138,7 +140,9 @@ class QueueCalls(SchedulerObject):
         tasks are backfilled before the first one of a pool whose possible start is not known;
         ``waiting_weight`` how much more a pool weighs where pools are compared by their shares, once its
         first task has waited for ``waiting_weight_s`` seconds (0.5: half as much again); ``estimates``
-        whether the durations of earlier runs count where none is declared.
+        whether the durations of earlier runs count where none is declared; ``on_impossible`` what becomes of
+        the first tasks of a pool that could not start even if nothing else ran: "skip" (they wait) or
+        "cancel", after ``impossible_after_s`` seconds.
         """
         changes = {
             "order": order,
@@ -154,6 +158,8 @@ class QueueCalls(SchedulerObject):
             "waiting_weight": waiting_weight,
             "waiting_weight_s": waiting_weight_s,
             "estimates": estimates,
+            "on_impossible": on_impossible,
+            "impossible_after_s": impossible_after_s,
         }
         set_fields = {name: value for name, value in changes.items() if value is not None}
         checked = changed_queue_policy(QueuePolicy(), set_fields).public()

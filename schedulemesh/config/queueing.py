@@ -24,6 +24,8 @@ ORDERS = (
     "multi_level_las",
     "dominant_share",
 )
+#: See QueuePolicy.on_impossible.
+ON_IMPOSSIBLE = ("skip", "cancel")
 #: See QueuePolicy.las_victims.
 LAS_VICTIMS = ("smallest", "most_service", "last")
 #: Those by what tasks still have to run.
@@ -80,6 +82,14 @@ class QueuePolicy(msgspec.Struct, frozen=True, kw_only=True):
     #: Whether the durations of earlier runs stand in where none is declared: for reserved starts, for
     #: backfill, and for the order by remaining time.
     estimates: bool = False
+    #: What becomes of the first tasks of a pool that have become impossible: they could not start even if
+    #: nothing else ran, because their pool was made smaller, say, or the only large node has left. "skip":
+    #: they wait. Where the pool could not hold them, those behind start as if they were not there; where a
+    #: node is missing, a strict pool waits for it. "cancel": they are cancelled after ``impossible_after_s``.
+    on_impossible: str = "skip"
+    #: Seconds for which they wait all the same, as a node may be away for a moment only, and an autoscaler
+    #: needs some minutes to bring one.
+    impossible_after_s: float = 300.0
 
     @property
     def orders_by_estimates(self) -> bool:
@@ -141,6 +151,12 @@ class QueuePolicy(msgspec.Struct, frozen=True, kw_only=True):
         force(self, "order", order)
         for flag in ("las_preempts", "las_smaller_first", "shortest_preempts", "estimates"):
             force(self, flag, parse_flag(getattr(self, flag), flag))
+        on_impossible = as_text(self.on_impossible)
+        if on_impossible not in ON_IMPOSSIBLE:
+            raise InvalidRequestError(
+                f"on_impossible is {shown(self.on_impossible)}; allowed are {', '.join(ON_IMPOSSIBLE)}"
+            )
+        force(self, "on_impossible", on_impossible)
         victims = as_text(self.las_victims)
         if victims not in LAS_VICTIMS:
             raise InvalidRequestError(
@@ -153,6 +169,7 @@ class QueuePolicy(msgspec.Struct, frozen=True, kw_only=True):
             ("las_threshold_gpu_hours", _MAX_GPU_HOURS),
             ("promote_after_s", _MAX_PATIENCE_S),
             ("backfill_limit_s", _MAX_PATIENCE_S),
+            ("impossible_after_s", _MAX_PATIENCE_S),
             ("waiting_weight", _MAX_WAITING_WEIGHT),
             ("waiting_weight_s", _MAX_PATIENCE_S),
         ):

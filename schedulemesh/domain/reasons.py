@@ -201,6 +201,13 @@ class Reason(Code):
         "wait_timeout",
         "The task did not start within the seconds that `wait` named, and was cancelled.",
     )
+    IMPOSSIBLE = (
+        "impossible",
+        (
+            "The task waited, could not have started even if nothing else ran for `impossible_after_s` "
+            "seconds, and was cancelled because `on_impossible` is `cancel`; `error` says what it lacked."
+        ),
+    )
     CANCELLED = ("cancelled_by_request", "The task was cancelled by request.")
 
     # Why a task waits in the queue.

@@ -149,6 +149,8 @@ class Attempts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     previous_state: str | None = None
     #: Whether its last state could not be restored, and it was started from another or anew instead.
     fell_back: bool = False
+    #: How often in a row its start was lost with its node; a start that succeeds resets it.
+    lost_starts: int = 0
 
     @property
     def number(self) -> int:

@@ -38,6 +38,7 @@ from schedulemesh.engine.lifecycle.group_reports import (
     group_gone,
     node_lost,
 )
+from schedulemesh.engine.lifecycle.impossible import cancel_impossible
 from schedulemesh.engine.lifecycle.job_claims import end_beyond_claim, follow_work
 from schedulemesh.engine.lifecycle.measurements import forget_measurements, note_measurements
 from schedulemesh.engine.lifecycle.rebuild import agent_restarted, rebuild
@@ -432,6 +433,7 @@ def _tick(tx: Transaction, _stimulus: s.ClockTicked) -> None:
         advance_drains(tx)
     if state.running.limits_due:
         time_limits.advance_limits(tx)
+    cancel_impossible(tx)
     before = tx.now - ANSWER_MEMORY_S
     oldest = next(iter(state.answers.values()), None)
     if oldest is not None and oldest.at < before:
@@ -459,4 +461,11 @@ def _forget_states(tx: Transaction, stimulus: s.StatesOutlived) -> None:
 
 
 def _begin(tx: Transaction, stimulus: s.SupervisorBegan) -> None:
-    tx.emit(EpochBegun(epoch=stimulus.epoch, at=tx.now, gap=stimulus.gap))
+    tx.emit(
+        EpochBegun(
+            epoch=stimulus.epoch,
+            at=tx.now,
+            gap=stimulus.gap,
+            actor_names=stimulus.actor_names,
+        )
+    )

@@ -429,7 +429,7 @@ class Executor:
     async def _init_message(self, order: StartAgent, rank: int, saved: bytes | None) -> AgentInit:
         """Everything that the agent's process needs to build its object."""
         agent = order.agent
-        address = self._agents.address(agent, order.incarnation)
+        address = self._agents.ordered_address(order)
         task = self._task_of(order)
         logged = self._logged_task(task)
         return AgentInit(

@@ -13,6 +13,7 @@ from typing import TypeVar
 from typing_extensions import Self
 
 from schedulemesh.config.settings import JournalSettings
+from schedulemesh.domain.actor_names import ActorNames
 from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.messages.stimuli import AnyStimulus, StateStored, SupervisorBegan
@@ -178,6 +179,7 @@ class Reactor:
         settings: JournalSettings | None = None,
         clock: SteadyClock | None = None,
         earlier: EarlierLives | None = None,
+        actor_names: ActorNames = ActorNames(),  # noqa: B008  # it is immutable
     ) -> Self:
         """Become the journal's writer, recover the state from it, and begin a new epoch.
 
@@ -197,7 +199,7 @@ class Reactor:
             clock or SteadyClock(),
         )
         try:
-            await reactor._begin(recovered)
+            await reactor._begin(recovered, actor_names)
         except JournalError as error:
             if await reactor.give_up():
                 raise JournalTakenOverError(
@@ -206,10 +208,11 @@ class Reactor:
             raise
         return reactor
 
-    async def _begin(self, recovered: Recovered) -> None:
+    async def _begin(self, recovered: Recovered, actor_names: ActorNames) -> None:
         await self._clock_notes.resume(recovered.state)
         gap = _GAP if recovered.rolled_back else 0
-        await self.step(SupervisorBegan(epoch=recovered.epoch, gap=gap))
+        began = SupervisorBegan(epoch=recovered.epoch, gap=gap, actor_names=actor_names)
+        await self.step(began)
 
     def subscribe(self, subscriber: Subscriber) -> None:
         """Have a subscriber called with every step from now on.

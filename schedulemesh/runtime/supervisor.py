@@ -480,7 +480,14 @@ class SupervisorService:
             seen=seen or Seen(),
             newest_incarnation=self._agents.newest_incarnation(living),
         )
-        reactor = await Reactor.recover(journal, strategies, settings.journal, self._clock, earlier)
+        reactor = await Reactor.recover(
+            journal,
+            strategies,
+            settings.journal,
+            self._clock,
+            earlier,
+            self._agents.actor_names,
+        )
         executor = Executor(
             self._backend,
             self._agents,

@@ -36,6 +36,10 @@ def _times(state: MeshState) -> Iterator[float]:
         if task.reservation is not None and task.reservation.first_at is not None:
             yield task.reservation.first_at + queue.policy.backfill_limit_s
         yield task.queued_at + queue.policy.backfill_limit_s
+    for task_id in queue.impossible:
+        since = queue.by_id[task_id].impossible_since
+        if since is not None:
+            yield since + queue.policy.impossible_after_s
     if policy.preemption_cooldown:
         yield from (at + policy.preemption_cooldown for at in state.evictions.last_for.values())
 

@@ -4,23 +4,82 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Column, Connection, Table, select, update
 
+from schedulemesh.domain.actor_names import ActorName, ActorNames
+from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.engine.codec import decode_chunk, decode_facts
 from schedulemesh.engine.messages.facts import FORMAT_VERSION
 from schedulemesh.errors import JournalError
 from schedulemesh.store.address import Address
-from schedulemesh.store.schema import commits, meta, snapshots
+from schedulemesh.store.schema import commits, journals, meta, snapshots
 
 
 def _no_change(_connection: Connection) -> None:
     """The next format has only new fields, whose defaults say what was true before."""
 
 
+def _name_actors(connection: Connection) -> None:
+    """Format 4 says of agents which actors run them, which format 3 left to be found out: of a gang those of
+    its members, of another agent that of its process if its Ray options name one.
+    """
+    for journal in connection.execute(select(journals)).all():
+        names = ActorNames(scheduler=journal.name, namespace=journal.namespace)
+        _rewrite(connection, commits, commits.c.facts, journal.id, partial(_facts_named, names))
+        _rewrite(connection, snapshots, snapshots.c.part, journal.id, partial(_chunk_named, names))
+
+
+def _rewrite(
+    connection: Connection,
+    table: Table,
+    column: Column[bytes],
+    journal: int,
+    change: Callable[[bytes], bytes],
+) -> None:
+    """Change every record of a journal in one table; a damaged one is left for whoever reads it to refuse."""
+    of_journal = table.c.journal == journal
+    rows = connection.execute(select(table.c.number, table.c.crc, column).where(of_journal)).all()
+    for number, crc, stored in rows:
+        record = change(stored) if zlib.crc32(stored) == crc else stored
+        if record != stored:
+            values = {column.name: record, "crc": zlib.crc32(record)}
+            is_row = table.c.number == number
+            connection.execute(update(table).where(of_journal, is_row).values(**values))
+
+
+def _facts_named(names: ActorNames, record: bytes) -> bytes:
+    if b'"agent_admitted"' not in record:
+        return record
+    facts = msgspec.json.decode(record)
+    for fact in facts:
+        if fact["type"] == "agent_admitted":
+            fact["actors"] = _actors_of(names, fact["agent"], fact["incarnation"])
+    return msgspec.json.encode(facts)
+
+
+def _chunk_named(names: ActorNames, stored: bytes) -> bytes:
+    part = msgspec.json.decode(zlib.decompress(stored))
+    if not part.get("agents"):
+        return stored
+    for agent in part["agents"]:
+        agent["actors"] = _actors_of(names, agent["spec"], agent["incarnation"])
+    return zlib.compress(msgspec.json.encode(part), 1)
+
+
+def _actors_of(names: ActorNames, agent: dict[str, Any], incarnation: int) -> tuple[ActorName, ...]:
+    return names.of_agent(msgspec.convert(agent, AgentSpec), incarnation)
+
+
 #: By format: changes the tables and records of a database from that format to the next one.
-MIGRATIONS: dict[int, Callable[[Connection], None]] = {1: _no_change, 2: _no_change}
+MIGRATIONS: dict[int, Callable[[Connection], None]] = {
+    1: _no_change,
+    2: _no_change,
+    3: _name_actors,
+}
 
 
 def migrate(connection: Connection, address: Address, stored: int) -> None:

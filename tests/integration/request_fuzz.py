@@ -225,6 +225,8 @@ CALLS: dict[str, dict[str, Kind]] = {
         "waiting_weight": one_of(None, 0.5, -1.0),
         "waiting_weight_s": one_of(None, 60.0),
         "estimates": one_of(None, True, "perhaps"),
+        "on_impossible": one_of(None, "skip", "drop"),
+        "impossible_after_s": one_of(None, 60.0, -1.0),
     },
     "get_queue_policy": {},
     "explain": {"task_id": name},

@@ -45,7 +45,6 @@ def test_each_member_is_an_agent_of_its_own():
     assert (first.name, second.name) == ("g-0", "g-1")
     assert (first.resources, second.resources) == (ONE, TWO)
     assert (second.class_key, second.arguments_key) == ("c", "args")
-    assert second.options == '{"name": "mine-1"}'
     assert second.gang is None
     assert second.bundles == ()
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import lzma
 import sqlite3
 import zlib
 
 import pytest
 from sqlalchemy import select, update
 
+from schedulemesh.engine.state.invariants import check
 from schedulemesh.errors import JournalError
 from schedulemesh.store import migrations
 from schedulemesh.store.schema import commits
 from schedulemesh.store.sql import SqlJournal
 from tests.store.builders import ensured, epochs, fact, pools, write, written
+from tests.store.golden import FOLDER
 
 
 def renamed(old, new):
@@ -100,3 +103,46 @@ def test_the_present_format_needs_no_migration(tmp_path):
 
 def test_every_older_format_has_a_migration():
     assert set(migrations.MIGRATIONS) == set(range(1, migrations.FORMAT_VERSION))
+
+
+#: What format 4 says of the actors of each agent in the journals ``formats/3-actors-*``, of scheduler "mesh"
+#: in namespace "space".
+ACTORS = {
+    "plain": [],
+    "named": [("space", "mine")],
+    "gang": [("space", "schedulemesh:mesh:gang-0#3"), ("space", "schedulemesh:mesh:gang-1#3")],
+    "named-gang": [("other", "ours-0"), ("other", "ours-1")],
+}
+
+
+@pytest.fixture(params=["facts", "snapshot"])
+def format_3(request, tmp_path):
+    """A journal of format 3 with agents that are started and that run, as facts or as a snapshot."""
+    path = tmp_path / "mesh.sqlite"
+    path.touch(mode=0o600)
+    stored = FOLDER / f"3-actors-{request.param}.sqlite.xz"
+    path.write_bytes(lzma.decompress(stored.read_bytes()))
+    assert format_of(path) == 3
+    return path
+
+
+def test_format_4_says_which_actors_run_an_agent(format_3):
+    journal = SqlJournal(format_3, must_exist=True)
+    state = journal.load().fold()
+    journal.close()
+    check(state)
+    found = {
+        name: [actor.address for actor in agent.actors] for name, agent in state.agents.items()
+    }
+    assert found == ACTORS
+
+
+def test_a_damaged_record_is_not_made_whole_by_a_migration(format_3):
+    with sqlite3.connect(format_3) as found:
+        found.execute("UPDATE schedulemesh_commits SET crc = crc + 1")
+        found.execute("UPDATE schedulemesh_snapshots SET crc = crc + 1")
+    found.close()
+    journal = SqlJournal(format_3, must_exist=True)
+    with pytest.raises(JournalError, match="damaged"):
+        journal.load()
+    journal.close()

@@ -213,6 +213,11 @@ def admit(tx: Transaction, request: Request, plan: EvictionPlan | None) -> Pendi
         attempts=stimulus.attempts,
         order_value=_order_value(state, request.waiting),
         max_run_s=None if task is None else run_limit(state, request.pool_name, task),
+        actors=state.actor_names.of_agent(
+            agent,
+            state.next_incarnation,
+            is_extra=task is not None and bool(task.extra_of),
+        ),
     )
     assignment = _assignment(request, plan)
     if assignment is not None:
@@ -367,6 +372,7 @@ def start_instruction(state: MeshState, agent_name: str, *, adopt: bool = False)
         group_id=agent.group_id,
         world_size=world_size,
         rank=rank,
+        actors=agent.actors,
     )
 
 

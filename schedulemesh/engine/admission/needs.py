@@ -8,7 +8,12 @@ from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import UNIT, Resources, sum_of
 from schedulemesh.domain.task import DEFAULT_PRIORITY
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
-from schedulemesh.engine.placement.group_choice import FOR_GANGS, GroupRequest, group_request_of
+from schedulemesh.engine.placement.group_choice import (
+    FOR_GANGS,
+    GroupRequest,
+    could_ever_have,
+    group_request_of,
+)
 from schedulemesh.engine.state.cluster import Cluster
 from schedulemesh.engine.state.groups import shape_on_node
 from schedulemesh.engine.state.lending import could_ever_borrow, is_surely_short, pay_with_loans
@@ -62,6 +67,19 @@ def is_ruled_out(state: MeshState, task: QueuedTask) -> bool:
     """Whether its pool as it is defined could not hold a queued task even if nothing else ran."""
     need = need_of(state, task)
     return ruled_out(state, task.submission, task.pool_name, need) is not None
+
+
+def could_start_alone(state: MeshState, task: QueuedTask) -> bool:
+    """Whether a queued task could start if nothing else ran, on the nodes that there are."""
+    if is_ruled_out(state, task):
+        return False
+    if not task.submission.choose_node or not state.nodes_known:
+        return True
+    need = need_of(state, task)
+    group_request = groups_asked(state, task.submission, task.pool_name, need)
+    if group_request is not None:
+        return could_ever_have(state, group_request)
+    return state.cluster.could_ever(shape_on_node(task.submission.agent, need))
 
 
 def claim_payment(state: MeshState, pool_name: str, need: Resources, client: str | None) -> Payment:

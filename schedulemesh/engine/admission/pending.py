@@ -27,8 +27,11 @@ from schedulemesh.engine.admission.requeue import (
     ROOM_TAKEN,
     answer_not_run,
     grown_after,
+    loses_too_many_starts,
+    may_retry,
     requeue,
     requeue_failed,
+    requeue_lost_start,
     requeue_not_started,
     requeue_without_room,
     return_of,
@@ -36,6 +39,7 @@ from schedulemesh.engine.admission.requeue import (
     task_to_retry,
     task_without_room,
     victims_to_requeue,
+    was_lost_in_start,
 )
 from schedulemesh.engine.admission.revocations import WHY
 from schedulemesh.engine.messages.demand_facts import RoomLost
@@ -149,8 +153,13 @@ def undo(
         raise ValueError(f"agent {agent.spec.name!r} has run, and its start cannot be undone")
     room_lost = room_lost or not tx.state.cluster.nodes.keys() >= set(_nodes_of(tx.state, agent))
     waits_again = task_without_room(tx.state, agent, reason, room_lost=room_lost)
+    lost_start = waits_again if was_lost_in_start(agent, reason, room_lost=room_lost) else None
     failed = None
-    if waits_again is None:
+    if lost_start is not None and loses_too_many_starts(lost_start):
+        waits_again = None
+        error = f"{error}; {_lost_starts(lost_start)}"
+        lost_start = lost_start if may_retry(tx.state, lost_start, agent) else None
+    elif waits_again is None:
         failed = task_not_started(tx.state, agent, reason, restore_failed=restore_failed)
     again, forbidden = grown_after(tx.state, agent, death)
     if forbidden:
@@ -169,13 +178,21 @@ def undo(
         tx, submission, Refused(reason=reason, error=error, detail=detail), taken=taken
     )
     leave(tx, agent)
-    if waits_again is not None:
+    if lost_start is not None:
+        requeue_lost_start(tx, lost_start, agent)
+    elif waits_again is not None:
         requeue_without_room(tx, waits_again, agent)
     if failed is not None:
         requeue_not_started(
             tx, failed, again, restore_failed=restore_failed, has_grown=again is not agent
         )
     return answer_not_run(tx, submission, refused)
+
+
+def _lost_starts(task: RunningTask) -> str:
+    """How often the start of a task was lost, the last one included, as part of an error."""
+    times = task.attempts.lost_starts + 1
+    return f"its start was lost with its node {times} times in a row, so this counts as a failure"
 
 
 def start_cancelled(tx: Transaction, agent: Agent, ending: Ending) -> None:

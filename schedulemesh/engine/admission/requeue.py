@@ -16,7 +16,7 @@ from schedulemesh.engine.messages.outcomes import Queued, Refused, RequestOutcom
 from schedulemesh.engine.messages.queue_facts import StartReserved, TaskQueued
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.preemption.savable import returns_when_evicted
-from schedulemesh.engine.state.agents import Agent, Ending, Submission
+from schedulemesh.engine.state.agents import Agent, Ending, Starting, Submission
 from schedulemesh.engine.state.gangs import core_runs
 from schedulemesh.engine.state.groups import GroupPhase
 from schedulemesh.engine.state.mesh_state import MeshState
@@ -27,6 +27,12 @@ from schedulemesh.engine.transaction import Transaction
 
 #: Seconds that a task waits after it turned out that there is no room where the state had some.
 _ROOM_RETRY_S = 2.0
+
+#: Seconds that a task waits after its start was lost with its node: doubled with each further one in a row,
+#: up to the second number.
+_LOST_START_S, _LOST_START_MAX_S = 2.0, 300.0
+#: Starts that may be lost in a row; each further one counts as a failure of the task.
+LOST_STARTS = 5
 
 #: Seconds that a task waits after its first failure: doubled with each further one, up to the second number.
 _RETRY_S, _RETRY_MAX_S = 1.0, 300.0
@@ -204,6 +210,30 @@ def return_of(task: RunningTask | None, reason: ReturnReason) -> Returned | None
 def requeue_without_room(tx: Transaction, task: RunningTask, agent: Agent) -> None:
     """Have the task wait again, for a moment at least."""
     requeue(tx, task, agent, not_before=tx.now + _ROOM_RETRY_S)
+
+
+def was_lost_in_start(agent: Agent, reason: Reason, *, room_lost: bool) -> bool:
+    """Whether an agent that did not start was lost with its node while its process was started."""
+    return room_lost and reason in _FAILED_STARTS and isinstance(agent.phase, Starting)
+
+
+def loses_too_many_starts(task: RunningTask) -> bool:
+    """Whether one more start that is lost counts as a failure of the task: perhaps it ends its nodes."""
+    return task.attempts.lost_starts >= LOST_STARTS
+
+
+def requeue_lost_start(tx: Transaction, task: RunningTask, agent: Agent) -> None:
+    """Have a task join the queue again whose start was lost with its node."""
+    lost_starts = task.attempts.lost_starts + 1
+    wait_s = min(_LOST_START_MAX_S, _LOST_START_S * 2.0 ** (lost_starts - 1))
+    attempts = msgspec.structs.replace(task.attempts, lost_starts=lost_starts)
+    requeue(
+        tx,
+        msgspec.structs.replace(task, attempts=attempts),
+        agent,
+        failed=loses_too_many_starts(task),
+        not_before=tx.now + wait_s,
+    )
 
 
 def requeue(

@@ -34,14 +34,13 @@ from schedulemesh.engine.admission.delays import Delays, Projections, sums_on
 from schedulemesh.engine.admission.needs import (
     bundles_of,
     can_be_paid,
+    could_start_alone,
     groups_asked,
-    is_ruled_out,
     need_of,
 )
 from schedulemesh.engine.admission.projection import Projection, classes_by_pool, quota_free_at
 from schedulemesh.engine.admission.turns import in_turn
 from schedulemesh.engine.messages.queue_facts import ReservationDropped, StartReserved
-from schedulemesh.engine.placement.group_choice import could_ever_have
 from schedulemesh.engine.state.groups import shape_on_node
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.queue import QueuedTask, Reservation
@@ -95,20 +94,11 @@ def is_reserved_for(state: MeshState, task: QueuedTask) -> bool:
     """Whether a start is reserved for the task when it is the first of its pool that does not fit. None is
     for one that could not even start if nothing else ran: nothing that is kept free helps it.
     """
-    pool_name, need = task.pool_name, need_of(state, task)
-    if (
-        state.ledger.accounts[pool_name].spec.queueing == "greedy"
-        or pool_name in state.drains.pools
-    ):
+    pool_name = task.pool_name
+    reserves_none = state.ledger.accounts[pool_name].spec.queueing == "greedy"
+    if reserves_none or pool_name in state.drains.pools:
         return False
-    if is_ruled_out(state, task):
-        return False
-    if not task.submission.choose_node or not state.nodes_known:
-        return True
-    group_request = groups_asked(state, task.submission, pool_name, need)
-    if group_request is not None:
-        return could_ever_have(state, group_request)
-    return state.cluster.could_ever(shape_on_node(task.submission.agent, need))
+    return could_start_alone(state, task)
 
 
 def _same(reserved: Reservation | None, start: Reservation, now: float) -> bool:

@@ -73,9 +73,8 @@ def explain_queued(tx: Transaction, task: QueuedTask) -> Explanation:
     explained = _place_of(tx, task)
     findings = _of_its_own(tx, task)
     if isinstance(request, Refused):
-        never = Finding(
-            reason=request.reason, error=request.error, hint=_never(tx.state, task, request)
-        )
+        hint = _never(tx.state, task, request) + _until_cancelled(tx, task)
+        never = Finding(reason=request.reason, error=request.error, hint=hint)
         findings.insert(bool(task.held), never)
         return _concluded(
             msgspec.structs.replace(
@@ -177,16 +176,21 @@ def _of_its_own(tx: Transaction, task: QueuedTask) -> list[Finding]:
             )
         )
     if task.not_before > tx.now:
-        failures = task.attempts.failures
-        times = "once" if failures == 1 else f"{failures} times"
-        why = f"its run failed {times}" if failures else "its last start found no room in Ray"
         findings.append(
-            Finding(
-                reason=Reason.BACK_OFF,
-                error=f"it is tried again in {task.not_before - tx.now:.3g} s, because {why}",
-            )
+            Finding(reason=Reason.BACK_OFF, error=_back_off(task, task.not_before - tx.now))
         )
     return findings
+
+
+def _back_off(task: QueuedTask, wait_s: float) -> str:
+    """Why a task waits for its next attempt, for so many seconds."""
+    failures, lost_starts = task.attempts.failures, task.attempts.lost_starts
+    if lost_starts:
+        times = "" if lost_starts == 1 else f" {lost_starts} times in a row"
+        return f"its start was lost with its node{times}; next try in {wait_s:.3g} s"
+    times = "once" if failures == 1 else f"{failures} times"
+    why = f"its run failed {times}" if failures else "its last start found no room in Ray"
+    return f"it is tried again in {wait_s:.3g} s, because {why}"
 
 
 def _considered(
@@ -347,6 +351,16 @@ def _next_pass(plan: EvictionPlan | None, turns: int = 1) -> Finding:
         reason=Reason.NEXT_SCHEDULING_PASS,
         error=f"{how}; it starts when the queue is served next, within {seconds}",
     )
+
+
+def _until_cancelled(tx: Transaction, task: QueuedTask) -> str:
+    """When a task that could not start is cancelled, as part of a sentence; empty: it waits for ever."""
+    queue = tx.state.queue
+    first = task if task.queue_class is None else queue.by_id[task.queue_class.first[-1]]
+    if first.impossible_since is None:
+        return ""
+    due_s = first.impossible_since + queue.policy.impossible_after_s - tx.now
+    return f"; it is cancelled in {max(0.0, due_s):.3g} s unless that changes (on_impossible is 'cancel')"
 
 
 def _never(state: MeshState, task: QueuedTask, refused: Refused) -> str:

@@ -8,6 +8,7 @@ from schedulemesh.engine.admission.admit import evict_instruction, start_instruc
 from schedulemesh.engine.admission.groups import is_placed
 from schedulemesh.engine.lifecycle.agents import current, order_runs, process_gone, runs_of
 from schedulemesh.engine.lifecycle.group_reports import reconcile_groups
+from schedulemesh.engine.lifecycle.impossible import cancel_impossible
 from schedulemesh.engine.messages.instructions import EvictTask, StopAgent
 from schedulemesh.engine.messages.stimuli import RecoveryObserved
 from schedulemesh.engine.state.agents import Agent, Ending, Running, Starting
@@ -44,6 +45,7 @@ def reconcile(tx: Transaction, stimulus: RecoveryObserved) -> None:
         if alone and isinstance(task.phase, Preempting):
             runs = () if agent_of is None else runs_of(agent_of, task)
             tx.instruct(EvictTask(task_id=task_id, runs=runs))
+    cancel_impossible(tx, restarted=True)
 
 
 def _start_on(tx: Transaction, agent: Agent, *, alive: bool) -> None:

@@ -12,6 +12,7 @@ from typing import Union
 import msgspec
 
 from schedulemesh.config.policy import PreemptionPolicy
+from schedulemesh.domain.actor_names import ActorName, ActorNames
 from schedulemesh.domain.agent import AgentSpec, Death, MemberProcess
 from schedulemesh.domain.end_reasons import EndReason, ReturnReason, TaskEndReason
 from schedulemesh.domain.node import NodeReport
@@ -34,7 +35,7 @@ from schedulemesh.engine.messages.token_facts import AnyTokenFact
 
 #: Incremented with every change of what is stored: an older journal is migrated, a newer one refused, so that
 #: no version reads half of what another has written.
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -145,6 +146,9 @@ class AgentAdmitted(Fact, tag="agent_admitted", frozen=True, kw_only=True):
     order_value: float | None = None
     #: Seconds that this attempt of its task may run; None: no limit.
     max_run_s: float | None = None
+    #: The actors of a gang's members in the order of their ranks; of another agent that of its process, if
+    #: the user has chosen its name. Empty: see ``ActorNames.of_process``.
+    actors: tuple[ActorName, ...] = ()
 
 
 class ClaimGrew(Fact, tag="claim_grew", frozen=True, kw_only=True):
@@ -468,6 +472,8 @@ class EpochBegun(Fact, tag="epoch_begun", frozen=True, kw_only=True):
     at: float
     #: How many numbers of agents and groups are skipped.
     gap: int = 0
+    #: How it names the actors of agents that are admitted from now on.
+    actor_names: ActorNames = ActorNames()
 
 
 AnyFact = Union[

@@ -6,6 +6,7 @@ from typing import Union
 
 import msgspec
 
+from schedulemesh.domain.actor_names import ActorName
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.placement import GroupShape
 
@@ -31,6 +32,8 @@ class StartAgent(Instruction, frozen=True, kw_only=True):
     world_size: int = 0
     #: Of an extra member of an elastic gang: its rank.
     rank: int = 0
+    #: See ``AgentAdmitted``.
+    actors: tuple[ActorName, ...] = ()
 
 
 class RunTask(Instruction, frozen=True, kw_only=True):

@@ -83,6 +83,16 @@ class ReservationDropped(Fact, tag="reservation_dropped", frozen=True, kw_only=T
     task_id: str
 
 
+class ImpossibilityNoted(Fact, tag="impossibility_noted", frozen=True, kw_only=True):
+    """Since when a task that waits could not start even if nothing else ran; noted only where such tasks are
+    cancelled in the end.
+    """
+
+    task_id: str
+    #: In seconds since 1970; None: it could, or other tasks that could come before it.
+    since: float | None
+
+
 class TurnsPassed(Fact, tag="turns_passed", frozen=True, kw_only=True):
     """More pools wait than one tick searches for: with which of them the next tick begins."""
 
@@ -114,6 +124,7 @@ class Ticked(Fact, tag="ticked", frozen=True, kw_only=True):
 
 AnyQueueFact = Union[
     ClassLoaded,
+    ImpossibilityNoted,
     QueuePlaceChanged,
     QueuePolicyChanged,
     QueuedTasksEstimated,

@@ -9,6 +9,7 @@ from msgspec import UNSET, UnsetType
 
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.config.queueing import QueuePolicy
+from schedulemesh.domain.actor_names import ActorNames
 from schedulemesh.domain.agent import AgentSpec, Death, MemberProcess
 from schedulemesh.domain.audit import AuditRecord
 from schedulemesh.domain.cohort import CohortSpec
@@ -449,6 +450,8 @@ class SupervisorBegan(Stimulus, frozen=True, kw_only=True):
     epoch: int
     #: How many numbers of agents and groups to skip, because they may have been assigned meanwhile.
     gap: int = 0
+    #: How it names the actors of agents.
+    actor_names: ActorNames = ActorNames()
 
 
 AnyStimulus = Union[

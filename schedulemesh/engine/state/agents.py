@@ -16,6 +16,7 @@ from typing import ClassVar, NoReturn, Union
 
 import msgspec
 
+from schedulemesh.domain.actor_names import ActorName
 from schedulemesh.domain.agent import AgentSpec, MemberProcess
 from schedulemesh.domain.end_reasons import EndReason
 from schedulemesh.domain.placement import OnNode, Place
@@ -152,6 +153,8 @@ class Agent(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     #: Pools whose quota it held when they and its own pool stopped sharing a tree of cohorts: they may
     #: reclaim it all the same.
     former_lenders: tuple[str, ...] = ()
+    #: See ``AgentAdmitted``.
+    actors: tuple[ActorName, ...] = ()
 
     def enter(self, phase: AgentPhase) -> None:
         """Change the phase; raises ForbiddenTransitionError where ``TRANSITIONS`` does not allow it."""

@@ -9,6 +9,7 @@ import msgspec
 from typing_extensions import assert_never
 
 from schedulemesh.config.policy import PreemptionPolicy
+from schedulemesh.domain.actor_names import ActorNames
 from schedulemesh.domain.agent import gang_of
 from schedulemesh.domain.end_reasons import EndReason
 from schedulemesh.domain.placement import InGroup, OnNode, Unplaced
@@ -103,6 +104,8 @@ class MeshState:
         #: The incarnation that the next agent gets; never given twice.
         self.next_incarnation = 1
         self.epoch = 0
+        #: How the present supervisor names the actors of agents.
+        self.actor_names = ActorNames()
         self.tokens, self.audit = Tokens(), AuditLog()
         queue = QueueFacts(self.queue, self.running, self.past, self.evictions, self.requests)
         requests = RequestFacts(self.answers, self.requests)
@@ -248,6 +251,7 @@ class MeshState:
             place=place,
             admitted_at=fact.at,
             shares=fact.shares,
+            actors=fact.actors,
         )
         self.agents_of[spec.pool_name].add(spec.name)
         if spec.extra_names:
@@ -503,6 +507,6 @@ class MeshState:
             self.cluster.touch(agent.node_id)
 
     def _epoch_begun(self, fact: f.EpochBegun) -> None:
-        self.epoch = fact.epoch
+        self.epoch, self.actor_names = fact.epoch, fact.actor_names
         self.next_incarnation += fact.gap
         self.groups.next_number += fact.gap

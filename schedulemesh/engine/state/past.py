@@ -49,7 +49,12 @@ _FAILURES = (TaskEndReason.RUN_RAISED, TaskEndReason.LOST, TaskEndReason.OUT_OF_
 
 
 #: Why tasks in the queue are cancelled; for any other reason they have failed.
-_CANCELLATIONS = (Reason.CANCELLED, Reason.WAIT_TIMEOUT, Reason.PARENT_ENDED)
+_CANCELLATIONS = (
+    Reason.CANCELLED,
+    Reason.IMPOSSIBLE,
+    Reason.PARENT_ENDED,
+    Reason.WAIT_TIMEOUT,
+)
 
 
 class EndedTask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

@@ -70,6 +70,8 @@ class QueuedTask(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     reservation: Reservation | None = None
     #: See ``Reservation.first_at``; None: none ever was.
     first_at: float | None = None
+    #: See ``ImpossibilityNoted``.
+    impossible_since: float | None = None
     #: How long it runs in all by earlier runs, for its order; None: that is not known, or not asked for.
     estimate_s: float | None = None
     #: Its class while it may start; None: it is held, or waits for ``not_before``.
@@ -138,6 +140,8 @@ class Queue:
         self.changed = False
         #: Ids of the tasks with a reserved start.
         self.reserved: dict[str, None] = {}
+        #: Ids of the tasks with ``impossible_since``.
+        self.impossible: dict[str, None] = {}
         self.policy = QueuePolicy()
         #: Where the order depends on estimates; else empty.
         self.kinds = QueueKinds()
@@ -176,6 +180,8 @@ class Queue:
             self._fronts.add(task.front)
         if task.reservation is not None:
             self.reserved[task_id] = None
+        if task.impossible_since is not None:
+            self.impossible[task_id] = None
         if task.expires_at is not None:
             self._expiring.add((task.expires_at, task_id))
         if task.not_before:
@@ -192,6 +198,7 @@ class Queue:
         if task.reservation is not None:
             del self.reserved[task_id]
             self.changed = True
+        self.impossible.pop(task_id, None)
         self._leave(task)
         if self.kinds.by_kind:
             self.kinds.remove(task.submission, task_id)
@@ -242,6 +249,14 @@ class Queue:
         else:
             self.reserved[task_id] = None
             task.first_at = reservation.first_at if task.first_at is None else task.first_at
+
+    def note_impossible(self, task_id: str, since: float | None) -> None:
+        """Note since when a task could not start even if nothing else ran; None: it could."""
+        self.by_id[task_id].impossible_since = since
+        if since is None:
+            self.impossible.pop(task_id, None)
+        else:
+            self.impossible[task_id] = None
 
     def order_by(self, policy: QueuePolicy) -> None:
         """Serve the tasks in the order of this policy from now on."""

@@ -43,6 +43,7 @@ class QueueFacts:
             f.QueuedTasksEstimated: self._estimated,
             f.Ticked: lambda _: None,
             f.TurnsPassed: self._turns_passed,
+            f.ImpossibilityNoted: self._impossibility_noted,
         }
 
     def _queued(self, fact: f.TaskQueued) -> None:
@@ -84,6 +85,9 @@ class QueueFacts:
 
     def _turns_passed(self, fact: f.TurnsPassed) -> None:
         self._queue.turns = Turns(evictions=fact.evictions, starts=fact.starts)
+
+    def _impossibility_noted(self, fact: f.ImpossibilityNoted) -> None:
+        self._queue.note_impossible(fact.task_id, fact.since)
 
     def _reservation_dropped(self, fact: f.ReservationDropped) -> None:
         self._queue.reserve(fact.task_id, None)

@@ -15,6 +15,7 @@ import msgspec
 
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.config.queueing import QueuePolicy
+from schedulemesh.domain.actor_names import ActorNames
 from schedulemesh.domain.audit import AuditRecord
 from schedulemesh.domain.cohort import CohortSpec
 from schedulemesh.domain.demand import ExternalDemand
@@ -57,6 +58,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     #: None: in another part.
     policy: PreemptionPolicy | None = None
     epoch: int | None = None
+    actor_names: ActorNames | None = None
     next_incarnation: int | None = None
     #: (pool of the evicted tasks, reason, how many).
     preemptions: list[tuple[str, PreemptionReason, int]] = []
@@ -121,6 +123,7 @@ def take_snapshot(state: MeshState) -> Snapshot:
     return Snapshot(
         policy=state.policy,
         epoch=state.epoch,
+        actor_names=state.actor_names,
         next_incarnation=state.next_incarnation,
         preemptions=[(*key, n) for key, n in state.past.preemptions.items()],
         policy_changes=list(state.policy_changes),
@@ -279,6 +282,8 @@ def _put_head(state: MeshState, part: Snapshot) -> None:
         state.preemption = PreemptionRules(part.policy)
         state.running.partition_by(state.preemption.ranks.named(), ClassOrder.of(part.policy))
     state.epoch = state.epoch if part.epoch is None else part.epoch
+    if part.actor_names is not None:
+        state.actor_names = part.actor_names
     if part.next_group is not None:
         state.groups.next_number = part.next_group
     if part.next_incarnation is not None:

@@ -482,6 +482,8 @@ class RunningTasks:
         """The task runs from now on, on an agent that these pools pay for."""
         task = self.by_id[task_id]
         task.started_at, task.payers = now, payers
+        if task.attempts.lost_starts:
+            task.attempts = msgspec.structs.replace(task.attempts, lost_starts=0)
         task.enter(TaskPhase.RUNNING)
         del self.starting[task_id]
         self._note_due(task)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-import json
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -45,19 +43,9 @@ def _member(spec: AgentSpec, rank: int, name: str) -> AgentSpec:
         resources=spec.bundles[rank],
         class_key=spec.class_key if member is None else member.class_key,
         arguments_key=spec.arguments_key if member is None else member.arguments_key,
-        options=_member_options(spec.options, rank),
         bundles=(),
         gang=None,
     )
-
-
-@functools.lru_cache(maxsize=10_000)
-def _member_options(options: str, rank: int) -> str:
-    """The Ray options of a member; kept, because each look of the cluster monitor needs those of all."""
-    member_options = json.loads(options)
-    if "name" in member_options:
-        member_options["name"] = f"{member_options['name']}-{rank}"
-    return json.dumps(member_options, sort_keys=True)
 
 
 def processes_of(state: MeshState, agent: Agent) -> tuple[Agent, ...]:
@@ -78,6 +66,7 @@ def processes_of(state: MeshState, agent: Agent) -> tuple[Agent, ...]:
                 else msgspec.structs.replace(agent.place, node_id=group.node_ids[rank])
             ),
             shares=(),
+            actors=agent.actors[rank : rank + 1],
         )
         for rank, spec in enumerate(member_specs(agent.spec))
     )
@@ -111,7 +100,12 @@ def member_orders(order: StartAgent) -> tuple[StartAgent, ...]:
     specs = member_specs(order.agent)
     if order.agent.gang is None and specs:
         return (order,)
-    return tuple(msgspec.structs.replace(order, agent=spec, node_id=None) for spec in specs)
+    return tuple(
+        msgspec.structs.replace(
+            order, agent=spec, node_id=None, actors=order.actors[rank : rank + 1]
+        )
+        for rank, spec in enumerate(specs)
+    )
 
 
 def states_of(saved: bytes | None, size: int) -> list[bytes | None]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from schedulemesh.domain.agent import AgentSpec, Death
+from schedulemesh.domain.actor_names import ActorName, ActorNames
+from schedulemesh.domain.agent import Death
 from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.engine.messages.instructions import StartAgent
 from schedulemesh.engine.messages.stimuli import AgentReported, AgentStartFailed
@@ -86,9 +85,8 @@ class Agents:
         self._backend = backend
         #: The key of an agent's process, by name and incarnation; see authentication.py.
         self.key_of = key_of
-        # Quoted, so that the mark of one scheduler is never the beginning of another's.
-        quoted = scheduler.replace("%", "%25").replace(":", "%3A")
-        self._mark = f"schedulemesh:{quoted}:"
+        self.actor_names = ActorNames(scheduler=scheduler, namespace=namespace)
+        self._mark = self.actor_names.mark
         self.namespace = namespace
         self._records: dict[tuple[str, int], _Record] = {}
         #: The processes, and actors of ours that nobody claims, that are being ended.
@@ -125,12 +123,19 @@ class Agents:
         record = self._open(name, incarnation)
         return record is not None and method in record.capabilities
 
-    def address(self, spec: AgentSpec, incarnation: int) -> tuple[str, str]:
-        """The agent's (namespace, name) in Ray: the user's own, or one that carries our mark."""
-        namespace, name = _own_address(spec.options)
-        if name:
-            return namespace or self.namespace, name
-        return self.namespace, self.mark(f"{spec.name}#{incarnation}")
+    def address(self, process: Agent) -> tuple[str, str]:
+        """The (namespace, name) in Ray with which an agent, or a member of a gang, is started."""
+        return self._address(process.spec.name, process.incarnation, process.actors)
+
+    def ordered_address(self, order: StartAgent) -> tuple[str, str]:
+        """The same of an order to start it."""
+        return self._address(order.agent.name, order.incarnation, order.actors)
+
+    def _address(
+        self, name: str, incarnation: int, actors: tuple[ActorName, ...]
+    ) -> tuple[str, str]:
+        actor = actors[0] if actors else self.actor_names.of_process(name, incarnation)
+        return actor.address
 
     def where(self, agent: Agent) -> tuple[str, str]:
         """The (namespace, name) in Ray of an agent, also of one that was built by a warm host."""
@@ -140,7 +145,7 @@ class Agents:
         record = self._records.get((agent.spec.name, agent.incarnation))
         if record is not None and record.place is not None:
             return record.place.namespace, record.place.actor_name
-        return self.address(agent.spec, agent.incarnation)
+        return self.address(agent)
 
     def mark(self, name: str) -> str:
         """A name in Ray that says whose it is."""
@@ -280,7 +285,7 @@ class Agents:
         for order in orders:
             record = self._record(order.agent.name, order.incarnation)
             if order.adopt:
-                record.place = self._place_of(order, self.address(order.agent, order.incarnation))
+                record.place = self._place_of(order, self.ordered_address(order))
 
     def is_expected(self, order: StartAgent) -> bool:
         """Whether a process is still to be started: it was expected, and nobody has ended it since."""
@@ -347,7 +352,7 @@ class Agents:
         """The (namespace, name) in Ray of the process that is to be the agent's."""
         if start.ready is not None:
             return self.namespace, start.ready.name
-        return self.address(start.order.agent, start.order.incarnation)
+        return self.ordered_address(start.order)
 
     def know_claim(self, name: str, incarnation: int, node_ids: Iterable[str]) -> None:
         """Remember on which nodes a job has its claim: what it has left there is ended with its runner."""
@@ -379,7 +384,7 @@ class Agents:
                 record.handle = self._backend.start_agent(start.request(address))
             except BackendError:
                 # Who has a name that the user has chosen is another actor, which must not be ended.
-                is_users = bool(_own_address(start.order.agent.options)[1])
+                is_users = not address[1].startswith(self._mark)
                 if is_users or await self._find(address) is None:
                     record.place = None
                 raise
@@ -577,13 +582,6 @@ class Agents:
         return await until_answered(
             f"asking for actor {name}", lambda: self._backend.find_actor(name, namespace)
         )
-
-
-@functools.lru_cache(maxsize=10_000)
-def _own_address(options: str) -> tuple[str, str]:
-    """The (namespace, name) in Ray options, each empty if it is not given."""
-    ray_options = json.loads(options)
-    return ray_options.get("namespace", ""), ray_options.get("name", "")
 
 
 def _pid(agent: Agent) -> int:

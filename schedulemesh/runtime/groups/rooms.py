@@ -112,7 +112,7 @@ class Rooms:
         """
         agent_of_room = dict(_known_rooms(state))
         starting = {
-            agents.address(agent.spec, agent.incarnation): agent
+            agents.address(agent): agent
             for agent in state.agents.values()
             if isinstance(agent.phase, Starting)
         }

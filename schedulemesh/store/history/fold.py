@@ -31,7 +31,7 @@ from schedulemesh.store.history.events import Event, SeenNode
 from schedulemesh.store.history.usage import Booking
 
 #: Reasons for which a task that waits is removed from the queue other than by a failure.
-_CANCELLED = frozenset((Reason.CANCELLED, Reason.WAIT_TIMEOUT))
+_CANCELLED = frozenset((Reason.CANCELLED, Reason.IMPOSSIBLE, Reason.WAIT_TIMEOUT))
 #: Why an agent is being ended. A start is ended only for an owner of quota; others fail by themselves.
 _ENDING = {reason: text for reason, (_, text) in WITH_AGENT.items()} | {
     EndReason.START_FAILED: ReturnReason.QUOTA_TAKEN_BACK.value
