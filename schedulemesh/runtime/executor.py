@@ -44,6 +44,7 @@ from schedulemesh.runtime.agents.gangs import (
     start_together,
     states_of,
     tell_members,
+    with_lost_nodes,
 )
 from schedulemesh.runtime.agents.job_cleanup import end_jobs, owner_of
 from schedulemesh.runtime.agents.references import References
@@ -276,7 +277,7 @@ class Executor:
         is_full = room is None and await self.rooms.is_full(order)
         await self._confirmed(decided_at)
         if order.agent.gang is not None:
-            return await start_together(self._agents, order, starts)
+            return await self._gang_started(order, starts)
         if is_full:
             return start_failed(order, "Ray has no room for it", NO_ROOM_IN_RAY)
         # Nothing is awaited from here until it is started: no warm host is taken for one that has been ended.
@@ -284,6 +285,19 @@ class Executor:
         ready = self.ready.take(order) if may_be_warm else None
         start = msgspec.structs.replace(starts[0], slot=room or starts[0].slot, ready=ready)
         return self.rooms.noted(await self._agents.start(start))
+
+    async def _gang_started(
+        self, order: StartAgent, starts: list[AgentStart]
+    ) -> s.AgentReported | s.AgentStartFailed:
+        """Start the members of a gang; where one fails, find out whether their nodes live."""
+        group = self.reactor.state.groups.by_id.get(order.group_id or "")
+        node_ids = () if group is None else group.node_ids
+        for node_id in node_ids:
+            self._agents.cleanup.prepare(node_id)
+        result = await start_together(self._agents, order, starts)
+        if isinstance(result, s.AgentStartFailed):
+            return await with_lost_nodes(self._agents, result, node_ids)
+        return result
 
     async def _lease_started(self, order: StartAgent) -> s.AgentReported | s.AgentStartFailed:
         """Hand the groups of a lease over; nothing of ours, nor of a former agent, stays in them."""

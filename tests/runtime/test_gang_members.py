@@ -11,19 +11,21 @@ from schedulemesh.api.tasks import SubmitTask
 from schedulemesh.domain.agent import AgentSpec, GangSpec
 from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.resources import parse_resources
-from schedulemesh.domain.task import EndState, TaskSpec
+from schedulemesh.domain.task import EndState, TaskPhase, TaskSpec
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.protocol.agents import (
     AgentInit,
     Command,
     CommandResult,
     RunReport,
+    StartReport,
     key_of,
     pack,
     unpack,
 )
-from schedulemesh.runtime.backend import NodeView
+from schedulemesh.runtime.backend import ActorView, BackendError, NodeView
 from tests.runtime import life as lives
+from tests.runtime.fake_backend import FakeBackend
 
 ONE = parse_resources({"cpu": 1})
 RAISED = RunReport(kept=b"", reason=TaskEndReason.RUN_RAISED, error="connection reset")
@@ -74,7 +76,7 @@ class Hosts:
             task.cancel()
 
 
-def submit_gang(life, **task):
+def submit_gang(life, *, queue=False, **task):
     """A gang of two that runs by itself; its rank 1 fails."""
     agent = AgentSpec(
         name="g",
@@ -89,6 +91,7 @@ def submit_gang(life, **task):
         task=TaskSpec(task_id="t", pool_name="p", priority=1.0, **task),
         request_id="gang",
         choose_node=True,
+        queue=queue,
     )
     return life.ask(SubmitTask(submission=stimulus, blobs={key_of(lives.CLASS): lives.CLASS}))
 
@@ -165,5 +168,92 @@ def test_members_whose_start_is_taken_over_hear_commands_at_once(lived, held):
         assert all(await asyncio.gather(*pings))
         assert set(hosts.heard) == {("g-0", "ping"), ("g-1", "ping")}
         hosts.end()
+
+    lived(story)
+
+
+class LostNode:
+    """The node of rank 0 dies while its gang is started, at which the other rank fails at once."""
+
+    def __init__(self, life, *, known_after_s):
+        self.life, self.known_after_s = life, known_after_s
+        self.node_id = ""
+        life.backend.start = self.begun
+        life.backend.node_cleaner = self.cleaner
+        life.backend.kill_actor = self.kill
+
+    def begun(self, actor):
+        init = unpack(actor.request.init, AgentInit)
+        if self.node_id:
+            return  # it is started again, on the node that lives
+        actor.stuck = asyncio.get_running_loop().create_future()
+        if init.rank == 1:
+            report = StartReport(node_id=actor.node_id, pid=2, error="RuntimeError: no rank 0")
+            actor.answers["agent_report"] = report
+            asyncio.get_running_loop().call_later(1.0, self.die, actor)
+
+    def die(self, survivor):
+        first = self.life.backend.actors[0]
+        self.node_id = first.node_id
+        # Its process was not there yet, so that nothing of it has to be ended on its node.
+        self.life.backend.views[first] = ActorView(node_id=first.node_id, has_process=False)
+        for cleaner in self.life.backend.cleaners:
+            self.fail(cleaner)
+        survivor.stuck.set_result(None)
+        loop = asyncio.get_running_loop()
+        loop.call_later(self.known_after_s, self.found_out)
+
+    def kill(self, actor):
+        actor.alive = False
+        if not actor.stuck.done():
+            actor.stuck.set_result(None)
+
+    def found_out(self):
+        backend = self.life.backend
+        backend.free = [view for view in backend.free if view.node_id != self.node_id]
+
+    def cleaner(self, node_id):
+        cleaner = FakeBackend.node_cleaner(self.life.backend, node_id)
+        self.fail(cleaner)
+        return cleaner
+
+    def fail(self, cleaner):
+        if cleaner.node_id == self.node_id:
+            cleaner.raises = BackendError("the actor is dead")
+
+
+@pytest.mark.parametrize("known_after_s", [0.5, 14.6])
+def test_a_gang_whose_node_dies_while_it_starts_waits_again_and_has_not_failed(
+    lived, known_after_s
+):
+    async def story(life):
+        two_nodes(life)
+        await asyncio.sleep(2.0)  # virtual time
+        LostNode(life, known_after_s=known_after_s)
+        submit_gang(life, queue=True)
+        await asyncio.sleep(45.0)  # virtual time
+        state = life.running.reactor.state
+        assert "t" not in state.ended
+        task = state.running.by_id["t"]
+        assert (task.phase, task.attempts.failures) == (TaskPhase.RUNNING, 0)
+
+    lived(story)
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_gang_that_fails_in_its_start_by_itself_has_failed(lived, answers):
+    async def story(life):
+        two_nodes(life)
+        await asyncio.sleep(2.0)  # virtual time
+        node = LostNode(life, known_after_s=1e9)
+        if answers:
+            node.fail = lambda cleaner: None
+        submit_gang(life, queue=True)
+        await asyncio.sleep(4.0)  # virtual time
+        ended = life.running.reactor.state.ended
+        assert ("t" in ended) == answers
+        await asyncio.sleep(45.0)  # virtual time
+        assert (ended["t"].state, ended["t"].reason) == (EndState.FAILED, "not_started")
+        assert "rank 0" in ended["t"].error
 
     lived(story)

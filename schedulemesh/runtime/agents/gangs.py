@@ -9,6 +9,7 @@ import msgspec
 
 from schedulemesh.domain.agent import AgentSpec, Death, MemberProcess, gang_of
 from schedulemesh.domain.placement import InGroup
+from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.saved_state import SavedState
 from schedulemesh.engine.lifecycle.agents import current
 from schedulemesh.engine.messages.facts import AgentEnded, AgentStarted, AnyFact
@@ -22,6 +23,8 @@ from schedulemesh.protocol.agents import pack, unpack
 from schedulemesh.runtime.agents.registry import Agents
 from schedulemesh.runtime.agents.start import AgentStart
 
+#: Failures of members that the loss of another one's node may have caused.
+_MAY_BE_LOST = frozenset((Reason.AGENT_START_FAILED, Reason.AGENT_START_TIMEOUT))
 #: Seconds that a member may take to be told which others run.
 _TELL_S = 30.0
 
@@ -157,6 +160,24 @@ async def start_together(
             error=f"agent {order.agent.name!r}: {failed.error}",
         )
     return _all_reported(order, [reported[rank] for rank in range(len(starts))])
+
+
+async def with_lost_nodes(
+    agents: Agents, failed: AgentStartFailed, node_ids: Sequence[str]
+) -> AgentStartFailed:
+    """A start that has failed, with the nodes of its members that are lost, if any is: then the member that
+    failed first need not be the one whose node has died, which Ray learns later. ``node_ids``: in the order
+    of ranks.
+    """
+    by_itself = failed.restore_failed or (failed.death is not None and failed.death.out_of_memory)
+    if failed.room_lost or by_itself or failed.reason not in _MAY_BE_LOST:
+        return failed
+    lost = await agents.cleanup.lost_among(node_ids)
+    if not lost:
+        return failed
+    ranks = (f"node {n} of rank {rank}" for rank, n in enumerate(node_ids) if n in lost)
+    error = f"{failed.error}; {', '.join(ranks)} has died"
+    return msgspec.structs.replace(failed, error=error, room_lost=True)
 
 
 def _all_reported(order: StartAgent, members: Sequence[AgentReported]) -> AgentReported:

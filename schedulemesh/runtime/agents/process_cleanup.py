@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -26,6 +26,9 @@ logger = logging.getLogger(__name__)
 _ANSWERS_S = 30.0
 #: Seconds that a look at what dead agents left behind may take; it is repeated anyway.
 _LOOK_S = 1.0
+#: Seconds after which Ray has noticed that a node, or a process, is dead: by default its node 15 s after it
+#: died.
+DEATH_S = 30.0
 #: What a cleaner raises that does not answer in time, or not at all.
 _NO_ANSWER = (BackendError, TimeoutError, asyncio.TimeoutError)
 
@@ -58,6 +61,36 @@ class ProcessCleanup:
         """Have the cleaner of a node ready where an agent is to run, so that no eviction waits for it."""
         if node_id not in self._cleaners:
             self._cleaners[node_id] = self._backend.node_cleaner(node_id)
+
+    async def lost_among(self, node_ids: Iterable[str]) -> frozenset[str]:
+        """Those of these nodes that are lost. The cleaner of each is asked, because Ray learns some seconds
+        later that a node has died; where one does not answer, that is waited for. A node that stands still
+        counts as alive.
+        """
+        silent = frozenset(node_ids)
+        now = asyncio.get_running_loop().time
+        until = now() + DEATH_S
+        while True:
+            answers = await asyncio.gather(*(self._answers(node_id) for node_id in silent))
+            silent = frozenset(
+                n for n, answered in zip(silent, answers, strict=True) if not answered
+            )
+            lost = silent - await self._living_nodes() if silent else silent
+            if lost or not silent or now() >= until:
+                return lost
+            await asyncio.sleep(_LOOK_S)
+
+    async def _answers(self, node_id: str) -> bool:
+        """Whether the cleaner of a node answers now. One that is still being made is given time."""
+        cleaner = self._cleaner(node_id)
+        try:
+            await asyncio.wait_for(cleaner.left_behind({}), _LOOK_S)
+        except BackendError:
+            self._replace(node_id, cleaner)
+            return False
+        except (TimeoutError, asyncio.TimeoutError):
+            return False
+        return True
 
     async def terminate(self, place: ActorLocation, agent_name: str) -> None:
         """End everything that the agent started, and return when all of it has ended.

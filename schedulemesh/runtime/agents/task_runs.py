@@ -23,15 +23,13 @@ from schedulemesh.protocol.agents import (
     unpack,
 )
 from schedulemesh.runtime.agents.gangs import processes_of
+from schedulemesh.runtime.agents.process_cleanup import DEATH_S
 from schedulemesh.runtime.agents.registry import Agents
 from schedulemesh.runtime.agents.user_code import UserCode
 from schedulemesh.runtime.reactor import Reactor
 
 logger = logging.getLogger(__name__)
 
-
-#: Seconds after which Ray has noticed that a process is dead: by default its node 15 s after it died.
-_DEATH_S = 30.0
 #: Bytes of a packed report beside what is kept of the run.
 _REPORT_BYTES = 64 * 1024
 
@@ -129,7 +127,7 @@ class TaskRunner:
         report = await self._of_gang(names, order.incarnation, to_host)
         if report is None or report.reason is None:
             return report
-        return report if await self._failed_alone(agent, _DEATH_S) else None
+        return report if await self._failed_alone(agent, DEATH_S) else None
 
     async def _of_gang(
         self, names: Sequence[str], incarnation: int, order: RunOrder
