@@ -6,6 +6,9 @@ writes ``formats/N.tar.xz`` for the present format N. It runs the tests of the e
 their engines made true, and chooses few of these runs so that every kind of fact, every field that differs
 from its default, and every value of an enumeration is stored at least once, as a fact or in a snapshot where
 a run has it. A format that has golden journals is never written again: a changed form needs a new number.
+Until a version with the format is released, fields with defaults may be added to it, and their journals with
+
+    python -m tests.store.golden --add tests/engine/test_of_the_field.py
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from schedulemesh.engine.codec import encode_chunk, encode_facts
+from schedulemesh.engine.codec import decode_chunk, decode_facts, encode_chunk, encode_facts
 from schedulemesh.engine.messages.facts import FORMAT_VERSION, AnyFact
 from schedulemesh.engine.state.invariants import check
 from schedulemesh.engine.state.mesh_state import MeshState
@@ -119,9 +122,11 @@ def summary(state: MeshState) -> dict[str, Any]:
 class Recorder:
     """A pytest plugin that keeps the runs whose stored forms no earlier run had."""
 
-    def __init__(self) -> None:
+    def __init__(self, forms: Iterable[str] = ()) -> None:
         self.runs: list[tuple[Run, frozenset[str]]] = []
-        self._forms: set[str] = set()
+        #: Those that are stored already, and need no run.
+        self._stored = frozenset(forms)
+        self._forms = set(self._stored)
         self._meshes: list[Any] = []
 
     def pytest_sessionstart(self) -> None:
@@ -153,7 +158,7 @@ class Recorder:
 
     def chosen(self) -> list[Run]:
         """Few runs that have every form; each could not be left out."""
-        missing, chosen = set(self._forms), []
+        missing, chosen = self._forms - self._stored, []
         left_over = list(self.runs)
         while missing:
             run, forms = max(
@@ -224,10 +229,16 @@ def journal_of(run: Run, name: str, folder: Path) -> StoredJournal:
     return StoredJournal(name, path.read_bytes(), summary(state))
 
 
-def write_archive(runs: Iterable[Run], path: Path) -> None:
-    """Store the runs, the same bytes for the same runs as far as SQLite permits."""
+def write_archive(
+    runs: Iterable[Run], path: Path, before: Iterable[StoredJournal] = ()
+) -> list[StoredJournal]:
+    """Store the runs after the journals that were stored before; the same bytes for the same runs as far as
+    SQLite permits. Returns all journals.
+    """
+    stored = list(before)
     with tempfile.TemporaryDirectory() as folder:
-        stored = [journal_of(run, f"{i:02d}.sqlite", Path(folder)) for i, run in enumerate(runs)]
+        for number, run in enumerate(runs, len(stored)):
+            stored.append(journal_of(run, f"{number:02d}.sqlite", Path(folder)))
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         summaries = json.dumps(
@@ -241,26 +252,44 @@ def write_archive(runs: Iterable[Run], path: Path) -> None:
             member.size = len(data)
             tar.addfile(member, io.BytesIO(data))
     path.write_bytes(lzma.compress(buffer.getvalue(), preset=6))
+    return stored
+
+
+def forms_in(stored: Iterable[StoredJournal]) -> set[str]:
+    """Every kind of value that these journals hold."""
+    forms: set[str] = set()
+    with tempfile.TemporaryDirectory() as folder:
+        for each in stored:
+            path = Path(folder) / each.name
+            path.touch(mode=0o600)
+            path.write_bytes(each.file)
+            journal = SqlJournal(path, must_exist=True)
+            loaded = journal.load()
+            journal.close()
+            for record in loaded.records:
+                for fact in decode_facts(record):
+                    forms.update(_forms(fact, "fact"))
+            for part in loaded.parts:
+                forms.update(_forms(decode_chunk(part), "snapshot"))
+    return forms
 
 
 def main() -> None:
-    """Write the golden journals of the present format."""
-    path = archive(FORMAT_VERSION)
-    if path.exists():
+    """Write the golden journals of the present format, or with ``--add TESTS`` those whose forms are new."""
+    path, arguments, before = archive(FORMAT_VERSION), sys.argv[1:] or [str(ENGINE_TESTS)], []
+    if arguments[0] == "--add":
+        arguments, before = arguments[1:], stored_journals(FORMAT_VERSION)
+    elif path.exists():
         sys.exit(
             f"format {FORMAT_VERSION} has golden journals already: raise FORMAT_VERSION in "
             "schedulemesh/engine/messages/facts.py, add the step to it to schedulemesh/store/migrations.py"
         )
-    recorder = Recorder()
-    pytest.main(
-        ["-q", "-p", "no:cacheprovider", str(ENGINE_TESTS), *sys.argv[1:]], plugins=[recorder]
-    )
+    recorder = Recorder(forms_in(before))
+    pytest.main(["-q", "-p", "no:cacheprovider", *arguments], plugins=[recorder])
     # The tests' watchdog would end this process a minute after the last test.
     faulthandler.cancel_dump_traceback_later()
-    runs = recorder.chosen()
-    write_archive(runs, path)
-    facts = sum(len(run.facts) for run in runs)
-    print(f"{path}: {len(runs)} journals, {facts} facts, {path.stat().st_size} bytes")
+    stored = write_archive(recorder.chosen(), path, before)
+    print(f"{path}: {len(stored)} journals, {path.stat().st_size} bytes")
 
 
 if __name__ == "__main__":
