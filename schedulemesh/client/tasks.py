@@ -55,7 +55,8 @@ class TaskCalls(SchedulerObject):
     def complete_task(self, task_id: str, end_agent: bool = False) -> Result:
         """Report that a task is done. ``end_agent`` also ends its agent and frees the quota.
 
-        An agent that runs other tasks stays (``detail`` "agent_kept"). Returns when the process has ended.
+        An agent that runs other tasks stays (``detail`` "agent_kept"); a job and a lease end with their task
+        in any case. Returns when the process has ended.
         """
         request = CompleteTask(
             task_id=parse_name(task_id, "task_id"),

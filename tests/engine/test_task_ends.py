@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from schedulemesh.domain.agent import JobSpec
 from schedulemesh.domain.end_reasons import TaskEndReason
+from schedulemesh.domain.lease import LeaseSpec
 from schedulemesh.domain.reasons import Change, Reason
 from schedulemesh.domain.task import EndState
 from schedulemesh.engine.messages import stimuli as s
@@ -53,6 +55,19 @@ def test_a_task_that_is_completed_while_its_agent_is_deleted_is_completed():
     mesh.leave("t")
     assert ended(mesh) == (EndState.COMPLETED, "")
     assert mesh.free() == amount(cpu=2)
+
+
+@pytest.mark.parametrize("how", [{"job": JobSpec(), "run": "run_driver"}, {"lease": LeaseSpec()}])
+def test_the_agent_of_a_job_or_a_lease_that_is_completed_is_never_kept(how):
+    mesh = Mesh(pool("p", cpu=4), nodes=[node("a", cpu=4)])
+    mesh.submit("t", bundles=[{"cpu": 2}], class_key="c", **how)
+    mesh.make_all()
+    mesh.report("t")
+    mesh.handle(s.TaskFinished(task_id="t", end_agent=False))
+    mesh.leave("t")
+    assert not mesh.state.agents
+    assert mesh.state.ended["t"].state == "completed"
+    assert not mesh.state.ledger.accounts["p"].used
 
 
 def test_a_task_without_run_is_not_run():

@@ -2,8 +2,9 @@
 
 A seed decides what clients, agents, the cluster and the backend do. Callers are cancelled; processes save
 slowly, too much, at safe points or not at all, or preservers save for them; they wait for room, or cannot be
-killed. One pool has a warm host. A supervisor may live on when its successor has begun. Time is virtual, so
-that a story is the same whenever it is told.
+killed. Jobs have drivers, and these have work in Ray that outlives them. Nodes and pools are drained. One
+pool has a warm host. A supervisor may live on when its successor has begun. Time is virtual, so that a story
+is the same whenever it is told.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import msgspec
 
 from schedulemesh.api.agents import DeleteAgent
 from schedulemesh.api.leases import ReleaseLease
+from schedulemesh.api.nodes import CordonNode, Drain
+from schedulemesh.api.policies import ChangePolicy
 from schedulemesh.api.pools import CreatePool, ListPools, ResizePool
 from schedulemesh.api.preemption import ExecutePreemption, PreemptTask
 from schedulemesh.api.queue import ChangeQueuedTask
@@ -28,7 +31,7 @@ from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.lease import LeaseSpec
 from schedulemesh.domain.placement import GroupShape, GroupsSpec, WarmSpec
 from schedulemesh.domain.pool import PoolSpec
-from schedulemesh.domain.resources import NOTHING, parse_resources, sum_of
+from schedulemesh.domain.resources import parse_resources, sum_of
 from schedulemesh.domain.saved_state import SavedState
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages import facts
@@ -67,6 +70,7 @@ from tests.engine.builders import differences
 from tests.runtime import virtual_time
 from tests.runtime.composition import supervisor
 from tests.runtime.fake_backend import FakeActor, FakeBackend, HeldCalls, Verdict
+from tests.runtime.story_jobs import Drivers, JobEvents, job_agent
 
 CLASS = b"a class"
 PRESERVER = b"a preserver"
@@ -148,6 +152,7 @@ EVENTS = {
             "replicas": (None, None, None, 1, 2, 3),
             "most": (0, 0, 4),
             "parts": (0, 0, 0, 1, 2),
+            "job": (False, False, True),
             "queue": (False, True, True),
             "run": ("", "", "train"),
             "retries": (0, 2),
@@ -173,6 +178,10 @@ EVENTS = {
     "evict_checkpointed": (6, {"which": range(6)}),
     "cancel_caller": (2, {"which": range(9)}),
     "cancel_next_caller": (6, {"rounds": range(1, 9)}),
+    "driver_ends": (5, {"which": range(9), "returned": (True, True, False)}),
+    "evict_driver": (6, {"which": range(9), "how": ("preempt", "preempt", "task", "cancel")}),
+    "driver_saves": (3, {"which": range(9)}),
+    "driver_takes_more": (1, {"which": range(9)}),
     "saving": (
         14,
         {
@@ -188,6 +197,29 @@ EVENTS = {
     "not_killable": (3, {"node": NODES, "times": (1, 5)}),
     "no_room": (18, {"node": NODES, "full": (True, True, False)}),
     "preempt": (3, {"name": NAMES, "whole": (True, False)}),
+    "drain": (
+        2,
+        {
+            "what": ("node", "node", "pool"),
+            "which": range(4),
+            "drained": (True, False, False),
+            "deadline_s": (None, 3.0, 60.0),
+        },
+    ),
+    "cordon": (1, {"node": NODES, "cordoned": (True, False, False)}),
+    "change_policy": (
+        1,
+        {
+            "fields": (
+                {"preemption_grace_s": 0.0},
+                {"preemption_grace_s": 2.0},
+                {"over_claim_s": 0.0},
+                {"over_claim_s": 60.0},
+                {"cancel_timeout": 0.5},
+                {"cancel_timeout": 10.0},
+            )
+        },
+    ),
     "resize": (1, {"pool": sorted(POOLS), "cpu": (1, 2, 4, 6)}),
     "actor_dies": (2, {"which": range(9)}),
     "node_is_lost": (1, {"node": NODES}),
@@ -244,11 +276,30 @@ class StoryCalls(HeldCalls):
 
 
 class StoryBackend(FakeBackend):
-    """Also says which object a warm host has built."""
+    """Also says which object a warm host has built, and has the drivers of jobs."""
 
-    def __init__(self, control):
+    def __init__(self, control, drivers):
         super().__init__(control)
         self.built = lambda actor, init: None
+        self._drivers = drivers
+
+    async def run_task(self, handle, order):
+        job = None
+        if not isinstance(handle.request, WarmHostRequest):
+            job = unpack(handle.request.init, AgentInit).job
+        if job is not None:
+            nodes = {one.node_id for one in self.free}
+            driver = self._drivers.begin(handle, job, nodes)
+            if driver is not None:
+                await self._drivers.ended(driver)
+                handle.answers["run_task"] = driver.report
+        return await super().run_task(handle, order)
+
+    async def end_jobs(self, owner):
+        return await self.take("end_jobs", owner, lambda: self._drivers.remains(owner))
+
+    async def usage(self):
+        return await self.take("usage", "", self._drivers.usage)
 
     async def build_agent(self, handle, init, refs):
         report = await super().build_agent(handle, init, refs)
@@ -256,7 +307,7 @@ class StoryBackend(FakeBackend):
         return report
 
 
-class Story:
+class Story(JobEvents):
     """A supervisor, its clients, the processes of agents, and the cluster."""
 
     def __init__(self, journal_file, opened=SqlJournal, quiet_s=QUIET_S):
@@ -266,7 +317,10 @@ class Story:
         #: How often what has happened.
         self.seen = Counter()
         self.held = StoryCalls(self.seen, *all_calls())
-        self.backend = StoryBackend(self.held)
+        #: What must never happen and did.
+        self.broken: list[str] = []
+        self.drivers = Drivers(self.seen, self.broken)
+        self.backend = StoryBackend(self.held, self.drivers)
         self.backend.unkillable = self.held.unkillable
         self.backend.free = [view(name) for name in NODES]
         self.backend.start = self.started
@@ -303,8 +357,6 @@ class Story:
         #: The processes that poll for commands, and their open polls.
         self.hosts: set[asyncio.Task] = set()
         self.polls: set[asyncio.Task] = set()
-        #: What must never happen and did.
-        self.broken: list[str] = []
 
     async def begin(self):
         self.open_service()
@@ -404,6 +456,8 @@ class Story:
             bundles=bundles if replicas else (),
             gang=GangSpec(strategy="SPREAD", replicas=most) if replicas else None,
         )
+        if how["job"]:
+            agent, run = job_agent(name, pool, key_of(CLASS), bundles), "run_driver"
         task = TaskSpec(
             task_id=f"t-{name}",
             pool_name=pool,
@@ -515,6 +569,19 @@ class Story:
     async def cancel_many(self, count):
         self.ask(CancelTasks(task_ids=tuple(f"t-{name}" for name in NAMES[:count])))
 
+    async def drain(self, what, which, drained, deadline_s):
+        """A node or a pool is drained, or its drain ends."""
+        names = NODES if what == "node" else sorted(POOLS)
+        place = {"node_id" if what == "node" else "pool_name": names[which % len(names)]}
+        deadline_s = deadline_s if drained else None
+        self.ask(Drain(drained=drained, deadline_s=deadline_s, client="me", **place))
+
+    async def cordon(self, node, cordoned):
+        self.ask(CordonNode(node_id=node, cordoned=cordoned))
+
+    async def change_policy(self, fields):
+        self.ask(ChangePolicy(changes=fields, client="me"))
+
     async def resize(self, pool, cpu):
         self.ask(ResizePool(name=pool, resources=parse_resources({"cpu": cpu})))
 
@@ -546,11 +613,13 @@ class Story:
 
     def host(self, actor):
         """A process that polls for commands until it is dead."""
-        report = StartReport(
-            node_id=actor.node_id, pid=actor.pid, capabilities=("save_state", "cancel")
-        )
+        init = unpack(actor.request.init, AgentInit)
+        able = ("save_state", "cancel")
+        if init.job is not None:
+            able = ("on_preemption_notice", "cancel")
+        report = StartReport(node_id=actor.node_id, pid=actor.pid, capabilities=able)
         actor.answers["agent_report"] = report
-        host = asyncio.ensure_future(self._serve(actor, unpack(actor.request.init, AgentInit)))
+        host = asyncio.ensure_future(self._serve(actor, init))
         self.hosts.add(host)
 
     async def _serve(self, actor, init):
@@ -565,7 +634,11 @@ class Story:
                 await asyncio.sleep(1.0)  # virtual time
                 continue
             for command in unpack(poll.result(), list[Command]):
-                result = await self._carried_out(command, process)
+                driver = self.drivers.of(actor)
+                if driver is None:
+                    result = await self._carried_out(command, process)
+                else:
+                    result = await driver.carry_out(command)
                 if actor.alive and service is self.service:
                     await service.command_done(command.command_id, pack(result))
         process.end()
@@ -635,7 +708,7 @@ class Story:
         self.host(actor)
         if all(node.node_id != actor.node_id for node in self.backend.free):
             return
-        used = NOTHING
+        used = self.drivers.used_on(actor.node_id)
         for other in living:
             if isinstance(other.request, WarmHostRequest):
                 continue
@@ -684,6 +757,7 @@ class Story:
 
     async def node_is_lost(self, node):
         self.backend.free = [one for one in self.backend.free if one.node_id != node]
+        self.drivers.lose(node)
         for actor in self.backend.actors:
             if actor.node_id == node:
                 actor.alive = False
@@ -805,6 +879,7 @@ class Story:
         self.held.failing.clear()
         self.held.through |= CALLS
         self.held.unkillable.clear()
+        self.drivers.run_on = False
         await self.let_all(Verdict.DONE)
         await self.quiet()
         assert not self.broken, self.broken
@@ -822,6 +897,7 @@ class Story:
         assert not groups, groups
         self.nothing_is_left_of_what_was_begun(running, processes)
         assert all(g.phase in SETTLED for g in state.groups.by_id.values())
+        assert not self.drivers.by_owner, self.drivers.by_owner.keys()
         await self.tasks_are_kept(running.reactor)
         await self.checkpoints_are_the_newest(running.reactor, self.checkpoints)
         await running.reactor.flushed()
@@ -866,6 +942,7 @@ class Story:
             any(not isinstance(agent.phase, Running) for agent in state.agents.values())
             or any(group.phase not in SETTLED for group in state.groups.by_id.values())
             or any(task.spec.run for task in state.running.by_id.values())
+            or self.drivers.by_owner
             or self.groups_in_ray() != self.groups_of(running)
             or overdue_loops(running)
             or len(running.executor.endings)

@@ -32,7 +32,7 @@ _TOLD = 5
 
 
 def finish_task(tx: Transaction, stimulus: s.TaskFinished) -> RequestOutcome:
-    """The task is done; its agent ends with it if asked."""
+    """The task is done; its agent ends with it if asked, and that of a job or a lease in any case."""
     state = tx.state
     task = state.running.by_id.get(stimulus.task_id)
     if task is None:
@@ -48,11 +48,16 @@ def finish_task(tx: Transaction, stimulus: s.TaskFinished) -> RequestOutcome:
         # A repetition must not be told that there is no such task.
         tx.answer(stimulus.request_id, Done())
         return Pending(agent_name=task.agent_name)
-    if agent is None or not stimulus.end_agent:
+    if agent is None or not (stimulus.end_agent or _serves_one_task(agent)):
         return Done()
     if others := state.running.on_agent(task.agent_name):
         return _kept(task.agent_name, others)
     return end_agent(tx, agent, EndReason.COMPLETED, request_id=stimulus.request_id)
+
+
+def _serves_one_task(agent: Agent) -> bool:
+    """Whether an agent is of no use without its task: the runner of a job, or what a lease holds."""
+    return agent.spec.job is not None or agent.spec.lease is not None
 
 
 def _nothing_to_finish(state: MeshState, task_id: str) -> Refused:
