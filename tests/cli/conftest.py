@@ -5,11 +5,10 @@ from __future__ import annotations
 from contextlib import contextmanager
 
 import pytest
-from typer.testing import CliRunner
 
 from schedulemesh.cli import gateway, ray_gateway
-from schedulemesh.cli.app import app
 from schedulemesh.core.agent_actor import AgentActor
+from tests.command_runner import run_command
 from tests.core.test_request_service import Connection, client
 from tests.runtime.composition import InThread
 
@@ -60,6 +59,6 @@ def run(monkeypatch):
 
     def invoke(*words, width=80, **options):
         monkeypatch.setenv("COLUMNS", str(width))
-        return CliRunner().invoke(app, [str(word) for word in words], **options)
+        return run_command(words, **options)
 
     return invoke

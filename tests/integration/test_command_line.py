@@ -14,11 +14,11 @@ import ray
 import typer
 import yaml
 from rich.cells import cell_len
-from typer.testing import CliRunner
 
 from schedulemesh.cli import checks as doctor
 from schedulemesh.cli.app import app
 from schedulemesh.core.client.scheduler import RayScheduler
+from tests.command_runner import run_command
 from tests.docs.test_command_line import commands
 from tests.integration.agents import Counter
 from tests.integration.polling import actors_in, until
@@ -146,7 +146,7 @@ def run(mesh, monkeypatch, tmp_path):
         monkeypatch.setenv("COLUMNS", str(width))
         monkeypatch.setenv("SCHEDULEMESH_NAME", "调度")
         monkeypatch.setenv("SCHEDULEMESH_NAMESPACE", mesh.about()["namespace"])
-        return CliRunner().invoke(app, [*words.split(), *map(str, more)], input=stdin)
+        return run_command([*words.split(), *more], input=stdin)
 
     return invoke
 
