@@ -35,36 +35,35 @@ env: $(VENV)/.dev ## Install everything that tests and checks need
 demo: $(VENV)/.full ## Run the training demo on a local Ray
 	$(BIN)/python -m schedulemesh demo
 
-# Two runs at the same time, on two processors. The first has the tests that share a Ray, then those that load large
-# libraries. The second has those without Ray, then those that start clusters of their own, and at last it takes what
-# the first has from the other end, on a Ray of its own, until the two meet. Ray's workers have a niceness of 15, so
-# the tests without Ray have it, too; else these would take the processors from them.
+# Three runs at the same time, on two processors, because tests on Ray wait for processes as often as they compute. The
+# first has the tests without Ray; the second has those that share a Ray, then those that load large libraries. The
+# third has those that start clusters of their own, and then it takes what the second has from the other end, on a Ray
+# of its own, until the two meet.
 ON_RAY := tests/integration
 LIBRARIES := $(ON_RAY)/libraries
-LATER := tests/clusters tests/drills $(LIBRARIES)
+CLUSTERS := tests/clusters tests/drills $(LIBRARIES)
 # The modules in a folder, and from the last to the first.
 MODULES = $(sort $(wildcard $(addsuffix /test_*.py,$(1))))
 BACKWARDS = $$(printf '%s\n' $(call MODULES,$(1)) | sort -r)
 RUNS := .pytest_cache/runs
-RAY_LOG := $(RUNS)/on_ray.log
+RAY_LOGS := $(RUNS)/on_ray.log $(RUNS)/clusters.log
 SKIPPED := .pytest_cache/skipped
 # No test begins after that, so that a Ray that has been broken does not let every other test run into its limit.
-RUN = { $(3) $(BIN)/python -m pytest -p tests.runs --session-timeout=5400 --report=$(RUNS)/$(1).jsonl $(2); \
+RUN = { $(BIN)/python -m pytest -p tests.runs --session-timeout=5400 --report=$(RUNS)/$(1).jsonl $(2); \
 	echo "run $(1): exit status $$?"; }
-LOGGED = $(call RUN,$(1),$(2),$(3)) 2>&1 | tee $(RUNS)/$(1).log
-SHARED := --claims=$(RUNS)/claims
+LOGGED = $(call RUN,$(1),$(2)) 2>&1 | tee $(RUNS)/$(1).log
+# A run whose output is shown when it has ended, with a cache of its own.
+BESIDE = $(call RUN,$(1),-o cache_dir=.pytest_cache/$(1) --claims=$(RUNS)/claims $(2)) >$(RUNS)/$(1).log 2>&1 &
 SUM_UP = $(BIN)/python -m tests.runs --skipped=$(SKIPPED) $(patsubst %,$(RUNS)/%.jsonl,$(1))
 
 test: $(VENV)/.dev ## Run all tests; the last lines say what passed, failed and was skipped
 	@rm -rf $(RUNS) && mkdir -p $(RUNS)/claims
-	@trap 'cat $(RAY_LOG)' TERM; \
-	$(call RUN,on_ray,-o cache_dir=.pytest_cache/on_ray $(SHARED) $(call MODULES,$(ON_RAY)) $(call BACKWARDS,$(LIBRARIES))) \
-		>$(RAY_LOG) 2>&1 & \
-	on_ray=$$!; \
-	$(call LOGGED,without_ray,$(addprefix --ignore=,$(ON_RAY) $(LATER)),nice -n 15); \
-	$(call LOGGED,later,$(SHARED) $(call MODULES,$(LATER)) $(call BACKWARDS,$(ON_RAY))); \
-	wait $$on_ray; cat $(RAY_LOG); \
-	$(call SUM_UP,without_ray on_ray later)
+	@trap 'cat $(RAY_LOGS)' TERM; \
+	$(call BESIDE,on_ray,$(call MODULES,$(ON_RAY)) $(call BACKWARDS,$(LIBRARIES))) \
+	$(call BESIDE,clusters,$(call MODULES,$(CLUSTERS)) $(call BACKWARDS,$(ON_RAY))) \
+	$(call LOGGED,without_ray,$(addprefix --ignore=,$(ON_RAY) $(CLUSTERS))); \
+	wait; cat $(RAY_LOGS); \
+	$(call SUM_UP,without_ray on_ray clusters)
 
 skipped: $(VENV)/.dev ## Run the tests that the last `make test` has skipped, after what they lacked was installed
 	@rm -rf $(RUNS) && mkdir -p $(RUNS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 import pytest
@@ -17,6 +18,10 @@ settings.register_profile(
 )
 settings.register_profile("explore", deadline=None, print_blob=True)
 settings.load_profile("check")
+
+# Ray gives its workers a niceness of 15, with which they would get next to nothing beside whatever else this
+# machine computes, the tests without Ray included.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 
 def pytest_configure(config):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar, Union, get_type_hints
 
 from schedulemesh.api.call import Call
@@ -29,24 +30,26 @@ def handlers_of(*services: object) -> Mapping[type[Call], Handler]:
     """What answers each call. Raises ValueError for a call that two methods answer."""
     handlers: dict[type[Call], Handler] = {}
     for service in services:
-        for method in _marked(service):
-            call, *others = _types_of(method)
+        for name, (call, *others) in _marked(type(service)).items():
+            method = getattr(service, name)
             if call in handlers:
                 raise ValueError(f"two methods answer {call.__name__}")
             handlers[call] = method if others else _without_refs(method)
     return handlers
 
 
-def _marked(service: object) -> Iterator[Callable[..., Awaitable[Answered]]]:
-    for name, function in inspect.getmembers(type(service), inspect.isfunction):
-        if hasattr(function, _MARK):
-            yield getattr(service, name)
+@functools.cache
+def _marked(service: type) -> Mapping[str, list[type]]:
+    """The types of the arguments of each method that is marked, by its name."""
+    functions = inspect.getmembers(service, inspect.isfunction)
+    return {name: _types_of(function) for name, function in functions if hasattr(function, _MARK)}
 
 
-def _types_of(method: Callable[..., Awaitable[Answered]]) -> list[type[Call]]:
-    """The types of its arguments."""
-    hints = get_type_hints(method)
-    return [hints[name] for name in inspect.signature(method).parameters]
+def _types_of(function: Callable[..., Awaitable[Answered]]) -> list[type]:
+    """The types of its arguments, but for the first, which is the service."""
+    hints = get_type_hints(function)
+    _, *names = inspect.signature(function).parameters
+    return [hints[name] for name in names]
 
 
 def _without_refs(method: Callable[..., Awaitable[Answered]]) -> Handler:

@@ -6,7 +6,6 @@ Both run in processes of their own with their own Ray. ``make drill`` is the lon
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,18 +13,17 @@ from pathlib import Path
 import pytest
 
 from tests.drills.acknowledged import Expected
+from tests.integration.drivers import environment_of_another_ray
 
 ROOT = Path(__file__).parents[2]
 
 
 def run(module, **settings):
     """The output of a program, which must exit with 0."""
-    # It starts its own Ray, so it gets neither the address nor the token of this run's.
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
     done = subprocess.run(
         [sys.executable, "-m", module],
         cwd=ROOT,
-        env={**environment, "PYTHONPATH": str(ROOT), **settings},
+        env={**environment_of_another_ray(), "PYTHONPATH": str(ROOT), **settings},
         capture_output=True,
         text=True,
         check=False,

@@ -49,14 +49,18 @@ def run_driver(source: str, cwd: Path) -> str:
     return out
 
 
+def environment_of_another_ray() -> dict[str, str]:
+    """This environment for a program that starts a Ray: without the address of this one, and its token."""
+    kept = "RAY_worker_niceness"
+    return {k: v for k, v in os.environ.items() if k == kept or not k.startswith("RAY_")}
+
+
 def output_of(module: str, timeout_s: float, *arguments: str) -> Any:
     """What the program of a module told, as JSON on its last line; it has a cluster of its own."""
-    # Neither this run's address nor its token.
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
     done = subprocess.run(
         [sys.executable, "-m", module, *arguments],
         cwd=Path(__file__).parents[2],
-        env=environment,
+        env=environment_of_another_ray(),
         capture_output=True,
         text=True,
         check=False,

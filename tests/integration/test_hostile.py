@@ -124,10 +124,10 @@ class TestAConstructorThat:
         victim = submit(pool, "victim", Counter, 1.0, agent_name="counter")["agent"]["handle"]
         old_pid = ray.get(victim.pid.remote())
         assert ray.get(victim.add.remote(7)) == 7
-        # The probe of the class and the new start of the victim have as long, too.
-        pool.update_preemption_policy(start_timeout=20.0 if cls is Hung else 30.0)
+        # The probe of the class and the new start of the victim have as long as the policy says.
+        limits = {"start_limits": {"constructor": 1.5}} if cls is Hung else {}
         args = [str(tmp_path / "mark") if a == "MARK" else a for a in args]
-        answer = submit(pool, "t", cls, 9.0, actor_args=args)
+        answer = submit(pool, "t", cls, 9.0, actor_args=args, **limits)
         assert (answer["success"], answer["reason"]) == (False, reason)
         assert answer["restarted"] == ["victim"]
         assert answer["not_restarted"] == []
