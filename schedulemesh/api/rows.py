@@ -41,7 +41,8 @@ class NameOf(Enum):
     COHORT = "cohort"
 
 
-def scalar_fields(row: type) -> dict[str, type]:
+@cache
+def scalar_fields(row: type) -> Mapping[str, type]:
     """The fields of a row that hold one value, with its type."""
     scalars = {name: _scalar(hint) for name, hint in get_type_hints(row).items()}
     return {name: kind for name, kind in scalars.items() if kind is not None}
