@@ -30,7 +30,8 @@ def handlers_of(*services: object) -> Mapping[type[Call], Handler]:
     """What answers each call. Raises ValueError for a call that two methods answer."""
     handlers: dict[type[Call], Handler] = {}
     for service in services:
-        for name, (call, *others) in _marked(type(service)).items():
+        kind: type = type(service)
+        for name, (call, *others) in _marked(kind).items():
             method = getattr(service, name)
             if call in handlers:
                 raise ValueError(f"two methods answer {call.__name__}")
