@@ -38,6 +38,15 @@ def test_levels_are_ascending_numbers(levels, error):
         changed_queue_policy(QueuePolicy(), {"las_levels_gpu_hours": levels})
 
 
+def test_impossible_tasks_wait_or_are_cancelled():
+    assert QueuePolicy().on_impossible == "skip"
+    assert QueuePolicy(on_impossible="cancel", impossible_after_s=60).impossible_after_s == 60.0
+    with pytest.raises(InvalidRequestError, match="on_impossible is 'drop'; allowed are skip, can"):
+        QueuePolicy(on_impossible="drop")
+    with pytest.raises(InvalidRequestError, match="impossible_after_s"):
+        changed_queue_policy(QueuePolicy(), {"impossible_after_s": -1.0})
+
+
 def test_victims_are_chosen_in_a_known_way():
     with pytest.raises(InvalidRequestError, match="las_victims is 'first'; allowed are smallest,"):
         QueuePolicy(las_victims="first")

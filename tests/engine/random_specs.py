@@ -181,4 +181,6 @@ class Dice(random.Random):
             waiting_weight=self.any((0.0, 0.0, 2.0)),
             waiting_weight_s=self.any((0.0, 60.0, 3600.0)),
             estimates=self.chance(0.5),
+            on_impossible=self.any(("skip", "cancel")),
+            impossible_after_s=self.any((0.0, 30.0)),
         )

@@ -76,6 +76,8 @@ orders = st.fixed_dictionaries(
         "las_victims": st.sampled_from(LAS_VICTIMS),
         "ageing_per_hour": st.sampled_from([0.0, 0.0, 3600.0]),
         "promote_after_s": st.sampled_from([0.0, 0.0, 15.0]),
+        "on_impossible": st.sampled_from(["skip", "cancel"]),
+        "impossible_after_s": st.sampled_from([0.0, 15.0]),
     }
 )
 

@@ -132,3 +132,54 @@ def test_a_cleaner_that_does_not_answer_is_waited_for_a_limited_time(monkeypatch
         return await ask(stage.cleanup)
 
     assert not virtual_time.run(story(), within_s)
+
+
+def lost_among(stage, *node_ids):
+    """Which of these nodes are lost, and the virtual seconds that it took to find out."""
+
+    async def ask():
+        began = asyncio.get_running_loop().time()
+        lost = await stage.cleanup.lost_among(node_ids)
+        return set(lost), asyncio.get_running_loop().time() - began
+
+    return virtual_time.run(ask())
+
+
+def test_nodes_whose_cleaners_answer_live(monkeypatch):
+    stage = Stage(monkeypatch, "own", "n")
+    assert lost_among(stage, "own", "n") == (set(), 0.0)
+
+
+def silent(backend, node_id, error):
+    """The cleaners of a node fail from now on."""
+    cleaner = backend.node_cleaner(node_id)
+    cleaner.raises = error
+    backend.node_cleaner = lambda _: cleaner
+
+
+def test_the_loss_of_a_node_whose_cleaner_does_not_answer_is_waited_for(monkeypatch):
+    stage = Stage(monkeypatch, "own", "n")
+    silent(stage.backend, "n", BackendError("dead"))
+
+    async def ask():
+        asyncio.get_running_loop().call_later(15.0, stage.live, "own")
+        return await stage.cleanup.lost_among(["n"])
+
+    assert virtual_time.run(ask()) == {"n"}
+
+
+def test_a_node_that_stands_still_counts_as_alive_in_the_end(monkeypatch):
+    stage = Stage(monkeypatch, "own", "n")
+    silent(stage.backend, "n", BackendError("dead"))
+    lost, took_s = lost_among(stage, "n")
+    assert lost == set()
+    assert took_s == pytest.approx(process_cleanup.DEATH_S, abs=2.0)
+
+
+def test_a_cleaner_that_has_died_alone_is_replaced(monkeypatch):
+    stage = Stage(monkeypatch, "own", "n")
+    stage.cleanup.prepare("n")
+    stage.backend.cleaners[0].raises = BackendError("dead")
+    lost, _ = lost_among(stage, "n")
+    assert lost == set()
+    assert [cleaner.closed for cleaner in stage.backend.cleaners] == [True, False]

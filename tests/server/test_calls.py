@@ -125,6 +125,8 @@ def test_policies_are_changed_and_show_who_did(api):
     assert api.get("/queue_policy")["policy"]["order"] == "fifo"
     changed = api.send("PATCH", "/queue_policy", {"estimates": True})["policy"]
     assert (changed["order"], changed["estimates"]) == ("fifo", True)
+    impossible = {"on_impossible": "cancel", "impossible_after_s": 60.0}
+    assert impossible.items() <= api.send("PATCH", "/queue_policy", impossible)["policy"].items()
 
 
 def test_queued_tasks_are_held_moved_and_cancelled(busy):
