@@ -62,6 +62,7 @@ _COSTS = (_time("save s", "save_s", wide=True), _time("restore s", "restore_s", 
 _FIGURES = (
     _count("jobs", "jobs", drop=2),
     _count("refused", "refused", wide=True),
+    _count("cut short", "cut_short", wide=True),
     _time("mean delay s", "delay_s.mean"),
     _time("± s", "delay_deviation_s", wide=True, drop=4),
     _time("worst copy", "delay_worst_s", wide=True, drop=8),

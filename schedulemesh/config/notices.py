@@ -10,7 +10,18 @@ from schedulemesh.domain.numbers import MAX_TIMEOUT_S, as_seconds, parse_number
 from schedulemesh.errors import InvalidRequestError, nearest, shown
 
 #: What a notice may be about; the kinds of events of the history.
-NOTICE_EVENTS = ("started", "preempted", "failed", "lost", "completed", "cancelled")
+NOTICE_EVENTS = (
+    "started",
+    "preempted",
+    "failed",
+    "lost",
+    "completed",
+    "cancelled",
+    "time_limit_soon",
+    "time_limit",
+    "idle_limit_soon",
+    "idle_limit",
+)
 #: Who has a task with this label is told of it, whatever the routes say: the value is the receiver's name.
 NOTIFY_LABEL = "notify"
 

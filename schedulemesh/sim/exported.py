@@ -25,7 +25,7 @@ Placed = tuple[str, Row]
 
 _REQUIRED = ("job_id", "submit_s", "duration_s")
 #: Limits of columns that are no fields of a job.
-_MORE_LIMITS = {"requested_s": (0.0, MAX_DURATION_S), "lost_s": (0.0, MAX_DURATION_S)}
+_MORE_LIMITS = dict.fromkeys(("requested_s", "max_run_s", "lost_s"), (0.0, MAX_DURATION_S))
 #: When an attempt was submitted: an export begins with the first attempt that the history still has.
 _OF_ATTEMPT = (-MAX_DURATION_S, MAX_DURATION_S)
 _SAVABLE = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
@@ -94,7 +94,7 @@ def _job(
     duration_s: float,
     fails_at_s: tuple[float, ...] = (),
 ) -> Job:
-    requested = row.get("requested_s")
+    requested, limit = row.get("requested_s"), row.get("max_run_s")
     try:
         node_labels = as_pairs(_text(row, "node_labels"), "node_labels")
         parse_node_labels(node_labels, "node_labels")
@@ -111,6 +111,8 @@ def _job(
         pool=_text(row, "group_or_vc"),
         priority=_number(place, row, "priority", 5.0),
         estimate_s=None if _is_missing(requested) else _number(place, row, "requested_s"),
+        max_run_s=None if _is_missing(limit) else _number(place, row, "max_run_s"),
+        requeued_at_limit=_text(row, "on_time_limit") == "requeue",
         savable=_savable(place, row),
         fails_at_s=fails_at_s,
         node_labels=node_labels,

@@ -12,6 +12,7 @@ from schedulemesh.domain.numbers import (
     MAX_PRIORITY,
     parse_duration,
     parse_number,
+    parse_timeout,
 )
 from schedulemesh.errors import InvalidRequestError, shown
 
@@ -48,6 +49,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     node_labels: dict[str, str] = {}
     #: What its user believes that it takes, in seconds; None: nothing is known.
     estimate_s: float | None = None
+    #: Seconds that each of its attempts may run; None: what its pool says.
+    max_run_s: float | None = None
+    #: Whether it joins the queue again when it has run for so long; else it ends.
+    requeued_at_limit: bool = False
     #: Whether an eviction saves its state; otherwise its work is lost.
     savable: bool = True
     #: Seconds of work after which its run fails, once each.
@@ -62,5 +67,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
             parse_number(getattr(self, name), name, least, most)
         if self.estimate_s is not None:
             parse_duration(self.estimate_s, "estimate_s")
+        if self.max_run_s is not None:
+            parse_timeout(self.max_run_s, "max_run_s")
         for seconds in self.fails_at_s:
             parse_duration(seconds, "each of fails_at_s")

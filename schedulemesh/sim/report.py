@@ -42,8 +42,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The figures of one pool, or of all."""
 
     jobs: int
-    #: Jobs that were refused.
+    #: Jobs that were refused, and those that their time limits have ended before their work was done.
     refused: int
+    cut_short: int
     #: Seconds from submission to the first start.
     queue_s: Spread
     #: Seconds from submission to end, less the duration.
@@ -122,11 +123,13 @@ def _report(
     def total(seconds: Callable[[Run], float]) -> float:
         return sum(seconds(run) * units_of(run.need, kind) for run in runs)
 
+    cut_short = sum(run.is_cut_short for run in every)
     work = total(lambda run: run.job.duration_s) or 1.0
     lost, overhead = total(lambda run: run.lost_s), total(lambda run: run.overhead_s)
     return Report(
         jobs=len(runs),
-        refused=len(every) - len(runs),
+        refused=len(every) - len(runs) - cut_short,
+        cut_short=cut_short,
         queue_s=spread([run.queue_s for run in runs]),
         delay_s=spread([run.delay_s for run in runs]),
         jct_s=spread([run.jct_s for run in runs]),

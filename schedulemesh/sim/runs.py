@@ -24,6 +24,7 @@ class Run:
         "error",
         "first_start",
         "incarnation",
+        "is_cut_short",
         "job",
         "lost_s",
         "need",
@@ -47,6 +48,8 @@ class Run:
         self.ended_at: float | None = None
         #: Why it was refused; empty: it was not.
         self.error = ""
+        #: Whether its time limit has ended it.
+        self.is_cut_short = False
         self.preemptions = 0
         #: Seconds of work that were done and have to be done again.
         self.lost_s = 0.0
@@ -102,10 +105,12 @@ class Run:
             return max(0.0, fails[self._failures] - self._done_s), True
         return self.job.duration_s - self._done_s, False
 
-    def stopped(self, now: float, *, saved: bool) -> None:
-        """It is evicted and works no more; what it has done is kept, or lost."""
+    def stopped(self, now: float, *, saved: bool, by_limit: bool = False) -> None:
+        """It is evicted and works no more, for others or by its time limit; what it has done is kept, or
+        lost.
+        """
         worked = now - self._since
-        self.preemptions += 1
+        self.preemptions += not by_limit
         self._unsaved_s = worked if saved else 0.0
         if saved:
             self._done_s += worked
@@ -131,6 +136,12 @@ class Run:
         self._pool.stop_waiting(self.job.job_id, self.need, now)
         self.error = error
         self._state = "given_up"
+
+    def cut_short(self, now: float) -> None:
+        """Its time limit has ended it before its work was done."""
+        self._pool.stop_waiting(self.job.job_id, self.need, now)
+        self.is_cut_short = True
+        self._state = "cut_short"
 
     def end(self, now: float, *, failed: bool) -> None:
         """Its run has ended; one that failed starts again from its last saved state."""

@@ -64,6 +64,8 @@ class Submissions:
                 run="run",
                 max_retries=min(len(job.fails_at_s) + self._retries, MAX_RETRIES),
                 on_preempted="requeue",
+                max_run_s=job.max_run_s,
+                on_time_limit="requeue" if job.requeued_at_limit else "",
             ),
             queue=True,
         )

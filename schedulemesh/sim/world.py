@@ -15,6 +15,7 @@ from typing_extensions import assert_never
 from schedulemesh.domain.agent import MemberProcess
 from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.node import NodeReport
+from schedulemesh.domain.reasons import LIMITS
 from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.messages import instructions as i
 from schedulemesh.engine.messages import stimuli as s
@@ -124,8 +125,11 @@ class World:
         """
         only_reserved = all(isinstance(fact, _RESERVATIONS) for fact in step.facts)
         again, self._only_reserved = only_reserved and self._only_reserved, only_reserved
-        if (self.engine.state.queue.by_id or len(self.engine.state.drains)) and not again:
+        state = self.engine.state
+        if (state.queue.by_id or len(state.drains)) and not again:
             self._tick_by(self.now)
+        if state.running.limits_due:
+            self._tick_by(max(self.now, state.running.limits_due[0][0]))
 
     def _tick_by(self, time: float) -> None:
         """Have the first tick after a time happen, unless an earlier one does."""
@@ -298,7 +302,8 @@ class World:
         if not run.is_running:
             self._gone(name, incarnation)
             return
-        run.stopped(self.now, saved=savable)
+        by_limit = self.engine.state.running.by_id[name].reached_limit
+        run.stopped(self.now, saved=savable, by_limit=by_limit)
         seconds = self._timing.save_s if savable else 0.0
         self.at(self.now + seconds, lambda: self._saved(name, incarnation))
 
@@ -325,12 +330,18 @@ class World:
         del self._places[run.job.job_id]
 
     def _report_gone(self, run: Run, incarnation: int) -> None:
-        """Report the end of an agent. Its job may have ended with it, if it has no retries left."""
+        """Report the end of an agent. Its job may have ended with it, if it has no retries left, or has run
+        for as long as it may.
+        """
         name = run.job.job_id
         self.handle(s.AgentGone(agent_name=name, incarnation=incarnation))
         state = self.engine.state
         if run.is_waiting and name not in state.queue.by_id and name not in state.agents:
-            run.given_up(self.now, "its process has died, and it has no retries left")
+            ended = state.ended.get(name)
+            if ended is not None and ended.reason in LIMITS:
+                run.cut_short(self.now)
+            else:
+                run.given_up(self.now, "its process has died, and it has no retries left")
             self._left -= 1
 
 

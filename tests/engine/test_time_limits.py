@@ -177,6 +177,21 @@ def test_one_that_asks_for_it_joins_the_queue_again_and_has_the_whole_time():
     agree(mesh)
 
 
+@pytest.mark.parametrize("ageing_per_hour", [0.0, 5.0])
+def test_one_that_joins_again_at_its_limit_comes_behind_those_that_wait(ageing_per_hour):
+    mesh = mesh_of(cpu=1)
+    mesh.order_by(ageing_per_hour=ageing_per_hour)
+    limits = {"max_run_s": HOUR, "on_time_limit": "requeue"}
+    mesh.queue("t", cpu=1, class_key="c", limits=limits)
+    mesh.report("t")
+    mesh.tick(60.0)
+    mesh.queue("waits", cpu=1)
+    mesh.tick(HOUR)
+    mesh.leave("t", saved=True)
+    assert (list(mesh.starts), mesh.waiting()) == (["waits"], ["t"])
+    agree(mesh)
+
+
 def test_a_limit_counts_as_no_eviction_of_those_that_a_task_may_have():
     mesh = mesh_of(policy={"max_preemptions": 1})
     mesh.queue("t", cpu=1, class_key="c", limits={"max_run_s": HOUR, "on_time_limit": "requeue"})

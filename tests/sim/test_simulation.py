@@ -219,3 +219,41 @@ def test_so_does_the_process_of_a_run_that_failed():
     result, _ = run([job("a", 0, 100, 8, fails_at_s=(50.0,))], timing=Timing(end_s=50))
     (only,) = result.runs
     assert (only.overhead_s, only.lost_s) == (50, 50)
+
+
+# -- limits in time
+
+
+def test_a_job_that_has_run_for_as_long_as_it_may_is_cut_short():
+    jobs = [job("long", 0, 1000, 8, max_run_s=100.0), job("next", 10, 50, 8)]
+    result = simulate(jobs, EIGHT, None, NO_COSTS)
+    report, by_name = reported(result)[""], {run.job.job_id: run for run in result.runs}
+    assert (report.jobs, report.refused, report.cut_short, report.preemptions) == (1, 0, 1, 0)
+    assert by_name["next"].first_start - result.begin == 101, "at the tick after the limit"
+    assert not by_name["long"].error
+
+
+def test_a_job_that_joins_the_queue_again_at_its_limit_goes_on_from_its_saved_state():
+    jobs = [
+        job("long", 0, 250, 8, max_run_s=100.0, requeued_at_limit=True),
+        job("next", 10, 50, 8),
+    ]
+    result, times = run(jobs)
+    assert times["next"] == (101, 151)
+    report = reported(result)[""]
+    assert (report.cut_short, report.preemptions) == (0, 0)
+    # It works for 101 s, waits for 50, works for 101, and then for the rest.
+    assert times["long"] == (0, 250 + 50)
+
+
+def test_the_limits_of_a_pool_hold_in_a_simulation():
+    pools = [{"name": "all", "resources": {"gpu": 8}, "default_max_run_s": 100, "max_run_s": 200}]
+    policy = parse_policy({"pools": pools})
+    jobs = [
+        job("default", 0, 1000, 8, pool="all"),
+        job("own", 1, 150, 8, pool="all", max_run_s=160),
+    ]
+    result = simulate(jobs, EIGHT, policy, NO_COSTS)
+    assert [run.is_cut_short for run in result.runs] == [True, False]
+    too_long = simulate([job("x", 0, 10, 8, pool="all", max_run_s=300)], EIGHT, policy, NO_COSTS)
+    assert "may run for at most 3m20s" in too_long.runs[0].error

@@ -477,7 +477,9 @@ def order_value(task: QueuedTask, policy: QueuePolicy) -> float:
     if policy.las_limits_s:
         size = task.submission.agent.resources.gpu / UNIT if policy.las_smaller_first else 0.0
         return _LEVEL * policy.las_level(attempts.gpu_s) + size
-    return policy.ageing_per_hour / 3600.0 * task.arrived_at - spec.priority
+    # One that has run for as long as it may has had its turn: its age counts anew.
+    aged_since = task.queued_at if attempts.time_limits else task.arrived_at
+    return policy.ageing_per_hour / 3600.0 * aged_since - spec.priority
 
 
 def remaining(task: QueuedTask, policy: QueuePolicy) -> float:

@@ -32,9 +32,28 @@ _SENTENCES: Mapping[str, tuple[str, str]] = {
     ),
     "completed": ("It is completed in pool {pool}, after it had run for {ran}.", ""),
     "cancelled": ("It was cancelled in pool {pool}: {why}", ""),
+    "time_limit_soon": (
+        "It has nearly run for as long as it may in pool {pool}, and is saved and ended then.",
+        "`schedulemesh explain {task}` says when; an operator can let it run longer.",
+    ),
+    "time_limit": (
+        "It has run for {ran} in pool {pool}, as long as it may, and was ended.",
+        "`schedulemesh explain {task}` says whether it returns, and what of it is saved.",
+    ),
+    "idle_limit_soon": (
+        "Its GPUs in pool {pool} are not used. It is ended if that goes on.",
+        "`schedulemesh explain {task}` says when; `schedulemesh cancel {task}` frees them now.",
+    ),
+    "idle_limit": (
+        "It was ended in pool {pool}, because its GPUs were not used for long.",
+        "`schedulemesh explain {task}` says what of it is saved.",
+    ),
 }
 #: As severe as an alert.
-_SEVERITIES = {"preempted": Severity.WARNING, "failed": Severity.WARNING, "lost": Severity.WARNING}
+_SEVERITIES = dict.fromkeys(
+    ("preempted", "failed", "lost", "time_limit_soon", "idle_limit_soon", "idle_limit"),
+    Severity.WARNING,
+)
 
 
 def notice_of(cursor: int, at: float, kind: str, attempt: Mapping[str, object]) -> Alert:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from schedulemesh.sim.rehearsal.recording import RecordedSubmission
+from schedulemesh.sim.rehearsal.recording import RecordedSubmission, was_evicted
 from schedulemesh.store.history.attempts import Attempt
 
 
@@ -100,7 +100,7 @@ def _of(attempt: Attempt, nodes: dict[int, str]) -> Iterable[tuple[str, str, flo
         numbers = msgspec.json.decode(attempt.nodes, type=list[int]) if attempt.nodes else []
         how = " ".join(nodes.get(number, "") for number in numbers)
         yield "admitted", how, attempt.admitted_at
-    if attempt.state == "preempted" and attempt.evicted_at is not None:
+    if was_evicted(attempt) and attempt.evicted_at is not None:
         yield "evicted", attempt.by_task or attempt.by_agent or attempt.rule, attempt.evicted_at
     if (
         attempt.admitted_at is None

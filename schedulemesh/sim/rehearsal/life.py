@@ -7,7 +7,7 @@ import msgspec
 from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages import stimuli as s
-from schedulemesh.sim.rehearsal.recording import RecordedSubmission
+from schedulemesh.sim.rehearsal.recording import RecordedSubmission, was_evicted
 from schedulemesh.store.history.attempts import Attempt
 
 #: Seconds of work by which two amounts may differ and still be the same.
@@ -121,7 +121,7 @@ class Life:
         if recorded is None or not self._is_as_recorded(recorded):
             return self._from_work(now)
         later = now - (recorded.started_at or now)
-        if recorded.state == "preempted":
+        if was_evicted(recorded):
             end = self._from_work(now)
             # It worked until it was evicted, however much work it seems to have had.
             least = (recorded.ended_at or 0.0) + later

@@ -9,13 +9,14 @@ import msgspec
 
 from schedulemesh.config.queueing import QueuePolicy
 from schedulemesh.domain.end_reasons import TaskEndReason
-from schedulemesh.domain.reasons import PreemptionReason, Reason
+from schedulemesh.domain.reasons import LIMITS, PreemptionReason, Reason
 from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.messages import queue_facts as q
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.cohort_facts import CohortEnsured
 from schedulemesh.engine.messages.job_facts import JobClaimMoved
 from schedulemesh.engine.messages.job_stimuli import JobWorkObserved
+from schedulemesh.engine.messages.limit_facts import TimeLimitChanged
 from schedulemesh.engine.state.long_waits import PROMOTED
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
@@ -29,7 +30,13 @@ from schedulemesh.store.history.events import OBSERVED, Event
 #: How a task ended that a client ended.
 _BY_REQUEST = frozenset((Reason.CANCELLED.value, TaskEndReason.CANCELLED.value))
 #: Events with which an agent ends, or begins to.
-_ENDS = frozenset(("ending", "preempting", "completed", "cancelled", "failed", "lost", RETURNED))
+_ENDS = frozenset(
+    ("ending", "preempting", "completed", "cancelled", "failed", "lost", *LIMITS, RETURNED)
+)
+#: Evictions that no decision of the engine alone leads to, by their rules as they are recorded.
+_FROM_OUTSIDE = {
+    reason.value: reason for reason in (PreemptionReason.MANUAL, PreemptionReason.IDLE_LIMIT)
+}
 _CLIENT = "rehearsal"
 
 
@@ -71,6 +78,7 @@ class Outside:
             "moved_to_front": self._changed,
             "preempting": self._preempting,
             "claim_moved": self._claim_moved,
+            "time_limit_changed": self._limited,
             "registered": lambda _: self._leave_out("tasks registered on running agents"),
             "restarted": lambda _: self._leave_out("agents that Ray restarted"),
         }
@@ -240,13 +248,23 @@ class Outside:
         )
 
     def _preempting(self, event: Event) -> s.AnyStimulus | None:
-        """An eviction that a client requested."""
+        """An eviction that a client requested, or that measurements of GPUs led to."""
         attempt = self._recording.attempts.get(event.attempt or 0)
-        if attempt is None or attempt.rule != PreemptionReason.MANUAL.value:
+        if attempt is None or attempt.rule not in _FROM_OUTSIDE:
             return None
         return s.PreemptionRequested(
-            task_id=attempt.task_id, end_agent=True, client=attempt.by_client
+            task_id=attempt.task_id,
+            end_agent=True,
+            client=attempt.by_client,
+            reason=_FROM_OUTSIDE[attempt.rule],
         )
+
+    def _limited(self, event: Event) -> s.AnyStimulus | None:
+        """For how long a task may run from then on."""
+        fact = fact_of(event)
+        if not isinstance(fact, TimeLimitChanged):
+            return None
+        return s.TimeLimitRequested(task_id=fact.task_id, max_run_s=fact.max_run_s)
 
     def _claim_moved(self, event: Event) -> s.AnyStimulus | None:
         """The work of a job was found on other nodes."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from schedulemesh.domain.reasons import LIMITS
 from schedulemesh.engine.codec import decode_facts
 from schedulemesh.engine.messages.facts import AnyFact
 from schedulemesh.engine.state.mesh_state import MeshState
@@ -31,7 +32,7 @@ class RecordedSubmission(msgspec.Struct, kw_only=True):
         worked, done = [], 0.0
         for attempt in self._started:
             done = (done if attempt.restored else 0.0) + work_of(attempt)
-            if attempt.state != "preempted":
+            if not was_evicted(attempt):
                 worked.append(done)
                 done = 0.0
         return worked
@@ -42,7 +43,7 @@ class RecordedSubmission(msgspec.Struct, kw_only=True):
         before = [one for one in self.attempts[:number] if one.started_at is not None]
         present = next((one for one in ahead if one.started_at is not None), self.attempts[number])
         for attempt, following in zip(before, [*before, present][1:], strict=True):
-            was_restored = attempt.state == "preempted" and following.restored
+            was_restored = was_evicted(attempt) and following.restored
             done = done + work_of(attempt) if was_restored else 0.0
         return done
 
@@ -63,7 +64,7 @@ class RecordedSubmission(msgspec.Struct, kw_only=True):
         if not self.attempts:
             return False
         last = self.attempts[-1]
-        return last.has_ended and last.state not in ("preempted", RETURNED, "unknown")
+        return last.has_ended and not was_evicted(last) and last.state not in (RETURNED, "unknown")
 
 
 class Recording(msgspec.Struct, kw_only=True):
@@ -130,11 +131,18 @@ def _is_further(attempt: Attempt) -> bool:
     return attempt.number > 1 or joined_at > (attempt.submitted_at or joined_at)
 
 
+def was_evicted(attempt: Attempt) -> bool:
+    """Whether an attempt ended before its work, because others needed the room or by a limit in time."""
+    return attempt.state == "preempted" or (
+        attempt.state == "cancelled" and attempt.reason in LIMITS
+    )
+
+
 def work_of(attempt: Attempt) -> float:
     """Seconds of work of an attempt that were not lost."""
     if attempt.started_at is None or attempt.ended_at is None:
         return 0.0
-    stopped = attempt.evicted_at if attempt.state == "preempted" else attempt.ended_at
+    stopped = attempt.evicted_at if was_evicted(attempt) else attempt.ended_at
     return max(0.0, (stopped or attempt.ended_at) - attempt.started_at - (attempt.lost_s or 0.0))
 
 

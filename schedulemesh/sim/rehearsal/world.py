@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 from math import inf
 
 from schedulemesh.domain.agent import MemberProcess
-from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.reasons import LIMITS, Reason
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.admission.revocations import WHY
 from schedulemesh.engine.engine import Engine
@@ -439,7 +439,9 @@ class RehearsedWorld(World):
         if recorded is not None and evicted_at == now and (recorded.open or recorded.released_at):
             if recorded.state in ("preempting", "preempted", "cancelled"):
                 self._evict_as_recorded(life, recorded)
-            name, number = order.agent_name, self._reported.numbers.get((recorded.id, "preempted"))
+            name = order.agent_name
+            kind = recorded.reason if recorded.reason in LIMITS else "preempted"
+            number = self._reported.numbers.get((recorded.id, kind))
             # What the history does not end, ends after it.
             released_at = recorded.released_at or inf
             self._gone_at(released_at, number, name, incarnation)

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from schedulemesh.domain.end_reasons import EndReason, ReturnReason
-from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.reasons import LIMITS, Reason
 from schedulemesh.engine.codec import encode_facts
 from schedulemesh.engine.messages import facts as f
+from schedulemesh.engine.messages import limit_facts as limits
 from schedulemesh.engine.messages import queue_facts as q
 from schedulemesh.engine.messages.fact import Fact
 from schedulemesh.engine.messages.job_facts import JobClaimMoved
@@ -89,6 +90,10 @@ class Fold:
             f.SavingFailed: self._saving_failed,
             f.TaskPreempted: self._task_preempted,
             f.EvictionFailed: self._eviction_failed,
+            limits.TimeLimitNear: self._time_limit_near,
+            limits.TimeLimitChanged: self._time_limit_changed,
+            limits.IdleLimitNear: self._idle_limit_near,
+            limits.IdleLimitCleared: self._idle_limit_cleared,
             **ClusterEvents(self).updates,
         }
 
@@ -145,8 +150,10 @@ class Fold:
         """Have an attempt written."""
         self.changed[attempt.id] = attempt
 
-    def end(self, attempt: Attempt, state: str, reason: str = "", error: str = "") -> None:
-        """A task has ended now."""
+    def end(
+        self, attempt: Attempt, state: str, reason: str = "", error: str = "", *, kind: str = ""
+    ) -> None:
+        """A task has ended now. ``kind``: of the event; empty: that of the state."""
         if attempt.has_ended:
             return
         attempt.state, attempt.reason, attempt.error = state, reason, error
@@ -156,7 +163,7 @@ class Fold:
         self._leave(attempt)
         if attempt.task_id:
             self.booking.end(attempt)
-        self.event(state, attempt, reason=reason, error=error)
+        self.event(kind or state, attempt, reason=reason, error=error)
         self._close_if_over(attempt)
 
     def release(self, attempt: Attempt) -> None:
@@ -400,6 +407,9 @@ class Fold:
         if attempt is None:
             return
         attempt.save_error = fact.save_error
+        if fact.reason in LIMITS:
+            self.end(attempt, "cancelled", fact.reason.value, kind=fact.reason.value)
+            return
         attempt.lost_s = attempt.lost_by_eviction()
         self.end(attempt, "preempted" if fact.counted else "cancelled", fact.reason.value)
 
@@ -410,6 +420,28 @@ class Fold:
             attempt.forget_eviction()
             self.touch(attempt)
             self.event("eviction_failed", attempt)
+
+    # -- limits in time ------------------------------------------------------------------------------------
+
+    def _time_limit_near(self, fact: limits.TimeLimitNear) -> None:
+        attempt = self.tasks.get(fact.task_id)
+        if attempt is not None:
+            self.event("time_limit_soon", attempt, limit_at=fact.limit_at)
+
+    def _time_limit_changed(self, fact: limits.TimeLimitChanged) -> None:
+        attempt = self.tasks.get(fact.task_id)
+        if attempt is not None:
+            self.event("time_limit_changed", attempt, fact=fact, max_run_s=fact.max_run_s)
+
+    def _idle_limit_near(self, fact: limits.IdleLimitNear) -> None:
+        attempt = self.tasks.get(fact.task_id)
+        if attempt is not None:
+            self.event("idle_limit_soon", attempt, since=fact.since, limit_at=fact.limit_at)
+
+    def _idle_limit_cleared(self, fact: limits.IdleLimitCleared) -> None:
+        attempt = self.tasks.get(fact.task_id)
+        if attempt is not None:
+            self.event("idle_limit_cleared", attempt)
 
     # -- the cluster ----------------------------------------------------------------------------------------
 
