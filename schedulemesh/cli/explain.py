@@ -16,7 +16,7 @@ from schedulemesh.cli.command import Format, Target, View, command
 from schedulemesh.cli.output import repeat
 from schedulemesh.cli.rows import Record
 from schedulemesh.cli.texts import amounts, node
-from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.reasons import LIMITS, Reason
 from schedulemesh.protocol.wording import in_commands, reworded
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ def _eviction(eviction: EvictionInfo, now: float) -> str:
     who = f"task {eviction['by_task']}" if eviction["by_task"] else f"agent {eviction['by_agent']}"
     owner = f" of {eviction['by_owner']}" if eviction["by_owner"] else ""
     by = f"for {who}{owner} in pool {eviction['by_pool']}" if eviction["by_agent"] else "by request"
-    if eviction["rule"] in ("time_limit", "idle_limit"):
+    if eviction["rule"] in LIMITS:
         by = "by its limit"
     score = "" if eviction["score"] is None else f", score {eviction['score']:.4g}"
     parts = [f"{seconds(now - eviction['at'])} ago {by} ({eviction['rule']}{score})"]

@@ -18,9 +18,9 @@ NOTICE_EVENTS = (
     "completed",
     "cancelled",
     "time_limit_soon",
-    "time_limit",
+    "time_limit_reached",
     "idle_limit_soon",
-    "idle_limit",
+    "idle_limit_reached",
 )
 #: Who has a task with this label is told of it, whatever the routes say: the value is the receiver's name.
 NOTIFY_LABEL = "notify"

@@ -36,7 +36,7 @@ _SENTENCES: Mapping[str, tuple[str, str]] = {
         "It has nearly run for as long as it may in pool {pool}, and is saved and ended then.",
         "`schedulemesh explain {task}` says when; an operator can let it run longer.",
     ),
-    "time_limit": (
+    "time_limit_reached": (
         "It has run for {ran} in pool {pool}, as long as it may, and was ended.",
         "`schedulemesh explain {task}` says whether it returns, and what of it is saved.",
     ),
@@ -44,14 +44,14 @@ _SENTENCES: Mapping[str, tuple[str, str]] = {
         "Its GPUs in pool {pool} are not used. It is ended if that goes on.",
         "`schedulemesh explain {task}` says when; `schedulemesh cancel {task}` frees them now.",
     ),
-    "idle_limit": (
+    "idle_limit_reached": (
         "It was ended in pool {pool}, because its GPUs were not used for long.",
         "`schedulemesh explain {task}` says what of it is saved.",
     ),
 }
 #: As severe as an alert.
 _SEVERITIES = dict.fromkeys(
-    ("preempted", "failed", "lost", "time_limit_soon", "idle_limit_soon", "idle_limit"),
+    ("preempted", "failed", "lost", "time_limit_soon", "idle_limit_soon", "idle_limit_reached"),
     Severity.WARNING,
 )
 

@@ -31,8 +31,8 @@ from schedulemesh.store.history.events import OBSERVED, Event
 _BY_REQUEST = frozenset((Reason.CANCELLED.value, TaskEndReason.CANCELLED.value))
 #: Events with which an agent ends, or begins to.
 _ENDS = frozenset(
-    ("ending", "preempting", "completed", "cancelled", "failed", "lost", *LIMITS, RETURNED)
-)
+    ("ending", "preempting", "completed", "cancelled", "failed", "lost", RETURNED)
+) | {f"{limit.value}_reached" for limit in LIMITS}
 #: Evictions that no decision of the engine alone leads to, by their rules as they are recorded.
 _FROM_OUTSIDE = {
     reason.value: reason for reason in (PreemptionReason.MANUAL, PreemptionReason.IDLE_LIMIT)

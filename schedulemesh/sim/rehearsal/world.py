@@ -440,7 +440,8 @@ class RehearsedWorld(World):
             if recorded.state in ("preempting", "preempted", "cancelled"):
                 self._evict_as_recorded(life, recorded)
             name = order.agent_name
-            kind = recorded.reason if recorded.reason in LIMITS else "preempted"
+            limited = recorded.reason in LIMITS
+            kind = f"{recorded.reason}_reached" if limited else "preempted"
             number = self._reported.numbers.get((recorded.id, kind))
             # What the history does not end, ends after it.
             released_at = recorded.released_at or inf

@@ -408,7 +408,8 @@ class Fold:
             return
         attempt.save_error = fact.save_error
         if fact.reason in LIMITS:
-            self.end(attempt, "cancelled", fact.reason.value, kind=fact.reason.value)
+            reason = fact.reason.value
+            self.end(attempt, "cancelled", reason, kind=f"{reason}_reached")
             return
         attempt.lost_s = attempt.lost_by_eviction()
         self.end(attempt, "preempted" if fact.counted else "cancelled", fact.reason.value)
