@@ -250,8 +250,8 @@ def requeue(
 
     Call it when the task and its agent are no longer part of the state. ``evicted`` and ``failed`` say what
     is counted; neither is where the task did not run. One that has run for as long as it may has had its
-    turn, and comes behind those that wait. An extra member whose gang has ended does not return, nor does a child
-    whose parent has.
+    turn, and comes behind those that wait. An extra member whose gang has ended does not return, nor does a
+    child whose parent has.
     """
     if not _may_wait(tx.state, task):
         return
