@@ -6,21 +6,26 @@ import os
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
+from ray.exceptions import GetTimeoutError
 
-from schedulemesh.core.agent.job_devices import JobDevices, driver_part, has_log_of_driver
+from schedulemesh.core.agent import job_devices as module
+from schedulemesh.core.agent.job_devices import JobDevices, driver_part, logs_of_drivers
 from schedulemesh.errors import InvalidRequestError, JobFailedError
 from schedulemesh.protocol.agents import JobStart
 from schedulemesh.protocol.job_command import JobCommand, parse_command
+
+NODE = "ab" * 28
 
 
 def devices(claimed=(0.0, 0.0), **command):
     job = JobStart(
         task_id="t", attempt=1, scheduler="s", namespace="n", owner="n/a#1", folder="/f",
-        claimed={"node": claimed, "other": (8.0, 8.0)},
+        claimed={NODE: claimed, "other": (8.0, 8.0)},
     )  # fmt: skip
-    return JobDevices(job, JobCommand(entrypoint="train", **command), "node")
+    return JobDevices(job, JobCommand(entrypoint="train", **command), NODE)
 
 
 @pytest.mark.parametrize(
@@ -98,15 +103,112 @@ def test_a_process_that_is_connected_to_ray_is_known_by_its_log(tmp_path):
             start_new_session=True,
         ) as shell:
             shell.stdout.readline()
-            assert has_log_of_driver(shell.pid) is connected
+            names = {"python-core-driver-0a_7.log"} if connected else set()
+            assert logs_of_drivers(shell.pid) == names
             shell.communicate(b"\n")
-    assert not has_log_of_driver(os.getpid() + 1)
+    assert not logs_of_drivers(os.getpid() + 1)
 
 
 def test_nothing_is_waited_for_where_nothing_is_held_by_default():
     ended = threading.Event()
-    devices().release_when_connected(os.getpid(), ended)
-    devices((1.0, 1.0), driver_gpus=1.0).release_when_connected(os.getpid(), ended)
+    devices().follow(os.getpid(), ended, print)
+    devices((1.0, 1.0), driver_gpus=1.0).follow(os.getpid(), ended, print)
+
+
+class Ray:
+    """Gives actors the first GPUs of a node with two that nobody has."""
+
+    def __init__(self):
+        #: By actor: the GPU that it has; None: it waits for one.
+        self.holders = {}
+        self.others = set()
+
+    def remote(self, _class):
+        return self
+
+    def options(self, **options):
+        return SimpleNamespace(remote=lambda: self.holder(options["name"]))
+
+    def holder(self, name):
+        holder = SimpleNamespace(name=name)
+        holder.ids = SimpleNamespace(remote=lambda: holder)
+        self.holders[id(holder)] = None
+        return holder
+
+    def get(self, holder, timeout):
+        taken = {*self.others, *self.holders.values()}
+        if self.holders[id(holder)] is None:
+            self.holders[id(holder)] = min({"0", "1"} - taken, default=None)
+        if self.holders[id(holder)] is None:
+            raise GetTimeoutError(f"{timeout} s")
+        return self.holders[id(holder)]
+
+    def kill(self, holder, *, no_restart):
+        assert no_restart
+        del self.holders[id(holder)]
+
+
+@pytest.fixture
+def on_ray(monkeypatch):
+    """A job with one of two GPUs, whose driver connects to Ray and disconnects again."""
+    fake = Ray()
+    monkeypatch.setattr(module, "ray", fake)
+    monkeypatch.setattr(module, "_LOOK_S", 0.0)
+    monkeypatch.setattr(module, "_CONNECTED_S", 0.0)
+    logs = iter([set(), {"first"}, {"first"}, {"first"}])
+    monkeypatch.setattr(module, "logs_of_drivers", lambda _session: next(logs))
+    # What Ray's table says of a connection that begins, lasts, cannot be asked about, has ended.
+    looks = iter([False, True, None, False, False, False])
+
+    def connected(_devices):
+        look = next(looks)
+        if look:
+            assert fake.holders == {}, "the driver's actors cannot have what is held"
+        return look
+
+    monkeypatch.setattr(JobDevices, "_is_connected", connected)
+    return fake
+
+
+def after_a_connection(fake, meanwhile):
+    """What the driver's log says after its connection, during which others get GPUs."""
+    held, ended, lines = devices((1.0, 1.0)), threading.Event(), []
+    assert "the driver sees GPU" in held.take()
+    held.release, release = (lambda: (release(), meanwhile())), held.release
+
+    def say(line):
+        lines.append(line)
+        ended.set()
+
+    held.follow(os.getpid(), ended, say)
+    return lines, [gpu for gpu in fake.holders.values() if gpu is not None]
+
+
+def test_a_driver_has_its_gpu_again_when_its_connection_to_ray_has_ended(on_ray):
+    lines, held = after_a_connection(on_ray, lambda: None)
+    assert held == ["0"]
+    assert len(lines) == 1
+    assert "GPU 0 of the claim is held for it again" in lines[0]
+
+
+def test_a_driver_gets_the_gpu_that_it_had_though_ray_would_give_another(on_ray):
+    on_ray.others = {"0"}
+    lines, held = after_a_connection(on_ray, on_ray.others.clear)
+    assert held == ["1"]
+    assert "GPU 1 of the claim is held for it again" in lines[0]
+
+
+def test_a_driver_is_told_where_others_have_its_gpu(on_ray):
+    lines, held = after_a_connection(on_ray, lambda: on_ray.others.add("0"))
+    assert held == ["1"]
+    assert "others have got GPU 0 meanwhile" in lines[0]
+    assert "set CUDA_VISIBLE_DEVICES=1 before it uses GPUs again" in lines[0]
+
+
+def test_a_driver_is_told_where_ray_gives_it_nothing_again(on_ray):
+    lines, held = after_a_connection(on_ray, lambda: on_ray.others.update("01"))
+    assert held == []
+    assert "Ray has not given it GPU 0 again within 60 s" in lines[0]
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,15 @@ print("sees", os.environ["CUDA_VISIBLE_DEVICES"])
 print("worker", ray.get(Worker.remote().sees.remote()), flush=True)
 """
 
+#: A driver that is connected to Ray for a moment only.
+BRIEFLY = """
+import os, time, ray
+ray.init()
+ray.shutdown()
+print("sees", os.environ["CUDA_VISIBLE_DEVICES"], flush=True)
+time.sleep(600)
+"""
+
 
 @pytest.fixture
 def pool(scheduler):
@@ -73,6 +82,17 @@ def test_what_a_driver_connects_to_gets_the_gpus_of_the_claim(pool):
     assert sorted(said(pool, "train", "worker").split(",")) == ["0", "1"]
     assert pool.wait(["train"], timeout=60)["pending"] == []
     assert pool.result("train")["result"]["exit_code"] == 0
+
+
+def test_a_script_that_was_connected_for_a_moment_sees_another_gpu_than_the_next_one(pool):
+    submit(pool, "one", BRIEFLY, 1)
+    first = said(pool, "one", "sees")
+    again = "[schedulemesh] the driver's connection to Ray has ended;"
+    assert said(pool, "one", again) == f"GPU {first} of the claim is held for it again"
+    submit(pool, "two", PLAIN.format(600), 1)
+    assert {first, said(pool, "two", "sees")} == {"0", "1"}
+    for task_id in ("one", "two"):
+        pool.cancel_task(task_id)
 
 
 def test_a_part_of_the_claim_is_the_drivers_until_it_ends(pool):

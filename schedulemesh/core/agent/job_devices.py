@@ -2,8 +2,8 @@
 
 A claim is for what the driver starts in Ray, so Ray knows of no device that the driver could use by itself. A
 small actor beside the runner holds devices in its place, and Ray says to it which they are. Where no part is
-asked for, it holds all GPUs of the claim on this node until the driver connects to Ray, so that a script that
-never does is not given the same devices as another one.
+asked for, it holds all GPUs of the claim on this node while the driver is not connected to Ray, so that a
+script that does not use it is not given the same devices as another one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,22 +20,27 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from schedulemesh.core.agent.ray_process import gpu_variable, job_metadata
+from schedulemesh.core.agent.ray_process import gpu_variable, metadata_of_living_jobs
 from schedulemesh.errors import JobFailedError
 from schedulemesh.protocol.agents import DEVICES_NAMESPACE, JobStart
 from schedulemesh.protocol.job_command import JobCommand
 
-#: Seconds that Ray may take to give the driver its part of the claim: one that was asked for, and another.
-_ASKED_FOR_S, _BY_DEFAULT_S = 60.0, 15.0
+#: Seconds that Ray may take to give the driver its part of the claim: one that was asked for, and another;
+#: and, when it takes it again, the same devices.
+_ASKED_FOR_S, _BY_DEFAULT_S, _SAME_S = 60.0, 15.0, 5.0
 #: By how much a part exceeds a claim at least: amounts are counted in ten-thousandths.
 _LEAST_EXCESS = 1.5e-4
-#: Seconds between two looks at whether the driver has connected to Ray, by its files and by Ray's table.
-_LOOK_S, _TABLE_S = 0.25, 30.0
+#: Seconds between two looks at whether the driver has connected to Ray, by its files and by Ray's table; and
+#: at whether it still is, by the table.
+_LOOK_S, _TABLE_S, _CONNECTED_S = 0.25, 30.0, 5.0
+#: Looks after which a connection that is in no table is over: Ray lists it a moment after its log is opened.
+_ABSENT_LOOKS = 3
 #: How the log of a process that is connected to Ray begins; the process keeps it open.
 _LOG_OF_DRIVERS = "python-core-driver-"
 #: The key in the metadata of a Ray job that names its owner.
 _OWNER = "schedulemesh_actor"
 _THREADS = "OMP_NUM_THREADS"
+_KEEP = "--driver-gpus keeps a part for the driver all the time"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +49,7 @@ class DriverPart:
 
     cpus: float
     gpus: float
-    #: Whether it was asked for; otherwise it is given up when the driver connects to Ray.
+    #: Whether it was asked for; otherwise it is given up while the driver is connected to Ray.
     asked_for: bool
 
 
@@ -70,8 +75,8 @@ class JobDevices:
             return ""
         limit_s = _ASKED_FOR_S if part.asked_for else _BY_DEFAULT_S
         try:
-            self._holder = self._held()
-            self._ids = ray.get(self._holder.ids.remote(), timeout=limit_s)
+            self._holder = self._holding(self._job.owner)
+            self._ids = self._held_ids(limit_s)
         except (RayError, ValueError) as error:
             self.release()
             why = f"within {limit_s:g} s" if isinstance(error, GetTimeoutError) else f"({error})"
@@ -83,8 +88,8 @@ class JobDevices:
         if part.asked_for:
             return f"the driver holds {part.cpus:g} CPUs and GPU {self._ids or '-'} of its claim"
         return (
-            f"the driver sees GPU {self._ids}, all that it claims here; its actors and tasks get them as "
-            "soon as it connects to Ray, and --driver-gpus keeps a part for the driver"
+            f"the driver sees GPU {self._ids}, all that it claims here; its actors and tasks get them while "
+            f"it is connected to Ray. {_KEEP}"
         )
 
     def _check_part(self) -> None:
@@ -106,19 +111,85 @@ class JobDevices:
             with contextlib.suppress(RayError, ValueError):
                 ray.kill(holder, no_restart=True)
 
-    def release_when_connected(self, session: int, ended: threading.Event) -> None:
-        """Return when the processes of a session have ended, or one of them has connected to Ray, which then
-        has what was held by default.
+    def follow(self, session: int, ended: threading.Event, say: Callable[[str], None]) -> None:
+        """Until the processes of a session have ended: give up what is held by default while one of them is
+        connected to Ray, and take it again when none is any more. ``say`` writes a line to the driver's log.
         """
         if self._holder is None or self.part.asked_for:
             return
+        logs: Collection[str] = ()
+        while self._until_connected(session, ended, logs):
+            self.release()
+            if not self._until_disconnected(ended):
+                return
+            # Ray may leave them open.
+            logs = logs_of_drivers(session)
+            say(self._taken_again())
+
+    def _until_connected(
+        self, session: int, ended: threading.Event, old_logs: Collection[str]
+    ) -> bool:
+        """Whether a process of the session has connected to Ray; False: all have ended. ``old_logs``: of
+        connections that are over.
+        """
         waited = 0.0
         while not ended.wait(_LOOK_S):
             waited += _LOOK_S
             asks = waited % _TABLE_S < _LOOK_S
-            if has_log_of_driver(session) or (asks and self._is_in_table()):
-                self.release()
-                return
+            if logs_of_drivers(session).difference(old_logs) or (asks and self._is_connected()):
+                return True
+        return False
+
+    def _until_disconnected(self, ended: threading.Event) -> bool:
+        """Whether no process is connected to Ray any more; False: all have ended."""
+        absent = 0
+        while absent < _ABSENT_LOOKS:
+            if ended.wait(_CONNECTED_S):
+                return False
+            absent = absent + 1 if self._is_connected() is False else 0
+        return True
+
+    def _taken_again(self) -> str:
+        """Hold as many devices as before, the same where that can be; returns the line about it."""
+        what, names = "the driver's connection to Ray has ended", gpu_variable()
+        try:
+            self._holder = self._holding(self._job.owner)
+            ids = self._held_ids(_ASKED_FOR_S)
+            if ids != self._ids:
+                ids = self._held_behind_another()
+        except (RayError, ValueError) as error:
+            self.release()
+            why = (
+                f"within {_ASKED_FOR_S:g} s" if isinstance(error, GetTimeoutError) else f"({error})"
+            )
+            return (
+                f"{what}, and Ray has not given it GPU {self._ids} again {why}: others may use what its "
+                f"{names} names. {_KEEP}"
+            )
+        if ids == self._ids:
+            return f"{what}; GPU {ids} of the claim is held for it again"
+        return (
+            f"{what}, and others have got GPU {self._ids} meanwhile, which its {names} names; GPU {ids} is "
+            f"held for it instead, so set {names}={ids} before it uses GPUs again. {_KEEP}"
+        )
+
+    def _held_behind_another(self) -> str:
+        """What Ray gives while another actor has the devices that it has given first."""
+        self.release()
+        first = self._holding(None)
+        try:
+            ray.get(first.ids.remote(), timeout=_SAME_S)
+            self._holder = self._holding(self._job.owner)
+            return self._held_ids(_SAME_S)
+        except GetTimeoutError:
+            self._holder = self._holder or self._holding(self._job.owner)
+        finally:
+            ray.kill(first, no_restart=True)
+        return self._held_ids(_ASKED_FOR_S)
+
+    def _held_ids(self, limit_s: float) -> str:
+        """The devices that Ray has given to the holder, within so many seconds."""
+        return str(ray.get(self._holder.ids.remote(), timeout=limit_s))
 
     def environment(self, base: Mapping[str, str], chosen: Collection[str]) -> dict[str, str]:
         """The variables by which libraries find their devices and their number of threads, as Ray sets them.
@@ -132,21 +203,24 @@ class JobDevices:
             variables[_THREADS] = str(max(1, self._threads))
         return variables
 
-    def _held(self) -> Any:
+    def _holding(self, name: str | None) -> Any:
+        """An actor that holds the driver's part; the supervisor knows one by the name of its owner."""
         pinned = NodeAffinitySchedulingStrategy(self._node_id, soft=False)
         options = ray.remote(DeviceHolder).options(
             num_cpus=self.part.cpus if self.part.asked_for else 0,
             num_gpus=self.part.gpus,
-            name=self._job.owner,
+            name=name,
             namespace=DEVICES_NAMESPACE,
             scheduling_strategy=pinned,
         )
         return options.remote()
 
-    def _is_in_table(self) -> bool:
-        with contextlib.suppress(RayError):
-            return self._job.owner in job_metadata(_OWNER)
-        return False
+    def _is_connected(self) -> bool | None:
+        """Whether a driver of the job is connected to Ray; None: Ray does not answer."""
+        try:
+            return self._job.owner in metadata_of_living_jobs(_OWNER)
+        except RayError:
+            return None
 
 
 class DeviceHolder:
@@ -166,13 +240,14 @@ def driver_part(command: JobCommand, cpus: float, gpus: float) -> DriverPart:
     )
 
 
-def has_log_of_driver(session: int) -> bool:
-    """Whether a process of a session is connected to Ray."""
+def logs_of_drivers(session: int) -> set[str]:
+    """The logs of the connections to Ray that processes of a session have, or had."""
+    logs: set[str] = set()
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if os.getsid(int(process.name)) == session and any(map(_is_log, _files(process))):
-                return True
-    return False
+            if os.getsid(int(process.name)) == session:
+                logs.update(filter(_is_log, _files(process)))
+    return logs
 
 
 def _files(process: Path) -> list[str]:

@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 import shutil
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -87,20 +88,27 @@ class LogWriter:
         self._file = self._opened()
         #: The last bytes.
         self._tail = b""
+        self._lock = threading.Lock()
+
+    def say(self, message: str) -> None:
+        """Append a line of the scheduler, unless the log is closed or the disk full."""
+        with suppress(OSError, ValueError):
+            self.write(f"[schedulemesh] {message}\n".encode())
 
     def write(self, data: bytes) -> None:
         """Append bytes, which can be read at once. Raises OSError where the disk is full: what is not written
         then is lost, and what comes later follows what is.
         """
-        self._tail = (self._tail + data)[-_TAIL_BYTES:]
-        remaining = memoryview(data)
-        while remaining:
-            # On a disk that is nearly full, only a part of it may be written.
-            count = self._file.write(remaining) or 0
-            self._position += count
-            remaining = remaining[count:]
-        if self._file.tell() >= self._segment_bytes:
-            self._next_segment()
+        with self._lock:
+            self._tail = (self._tail + data)[-_TAIL_BYTES:]
+            remaining = memoryview(data)
+            while remaining:
+                # On a disk that is nearly full, only a part of it may be written.
+                count = self._file.write(remaining) or 0
+                self._position += count
+                remaining = remaining[count:]
+            if self._file.tell() >= self._segment_bytes:
+                self._next_segment()
 
     def _next_segment(self) -> None:
         following = self._opened()

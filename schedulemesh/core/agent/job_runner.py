@@ -121,7 +121,7 @@ class JobRunner:
         log = LogWriter(self._folder, self._job.attempt)
         try:
             if message := self._devices.take():
-                log.write(f"[schedulemesh] {message}\n".encode())
+                log.say(message)
             code = self._run(log)
         finally:
             self._ended.set()
@@ -180,8 +180,8 @@ class JobRunner:
         output = _Output(driver.stdout, log)
         output.start()
         threading.Thread(
-            target=self._devices.release_when_connected,
-            args=(driver.pid, self._ended),
+            target=self._devices.follow,
+            args=(driver.pid, self._ended, log.say),
             name="schedulemesh-devices",
             daemon=True,
         ).start()

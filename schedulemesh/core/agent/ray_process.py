@@ -36,8 +36,10 @@ def log_files() -> dict[str, Path]:
     return {stream: Path(path) for stream, path in paths.items() if path}
 
 
-def job_metadata(key: str) -> Iterator[str]:
-    """The values of a key in the metadata of Ray's jobs. Raises RayError where Ray does not answer."""
+def metadata_of_living_jobs(key: str) -> Iterator[str]:
+    """The values of a key in the metadata of Ray's jobs whose drivers are connected. Raises RayError where
+    Ray does not answer.
+    """
     client = ray._private.worker.global_worker.gcs_client  # noqa: SLF001
     try:
         jobs = client.get_all_job_info(
@@ -46,5 +48,5 @@ def job_metadata(key: str) -> Iterator[str]:
     except TypeError:  # older versions ask each driver, too
         jobs = client.get_all_job_info()
     for job in jobs.values():
-        if key in job.config.metadata:
+        if key in job.config.metadata and not job.is_dead:
             yield job.config.metadata[key]
