@@ -201,8 +201,12 @@ class NodeCleaner(Protocol):
     async def environment_line(self) -> str:
         """The last line that was written while runtime environments were set up there; empty: none was."""
 
-    async def write_log(self, key: TaskKey, attempt: int, text: str) -> None:
-        """Append a text to the log of an attempt of a job that has not run."""
+    async def write_log(
+        self, key: TaskKey, attempt: int, text: str, incarnation: int | None
+    ) -> None:
+        """Append a text to the log of an attempt that has not run: of this incarnation of an agent, or (None)
+        of a job.
+        """
 
     def close(self) -> None:
         """Give the cleaner up; it is not called again."""

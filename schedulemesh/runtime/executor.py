@@ -210,7 +210,7 @@ class Executor:
             logger.exception("starting agent %s failed", order.agent.name)
             result = start_failed(order, repr(error))
         if isinstance(result, s.AgentStartFailed):
-            await self._log_failed_job(order, result)
+            await self._log_failed_start(order, result)
             # A successor may have taken its process over.
             await self.reactor.confirmed()
             await self._agents.end_orders(processes)
@@ -219,24 +219,33 @@ class Executor:
             # It belongs to nobody: its end was decided meanwhile.
             await self._agents.end_orders(processes)
 
-    async def _log_failed_job(self, order: StartAgent, failed: s.AgentStartFailed) -> None:
-        """Write why an attempt of a job did not start to the log of that attempt, with all that is known."""
-        task_id = next(iter(self.reactor.state.running.on_agent(order.agent.name)), None)
-        if order.agent.job is None or task_id is None:
+    async def _log_failed_start(self, order: StartAgent, failed: s.AgentStartFailed) -> None:
+        """Write why an attempt did not start to the log of that attempt, with all that is known: of a job,
+        and of an agent whose process there never was.
+        """
+        agent, death = order.agent, failed.death
+        task = self._logged_task(self._task_of(order))
+        had_process = death is None or not failed.detail
+        if task is None or (agent.job is None and had_process):
             return
+        rank = 0 if death is None else death.rank or 0
         key = TaskKey(
             root=self.job_folder,
             namespace=self._agents.namespace,
             scheduler=self._scheduler,
-            task_id=task_id,
-            agent_name=order.agent.name,
+            task_id=task.spec.task_id,
+            agent_name=agent.process_names[rank],
         )
-        attempt = self.reactor.state.running.by_id[task_id].attempts.number
         text = "\n".join(
             f"[schedulemesh] {part}" for part in (failed.error, failed.detail.rstrip()) if part
         )
-        node_id = self._backend.own_node_id()
-        await self._agents.cleanup.write_log(node_id, key, attempt, f"{text}\n")
+        await self._agents.cleanup.write_log(
+            self._backend.own_node_id(),
+            key,
+            task.attempts.number,
+            f"{text}\n",
+            None if agent.job is not None else order.incarnation,
+        )
 
     async def _started(
         self, order: StartAgent, decided_at: float

@@ -19,7 +19,7 @@ import msgspec
 
 from schedulemesh.api.logs import LogPiece, ReadTaskLog, TaskKey
 from schedulemesh.core.agent.job_folders import job_folder, read_log
-from schedulemesh.core.agent.process_logs import read_process_log
+from schedulemesh.core.agent.process_logs import read_process_log, write_process_log
 from schedulemesh.domain.agent import Death
 from schedulemesh.domain.node_labels import NodeLabels
 from schedulemesh.domain.resources import Resources
@@ -226,9 +226,15 @@ class FakeCleaner:
     async def environment_line(self) -> str:
         return await self._backend.take("environment_line", self.node_id, lambda: self.line)
 
-    async def write_log(self, key: TaskKey, attempt: int, text: str) -> None:
+    async def write_log(
+        self, key: TaskKey, attempt: int, text: str, incarnation: int | None
+    ) -> None:
         def written() -> None:
             self.written.append((key.task_id, attempt, text))
+            if incarnation is not None:
+                logs = Path(key.root) / "logs"
+                logs.mkdir(parents=True, exist_ok=True)
+                write_process_log(Path(key.root), key, incarnation, attempt, text)
 
         await self._backend.take("write_log", key.task_id, written)
 

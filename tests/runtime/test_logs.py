@@ -10,6 +10,7 @@ import pytest
 
 from schedulemesh.core.agent.agent_actor import AgentActor
 from schedulemesh.core.agent.process_logs import link_log_files
+from schedulemesh.domain.agent import Death
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.errors import InvalidRequestError, TaskFailedError
 from schedulemesh.protocol.agents import AgentInit
@@ -72,6 +73,35 @@ def test_a_task_that_runs_and_one_that_has_ended_have_their_logs(calls, write):
         assert read(calls, tail=1) == "你好\n"
         calls.cancel_task("t")
         calls.wait("t")
+
+
+@pytest.mark.parametrize("queued", [False, True])
+def test_the_log_of_an_agent_says_why_its_environment_failed(calls, service, queued):
+    how = "was not started: its runtime environment could not be set up: ERROR: No x"
+
+    def fails(actor):
+        actor.alive = False
+        detail = "Collecting x\nERROR: No x\n"
+        service.backend.deaths[actor.request.name] = Death(how=how, detail=detail)
+
+    if queued:
+        submit(calls, "first")
+        calls.ensure_pool("p", resources={"cpu": 2})
+    service.backend.start = fails
+    answer = calls.submit_task_with_preemption(
+        "t", "p", AgentActor, {"cpu": 2}, agent_name="t", queue=queued, max_retries=1
+    )
+    assert answer["success"] is queued
+    if queued:
+        calls.cancel_task("first")
+    assert calls.wait("t", timeout=30)["pending"] == []
+    line = f"[schedulemesh] agent 't': its process {how}\n"
+    assert read(calls, stream="stderr") == f"{line}[schedulemesh] Collecting x\nERROR: No x\n"
+    for attempt in (1, 2) if queued else (1,):
+        assert read(calls, stream="stderr", attempt=attempt) == read(calls, stream="stderr")
+        assert read(calls, stream="stdout", attempt=attempt) == ""
+    with pytest.raises(TaskFailedError, match="no log of attempt 3"):
+        read(calls, stream="stderr", attempt=3)
 
 
 def test_each_attempt_has_its_own_log(calls, service, write):

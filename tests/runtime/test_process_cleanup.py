@@ -121,7 +121,7 @@ def test_only_an_empty_answer_is_the_end(monkeypatch, answers):
     [
         (lambda cleanup: cleanup.kill("own", []), 2.0),
         (lambda cleanup: cleanup.environment_line("own"), 2.0),
-        (lambda cleanup: cleanup.write_log("own", KEY, 1, "why it did not start"), 60.0),
+        (lambda cleanup: cleanup.write_log("own", KEY, 1, "why it did not start", None), 60.0),
     ],
 )
 def test_a_cleaner_that_does_not_answer_is_waited_for_a_limited_time(monkeypatch, ask, within_s):

@@ -11,12 +11,13 @@ from __future__ import annotations
 import contextlib
 import re
 import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from schedulemesh.api.logs import STREAMS, LogPiece, ReadTaskLog, TaskKey
-from schedulemesh.config.private_files import make_private_folder
+from schedulemesh.config.private_files import make_private_folder, open_private
 from schedulemesh.core.agent.job_folders import folder_name
 from schedulemesh.protocol.agents import AgentInit
 
@@ -56,17 +57,34 @@ def link_log_files(init: AgentInit, files: Mapping[str, Path]) -> None:
     """Make the links of a process that begins to serve an agent, to Ray's files by stream. An agent whose
     links cannot be made, as where the disk is full, runs all the same.
     """
-    began = time.time_ns()
     with contextlib.suppress(OSError):
         for stream, path in files.items():
             session = path.parent.parent
             folder = _folder(
                 session, init.namespace, init.scheduler, init.log_task, init.agent_name
             )
-            make_private_folder(folder)
-            begin = path.stat().st_size
-            name = f"{init.incarnation}.{init.attempt}.{began}.{stream}.{begin}"
-            (folder / name).symlink_to(path)
+            _link(folder, init.incarnation, init.attempt, stream, path)
+
+
+def write_process_log(
+    session: Path, key: TaskKey, incarnation: int, attempt: int, text: str
+) -> None:
+    """Write a text as what an attempt that has started no process has written to stderr. Raises OSError."""
+    folder = _folder(session, key.namespace, key.scheduler, key.task_id, key.agent_name)
+    for stream in STREAMS:
+        # Ray shows no drivers what is in files of other names than those of its workers.
+        path = session / _LOGS / f"schedulemesh-start-{uuid.uuid4().hex}.{stream}"
+        with open(path, "x", encoding="utf-8", opener=open_private) as file:
+            _link(folder, incarnation, attempt, stream, path)
+            file.write(text if stream == "stderr" else "")
+
+
+def _link(folder: Path, incarnation: int, attempt: int, stream: str, path: Path) -> None:
+    """Make the link by which the file of a process that serves from now on is found."""
+    make_private_folder(folder)
+    begin = path.stat().st_size
+    name = f"{incarnation}.{attempt}.{time.time_ns()}.{stream}.{begin}"
+    (folder / name).symlink_to(path)
 
 
 def read_process_log(session: Path, key: TaskKey, request: ReadTaskLog) -> LogPiece | None:

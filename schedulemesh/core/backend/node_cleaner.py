@@ -12,7 +12,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from schedulemesh.api.logs import LogPiece, ReadTaskLog, TaskKey
 from schedulemesh.config.private_files import make_private_folder
 from schedulemesh.core.agent.job_folders import LogWriter, job_folder, read_log
-from schedulemesh.core.agent.process_logs import read_process_log
+from schedulemesh.core.agent.process_logs import read_process_log, write_process_log
 from schedulemesh.core.agent.process_marks import (
     kill,
     left_behind,
@@ -58,10 +58,15 @@ class OwnNodeCleaner:
         """See NodeCleaner."""
         return await asyncio.get_running_loop().run_in_executor(None, last_environment_line)
 
-    async def write_log(self, key: TaskKey, attempt: int, text: str) -> None:
+    async def write_log(
+        self, key: TaskKey, attempt: int, text: str, incarnation: int | None
+    ) -> None:
         """See NodeCleaner."""
 
         def write() -> None:
+            if incarnation is not None:
+                write_process_log(session_folder(), key, incarnation, attempt, text)
+                return
             folder = job_folder(key)
             make_private_folder(folder)
             log = LogWriter(folder, attempt)
@@ -113,9 +118,11 @@ class RemoteNodeCleaner:
         line: str = await self._call("environment_line")
         return line
 
-    async def write_log(self, key: TaskKey, attempt: int, text: str) -> None:
+    async def write_log(
+        self, key: TaskKey, attempt: int, text: str, incarnation: int | None
+    ) -> None:
         """See NodeCleaner."""
-        await self._call("write_log", key, attempt, text)
+        await self._call("write_log", key, attempt, text, incarnation)
 
     def close(self) -> None:
         """End the actor."""

@@ -159,10 +159,13 @@ class ProcessCleanup:
             return await asyncio.wait_for(self._cleaner(node_id).environment_line(), _LOOK_S)
         return ""
 
-    async def write_log(self, node_id: str, key: TaskKey, attempt: int, text: str) -> None:
+    async def write_log(
+        self, node_id: str, key: TaskKey, attempt: int, text: str, incarnation: int | None
+    ) -> None:
         """See NodeCleaner; nothing where the node does not answer in time."""
         with contextlib.suppress(OSError, *_NO_ANSWER):
-            await asyncio.wait_for(self._cleaner(node_id).write_log(key, attempt, text), _ANSWERS_S)
+            cleaner = self._cleaner(node_id)
+            await asyncio.wait_for(cleaner.write_log(key, attempt, text, incarnation), _ANSWERS_S)
 
     def _cleaner(self, node_id: str) -> NodeCleaner:
         self.prepare(node_id)
