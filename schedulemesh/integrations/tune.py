@@ -54,8 +54,9 @@ def leased_trials(
     finally:
         tune_controller.PlacementGroupResourceManager = of_ray
         # Tune releases them where an experiment ends as it should.
-        for each in made:
-            each.clear()
+        with contextlib.ExitStack() as clearing:
+            for each in made:
+                clearing.callback(each.clear)
 
 
 class LeaseResourceManager(ResourceManager):  # type: ignore[misc]
@@ -65,6 +66,9 @@ class LeaseResourceManager(ResourceManager):  # type: ignore[misc]
         self._terms, self._names = terms, names
         #: Leases that no trial uses yet, by request; they may still wait.
         self._requested: dict[Any, list[LeaseLike]] = {}
+        #: By request, the lease that it was last said to be ready with, and its placement group. Tune takes
+        #: it next, and stops for good where it is missing; one that has begun to end fails its trial alone.
+        self._offers: dict[Any, tuple[LeaseLike, Any]] = {}
         #: Leases in use by placement group.
         self._acquired: dict[Any, LeaseLike] = {}
 
@@ -82,6 +86,7 @@ class LeaseResourceManager(ResourceManager):  # type: ignore[misc]
             return  # it was refused, and Tune cleans up
         lease = next((waiting for waiting in leases if not _is_granted(waiting)), leases[0])
         leases.remove(lease)
+        self._offers.pop(resource_request, None)
         lease.release()
 
     def has_resources_ready(self, resource_request: Any) -> bool:
@@ -91,16 +96,19 @@ class LeaseResourceManager(ResourceManager):  # type: ignore[misc]
                 self._requested[resource_request].remove(lease)
                 lease.release()
                 self.request_resources(resource_request)
-        return any(map(_is_granted, self._requested.get(resource_request, ())))
+        self._offers.pop(resource_request, None)
+        for lease in filter(_is_granted, self._requested.get(resource_request, ())):
+            with contextlib.suppress(ScheduleMeshError):  # it has just ended
+                self._offers[resource_request] = (lease, lease.placement_groups[0])
+                return True
+        return False
 
     def acquire_resources(self, resource_request: Any) -> PlacementGroupAcquiredResources | None:
         """The placement group of a granted lease; None: none is granted."""
-        if not self.has_resources_ready(resource_request):
+        if resource_request not in self._offers and not self.has_resources_ready(resource_request):
             return None
-        leases = self._requested[resource_request]
-        lease = next(filter(_is_granted, leases))
-        group = lease.placement_groups[0]
-        leases.remove(lease)
+        lease, group = self._offers.pop(resource_request)
+        self._requested[resource_request].remove(lease)
         self._acquired[group] = lease
         return PlacementGroupAcquiredResources(
             placement_group=group, resource_request=resource_request
@@ -121,16 +129,22 @@ class LeaseResourceManager(ResourceManager):  # type: ignore[misc]
         return []
 
     def clear(self) -> None:
-        """Release every lease."""
+        """Release every lease, whatever becomes of the others; raises the first unexpected error."""
         requested = itertools.chain.from_iterable(self._requested.values())
         leases = [*requested, *self._acquired.values()]
         self._requested.clear()
+        self._offers.clear()
         self._acquired.clear()
-        for lease in leases:
-            try:
-                lease.release()
-            except ScheduleMeshError as error:
-                logger.warning("%r is not released: %s", lease, error)
+        with contextlib.ExitStack() as releases:
+            for lease in leases:
+                releases.callback(_released, lease)
+
+
+def _released(lease: LeaseLike) -> None:
+    try:
+        lease.release()
+    except ScheduleMeshError as error:
+        logger.warning("%r is not released: %s", lease, error)
 
 
 def _is_granted(lease: LeaseLike) -> bool:

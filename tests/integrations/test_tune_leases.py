@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 
 import pytest
@@ -71,7 +72,29 @@ def test_one_that_ends_while_a_trial_takes_it_is_released_as_well(terms, manager
     manager.request_resources(REQUEST)
     (lease,) = terms.leases
     lease.state, lease.error = "running", ScheduleMeshError("it has ended")
-    with pytest.raises(ScheduleMeshError, match="has ended"):
-        manager.acquire_resources(REQUEST)
+    assert manager.acquire_resources(REQUEST) is None
     manager.clear()
     assert lease.releases == 1
+
+
+def test_one_that_is_evicted_when_it_has_just_been_offered_does_not_end_the_experiment(
+    terms, manager
+):
+    manager.request_resources(REQUEST)
+    (lease,) = terms.leases
+    lease.state = "running"
+    assert manager.has_resources_ready(REQUEST)
+    lease.state, lease.error = "cancelled", ScheduleMeshError("it has ended")
+    assert manager.acquire_resources(REQUEST), "Tune asserts that it gets what was offered"
+    manager.clear()
+    assert [each.releases for each in terms.leases] == [1]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError, ScheduleMeshError])
+def test_a_second_interruption_leaves_no_lease_behind(terms, manager, error):
+    for _ in range(3):
+        manager.request_resources(REQUEST)
+    terms.leases[1].error = error("while it is released")
+    with contextlib.suppress(KeyboardInterrupt, RuntimeError):
+        manager.clear()
+    assert [lease.releases for lease in terms.leases] == [1, 1, 1]
