@@ -393,7 +393,7 @@ def _class_probed(tx: Transaction, stimulus: s.ClassProbed) -> None:
 
 def _observe_cluster(tx: Transaction, stimulus: s.ClusterObserved) -> None:
     """Only what changed becomes a fact."""
-    nodes = tx.state.cluster.nodes
+    nodes, tx.hosts = tx.state.cluster.nodes, stimulus.hosts
     for report in stimulus.nodes:
         node = nodes.get(report.node_id)
         same = node is not None and (node.total, node.labels) == (report.total, report.labels)

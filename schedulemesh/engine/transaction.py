@@ -35,6 +35,7 @@ class Transaction:
         "estimated_ends",
         "facts",
         "had_elastic",
+        "hosts",
         "instructions",
         "now",
         "revoked",
@@ -52,6 +53,8 @@ class Transaction:
         #: When running tasks end by earlier runs, as far as that was asked for in this step; see
         #: ``admission.ends``.
         self.estimated_ends: dict[str, float | None] = {}
+        #: Host names of nodes that were lost, by id, as far as they are known.
+        self.hosts: dict[str, str] = {}
         self.facts: list[AnyFact] = []
         self.instructions: list[AnyInstruction] = []
         #: Waiting agents that may be able to continue. They are served after the handler: see

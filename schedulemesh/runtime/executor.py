@@ -120,6 +120,8 @@ class Executor:
         self._begun = False
         #: What of the claims of jobs on each node is free in Ray, as the cluster monitor saw it last.
         self.unused_claims: Mapping[str, Resources] = {}
+        #: Host names, or addresses, of the last nodes that were lost, by id.
+        self.lost_hosts: dict[str, str] = {}
         self.reactor = reactor
         groups.confirmed = reactor.confirmed
         reactor.subscribe(self.take)
@@ -567,7 +569,9 @@ class Executor:
         await end_agent(self._agents, self.reactor.state, agent_name, incarnation)
         if agent is not None and (ray_job_id := adopted_to_end(agent)):
             await end_jobs(self._backend, ray_job_id)
-        gone = s.AgentGone(agent_name=agent_name, incarnation=incarnation, death=death)
+        gone = s.AgentGone(
+            agent_name=agent_name, incarnation=incarnation, death=death, hosts=self.lost_hosts
+        )
         await self.reactor.report(gone)
 
     async def _take_ended(self, runs: Sequence[RunTask]) -> None:

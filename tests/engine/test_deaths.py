@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from schedulemesh.domain.agent import Death, GangSpec
@@ -65,6 +66,24 @@ def test_a_lost_node_is_the_reason_whatever_its_processes_say():
     mesh.handle(s.ClusterObserved(nodes=(node("b", cpu=4),)))
     die(mesh, EXITED)
     assert mesh.state.ended["t"].error == "node a was lost, on which agent 't' ran"
+
+
+def test_a_lost_node_is_named_by_its_host_where_that_is_known():
+    mesh = running()
+    mesh.handle(s.ClusterObserved(nodes=(node("b", cpu=4),)))
+    incarnation = mesh.state.agents["t"].incarnation
+    hosts = {"a": "gpu-17"}
+    mesh.handle(s.AgentGone(agent_name="t", incarnation=incarnation, hosts=hosts))
+    assert mesh.state.ended["t"].error == "node gpu-17 (a) was lost, on which agent 't' ran"
+
+
+def test_who_waits_for_a_group_on_a_lost_node_is_told_its_host():
+    mesh = Mesh(pool("p", cpu=4), nodes=[node("a", cpu=2), node("b", cpu=2)])
+    spread = GangSpec(strategy="STRICT_SPREAD")
+    submitted = mesh.submission("g", bundles=[{"cpu": 1}] * 2, gang=spread)
+    mesh.handle(msgspec.structs.replace(submitted, request_id="r"))
+    mesh.handle(s.ClusterObserved(nodes=(node("b", cpu=2),), hosts={"a": "10.0.0.7"}))
+    assert "node 10.0.0.7 (a) died" in mesh.state.answers["r"].outcome.error
 
 
 def test_a_death_while_there_was_no_supervisor_is_recorded_when_it_is_back():

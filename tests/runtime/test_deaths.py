@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 
+import msgspec
 import pytest
 
 from schedulemesh.api.tasks import SubmitTask
@@ -14,6 +15,7 @@ from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.protocol.agents import key_of
 from schedulemesh.protocol.answers import Response, decode_answer
+from schedulemesh.runtime.backend import NodeView
 from tests.runtime import life as lives
 from tests.runtime.fake_backend import Verdict
 from tests.runtime.life import CLASS, SOON_S
@@ -60,6 +62,23 @@ def test_the_record_says_how_a_process_died(lived, caplog):
         await asyncio.sleep(SOON_S)  # virtual time
         assert ended(life).error == "the process of agent 't' exited with code 3"
         assert "agent t: its process exited with code 3" in caplog.text
+
+    lived(story)
+
+
+def test_a_node_that_was_lost_is_named_by_its_host(lived):
+    async def story(life):
+        (view,) = life.backend.free
+        half = parse_resources({"cpu": 0.5})
+        other = NodeView(node_id="other", total=half, free=half, labels={})
+        life.backend.free = [msgspec.structs.replace(view, host="gpu-17"), other]
+        await asyncio.sleep(SOON_S)  # virtual time
+        await submit(life)
+        (actor,) = life.backend.actors
+        life.backend.free = [other]
+        actor.alive = False
+        await asyncio.sleep(SOON_S)  # virtual time
+        assert ended(life).error == "node gpu-17 (n) was lost, on which agent 't' ran"
 
     lived(story)
 

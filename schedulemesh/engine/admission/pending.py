@@ -310,7 +310,7 @@ def _terminate(
     failed = task_to_retry(tx.state, agent) if reason in _FAILURES else None
     again = agent
     if reason is EndReason.LOST and agent.committed:
-        error = error or loss_of(tx.state, agent, death)
+        error = error or loss_of(tx.state, agent, death, tx.hosts)
         again, forbidden = grown_after(tx.state, agent, death)
         if forbidden:
             reason, failed, error = EndReason.OUT_OF_MEMORY, None, f"{error}; {forbidden}"

@@ -429,8 +429,10 @@ def _why(shape: GroupShape, placement: BundlePlacement | NoPlacement) -> str:
     return f"{which}: {lack}" + (f"; {placement.reason}" if placement.reason else "")
 
 
-def loss_of(state: MeshState, agent: Agent, death: Death | None = None) -> str:
-    """How an agent was lost that nobody has ended, as a sentence: with its node, or how its process died."""
+def loss_of(state: MeshState, agent: Agent, death: Death | None, hosts: Mapping[str, str]) -> str:
+    """How an agent was lost that nobody has ended, as a sentence: with its node, or how its process died.
+    ``hosts``: see ``Transaction.hosts``.
+    """
     group = state.groups.by_id.get(agent.group_id or "")
     members = () if agent.process is None else agent.process.members
     node_ids = [agent.node_id, *(member.node_id for member in members)]
@@ -439,7 +441,8 @@ def loss_of(state: MeshState, agent: Agent, death: Death | None = None) -> str:
     existing = state.cluster.nodes if state.nodes_known else node_ids
     gone = sorted({node_id for node_id in node_ids if node_id and node_id not in existing})
     if gone:
-        nodes = f"node {gone[0]} was" if len(gone) == 1 else f"nodes {', '.join(gone)} were"
+        named = [lost_node(hosts, node_id) for node_id in gone]
+        nodes = f"node {named[0]} was" if len(gone) == 1 else f"nodes {', '.join(named)} were"
         return f"{nodes} lost, on which {_what_ran(agent)}"
     if agent.spec.lease is not None:
         return f"the placement groups of lease {agent.spec.name!r} are gone from Ray"
@@ -448,6 +451,11 @@ def loss_of(state: MeshState, agent: Agent, death: Death | None = None) -> str:
         return f"the process of agent {agent.spec.name!r} {how}"
     member = "a process" if death is None or death.rank is None else f"rank {death.rank}"
     return f"{member} of gang {agent.spec.name!r} {how}"
+
+
+def lost_node(hosts: Mapping[str, str], node_id: str) -> str:
+    """How a lost node is named. ``hosts``: see ``Transaction.hosts``."""
+    return f"{hosts[node_id]} ({node_id})" if node_id in hosts else node_id
 
 
 def _what_ran(agent: Agent) -> str:

@@ -271,6 +271,7 @@ def start_failed(tx: Transaction, stimulus: s.AgentStartFailed) -> RequestOutcom
 def agent_gone(tx: Transaction, stimulus: s.AgentGone) -> RequestOutcome | None:
     """The process of this incarnation is gone; a report of a former one changes nothing."""
     agent = current(tx.state, stimulus.agent_name, stimulus.incarnation)
+    tx.hosts = stimulus.hosts
     return None if agent is None else process_gone(tx, agent, stimulus.death)
 
 

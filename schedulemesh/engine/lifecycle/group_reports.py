@@ -6,6 +6,7 @@ from schedulemesh.domain.end_reasons import EndReason, ReturnReason
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.admission.groups import create_instruction, drop_if_unwanted
 from schedulemesh.engine.admission.pending import hand_on, undo
+from schedulemesh.engine.admission.refusals import lost_node
 from schedulemesh.engine.messages.facts import AgentEnding, GroupEnded, GroupEnding, GroupReady
 from schedulemesh.engine.messages.instructions import RemoveGroup, StopAgent
 from schedulemesh.engine.messages.stimuli import GroupCreated, GroupCreateFailed, GroupGone
@@ -36,14 +37,15 @@ def group_gone(tx: Transaction, stimulus: GroupGone) -> None:
 
 def node_lost(tx: Transaction, node_id: str) -> None:
     """The groups with a bundle on this node are lost, with those who live in them."""
+    cause = f"node {lost_node(tx.hosts, node_id)} died"
     for group in [g for g in tx.state.groups.by_id.values() if node_id in g.node_ids]:
         if group.phase is GroupPhase.PLANNED:
-            _gone(tx, group.group_id, f"node {node_id} died")
+            _gone(tx, group.group_id, cause)
             continue
         if group.phase is not GroupPhase.ENDING:
             tx.emit(GroupEnding(group_id=group.group_id))
             tx.instruct(RemoveGroup(group_id=group.group_id))
-        _turn_out(tx, group, f"node {node_id} died")
+        _turn_out(tx, group, cause)
 
 
 def reconcile_groups(tx: Transaction, living: frozenset[str]) -> None:

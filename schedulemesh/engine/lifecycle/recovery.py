@@ -23,7 +23,7 @@ def reconcile(tx: Transaction, stimulus: RecoveryObserved) -> None:
     Ends and evictions go on; starts are taken over
     where the actor is alive, and started again where it is not. Agents that wait for victims keep waiting.
     """
-    living = stimulus.living
+    living, tx.hosts = stimulus.living, stimulus.hosts
     # Agents that this step admits again are not among them: their start is requested already.
     agents_before = [(name, agent.incarnation) for name, agent in tx.state.agents.items()]
     for name, agent in list(tx.state.agents.items()):

@@ -246,6 +246,8 @@ class AgentGone(Stimulus, frozen=True, kw_only=True):
     incarnation: int
     #: How it died; None: it was terminated, or that is not known.
     death: Death | None = None
+    #: Host names of nodes that were lost, by id, as far as they are known.
+    hosts: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class GroupCreated(Stimulus, frozen=True, kw_only=True):
@@ -358,6 +360,8 @@ class ClusterObserved(Stimulus, frozen=True, kw_only=True):
     nodes: tuple[NodeReport, ...]
     #: None: that was not looked up.
     external_demand: tuple[ExternalDemand, ...] | None = None
+    #: See ``AgentGone``.
+    hosts: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class ClockTicked(Stimulus, frozen=True, kw_only=True):
@@ -378,6 +382,8 @@ class RecoveryObserved(Stimulus, frozen=True, kw_only=True):
     groups: frozenset[str] = frozenset()
     #: How agents died that are dead, by name, as far as that is known.
     deaths: dict[str, Death] = msgspec.field(default_factory=dict)
+    #: See ``AgentGone``.
+    hosts: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class TokenRequested(RequestStimulus, frozen=True, kw_only=True):

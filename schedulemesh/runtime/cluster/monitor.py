@@ -61,6 +61,9 @@ _LATE_S = 30.0
 #: Seconds that a recovery waits for actors that nobody claims to end, and for the processes of dead agents.
 _ENDS_S = 5.0
 
+#: Nodes that were lost whose names are remembered.
+_LOST = 1_000
+
 Value = TypeVar("Value")
 
 
@@ -169,6 +172,8 @@ class ClusterMonitor:
         self.claims = ClaimWatch()
         #: Host name and address of each node, by its id.
         self.node_names: dict[str, tuple[str, str]] = {}
+        #: Host names, or addresses, by id, of lost nodes too.
+        self._hosts: dict[str, str] = {}
         self._demand = executor.demand
         self._recovered = False
         #: (namespace, name) of actors of ours that nobody claimed at the last look.
@@ -195,7 +200,7 @@ class ClusterMonitor:
         groups = await attempts.make(self._groups.living) if placed else {}
         now = self._reactor.now()
         if views is not None:
-            self.node_names = {view.node_id: (view.host, view.address) for view in views}
+            self._note_names(views)
             await attempts.make(lambda: self._report_nodes(views, attempts, now))
         if groups is not None:
             await attempts.make(lambda: self._remove_lost_groups(placed, groups))
@@ -210,6 +215,17 @@ class ClusterMonitor:
                 await attempts.make(self._remove_late_groups)
         attempts.raise_first()
 
+    def _note_names(self, views: list[NodeView]) -> None:
+        """Note what the nodes are called, and what those are called that were lost lately."""
+        self.node_names = {view.node_id: (view.host, view.address) for view in views}
+        self._hosts |= {view.node_id: view.host or view.address for view in views}
+        lost = [one for one in self._hosts if one not in self.node_names]
+        for forgotten in lost[:-_LOST]:
+            del self._hosts[forgotten]
+        self._executor.lost_hosts = {
+            one: self._hosts[one] for one in lost[-_LOST:] if self._hosts[one]
+        }
+
     async def _is_superseded(self) -> bool:
         """Whether a successor has begun, as Ray knows before it acts, and has taken the journal over."""
         begun = await self._witness.has_successor(self._reactor.epoch)
@@ -223,7 +239,9 @@ class ClusterMonitor:
         self._executor.unused_claims = unused or {}
         nodes = self._watch.reports(self._reactor.state, views, now, unused)
         demand = await attempts.make(lambda: self._demand.look(self._reactor.state))
-        await self._reactor.step(ClusterObserved(nodes=nodes, external_demand=demand))
+        await self._reactor.step(
+            ClusterObserved(nodes=nodes, external_demand=demand, hosts=self._executor.lost_hosts)
+        )
         if claims is not None:
             await self._check_claims(claims, now)
 
@@ -446,7 +464,11 @@ class ClusterMonitor:
             )
         )
         if state.agents or len(state.running) or state.groups.by_id:
-            await self._reactor.step(RecoveryObserved(living=alive, groups=groups, deaths=deaths))
+            await self._reactor.step(
+                RecoveryObserved(
+                    living=alive, groups=groups, deaths=deaths, hosts=self._executor.lost_hosts
+                )
+            )
         else:
             self._executor.begin()
         for gang_name in elastic_gangs(state):
