@@ -48,6 +48,7 @@ GROUPS = {
         "hold",
         "release",
         "priority",
+        "limit",
         "front",
         "adopt",
     ),

@@ -169,6 +169,9 @@ class QueueMesh(Mesh):
             assert isinstance(stimulus, s.TaskCancellationRequested)
         elif cancelled.reason is Reason.WAIT_TIMEOUT:
             assert task.queued_at + task.submission.wait_s <= self.now
+        elif cancelled.reason is Reason.IMPOSSIBLE:
+            assert isinstance(stimulus, s.ClockTicked | s.RecoveryObserved)
+            assert self.state.queue.policy.on_impossible == "cancel"
         else:
             assert isinstance(stimulus, s.ClassProbeFailed)
             assert cancelled.reason is stimulus.reason
@@ -214,9 +217,11 @@ def _of(step, kind, task_id):
 class QueueMachine(MeshMachine):
     """The engine, its executor, a cluster, and users whose tasks may wait."""
 
+    mesh_kind = QueueMesh
+
     def __init__(self):
         super().__init__()
-        self.mesh = QueueMesh()
+        self.mesh = self.mesh_kind()
 
     @initialize(
         quotas=st.lists(st.sampled_from([2, 4, 8]), min_size=3, max_size=3),
@@ -232,7 +237,7 @@ class QueueMachine(MeshMachine):
             self.spec(n, cpu, index)
             for index, (n, cpu) in enumerate(zip(POOLS, quotas, strict=True))
         ]
-        self.mesh = QueueMesh(*specs, **policy)
+        self.mesh = self.mesh_kind(*specs, **policy)
         self.order = QueuePolicy()
         self.change_order(order)
         self.up = set(up)

@@ -370,6 +370,20 @@ def test_the_limit_of_a_task_that_waits_is_changed_too_and_one_that_is_gone_has_
     assert limit(mesh, "busy", HOUR).reason == "task_not_found"
 
 
+def test_the_limit_of_a_task_that_waits_for_its_next_attempt_is_changed_and_it_starts_again():
+    mesh = mesh_of()
+    mesh.queue("t", cpu=1, class_key="c", run="go", retries=3)
+    mesh.report("t")
+    mesh.run_ends("t", reason=TaskEndReason.RUN_RAISED)
+    mesh.leave("t")
+    assert mesh.starts == {}, "it waits a moment after a failure"
+    assert limit(mesh, "t", HOUR) == Done()
+    agree(mesh)
+    mesh.tick(5.0)
+    mesh.report("t")
+    assert mesh.state.running.by_id["t"].max_run_s == HOUR
+
+
 # -- what counts on it
 
 

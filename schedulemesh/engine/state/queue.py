@@ -230,14 +230,12 @@ class Queue:
             self._enter(task)
 
     def limit(self, task_id: str, max_run_s: float | None) -> None:
-        """Change for how long a task may run that waits."""
+        """Change for how long a task may run that waits, which does not change its place."""
         task = self.by_id[task_id]
-        enters = task.queue_class is not None
-        self._leave(task)
         spec = msgspec.structs.replace(task.spec, max_run_s=max_run_s)
         task.submission = msgspec.structs.replace(task.submission, task=spec)
-        if enters:
-            self._enter(task)
+        if task.queue_class is not None:
+            task.queue_class.note_length(spec)
 
     def reserve(self, task_id: str, reservation: Reservation | None) -> None:
         """Reserve a task's start, or drop its reservation. What was held back before may fit now."""
@@ -404,9 +402,7 @@ class Queue:
             self.open[queue_class] = None
             self.changed = True
         pool.place(queue_class, self.entry(task))
-        for seconds in (task.spec.estimated_duration, task.spec.max_run_s):
-            if seconds is not None:
-                queue_class.shortest = min(queue_class.shortest, seconds)
+        queue_class.note_length(task.spec)
         task.queue_class = queue_class
         if self.policy.promote_after_s and not task.front and not queue_class.extra:
             self.long_waits.add(task.queued_at, task.task_id)

@@ -10,6 +10,7 @@ from sortedcontainers import SortedList
 from schedulemesh.domain.labels import Labels
 from schedulemesh.domain.node_labels import NodeLabels
 from schedulemesh.domain.resources import Resources
+from schedulemesh.domain.task import TaskSpec
 
 #: (order value, number, task id): the smallest is the first.
 Entry = tuple[float, int, str]
@@ -43,7 +44,7 @@ class QueueClass:
         #: Whether they are extra members of elastic gangs, for which nobody waits.
         self.extra = key[-1]
         self.entries: SortedList[Entry] = SortedList()
-        #: No task of it has declared a shorter duration, in seconds, since it last was empty.
+        #: No task of it has declared a shorter duration, or time limit, in seconds since it last was empty.
         self.shortest = inf
 
     @property
@@ -51,6 +52,12 @@ class QueueClass:
         """The entry of the task that is served first."""
         entry: Entry = self.entries[0]
         return entry
+
+    def note_length(self, spec: TaskSpec) -> None:
+        """Note for how long a task of it runs, as it says itself."""
+        for seconds in (spec.estimated_duration, spec.max_run_s):
+            if seconds is not None:
+                self.shortest = min(self.shortest, seconds)
 
 
 class PoolQueue:
