@@ -117,7 +117,7 @@ def _lines(answer: ExplainResult, now: float) -> list[Line]:
     lines += _part("idle limit", _idle_limit(answer, now))
     if answer["state"] == "queued":
         lines += _part("earliest start", _start(answer, now))
-    if answer["eviction"] is not None:
+    if answer["eviction"] is not None and not _is_said(answer["eviction"], answer):
         lines += _part("last eviction", _eviction(answer["eviction"], now))
     return lines
 
@@ -225,6 +225,11 @@ def _runs(estimate: DurationInfo) -> str:
     parts += [f"gpu {estimate['gpus']:g}"] if estimate["gpus"] else []
     parts += [f"cpu {estimate['cpus']:g}, no gpu"] if estimate["cpus"] else []
     return f"{estimate['runs']} earlier runs of {', '.join(parts)}"
+
+
+def _is_said(eviction: EvictionInfo, answer: ExplainResult) -> bool:
+    """Whether why it has ended says all of an eviction: by a limit in time, nothing is freed for anybody."""
+    return eviction["rule"] in LIMITS and eviction["rule"] == answer["reason"]
 
 
 def _time_limit(answer: ExplainResult, now: float) -> str:

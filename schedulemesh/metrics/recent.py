@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
+from schedulemesh.domain.reasons import LIMITS
 from schedulemesh.engine.state.agents import Starting, Waiting
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.metrics import catalogue as c
@@ -41,10 +42,13 @@ def _of_pools(state: MeshState, values: Callable[[], Mapping[str, float]]) -> It
 
 
 def _preemptions(state: MeshState, since: float) -> Counter[str]:
+    """Of each pool; a task that reached a limit in time was evicted for nobody."""
     return Counter(
         record.task.pool_name
         for record in state.evictions.records.values()
-        if record.evicted_at is not None and record.evicted_at >= since
+        if record.evicted_at is not None
+        and record.evicted_at >= since
+        and record.reason not in LIMITS
     )
 
 

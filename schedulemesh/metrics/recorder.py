@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from schedulemesh.domain.end_reasons import EndReason
+from schedulemesh.domain.reasons import LIMITS
 from schedulemesh.domain.resources import UNIT
 from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.messages import queue_facts as q
@@ -282,6 +283,9 @@ class MetricsRecorder:
     def _task_preempted(self, fact: f.TaskPreempted) -> None:
         decided_at = self._evictions.task_preempted(fact)
         task = self._remove(fact.task.task_id)
+        if fact.reason in LIMITS:  # nobody took its room
+            self._note_end(task.pool, "cancelled", fact.reason.value, fact.at)
+            return
         self._note_end(task.pool, "preempted", fact.reason.value, fact.at)
         self._note_work(task, fact.at if decided_at is None else decided_at, "preempted")
 

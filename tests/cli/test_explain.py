@@ -13,6 +13,7 @@ import pytest
 from rich.cells import cell_len
 
 from schedulemesh.cli.explain import WIDTH, seconds, text_of
+from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.protocol.public import explained
 from tests.docs.documents import ROOT
 from tests.engine.builders import Mesh, amount, node, pool
@@ -96,7 +97,68 @@ def earlier_runs_say_when_it_starts():
     return given, "sft-6"
 
 
+def _limited(**limits):
+    given = Mesh(
+        msgspec.structs.replace(pool("research", gpu=8), **limits),
+        nodes=[node("gpu-1", gpu=8)],
+        save_timeout=30.0,
+        cancel_timeout=5.0,
+    )
+    given.run("train-1", "research", gpu=8, class_key="k", limits={"idle_s": 1800.0})
+    return given
+
+
+def a_task_runs_within_its_time_limit():
+    given = _limited(default_max_run_s=7200.0, max_run_s=86400.0)
+    given.now += 4620
+    return given, "train-1"
+
+
+def the_gpus_of_a_task_are_idle():
+    given = _limited()
+    given.now += 1800
+    given.handle(s.AgentsMeasured(unused=(("train-1", 0.0),)))
+    given.now += 60
+    return given, "train-1"
+
+
+def it_starts_when_a_time_limit_has_ended_another():
+    given = _limited(default_max_run_s=7200.0, max_run_s=14400.0)
+    given.queue("next", "research", gpu=8, limits={"max_run_s": 10800.0})
+    given.now += 4620
+    return given, "next"
+
+
+def a_task_is_ended_by_its_time_limit():
+    given = _limited(default_max_run_s=7200.0)
+    given.tick(7200)
+    return given, "train-1"
+
+
+def a_time_limit_has_ended_a_task():
+    given = _limited(default_max_run_s=7200.0)
+    given.tick(7200)
+    given.leave("train-1", saved=True)
+    given.now += 60
+    return given, "train-1"
+
+
+def idle_gpus_have_ended_a_task():
+    given = _limited()
+    for _ in range(2):
+        given.now += 1800
+        given.handle(s.AgentsMeasured(unused=(("train-1", 0.0),)))
+    given.leave("train-1")
+    return given, "train-1"
+
+
 STORIES = (
+    a_task_runs_within_its_time_limit,
+    the_gpus_of_a_task_are_idle,
+    it_starts_when_a_time_limit_has_ended_another,
+    a_task_is_ended_by_its_time_limit,
+    a_time_limit_has_ended_a_task,
+    idle_gpus_have_ended_a_task,
     earlier_runs_say_when_it_starts,
     short_of_quota,
     held_behind_a_cordoned_node_and_other_ray_work,

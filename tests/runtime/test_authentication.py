@@ -23,6 +23,7 @@ from schedulemesh.api.tasks import (
     GetResult,
     ListTasks,
     RegisterTask,
+    SetTimeLimit,
     SubmitTask,
 )
 from schedulemesh.api.tokens import ChangeToken, CreateToken, ListTokens, RevokeToken, RotateToken
@@ -407,6 +408,25 @@ def test_a_forged_owner_is_refused_and_others_tasks_are_out_of_reach(mesh):
     assert not hasattr(ask(mesh, held, ada), "refused")
     front = ChangeQueuedTask(task_id="of-ada", to_front=True, request_id="5")
     assert ask(mesh, front, ada).refused.reason == "not_allowed"
+
+
+def test_a_submitter_shortens_the_time_limits_of_its_own_tasks_and_lengthens_none(mesh):
+    ada = issue(mesh, "ada", Role.SUBMITTER, owner="ada")
+    bob = issue(mesh, "bob", Role.SUBMITTER, owner="bob")
+    ask(mesh, EnsurePool(name="p", resources=CPU, labels={}))
+    made = SubmitTask(submission=submission("t", owner="ada"), blobs={key_of(CLASS): CLASS})
+    ask(mesh, made, ada)
+
+    def limit(seconds, who, number):
+        request = SetTimeLimit(
+            task_id="t", max_run_s=seconds, may_lengthen=True, request_id=f"limit {number}"
+        )
+        return ask(mesh, request, who)
+
+    assert limit(60.0, bob, 1).refused.reason == "not_allowed"
+    assert not hasattr(limit(3600.0, ada, 2), "refused")
+    assert limit(7200.0, ada, 3).outcome.reason == "not_allowed"
+    assert "only an operator lengthens it" in limit(7200.0, ada, 4).outcome.error
 
 
 @pytest.fixture

@@ -9,6 +9,8 @@ import pytest
 
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import parse_resources
+from schedulemesh.engine.messages.facts import EvictionStarted
+from schedulemesh.engine.messages.limit_facts import IdleLimitCleared, IdleLimitNear
 from schedulemesh.engine.messages.measurement_facts import EndMeasured, GpusBusy, GpusIdle
 from schedulemesh.metrics.gauges import families
 from schedulemesh.protocol.agents import MetricsReport, Usage, pack
@@ -263,3 +265,49 @@ def test_without_the_policy_nothing_is_told():
         stage.uses("a", 0.0)
         stage.reports("b", progress=0.5, gpu_utilization=0.0)
         assert stage.after(1000.0) == []
+
+
+# -- limits for idle GPUs
+
+
+def limited(idle_s=60.0):
+    """The stage, whose pool has a limit for idle GPUs, and whose policy asks for no measurements."""
+    stage = Stage()
+    spec = stage.mesh.state.ledger.accounts["p"].spec
+    stage.mesh.resize(msgspec.structs.replace(spec, idle_s=idle_s))
+    return stage
+
+
+def look_at(stage, seconds, **percent):
+    """Several looks while the GPUs of these agents are used so much; what the engine was told."""
+    told = []
+    for _ in range(int(seconds // 10)):
+        for name, used in percent.items():
+            stage.uses(name, used)
+        told += stage.after(10.0)
+    return told
+
+
+def test_gpus_that_are_not_used_are_warned_of_and_then_end_their_task_whatever_the_policy_asks():
+    stage = limited()
+    facts = look_at(stage, 70.0, a=0.5, b=1.0)
+    assert [(type(fact), fact.task_id) for fact in facts] == [(IdleLimitNear, "a")]
+    facts = look_at(stage, 60.0, a=0.0, b=50.0)
+    assert [fact.task_id for fact in facts if isinstance(fact, EvictionStarted)] == ["a"]
+    assert list(stage.mesh.ends) == ["a"]
+
+
+def test_gpus_that_are_not_measured_any_more_end_nothing():
+    stage = limited(idle_s=2 * STALE_S)
+    assert [type(fact) for fact in look_at(stage, 2 * STALE_S + 10.0, a=0.0)] == [IdleLimitNear]
+    facts = look_at(stage, 4 * STALE_S)
+    assert [type(fact) for fact in facts] == [IdleLimitCleared]
+    assert stage.mesh.ends == {}
+
+
+def test_a_restart_of_the_supervisor_forgets_no_warning():
+    stage = limited()
+    look_at(stage, 70.0, a=0.0)
+    stage.restart()
+    facts = look_at(stage, 70.0, a=0.0)
+    assert [fact.task_id for fact in facts if isinstance(fact, EvictionStarted)] == ["a"]

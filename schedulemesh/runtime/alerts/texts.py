@@ -91,6 +91,10 @@ _HEADS: Mapping[Language, Mapping[str, str]] = {
         "notice_lost": "[LOST] ",
         "notice_completed": "[COMPLETED] ",
         "notice_cancelled": "[CANCELLED] ",
+        "notice_time_limit_soon": "[TIME LIMIT SOON] ",
+        "notice_time_limit_reached": "[TIME LIMIT] ",
+        "notice_idle_limit_soon": "[GPUS IDLE] ",
+        "notice_idle_limit_reached": "[IDLE LIMIT] ",
     },
     "zh": {
         "critical": "【严重告警】",
@@ -103,6 +107,10 @@ _HEADS: Mapping[Language, Mapping[str, str]] = {
         "notice_lost": "【任务丢失】",
         "notice_completed": "【任务完成】",
         "notice_cancelled": "【任务取消】",
+        "notice_time_limit_soon": "【即将到时限】",
+        "notice_time_limit_reached": "【到时限结束】",
+        "notice_idle_limit_soon": "【GPU 空闲】",
+        "notice_idle_limit_reached": "【空闲结束】",
     },
 }
 _COMPARED: Mapping[Language, str] = {
@@ -224,3 +232,23 @@ _chinese(
 )
 _chinese("notice_completed", "在资源池 {pool} 中运行 {ran} 后完成。", "")
 _chinese("notice_cancelled", "在资源池 {pool} 中被取消：{why}", "")
+_chinese(
+    "notice_time_limit_soon",
+    "在资源池 {pool} 中的运行时间即将达到上限，届时会保存状态并结束。",
+    "用 `schedulemesh explain {task}` 查看何时结束；管理员可以延长上限。",
+)
+_chinese(
+    "notice_time_limit_reached",
+    "在资源池 {pool} 中运行 {ran}，达到运行时间上限，已结束。",
+    "用 `schedulemesh explain {task}` 查看它是否恢复、保存了什么。",
+)
+_chinese(
+    "notice_idle_limit_soon",
+    "在资源池 {pool} 中占用的 GPU 没有被使用，继续空闲会被结束。",
+    "用 `schedulemesh explain {task}` 查看何时结束；`schedulemesh cancel {task}` 立即释放。",
+)
+_chinese(
+    "notice_idle_limit_reached",
+    "在资源池 {pool} 中占用的 GPU 长时间没有被使用，已结束。",
+    "用 `schedulemesh explain {task}` 查看保存了什么。",
+)

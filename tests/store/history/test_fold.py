@@ -107,3 +107,30 @@ def test_an_end_that_was_stored_before_returns_were_is_told_as_it_was():
         fold.add(msgspec.structs.replace(fact, returned=None) if is_end else fact)
     first = next(one for one in fold.changed.values() if one.task_id == "t")
     assert (first.state, first.reason) == ("failed", "not_started")
+
+
+def test_the_history_says_when_a_limit_in_time_was_near_changed_and_reached():
+    mesh = Mesh(pool("p", cpu=4, gpu=4), nodes=[node("n", cpu=4, gpu=4)])
+    limits = {"max_run_s": 3600.0, "on_time_limit": "requeue", "idle_s": 60.0}
+    mesh.queue("t", cpu=1, gpu=1, class_key="c", limits=limits)
+    mesh.report("t")
+    mesh.now += 60
+    mesh.handle(s.AgentsMeasured(unused=(("t", 0.0),)))
+    mesh.handle(s.AgentsMeasured())
+    mesh.handle(s.TimeLimitRequested(task_id="t", max_run_s=1000.0))
+    mesh.tick(840)
+    mesh.tick(100)
+    mesh.leave("t", saved=True)
+    fold = folded(mesh)
+    kinds = [event.kind for event in fold.events if "limit" in event.kind]
+    assert kinds == [
+        "idle_limit_soon",
+        "idle_limit_cleared",
+        "time_limit_changed",
+        "time_limit_soon",
+        "time_limit_reached",
+    ]
+    first, second = (one for one in fold.changed.values() if one.task_id == "t")
+    assert (first.state, first.reason, first.rule) == ("cancelled", "time_limit", "time_limit")
+    assert (second.state, second.number) == ("starting", 2)
+    assert sum(sums.preempted + sums.failed for sums in fold.booking.sums.values()) == 0
