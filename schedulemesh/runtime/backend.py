@@ -198,6 +198,11 @@ class NodeCleaner(Protocol):
         stream, else a job; see ``core.agent.process_logs`` and ``job_folders``.
         """
 
+    async def node_lives(self) -> bool:
+        """Whether the cluster's own process on the node lives. Where it has died, the node is lost, though
+        the cleaner may answer for a moment longer.
+        """
+
     async def environment_line(self) -> str:
         """The last line that was written while runtime environments were set up there; empty: none was."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 
 import pytest
 from ray.exceptions import RayError, RaySystemError
@@ -203,3 +204,15 @@ def test_the_supervisor_cleans_its_own_node_itself(backend, monkeypatch):
 
     asyncio.run(story())
     assert ended == [3, Process(began=1, pid=2)]
+
+
+def test_a_node_lives_as_long_as_its_raylet(monkeypatch):
+    raylet = subprocess.Popen(["sleep", "60"])
+    monkeypatch.setenv("RAY_RAYLET_PID", str(raylet.pid))
+    cleaner = OwnNodeCleaner()
+    assert asyncio.run(cleaner.node_lives())
+    raylet.kill()
+    raylet.wait()
+    assert not asyncio.run(cleaner.node_lives())
+    monkeypatch.delenv("RAY_RAYLET_PID")
+    assert asyncio.run(cleaner.node_lives())

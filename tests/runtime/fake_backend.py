@@ -175,6 +175,8 @@ class FakeCleaner:
         #: By mark, what dead agents left on the node.
         self.left: dict[int, list[Process]] = {}
         self.killed: list[Process] = []
+        #: Whether the cluster's own process on the node lives.
+        self.lives = True
         #: What was written last while environments were set up.
         self.line = ""
         #: What was written to logs: task, attempt and text.
@@ -222,6 +224,13 @@ class FakeCleaner:
             return read_log(job_folder(key), request.attempt, request.begin, request.limit)
 
         return await self._backend.take("read_log", key.task_id, read)
+
+    async def node_lives(self) -> bool:
+        def lives() -> bool:
+            self._fail()
+            return self.lives
+
+        return await self._backend.take("node_lives", self.node_id, lives)
 
     async def environment_line(self) -> str:
         return await self._backend.take("environment_line", self.node_id, lambda: self.line)

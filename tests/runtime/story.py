@@ -1107,6 +1107,7 @@ def all_calls():
         "death_of",
         "has_lost_room",
         "environment_line",
+        "node_lives",
         "write_log",
         "deaths_of",
         "waits_for_room",

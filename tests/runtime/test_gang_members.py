@@ -175,8 +175,10 @@ def test_members_whose_start_is_taken_over_hear_commands_at_once(lived, held):
 class LostNode:
     """The node of rank 0 dies while its gang is started, at which the other rank fails at once."""
 
-    def __init__(self, life, *, known_after_s):
+    def __init__(self, life, *, known_after_s, lingers=False):
         self.life, self.known_after_s = life, known_after_s
+        #: Whether the cleaner there answers for a moment longer than its node lives.
+        self.lingers = lingers
         self.node_id = ""
         life.backend.start = self.begun
         life.backend.node_cleaner = self.cleaner
@@ -218,18 +220,21 @@ class LostNode:
         return cleaner
 
     def fail(self, cleaner):
-        if cleaner.node_id == self.node_id:
+        if cleaner.node_id == self.node_id and self.lingers:
+            cleaner.lives = False
+        elif cleaner.node_id == self.node_id:
             cleaner.raises = BackendError("the actor is dead")
 
 
+@pytest.mark.parametrize("lingers", [False, True])
 @pytest.mark.parametrize("known_after_s", [0.5, 14.6])
 def test_a_gang_whose_node_dies_while_it_starts_waits_again_and_has_not_failed(
-    lived, known_after_s
+    lived, known_after_s, lingers
 ):
     async def story(life):
         two_nodes(life)
         await asyncio.sleep(2.0)  # virtual time
-        LostNode(life, known_after_s=known_after_s)
+        LostNode(life, known_after_s=known_after_s, lingers=lingers)
         submit_gang(life, queue=True)
         await asyncio.sleep(45.0)  # virtual time
         state = life.running.reactor.state

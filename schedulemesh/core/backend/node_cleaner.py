@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from schedulemesh.core.agent.process_logs import read_process_log, write_process
 from schedulemesh.core.agent.process_marks import (
     kill,
     left_behind,
+    living,
     terminate,
     terminate_workers,
 )
@@ -53,6 +55,10 @@ class OwnNodeCleaner:
             return read_log(job_folder(key), request.attempt, request.begin, request.limit)
 
         return await asyncio.get_running_loop().run_in_executor(None, read)
+
+    async def node_lives(self) -> bool:
+        """See NodeCleaner."""
+        return raylet_lives()
 
     async def environment_line(self) -> str:
         """See NodeCleaner."""
@@ -113,6 +119,11 @@ class RemoteNodeCleaner:
         piece: LogPiece | None = await self._call("read_log", key, request)
         return piece
 
+    async def node_lives(self) -> bool:
+        """See NodeCleaner."""
+        lives: bool = await self._call("node_lives")
+        return lives
+
     async def environment_line(self) -> str:
         """See NodeCleaner."""
         line: str = await self._call("environment_line")
@@ -132,6 +143,14 @@ class RemoteNodeCleaner:
     async def _call(self, method: str, *args: Any) -> Any:
         with translated():
             return await getattr(self._actor, method).remote(*args)
+
+
+def raylet_lives() -> bool:
+    """Whether the raylet of this process lives, by the id that Ray gives to workers; True also where it gives
+    none. Workers look for it once a second, and end without it.
+    """
+    pid = os.environ.get("RAY_RAYLET_PID", "")
+    return not pid.isdecimal() or living(int(pid)) is not None
 
 
 def last_environment_line() -> str:

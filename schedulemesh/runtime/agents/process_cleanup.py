@@ -64,33 +64,30 @@ class ProcessCleanup:
 
     async def lost_among(self, node_ids: Iterable[str]) -> frozenset[str]:
         """Those of these nodes that are lost. The cleaner of each is asked, because Ray learns some seconds
-        later that a node has died; where one does not answer, that is waited for. A node that stands still
-        counts as alive.
+        later that a node has died; where one does not answer, or finds itself without a node, Ray's verdict
+        is waited for. A node that stands still counts as alive.
         """
         silent = frozenset(node_ids)
         now = asyncio.get_running_loop().time
         until = now() + DEATH_S
         while True:
-            answers = await asyncio.gather(*(self._answers(node_id) for node_id in silent))
-            silent = frozenset(
-                n for n, answered in zip(silent, answers, strict=True) if not answered
-            )
+            answers = await asyncio.gather(*(self._node_lives(node_id) for node_id in silent))
+            silent = frozenset(n for n, lives in zip(silent, answers, strict=True) if not lives)
             lost = silent - await self._living_nodes() if silent else silent
             if lost or not silent or now() >= until:
                 return lost
             await asyncio.sleep(_LOOK_S)
 
-    async def _answers(self, node_id: str) -> bool:
-        """Whether the cleaner of a node answers now. One that is still being made is given time."""
+    async def _node_lives(self, node_id: str) -> bool:
+        """Whether the cleaner of a node says that it lives. One that is still being made is given time."""
         cleaner = self._cleaner(node_id)
         try:
-            await asyncio.wait_for(cleaner.left_behind({}), _LOOK_S)
+            return await asyncio.wait_for(cleaner.node_lives(), _LOOK_S)
         except BackendError:
             self._replace(node_id, cleaner)
-            return False
         except (TimeoutError, asyncio.TimeoutError):
-            return False
-        return True
+            logger.debug("the cleaner of node %s does not answer yet", node_id)
+        return False
 
     async def terminate(self, place: ActorLocation, agent_name: str) -> None:
         """End everything that the agent started, and return when all of it has ended.
