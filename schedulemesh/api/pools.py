@@ -8,10 +8,19 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from schedulemesh.api.call import Call, ChangeWithBlobs, ChangingCall
-from schedulemesh.api.routes import ListRoute, get
+from schedulemesh.api.routes import ListRoute, delete, get, post
 from schedulemesh.api.rows import NameOf, OneOf
 from schedulemesh.api.tasks import OnPreempted, PoolOf
-from schedulemesh.api.values import CheckedResources, CohortName, Labels, Name, PoolName
+from schedulemesh.api.values import (
+    Checked,
+    CheckedResources,
+    ClientName,
+    CohortName,
+    Labels,
+    Name,
+    PoolName,
+    Seconds,
+)
 from schedulemesh.config.pools import (
     TIME_LIMITS,
     Lending,
@@ -30,6 +39,10 @@ from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import Amounts
 from schedulemesh.domain.task import parse_on_preempted
 from schedulemesh.engine.state.groups import GroupPhase
+from schedulemesh.errors import InvalidRequestError
+
+#: Whether a pool takes what is new.
+POOL_STATES = ("open", "draining", "ending")
 
 #: What rows say in the same words.
 Cohort = Annotated[str, NameOf.COHORT]
@@ -111,6 +124,8 @@ class PoolInfo(PoolDefinition, LoansInfo, total=False):
     #: How many tasks wait in its queue.
     queued: int
     agents: list[str]
+    #: "draining": nothing new starts in it; "ending": and it is deleted when nothing uses it any more.
+    state: Annotated[str, OneOf(*POOL_STATES)]
 
 
 class PlacementGroupRow(TypedDict, total=False):
@@ -258,6 +273,80 @@ class EnsurePool(PoolChanges, tag="ensure_pool", frozen=True, kw_only=True):
 
 class ResizePool(PoolChanges, tag="resize_pool", frozen=True, kw_only=True):
     """Change the given fields of a pool."""
+
+
+class DeletePool(ChangingCall, tag="delete_pool", frozen=True, kw_only=True):
+    """Delete a pool that nothing uses, or drain it and delete it then."""
+
+    routes: ClassVar = (
+        delete(
+            "/pools/{name}",
+            "Delete a pool that nothing uses",
+            drain=False,
+            deadline_s=None,
+        ),
+        post(
+            "/pools/{name}/end",
+            "Drain a pool, and delete it when nothing uses it any more",
+            renamed={"deadline_s": "deadline"},
+            drain=True,
+        ),
+    )
+
+    name: PoolName
+    #: Whether a pool that is in use is drained first; False: it is refused.
+    drain: bool = False
+    #: Seconds by which what runs should have ended; None: it is evicted at once.
+    deadline_s: Seconds | None = None
+    client: ClientName
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.deadline_s is not None and not self.drain:
+            raise InvalidRequestError(
+                "a deadline is for what runs in the pool, which is only evicted with drain=True"
+            )
+
+
+class RenamePool(ChangingCall, tag="rename_pool", frozen=True, kw_only=True):
+    """Give a pool another name."""
+
+    routes: ClassVar = (post("/pools/{name}/rename", "Give a pool another name"),)
+
+    name: PoolName
+    new_name: PoolName
+
+
+class CreateCohort(ChangingCall, tag="create_cohort", frozen=True, kw_only=True):
+    """Create a cohort; refused if a different cohort of this name exists."""
+
+    routes: ClassVar = (post("/cohorts", "Create a cohort that does not exist yet"),)
+
+    name: CohortName
+    parent: CohortName | None = None
+    weight: Annotated[float, Checked(parse_weight)] = 1.0
+
+    @property
+    def spec(self) -> CohortSpec:
+        """Its definition."""
+        return CohortSpec(name=self.name, parent=self.parent, weight=self.weight)
+
+
+class DeleteCohort(ChangingCall, tag="delete_cohort", frozen=True, kw_only=True):
+    """Delete a cohort in which no pool and no cohort is."""
+
+    routes: ClassVar = (delete("/cohorts/{name}", "Delete a cohort in which nothing is"),)
+
+    name: CohortName
+
+
+class RenameCohort(ChangingCall, tag="rename_cohort", frozen=True, kw_only=True):
+    """Give a cohort another name."""
+
+    routes: ClassVar = (post("/cohorts/{name}/rename", "Give a cohort another name"),)
+
+    name: CohortName
+    new_name: CohortName
 
 
 class EnsureCohort(ChangingCall, tag="ensure_cohort", frozen=True, kw_only=True):

@@ -95,6 +95,16 @@ POOLS = (
     wide("idle limit", "idle_s", duration),
 )
 
+_STATE = Column(heading="state", key="state")
+
+
+def pool_columns(pools: Sequence[Row]) -> tuple[Column, ...]:
+    """Those of a table of pools: with their states where one of them is drained or being deleted."""
+    if all(pool["state"] == "open" for pool in pools):
+        return POOLS
+    return (POOLS[0], _STATE, *POOLS[1:])
+
+
 AGENTS = (
     Column(heading="agent", key="name"),
     Column(heading="pool", key="pool"),

@@ -25,7 +25,7 @@ import msgspec
 import yaml
 
 from schedulemesh.api.policies import GetPolicy, GetQueuePolicy
-from schedulemesh.api.pools import EnsureCohort, EnsurePool, ListCohorts, ListPools
+from schedulemesh.api.pools import EnsureCohort, ListCohorts, ListPools
 from schedulemesh.cli import declared_tokens
 from schedulemesh.cli.gateway import Gateway
 from schedulemesh.config.groups import parse_groups, public_groups
@@ -77,6 +77,8 @@ class Declaration:
     queue: Fields
     #: Fields by name; None: nothing is said about tokens.
     tokens: Mapping[str, Fields] | None = None
+    #: Whether the file has a list of pools.
+    lists_pools: bool = False
 
     def public(self) -> dict[str, object]:
         """The declaration as it is in a file."""
@@ -119,6 +121,7 @@ def parsed(content: object) -> Declaration:
             name: normal_pool(fields, f"pool {name!r}")
             for name, fields in _named(parts.get("pools"), "pools")
         },
+        lists_pools=parts.get("pools") is not None,
         preemption=normal_preemption(policy.get("preemption") or {}),
         queue=normal_queue(policy.get("queue") or {}),
         tokens=None if parts.get("tokens") is None else _tokens(parts["tokens"]),
@@ -242,14 +245,13 @@ def normal_queue(value: object) -> dict[str, Any]:
     return {name: policy[name] for name in fields}
 
 
-def pool_request(name: str, fields: Fields) -> EnsurePool:
-    """The request that creates a pool, or changes these fields of it."""
+def pool_changes(name: str, fields: Fields) -> dict[str, Any]:
+    """The fields of ``PoolChanges``: the pool's name, and what is changed of it."""
     changes: dict[str, Any] = dict(parse_changes(fields))
     if "pg_pool_config" in fields:
         changes["pg_pool_config"] = fields["pg_pool_config"]
-    return EnsurePool(
-        name=parse_name(name, "the pool's name"), lending=parse_lending(fields), **changes
-    )
+    name = parse_name(name, "the pool's name")
+    return {"name": name, "lending": parse_lending(fields), **changes}
 
 
 def cohort_request(name: str, fields: Fields) -> EnsureCohort:

@@ -13,6 +13,7 @@ from schedulemesh.cli.texts import data
 
 if TYPE_CHECKING:
     from schedulemesh.cli.declaration import Declaration
+    from schedulemesh.cli.declared_pools import PoolPlan
     from schedulemesh.cli.declared_tokens import TokenPlan
     from schedulemesh.cli.gateway import Gateway
 
@@ -52,22 +53,35 @@ def apply(
         ),
     ] = None,
     prune: Annotated[
-        bool, typer.Option("--prune", help="Revoke tokens that the file leaves out.")
+        bool,
+        typer.Option(
+            "--prune",
+            help="Delete pools, and revoke tokens, that the file leaves out where it has a list of them.",
+        ),
+    ] = False,
+    drain: Annotated[
+        bool,
+        typer.Option("--drain", help="With --prune: also pools in use, as pools delete --drain."),
     ] = False,
 ) -> None:
     """Create and change the cohorts, pools, policies and tokens that a file declares.
 
-    What the file leaves out stays as it is; with --prune tokens that it leaves out are revoked.
+    What the file leaves out stays as it is. With --prune, pools and tokens that it leaves out are deleted and
+    revoked, where it has a list `pools` or `tokens`; --dry-run names them, and what uses each pool.
     """
     from schedulemesh.cli import declaration, declared_tokens
+    from schedulemesh.cli.declared_pools import PoolPlan
     from schedulemesh.cli.gateway import gateway_to
     from schedulemesh.errors import InvalidRequestError
 
     declared = declaration.read(file)
-    if prune and declared.tokens is None:
+    if prune and declared.tokens is None and not declared.lists_pools:
         raise InvalidRequestError(
-            "--prune revokes the tokens that the file leaves out, and it has no list `tokens`"
+            "--prune deletes the pools and revokes the tokens that the file leaves out, and it has neither a "
+            "list `pools` nor a list `tokens`"
         )
+    if drain and not prune:
+        raise InvalidRequestError("--drain is for pools that --prune deletes; give both")
     with gateway_to(target) as gateway:
         plan = None
         if declared.tokens is not None:
@@ -75,10 +89,13 @@ def apply(
             plan = declared_tokens.TokenPlan.of(
                 gateway, declared.tokens, prune=prune, own_hash=own_hash
             )
+        pools = None
+        if prune and declared.lists_pools:
+            pools = PoolPlan.of(gateway, declared.pools, drain=drain)
         if dry_run:
-            emit(difference_listing(gateway, declared, plan), output)
+            emit(difference_listing(gateway, declared, plan, pools), output)
         else:
-            emit(applied(gateway, declared, plan, secrets), output)
+            emit(applied(gateway, declared, plan, secrets, pools), output)
 
 
 @command(app)
@@ -160,13 +177,18 @@ def _export_config(target: Target, output: Format) -> None:
 
 
 def difference_listing(
-    gateway: Gateway, declared: Declaration, plan: TokenPlan | None = None
+    gateway: Gateway,
+    declared: Declaration,
+    plan: TokenPlan | None = None,
+    pools: PoolPlan | None = None,
 ) -> Listing:
-    """The fields that are declared and different, and the tokens that a plan revokes."""
+    """The fields that are declared and different, and the pools and tokens that plans remove."""
     from schedulemesh.cli import declaration
 
     current = declaration.current(gateway, tokens=declared.tokens is not None)
     rows = declaration.differences(declared, current)
+    if pools is not None:
+        rows += pools.differences()
     for name in () if plan is None else plan.revoked:
         row = {"kind": "token", "name": name, "field": "", "current": "exists"}
         rows.append({**row, "declared": "is revoked"})
@@ -178,15 +200,19 @@ def applied(
     declared: Declaration,
     plan: TokenPlan | None = None,
     secrets: str | None = None,
+    pools: PoolPlan | None = None,
 ) -> Listing:
     """What became of each thing that a file declares. Raises RefusedError at the first that is refused.
 
     ``plan``: how its tokens are changed. ``secrets``: the folder for the secrets of those that are created.
+    ``pools``: which pools are deleted, last of all.
     """
+    from schedulemesh.api.pools import EnsurePool
     from schedulemesh.cli import declaration
     from schedulemesh.cli.changes import changed_result
     from schedulemesh.cli.policy import set_policies
     from schedulemesh.protocol.answers import PoolResponse, Response
+    from schedulemesh.protocol.wording import in_commands
 
     rows: list[dict[str, Any]] = []
     folder = None if plan is None else plan.folder_for(secrets)
@@ -198,12 +224,16 @@ def applied(
         request = declaration.cohort_request(name, declared.cohorts[name])
         add("cohort", name, changed_result(gateway.ask(request, Response)))
     for name, fields in declared.pools.items():
-        answer = gateway.ask(declaration.pool_request(name, fields), PoolResponse)
+        answer = gateway.ask(EnsurePool(**declaration.pool_changes(name, fields)), PoolResponse)
         add("pool", name, changed_result(answer))
+        for warning in getattr(answer.outcome, "warnings", ()):
+            note(in_commands(warning))
     before = declaration.current(gateway)
     same = {"preemption": before.preemption, "queue": before.queue}
     for name, fields in set_policies(gateway, declared.preemption, declared.queue).items():
         add("policy", name, "unchanged" if fields == same[name] else "changed")
     for name, result in () if plan is None else plan.carry_out(gateway, folder):
         add("token", name, result)
+    for name, result in () if pools is None else pools.carry_out(gateway):
+        add("pool", name, result)
     return Listing(kind="changes", rows=rows, columns=_APPLIED)

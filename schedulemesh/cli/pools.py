@@ -1,4 +1,4 @@
-"""The command pools: list, get, set and apply."""
+"""The command pools: list, get, create, set, rename, delete and apply."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from schedulemesh.cli.columns import POOLS
+from schedulemesh.cli.columns import pool_columns
 from schedulemesh.cli.command import Output, Select, Target, View, command, group
 from schedulemesh.cli.declared import File
 from schedulemesh.cli.output import emit, show
@@ -33,7 +33,7 @@ def list_pools(target: Target, view: View, select: Select) -> None:
 
     def listing(gateway: Gateway) -> Listing:
         rows = gateway.ask(ListPools(), Listed).rows
-        return Listing(kind="pools", rows=rows, columns=POOLS, row=PoolInfo)
+        return Listing(kind="pools", rows=rows, columns=pool_columns(rows), row=PoolInfo)
 
     show(target, view, listing, select)
 
@@ -85,12 +85,14 @@ def set_fields(
             help="Fields of ensure_pool, with values as in YAML; resources.gpu=8 changes one amount.",
         ),
     ],
-) -> None:
-    """Create a pool, or change fields of it."""
-    from schedulemesh.api.pools import ListPools
-    from schedulemesh.cli.changes import assignments, changed_result
-    from schedulemesh.cli.columns import CHANGES
-    from schedulemesh.cli.declaration import normal_pool, pool_request
+) -> int:
+    """Change fields of a pool that exists.
+
+    A quota may be less than what is in use: nothing new gets what is above, and it shrinks as tasks end.
+    """
+    from schedulemesh.api.pools import ListPools, ResizePool
+    from schedulemesh.cli.changes import assignments, change_each, changed_result
+    from schedulemesh.cli.declaration import normal_pool, pool_changes
     from schedulemesh.cli.gateway import gateway_to
     from schedulemesh.protocol.answers import Listed, PoolResponse
 
@@ -98,10 +100,100 @@ def set_fields(
     with gateway_to(target) as gateway:
         rows = gateway.ask(ListPools(), Listed).rows
         before = next((row for row in rows if row["name"] == pool), {})
-        fields = _merged(assigned, before)
-        normal_pool(fields, f"pool {pool!r}")
-        result = changed_result(gateway.ask(pool_request(pool, fields), PoolResponse))
-    emit(Listing(kind="changes", rows=[{"name": pool, "result": result}], columns=CHANGES), output)
+    fields = _merged(assigned, before)
+    normal_pool(fields, f"pool {pool!r}")
+
+    def request(name: str) -> ResizePool:
+        return ResizePool(**pool_changes(name, fields))
+
+    return change_each(target, output, [pool], request, PoolResponse, changed_result)
+
+
+@command(pools, "create")
+def create(
+    target: Target,
+    output: Output,
+    pool: Pool,
+    definition: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="FIELD=VALUE…",
+            help="Fields of create_pool, with values as in YAML, such as resources.gpu=8.",
+        ),
+    ] = None,
+) -> int:
+    """Create a pool that does not exist yet."""
+    from schedulemesh.api.pools import CreatePool, EnsurePool
+    from schedulemesh.cli.changes import assignments, change_each, changed_result
+    from schedulemesh.cli.declaration import normal_pool, pool_changes
+    from schedulemesh.domain.pool import PoolSpec
+    from schedulemesh.protocol.answers import PoolResponse
+
+    fields = _merged(assignments(definition or ()), {})
+    normal_pool(fields, f"pool {pool!r}")
+
+    def request(name: str) -> CreatePool:
+        definition = EnsurePool(**pool_changes(name, fields))
+        return CreatePool(spec=definition.applied_to(PoolSpec(name=name)))
+
+    return change_each(target, output, [pool], request, PoolResponse, changed_result)
+
+
+@command(pools, "rename")
+def rename(
+    target: Target,
+    output: Output,
+    pool: Pool,
+    new_name: Annotated[str, typer.Argument(help="The name that no pool has.")],
+) -> int:
+    """Give a pool another name; tasks, loans, tokens and policies follow, the past keeps the old one."""
+    from schedulemesh.api.pools import RenamePool
+    from schedulemesh.cli.changes import change_each
+    from schedulemesh.protocol.answers import Response
+
+    def request(name: str) -> RenamePool:
+        return RenamePool(name=name, new_name=new_name)
+
+    done = f"renamed to {new_name}"
+    return change_each(target, output, [pool], request, Response, lambda _: done)
+
+
+@command(pools, "delete")
+def delete(
+    target: Target,
+    output: Output,
+    names: Annotated[list[str], typer.Argument(help="The names of pools.")],
+    drain: Annotated[
+        bool,
+        typer.Option(
+            "--drain",
+            help="Also pools in use: cancel what waits, save and evict what runs, and delete them then.",
+        ),
+    ] = False,
+    deadline: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help="With --drain: when all should have ended, such as 30m from now; tasks that are expected "
+            "to end by then may finish.",
+        ),
+    ] = None,
+) -> int:
+    """Delete pools that nothing uses; with --drain those in use, too, when they are empty."""
+    from schedulemesh.cli.changes import change_each, changed_result
+    from schedulemesh.cli.declared_pools import deletion
+    from schedulemesh.cli.texts import seconds
+    from schedulemesh.protocol.answers import Response
+
+    deadline_s = None if deadline is None else seconds(deadline, "--deadline")
+    return change_each(
+        target,
+        output,
+        names,
+        lambda name: deletion(name, drain=drain, deadline_s=deadline_s),
+        Response,
+        changed_result,
+    )
 
 
 def _merged(assigned: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:

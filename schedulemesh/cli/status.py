@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from schedulemesh.cli.columns import AGENTS, POOLS, wide
+from schedulemesh.cli.columns import AGENTS, pool_columns, wide
 from schedulemesh.cli.command import Select, Target, View, command
 from schedulemesh.cli.output import repeat, show
 from schedulemesh.cli.rows import Column, Listing, Record
@@ -68,7 +68,7 @@ def overview_of(
     ]
     facts = {key: value for key, value in about.items() if key not in ("pools", "agents")}
     listings = (
-        Listing(kind="pools", rows=pools, columns=POOLS),
+        Listing(kind="pools", rows=pools, columns=pool_columns(pools)),
         Listing(kind="agents", rows=agents, columns=AGENTS),
         task_listing(tasks),
     )

@@ -9,15 +9,21 @@ from msgspec import UNSET, UnsetType
 from typing_extensions import Unpack
 
 from schedulemesh.api.pools import (
+    CreateCohort,
     CreatePool,
+    DeleteCohort,
+    DeletePool,
     EnsureCohort,
     EnsurePool,
     GetGroupStats,
     ListCohorts,
     ListPools,
+    RenameCohort,
+    RenamePool,
     ResizePool,
 )
 from schedulemesh.api.results import Result
+from schedulemesh.api.values import client_name
 from schedulemesh.client import results
 from schedulemesh.client.arguments import public, public_calls
 from schedulemesh.client.asking import ask, details, done, listed, logged
@@ -40,6 +46,7 @@ from schedulemesh.config.pools import (
 )
 from schedulemesh.domain.cohort import parse_cohort, parse_weight
 from schedulemesh.domain.names import parse_name
+from schedulemesh.domain.numbers import parse_flag, parse_timeout
 from schedulemesh.domain.placement import WarmSpec
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.protocol.answers import PoolResponse
@@ -131,7 +138,9 @@ class PoolCalls(SchedulerObject):
         """Create a pool, or change what is given of one that exists.
 
         What is left out stays as it is, ``pg_pool_config`` key by key; None or an empty value removes what
-        was there. Refused with ``pool_in_use`` where more is in use than the pool would have.
+        was there. A quota may be less than what is in use: nothing new gets of it what is above, it shrinks
+        as tasks end, what the pool has lent of it is called back, and ``warnings`` say what is above. Refused
+        with ``pool_ending`` while the pool is being deleted.
 
         ``on_preempted`` says what becomes of its evicted tasks that do not say it themselves: "requeue" or
         "drop". ``queueing`` says how its queue is served: "best_effort", what fits starts unless it delays
@@ -166,6 +175,63 @@ class PoolCalls(SchedulerObject):
             **self._changes(definition, pg_pool_config),
         )
         return logged("ensure_pool", _result(ask(self._connection, request, PoolResponse)))
+
+    def delete_pool(
+        self, name: str, *, drain: bool = False, deadline: float | None = None
+    ) -> Result:
+        """Delete a pool that nothing uses.
+
+        One that is in use is refused with ``pool_in_use``, unless ``drain`` is set: then it takes nothing
+        new, what waits is cancelled (``pool_ending``), what runs is saved and evicted as by ``drain_pool``
+        but does not wait again, what it has lent is called back, and it is deleted when nothing uses it any
+        more. ``deadline``, in seconds from now, lets tasks finish that are expected to end in time. Until it
+        is deleted, ``undrain_pool`` keeps it. Returns at once; ``detail`` is "deleted", "ending" or
+        "unchanged".
+        """
+        request = DeletePool(
+            name=parse_name(name, "the pool's name"),
+            drain=parse_flag(drain, "drain"),
+            deadline_s=None if deadline is None else parse_timeout(deadline, "deadline"),
+            client=client_name(),
+        )
+        return logged("delete_pool", done(self._connection, request))
+
+    def rename_pool(self, name: str, new_name: str) -> Result:
+        """Give a pool another name, which all that refers to it then has: tasks, loans, tokens, policies.
+
+        What has ended keeps the old name, and the history is found by either. Refused with ``pool_exists``
+        where another pool has the new name.
+        """
+        request = RenamePool(
+            name=parse_name(name, "the pool's name"),
+            new_name=parse_name(new_name, "the new name"),
+        )
+        return logged("rename_pool", done(self._connection, request))
+
+    def create_cohort(self, name: str, parent: str | None = None, weight: float = 1.0) -> Result:
+        """Create a cohort; one that exists with another definition is refused with ``cohort_exists``.
+
+        ``parent`` and ``weight`` as for ``ensure_cohort``.
+        """
+        request = CreateCohort(
+            name=parse_name(name, "the cohort's name"),
+            parent=parse_cohort(parent, "parent"),
+            weight=parse_weight(weight),
+        )
+        return logged("create_cohort", done(self._connection, request))
+
+    def delete_cohort(self, name: str) -> Result:
+        """Delete a cohort. Refused with ``cohort_in_use`` where pools or cohorts are in it."""
+        request = DeleteCohort(name=parse_name(name, "the cohort's name"))
+        return logged("delete_cohort", done(self._connection, request))
+
+    def rename_cohort(self, name: str, new_name: str) -> Result:
+        """Give a cohort another name; what is in it stays in it. Refused with ``cohort_exists``."""
+        request = RenameCohort(
+            name=parse_name(name, "the cohort's name"),
+            new_name=parse_name(new_name, "the new name"),
+        )
+        return logged("rename_cohort", done(self._connection, request))
 
     def ensure_cohort(
         self,

@@ -113,7 +113,17 @@ class Reason(Code):
     )
     POOL_IN_USE = (
         "pool_in_use",
-        "The pool cannot shrink below what is in use. End some of its agents first.",
+        (
+            "`delete_pool`: agents run in the pool, tasks wait in its queue, or others borrow its quota; "
+            "`error` says which. Delete it with `drain=True`, or end them first."
+        ),
+    )
+    POOL_ENDING = (
+        "pool_ending",
+        (
+            "The pool is being deleted: nothing new starts in it, and what waits is cancelled. Use another "
+            "pool; `undrain_pool` keeps this one."
+        ),
     )
     DUPLICATE_TASK = (
         "duplicate_task",
@@ -137,7 +147,15 @@ class Reason(Code):
     )
     COHORT_NOT_FOUND = (
         "cohort_not_found",
-        "`ensure_cohort`: there is no cohort of the parent's name. Create the parent first.",
+        "There is no such cohort, or none of the parent's name. Create it with `ensure_cohort`.",
+    )
+    COHORT_EXISTS = (
+        "cohort_exists",
+        "`create_cohort`, `rename_cohort`: there is a cohort of this name. Choose another name.",
+    )
+    COHORT_IN_USE = (
+        "cohort_in_use",
+        "`delete_cohort`: pools or cohorts are in it; `error` names them. Take them out of it first.",
     )
     COHORT_CYCLE = (
         "cohort_cycle",
@@ -458,6 +476,13 @@ class PreemptionReason(Code):
     DRAINED = ("drained", "Its node or its pool is drained.")
     TIME_LIMIT = ("time_limit", "It had run for as long as `max_run_s` allows.")
     IDLE_LIMIT = ("idle_limit", "Its GPUs were idle for twice as long as `idle_s` allows.")
+    CALLED_BACK = (
+        "called_back",
+        (
+            "It ran on borrowed quota that its owner has no more, because that pool was made smaller or is "
+            "being deleted."
+        ),
+    )
     MANUAL = ("manual", "Evicted by request, without an evaluation before.")
 
 
@@ -471,6 +496,8 @@ class Change(Code):
     CREATED = ("created", "The pool is new.")
     CHANGED = ("changed", "The pool has another definition now.")
     UNCHANGED = ("unchanged", "The pool or the node was like this already.")
+    DELETED = ("deleted", "The pool or the cohort exists no more.")
+    ENDING = ("ending", "The pool is drained, and is deleted when nothing uses it any more.")
     ALREADY_REGISTERED = ("already_registered", "The same task is registered on the agent already.")
     AGENT_KEPT = (
         "agent_kept",

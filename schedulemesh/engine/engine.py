@@ -8,29 +8,21 @@ from typing import TypeVar
 import msgspec
 
 from schedulemesh.config.settings import ANSWER_MEMORY_S
-from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.reasons import Change, Reason
 from schedulemesh.domain.request_ids import key_of_content
-from schedulemesh.domain.resources import NOTHING
 from schedulemesh.engine.admission import queue
 from schedulemesh.engine.admission.decide import submit
 from schedulemesh.engine.admission.evaluate import evaluate
-from schedulemesh.engine.admission.groups import drop_if_unwanted, expire
+from schedulemesh.engine.admission.groups import expire
 from schedulemesh.engine.admission.pending import hand_on
 from schedulemesh.engine.admission.registration import of_living_parent
 from schedulemesh.engine.explanation.estimate import start_if_queued
 from schedulemesh.engine.explanation.task import explain
 from schedulemesh.engine.explanation.waiting import ExplainedReasons, WaitCauses
 from schedulemesh.engine.lifecycle import agents as lifecycle
-from schedulemesh.engine.lifecycle import eviction, task_ends, time_limits
+from schedulemesh.engine.lifecycle import cohorts, eviction, pools, task_ends, time_limits
 from schedulemesh.engine.lifecycle.audit import change_answered, change_received
 from schedulemesh.engine.lifecycle.capacity import serve_freed_capacity
-from schedulemesh.engine.lifecycle.cohorts import (
-    ensure_cohort,
-    loans_beyond_limits,
-    loans_outside,
-    waits_in_vain,
-)
 from schedulemesh.engine.lifecycle.drain import advance_drains, change_drain, observe_drain
 from schedulemesh.engine.lifecycle.group_reports import (
     group_create_failed,
@@ -60,7 +52,6 @@ from schedulemesh.engine.messages.facts import (
     NodeLost,
     NodeSeen,
     PolicyChanged,
-    PoolEnsured,
     RequestAnswered,
     StateHandlersRegistered,
     StatesForgotten,
@@ -79,7 +70,6 @@ from schedulemesh.engine.messages.queue_facts import ClassLoaded, Ticked
 from schedulemesh.engine.messages.stimulus import RequestStimulus, Stimulus
 from schedulemesh.engine.placement.strategies import Strategies
 from schedulemesh.engine.state.agents import Waiting
-from schedulemesh.engine.state.cohort_updates import loans_within_trees
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.snapshot import past_states
 from schedulemesh.engine.transaction import Step, Transaction
@@ -133,8 +123,12 @@ class Engine:
         self._on(s.WorkReported, eviction.work_reported)
         self._on(s.StateNotSaved, eviction.state_not_saved)
         self._on(s.CancelAnswered, lifecycle.cancel_answered)
-        self._on(s.PoolRequested, _ensure_pool)
-        self._on(s.CohortRequested, ensure_cohort)
+        self._on(s.PoolRequested, pools.ensure_pool)
+        self._on(s.PoolDeletionRequested, pools.delete_pool)
+        self._on(s.PoolRenameRequested, pools.rename_pool)
+        self._on(s.CohortRequested, cohorts.ensure_cohort)
+        self._on(s.CohortDeletionRequested, cohorts.delete_cohort)
+        self._on(s.CohortRenameRequested, cohorts.rename_cohort)
         self._on(s.PolicyChangeRequested, _change_policy)
         self._on(s.QueuePolicyChangeRequested, queue.change_policy)
         self._on(s.StateHandlersGiven, _register_handlers)
@@ -249,84 +243,6 @@ def _submit(tx: Transaction, stimulus: s.TaskSubmitted) -> RequestOutcome:
     return outcome
 
 
-def _ensure_pool(tx: Transaction, stimulus: s.PoolRequested) -> RequestOutcome:
-    """The same definition again changes nothing; another size is a resize where usage allows."""
-    spec = stimulus.spec
-    account = tx.state.ledger.accounts.get(spec.name)
-    if account is None:
-        tx.emit(PoolEnsured(spec=spec, at=tx.now))
-        return Done(change=Change.CREATED, warnings=_too_big(tx.state, spec))
-    if account.spec == spec:
-        if any(pool_name == spec.name for pool_name, _ in tx.state.groups.dropped):
-            tx.emit(PoolEnsured(spec=spec, at=tx.now))
-        return Done(change=Change.UNCHANGED)
-    if stimulus.must_be_new:
-        return Refused(
-            reason=Reason.POOL_EXISTS,
-            error=f"pool {spec.name!r} already exists with {account.spec.resources}; "
-            "use ensure_pool to change it",
-        )
-    in_use = account.reserved + account.used
-    if not in_use.fits(spec.resources):
-        return Refused(
-            reason=Reason.POOL_IN_USE,
-            error=f"pool {spec.name!r} cannot shrink to {spec.resources}: {in_use} is in use; "
-            f"{_who_holds(tx.state, spec.name)}",
-            short_quota=in_use.beyond(spec.resources),
-        )
-    loans, pools = loans_within_trees(tx.state.ledger), _pools_beside(tx.state, spec.name)
-    tx.emit(PoolEnsured(spec=spec, at=tx.now))
-    _reshape_groups(tx, spec)
-    warnings = (
-        *_too_big(tx.state, spec),
-        *loans_outside(tx.state, loans),
-        *loans_beyond_limits(tx.state, spec.name),
-        *waits_in_vain(tx.state, (*pools, *_pools_beside(tx.state, spec.name))),
-    )
-    return Done(change=Change.CHANGED, warnings=warnings)
-
-
-def _pools_beside(state: MeshState, pool_name: str) -> tuple[str, ...]:
-    """A pool and those of its tree of cohorts; none where nothing waits."""
-    if not state.queue.pools:
-        return ()
-    return (pool_name, *state.ledger.cohorts.neighbours(pool_name).names)
-
-
-def _who_holds(state: MeshState, pool_name: str) -> str:
-    """What has to end before a pool may be made smaller: its own agents, and those of borrowers."""
-    ledger = state.ledger
-    lent = sorted(ledger.lent_by(pool_name).items())
-    if not lent:
-        return "end some of its agents first"
-    loans = [f"pool {borrower!r} has {amount} of it on loan" for borrower, amount in lent]
-    has_own_agents = bool(state.agents_of[pool_name])
-    who = "agents of these pools, or of its own" if has_own_agents else "agents of these pools"
-    return f"{', '.join(loans)}; end some {who} first"
-
-
-def _too_big(state: MeshState, spec: PoolSpec) -> tuple[str, ...]:
-    """The warning of a quota that exceeds all nodes together."""
-    if not state.nodes_known:
-        return ()
-    total = sum((node.total for node in state.cluster.nodes.values()), NOTHING)
-    if spec.resources.fits(total):
-        return ()
-    beyond = spec.resources.beyond(total)
-    message = (
-        f"pool {spec.name!r} promises {spec.resources}, and all nodes together have {total}: {beyond} of it "
-        "cannot be used before nodes join"
-    )
-    return (message,)
-
-
-def _reshape_groups(tx: Transaction, spec: PoolSpec) -> None:
-    """Free groups that the new definition does not keep go; others when their agents have left."""
-    table = tx.state.groups
-    for group_id in tuple(table.of_pool.get(spec.name, ())):
-        drop_if_unwanted(tx, table.by_id[group_id])
-
-
 def _change_policy(tx: Transaction, stimulus: s.PolicyChangeRequested) -> RequestOutcome:
     if stimulus.policy != tx.state.policy:
         tx.emit(
@@ -434,6 +350,8 @@ def _tick(tx: Transaction, _stimulus: s.ClockTicked) -> None:
     if state.running.limits_due:
         time_limits.advance_limits(tx)
     cancel_impossible(tx)
+    for pool_name in tuple(state.ledger.over_quota):
+        pools.call_back(tx, pool_name)
     before = tx.now - ANSWER_MEMORY_S
     oldest = next(iter(state.answers.values()), None)
     if oldest is not None and oldest.at < before:

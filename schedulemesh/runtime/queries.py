@@ -183,9 +183,17 @@ class StateView:
                 "lent": account.lent.public(),
                 "borrowed": account.borrowed.public(),
                 "agents": sorted(self._state.agents_of[name]),
+                "state": self._state_of(name),
             }
             for name, account in ledger.accounts.items()
         ]
+
+    def _state_of(self, pool_name: str) -> str:
+        """One of ``POOL_STATES``."""
+        drains = self._state.drains
+        if pool_name in drains.ending:
+            return "ending"
+        return "draining" if pool_name in drains.pools else "open"
 
     def cohorts(self) -> list[CohortInfo]:
         """Each cohort with its pools, their quota together, and what of it is idle and may be lent."""

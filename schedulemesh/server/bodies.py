@@ -82,6 +82,12 @@ class PoolChange(Body, frozen=True, kw_only=True):
     weight: float | UnsetType | None = UNSET
 
 
+class NewPool(PoolChange, frozen=True, kw_only=True):
+    """A pool that does not exist yet."""
+
+    name: str
+
+
 class CohortChange(Body, frozen=True, kw_only=True):
     """Fields of a cohort; null stands for the default."""
 

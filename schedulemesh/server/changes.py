@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import UNSET
 
 from schedulemesh.api.policies import ChangePolicy, ChangeQueuePolicy
-from schedulemesh.api.pools import EnsureCohort, EnsurePool, ResizePool
+from schedulemesh.api.pools import CreatePool, EnsureCohort, EnsurePool, ResizePool
 from schedulemesh.api.preemption import EvaluatePreemption
 from schedulemesh.api.tokens import CreateToken, RotateToken
 from schedulemesh.config.changes import without_null
@@ -20,6 +20,7 @@ from schedulemesh.domain.containers import plain_data
 from schedulemesh.domain.labels import parse_labels
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_count, parse_priority
+from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.domain.tokens import TokenSpec, parse_lifetime, parse_role
 from schedulemesh.errors import InvalidRequestError
@@ -45,7 +46,9 @@ def _pool(received: ReceivedChange) -> dict[str, Any]:
     if fields.get("resources") is not None:
         fields["resources"] = fields["resources"].amounts()
     changes = parse_changes(fields)
-    return {**changes, **groups, "lending": parse_lending(lending), "name": received.name("name")}
+    named = parse_name(fields["name"], "the pool's name") if "name" in fields else None
+    name = received.name("name") if named is None else named
+    return {**changes, **groups, "lending": parse_lending(lending), "name": name}
 
 
 def _groups(config: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -58,6 +61,12 @@ def _groups(config: dict[str, Any] | None) -> dict[str, Any] | None:
     # What is wrong in itself is reported here; what contradicts the pool, by the supervisor.
     parse_groups(plain, DEFAULT_STRATEGY)
     return dict(plain)
+
+
+def _created(received: ReceivedChange) -> CreatePool:
+    changes = _pool(received)
+    spec = EnsurePool(**changes).applied_to(PoolSpec(name=changes["name"]))
+    return CreatePool(spec=spec, request_id=received.request_id)
 
 
 def _resized(received: ReceivedChange) -> ResizePool:
@@ -163,6 +172,15 @@ CHANGES = (
         asks=RotateToken,
         reveals=True,
         request=_rotation,
+    ),
+    ChangeRoute(
+        method="POST",
+        path="/pools",
+        summary="Create a pool that does not exist yet",
+        body=bodies.NewPool,
+        answer=None,
+        asks=CreatePool,
+        request=_created,
     ),
     ChangeRoute(
         method="PUT",

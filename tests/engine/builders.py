@@ -220,6 +220,14 @@ class Mesh:
         """Ask for a pool like this."""
         return self.handle(s.PoolRequested(spec=spec, **more)).outcome
 
+    def delete_pool(self, name: str = "p", **how: Any) -> Any:
+        """Delete a pool."""
+        return self.handle(s.PoolDeletionRequested(pool_name=name, **how)).outcome
+
+    def rename_pool(self, name: str, new_name: str) -> Any:
+        """Give a pool another name."""
+        return self.handle(s.PoolRenameRequested(pool_name=name, new_name=new_name)).outcome
+
     def submission(
         self,
         name: str,
@@ -576,6 +584,7 @@ def pictures(state: MeshState) -> dict[str, object]:
         "past",
         "evictions",
         "drains",
+        "pool_names",
         "external_demands",
         "_group_facts",
         "spared",
@@ -590,6 +599,8 @@ def pictures(state: MeshState) -> dict[str, object]:
         field: value for field, value in vars(state).items() if field not in left_out
     }
     shown["drains"] = list(state.drains)
+    shown["ending"] = state.drains.ending
+    shown["pool names"] = state.pool_names.next_of
     shown["external demand"] = (state.external_demands.waiting, state.external_demands.lost)
     shown["evictions"] = vars(state.evictions)
     shown["lost with"] = state.past._lost_with

@@ -575,8 +575,8 @@ class MeshMachine(RuleBasedStateMachine):
     def do_resize(self, name, cpu):
         account = self.state.ledger.accounts[name]
         held = account.reserved + account.used
-        outcome = self.mesh.resize(self.spec(name, cpu))
-        assert isinstance(outcome, Refused) == (held.cpu > cpu * UNIT)
+        self.mesh.resize(self.spec(name, cpu))
+        assert (name in self.state.ledger.over_quota) == (held.cpu > cpu * UNIT)
 
     def do_node(self, node_id, up):
         (self.up.add if up else self.up.discard)(node_id)

@@ -308,7 +308,8 @@ class Seats:
         self.anywhere = anywhere
         self.gpu = need.gpu
         account = state.ledger.accounts[pool_name]
-        own = dict(account.free.items())
+        # A pool above its quota keeps what it has: an eviction in it exchanges, and need not free more.
+        own = {kind: max(0, units) for kind, units in account.free.items()}
         for hold in state.ledger.holds.values():
             if hold.for_pool == pool_name:
                 for share in hold.shares:

@@ -99,11 +99,11 @@ def pool_for(state: MeshState, strategies: Strategies, stimulus: TaskSubmitted) 
     need = None if stimulus.default_resources else agent.resources
     view = _view(stimulus, "") if strategies.plugins else None
     workload = state.cluster.workload
-    task = stimulus.task
+    task, ending = stimulus.task, state.drains.ending
     too_short = () if task is None else pools_below(state, task.max_run_s)
     avoided = {*state.drains.pools, *too_short}
     return strategies.choose_pool(
-        state.ledger, stimulus.selector, need, view, workload, avoided=avoided
+        state.ledger, stimulus.selector, need, view, workload, avoided=avoided, ending=ending
     )
 
 
@@ -126,6 +126,8 @@ def understand(tx: Transaction, stimulus: TaskSubmitted) -> Request | Refused:
     if (reason := ruled_out(state, stimulus, pool_name, need)) is not None:
         return _refused_by_pool(state, reason, pool_name, need)
     # Last of what has nothing to do with room: all else also holds for tasks that may wait (``queue.join``).
+    if pool_name in state.drains.ending:
+        return refusals.pool_ending(pool_name)
     if pool_name in state.drains.pools:
         return refusals.pool_draining(pool_name)
     if (group_request := groups_asked(state, stimulus, pool_name, need)) is not None:
@@ -448,6 +450,8 @@ def requeue_victim(tx: Transaction, past: Preempted) -> bool:
     if past.ran_again or agent is None or not fact.number:
         return False
     if not agent.class_key or not agent.restartable or fact.task.extra_of:
+        return False
+    if agent.pool_name not in tx.state.ledger.accounts:
         return False
     submission = TaskSubmitted(
         agent=agent,

@@ -24,9 +24,10 @@ from schedulemesh.engine.transaction import Transaction
 
 
 def spec_of(state: MeshState, pool_name: str) -> GroupsSpec | None:
-    """How a pool keeps groups; None: it keeps none."""
+    """How a pool keeps groups; None: it keeps none, or is being deleted."""
     account = state.ledger.accounts.get(pool_name)
-    return None if account is None else account.spec.groups
+    ends = pool_name in state.drains.ending
+    return None if account is None or ends else account.spec.groups
 
 
 def plan(

@@ -133,6 +133,8 @@ def _may_have(
         return of_own_pool
     if not isinstance(ending, Ending):
         return False
+    if not of_own_pool and share.pool_name in state.ledger.closed:
+        return False
     if ending.hold_for is not None:
         return ending.hold_for == request.pool_name and (of_own_pool or loans)
     if ending.hold_for_client is not None:

@@ -56,9 +56,12 @@ def pool_not_found(state: MeshState, name: str) -> Refused:
     pool_names = ", ".join(names[:_POOLS]) or "none yet"
     if len(names) > _POOLS:
         pool_names += f" and {len(names) - _POOLS:,} others"
+    current_name, hint = state.pool_names.current(name), nearest(name, state.ledger.accounts)
+    if current_name in state.ledger.accounts:
+        hint = f", which was renamed to {current_name!r}"
     return Refused(
         reason=Reason.POOL_NOT_FOUND,
-        error=f"there is no pool {name!r}{nearest(name, state.ledger.accounts)}; pools are: {pool_names}. "
+        error=f"there is no pool {name!r}{hint}; pools are: {pool_names}. "
         "Create it with create_pool or ensure_pool",
     )
 
@@ -69,6 +72,15 @@ def pool_draining(name: str) -> Refused:
         reason=Reason.POOL_DRAINING,
         error=f"pool {name!r} is drained, so nothing new starts in it",
         hint="Submit it with queue=True to wait, choose another pool, or end the drain with undrain_pool",
+    )
+
+
+def pool_ending(name: str) -> Refused:
+    """The refusal for a pool that is being deleted."""
+    return Refused(
+        reason=Reason.POOL_ENDING,
+        error=f"pool {name!r} is being deleted, so it takes nothing new",
+        hint="Choose another pool, or keep this one with undrain_pool",
     )
 
 

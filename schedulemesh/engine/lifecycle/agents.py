@@ -30,6 +30,7 @@ from schedulemesh.engine.messages.facts import (
     QuotaHeld,
     Share,
     TaskEnded,
+    merged,
 )
 from schedulemesh.engine.messages.instructions import RunTask, StopAgent
 from schedulemesh.engine.messages.outcomes import (
@@ -303,11 +304,19 @@ def process_gone(
 def _shares_held(
     state: MeshState, agent: Agent, ending: Ending, rest: tuple[Share, ...]
 ) -> tuple[Share, ...]:
-    """What of its quota is held once it is gone, of what those leave that waited for it: for a pool no more
-    than that may borrow and others lend.
+    """What of its quota is held once it is gone, of what those leave that waited for it: nothing that is
+    above the quota of a pool that was made smaller, and for a pool no more than that may borrow and others
+    lend.
     """
+    accounts = state.ledger.accounts
+    rest = merged(
+        Share(pool_name=s.pool_name, amount=s.amount.within(accounts[s.pool_name].free))
+        for s in rest
+    )
     if ending.hold_for is None:
         return rest if ending.hold_for_client else ()
+    if ending.hold_for not in state.ledger.accounts:
+        return ()
     freed, pool_name = [(agent.spec.pool_name, rest)], ending.hold_for
     caps = caps_of(state.ledger, pool_name, Payment(shares=()))
     return promise(freed, pool_name, sum_of(share.amount for share in rest), caps)

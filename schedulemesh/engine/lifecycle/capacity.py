@@ -7,6 +7,7 @@ from schedulemesh.engine.admission.pending import continue_start, finish_revocat
 from schedulemesh.engine.admission.queue_pass import serve_queue
 from schedulemesh.engine.lifecycle.children import end_orphans
 from schedulemesh.engine.lifecycle.elastic import follow_cores
+from schedulemesh.engine.lifecycle.pools import clear_ending, finish_deletions
 from schedulemesh.engine.messages.facts import GroupEnded, NodeLost, NodeSeen, PoolEnsured
 from schedulemesh.engine.messages.stimuli import AnyStimulus, ClockTicked, RecoveryObserved
 from schedulemesh.engine.state.agents import Waiting
@@ -40,6 +41,9 @@ def serve_freed_capacity(tx: Transaction, stimulus: AnyStimulus) -> None:
         replenish(tx)
         if len(tx.facts) > before:
             tx.state.queue.changed = True  # a waiting task may have one of these groups
+    if tx.state.drains.ending:
+        clear_ending(tx)
+        finish_deletions(tx)
 
 
 def _serve_woken(tx: Transaction) -> None:

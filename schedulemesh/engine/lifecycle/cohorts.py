@@ -1,4 +1,4 @@
-"""Cohorts: how they are created and changed."""
+"""Cohorts: how they are created, changed, renamed and deleted."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ from collections.abc import Iterable, Iterator
 from schedulemesh.domain.reasons import Change, Reason
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.engine.admission.needs import is_ruled_out
-from schedulemesh.engine.messages.cohort_facts import CohortEnsured
+from schedulemesh.engine.messages.cohort_facts import CohortDeleted, CohortEnsured, CohortRenamed
 from schedulemesh.engine.messages.outcomes import Done, Refused, RequestOutcome
-from schedulemesh.engine.messages.stimuli import CohortRequested
+from schedulemesh.engine.messages.stimuli import (
+    CohortDeletionRequested,
+    CohortRenameRequested,
+    CohortRequested,
+)
 from schedulemesh.engine.state.cohort_updates import all_loans, loans_within_trees
 from schedulemesh.engine.state.cohorts import CohortTree
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.transaction import Transaction
+from schedulemesh.errors import nearest
 
 #: How many tasks a warning names.
 _NAMED = 3
@@ -29,13 +34,10 @@ def ensure_cohort(tx: Transaction, stimulus: CohortRequested) -> RequestOutcome:
     before = cohorts.specs.get(spec.name)
     if before == spec:
         return Done(change=Change.UNCHANGED)
+    if before is not None and stimulus.must_be_new:
+        return _cohort_exists(spec.name, "use ensure_cohort to change it")
     if spec.parent is not None and spec.parent != spec.name and spec.parent not in cohorts.specs:
-        cohort_names = ", ".join(sorted(cohorts.specs)) or "none yet"
-        return Refused(
-            reason=Reason.COHORT_NOT_FOUND,
-            error=f"there is no cohort {spec.parent!r} to be the parent of {spec.name!r}; cohorts are: "
-            f"{cohort_names}. Create it with ensure_cohort first",
-        )
+        return _cohort_not_found(cohorts, spec.parent, f" to be the parent of {spec.name!r}")
     if spec.parent is not None and cohorts.would_be_cycle(spec.name, spec.parent):
         above = " in ".join(cohorts.upwards(spec.parent))
         return Refused(
@@ -49,6 +51,63 @@ def ensure_cohort(tx: Transaction, stimulus: CohortRequested) -> RequestOutcome:
     pools.update(_tree_of(cohorts, spec.name))
     warnings = (*loans_outside(tx.state, loans), *waits_in_vain(tx.state, pools))
     return Done(change=change, warnings=warnings)
+
+
+def delete_cohort(tx: Transaction, stimulus: CohortDeletionRequested) -> RequestOutcome:
+    """Delete a cohort in which no pool and no cohort is."""
+    cohorts, name = tx.state.ledger.cohorts, stimulus.name
+    if name not in cohorts.specs:
+        return _cohort_not_found(cohorts, name)
+    accounts = tx.state.ledger.accounts.values()
+    pools = sorted(a.spec.name for a in accounts if a.spec.cohort == name)
+    below = sorted(spec.name for spec in cohorts.specs.values() if spec.parent == name)
+    members = [("pool", pools), ("cohort", below)]
+    if pools or below:
+        named = (_members(noun, names) for noun, names in members if names)
+        return Refused(
+            reason=Reason.COHORT_IN_USE,
+            error=f"cohort {name!r} is in use: {' and '.join(named)}",
+            hint="give these another cohort or parent, or none, or delete them first",
+        )
+    tx.emit(CohortDeleted(name=name, at=tx.now))
+    return Done(change=Change.DELETED)
+
+
+def rename_cohort(tx: Transaction, stimulus: CohortRenameRequested) -> RequestOutcome:
+    """Give a cohort another name that no other cohort has."""
+    cohorts, name, new_name = tx.state.ledger.cohorts, stimulus.name, stimulus.new_name
+    if name not in cohorts.specs:
+        return _cohort_not_found(cohorts, name)
+    if name == new_name:
+        return Done(change=Change.UNCHANGED)
+    if new_name in cohorts.specs:
+        return _cohort_exists(new_name, "choose another name, or delete that cohort first")
+    tx.emit(CohortRenamed(name=name, new_name=new_name, at=tx.now))
+    return Done(change=Change.CHANGED)
+
+
+def _members(noun: str, names: list[str]) -> str:
+    """What is in a cohort, in words."""
+    plural, verb = ("", "is") if len(names) == 1 else ("s", "are")
+    shown = ", ".join(map(repr, names[:_NAMED])) + (", …" if len(names) > _NAMED else "")
+    return f"{noun}{plural} {shown} {verb} in it"
+
+
+def _cohort_not_found(cohorts: CohortTree, name: str, purpose: str = "") -> Refused:
+    """The refusal for a cohort that does not exist; ``purpose``: what for it was named."""
+    cohort_names = ", ".join(sorted(cohorts.specs)) or "none yet"
+    first = " first" if purpose else ""
+    return Refused(
+        reason=Reason.COHORT_NOT_FOUND,
+        error=f"there is no cohort {name!r}{purpose}{nearest(name, cohorts.specs)}; cohorts are: "
+        f"{cohort_names}. Create it with ensure_cohort{first}",
+    )
+
+
+def _cohort_exists(name: str, advice: str) -> Refused:
+    return Refused(
+        reason=Reason.COHORT_EXISTS, error=f"there is a cohort {name!r} already; {advice}"
+    )
 
 
 def _tree_of(cohorts: CohortTree, name: str) -> Iterator[str]:

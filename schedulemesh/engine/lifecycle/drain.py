@@ -6,6 +6,9 @@ expected to end in time is left to finish, and so is an agent without tasks; the
 that notice, saving and cancelling may take is all that is left. Without a deadline everything with tasks is
 evicted at once, and agents without tasks stay.
 
+A pool that is being deleted (``pools``) is drained likewise, but what is evicted there does not wait again,
+and agents without tasks are evicted, too.
+
 A node that Ray drains, by its own API or after a notice of its cloud, is drained likewise, until Ray removes
 it or stops.
 """
@@ -122,6 +125,7 @@ def _start(
             deadline=deadline,
             client=client,
             opens=closes if drain is None else drain.opens,
+            deletes=drain is not None and drain.deletes,
         )
     )
     if node_id is not None and closes:
@@ -159,7 +163,7 @@ def _may_finish(tx: Transaction, drain: DrainStarted, agent: Agent) -> bool:
     running = tx.state.running
     tasks = [running.by_id[task_id] for task_id in running.on_agent(agent.spec.name)]
     if drain.deadline is None:
-        return not tasks
+        return not tasks and not drain.deletes
     leaves_at = drain.deadline - leaving_s(tx.state, agent.spec)
     ends = [leaves_at + 1.0 if task.ends_at is None else task.ends_at for task in tasks]
     return tx.now < leaves_at and max(ends, default=0.0) <= leaves_at

@@ -16,6 +16,22 @@ class CohortEnsured(Fact, tag="cohort_ensured", frozen=True, kw_only=True):
     at: float
 
 
+class CohortDeleted(Fact, tag="cohort_deleted", frozen=True, kw_only=True):
+    """The cohort exists no more. No pool and no cohort was in it."""
+
+    name: str
+    at: float
+
+
+class CohortRenamed(Fact, tag="cohort_renamed", frozen=True, kw_only=True):
+    """The cohort has another name, by which the pools and cohorts in it refer to it."""
+
+    #: The name until now.
+    name: str
+    new_name: str
+    at: float
+
+
 class LoansExchanged(Fact, tag="loans_exchanged", frozen=True, kw_only=True):
     """Running claims of one pool have exchanged quota: others of them hold the loans from now on, and what
     each pool has lent and borrowed is the same.
@@ -26,4 +42,4 @@ class LoansExchanged(Fact, tag="loans_exchanged", frozen=True, kw_only=True):
     claims: tuple[tuple[str, tuple[tuple[str, Resources], ...]], ...]
 
 
-AnyCohortFact = Union[CohortEnsured, LoansExchanged]
+AnyCohortFact = Union[CohortEnsured, CohortDeleted, CohortRenamed, LoansExchanged]

@@ -21,6 +21,8 @@ class DrainStarted(Fact, tag="drain_started", frozen=True, kw_only=True):
     client: str = ""
     #: Whether the node is opened again when the drain ends.
     opens: bool = False
+    #: Of a pool: whether it is deleted when nothing uses it any more.
+    deletes: bool = False
 
 
 class DrainEnded(Fact, tag="drain_ended", frozen=True, kw_only=True):

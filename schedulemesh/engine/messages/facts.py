@@ -30,6 +30,7 @@ from schedulemesh.engine.messages.job_facts import JobClaimMoved
 from schedulemesh.engine.messages.limit_facts import AnyLimitFact
 from schedulemesh.engine.messages.measurement_facts import AnyMeasurement
 from schedulemesh.engine.messages.outcomes import Candidate, RequestOutcome
+from schedulemesh.engine.messages.pool_facts import AnyPoolFact
 from schedulemesh.engine.messages.queue_facts import AnyQueueFact
 from schedulemesh.engine.messages.token_facts import AnyTokenFact
 
@@ -479,6 +480,7 @@ class EpochBegun(Fact, tag="epoch_begun", frozen=True, kw_only=True):
 AnyFact = Union[
     PoolEnsured,
     AnyCohortFact,
+    AnyPoolFact,
     StateHandlersRegistered,
     PolicyChanged,
     NodeSeen,

@@ -32,12 +32,47 @@ class PoolRequested(RequestStimulus, frozen=True, kw_only=True):
     spec: PoolSpec
     #: Whether the request is refused if a pool of the same name has a different definition.
     must_be_new: bool = False
+    #: Whether the request is refused for a pool that is being deleted.
+    must_last: bool = False
 
 
 class CohortRequested(RequestStimulus, frozen=True, kw_only=True):
     """A client requested a cohort with this definition."""
 
     spec: CohortSpec
+    #: Whether the request is refused if a cohort of the same name has a different definition.
+    must_be_new: bool = False
+
+
+class PoolDeletionRequested(RequestStimulus, frozen=True, kw_only=True):
+    """A client deletes a pool."""
+
+    pool_name: str
+    #: Whether a pool that is in use is drained first; False: it is refused.
+    drain: bool = False
+    #: Seconds from now by which its agents should have ended; None: they are evicted at once.
+    deadline_s: float | None = None
+    client: str = "unknown"
+
+
+class PoolRenameRequested(RequestStimulus, frozen=True, kw_only=True):
+    """A client gives a pool another name."""
+
+    pool_name: str
+    new_name: str
+
+
+class CohortDeletionRequested(RequestStimulus, frozen=True, kw_only=True):
+    """A client deletes a cohort."""
+
+    name: str
+
+
+class CohortRenameRequested(RequestStimulus, frozen=True, kw_only=True):
+    """A client gives a cohort another name."""
+
+    name: str
+    new_name: str
 
 
 class PolicyChangeRequested(RequestStimulus, frozen=True, kw_only=True):
@@ -462,7 +497,11 @@ class SupervisorBegan(Stimulus, frozen=True, kw_only=True):
 
 AnyStimulus = Union[
     PoolRequested,
+    PoolDeletionRequested,
+    PoolRenameRequested,
     CohortRequested,
+    CohortDeletionRequested,
+    CohortRenameRequested,
     PolicyChangeRequested,
     QueuePolicyChangeRequested,
     StateHandlersGiven,
@@ -518,7 +557,11 @@ AnyRequest = Union[
     PreemptionRequested,
     RebuildRequested,
     PoolRequested,
+    PoolDeletionRequested,
+    PoolRenameRequested,
     CohortRequested,
+    CohortDeletionRequested,
+    CohortRenameRequested,
     PolicyChangeRequested,
     QueuePolicyChangeRequested,
     StateHandlersGiven,

@@ -80,14 +80,16 @@ class Strategies:
         task: TaskView | None = None,
         workload: Workload | None = None,
         avoided: Container[str] = (),
+        ending: Container[str] = (),
     ) -> str | None:
         """The best matching pool among those whose total quota holds the need; None: there is none.
 
         Pools with enough free quota are preferred; ties are decided by name. Plugins score all such pools. A
-        pool of ``avoided`` is chosen only if there is no other. A need of None means each pool's default
-        agent.
+        pool of ``avoided`` is chosen only if there is no other, and one of ``ending`` never. A need of None
+        means each pool's default agent.
         """
         every = _ordered_pools(ledger, selector, need, self.pool, workload)
+        every = [name for name in every if name not in ending]
         ordered = [name for name in every if name not in avoided] or every
         if task is None or not self.asks("score"):
             return next(iter(ordered), None)

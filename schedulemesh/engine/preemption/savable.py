@@ -157,6 +157,8 @@ def returns_when_evicted(state: MeshState, task: RunningTask, agent: Agent) -> b
     spec = agent.spec
     if not task.number or not spec.class_key or not spec.restartable:
         return False
+    if spec.pool_name in state.drains.ending:
+        return False
     if task.reached_limit:
         by_time = task.evicted_by is PreemptionReason.TIME_LIMIT
         return by_time and task.spec.on_time_limit == "requeue"

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from schedulemesh.domain.resources import NOTHING, Resources
-from schedulemesh.engine.messages.cohort_facts import CohortEnsured, LoansExchanged
+from schedulemesh.engine.messages.cohort_facts import (
+    CohortDeleted,
+    CohortEnsured,
+    CohortRenamed,
+    LoansExchanged,
+)
 from schedulemesh.engine.messages.fact import Fact
 from schedulemesh.engine.messages.facts import Share
 from schedulemesh.engine.state.agents import Agent
@@ -66,12 +71,20 @@ class CohortFacts:
     @property
     def updates(self) -> Mapping[type[Fact], Callable[..., None]]:
         """What applies each fact."""
-        return {CohortEnsured: self._ensured, LoansExchanged: self._exchanged}
+        return {
+            CohortEnsured: self._ensured,
+            CohortDeleted: lambda fact: self._ledger.cohorts.remove(fact.name),
+            CohortRenamed: self._renamed,
+            LoansExchanged: self._exchanged,
+        }
 
     def _ensured(self, fact: CohortEnsured) -> None:
         before = loans_within_trees(self._ledger)
         self._ledger.ensure_cohort(fact.spec)
         note_separated(self._ledger, self._agents, before)
+
+    def _renamed(self, fact: CohortRenamed) -> None:
+        self._ledger.rename_cohort(fact.name, fact.new_name)
 
     def _exchanged(self, fact: LoansExchanged) -> None:
         """No account changes: what one claim has less of a pool's quota, another has more."""

@@ -21,7 +21,7 @@ _NOBODY = Neighbours()
 
 
 class CohortTree:
-    """All cohorts, and the pools in them. A cohort exists from its first mention on and is never removed."""
+    """All cohorts, and the pools in them. A cohort exists from its first mention on."""
 
     def __init__(self) -> None:
         self.specs: dict[str, CohortSpec] = {}
@@ -50,6 +50,32 @@ class CohortTree:
             return
         self._cohort_of[pool_name] = cohort
         self.specs.setdefault(cohort, CohortSpec(name=cohort))
+
+    def rename_pool(self, name: str, new_name: str) -> None:
+        """A pool has another name."""
+        self._cohort_of = {
+            new_name if pool == name else pool: cohort for pool, cohort in self._cohort_of.items()
+        }
+        self._neighbours.clear()
+        self._paths.clear()
+
+    def remove(self, name: str) -> None:
+        """Remove a cohort that nothing is in."""
+        del self.specs[name]
+
+    def rename(self, name: str, new_name: str) -> None:
+        """A cohort has another name; what is in it stays in it."""
+        renamed = {}
+        for spec in self.specs.values():
+            parent = new_name if spec.parent == name else spec.parent
+            own_name = new_name if spec.name == name else spec.name
+            renamed[own_name] = msgspec.structs.replace(spec, name=own_name, parent=parent)
+        self.specs = renamed
+        self._cohort_of = {
+            pool: new_name if cohort == name else cohort for pool, cohort in self._cohort_of.items()
+        }
+        self._neighbours.clear()
+        self._paths.clear()
 
     def path(self, pool_name: str) -> tuple[str, ...]:
         """The cohorts that a pool is in, from its own one up to the root; empty: it is in none."""

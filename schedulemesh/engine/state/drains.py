@@ -15,6 +15,8 @@ class Drains:
     def __init__(self) -> None:
         self.nodes: dict[str, DrainStarted] = {}
         self.pools: dict[str, DrainStarted] = {}
+        #: Names of the pools that are deleted when nothing uses them any more.
+        self.ending: dict[str, None] = {}
 
     def __iter__(self) -> Iterator[DrainStarted]:
         yield from self.nodes.values()
@@ -29,11 +31,19 @@ class Drains:
             self.nodes[fact.node_id] = fact
         if fact.pool_name is not None:
             self.pools[fact.pool_name] = fact
+            self.ending.pop(fact.pool_name, None)
+            if fact.deletes:
+                self.ending[fact.pool_name] = None
 
     def end(self, fact: DrainEnded) -> None:
         """A node or a pool is not drained any more."""
         self.nodes.pop(fact.node_id or "", None)
-        self.pools.pop(fact.pool_name or "", None)
+        self.forget_pool(fact.pool_name or "")
+
+    def forget_pool(self, pool_name: str) -> None:
+        """A pool is not drained any more, or exists no more."""
+        self.pools.pop(pool_name, None)
+        self.ending.pop(pool_name, None)
 
 
 def keys_on(node: Node) -> tuple[set[str], set[str]]:

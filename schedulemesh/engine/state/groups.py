@@ -170,6 +170,35 @@ class GroupTable:
         self.dropped[pool_name, shape] = self.dropped.get((pool_name, shape), 0) + number
         self._look(pool_name, shape)
 
+    def forget(self, pool_name: str) -> None:
+        """A pool that has no groups exists no more."""
+        self.define(pool_name, None)
+        self.of_pool.pop(pool_name, None)
+        self.counts.pop(pool_name, None)
+        for key in [key for key in self.dropped if key[0] == pool_name]:
+            del self.dropped[key]
+
+    def rename(self, name: str, new_name: str) -> None:
+        """A pool has another name; the ids of its groups stay."""
+
+        def one(pool_name: str) -> str:
+            return new_name if pool_name == name else pool_name
+
+        groups = list(self.by_id.values())
+        self.counts = {one(pool): counts for pool, counts in self.counts.items()}
+        self.of_pool = {one(pool): {} for pool in self.of_pool}
+        self.dropped = {(one(pool), shape): n for (pool, shape), n in self.dropped.items()}
+        self._named = {one(pool): shapes for pool, shapes in self._named.items()}
+        self.by_id, self.ending, self.changed = {}, {}, True
+        self._lacking, self._free, self._coming = {}, {}, {}
+        self._living, self._placed = {}, {}
+        for group in groups:
+            group.pool_name = one(group.pool_name)
+            self.add(group)
+        for pool, shapes in self._named.items():
+            for shape in shapes:
+                self._look(pool, shape)
+
     def add(self, group: Group) -> None:
         """Add a group."""
         self.by_id[group.group_id] = group

@@ -70,7 +70,7 @@ def _check_children(state: MeshState) -> None:
 
 
 def _check_ledger(state: MeshState) -> None:
-    """Every account is the sum of the shares of claims and holds, and never above its total."""
+    """Every account is the sum of the shares of claims and holds; it is noted which are above their total."""
     zero = dict.fromkeys(state.ledger.accounts, NOTHING)
     reserved, used, lent, borrowed = dict(zero), dict(zero), dict(zero), dict(zero)
 
@@ -97,8 +97,8 @@ def _check_ledger(state: MeshState) -> None:
             reported == summed, f"pool {name}: account {reported} is not the sum of claims {summed}"
         )
         _expect(
-            (account.reserved + account.used).fits(account.spec.resources),
-            f"pool {name} is over-allocated",
+            bool(account.above) == (name in state.ledger.over_quota),
+            f"pool {name} has {account.above} above its quota",
         )
         _expect(not any(part.negative() for part in reported), f"pool {name} has a negative amount")
     total_lent = sum((a.lent for a in state.ledger.accounts.values()), NOTHING)

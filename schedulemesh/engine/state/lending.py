@@ -88,6 +88,8 @@ def borrow(ledger: Ledger, pool_name: str, need: Resources) -> tuple[Share, ...]
 def lendable(ledger: Ledger, name: str) -> Resources:
     """What is free of a pool's quota and may be lent now."""
     account = ledger.accounts[name]
+    if name in ledger.closed:
+        return NOTHING
     idle = clipped(account.free)
     limit = account.spec.lending_limit
     return idle if limit is None else limit.room(idle, account.lent + ledger.promised_by(name))
@@ -149,6 +151,8 @@ def could_ever_borrow(ledger: Ledger, pool_name: str) -> Resources:
     for name in ledger.cohorts.neighbours(pool_name).names:
         spec = ledger.accounts[name].spec
         limit = spec.lending_limit
+        if name in ledger.closed:
+            continue
         most = most + (spec.resources if limit is None else limit.room(spec.resources, NOTHING))
     limit = ledger.accounts[pool_name].spec.borrowing_limit
     return most if limit is None else limit.room(most, NOTHING)

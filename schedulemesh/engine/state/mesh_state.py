@@ -34,11 +34,7 @@ from schedulemesh.engine.state.agents import (
 from schedulemesh.engine.state.audit import AuditLog
 from schedulemesh.engine.state.class_order import ClassOrder
 from schedulemesh.engine.state.cluster import Cluster
-from schedulemesh.engine.state.cohort_updates import (
-    CohortFacts,
-    loans_within_trees,
-    note_separated,
-)
+from schedulemesh.engine.state.cohort_updates import CohortFacts
 from schedulemesh.engine.state.drains import Drains
 from schedulemesh.engine.state.eviction_updates import EvictionFacts
 from schedulemesh.engine.state.evictions import Evictions
@@ -49,6 +45,8 @@ from schedulemesh.engine.state.job_updates import JobFacts
 from schedulemesh.engine.state.limit_updates import LimitFacts
 from schedulemesh.engine.state.measurement_updates import MeasurementFacts
 from schedulemesh.engine.state.past import Past, attempts_of
+from schedulemesh.engine.state.pool_names import PoolNames
+from schedulemesh.engine.state.pool_updates import PoolFacts
 from schedulemesh.engine.state.preemption_rules import PreemptionRules
 from schedulemesh.engine.state.queue import Queue
 from schedulemesh.engine.state.queue_updates import QueueFacts, release_children
@@ -93,6 +91,7 @@ class MeshState:
         self.past = Past()
         self.evictions = Evictions()
         self.drains = Drains()
+        self.pool_names = PoolNames()
         self.spared = SparedWork()
         #: Those of ``past``, which describes them.
         self.preempted, self.lost = self.past.preempted, self.past.lost
@@ -114,7 +113,7 @@ class MeshState:
             self.evictions, self.running, self.agents, self.past, self.requests, self.cluster
         )
         self._apply: dict[type[Fact], Callable[[Any], None]] = {
-            f.PoolEnsured: self._pool_ensured,
+            **PoolFacts(self, groups).updates,
             **self.tokens.updates,
             **self.audit.updates,
             **self.external_demands.updates,
@@ -125,8 +124,8 @@ class MeshState:
             f.PolicyChanged: self._policy_changed,
             f.NodeSeen: self._node_seen,
             f.NodeLost: self._node_lost,
-            d.DrainStarted: self.drains.start,
-            d.DrainEnded: self.drains.end,
+            d.DrainStarted: self.drain_started,
+            d.DrainEnded: self._drain_ended,
             f.NodeCordoned: lambda fact: self.cluster.cordon(fact.node_id, fact.cordoned),
             q.ClassLoaded: lambda fact: self._has_loaded(fact.class_key),
             f.AgentAdmitted: self._agent_admitted,
@@ -189,15 +188,6 @@ class MeshState:
             return None
         return gang if member[1] < len(gang.spec.bundles) else None
 
-    def _pool_ensured(self, fact: f.PoolEnsured) -> None:
-        before = loans_within_trees(self.ledger)
-        self.ledger.ensure(fact.spec)
-        note_separated(self.ledger, self.agents, before)
-        self.agents_of.setdefault(fact.spec.name, set())
-        self._group_facts.ensured(fact.spec)
-        # A pool gives its tasks a size where they ask for none.
-        self.queue.kinds.seen = -1
-
     def _policy_changed(self, fact: f.PolicyChanged) -> None:
         preemption = PreemptionRules(fact.policy)
         self.policy, self.preemption = fact.policy, preemption
@@ -222,6 +212,17 @@ class MeshState:
     def _node_lost(self, fact: f.NodeLost) -> None:
         self.cluster.lose(fact.node_id)
         self.drains.nodes.pop(fact.node_id, None)
+
+    def drain_started(self, fact: d.DrainStarted) -> None:
+        """A node or a pool is drained from now on; one that is to be deleted lends nothing more."""
+        self.drains.start(fact)
+        if fact.pool_name is not None:
+            self.ledger.close(fact.pool_name, closed=fact.deletes)
+
+    def _drain_ended(self, fact: d.DrainEnded) -> None:
+        self.drains.end(fact)
+        if fact.pool_name is not None:
+            self.ledger.close(fact.pool_name, closed=False)
 
     def _agent_admitted(self, fact: f.AgentAdmitted) -> None:
         spec, task, place = fact.agent, fact.task, fact.place

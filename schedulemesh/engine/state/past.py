@@ -53,6 +53,7 @@ _CANCELLATIONS = (
     Reason.CANCELLED,
     Reason.IMPOSSIBLE,
     Reason.PARENT_ENDED,
+    Reason.POOL_ENDING,
     Reason.WAIT_TIMEOUT,
 )
 

@@ -2,7 +2,8 @@
 
 A claim is charged to *shares*: a pool and an amount. A share of a pool other than the claim's own is a loan:
 it counts against the owner's total as reserved or used, and is shown there as lent and at the claim's pool as
-borrowed. So no pool's total is ever exceeded, and the loan ends with the claim.
+borrowed. So no claim exceeds a pool's total, and the loan ends with the claim. A total that is made smaller
+than what is held stays exceeded until enough has ended.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from schedulemesh.engine.state.cohorts import CohortTree
 
 
 class Account(msgspec.Struct, kw_only=True, gc=False):
-    """The quota of one pool. Invariant: reserved + used <= total, kind by kind."""
+    """The quota of one pool. Invariant: reserved + used <= total, kind by kind, or they have not grown since
+    the total was made smaller.
+    """
 
     spec: PoolSpec
     #: Held by claims whose agent does not run yet, and by holds; including loans to other pools.
@@ -36,7 +39,7 @@ class Account(msgspec.Struct, kw_only=True, gc=False):
 
     @property
     def free(self) -> Resources:
-        """The part of the total that is not held; negative only after a forced shrink."""
+        """The part of the total that is not held; negative where it was made smaller than what is held."""
         total, reserved, used = self.spec.resources, self.reserved, self.used
         if total.custom or reserved.custom or used.custom:
             return total - reserved - used
@@ -45,6 +48,11 @@ class Account(msgspec.Struct, kw_only=True, gc=False):
             memory=total.memory - reserved.memory - used.memory,
             gpu=total.gpu - reserved.gpu - used.gpu,
         )
+
+    @property
+    def above(self) -> Resources:
+        """What of reserved + used is above the total, after the pool was made smaller."""
+        return (self.reserved + self.used).beyond(self.spec.resources)
 
     @property
     def net_loans(self) -> Resources:
@@ -102,6 +110,10 @@ class Ledger:
         self.changed: set[str] = set()
         #: (owner, borrower): the quota of the owner that the borrower's claims hold.
         self.loans: dict[tuple[str, str], Resources] = {}
+        #: Names of the pools that hold more than their quota, which was made smaller.
+        self.over_quota: dict[str, None] = {}
+        #: Names of the pools that are being deleted, which lend nothing more.
+        self.closed: set[str] = set()
         #: The time of the change in progress, in seconds since 1970.
         self.clock = 0.0
         #: The half-life of past loans in ``Account.mean_loans``; 0: only present loans count.
@@ -120,15 +132,55 @@ class Ledger:
             self.accounts[spec.name] = Account(spec=spec)
         else:
             account.spec = spec
+        self.note_size(spec.name)
         self._trees_changed()
         self.freed.add(spec.name)
         self.cohorts.join(spec.name, spec.cohort)
+
+    def remove(self, name: str) -> None:
+        """Close the account of a pool that nothing uses."""
+        del self.accounts[name]
+        self.over_quota.pop(name, None)
+        self.closed.discard(name)
+        self._trees_changed()
+        self.cohorts.join(name, None)
+
+    def close(self, name: str, *, closed: bool) -> None:
+        """Have a pool lend nothing more, or lend again."""
+        (self.closed.add if closed else self.closed.discard)(name)
+        self._note_change(name)
+        self.freed.add(name)
+
+    def rename(
+        self,
+        accounts: dict[str, Account],
+        loans: dict[tuple[str, str], Resources],
+        holds: dict[str, Hold],
+        promises: dict[str, tuple[str, tuple[Share, ...]]],
+    ) -> None:
+        """Take these, in which a pool has another name, in place of what there is."""
+        self.accounts, self.loans, self.holds, self.promises = accounts, loans, holds, promises
+        self._trees_changed()
+
+    def note_size(self, name: str) -> None:
+        """Note whether a pool holds more than its quota."""
+        self.over_quota.pop(name, None)
+        if self.accounts[name].above:
+            self.over_quota[name] = None
 
     def ensure_cohort(self, spec: CohortSpec) -> None:
         """Create a cohort, or change its definition: its pools may have new lenders."""
         self._trees_changed()
         self.cohorts.ensure(spec)
         self.freed.update(self.cohorts.pools_below(self.cohorts.upwards(spec.name)[-1]))
+
+    def rename_cohort(self, name: str, new_name: str) -> None:
+        """A cohort has another name, which its pools name."""
+        for account in self.accounts.values():
+            if account.spec.cohort == name:
+                account.spec = msgspec.structs.replace(account.spec, cohort=new_name)
+        self.cohorts.rename(name, new_name)
+        self._trees_changed()
 
     def quota_of_tree(self, root: str) -> dict[str, int]:
         """The quota of all pools of a tree of cohorts, by kind; not to be changed."""
@@ -147,6 +199,8 @@ class Ledger:
             owner.reserved = owner.reserved + share.amount
             if share.pool_name != pool_name:
                 self._lend(owner, pool_name, share.amount)
+            if owner.free.negative():
+                self.note_size(share.pool_name)  # what a victim held passes on
 
     def commit(self, shares: Iterable[Share]) -> None:
         """Turn reserved shares into used ones."""
@@ -167,6 +221,8 @@ class Ledger:
                 owner.reserved = owner.reserved - share.amount
             if share.pool_name != pool_name:
                 self._lend(owner, pool_name, NOTHING - share.amount)
+            if share.pool_name in self.over_quota:
+                self.note_size(share.pool_name)
 
     def quota_held(self, fact: QuotaHeld) -> None:
         """Hold quota that a requested eviction has freed."""

@@ -95,6 +95,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     next_eviction: int | None = None
     evictions_requeued: dict[PreemptionReason, int] = {}
     drains: list[DrainStarted] = []
+    #: (former name of a pool, the name that replaced it).
+    pool_names: list[tuple[str, str]] = []
     #: (pool name, when a task was last evicted for it).
     last_evictions: list[tuple[str, float]] = []
     #: (pool name, number of the minute, GPU-seconds of lost work).
@@ -160,6 +162,7 @@ def take_snapshot(state: MeshState) -> Snapshot:
         evictions=[copy.copy(record) for record in state.evictions.records.values()],
         next_eviction=state.evictions.next_number,
         drains=list(state.drains),
+        pool_names=list(state.pool_names.next_of.items()),
         evictions_requeued=dict(state.evictions.requeued),
         last_evictions=list(state.evictions.last_for.items()),
         lost_work=[
@@ -311,6 +314,7 @@ def _put_books(state: MeshState, part: Snapshot) -> None:
         state.ledger.loans[owner, borrower] = amount
     for account in part.accounts:
         state.ledger.accounts[account.spec.name] = account
+        state.ledger.note_size(account.spec.name)
         state.ledger.cohorts.join(account.spec.name, account.spec.cohort)
         state.agents_of[account.spec.name] = set()
         state.groups.define(account.spec.name, account.spec.groups)
@@ -351,8 +355,9 @@ def _put_lives(state: MeshState, part: Snapshot) -> None:
         state.queue.add(waiting)
     for past in part.preempted:
         state.preempted[past.fact.task.task_id] = past
+    state.pool_names.next_of.update(part.pool_names)
     for drain in part.drains:
-        state.drains.start(drain)
+        state.drain_started(drain)
     for record in part.evictions:
         state.evictions.adopt(record)
     if part.next_eviction is not None:

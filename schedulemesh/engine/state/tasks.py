@@ -588,6 +588,10 @@ class RunningTasks:
         if (named, order) == (self._named, self._order):
             return
         self._named, self._order = named, order
+        self.partition_anew()
+
+    def partition_anew(self) -> None:
+        """Put all running tasks into classes again, because what separates them has changed."""
         self.classes, self.occupied = {}, {}
         self.version += 1
         for task in self.by_id.values():

@@ -39,6 +39,13 @@ class Tokens(dict[str, TokenSpec]):
                 self._remove(spec.name)
             self[spec.name] = self.by_hash[spec.secret_hash] = spec
 
+    def replace(self, specs: Iterable[TokenSpec]) -> None:
+        """Have these tokens in place of all, in this order."""
+        specs = list(specs)
+        self.clear()
+        self.by_hash.clear()
+        self.restore(specs)
+
     def _remove(self, name: str) -> None:
         del self.by_hash[self.pop(name).secret_hash]
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from schedulemesh.config.alerts import Severity
 from schedulemesh.config.notices import NOTIFY_LABEL, NoticeRoute
 from schedulemesh.domain.numbers import duration_text
+from schedulemesh.engine.state.pool_names import PoolNames
 from schedulemesh.metrics.alert_evaluation import Alert, AlertState
 from schedulemesh.metrics.alert_rules import filled_in
 
@@ -91,19 +92,31 @@ def cursor_of(notice: Alert) -> int:
 
 
 def is_for(
-    receiver: str, routes: Iterable[NoticeRoute], kind: str, attempt: Mapping[str, object]
+    receiver: str,
+    routes: Iterable[NoticeRoute],
+    kind: str,
+    attempt: Mapping[str, object],
+    names: PoolNames | None = None,
 ) -> bool:
-    """Whether a receiver is told of an event of this kind, by a route or by the label of the task."""
+    """Whether a receiver is told of an event of this kind, by a route or by the label of the task.
+    ``names``: the former names of pools, which routes may have.
+    """
     labels = attempt["labels"]
     if isinstance(labels, Mapping) and labels.get(NOTIFY_LABEL) == receiver:
         return True
-    return any(receiver in route.to and _concerns(route, kind, attempt) for route in routes)
+    return any(
+        receiver in route.to and _concerns(route, kind, attempt, names or PoolNames())
+        for route in routes
+    )
 
 
-def _concerns(route: NoticeRoute, kind: str, attempt: Mapping[str, object]) -> bool:
+def _concerns(
+    route: NoticeRoute, kind: str, attempt: Mapping[str, object], names: PoolNames
+) -> bool:
     if kind not in route.events:
         return False
-    if route.pools and attempt["pool_name"] not in route.pools:
+    pools = names.all_of(str(attempt["pool_name"])) if route.pools else ()
+    if route.pools and not set(route.pools).intersection(pools):
         return False
     if route.owners and attempt["owner"] not in route.owners:
         return False

@@ -22,7 +22,17 @@ from schedulemesh.api.calls import CHANGES
 from schedulemesh.api.leases import ReleaseLease
 from schedulemesh.api.nodes import CordonNode, Drain
 from schedulemesh.api.policies import ChangePolicy, ChangeQueuePolicy
-from schedulemesh.api.pools import CreatePool, EnsureCohort, EnsurePool, ResizePool
+from schedulemesh.api.pools import (
+    CreateCohort,
+    CreatePool,
+    DeleteCohort,
+    DeletePool,
+    EnsureCohort,
+    EnsurePool,
+    RenameCohort,
+    RenamePool,
+    ResizePool,
+)
 from schedulemesh.api.queue import ChangeQueuedTask
 from schedulemesh.api.states import SaveTaskState
 from schedulemesh.api.tasks import CompleteTask, RegisterTask, SetTimeLimit, SubmitMany, SubmitTask
@@ -301,8 +311,10 @@ def _changed_alone(request: Call) -> tuple[str, ...] | None:
     match request:
         case ChangePolicy() | ChangeQueuePolicy():
             return (type(request).__name__,)
-        case EnsureCohort():
+        case EnsureCohort() | CreateCohort() | DeleteCohort() | RenameCohort():
             return ("cohort", request.name)
+        case DeletePool() | RenamePool():
+            return ("pool", request.name)
         case CreateToken():
             return ("token", request.spec.name)
         case RotateToken() | ChangeToken() | RevokeToken():
@@ -320,11 +332,12 @@ def _changed_alone(request: Call) -> tuple[str, ...] | None:
 def _subject(state: MeshState, request: Call) -> str:
     """What a change is about as it is now; empty: it does not exist, or is not one thing."""
     match request:
-        case CreatePool() | EnsurePool() | ResizePool():
+        case CreatePool() | EnsurePool() | ResizePool() | DeletePool() | RenamePool():
             name = request.spec.name if isinstance(request, CreatePool) else request.name
+            name = state.pool_names.current(name)
             account = state.ledger.accounts.get(name)
             return "" if account is None else _text(_pool(account.spec))
-        case EnsureCohort():
+        case EnsureCohort() | CreateCohort() | DeleteCohort():
             cohort = state.ledger.cohorts.specs.get(request.name)
             return "" if cohort is None else _text(cohort)
         case ChangePolicy():
@@ -377,6 +390,8 @@ def is_so_already(state: MeshState, request: Call) -> bool:
             case EnsurePool() | ResizePool():
                 account = state.ledger.accounts.get(request.name)
                 return account is not None and request.applied_to(account.spec) == account.spec
+            case CreateCohort():
+                return state.ledger.cohorts.specs.get(request.name) == request.spec
             case EnsureCohort():
                 cohort = state.ledger.cohorts.specs.get(request.name)
                 return cohort is not None and request.applied_to(cohort) == cohort

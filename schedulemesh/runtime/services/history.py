@@ -35,7 +35,7 @@ class HistoryService:
         """The attempts that match, the newest first."""
         filters = Filters(
             task_id=request.task_id,
-            pool_name=request.pool_name,
+            pool_names=self._names_of(request.pool_name),
             owner=request.owner,
             agent_name=request.agent_name,
             state=request.state,
@@ -80,7 +80,8 @@ class HistoryService:
         while True:
             # Taken before the look, so that no write between the two is missed.
             written = None if self._history is None else self._history.written()
-            answer = await self._answered(functools.partial(_events, request), patience_s)
+            look = functools.partial(_events, request, self._names_of(request.pool_name))
+            answer = await self._answered(look, patience_s)
             if isinstance(answer, Refusal) or written is None:
                 return answer
             facts, left_s = answer.facts, until - time.monotonic()
@@ -88,6 +89,12 @@ class HistoryService:
                 return answer
             request = msgspec.structs.replace(request, after=facts["cursor"])
             await within(written.wait(), left_s)
+
+    def _names_of(self, pool_name: str | None) -> tuple[str, ...] | None:
+        """All names that a pool has had; None: no pool is named."""
+        if pool_name is None:
+            return None
+        return self._reactor.state.pool_names.all_of(pool_name)
 
     async def _answered(
         self, look: Callable[[History], dict[str, object]], patience_s: float = _PATIENCE_S
@@ -103,7 +110,9 @@ class HistoryService:
             return _unavailable(str(error))
 
 
-def _events(request: QueryEvents, history: History) -> dict[str, object]:
+def _events(
+    request: QueryEvents, pool_names: tuple[str, ...] | None, history: History
+) -> dict[str, object]:
     """The events after one, where to continue, and whether there is a gap before them."""
     oldest, newest = history.event_span()
     after = newest if request.after is None else request.after
@@ -113,7 +122,7 @@ def _events(request: QueryEvents, history: History) -> dict[str, object]:
         gap, after = "began_again", 0
     elif 0 < after < oldest - 1:
         gap = "removed"
-    rows = history.events(after, request.limit, request.task_id, request.kinds, request.pool_name)
+    rows = history.events(after, request.limit, request.task_id, request.kinds, pool_names)
     last = rows[-1]["cursor"] if rows else 0
     # Where all events were looked at, what did not match need not be looked at again. Events that are newer
     # than ``newest`` may be in ``rows`` where both were not read in one transaction.

@@ -38,6 +38,7 @@ class NoticeService:
         #: Of nothing is told that happened before: seconds since 1970.
         self._since = 0.0
         #: Where nothing was told before, it begins here.
+        self._reactor = running.reactor
         self._began = running.reactor.now()
         #: The time of the last event that was read.
         self._read_at = 0.0
@@ -81,7 +82,8 @@ class NoticeService:
                 continue
             for cursor, at, kind, attempt in events:
                 is_task = attempt["task_id"] and at >= self._since
-                if is_task and is_for(receiver, self._routes, kind, attempt):
+                names = self._reactor.state.pool_names
+                if is_task and is_for(receiver, self._routes, kind, attempt, names):
                     self._alerts.send(receiver, notice_of(cursor, at, kind, attempt))
                     self._sent = True
                 self._cursors[receiver], self._read_at = cursor, at

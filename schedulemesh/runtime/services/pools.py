@@ -5,7 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from schedulemesh.api.pools import CreatePool, EnsureCohort, EnsurePool, GetGroupStats, ResizePool
+from schedulemesh.api.pools import (
+    CreateCohort,
+    CreatePool,
+    DeleteCohort,
+    DeletePool,
+    EnsureCohort,
+    EnsurePool,
+    GetGroupStats,
+    RenameCohort,
+    RenamePool,
+    ResizePool,
+)
 from schedulemesh.domain.cohort import CohortSpec
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.engine.admission.refusals import pool_not_found
@@ -28,7 +39,10 @@ class PoolService(Service):
     async def create_pool(self, request: CreatePool) -> PoolResponse:
         """Create a pool that must be new."""
         stimulus = s.PoolRequested(
-            spec=request.spec, must_be_new=True, request_id=request.request_id
+            spec=request.spec,
+            must_be_new=True,
+            must_last=True,
+            request_id=request.request_id,
         )
         return await self._define_pool(stimulus, request.blobs)
 
@@ -58,11 +72,57 @@ class PoolService(Service):
         spec = request.applied_to(base)
         return await self._decided(s.CohortRequested(spec=spec, request_id=request.request_id))
 
+    @handler
+    async def delete_pool(self, request: DeletePool) -> Response:
+        """Delete a pool, or have it end."""
+        stimulus = s.PoolDeletionRequested(
+            pool_name=request.name,
+            drain=request.drain,
+            deadline_s=request.deadline_s,
+            client=request.client,
+            request_id=request.request_id,
+        )
+        return await self._decided(stimulus)
+
+    @handler
+    async def rename_pool(self, request: RenamePool) -> Response:
+        """Give a pool another name."""
+        stimulus = s.PoolRenameRequested(
+            pool_name=request.name, new_name=request.new_name, request_id=request.request_id
+        )
+        return await self._decided(stimulus)
+
+    @handler
+    async def create_cohort(self, request: CreateCohort) -> Response:
+        """Create a cohort that must be new."""
+        stimulus = s.CohortRequested(
+            spec=request.spec, must_be_new=True, request_id=request.request_id
+        )
+        return await self._decided(stimulus)
+
+    @handler
+    async def delete_cohort(self, request: DeleteCohort) -> Response:
+        """Delete a cohort."""
+        stimulus = s.CohortDeletionRequested(name=request.name, request_id=request.request_id)
+        return await self._decided(stimulus)
+
+    @handler
+    async def rename_cohort(self, request: RenameCohort) -> Response:
+        """Give a cohort another name."""
+        stimulus = s.CohortRenameRequested(
+            name=request.name, new_name=request.new_name, request_id=request.request_id
+        )
+        return await self._decided(stimulus)
+
     async def _change(self, base: PoolSpec, request: EnsurePool | ResizePool) -> PoolResponse:
         """Change the definition ``base``, which the caller read from a whole state and has not awaited since:
         the step then decides on the same state, and no change in between is overwritten.
         """
-        stimulus = s.PoolRequested(spec=request.applied_to(base), request_id=request.request_id)
+        stimulus = s.PoolRequested(
+            spec=request.applied_to(base),
+            must_last=isinstance(request, EnsurePool),
+            request_id=request.request_id,
+        )
         return await self._define_pool(stimulus, request.blobs)
 
     @handler

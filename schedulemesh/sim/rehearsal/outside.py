@@ -13,10 +13,11 @@ from schedulemesh.domain.reasons import LIMITS, PreemptionReason, Reason
 from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.messages import queue_facts as q
 from schedulemesh.engine.messages import stimuli as s
-from schedulemesh.engine.messages.cohort_facts import CohortEnsured
+from schedulemesh.engine.messages.cohort_facts import CohortDeleted, CohortEnsured, CohortRenamed
 from schedulemesh.engine.messages.job_facts import JobClaimMoved
 from schedulemesh.engine.messages.job_stimuli import JobWorkObserved
 from schedulemesh.engine.messages.limit_facts import TimeLimitChanged
+from schedulemesh.engine.messages.pool_facts import PoolDeleted, PoolRenamed
 from schedulemesh.engine.state.long_waits import PROMOTED
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
@@ -61,7 +62,11 @@ class Outside:
         self.left_out: dict[str, int] = {}
         self._known: dict[str, Callable[[Event], s.AnyStimulus | None]] = {
             "pool_defined": self._definition,
+            "pool_renamed": self._definition,
+            "pool_deleted": self._definition,
             "cohort_defined": self._definition,
+            "cohort_renamed": self._definition,
+            "cohort_deleted": self._definition,
             "policy_changed": self._definition,
             "queue_policy_changed": self._definition,
             "class_loaded": lambda event: s.ClassProbed(class_key=event.subject),
@@ -286,6 +291,14 @@ class Outside:
             return s.PoolRequested(spec=declared.pool(fact.spec))
         if isinstance(fact, CohortEnsured):
             return s.CohortRequested(spec=declared.cohort(fact.spec))
+        if isinstance(fact, PoolRenamed):
+            return s.PoolRenameRequested(pool_name=fact.pool_name, new_name=fact.new_name)
+        if isinstance(fact, PoolDeleted):
+            return self._deleted(fact.pool_name)
+        if isinstance(fact, CohortRenamed):
+            return s.CohortRenameRequested(name=fact.name, new_name=fact.new_name)
+        if isinstance(fact, CohortDeleted):
+            return s.CohortDeletionRequested(name=fact.name)
         if isinstance(fact, f.PolicyChanged):
             preemption = declared.preemption(fact.policy)
             return s.PolicyChangeRequested(policy=preemption, client=_CLIENT, changes=())
@@ -295,6 +308,12 @@ class Outside:
             return s.QueuePolicyChangeRequested(policy=queue, client=_CLIENT, changes=())
         return None
 
+    def _deleted(self, pool_name: str) -> s.AnyStimulus | None:
+        """The deletion of a pool, which may be drained here longer than it was; None: it has gone already."""
+        if pool_name not in self._world.engine.state.ledger.accounts:
+            return None
+        return s.PoolDeletionRequested(pool_name=pool_name, drain=True, client=_CLIENT)
+
     # drains
 
     def _drain_started(self, event: Event) -> s.AnyStimulus | None:
@@ -303,6 +322,10 @@ class Outside:
             return None  # Ray's: the report of its node says so
         deadline = detail.get("deadline")
         left_s = None if deadline is None else max(0.0, deadline - event.at)
+        if detail.get("deletes"):
+            return s.PoolDeletionRequested(
+                pool_name=event.subject, drain=True, deadline_s=left_s, client=_CLIENT
+            )
         return self._drain(event, drained=True, deadline_s=left_s)
 
     def _drain_ended(self, event: Event) -> s.AnyStimulus | None:

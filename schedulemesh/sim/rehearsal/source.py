@@ -37,7 +37,11 @@ _UNREADABLE = (
 )
 _DEFINITIONS = (
     "pool_defined",
+    "pool_renamed",
+    "pool_deleted",
     "cohort_defined",
+    "cohort_renamed",
+    "cohort_deleted",
     "policy_changed",
     "queue_policy_changed",
     "node_joined",

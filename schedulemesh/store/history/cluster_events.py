@@ -11,10 +11,11 @@ from schedulemesh.engine.codec import encode_facts
 from schedulemesh.engine.messages import drain_facts as d
 from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.messages import queue_facts as q
-from schedulemesh.engine.messages.cohort_facts import CohortEnsured
+from schedulemesh.engine.messages.cohort_facts import CohortDeleted, CohortEnsured, CohortRenamed
 from schedulemesh.engine.messages.demand_facts import AnyDemandFact
 from schedulemesh.engine.messages.fact import Fact
 from schedulemesh.engine.messages.measurement_facts import AnyMeasurement
+from schedulemesh.engine.messages.pool_facts import PoolDeleted, PoolRenamed
 from schedulemesh.store.history.events import OBSERVED, SeenNode
 
 #: What was seen of external work, or measured of agents, and changes decisions.
@@ -35,6 +36,9 @@ class Notes(Protocol):
     ) -> None:
         """Note an event now."""
 
+    def rename_pool(self, name: str, new_name: str) -> None:
+        """Have the open attempts of a pool be of its new name."""
+
     def step(self, kind: str, **fields: str) -> None:
         """Note a step now that is no event."""
 
@@ -50,6 +54,12 @@ class ClusterEvents:
         """What each of these facts leads to."""
         return {
             f.PoolEnsured: lambda fact: self._define("pool_defined", fact.spec.name, fact),
+            PoolRenamed: self._pool_renamed,
+            PoolDeleted: lambda fact: self._define("pool_deleted", fact.pool_name, fact),
+            CohortRenamed: lambda fact: self._notes.event(
+                "cohort_renamed", None, fact.name, fact, new_name=fact.new_name
+            ),
+            CohortDeleted: lambda fact: self._define("cohort_deleted", fact.name, fact),
             CohortEnsured: lambda fact: self._define("cohort_defined", fact.spec.name, fact),
             q.QueuePolicyChanged: self._policy_changed,
             f.PolicyChanged: self._policy_changed,
@@ -71,6 +81,11 @@ class ClusterEvents:
 
     def _define(self, kind: str, subject: str, fact: f.AnyFact) -> None:
         self._notes.event(kind, None, subject, fact)
+
+    def _pool_renamed(self, fact: PoolRenamed) -> None:
+        """What is open is of the pool as it is called now; what has ended keeps the old name."""
+        self._notes.rename_pool(fact.pool_name, fact.new_name)
+        self._notes.event("pool_renamed", None, fact.pool_name, fact, new_name=fact.new_name)
 
     def _policy_changed(self, fact: f.PolicyChanged | q.QueuePolicyChanged) -> None:
         kind = "policy_changed" if isinstance(fact, f.PolicyChanged) else "queue_policy_changed"
@@ -99,7 +114,13 @@ class ClusterEvents:
         self._note("node_cordoned" if fact.cordoned else "node_uncordoned", fact.node_id)
 
     def _drain_started(self, fact: d.DrainStarted) -> None:
-        self._note("drain_started", _drained(fact), deadline=fact.deadline, by_client=fact.client)
+        self._note(
+            "drain_started",
+            _drained(fact),
+            deadline=fact.deadline,
+            by_client=fact.client,
+            deletes=fact.deletes or None,
+        )
 
     def _epoch_begun(self, fact: f.EpochBegun) -> None:
         self._note("supervisor_started", epoch=fact.epoch, gap=fact.gap or None)

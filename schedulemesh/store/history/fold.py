@@ -32,7 +32,9 @@ from schedulemesh.store.history.events import Event, SeenNode
 from schedulemesh.store.history.usage import Booking
 
 #: Reasons for which a task that waits is removed from the queue other than by a failure.
-_CANCELLED = frozenset((Reason.CANCELLED, Reason.IMPOSSIBLE, Reason.WAIT_TIMEOUT))
+_CANCELLED = frozenset(
+    (Reason.CANCELLED, Reason.IMPOSSIBLE, Reason.POOL_ENDING, Reason.WAIT_TIMEOUT)
+)
 #: Why an agent is being ended. A start is ended only for an owner of quota; others fail by themselves.
 _ENDING = {reason: text for reason, (_, text) in WITH_AGENT.items()} | {
     EndReason.START_FAILED: ReturnReason.QUOTA_TAKEN_BACK.value
@@ -137,6 +139,15 @@ class Fold:
     def _numbered(self, **fields: Any) -> Event:
         self.next_event += 1
         return Event(number=self.next_event - 1, at=self.at, **fields)
+
+    def rename_pool(self, name: str, new_name: str) -> None:
+        """Have the open attempts of a pool be of its new name."""
+        waiting, running = self.tasks.values(), self.charged.values()
+        on_agents = (one for attempts in self.on_agent.values() for one in attempts)
+        for attempt in (*waiting, *running, *on_agents):
+            if attempt.pool_name == name:
+                attempt.pool_name = new_name
+                self.touch(attempt)
 
     def begin(self, **fields: Any) -> Attempt:
         """A new attempt."""

@@ -40,7 +40,8 @@ class Filters(msgspec.Struct, frozen=True, kw_only=True):
     """Which attempts are wanted; None: all."""
 
     task_id: str | None = None
-    pool_name: str | None = None
+    #: All names that the pool has had.
+    pool_names: tuple[str, ...] | None = None
     owner: str | None = None
     agent_name: str | None = None
     state: str | None = None
@@ -104,9 +105,11 @@ class History:
         limit: int,
         task_id: str | None = None,
         kinds: Iterable[str] = (),
-        pool_name: str | None = None,
+        pool_names: tuple[str, ...] | None = None,
     ) -> list[dict[str, Any]]:
-        """The events after the one with this ``cursor``, in their order."""
+        """The events after the one with this ``cursor``, in their order. ``pool_names``: only of the pool
+        that has had these names.
+        """
         joined = events.outerjoin(
             attempts,
             and_(attempts.c.journal == events.c.journal, attempts.c.id == events.c.attempt),
@@ -119,9 +122,9 @@ class History:
             of_journal = by_index(events, self._journal)
             query = query.where(of_journal, events.c.attempt.in_(self._attempts_of(task_id)))
         query = query.where(events.c.number > after)
-        if pool_name is not None:
-            itself = events.c.attempt.is_(None) & (events.c.subject == pool_name)
-            query = query.where(itself | (attempts.c.pool_name == pool_name))
+        if pool_names is not None:
+            itself = events.c.attempt.is_(None) & events.c.subject.in_(pool_names)
+            query = query.where(itself | attempts.c.pool_name.in_(pool_names))
         if chosen := tuple(kinds):
             query = query.where(events.c.kind.in_(chosen))
         rows = self._connection.execute(query.order_by(events.c.number).limit(limit))
@@ -234,7 +237,9 @@ class History:
         conditions = [
             by_index(attempts, self._journal) if by_task else attempts.c.journal == self._journal
         ]
-        for name in ("task_id", "pool_name", "owner", "agent_name", "state"):
+        if filters.pool_names is not None:
+            conditions.append(attempts.c.pool_name.in_(filters.pool_names))
+        for name in ("task_id", "owner", "agent_name", "state"):
             value = getattr(filters, name)
             if value is not None:
                 conditions.append(attempts.c[name] == value)

@@ -1,0 +1,78 @@
+"""Pools that a file leaves out, which ``apply --prune`` deletes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from schedulemesh.api.pools import DeletePool, ListPools
+from schedulemesh.api.values import client_name
+from schedulemesh.cli.changes import changed_result
+from schedulemesh.cli.command import note
+from schedulemesh.cli.exits import RefusedError
+from schedulemesh.cli.gateway import Gateway
+from schedulemesh.cli.texts import amounts
+from schedulemesh.protocol.answers import Listed, Response
+from schedulemesh.protocol.wording import in_commands
+
+
+def deletion(name: str, *, drain: bool = False, deadline_s: float | None = None) -> DeletePool:
+    """The request that deletes a pool."""
+    return DeletePool(name=name, drain=drain, deadline_s=deadline_s, client=client_name())
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolPlan:
+    """The pools that a file leaves out, each with what uses it in words; empty: nothing does."""
+
+    left_out: Mapping[str, str]
+    #: Whether those in use are drained; False: they are refused.
+    drain: bool
+
+    @classmethod
+    def of(cls, gateway: Gateway, declared: Mapping[str, object], *, drain: bool) -> PoolPlan:
+        """The pools of a scheduler that are not declared, without those that are being deleted already."""
+        rows = gateway.ask(ListPools(), Listed).rows
+        return cls(
+            left_out={
+                row["name"]: _users(row)
+                for row in rows
+                if row["name"] not in declared and row["state"] != "ending"
+            },
+            drain=drain,
+        )
+
+    def differences(self) -> Iterator[dict[str, object]]:
+        """A row for each pool, as differences are listed."""
+        for name, users in self.left_out.items():
+            result = "is deleted"
+            if users:
+                result = "is drained and deleted" if self.drain else "stays: it is in use"
+            current = f"in use: {users}" if users else "exists"
+            row = {"kind": "pool", "name": name, "field": "", "current": current}
+            yield {**row, "declared": result}
+
+    def carry_out(self, gateway: Gateway) -> Iterator[tuple[str, str]]:
+        """Each pool, and what became of it: one that is in use stays, which is printed on stderr."""
+        for name in self.left_out:
+            try:
+                answer = gateway.ask(deletion(name, drain=self.drain), Response)
+            except RefusedError as error:
+                note(str(error))
+                yield name, f"refused: {error.reason}"
+                continue
+            for warning in getattr(answer.outcome, "warnings", ()):
+                note(in_commands(warning))
+            yield name, changed_result(answer)
+
+
+def _users(row: Mapping[str, Any]) -> str:
+    """What uses a pool, from its row."""
+    parts = []
+    if row["agents"]:
+        parts.append(f"{len(row['agents']):,} agents")
+    if row["queued"]:
+        parts.append(f"{row['queued']:,} queued")
+    parts += [f"{amounts(amount)} lent to {other}" for other, amount in row["lent_to"].items()]
+    return ", ".join(parts)

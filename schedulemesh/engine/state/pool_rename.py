@@ -1,0 +1,219 @@
+"""A pool gets another name: everything in the state that refers to it refers to the new one.
+
+What has ended keeps the name that it had: tasks that are only remembered, answers, and records of changes. So
+do the ids of placement groups, which Ray knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.task import TaskSpec
+from schedulemesh.engine.messages.facts import Share
+from schedulemesh.engine.state.agents import Ending, LostAgent, Preempted, Starting, Waiting
+from schedulemesh.engine.state.estimates import Estimates
+from schedulemesh.engine.state.evictions import EvictionRecord
+from schedulemesh.engine.state.preemption_rules import PreemptionRules
+from schedulemesh.engine.state.queue import Turns
+
+if TYPE_CHECKING:
+    from schedulemesh.engine.messages.stimuli import TaskSubmitted
+    from schedulemesh.engine.state.agents import AgentPhase, Submission
+    from schedulemesh.engine.state.mesh_state import MeshState
+
+ValueT = TypeVar("ValueT")
+replace = msgspec.structs.replace
+
+
+class PoolRename:
+    """Replaces the name of a pool in values and in a state."""
+
+    def __init__(self, name: str, new_name: str) -> None:
+        self._name, self._new_name = name, new_name
+
+    def apply_to(self, state: MeshState) -> None:
+        """Rename the pool in the whole state."""
+        self._in_ledger(state)
+        self._in_agents(state)
+        self._in_tasks(state)
+        self._in_queue(state)
+        state.groups.rename(self._name, self._new_name)
+        self._in_policies(state)
+        self._in_past(state)
+        for node in state.cluster.nodes.values():
+            node.version += 1
+
+    def one(self, name: str) -> str:
+        """The name, or the new one in its place."""
+        return self._new_name if name == self._name else name
+
+    def some(self, names: Iterable[str]) -> tuple[str, ...]:
+        """The names with the new one in its place."""
+        return tuple(map(self.one, names))
+
+    def keys(self, by_pool: Mapping[str, ValueT]) -> dict[str, ValueT]:
+        """The same by the new name; what was kept by it from before is replaced."""
+        renamed = {
+            self.one(name): value for name, value in by_pool.items() if name != self._new_name
+        }
+        return renamed if self._name in by_pool else dict(by_pool)
+
+    def shares(self, shares: Iterable[Share]) -> tuple[Share, ...]:
+        """Shares of a claim."""
+        return tuple(replace(share, pool_name=self.one(share.pool_name)) for share in shares)
+
+    def agent_spec(self, spec: AgentSpec) -> AgentSpec:
+        """What an agent was submitted as; it has its pool's name as a label."""
+        if spec.pool_name != self._name:
+            return spec
+        labels = spec.labels
+        if labels.get("pool") == self._name:
+            labels = {**labels, "pool": self._new_name}
+        return replace(spec, pool_name=self._new_name, labels=labels)
+
+    def task(self, spec: TaskSpec) -> TaskSpec:
+        """A task, and the pools in which it may evict."""
+        evict_pools = None if spec.evict_pools is None else self.some(spec.evict_pools)
+        if (self.one(spec.pool_name), evict_pools) == (spec.pool_name, spec.evict_pools):
+            return spec
+        return replace(spec, pool_name=self.one(spec.pool_name), evict_pools=evict_pools)
+
+    def submitted(self, submission: TaskSubmitted) -> TaskSubmitted:
+        """What waits in the queue."""
+        task = None if submission.task is None else self.task(submission.task)
+        return replace(submission, agent=self.agent_spec(submission.agent), task=task)
+
+    def _in_ledger(self, state: MeshState) -> None:
+        ledger = state.ledger
+        account = ledger.accounts[self._name]
+        account.spec = replace(account.spec, name=self._new_name)
+        ledger.rename(
+            self.keys(ledger.accounts),
+            {(self.one(o), self.one(b)): amount for (o, b), amount in ledger.loans.items()},
+            {
+                key: replace(
+                    hold,
+                    for_pool=None if hold.for_pool is None else self.one(hold.for_pool),
+                    shares=self.shares(hold.shares),
+                )
+                for key, hold in ledger.holds.items()
+            },
+            {
+                agent: (self.one(pool), self.shares(shares))
+                for agent, (pool, shares) in ledger.promises.items()
+            },
+        )
+        ledger.over_quota = self.keys(ledger.over_quota)
+        ledger.closed = set(self.some(ledger.closed))
+        ledger.freed = set(self.some(ledger.freed))
+        ledger.cohorts.rename_pool(self._name, self._new_name)
+        state.agents_of = self.keys(state.agents_of)
+
+    def _in_agents(self, state: MeshState) -> None:
+        for agent in state.agents.values():
+            agent.spec = self.agent_spec(agent.spec)
+            agent.shares = self.shares(agent.shares)
+            agent.former_lenders = tuple(sorted(self.some(agent.former_lenders)))
+            agent.phase = self._phase(agent.phase)
+
+    def _phase(self, phase: AgentPhase) -> AgentPhase:
+        if isinstance(phase, Ending):
+            previous = self._phase(phase.previous)
+            hold_for = None if phase.hold_for is None else self.one(phase.hold_for)
+            return replace(phase, previous=previous, hold_for=hold_for)
+        if isinstance(phase, Waiting):
+            submission = self._submission(phase.submission)
+            return replace(phase, submission=submission, promised=self.shares(phase.promised))
+        if isinstance(phase, Starting):
+            return replace(phase, submission=self._submission(phase.submission))
+        return phase
+
+    def _submission(self, submission: Submission) -> Submission:
+        evicting = (replace(each, task=self.task(each.task)) for each in submission.evicting)
+        return replace(submission, evicting=tuple(evicting))
+
+    def _in_tasks(self, state: MeshState) -> None:
+        running = state.running
+        for task in running.by_id.values():
+            task.spec = self.task(task.spec)
+            agent = state.agents.get(task.agent_name)
+            # Those of a task that does not run yet are noted when it starts.
+            task.payers = () if agent is None or not task.payers else agent.payers
+        running.partition_anew()
+
+    def _in_queue(self, state: MeshState) -> None:
+        queue = state.queue
+        waiting = list(queue.by_id.values())
+        for task in waiting:
+            queue.remove(task.task_id)
+        for task in waiting:
+            task.submission = self.submitted(task.submission)
+            queue.add(task)
+        queue.no_group.clear()
+        queue.turns = Turns(
+            evictions=self.one(queue.turns.evictions), starts=self.one(queue.turns.starts)
+        )
+
+    def _in_policies(self, state: MeshState) -> None:
+        policy = state.policy
+        if policy.protects(self._name):
+            state.policy = replace(policy, protected_pools=self.some(policy.protected_pools))
+            state.preemption = PreemptionRules(state.policy)
+        handlers = self.keys(state.handlers)
+        state.handlers = {name: replace(fact, pool_name=name) for name, fact in handlers.items()}
+        drain = state.drains.pools.get(self._name)
+        if drain is not None:
+            state.drains.forget_pool(self._name)
+            state.drains.start(replace(drain, pool_name=self._new_name))
+        tokens = [
+            replace(
+                token,
+                pools=self.some(token.pools),
+                evict_pools=None if token.evict_pools is None else self.some(token.evict_pools),
+            )
+            for token in state.tokens.values()
+        ]
+        state.tokens.replace(tokens)
+
+    def _in_past(self, state: MeshState) -> None:
+        """What can be started again, what is learned, and what limits evictions."""
+        past, evictions = state.past, state.evictions
+        past.preempted.update({key: self._preempted(one) for key, one in past.preempted.items()})
+        past.lost.update({key: self._lost(one) for key, one in past.lost.items()})
+        counts = {(self.one(pool), reason): 0 for pool, reason in past.preemptions}
+        for (pool, reason), count in past.preemptions.items():
+            counts[self.one(pool), reason] += count
+        past.preemptions = counts
+        past.estimates = self._estimates(past.estimates)
+        evictions.last_for = self.keys(evictions.last_for)
+        evictions.lost_work = self.keys(evictions.lost_work)
+        for record in evictions.records.values():
+            self._record(record)
+
+    def _preempted(self, past: Preempted) -> Preempted:
+        fact = past.fact
+        agent = None if fact.agent is None else self.agent_spec(fact.agent)
+        return replace(past, fact=replace(fact, task=self.task(fact.task), agent=agent))
+
+    def _lost(self, lost: LostAgent) -> LostAgent:
+        tasks = tuple((self.task(task), key) for task, key in lost.tasks)
+        return replace(lost, spec=self.agent_spec(lost.spec), tasks=tasks)
+
+    def _estimates(self, estimates: Estimates) -> Estimates:
+        renamed = Estimates()
+        known = [(key, runs) for key, runs in estimates.items() if key.pool_name != self._new_name]
+        renamed.restore(
+            (replace(key, pool_name=self.one(key.pool_name)), runs) for key, runs in known
+        )
+        return renamed
+
+    def _record(self, record: EvictionRecord) -> None:
+        record.task = self.task(record.task)
+        evictor = record.evictor
+        if evictor is not None:
+            task = None if evictor.task is None else self.task(evictor.task)
+            record.evictor = replace(evictor, pool_name=self.one(evictor.pool_name), task=task)
