@@ -71,7 +71,8 @@ def _users(row: Mapping[str, Any]) -> str:
     """What uses a pool, from its row."""
     parts = []
     if row["agents"]:
-        parts.append(f"{len(row['agents']):,} agents")
+        count = len(row["agents"])
+        parts.append(f"{count:,} agent{'' if count == 1 else 's'}")
     if row["queued"]:
         parts.append(f"{row['queued']:,} queued")
     parts += [f"{amounts(amount)} lent to {other}" for other, amount in row["lent_to"].items()]

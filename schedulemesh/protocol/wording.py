@@ -68,7 +68,7 @@ _PHRASES = (
     (r"with queue=True", "without --now", 'with "queue": true'),
     (r"with `queue=True`", "without `--now`", 'with `"queue": true`'),
     (r"create_pool or ensure_pool", "create_pool", "ensure_pool"),
-    (r"delete it with drain=True", "delete it with --drain", "end it with POST /pools/POOL/end"),
+    (r"Delete it with drain=True", "Delete it with --drain", "End it with POST /pools/POOL/end"),
     (r"with `drain=True`", "with `--drain`", "by `POST /pools/POOL/end`"),
     (r"\b(call|use|with) (undrain_node|ensure_pool)\b", r"\1 \2", r"\1 \2"),
     (r"on_preempted='requeue'", "--on-preempted requeue", '"on_preempted": "requeue"'),

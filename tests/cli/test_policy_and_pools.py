@@ -126,10 +126,15 @@ def test_a_file_that_is_not_there_is_refused(scheduler, run, tmp_path):
     assert "cannot be read" in done.stderr
 
 
-def test_a_pool_is_set_and_shown(scheduler, run):
-    assert results(run, "pools", "set", "研究", "resources={cpu: 4}", "queueing=strict") == {
-        "研究": "created"
-    }
+def test_a_pool_is_created_set_and_shown(scheduler, run):
+    words = ("pools", "create", "研究", "resources={cpu: 4}", "queueing=strict")
+    assert results(run, *words) == {"研究": "created"}
+    assert results(run, *words) == {"研究": "unchanged"}
+    other = run("pools", "create", "研究", "resources.cpu=5")
+    assert other.exit_code == 6
+    assert "already exists with cpu 4; use `schedulemesh pools set POOL` to change it" in " ".join(
+        other.stderr.split()
+    )
     assert results(run, "pools", "set", "研究", "resources.gpu=2") == {"研究": "changed"}
     found = rows(run, "pools", "get", "研究")
     assert found["resources"] == {"cpu": 4.0, "gpu": 2.0}
@@ -142,11 +147,135 @@ def test_a_pool_is_set_and_shown(scheduler, run):
     assert "did you mean '研究'" in missing.stderr
 
 
-def test_a_pool_in_use_is_a_conflict(scheduler, run):
+def test_a_typo_creates_no_pool(scheduler, run):
+    scheduler.pool("research")
+    done = run("pools", "set", "reserach", "resources.cpu=1")
+    assert (done.exit_code, done.stderr) == (
+        3,
+        (
+            "there is no pool 'reserach' (did you mean 'research'?); pools are: research. Create it with "
+            "`schedulemesh pools create POOL`\n"
+        ),
+    )
+    assert run("pools", "-o", "name").stdout == "research\n"
+
+
+def test_what_is_above_a_smaller_quota_is_told(scheduler, run):
     scheduler.pool(cpu=2)
     scheduler.submit("a", cpu=2)
     done = run("pools", "set", "研究", "resources.cpu=1")
-    assert (done.exit_code, done.stdout) == (6, "")
+    assert (done.exit_code, done.stdout) == (0, "name  result\n研究  changed\n")
+    assert "cpu 2 in use, 1 above the new quota: it shrinks as tasks end" in done.stderr
+    assert "cpu -1" in run("pools").stdout
+
+
+def test_a_pool_is_renamed_and_asked_for_by_either_name(scheduler, run):
+    scheduler.pool("research", cpu=2)
+    scheduler.submit("old", "research")
+    scheduler.calls.complete_task("old", end_agent=True)
+    scheduler.submit("new", "research")
+    assert results(run, "pools", "rename", "research", "science") == {
+        "research": "renamed to science"
+    }
+    assert [(row["task_id"], row["pool_name"]) for row in rows(run, "tasks")] == [
+        ("new", "science")
+    ]
+    for name in ("research", "science"):
+        found = rows(run, "history", "--pool", name)
+        assert {row["task_id"]: row["pool_name"] for row in found} == {
+            "old": "research",
+            "new": "science",
+        }
+    events = rows(run, "events", "--pool", "science")
+    assert "pool_renamed" in [event["kind"] for event in events]
+    gone = run("pools", "set", "research", "weight=2")
+    assert "which was renamed to 'science'" in " ".join(gone.stderr.split())
+    assert run("pools", "rename", "x", "y").exit_code == 3
+
+
+def test_a_pool_in_use_is_deleted_with_a_drain_only(scheduler, run):
+    scheduler.pool(cpu=1)
+    scheduler.pool("free")
+    scheduler.submit("a")
+    scheduler.submit("b", queue=True)
+    done = run("pools", "delete", "研究", "free")
+    assert done.exit_code == 6
+    assert " ".join(done.stderr.split()) == (
+        "pool '研究' is in use: 1 task ('a') runs in it; 1 task ('b') waits in its queue. Delete it with "
+        "--drain, which saves and evicts what runs and cancels what waits, or end these first"
+    )
+    assert "deleted" in done.stdout
+    assert run("pools", "delete", "研究", "--deadline", "5m").exit_code == 2
+    assert results(run, "pools", "delete", "研究", "--drain", "--deadline", "5m") == {
+        "研究": "ending"
+    }
+    assert "ending" in run("pools").stdout
+    assert "ending" in run("status").stdout
+    assert "is being deleted; submit it to another pool" in run("explain", "b").stdout.replace(
+        "\n", " "
+    )
+    assert run("apply", "-f", "-", input="pools: [{name: 研究}]").exit_code == 6
+    assert results(run, "undrain", "--pool", "研究") == {"研究": "open again"}
+    assert rows(run, "pools", "get", "研究")["state"] == "open"
+
+
+def test_cohorts_are_created_renamed_and_deleted(scheduler, run):
+    assert results(run, "cohorts", "create", "公司") == {"公司": "created"}
+    assert results(run, "cohorts", "create", "部", "--parent", "公司", "--weight", "2") == {
+        "部": "created"
+    }
+    assert run("cohorts", "create", "公司", "--weight", "3").exit_code == 6
+    assert results(run, "cohorts", "rename", "公司", "集团") == {"公司": "renamed to 集团"}
+    assert {row["name"]: row["parent"] for row in rows(run, "cohorts")} == {
+        "集团": None,
+        "部": "集团",
+    }
+    done = run("cohorts", "delete", "集团")
+    assert done.exit_code == 6
+    assert "cohort '部' is in it" in done.stderr
+    assert results(run, "cohorts", "delete", "部", "集团") == {"部": "deleted", "集团": "deleted"}
+    assert run("cohorts", "delete", "部").exit_code == 3
+
+
+def test_pools_that_a_file_leaves_out_are_deleted_with_prune(scheduler, run):
+    scheduler.pool("kept")
+    scheduler.pool("idle")
+    scheduler.pool("busy")
+    scheduler.submit("a", "busy")
+    file = "pools: [{name: kept}]"
+    assert run("apply", "--prune", "-f", "-", input="policy: {}").exit_code == 2
+    assert run("apply", "--drain", "-f", "-", input=file).exit_code == 2
+    dry = run("apply", "--prune", "--dry-run", "-f", "-", "-o", "json", input=file)
+    assert [(r["name"], r["current"], r["declared"]) for r in json.loads(dry.stdout)] == [
+        ("idle", "exists", "is deleted"),
+        ("busy", "in use: 1 agent", "stays: it is in use"),
+    ]
+    table = run("apply", "--prune", "--dry-run", "-f", "-", input=file).stdout
+    assert max(map(len, table.splitlines())) <= 80
+    assert run("pools", "-o", "name").stdout.split() == ["kept", "idle", "busy"]
+    done = run("apply", "--prune", "-f", "-", "-o", "json", input=file)
+    assert {row["name"]: row["result"] for row in json.loads(done.stdout)} == {
+        "kept": "unchanged",
+        "idle": "deleted",
+        "busy": "refused: pool_in_use",
+    }
+    assert "1 task ('a') runs in it" in done.stderr
+    done = run("apply", "--prune", "--drain", "-f", "-", "-o", "json", input=file)
+    assert json.loads(done.stdout)[-1]["result"] == "ending"
+
+
+def test_applying_what_is_there_writes_nothing(scheduler, run, file):
+    run("apply", "-f", file)
+    state = scheduler.connection.service.running.reactor.state
+
+    def written():
+        events = rows(run, "events", "--limit", "1000")
+        return (state.audit.next_number, [event["cursor"] for event in events])
+
+    before = written()
+    assert before[1]
+    assert set(results(run, "apply", "-f", file).values()) == {"unchanged"}
+    assert written() == before
 
 
 def test_pools_are_listed(scheduler, run):

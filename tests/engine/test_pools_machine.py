@@ -45,8 +45,8 @@ class PoolsMachine(RuleBasedStateMachine):
 
     def both(self, act):
         """Do the same to both, and give both outcomes."""
+        assert self.mesh.now == self.twin.now
         outcome = act(self.mesh, self.names.__getitem__)
-        self.mesh.now = self.twin.now = max(self.mesh.now, self.twin.now)
         other = act(self.twin, str)
         assert type(outcome) is type(other)
         return outcome
@@ -76,11 +76,11 @@ class PoolsMachine(RuleBasedStateMachine):
         self.count += 1
         new_name = f"{letter}{self.count}"
         outcome = self.mesh.rename_pool(self.names[letter], new_name)
-        self.twin.tick(0)
-        self.mesh.tick(0)
+        self.both(lambda mesh, _: mesh.tick(0.0))
         if not isinstance(outcome, Refused):
             self.names[letter] = new_name
 
+    @precondition(lambda self: len(self.state.ledger.accounts) > 2)
     @rule(letter=letters, drain=st.booleans(), deadline=st.sampled_from([None, 60.0]))
     def delete(self, letter, drain, deadline):
         def act(mesh, name):

@@ -123,6 +123,19 @@ CALLS: dict[str, dict[str, Kind]] = {
     "ensure_pool": {**POOL, **LENDING},
     "resize_pool": {k: POOL[k] for k in ("name", "resources", "target_agents", "pg_pool_config")},
     "list_pools": {},
+    "delete_pool": {
+        "name": one_of("no-such-pool", "", 1),
+        "drain": flag,
+        "deadline": given_or_not(number),
+    },
+    "rename_pool": {"name": pool, "new_name": pool},
+    "create_cohort": {
+        "name": one_of("c", "d"),
+        "parent": one_of(None, "c", "no-such-cohort"),
+        "weight": one_of(1.0, 2),
+    },
+    "delete_cohort": {"name": one_of("c", "no-such-cohort", "")},
+    "rename_cohort": {"name": one_of("c", "d"), "new_name": one_of("c", "d", 1)},
     "ensure_cohort": {
         "name": one_of("c", "d"),
         "parent": one_of(None, "c", "d", "no-such-cohort"),

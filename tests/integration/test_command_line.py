@@ -74,6 +74,12 @@ LOOKS = {
 #: can be repeated in every format.
 CHANGES = {
     "pools set": [POOL, "labels={团队: 语言}"],
+    "pools create": ["建", "resources.cpu=1"],
+    "pools rename": ["没有", "别的"],
+    "pools delete": ["没有"],
+    "cohorts create": ["组"],
+    "cohorts rename": ["没有", "别的"],
+    "cohorts delete": ["没有"],
     "pools apply": ["-f", "-"],
     "apply": ["-f", "-"],
     "policy set": ["min_preempt_score=0.1"],

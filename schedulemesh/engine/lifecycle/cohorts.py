@@ -67,7 +67,7 @@ def delete_cohort(tx: Transaction, stimulus: CohortDeletionRequested) -> Request
         return Refused(
             reason=Reason.COHORT_IN_USE,
             error=f"cohort {name!r} is in use: {' and '.join(named)}",
-            hint="give these another cohort or parent, or none, or delete them first",
+            hint="Give these another cohort or parent, or none, or delete them first",
         )
     tx.emit(CohortDeleted(name=name, at=tx.now))
     return Done(change=Change.DELETED)

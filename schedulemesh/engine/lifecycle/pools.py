@@ -97,7 +97,7 @@ def delete_pool(tx: Transaction, stimulus: PoolDeletionRequested) -> RequestOutc
         return Refused(
             reason=Reason.POOL_IN_USE,
             error=f"pool {name!r} is in use: {'; '.join(holders)}",
-            hint="delete it with drain=True, which saves and evicts what runs and cancels what waits, or end "
+            hint="Delete it with drain=True, which saves and evicts what runs and cancels what waits, or end "
             "these first",
         )
     warnings = _dangling(state, name)

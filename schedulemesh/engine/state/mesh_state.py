@@ -17,6 +17,7 @@ from schedulemesh.domain.resources import NOTHING
 from schedulemesh.domain.task import EndState, TaskPhase, TaskSpec
 from schedulemesh.engine.messages import drain_facts as d
 from schedulemesh.engine.messages import facts as f
+from schedulemesh.engine.messages import pool_facts as p
 from schedulemesh.engine.messages import queue_facts as q
 from schedulemesh.engine.messages.fact import Fact
 from schedulemesh.engine.messages.job_facts import JobClaimMoved
@@ -34,7 +35,11 @@ from schedulemesh.engine.state.agents import (
 from schedulemesh.engine.state.audit import AuditLog
 from schedulemesh.engine.state.class_order import ClassOrder
 from schedulemesh.engine.state.cluster import Cluster
-from schedulemesh.engine.state.cohort_updates import CohortFacts
+from schedulemesh.engine.state.cohort_updates import (
+    CohortFacts,
+    loans_within_trees,
+    note_separated,
+)
 from schedulemesh.engine.state.drains import Drains
 from schedulemesh.engine.state.eviction_updates import EvictionFacts
 from schedulemesh.engine.state.evictions import Evictions
@@ -46,7 +51,7 @@ from schedulemesh.engine.state.limit_updates import LimitFacts
 from schedulemesh.engine.state.measurement_updates import MeasurementFacts
 from schedulemesh.engine.state.past import Past, attempts_of
 from schedulemesh.engine.state.pool_names import PoolNames
-from schedulemesh.engine.state.pool_updates import PoolFacts
+from schedulemesh.engine.state.pool_rename import PoolRename
 from schedulemesh.engine.state.preemption_rules import PreemptionRules
 from schedulemesh.engine.state.queue import Queue
 from schedulemesh.engine.state.queue_updates import QueueFacts, release_children
@@ -113,7 +118,9 @@ class MeshState:
             self.evictions, self.running, self.agents, self.past, self.requests, self.cluster
         )
         self._apply: dict[type[Fact], Callable[[Any], None]] = {
-            **PoolFacts(self, groups).updates,
+            f.PoolEnsured: self._pool_ensured,
+            p.PoolDeleted: self._pool_deleted,
+            p.PoolRenamed: self._pool_renamed,
             **self.tokens.updates,
             **self.audit.updates,
             **self.external_demands.updates,
@@ -187,6 +194,48 @@ class MeshState:
         if member is None or gang is None or gang.spec.gang is None:
             return None
         return gang if member[1] < len(gang.spec.bundles) else None
+
+    def _pool_ensured(self, fact: f.PoolEnsured) -> None:
+        name = fact.spec.name
+        if name not in self.ledger.accounts:
+            self.pool_names.note_created(name)
+        before = loans_within_trees(self.ledger)
+        self.ledger.ensure(fact.spec)
+        note_separated(self.ledger, self.agents, before)
+        self.agents_of.setdefault(name, set())
+        self._group_facts.ensured(fact.spec)
+        # A pool gives its tasks a size where they ask for none.
+        self.queue.kinds.seen = -1
+
+    def _pool_deleted(self, fact: p.PoolDeleted) -> None:
+        name = fact.pool_name
+        self.ledger.remove(name)
+        del self.agents_of[name]
+        self.groups.forget(name)
+        self.drains.forget_pool(name)
+        self.handlers.pop(name, None)
+        self.evictions.last_for.pop(name, None)
+        self.evictions.lost_work.pop(name, None)
+        self.queue.kinds.seen = -1
+
+    def _pool_renamed(self, fact: p.PoolRenamed) -> None:
+        rename = PoolRename(fact.pool_name, fact.new_name)
+        rename.in_ledger(self.ledger)
+        self.agents_of = rename.keys(self.agents_of)
+        rename.in_agents(self.agents)
+        rename.in_tasks(self.running, self.agents)
+        rename.in_queue(self.queue)
+        rename.in_groups(self.groups)
+        rename.in_drains(self.drains)
+        rename.in_tokens(self.tokens)
+        self.policy = rename.in_policy(self.policy)
+        self.preemption = PreemptionRules(self.policy)
+        self.handlers = rename.in_handlers(self.handlers)
+        rename.in_past(self.past)
+        rename.in_evictions(self.evictions)
+        for node in self.cluster.nodes.values():
+            node.version += 1
+        self.pool_names.note_renamed(fact.pool_name, fact.new_name)
 
     def _policy_changed(self, fact: f.PolicyChanged) -> None:
         preemption = PreemptionRules(fact.policy)

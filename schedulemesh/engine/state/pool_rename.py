@@ -7,23 +7,34 @@ do the ids of placement groups, which Ray knows.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import msgspec
 
+from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.task import TaskSpec
-from schedulemesh.engine.messages.facts import Share
-from schedulemesh.engine.state.agents import Ending, LostAgent, Preempted, Starting, Waiting
+from schedulemesh.engine.messages.facts import Share, StateHandlersRegistered
+from schedulemesh.engine.messages.stimuli import TaskSubmitted
+from schedulemesh.engine.state.agents import (
+    Agent,
+    AgentPhase,
+    Ending,
+    LostAgent,
+    Preempted,
+    Starting,
+    Submission,
+    Waiting,
+)
+from schedulemesh.engine.state.drains import Drains
 from schedulemesh.engine.state.estimates import Estimates
-from schedulemesh.engine.state.evictions import EvictionRecord
-from schedulemesh.engine.state.preemption_rules import PreemptionRules
-from schedulemesh.engine.state.queue import Turns
-
-if TYPE_CHECKING:
-    from schedulemesh.engine.messages.stimuli import TaskSubmitted
-    from schedulemesh.engine.state.agents import AgentPhase, Submission
-    from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.evictions import EvictionRecord, Evictions
+from schedulemesh.engine.state.groups import GroupTable
+from schedulemesh.engine.state.past import Past
+from schedulemesh.engine.state.queue import Queue, Turns
+from schedulemesh.engine.state.quota import Ledger
+from schedulemesh.engine.state.tasks import RunningTasks
+from schedulemesh.engine.state.tokens import Tokens
 
 ValueT = TypeVar("ValueT")
 replace = msgspec.structs.replace
@@ -34,18 +45,6 @@ class PoolRename:
 
     def __init__(self, name: str, new_name: str) -> None:
         self._name, self._new_name = name, new_name
-
-    def apply_to(self, state: MeshState) -> None:
-        """Rename the pool in the whole state."""
-        self._in_ledger(state)
-        self._in_agents(state)
-        self._in_tasks(state)
-        self._in_queue(state)
-        state.groups.rename(self._name, self._new_name)
-        self._in_policies(state)
-        self._in_past(state)
-        for node in state.cluster.nodes.values():
-            node.version += 1
 
     def one(self, name: str) -> str:
         """The name, or the new one in its place."""
@@ -87,8 +86,8 @@ class PoolRename:
         task = None if submission.task is None else self.task(submission.task)
         return replace(submission, agent=self.agent_spec(submission.agent), task=task)
 
-    def _in_ledger(self, state: MeshState) -> None:
-        ledger = state.ledger
+    def in_ledger(self, ledger: Ledger) -> None:
+        """Accounts, loans, holds and cohorts."""
         account = ledger.accounts[self._name]
         account.spec = replace(account.spec, name=self._new_name)
         ledger.rename(
@@ -111,10 +110,10 @@ class PoolRename:
         ledger.closed = set(self.some(ledger.closed))
         ledger.freed = set(self.some(ledger.freed))
         ledger.cohorts.rename_pool(self._name, self._new_name)
-        state.agents_of = self.keys(state.agents_of)
 
-    def _in_agents(self, state: MeshState) -> None:
-        for agent in state.agents.values():
+    def in_agents(self, agents: Mapping[str, Agent]) -> None:
+        """Agents and their claims."""
+        for agent in agents.values():
             agent.spec = self.agent_spec(agent.spec)
             agent.shares = self.shares(agent.shares)
             agent.former_lenders = tuple(sorted(self.some(agent.former_lenders)))
@@ -136,17 +135,17 @@ class PoolRename:
         evicting = (replace(each, task=self.task(each.task)) for each in submission.evicting)
         return replace(submission, evicting=tuple(evicting))
 
-    def _in_tasks(self, state: MeshState) -> None:
-        running = state.running
+    def in_tasks(self, running: RunningTasks, agents: Mapping[str, Agent]) -> None:
+        """Tasks that run or start."""
         for task in running.by_id.values():
             task.spec = self.task(task.spec)
-            agent = state.agents.get(task.agent_name)
+            agent = agents.get(task.agent_name)
             # Those of a task that does not run yet are noted when it starts.
             task.payers = () if agent is None or not task.payers else agent.payers
         running.partition_anew()
 
-    def _in_queue(self, state: MeshState) -> None:
-        queue = state.queue
+    def in_queue(self, queue: Queue) -> None:
+        """Tasks that wait."""
         waiting = list(queue.by_id.values())
         for task in waiting:
             queue.remove(task.task_id)
@@ -158,37 +157,52 @@ class PoolRename:
             evictions=self.one(queue.turns.evictions), starts=self.one(queue.turns.starts)
         )
 
-    def _in_policies(self, state: MeshState) -> None:
-        policy = state.policy
-        if policy.protects(self._name):
-            state.policy = replace(policy, protected_pools=self.some(policy.protected_pools))
-            state.preemption = PreemptionRules(state.policy)
-        handlers = self.keys(state.handlers)
-        state.handlers = {name: replace(fact, pool_name=name) for name, fact in handlers.items()}
-        drain = state.drains.pools.get(self._name)
+    def in_groups(self, groups: GroupTable) -> None:
+        """Placement groups."""
+        groups.rename(self._name, self._new_name)
+
+    def in_drains(self, drains: Drains) -> None:
+        """The drain of the pool."""
+        drain = drains.pools.get(self._name)
         if drain is not None:
-            state.drains.forget_pool(self._name)
-            state.drains.start(replace(drain, pool_name=self._new_name))
-        tokens = [
+            drains.forget_pool(self._name)
+            drains.start(replace(drain, pool_name=self._new_name))
+
+    def in_tokens(self, tokens: Tokens) -> None:
+        """The pools that tokens name."""
+        renamed = [
             replace(
                 token,
                 pools=self.some(token.pools),
                 evict_pools=None if token.evict_pools is None else self.some(token.evict_pools),
             )
-            for token in state.tokens.values()
+            for token in tokens.values()
         ]
-        state.tokens.replace(tokens)
+        tokens.replace(renamed)
 
-    def _in_past(self, state: MeshState) -> None:
-        """What can be started again, what is learned, and what limits evictions."""
-        past, evictions = state.past, state.evictions
-        past.preempted.update({key: self._preempted(one) for key, one in past.preempted.items()})
-        past.lost.update({key: self._lost(one) for key, one in past.lost.items()})
+    def in_policy(self, policy: PreemptionPolicy) -> PreemptionPolicy:
+        """The pools that the policy names."""
+        return replace(policy, protected_pools=self.some(policy.protected_pools))
+
+    def in_handlers(
+        self, handlers: Mapping[str, StateHandlersRegistered]
+    ) -> dict[str, StateHandlersRegistered]:
+        """The functions that save and restore states."""
+        renamed = self.keys(handlers)
+        return {name: replace(fact, pool_name=name) for name, fact in renamed.items()}
+
+    def in_past(self, past: Past) -> None:
+        """What can be started again, and what is learned."""
+        past.preempted.update({task: self._preempted(one) for task, one in past.preempted.items()})
+        past.lost.update({agent: self._lost(one) for agent, one in past.lost.items()})
         counts = {(self.one(pool), reason): 0 for pool, reason in past.preemptions}
         for (pool, reason), count in past.preemptions.items():
             counts[self.one(pool), reason] += count
         past.preemptions = counts
         past.estimates = self._estimates(past.estimates)
+
+    def in_evictions(self, evictions: Evictions) -> None:
+        """What is remembered of evictions, and limits further ones."""
         evictions.last_for = self.keys(evictions.last_for)
         evictions.lost_work = self.keys(evictions.lost_work)
         for record in evictions.records.values():
@@ -205,9 +219,9 @@ class PoolRename:
 
     def _estimates(self, estimates: Estimates) -> Estimates:
         renamed = Estimates()
-        known = [(key, runs) for key, runs in estimates.items() if key.pool_name != self._new_name]
+        items = [(key, runs) for key, runs in estimates.items() if key.pool_name != self._new_name]
         renamed.restore(
-            (replace(key, pool_name=self.one(key.pool_name)), runs) for key, runs in known
+            (replace(key, pool_name=self.one(key.pool_name)), runs) for key, runs in items
         )
         return renamed
 

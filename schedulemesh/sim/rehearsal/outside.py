@@ -294,7 +294,7 @@ class Outside:
         if isinstance(fact, PoolRenamed):
             return s.PoolRenameRequested(pool_name=fact.pool_name, new_name=fact.new_name)
         if isinstance(fact, PoolDeleted):
-            return self._deleted(fact.pool_name)
+            return self._deletion(fact.pool_name)
         if isinstance(fact, CohortRenamed):
             return s.CohortRenameRequested(name=fact.name, new_name=fact.new_name)
         if isinstance(fact, CohortDeleted):
@@ -308,7 +308,7 @@ class Outside:
             return s.QueuePolicyChangeRequested(policy=queue, client=_CLIENT, changes=())
         return None
 
-    def _deleted(self, pool_name: str) -> s.AnyStimulus | None:
+    def _deletion(self, pool_name: str) -> s.AnyStimulus | None:
         """The deletion of a pool, which may be drained here longer than it was; None: it has gone already."""
         if pool_name not in self._world.engine.state.ledger.accounts:
             return None
