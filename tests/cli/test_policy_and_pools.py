@@ -196,7 +196,7 @@ def test_a_pool_is_renamed_and_asked_for_by_either_name(scheduler, run):
 def test_a_pool_in_use_is_deleted_with_a_drain_only(scheduler, run):
     scheduler.pool(cpu=1)
     scheduler.pool("free")
-    scheduler.submit("a")
+    scheduler.submit("a", estimated_duration=60.0)
     scheduler.submit("b", queue=True)
     done = run("pools", "delete", "研究", "free")
     assert done.exit_code == 6

@@ -162,8 +162,3 @@ def test_a_limit_below_what_is_on_loan_is_warned_of():
     mesh = lent()
     outcome = mesh.resize(pool("p", cpu=4, lending={"cohort": "c", "lending_limit": 0}))
     assert "lending_limit of pool 'p' is below the cpu 4 that it has lent" in outcome.warnings[0]
-
-
-def test_a_lender_that_cannot_shrink_is_told_who_has_borrowed():
-    refused = lent().resize(pool("p", cpu=1, lending={"cohort": "c"}))
-    assert "pool 'q' has cpu 4 of it on loan; end some agents of these pools first" in refused.error

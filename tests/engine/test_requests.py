@@ -135,6 +135,11 @@ IMMEDIATE = [
     (mesh_of, s.AgentDeletionRequested(agent_name="unknown", request_id="r"), Refused),
     (mesh_of, s.PoolRequested(spec=pool("new", cpu=1), request_id="r"), Done),
     (mesh_of, s.CohortRequested(spec=CohortSpec(name="c"), request_id="r"), Done),
+    (mesh_of, s.PoolDeletionRequested(pool_name="p", request_id="r"), Refused),
+    (mesh_of, s.PoolDeletionRequested(pool_name="p", drain=True, request_id="r"), Done),
+    (mesh_of, s.PoolRenameRequested(pool_name="unknown", new_name="n", request_id="r"), Refused),
+    (mesh_of, s.CohortDeletionRequested(name="unknown", request_id="r"), Refused),
+    (mesh_of, s.CohortRenameRequested(name="unknown", new_name="n", request_id="r"), Refused),
     (mesh_of, policy_change(), Done),
     (
         mesh_of,

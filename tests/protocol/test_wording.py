@@ -89,7 +89,7 @@ def test_no_sentence_of_the_scheduler_has_words_of_python(words):
         ),
         (
             "there is no pool 'p'; pools are: q. Create it with create_pool or ensure_pool",
-            "there is no pool 'p'; pools are: q. Create it with `schedulemesh pools set POOL`",
+            "there is no pool 'p'; pools are: q. Create it with `schedulemesh pools create POOL`",
             "there is no pool 'p'; pools are: q. Create it with PUT /api/v1/pools/POOL",
         ),
         (
