@@ -173,7 +173,7 @@ class SubmitTask(CallWithBlobs, tag="submit_task", frozen=True, kw_only=True):
 
 
 class SubmitMany(CallWithBlobs, tag="submit_many", frozen=True, kw_only=True):
-    """Submit many tasks, which become durable together; each is answered."""
+    """Submit many tasks, which become durable together unless they are large; each is answered."""
 
     least_role: ClassVar[Role] = Role.SUBMITTER
     changes_state: ClassVar[bool] = True

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from schedulemesh.core.agent_actor import AgentActor
-from schedulemesh.errors import InvalidRequestError
+from schedulemesh.errors import InvalidRequestError, JournalError
 from schedulemesh.protocol.requests import decode_request, encode_request
 from tests.core.test_request_service import client
 from tests.runtime.composition import InThread
@@ -303,3 +303,28 @@ def test_the_queue_shows_how_long_tasks_run_by_earlier_runs(mesh):
     found = mesh.explain("train-4")["expected_duration"]
     assert (found["runs"], found["pattern"], found["cpus"]) == (3, "train-*", 1.0)
     assert mesh.explain("declared")["expected_duration"] is None
+
+
+@pytest.mark.parametrize("fails_at", [None, 0, 2])
+def test_others_are_served_between_large_submissions(service, mesh, monkeypatch, fails_at):
+    """Four groups of sixty bundles, each of which is decided by itself."""
+    reactor, portions = service.running.reactor, []
+    steps = reactor.steps
+
+    async def noted(stimuli, blobs):
+        if len(portions) == fails_at:
+            raise JournalError("the disk is full")
+        portions.append([one.task.task_id for one in stimuli])
+        return await steps(stimuli, blobs)
+
+    monkeypatch.setattr(reactor, "steps", noted)
+    large = {"bundles": [{"cpu": 0.01}] * 60, "resources": None}
+    specs = [spec("small"), *(spec(f"t{number}", **large) for number in range(4))]
+    answers = mesh.submit_many(specs)
+    if fails_at == 0:
+        assert answers["reason"] == "journal_unavailable"
+        return
+    assert portions == [["small", "t0"], ["t1"], ["t2"], ["t3"]][:fails_at]
+    reasons = [one.get("reason") for one in answers["results"]]
+    # What is decided is refused, too: the pool has no groups.
+    assert reasons[3:] == ["no_pg_pool" if fails_at is None else "journal_unavailable"] * 2

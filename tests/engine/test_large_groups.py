@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from schedulemesh.domain.lease import LeaseSpec
-from schedulemesh.domain.placement import MAX_BUNDLES, GroupsSpec
+from schedulemesh.domain.placement import MAX_BUNDLES, PLACEMENT_STRATEGIES, GroupsSpec
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.placement.bundles import Room
-from schedulemesh.engine.placement.placers import BundlePlacement, NoPlacement
+from schedulemesh.engine.placement.placers import (
+    BundlePlacement,
+    FreeNode,
+    NoPlacement,
+    place_bundles,
+)
 from schedulemesh.engine.state.cluster import Cluster
 from schedulemesh.engine.state.devices import count_of, devices_for_all
 from tests.counted_calls import calls_of
@@ -148,3 +154,63 @@ def test_the_victims_of_a_large_group_are_few_and_found_with_little_work(strateg
     refused, calls = calls_of(lambda: mesh.dry("low", "p", 0.0, **how))
     assert isinstance(refused, Refused)
     assert calls < 120_000
+
+
+def mixed(count):
+    """Bundles of fifty sizes, on sixty nodes of which no two have as much free."""
+    nodes = [node(f"n{i:02}", cpu=24 + i / 10, gpu=8) for i in range(60)]
+    sizes = [
+        {"cpu": 0.1 + 0.02 * (i % 50), "gpu": round(0.01 * (i % 50 + 1), 2)} for i in range(count)
+    ]
+    return Room(clustered(*nodes)), sizes
+
+
+@pytest.mark.parametrize("strategy", PLACEMENT_STRATEGIES)
+def test_the_work_for_very_many_groups_is_bounded(strategy):
+    room, sizes = mixed(MAX_BUNDLES)
+    wanted = replace(shape(*sizes, strategy=strategy), parts=MAX_BUNDLES // 2)
+    placement, calls = calls_of(lambda: room.place(wanted))
+    assert isinstance(placement, BundlePlacement)
+    # Up to 1,190,000 where each group is looked for on copies of all nodes.
+    assert calls < 130_000
+
+
+@pytest.mark.parametrize("strategy", ["PACK", "SPREAD"])
+def test_the_work_for_a_group_of_many_sizes_is_bounded(strategy):
+    room, sizes = mixed(MAX_BUNDLES)
+    placement, calls = calls_of(lambda: room.place(shape(*sizes, strategy=strategy)))
+    assert isinstance(placement, BundlePlacement)
+    # 860,000 and 115,000 where every node is tried for every size again and again.
+    assert calls < 60_000
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 6), st.integers(0, 3)), min_size=1, max_size=6),
+    st.lists(
+        st.lists(st.tuples(st.integers(1, 4), st.integers(0, 2)), min_size=2, max_size=2),
+        min_size=2,
+        max_size=5,
+    ),
+    st.sampled_from(PLACEMENT_STRATEGIES),
+)
+def test_parts_are_placed_as_if_all_nodes_were_looked_at_for_each(rooms, parts, strategy):
+    """As far as the parts have room one after the other."""
+    nodes = [node(f"n{i}", cpu=cpu, gpu=gpu) for i, (cpu, gpu) in enumerate(rooms)]
+    sizes = [[{"cpu": cpu, "gpu": gpu} for cpu, gpu in part] for part in parts]
+    free = [FreeNode(one, total=False, waits=False) for one in clustered(*nodes).nodes.values()]
+    node_ids = []
+    for part in sizes:
+        wanted = shape(*part, strategy=strategy)
+        placement = place_bundles(wanted, [one.copy() for one in free])
+        if isinstance(placement, NoPlacement):
+            return
+        for need, node_id in zip(wanted.bundles, placement.node_ids, strict=True):
+            (taken,) = [one for one in free if one.node_id == node_id]
+            taken.put(need)
+            taken.taken = False
+        node_ids += placement.node_ids
+    together = replace(
+        shape(*(one for part in sizes for one in part), strategy=strategy), parts=len(sizes)
+    )
+    assert Room(clustered(*nodes)).place(together).node_ids == tuple(node_ids)

@@ -21,7 +21,7 @@ MOST_BUNDLES, MOST_NODES = 16, 64
 
 #: The most sets of bundles that are looked at, on all nodes together: others wait for the decision. A search
 #: that needs more finds nothing.
-MOST_LOOKS = 100_000
+MOST_LOOKS = 30_000
 
 #: How many bundles of each kind.
 _Counts = tuple[int, ...]

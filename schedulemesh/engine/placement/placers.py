@@ -15,9 +15,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heapreplace
-from itertools import groupby
+from itertools import groupby, islice
 
 import msgspec
+from sortedcontainers import SortedKeyList
 
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources, least, sum_of
@@ -26,6 +27,11 @@ from schedulemesh.engine.placement.exact import assign
 from schedulemesh.engine.state.device_guarantees import has_unreported, is_sure
 from schedulemesh.engine.state.devices import count_of, devices_for, devices_for_all
 from schedulemesh.engine.state.nodes import Node
+
+#: How many sizes of bundles are tried on nodes to find the one that takes most of a group: some ms.
+_MOST_TRIALS = 1_000
+#: The strategies by which a group is on the fullest node that takes all of it, where there is one.
+_PACKING = ("PACK", "STRICT_PACK")
 
 
 class BundlePlacement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -182,22 +188,74 @@ def place_bundles(shape: GroupShape, free: list[FreeNode]) -> BundlePlacement | 
 
 def _in_parts(shape: GroupShape, free: list[FreeNode]) -> BundlePlacement | NoPlacement:
     """Place the parts one after the other; see the module's docstring."""
-    free_nodes = {node.node_id: node.copy() for node in free}
-    node_ids: list[str] = []
+    nodes, node_ids = _PartNodes(shape, free), list[str]()
     for part in shape.each_part:
-        nodes = list(free_nodes.values())
-        # On one node they are only looked for.
-        if not on_one_node(part):
-            nodes = [node.copy() for node in nodes]
-        placement = place_bundles(part, nodes)
+        placement = nodes.place(part)
         if isinstance(placement, NoPlacement):
             missing = msgspec.structs.replace(placement, bundle=len(node_ids) + placement.bundle)
             return _parts_exactly(shape, free) or missing
-        for need, node_id in zip(part.bundles, placement.node_ids, strict=True):
-            free_nodes[node_id].put(need)
-            free_nodes[node_id].taken = False
         node_ids += placement.node_ids
     return BundlePlacement(node_ids=tuple(node_ids))
+
+
+class _PartNodes:
+    """The nodes on which the parts of a group are put one after the other. For each part only those are
+    looked at that it may get, which changes no placement.
+    """
+
+    def __init__(self, shape: GroupShape, free: Sequence[FreeNode]) -> None:
+        self._smallest = least(shape.bundles)
+        self._all = {node.node_id: node.copy() for node in free}
+        able = (node for node in self._all.values() if self._smallest.fits(node.amounts))
+        #: Those that may have room for a bundle, the fullest first.
+        self._able: SortedKeyList[FreeNode] = SortedKeyList(able, key=FreeNode.order)
+
+    def place(self, part: GroupShape) -> BundlePlacement | NoPlacement:
+        """Put a part on nodes; where it has no room, on none."""
+        placement = (
+            (self._on_first(part) if part.strategy in _PACKING else self._spread_out(part))
+            # It says what is missing, too.
+            or place_bundles(part, [node.copy() for node in self._all.values()])
+        )
+        if isinstance(placement, BundlePlacement):
+            self._put(part, placement)
+        return placement
+
+    def _on_first(self, part: GroupShape) -> BundlePlacement | None:
+        """All on the fullest node that takes all; None: no node does."""
+        total, gpus = part.total, [need.gpu for need in part.bundles if need.gpu]
+        groups = _alike(part)
+        for node in self._able:
+            if node.holds(total, gpus) and (
+                on_one_node(part) or sum(_counts_on(node.copy(), groups)) == len(part.bundles)
+            ):
+                return all_on(part, node.node_id)
+        return None
+
+    def _spread_out(self, part: GroupShape) -> BundlePlacement | None:
+        """As on all nodes, because each bundle goes to one of the first that have room for it, as many as the
+        part has bundles; None: it has no room.
+        """
+        if on_one_node(part):
+            return self._on_first(part)
+        in_order = reversed if part.strategy == "SPREAD" else iter
+        count, nodes = len(part.bundles), dict[str, FreeNode]()
+        for need in set(part.bundles):
+            able = (node for node in in_order(self._able) if node.fits(need))
+            nodes.update((node.node_id, node.copy()) for node in islice(able, count))
+        placement = place_bundles(part, list(nodes.values()))
+        return placement if isinstance(placement, BundlePlacement) else None
+
+    def _put(self, part: GroupShape, placement: BundlePlacement) -> None:
+        for node_id in set(placement.node_ids):
+            self._able.discard(self._all[node_id])
+        for need, node_id in zip(part.bundles, placement.node_ids, strict=True):
+            self._all[node_id].put(need)
+        for node_id in set(placement.node_ids):
+            node = self._all[node_id]
+            node.taken = False
+            if self._smallest.fits(node.amounts):
+                self._able.add(node)
 
 
 def _parts_exactly(shape: GroupShape, free: Sequence[FreeNode]) -> BundlePlacement | None:
@@ -232,34 +290,41 @@ def _strict_pack(shape: GroupShape, free: list[FreeNode]) -> BundlePlacement | N
 
 
 def _pack(shape: GroupShape, free: list[FreeNode]) -> BundlePlacement | NoPlacement:
-    """Repeatedly fill the node that has room for most of the remaining bundles; of equal ones the fullest."""
+    """Repeatedly fill the node that has room for most of the remaining bundles; of equal ones the fullest.
+    Once that has taken ``_MOST_TRIALS``, the emptiest node instead: others wait for the decision.
+    """
     smallest = least(shape.bundles)
     able = (node for node in free if not node.taken and smallest.fits(node.amounts))
     order = sorted(able, key=FreeNode.order)
     if len(set(shape.bundles)) == 1:
         return _pack_alike(shape, order, free)
-    remaining, put = _biggest_first(shape), dict[int, str]()
-    while remaining:
+    groups = _alike(shape)
+    count, trials, put = len(shape.bundles), 0, dict[int, str]()
+    while count:
         best: tuple[int, FreeNode, list[int]] | None = None
         seen = set()
-        for node in order:
-            if node.taken or (best and _most_of(smallest, node, len(remaining)) <= best[0]):
+        for node in order if trials < _MOST_TRIALS else reversed(order):
+            if best and trials >= _MOST_TRIALS:
+                break
+            if node.taken or (best and _most_of(smallest, node, count) <= best[0]):
                 continue
             if (kind := node.signature()) in seen:
                 continue  # it takes the same as one that comes before it
             seen.add(kind)
-            takes = _takes_most(shape, remaining, node.copy())
-            if takes and (best is None or len(takes) > best[0]):
-                best = (len(takes), node, takes)
-                if takes == remaining:
+            trials += len(groups)
+            counts = _counts_on(node.copy(), groups)
+            if (total := sum(counts)) > (best[0] if best else 0):
+                best = (total, node, counts)
+                if total == count:
                     break
         if best is None:
-            return _exactly(shape, free) or _none_left(shape, remaining[0], free)
-        _, node, takes = best
+            return _exactly(shape, free) or _none_left(shape, groups[0][1][0], free)
+        total, node, counts = best
         node.taken = True
-        put.update((i, node.node_id) for i in takes)
-        placed = set(takes)
-        remaining = [i for i in remaining if i not in placed]
+        for (_, bundles), taken in zip(groups, counts, strict=True):
+            put.update(dict.fromkeys(bundles[:taken], node.node_id))
+        groups = _without(groups, counts)
+        count -= total
     return _placement(shape, put)
 
 
@@ -293,13 +358,28 @@ def _none_left(shape: GroupShape, bundle: int, free: Sequence[FreeNode]) -> NoPl
     return _no_placement(shape, bundle, [node for node in free if not node.taken])
 
 
-def _takes_most(shape: GroupShape, bundles: Sequence[int], node: FreeNode) -> list[int]:
-    """Those of the bundles, the first ones first, that the node takes together; they are put there."""
-    takes: list[int] = []
-    for need, of_need in groupby(bundles, key=shape.bundles.__getitem__):
-        alike = list(of_need)
-        takes += alike[: node.put_most(need, len(alike))]
-    return takes
+#: Equal bundles of a group, and which they are.
+_Alike = tuple[Resources, list[int]]
+
+
+def _alike(shape: GroupShape) -> list[_Alike]:
+    """The bundles of a group, the largest first, equal ones together."""
+    in_order = groupby(_biggest_first(shape), key=shape.bundles.__getitem__)
+    return [(need, list(bundles)) for need, bundles in in_order]
+
+
+def _counts_on(node: FreeNode, groups: Sequence[_Alike]) -> list[int]:
+    """How many of each the node takes together, of the first ones as many as possible; they are put there."""
+    return [node.put_most(need, len(bundles)) for need, bundles in groups]
+
+
+def _without(groups: Sequence[_Alike], counts: Sequence[int]) -> list[_Alike]:
+    """What is left of them without the first so many of each."""
+    return [
+        (need, bundles[count:])
+        for (need, bundles), count in zip(groups, counts, strict=True)
+        if count < len(bundles)
+    ]
 
 
 def _spread(shape: GroupShape, free: list[FreeNode]) -> BundlePlacement | NoPlacement:
@@ -307,8 +387,7 @@ def _spread(shape: GroupShape, free: list[FreeNode]) -> BundlePlacement | NoPlac
     fresh = [node.copy() for node in free]
     put: dict[int, str] = {}
     free = sorted(free, key=_node_id)
-    for need, of_need in groupby(_biggest_first(shape), key=shape.bundles.__getitem__):
-        bundles = list(of_need)
+    for need, bundles in _alike(shape):
         node_ids = _put_spread(need, len(bundles), free)
         put.update(zip(bundles, node_ids, strict=False))
         if len(node_ids) < len(bundles):
@@ -326,21 +405,20 @@ def _put_spread(need: Resources, count: int, free: Sequence[FreeNode]) -> list[s
     before others, and of each the emptiest. ``free``: in the order of their ids.
     """
     heap = [
-        (node.taken, -node.amounts.gpu, -node.amounts.cpu, -rank, room, node)
+        (node.taken, -node.amounts.gpu, -node.amounts.cpu, -rank, node)
         for rank, node in enumerate(free)
-        if need.fits(node.amounts) and (room := node.count(need, count))
+        if need.fits(node.amounts)
     ]
     heapify(heap)
     node_ids: list[str] = []
     while heap and len(node_ids) < count:
-        _, _, _, rank, room, node = heap[0]
+        *_, rank, node = heap[0]
+        if not node.fits(need):
+            heappop(heap)
+            continue
         node.put(need)
         node_ids.append(node.node_id)
-        if room > 1:
-            emptiness = (-node.amounts.gpu, -node.amounts.cpu)
-            heapreplace(heap, (True, *emptiness, rank, room - 1, node))
-        else:
-            heappop(heap)
+        heapreplace(heap, (True, -node.amounts.gpu, -node.amounts.cpu, rank, node))
     return node_ids
 
 

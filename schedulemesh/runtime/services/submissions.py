@@ -11,6 +11,7 @@ from itertools import islice
 import msgspec
 
 from schedulemesh.api.tasks import SubmitMany, SubmitTask
+from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.admission.decide import pool_for
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import (
@@ -18,12 +19,13 @@ from schedulemesh.engine.messages.outcomes import (
     Done,
     Pending,
     ProbeNeeded,
+    Refused,
     RequestOutcome,
 )
 from schedulemesh.engine.state.agents import Agent
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.transaction import Step
-from schedulemesh.errors import InvalidRequestError
+from schedulemesh.errors import InvalidRequestError, JournalError
 from schedulemesh.protocol.answers import GroupPlace, MemberPlace, Response, Responses, WithHandles
 from schedulemesh.runtime.agents.gangs import processes_of
 from schedulemesh.runtime.backend import Refs
@@ -31,9 +33,12 @@ from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.services.decision_log import log_refusal
 from schedulemesh.runtime.services.restarts import with_real_restarts
 from schedulemesh.runtime.services.running import Service
+from schedulemesh.store.journal import InDoubtError
 
 #: Characters of its pool's name in the name of an agent that was submitted without one.
 _POOL_CHARS = 200
+#: Bundles of submissions that are decided in one step; one without bundles counts as one.
+_PORTION = 100
 #: Seconds for groups that are being removed to be gone before a submission is decided that they may make room
 #: for; it takes milliseconds.
 _REMOVED_S = 5.0
@@ -67,7 +72,7 @@ class SubmissionService(Service):
 
     @handler
     async def submit_many(self, request: SubmitMany, refs: Refs) -> WithHandles:
-        """Many submissions, which become durable together: answered when each is."""
+        """Many submissions, which become durable together unless they are large: answered when each is."""
         references, code = self._executor.references, self._executor.code
         blobs = await self._with_known_classes(request)
         with ExitStack() as holding_references:
@@ -85,13 +90,39 @@ class SubmissionService(Service):
                     references.held_for(named_stimulus.agent, submission_refs)
                 )
                 stimuli.append(named_stimulus)
-            steps = await self._reactor.steps(stimuli, blobs)
+            steps = await self._decided_in_portions(stimuli, blobs)
             decided = zip(stimuli, steps, strict=True)
             outcomes = await asyncio.gather(
                 *(self._outcome(stimulus, step, blobs) for stimulus, step in decided)
             )
         references.release_unused(self._reactor.state)
         return _together([self._with_handle(outcome) for outcome in outcomes])
+
+    async def _decided_in_portions(
+        self, stimuli: Sequence[s.TaskSubmitted], blobs: Mapping[str, bytes]
+    ) -> list[Step]:
+        """What is decided about each, in portions between which others are served. Where the journal cannot
+        be written any more, those that are not decided yet are refused. Raises JournalError where none is.
+        """
+        steps: list[Step] = []
+        for portion in _portions(stimuli):
+            keys = {
+                key for one in portion for key in (*one.agent.class_keys, one.agent.arguments_key)
+            }
+            # What else there is was stored with the first of them.
+            stored = {key: data for key, data in blobs.items() if key in keys or not steps}
+            try:
+                steps += await self._reactor.steps(portion, stored)
+            except JournalError as error:
+                if not steps or isinstance(error, InDoubtError):
+                    raise
+                why = Refused(reason=Reason.JOURNAL_UNAVAILABLE, error=str(error))
+                at = self._reactor.now()
+                steps += [Step(outcome=why, stimulus=one, at=at) for one in stimuli[len(steps) :]]
+                break
+            # Others are served between two portions, also where nothing had to be written.
+            await asyncio.sleep(0)
+        return steps
 
     async def _with_known_classes(self, request: SubmitMany) -> dict[str, bytes]:
         """The request's bytes, with those of classes that are known from before."""
@@ -237,6 +268,21 @@ def _agent_of(state: MeshState, accepted: Accepted) -> Agent | None:
 def _tried(stimulus: s.TaskSubmitted) -> s.TaskSubmitted:
     """The same submission as a dry run."""
     return msgspec.structs.replace(stimulus, dry_run=True, queue=False, request_id=None)
+
+
+def _portions(stimuli: Sequence[s.TaskSubmitted]) -> Iterator[list[s.TaskSubmitted]]:
+    """The submissions in portions, each of which has up to so many bundles, or is a single one with more."""
+    portion: list[s.TaskSubmitted] = []
+    size = 0
+    for stimulus in stimuli:
+        bundles = max(1, len(stimulus.agent.bundles))
+        if portion and size + bundles > _PORTION:
+            yield portion
+            portion, size = [], 0
+        portion.append(stimulus)
+        size += bundles
+    if portion:
+        yield portion
 
 
 def _shares(request: SubmitMany, refs: Refs) -> Iterator[Refs]:
