@@ -266,7 +266,7 @@ def test_a_coroutine_that_raises_anything_leaves_its_loop_running(kind, where, f
         assert thread.is_alive()
     finally:
         link.loop.call_soon_threadsafe(link.loop.stop)
-        thread.join(10)
+        thread.join(60)
         link.loop.close()
 
 

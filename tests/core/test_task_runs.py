@@ -37,7 +37,7 @@ class Works:
 
     def waits(self):
         self.calls += 1
-        self.go_on.wait(10)
+        self.go_on.wait(60)
         return self.calls
 
     def fails(self, error):
@@ -99,7 +99,7 @@ def test_the_report_of_a_run_that_has_ended_can_be_asked_for_beside_the_methods(
         running = threads.submit(reported, host, "waits")
         assert answered() is None
         host._sm_object.go_on.set()
-        report = running.result(10)
+        report = running.result(60)
     assert unpack(answered(), RunReport) == report
 
 
@@ -108,7 +108,7 @@ def test_a_second_order_while_it_runs_waits_for_the_same_report():
     with ThreadPoolExecutor(2) as threads:
         reports = [threads.submit(reported, host, "waits") for _ in range(2)]
         host._sm_object.go_on.set()
-        first, second = (report.result(10) for report in reports)
+        first, second = (report.result(60) for report in reports)
     assert first == second
     assert host._sm_object.calls == 1
     assert host._sm_channel.running.now == 0

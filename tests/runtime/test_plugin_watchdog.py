@@ -54,7 +54,7 @@ def disable(guarded, reason):
     guarded.disable(reason)
     for thread in threading.enumerate():
         if thread.name == "strategy record":
-            thread.join(10)
+            thread.join(60)
 
 
 @pytest.fixture(params=["memory", "file"])

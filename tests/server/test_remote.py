@@ -121,7 +121,7 @@ def test_every_public_call_of_a_lease_works_or_says_what_it_needs(remote):
     calls = {"grace_left", "preempted", "release", "renew", "saved", "wait"}
     assert offered == calls | {"group_ids", "placement_groups", "pool", "state", "task_id"}
     assert (lease.task_id, lease.pool, lease.state) == ("mine", "p", "running")
-    assert (lease.wait(5.0), lease.preempted(), lease.grace_left()) == (True, False, 0.0)
+    assert (lease.wait(60.0), lease.preempted(), lease.grace_left()) == (True, False, 0.0)
     assert len(lease.group_ids) == 1
     with pytest.raises(InvalidRequestError, match="Ray handles, which HTTP does not carry"):
         _ = lease.placement_groups

@@ -340,7 +340,7 @@ def test_an_evicted_task_is_shown_with_its_state_and_restored(remote):
 
 def test_a_lease_is_held_by_a_block(remote, mesh):
     with remote.lease("groups", "p", [[CPU], [CPU]], wait=True) as lease:
-        assert (lease.state, lease.pool, lease.wait(5)) == ("running", "p", True)
+        assert (lease.state, lease.pool, lease.wait(60)) == ("running", "p", True)
         assert set(lease.group_ids) <= set(mesh.backend.by_id)
         assert lease.group_ids
         with pytest.raises(InvalidRequestError, match="Ray handles, which HTTP does not carry"):

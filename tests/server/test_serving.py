@@ -108,7 +108,7 @@ def test_a_named_pipe_in_the_place_of_the_file_is_not_waited_for(tmp_path):
         reading = pool.submit(found, tmp_path, "n", "a")
         try:
             with pytest.raises(NotAllowedError, match="no regular file"):
-                reading.result(10)
+                reading.result(60)
         finally:
             os.close(os.open(path, os.O_RDWR))
 
