@@ -6,8 +6,8 @@ The first process with an environment imports Ray, forks a worker, and becomes t
 this environment: each of them passes it its arguments and standard streams, has it fork a worker, and ends.
 
 Nothing else differs: a forked worker runs Ray's own program, in a process group of its own, and has loaded
-what Ray loads in every worker. The template has also loaded what agents and supervisors import, and hidden
-it: a worker has it in ``sys.modules`` as soon as it imports it.
+what Ray loads in every worker. A template of more than a few workers has also loaded what agents and
+supervisors import, and hidden it: a worker has it in ``sys.modules`` as soon as it imports it.
 
 Ray itself starts the workers of a runtime environment, because a template that lives on would count as a
 process that the job with this environment has left. It also starts those that have no id, as older versions
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 #: Seconds after which a template ends that no worker has asked for another.
 _IDLE_S = 30.0
+#: Workers that a template forks before it loads what is hidden: most jobs have no more, and few of those are
+#: agents or supervisors.
+_FIRST_WORKERS = 2
 #: What Ray loads when a worker reads or writes its first value.
 _OF_VALUES = (
     "ray._common.pydantic_compat",
@@ -199,8 +202,9 @@ class _Worker:
 
 
 def _forks(listener: socket.socket, arguments: list[str]) -> list[str]:
-    """Fork a worker with these arguments, then one for each connection. Returns in the workers, with their
-    arguments; the template itself ends when it is idle, or with its raylet.
+    """Fork a worker with these arguments, then one for each connection; load what is hidden after the first
+    few. Returns in the workers, with their arguments; the template itself ends when it is idle, or with its
+    raylet.
     """
     import ctypes
     import gc
@@ -211,9 +215,14 @@ def _forks(listener: socket.socket, arguments: list[str]) -> list[str]:
     gc.collect()
     gc.freeze()
     streams: list[int] = []
+    workers = 0
     while _fork():
+        workers += 1
         for each in streams:
             os.close(each)
+        if workers == _FIRST_WORKERS:
+            _HiddenModules(_HIDDEN)
+            gc.freeze()
         try:
             connection, _ = listener.accept()
         except TimeoutError:
@@ -249,7 +258,6 @@ def _main(arguments: list[str]) -> None:
     if _forked_by_template(path, arguments):
         return
     listener, worker = _listening(path), _Worker()
-    _HiddenModules(_HIDDEN)
     worker.run(_forks(listener, arguments))
 
 
