@@ -61,17 +61,17 @@ _HIDDEN = (
 _PR_SET_PDEATHSIG = 1
 
 
-def fork_workers() -> None:
+def fork_workers(*, log_monitor: bool = False) -> None:
     """Nodes of Ray that this process starts from now on fork their workers.
 
-    They also have no log monitor, which sends what workers print to drivers: no driver of these tests shows
-    it, and it lists the log files of all workers that there have been up to ten times a second.
+    ``log_monitor``: whether they have one, which sends what workers print to drivers: few drivers of these
+    tests show it, and it lists the log files of all workers that there have been up to ten times a second.
     """
     from ray._private import parameter
 
     if not isinstance(parameter.RayParams, functools.partial):
         parameter.RayParams = functools.partial(
-            parameter.RayParams, worker_path=__file__, include_log_monitor=False
+            parameter.RayParams, worker_path=__file__, include_log_monitor=log_monitor
         )
 
 

@@ -14,9 +14,12 @@ import traceback
 
 import ray
 
+from tests.forked_workers import fork_workers
+
 
 def main(names: list[str]) -> None:
     """Run the examples of these names one after the other."""
+    fork_workers(log_monitor=True)  # what workers print is a part of what is told
     ray.init(
         address="local",
         num_cpus=2,
