@@ -264,7 +264,7 @@ class Reason(Code):
     )
     QUOTA_ON_HOLD = (
         "quota_on_hold",
-        "Quota that a requested eviction freed is held for another pool or client for a while.",
+        "Quota is held for others for a while, after a requested eviction or for a task that is tried again.",
     )
     QUOTA_ON_LOAN = ("quota_on_loan", "Agents of other pools hold quota of its pool as a loan.")
     COHORT_EXHAUSTED = (

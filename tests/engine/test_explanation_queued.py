@@ -327,7 +327,7 @@ def test_quota_that_is_held_for_another_pool_is_named():
     found = given.explain("t")
     assert codes(found) == [Reason.INSUFFICIENT_QUOTA, Reason.QUOTA_ON_HOLD]
     assert found.others[0].error == (
-        "cpu 4 of pool 'p' is held for others after a requested eviction"
+        "cpu 4 of pool 'p' is held for others, after a requested eviction or for a task that is tried again"
     )
 
 

@@ -160,3 +160,60 @@ def test_of_equal_placement_groups_one_is_kept_whichever_it_is():
     mesh.tick(1.2)
     assert list(mesh.starts) == ["first", "t"]
     assert not mesh.state.preempted
+
+
+def lent(**how):
+    """Task ``t`` has all of its pool's quota, and ``next`` of another pool waits to borrow."""
+    lending = {"cohort": "c"}
+    pools = [pool("p", cpu=2, lending=lending), pool("q", cpu=2, lending=lending)]
+    mesh = Mesh(*pools, nodes=[node("a", cpu=6)])
+    mesh.run("t", cpu=2, run="train", class_key="c", **{"retries": 3, **how})
+    mesh.run("all", "q", cpu=2, class_key="c")
+    mesh.queue("next", "q", cpu=2, class_key="c")
+    mesh.now += 20.0
+    mesh.tick(1.0)
+    assert not mesh.starts
+    return mesh
+
+
+def test_nobody_borrows_the_quota_while_the_task_waits_its_back_off():
+    mesh = lent()
+    mesh.run_ends("t", reason=TaskEndReason.RUN_RAISED, error="boom")
+    mesh.tick(1.0)
+    assert "next" in mesh.waiting("q"), "what is leaving comes back"
+    mesh.leave("t")
+    mesh.tick(0.5)
+    assert not mesh.starts
+    assert differences(mesh.state, mesh.rewritten()) == []
+    mesh.tick(0.6)
+    assert list(mesh.starts) == ["t"]
+    assert not mesh.ends
+    assert not mesh.state.ledger.holds
+
+
+@pytest.mark.parametrize("ends", ["it is cancelled", "it has no retries left", "its wait is long"])
+def test_the_quota_is_lent_where_the_task_does_not_come_back_soon(ends):
+    mesh = lent(retries=0 if ends == "it has no retries left" else 9)
+    for wait in (1.0, 2.0, 4.0, 8.0) if ends == "its wait is long" else ():
+        fail(mesh, "t")
+        mesh.tick(wait)
+        mesh.report("t")
+    fail(mesh, "t") if ends != "it has no retries left" else mesh.die("t")
+    if ends == "it is cancelled":
+        assert not mesh.starts
+        mesh.cancel("t")
+        assert not mesh.state.ledger.holds
+        mesh.tick(0.1)
+    assert list(mesh.starts) == ["next"]
+
+
+@pytest.mark.parametrize(("priority", "claims"), [(1.0, False), (5.0, False), (9.0, True)])
+def test_who_comes_later_claims_nothing_of_a_task_that_comes_back(priority, claims):
+    mesh = full()
+    mesh.cancel("next")
+    mesh.run_ends("t", reason=TaskEndReason.RUN_RAISED, error="boom")
+    mesh.submit("other", cpu=2, priority=priority, class_key="c")
+    assert ("other" in mesh.state.agents) is claims
+    mesh.leave("t")
+    mesh.tick(1.1)
+    assert list(mesh.starts) == ["other" if claims else "t"]

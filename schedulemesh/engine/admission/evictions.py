@@ -289,7 +289,7 @@ def claim_leaving(
     ``loans``: whether it may borrow of that. ``avoided``: the nodes on which what is leaving is for others.
     """
     state, demand = tx.state, _demand(tx.state, request, new_group=True)
-    flight = in_flight(state, request, loans=loans)
+    flight = in_flight(tx, request, loans=loans)
     if demand is None or not flight.items:
         return None
     demand = msgspec.structs.replace(
@@ -675,7 +675,7 @@ def _searched(
     candidates.need = demand.short_quota if demand.shape is None else demand.shape.total
     flight = InFlight(pool_name=request.pool_name)
     if request.counts_leaving or request.revokes:
-        flight = in_flight(tx.state, request, loans=candidates.lends)
+        flight = in_flight(tx, request, loans=candidates.lends)
     reduced = flight.reduce(demand)
     stays = None
     if demand.needs_place and reduced.short_quota:

@@ -20,6 +20,7 @@ import msgspec
 
 from schedulemesh.domain.resources import NOTHING, Resources, sum_of
 from schedulemesh.engine.admission.admit import Request
+from schedulemesh.engine.admission.requeue import place_if_retried
 from schedulemesh.engine.messages.facts import Share, merged
 from schedulemesh.engine.placement.leaving import (
     Leaving,
@@ -33,6 +34,7 @@ from schedulemesh.engine.state.lending import LoanCaps, promise
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.preemption_rules import judge
 from schedulemesh.engine.state.task_phases import Preempting
+from schedulemesh.engine.transaction import Transaction
 
 
 class InFlight(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -92,17 +94,30 @@ class InFlight(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return claimed, tuple(paying.values())
 
 
-def in_flight(state: MeshState, request: Request, *, loans: bool) -> InFlight:
+def in_flight(tx: Transaction, request: Request, *, loans: bool) -> InFlight:
     """What a request may claim of what is leaving. ``loans``: also of quota of other pools."""
+    state = tx.state
     items = leaving_if_revoked(state, request.revokes) if request.revokes else all_leaving(state)
     if not request.counts_leaving:
         items = tuple(item for item in items if revoked_in((item,), request.revokes))
+    items = tuple(item for item in items if not _comes_back_first(tx, request, item))
     if not items:
         return InFlight(pool_name=request.pool_name)
     if not request.payment.short:
         return InFlight(pool_name=request.pool_name, items=items, quota=((),) * len(items))
     usable = tuple(_usable(state, request, item, loans=loans) for item in items)
     return InFlight(pool_name=request.pool_name, items=items, quota=usable)
+
+
+def _comes_back_first(tx: Transaction, request: Request, leaving: Leaving) -> bool:
+    """Whether an agent is only between two attempts of a task that has its place kept, and comes before the
+    request.
+    """
+    entry = tx.state.queue.entry_of(request.stimulus, tx.now)
+    if entry is None:
+        return False
+    places = (place_if_retried(tx.state, agent) for agent in leaving.agents)
+    return any(place is not None and place < entry for place in places)
 
 
 def _usable(
@@ -139,7 +154,7 @@ def _may_have(
         return ending.hold_for == request.pool_name and (of_own_pool or loans)
     if ending.hold_for_client is not None:
         return ending.hold_for_client == request.stimulus.client and (of_own_pool or loans)
-    if of_own_pool or not loans:
+    if of_own_pool or not loans or place_if_retried(state, agent) is not None:
         return of_own_pool
     return _may_borrow(state, request, share.pool_name) or _might_evict(state, request, agent)
 

@@ -39,6 +39,7 @@ from schedulemesh.engine.admission.evictions import may_take_back, plan_for, unp
 from schedulemesh.engine.admission.needs import can_be_paid, groups_asked, is_ruled_out, need_of
 from schedulemesh.engine.admission.pending import finish_revocations
 from schedulemesh.engine.admission.queue_estimates import estimate_all, estimate_new
+from schedulemesh.engine.admission.requeue import release_quota
 from schedulemesh.engine.admission.reservations import is_reserved_for, reserve_starts
 from schedulemesh.engine.admission.turns import (
     SEARCHES,
@@ -200,6 +201,7 @@ def _promote_overdue(tx: Transaction) -> None:
 def cancel(tx: Transaction, task: QueuedTask, reason: Reason, error: str = "") -> None:
     """Remove a task from the queue, and refuse the request that waits until it runs."""
     tx.emit(TaskCancelled(task_id=task.task_id, at=tx.now, reason=reason, error=error))
+    release_quota(tx, task.task_id)
     if is_strict(tx, task.pool_name):
         tx.state.queue.reopen(task.pool_name)
     sentence = error or f"task {task.task_id!r} was cancelled while it waited in the queue"

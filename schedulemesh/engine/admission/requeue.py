@@ -4,14 +4,16 @@ room for them.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from schedulemesh.domain.agent import Death, with_more_memory
-from schedulemesh.domain.end_reasons import ReturnReason
+from schedulemesh.domain.end_reasons import EndReason, ReturnReason
 from schedulemesh.domain.reasons import Reason
-from schedulemesh.domain.resources import UNIT
+from schedulemesh.domain.resources import UNIT, sum_of
 from schedulemesh.domain.task import TaskSpec
-from schedulemesh.engine.messages.facts import Returned
+from schedulemesh.engine.messages.facts import HoldShrank, QuotaHeld, Returned, Share
 from schedulemesh.engine.messages.outcomes import Queued, Refused, RequestOutcome
 from schedulemesh.engine.messages.queue_facts import StartReserved, TaskQueued
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
@@ -21,6 +23,8 @@ from schedulemesh.engine.state.gangs import core_runs
 from schedulemesh.engine.state.groups import GroupPhase
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.past import attempts_of
+from schedulemesh.engine.state.queue import QueuedTask
+from schedulemesh.engine.state.queue_classes import Entry
 from schedulemesh.engine.state.task_phases import Preempting
 from schedulemesh.engine.state.tasks import RunningTask
 from schedulemesh.engine.transaction import Transaction
@@ -38,6 +42,9 @@ LOST_STARTS = 5
 _RETRY_S, _RETRY_MAX_S = 1.0, 300.0
 #: Up to so many seconds of such a wait its place is kept for a task.
 _KEPT_S = 10.0
+
+#: Ends of agents after which a task with retries left is started again.
+_RETRIED = frozenset((EndReason.RUN_FAILED, EndReason.LOST))
 
 #: Refusals after which a task that was in the queue waits there again: there was no room for it.
 _NO_ROOM = frozenset(
@@ -160,6 +167,25 @@ def requeue_failed(
     requeue(tx, task, agent, failed=True, not_before=not_before, keeps_place=not has_grown)
 
 
+def place_if_retried(state: MeshState, agent: Agent) -> Entry | None:
+    """The place in the queue of the task of an agent that is only between two attempts of it, if that place
+    is kept; None: it is not.
+    """
+    ending = agent.phase
+    if not isinstance(ending, Ending) or ending.reason not in _RETRIED:
+        return None
+    task = task_to_retry(state, agent)
+    if task is None or _RETRY_S * 2.0**task.attempts.failures > _KEPT_S:
+        return None
+    waiting = QueuedTask(
+        submission=TaskSubmitted(agent=agent.spec, task=task.spec),
+        queued_at=agent.admitted_at,
+        number=task.number,
+        attempts=task.attempts,
+    )
+    return state.queue.entry(waiting)
+
+
 def _is_deleted(agent: Agent) -> bool:
     """Whether its deletion was requested while it was being terminated for another reason."""
     return isinstance(agent.phase, Ending) and agent.phase.deleted
@@ -266,6 +292,8 @@ def requeue(
     )
     if keeps_place and tx.now < not_before <= tx.now + _KEPT_S:
         _keep_place(tx, task.spec.task_id, agent, not_before)
+        if not isinstance(agent.phase, Ending):  # else it is first for those that wait for its end
+            keep_quota(tx, agent, agent.shares)
 
 
 def _may_wait(state: MeshState, task: RunningTask) -> bool:
@@ -289,6 +317,41 @@ def _keep_place(tx: Transaction, task_id: str, agent: Agent, not_before: float) 
     if len(node_ids) != max(1, len(agent.spec.bundles)):
         node_ids = ()
     tx.emit(StartReserved(task_id=task_id, at=not_before, node_ids=node_ids))
+
+
+def keep_quota(tx: Transaction, agent: Agent, shares: Iterable[Share]) -> None:
+    """Hold what is free of these shares and its pool's own for a task that keeps its place until its next
+    attempt. Else another pool would borrow it meanwhile, and be evicted when it is taken back.
+    """
+    queue, ledger, pool_name = tx.state.queue, tx.state.ledger, agent.spec.pool_name
+    task = queue.by_id.get(queue.agent_names.get(agent.spec.name, ""))
+    if task is None or task.reservation is None or task.not_before <= tx.now:
+        return
+    own = sum_of(share.amount for share in shares if share.pool_name == pool_name)
+    own = own.within(ledger.accounts[pool_name].free)
+    release_quota(tx, task.task_id)
+    if own and ledger.cohorts.neighbours(pool_name).names:
+        tx.emit(
+            QuotaHeld(
+                hold_id=_hold_of(task.task_id),
+                for_pool=pool_name,
+                shares=(Share(pool_name=pool_name, amount=own),),
+                at=tx.now,
+                until=task.not_before,
+            )
+        )
+
+
+def release_quota(tx: Transaction, task_id: str) -> None:
+    """Hold no quota for a task any more."""
+    hold_id = _hold_of(task_id)
+    if hold_id in tx.state.ledger.holds:
+        tx.emit(HoldShrank(hold_id=hold_id, at=tx.now))
+
+
+def _hold_of(task_id: str) -> str:
+    """The id of the hold for a task that is tried again; no agent's, which ends in its incarnation."""
+    return f"{task_id}#retry"
 
 
 def _resubmission(task: RunningTask, agent: Agent, now: float) -> TaskSubmitted:

@@ -120,7 +120,7 @@ def _quota(
     holders: tuple[Holder, ...],
     now: float,
 ) -> list[Finding]:
-    """The quota that is short, the loans, and what is held after requested evictions."""
+    """The quota that is short, the loans, and what is held for others."""
     pool_name = request.pool_name
     account = state.ledger.accounts[pool_name]
     parts = [
@@ -140,7 +140,10 @@ def _quota(
         findings.append(
             Finding(
                 reason=Reason.QUOTA_ON_HOLD,
-                error=f"{on_hold} of pool {pool_name!r} is held for others after a requested eviction",
+                error=(
+                    f"{on_hold} of pool {pool_name!r} is held for others, after a requested eviction or for "
+                    "a task that is tried again"
+                ),
                 hint=f"what is not used is free again in {max(0.0, until - now):.0f} s",
             )
         )

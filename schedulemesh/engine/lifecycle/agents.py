@@ -17,6 +17,7 @@ from schedulemesh.engine.admission.pending import ended, hand_on, start_cancelle
 from schedulemesh.engine.admission.registration import of_living_parent, register, without_parent
 from schedulemesh.engine.admission.requeue import (
     answer_not_run,
+    keep_quota,
     requeue_without_room,
     return_of,
     task_without_room,
@@ -342,6 +343,8 @@ def _has_ended(tx: Transaction, agent: Agent, ending: Ending) -> RequestOutcome:
                 until=tx.now + (CLIENT_HOLD_S if ending.hold_for is None else POOL_HOLD_S),
             )
         )
+    else:
+        keep_quota(tx, agent, rest)
     was_evicted = ending.reason not in (EndReason.COMPLETED, EndReason.DELETED)
     tx.answer(
         ending.request_id,

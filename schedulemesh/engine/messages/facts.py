@@ -433,7 +433,9 @@ class StatesForgotten(Fact, tag="states_forgotten", frozen=True, kw_only=True):
 
 
 class QuotaHeld(Fact, tag="quota_held", frozen=True, kw_only=True):
-    """Quota freed by a requested eviction is held for one pool or one client, until it is used or expires."""
+    """Quota is held for one pool or one client, until it is used or expires: what a requested eviction has
+    freed, or what a task had that waits for its next attempt.
+    """
 
     hold_id: str
     for_pool: str | None = None

@@ -83,7 +83,7 @@ class Account(msgspec.Struct, kw_only=True, gc=False):
 
 
 class Hold(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Quota held for one pool or one client after a manual eviction."""
+    """Quota held for one pool or one client; see ``QuotaHeld``."""
 
     for_pool: str | None = None
     for_client: str | None = None
@@ -225,7 +225,7 @@ class Ledger:
                 self.note_size(share.pool_name)
 
     def quota_held(self, fact: QuotaHeld) -> None:
-        """Hold quota that a requested eviction has freed."""
+        """Hold quota that has just become free."""
         self.clock = fact.at
         for_pool, for_client = fact.for_pool, fact.for_client
         hold = Hold(for_pool=for_pool, for_client=for_client, shares=fact.shares, until=fact.until)
