@@ -327,15 +327,15 @@ def keep_quota(tx: Transaction, agent: Agent, shares: Iterable[Share]) -> None:
     task = queue.by_id.get(queue.agent_names.get(agent.spec.name, ""))
     if task is None or task.reservation is None or task.not_before <= tx.now:
         return
-    own = sum_of(share.amount for share in shares if share.pool_name == pool_name)
-    own = own.within(ledger.accounts[pool_name].free)
+    own_quota = sum_of(share.amount for share in shares if share.pool_name == pool_name)
+    own_quota = own_quota.within(ledger.accounts[pool_name].free)
     release_quota(tx, task.task_id)
-    if own and ledger.cohorts.neighbours(pool_name).names:
+    if own_quota and ledger.cohorts.neighbours(pool_name).names:
         tx.emit(
             QuotaHeld(
                 hold_id=_hold_of(task.task_id),
                 for_pool=pool_name,
-                shares=(Share(pool_name=pool_name, amount=own),),
+                shares=(Share(pool_name=pool_name, amount=own_quota),),
                 at=tx.now,
                 until=task.not_before,
             )
