@@ -101,6 +101,8 @@ class JobStart(msgspec.Struct, frozen=True, kw_only=True):
     claimed: dict[str, tuple[float, float]] = {}
     #: The mark of its processes; 0: they are not marked.
     mark: int = 0
+    #: Seconds that Ray may take to give the driver its part of the claim, as for the last phase of a start.
+    devices_limit_s: float = 60.0
 
 
 class AgentInit(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ import msgspec
 from typing_extensions import assert_never
 
 from schedulemesh.api.logs import TaskKey
-from schedulemesh.domain.agent import JobSpec, gang_of
+from schedulemesh.domain.agent import JobSpec, StartLimits, gang_of
 from schedulemesh.domain.resources import UNIT, Resources
 from schedulemesh.engine.lifecycle.agents import current
 from schedulemesh.engine.messages import stimuli as s
@@ -504,6 +504,7 @@ class Executor:
         if order.agent.job is None or not tasks:
             return None
         task = state.running.by_id[tasks[0]]
+        start_limits = order.agent.start_limits or StartLimits()
         return JobStart(
             task_id=task.spec.task_id,
             attempt=task.attempts.number,
@@ -514,6 +515,7 @@ class Executor:
             working_dir=await self._published(order.agent.job),
             claimed=self._claimed(order.agent.name),
             mark=self._agents.process_mark(*address),
+            devices_limit_s=start_limits.constructor or state.policy.start_timeout,
         )
 
     def _claimed(self, agent_name: str) -> dict[str, tuple[float, float]]:

@@ -43,8 +43,9 @@ def test_a_driver_takes_what_was_asked_for_or_the_gpus_of_its_claim(command, par
 
 
 def test_a_job_without_gpus_holds_nothing_and_sees_none():
-    held = devices((4.0, 0.0))
-    assert held.take() == ""
+    held, lines = devices((4.0, 0.0)), []
+    held.take(lines.append)
+    assert lines == []
     assert held.environment({}, ()) == {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "4"}
 
 
@@ -61,7 +62,7 @@ def test_a_part_beyond_the_claim_on_the_drivers_node_is_not_taken(claimed, comma
     """The claim on the other node is no part of it; there is no Ray here that could be asked."""
     asked = f"{command.get('driver_gpus', 0):g} GPUs and {command.get('driver_cpus', 0):g} CPUs"
     with pytest.raises(JobFailedError, match=f"ask for {asked}, .* {claimed[1]:g} GPUs") as failed:
-        devices(claimed, **command).take()
+        devices(claimed, **command).take(print)
     assert (failed.value.task_id, failed.value.exit_code) == ("t", 1)
 
 
@@ -173,7 +174,7 @@ def on_ray(monkeypatch):
 def after_a_connection(fake, meanwhile):
     """What the driver's log says after its connection, during which others get GPUs."""
     held, ended, lines = devices((1.0, 1.0)), threading.Event(), []
-    assert "the driver sees GPU" in held.take()
+    held.take(lambda line: "the driver sees GPU" in line or pytest.fail(line))
     held.release, release = (lambda: (release(), meanwhile())), held.release
 
     def say(line):
@@ -227,3 +228,27 @@ def test_a_part_that_is_no_part_of_the_claim_is_refused(given, said):
         parse_command({**claim, **given}, None)
     command, _ = parse_command({**claim, "driver_gpus": 1, "driver_cpus": 2}, None)
     assert (command.driver_gpus, command.driver_cpus) == (1.0, 2.0)
+
+
+@pytest.mark.parametrize("command", [{}, {"driver_gpus": 1.0}])
+def test_a_driver_waits_for_its_gpus_as_long_as_a_start_may_take(on_ray, command):
+    on_ray.others = {"0", "1"}
+    held, lines = devices((1.0, 1.0), **command), []
+
+    def say(line):
+        lines.append(line)
+        on_ray.others.clear()
+
+    held.take(say)
+    assert "within 15 s; it is started when it has them, within 60 s" in lines[0]
+    assert "GPU 0" in lines[1]
+
+
+def test_a_driver_does_not_run_without_its_gpus(on_ray):
+    on_ray.others, lines = {"0", "1"}, []
+    with pytest.raises(
+        JobFailedError, match="1 GPUs and 1 CPUs of its claim within 60 s; other work in Ray"
+    ):
+        devices((1.0, 1.0)).take(lines.append)
+    assert len(lines) == 1
+    assert on_ray.holders == {}

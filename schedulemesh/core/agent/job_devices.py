@@ -25,9 +25,9 @@ from schedulemesh.errors import JobFailedError
 from schedulemesh.protocol.agents import DEVICES_NAMESPACE, JobStart
 from schedulemesh.protocol.job_command import JobCommand
 
-#: Seconds that Ray may take to give the driver its part of the claim: one that was asked for, and another;
-#: and, when it takes it again, the same devices.
-_ASKED_FOR_S, _BY_DEFAULT_S, _SAME_S = 60.0, 15.0, 5.0
+#: Seconds after which the log says that Ray has not given the driver its part of the claim yet; and, where it
+#: takes that again, for which it waits for it, and for the same devices.
+_SAID_S, _AGAIN_S, _SAME_S = 15.0, 60.0, 5.0
 #: By how much a part exceeds a claim at least: amounts are counted in ten-thousandths.
 _LEAST_EXCESS = 1.5e-4
 #: Seconds between two looks at whether the driver has connected to Ray, by its files and by Ray's table; and
@@ -40,6 +40,11 @@ _LOG_OF_DRIVERS = "python-core-driver-"
 #: The key in the metadata of a Ray job that names its owner.
 _OWNER = "schedulemesh_actor"
 _THREADS = "OMP_NUM_THREADS"
+#: What helps where Ray does not give a driver its part.
+_NOT_GIVEN = (
+    "other work in Ray may use them: look at `schedulemesh external`, or start the driver without them, with "
+    "--driver-gpus 0"
+)
 _KEEP = "--driver-gpus keeps a part for the driver all the time"
 
 
@@ -65,26 +70,40 @@ class JobDevices:
         self._holder: Any = None
         self._ids: str | None = None
 
-    def take(self) -> str:
-        """Hold the driver's part: a line for its log, or none. Raises JobFailedError where what was asked for
-        is more than the claim on this node, or Ray does not give it.
+    def take(self, say: Callable[[str], None]) -> None:
+        """Hold the driver's part; ``say`` writes a line to its log. Raises JobFailedError where what was
+        asked for is more than the claim on this node, or Ray gives no part within the limit of the start: a
+        driver that computes on CPUs instead would not be noticed.
         """
         self._check_part()
-        part = self.part
+        part, limit_s = self.part, self._job.devices_limit_s
         if not (part.gpus or (part.cpus and part.asked_for)):
-            return ""
-        limit_s = _ASKED_FOR_S if part.asked_for else _BY_DEFAULT_S
+            return
+        what = (
+            f"Ray has not given the driver {part.gpus:g} GPUs and {part.cpus:g} CPUs of its claim"
+        )
         try:
             self._holder = self._holding(self._job.owner)
-            self._ids = self._held_ids(limit_s)
+            self._ids = self._held_soon(limit_s, say, what)
         except (RayError, ValueError) as error:
             self.release()
             why = f"within {limit_s:g} s" if isinstance(error, GetTimeoutError) else f"({error})"
-            amounts = f"{part.gpus:g} GPUs and {part.cpus:g} CPUs"
-            what = f"Ray has not given the driver {amounts} of its claim {why}"
-            if part.asked_for:
-                raise JobFailedError(what, self._job.task_id, exit_code=1) from error
-            return f"{what}; it sees no GPU"
+            message = f"{what} {why}; {_NOT_GIVEN}"
+            raise JobFailedError(message, self._job.task_id, exit_code=1) from error
+        say(self._held_line())
+
+    def _held_soon(self, limit_s: float, say: Callable[[str], None], what: str) -> str:
+        """The devices, which the log says are waited for where that takes long."""
+        try:
+            return self._held_ids(min(_SAID_S, limit_s))
+        except GetTimeoutError:
+            if limit_s <= _SAID_S:
+                raise
+        say(f"{what} within {_SAID_S:g} s; it is started when it has them, within {limit_s:g} s")
+        return self._held_ids(limit_s - _SAID_S)
+
+    def _held_line(self) -> str:
+        part = self.part
         if part.asked_for:
             return f"the driver holds {part.cpus:g} CPUs and GPU {self._ids or '-'} of its claim"
         return (
@@ -154,14 +173,12 @@ class JobDevices:
         what, names = "the driver's connection to Ray has ended", gpu_variable()
         try:
             self._holder = self._holding(self._job.owner)
-            ids = self._held_ids(_ASKED_FOR_S)
+            ids = self._held_ids(_AGAIN_S)
             if ids != self._ids:
                 ids = self._held_behind_another()
         except (RayError, ValueError) as error:
             self.release()
-            why = (
-                f"within {_ASKED_FOR_S:g} s" if isinstance(error, GetTimeoutError) else f"({error})"
-            )
+            why = f"within {_AGAIN_S:g} s" if isinstance(error, GetTimeoutError) else f"({error})"
             return (
                 f"{what}, and Ray has not given it GPU {self._ids} again {why}: others may use what its "
                 f"{names} names. {_KEEP}"
@@ -185,7 +202,7 @@ class JobDevices:
             self._holder = self._holder or self._holding(self._job.owner)
         finally:
             ray.kill(first, no_restart=True)
-        return self._held_ids(_ASKED_FOR_S)
+        return self._held_ids(_AGAIN_S)
 
     def _held_ids(self, limit_s: float) -> str:
         """The devices that Ray has given to the holder, within so many seconds."""

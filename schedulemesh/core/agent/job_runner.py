@@ -120,8 +120,7 @@ class JobRunner:
             threading.Thread(target=work, name="schedulemesh-job", daemon=True).start()
         log = LogWriter(self._folder, self._job.attempt)
         try:
-            if message := self._devices.take():
-                log.say(message)
+            self._devices.take(log.say)
             code = self._run(log)
         finally:
             self._ended.set()
