@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, get_args
 
 import msgspec
@@ -56,7 +56,7 @@ from schedulemesh.server.gateway import SupervisorClient
 from schedulemesh.server.guard import Guard, TokenSource, address_of, secret_in
 from schedulemesh.server.history import QUESTIONS, STREAM_PARAMETERS, STREAM_PATH, Question
 from schedulemesh.server.listings import ListingPage, Row, page_answer, page_of, page_query
-from schedulemesh.server.openapi import document
+from schedulemesh.server.openapi import Json, document
 from schedulemesh.server.parameters import read_parameters
 from schedulemesh.server.problems import (
     Problem,
@@ -142,6 +142,12 @@ def _route(path: str, endpoint: Endpoint, method: str) -> Route:
     return Route(f"{API}{path}", endpoint, methods=[method])
 
 
+@cache
+def _document() -> Json:
+    """The OpenAPI document of the API, which takes as long to make as many requests."""
+    return document(API)
+
+
 class _Calls:
     """The endpoints."""
 
@@ -155,7 +161,7 @@ class _Calls:
         self._gateway, self._tokens, self._feed = gateway, tokens, feed
         self._prove = prove
         self._reads = SharedReads(gateway)
-        self._document = document(API)
+        self._document = _document()
         #: Streams by the name of their token.
         self._streams: Counter[str] = Counter()
 

@@ -89,7 +89,9 @@ class Api:
 
     def client_with(self, token):
         headers = {} if token is None else {"authorization": f"Bearer {token}"}
-        return httpx.Client(base_url=self.url, headers=headers, trust_env=False, timeout=30)
+        return httpx.Client(
+            base_url=self.url, headers=headers, trust_env=False, verify=False, timeout=30
+        )
 
     def do(self, work):
         """The result of a coroutine on the server's loop."""

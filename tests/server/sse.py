@@ -23,7 +23,9 @@ class Stream:
 
     def __init__(self, url, token, **options):
         headers = {"authorization": f"Bearer {token}", **options.pop("headers", {})}
-        self._client = httpx.Client(base_url=url, headers=headers, trust_env=False, timeout=30)
+        self._client = httpx.Client(
+            base_url=url, headers=headers, trust_env=False, verify=False, timeout=30
+        )
         self._opened = self._client.stream("GET", "/api/v1/events/stream", params=options)
         self.answer = self._opened.__enter__()
         if self.answer.status_code != 200:
