@@ -207,6 +207,8 @@ def test_the_model_of_a_node_is_its_label_or_else_its_marker():
     model, label = "accelerator_type:H100", "ray.io/accelerator-type"
     assert labels_of({"zone": "a"}, {model: 1.0, "GPU": 1.0}) == {"zone": "a", label: "H100"}
     assert labels_of({label: "A100"}, {model: 1.0}) == {label: "A100"}
+    # Nothing says which GPU is which model, so that the node counts as one.
+    assert labels_of({}, {model: 1.0, "accelerator_type:B200": 1.0}) == {label: "B200"}
     assert labels_of({}, {"GPU": 1.0}) == {}
 
 
