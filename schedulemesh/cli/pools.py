@@ -11,7 +11,7 @@ from schedulemesh.cli.command import Output, Select, Target, View, command, grou
 from schedulemesh.cli.declared import File
 from schedulemesh.cli.output import emit, show
 from schedulemesh.cli.rows import Listing, Record
-from schedulemesh.cli.texts import amounts, labels, names
+from schedulemesh.cli.texts import amounts, duration, labels, names
 
 if TYPE_CHECKING:
     from schedulemesh.cli.gateway import Gateway
@@ -22,6 +22,8 @@ app.add_typer(pools, name="pools")
 
 Pool = Annotated[str, typer.Argument(help="The pool's name.")]
 
+#: The fields that limit for how long tasks run.
+_LIMITS = ("max_run_s", "default_max_run_s", "idle_s")
 _AMOUNTS = ("resources", "free", "used", "reserved", "lent", "borrowed")
 
 
@@ -69,7 +71,11 @@ def _record(row: dict[str, Any]) -> Record:
         )
     for limit in ("lending_limit", "borrowing_limit"):
         shown[limit] = amounts(row[limit]) if isinstance(row[limit], dict) else row[limit]
-    lines = [(key.replace("_", " "), names(value)) for key, value in shown.items()]
+    for name in _LIMITS:
+        shown[name] = None if row[name] is None else duration(row[name])
+    lines = [
+        (key.removesuffix("_s").replace("_", " "), names(value)) for key, value in shown.items()
+    ]
     return Record(facts=row, lines=[line for line in lines if line[1]])
 
 

@@ -59,6 +59,19 @@ def lease(
         str | None,
         typer.Option(metavar="DURATION", help="From SIGTERM to its end when it is evicted: 90s."),
     ] = None,
+    max_run: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION", help="The longest that it may run: 2h; else as its pool says."
+        ),
+    ] = None,
+    idle: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help="How long its GPUs may be idle before a warning, and again before its end.",
+        ),
+    ] = None,
     now: Annotated[
         bool, typer.Option("--now", help="Refuse it where it does not fit, instead of queueing it.")
     ] = False,
@@ -84,6 +97,8 @@ def lease(
             queue=not now,
             grace_s=grace_s,
             labels=labels,
+            max_run_s=None if max_run is None else seconds(max_run, "--max-run"),
+            idle_s=None if idle is None else seconds(idle, "--idle"),
             owner=owner,
             label_selector={"ray.io/node-id": _own_node()},
         )

@@ -61,7 +61,10 @@ def _record(gateway: Gateway, task_id: str) -> Record:
     facts = reworded({**(rows[0] if rows else {}), **status}, in_commands)
     unknown = "remaining_time" if facts.get("estimated_duration") is None else ""
     shown = {key: value for key, value in facts.items() if key != unknown}
-    lines = [(key.replace("_", " "), _line(key, value)) for key, value in shown.items()]
+    lines = [
+        (key.removesuffix("_s").replace("_", " "), _line(key, value))
+        for key, value in shown.items()
+    ]
     return Record(facts=facts, name="task_id", lines=[line for line in lines if line[1]])
 
 
@@ -75,7 +78,7 @@ def _line(key: str, value: Any) -> str:
         return node(value)
     if key.endswith("_at"):
         return local_time(value) if value else ""
-    is_time = key in ("remaining_time", "waiting_time", "estimated_duration")
+    is_time = key.endswith("_s") or key in ("remaining_time", "waiting_time", "estimated_duration")
     return duration(value) if is_time and value is not None else names(value)
 
 

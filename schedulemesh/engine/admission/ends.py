@@ -11,7 +11,7 @@ a moment, apart from what others have claimed of it, and counts as free already 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from heapq import merge
+from heapq import heappop, heappush, merge
 
 from schedulemesh.domain.task_kinds import TaskKind
 from schedulemesh.engine.admission.time_limits import leaving_s
@@ -133,17 +133,36 @@ class Ends:
         return self.of_agent(group.agent)
 
     def of_class(self, task_class: TaskClass) -> Iterator[tuple[float, str]]:
-        """The ends of the tasks of a class, with their ids, ascending; without unknown and past ones."""
-        if self.estimated or task_class.limited:
+        """The ends of the tasks of a class, with their ids, ascending; without unknown and past ones. A task
+        with a time limit may come twice: it ends at the first of the two.
+        """
+        if self.estimated:
             by_id = self._state.running.by_id
             return iter(sorted(self._known(by_id[i] for i in task_class.task_ids())))
+        limited = self._limited(task_class) if task_class.limits else iter(())
         if not self.overruns:
-            return task_class.ending(self.now)
+            return merge(task_class.ending(self.now), limited)
         outliving = self._outliving.get(task_class)
         if outliving is None:
             outliving = sorted(self._known(task_class.outliving(self.now)))
             self._outliving[task_class] = outliving
-        return merge(outliving, task_class.ending(self.now))
+        return merge(outliving, task_class.ending(self.now), limited)
+
+    def _limited(self, task_class: TaskClass) -> Iterator[tuple[float, str]]:
+        """When the tasks of a class have ended by their limits, ascending. How long an end takes differs, so
+        each comes when no later one can end before it.
+        """
+        by_id, policy = self._state.running.by_id, self._state.policy
+        takes_least = max(policy.save_timeout + policy.cancel_timeout, _LEAST_S)
+        ends: list[tuple[float, str]] = []
+        for limit_at, task_id in task_class.limits:
+            while ends and ends[0][0] <= max(limit_at, self.now) + takes_least:
+                yield heappop(ends)
+            end = self._of_limit(by_id[task_id])
+            if end is not None:
+                heappush(ends, (end, task_id))
+        while ends:
+            yield heappop(ends)
 
     def of_starting(self) -> list[tuple[float, str]]:
         """The same for the tasks whose agents do not run yet, which are in no class."""

@@ -264,7 +264,7 @@ def _check_running(state: MeshState) -> None:
     _expect(set(in_classes) == candidates, "the classes are not the running tasks")
     with_end = sum(task.has_end for task in state.running.by_id.values())
     _expect(state.running.with_end == with_end, "the tasks with a known end are not counted")
-    limited = sum(task_class.limited for task_class in classes)
+    limited = sum(len(task_class.limits) for task_class in classes)
     has_limit = [i for i in candidates if state.running.by_id[i].max_run_s is not None]
     _expect(limited == len(has_limit), "the tasks with a time limit are not counted")
     due = [task_id for _, task_id in state.running.limits_due]

@@ -207,7 +207,7 @@ class TaskClass:
         "key",
         "labels",
         "latest",
-        "limited",
+        "limits",
         "order",
         "overdue",
         "payers",
@@ -239,8 +239,8 @@ class TaskClass:
         self.since: SortedList[float] = SortedList() if order.has_budget else _EMPTY
         #: How many tasks are in the class now, young ones included.
         self.count = 0
-        #: How many of them have a time limit.
-        self.limited = 0
+        #: When each of them that has a time limit reaches it, and its id.
+        self.limits: SortedList[tuple[float, str]] = _EMPTY
         #: The last end among ``timed``; -inf where it is empty.
         self.latest = -_INFINITY
         #: No task leaves ``timed`` or ``young`` before this.
@@ -258,7 +258,10 @@ class TaskClass:
     def add(self, task: RunningTask) -> None:
         """Add a task to its order."""
         self.count += 1
-        self.limited += task.max_run_s is not None
+        if task.limit_at is not None:
+            if self.limits is _EMPTY:
+                self.limits = SortedList()
+            self.limits.add((task.limit_at, task.spec.task_id))
         if self.order.min_runtime and (ready_at := self._ready_at(task)) > self.advanced_to:
             self.young.add((ready_at, task.spec.task_id))
             self.soonest = min(self.soonest, ready_at)
@@ -268,7 +271,8 @@ class TaskClass:
     def discard(self, task: RunningTask) -> None:
         """Remove a task from its order."""
         self.count -= 1
-        self.limited -= task.max_run_s is not None
+        if task.limit_at is not None:
+            self.limits.remove((task.limit_at, task.spec.task_id))
         if self.young and (entry := (self._ready_at(task), task.spec.task_id)) in self.young:
             self.young.remove(entry)
             return
@@ -362,7 +366,7 @@ class TaskClass:
         task_ids = self.task_ids()
         for entries in (self.timed, self.overdue, self.young, self.since):
             entries.clear()
-        self.count, self.limited, self.advanced_to = 0, 0, now
+        self.count, self.limits, self.advanced_to = 0, _EMPTY, now
         for task_id in task_ids:
             self.add(self._tasks[task_id])
 
