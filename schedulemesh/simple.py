@@ -39,7 +39,7 @@ class SimpleTaskSpec:
     actor_class: UserClass
     pool: str | None = None
     resources: Mapping[str, object] | None = None
-    priority: float = 5.0
+    priority: float | str = 5.0
     labels: Mapping[str, str] | None = None
     actor_args: Sequence[UserValue] | None = None
     actor_kwargs: Mapping[str, UserValue] | None = None

@@ -55,12 +55,12 @@ class QueueListing(TaskInfo, total=False):
 
 
 class ChangeQueuedTask(OwnTaskChange, tag="change_queued_task", frozen=True, kw_only=True):
-    """Change one thing of how a task waits in the queue."""
+    """Change one thing of how a task waits in the queue, or the priority of one that runs."""
 
     routes: ClassVar = (
         patch(
             "/queue/{task_id}",
-            "Hold or release a queued task, change its priority, or move it to the front",
+            "Hold or release a queued task, or move it to the front; or change the priority of a task",
         ),
     )
 

@@ -15,6 +15,7 @@ from schedulemesh.domain.agent import check_agent
 from schedulemesh.domain.labels import check_selector
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_timeout
+from schedulemesh.domain.priorities import PRIORITY_CLASSES
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import Amounts
 from schedulemesh.domain.task import (
@@ -62,6 +63,8 @@ class TaskInfo(TypedDict, total=False):
     task_id: TaskName
     pool_name: PoolOf
     priority: float
+    #: The class that has exactly this priority; None: no class has.
+    priority_class: Annotated[str, OneOf(*PRIORITY_CLASSES)] | None
     labels: dict[str, str]
     #: Seconds from its start to its end; None: unknown.
     estimated_duration: float | None

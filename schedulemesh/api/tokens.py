@@ -9,7 +9,7 @@ from msgspec import UNSET, UnsetType
 from schedulemesh.api.call import Call, ChangingCall
 from schedulemesh.api.routes import ListRoute, delete, patch
 from schedulemesh.api.rows import NameOf, OneOf
-from schedulemesh.api.values import Checked, ClientName, Names, RequestId, TokenName
+from schedulemesh.api.values import Checked, ClientName, Names, Priority, RequestId, TokenName
 from schedulemesh.domain.names import parse_key
 from schedulemesh.domain.tokens import (
     Role,
@@ -97,7 +97,7 @@ class ChangeToken(ChangingCall, tag="change_token", frozen=True, kw_only=True):
     name: TokenName
     role: Role | UnsetType = UNSET
     pools: Names | UnsetType = UNSET
-    max_priority: float | UnsetType | None = UNSET
+    max_priority: Priority | UnsetType | None = UNSET
     evict_pools: Names | UnsetType | None = UNSET
     label_values: dict[str, tuple[str, ...]] | UnsetType = UNSET
     least_max_preemptions: int | UnsetType | None = UNSET

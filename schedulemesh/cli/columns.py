@@ -132,6 +132,7 @@ TASKS = (
     wide("started", "started_at", local_time),
     wide("remaining", "remaining_time", remaining),
     wide("limit in", "limit_at", time_until),
+    wide("class", "priority_class"),
     wide("labels", "labels", labels),
 )
 
@@ -154,6 +155,7 @@ JOBS = (
     wide("started", "started_at", local_time),
     wide("ended", "ended_at", local_time),
     wide("error", "error", sentence),
+    wide("class", "priority_class"),
     wide("labels", "labels", labels),
 )
 
@@ -174,6 +176,7 @@ QUEUE = (
     wide("not before", "not_before", local_time),
     wide("agent", "agent_name"),
     wide("kind", "kind"),
+    wide("class", "priority_class"),
     wide("labels", "labels", labels),
 )
 

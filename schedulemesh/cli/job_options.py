@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from schedulemesh.cli.priorities import PriorityOption
 from schedulemesh.errors import InvalidRequestError, shown
 
 #: The error of a command line that is wrong: of click or, in later versions of typer, of its own copy.
@@ -55,7 +56,7 @@ class JobOptions:
             "Without --bundle there is a part for each GPU, else for each CPU."
         ),
     ] = None
-    priority: Annotated[float, typer.Option(help="Its priority.")] = 5.0
+    priority: PriorityOption = 5.0
     label: Annotated[
         list[str] | None,
         typer.Option(

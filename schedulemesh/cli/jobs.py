@@ -17,6 +17,7 @@ from schedulemesh.cli.columns import JOBS
 from schedulemesh.cli.command import Select, Target, View, command, note
 from schedulemesh.cli.job_options import JobOptions, completed
 from schedulemesh.cli.output import show
+from schedulemesh.cli.priorities import PriorityOption
 from schedulemesh.cli.rows import Listing
 from schedulemesh.cli.selection import listed
 from schedulemesh.cli.texts import duration, local_time, megabytes, seconds
@@ -153,7 +154,7 @@ def adopt(
     memory: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Memory that it claims, such as 64GB.")
     ] = None,
-    priority: Annotated[float, typer.Option(help="Its priority.")] = 5.0,
+    priority: PriorityOption = 5.0,
     grace: Annotated[
         str | None,
         typer.Option(metavar="DURATION", help="From SIGTERM to its end when it is evicted: 90s."),

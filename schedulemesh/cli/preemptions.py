@@ -9,6 +9,7 @@ import typer
 from schedulemesh.api.rows import NameOf
 from schedulemesh.cli.command import Output, Select, Since, Target, View, command
 from schedulemesh.cli.output import emit, show
+from schedulemesh.cli.priorities import PriorityOption
 from schedulemesh.cli.rows import Column, Listing, Record, Row
 from schedulemesh.cli.selection import check_pools, unknown_names
 from schedulemesh.cli.texts import local_time, megabytes, moment, number, remaining
@@ -65,7 +66,7 @@ def evaluate(
     target: Target,
     output: Output,
     pool: Annotated[str, typer.Option(help="The pool of the incoming task.")],
-    priority: Annotated[float, typer.Option(help="Its priority.")] = 5.0,
+    priority: PriorityOption = 5.0,
     cpus: Annotated[float, typer.Option(min=0, help="CPUs that it asks for.")] = 0.0,
     gpus: Annotated[float, typer.Option(min=0, help="GPUs that it asks for.")] = 0.0,
     memory: Annotated[

@@ -10,6 +10,7 @@ import typer
 from schedulemesh.cli.columns import QUEUE
 from schedulemesh.cli.command import Output, Select, Target, Tasks, View, command
 from schedulemesh.cli.output import show
+from schedulemesh.cli.priorities import PriorityArgument
 from schedulemesh.cli.rows import Listing
 from schedulemesh.cli.selection import narrowed
 from schedulemesh.cli.texts import duration
@@ -101,9 +102,9 @@ def priority(
     target: Target,
     output: Output,
     task: Annotated[str, typer.Argument(help="The task's id.")],
-    value: Annotated[float, typer.Argument(help="Its new priority.")],
+    value: PriorityArgument,
 ) -> int:
-    """Change the priority of a queued task."""
+    """Change the priority of a task that waits or runs."""
     return _change(target, output, [task], f"priority {value:g}", priority=value)
 
 

@@ -19,6 +19,7 @@ import typer
 
 from schedulemesh.cli.changes import pairs
 from schedulemesh.cli.command import Target, TerminatedError, command, note
+from schedulemesh.cli.priorities import PriorityOption
 from schedulemesh.cli.texts import megabytes, seconds
 from schedulemesh.errors import InvalidRequestError
 
@@ -48,7 +49,7 @@ def lease(
         str | None, typer.Option(metavar="SIZE", help="Memory: 512MB, 64GB, or a number of MB.")
     ] = None,
     task_id: Annotated[str | None, typer.Option("--id", help="Its id; else one is made.")] = None,
-    priority: Annotated[float, typer.Option(help="Its priority.")] = 5.0,
+    priority: PriorityOption = 5.0,
     label: Annotated[
         list[str] | None, typer.Option(metavar="LABEL=VALUE", help="A label of it. Repeatable.")
     ] = None,

@@ -9,6 +9,7 @@ import typer
 
 from schedulemesh.cli.command import Output, Select, Target, View, command, note
 from schedulemesh.cli.output import emit, show
+from schedulemesh.cli.priorities import MaxPriorityOption
 from schedulemesh.cli.rows import Column, Listing, Record
 from schedulemesh.cli.selection import check_pools
 from schedulemesh.cli.texts import data, local_time, names, number, seconds
@@ -65,9 +66,7 @@ def create(
     pool: Annotated[
         list[str] | None, typer.Option(help="Of a submitter: a pool of its; default: all.")
     ] = None,
-    max_priority: Annotated[
-        float | None, typer.Option(help="Of a submitter: the highest priority of its tasks.")
-    ] = None,
+    max_priority: MaxPriorityOption = None,
     evict_pool: Annotated[
         list[str] | None,
         typer.Option(

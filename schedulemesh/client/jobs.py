@@ -39,7 +39,7 @@ class JobCalls(SchedulerObject):
         entrypoint: str | Sequence[str] = "",
         pool: str | None = None,
         resources: Mapping[str, object] | None = None,
-        priority: float = DEFAULT_PRIORITY,
+        priority: float | str = DEFAULT_PRIORITY,
         **fields: Unpack[JobFields],
     ) -> SubmitResult:
         """Run a driver command, such as ``["python", "train.py"]``, as a task on the cluster.

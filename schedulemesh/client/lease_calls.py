@@ -55,7 +55,7 @@ class LeaseCalls(SchedulerObject):
         groups: Sequence[Sequence[Mapping[str, object]]],
         *,
         strategy: str | None = None,
-        priority: float = DEFAULT_PRIORITY,
+        priority: float | str = DEFAULT_PRIORITY,
         queue: bool = False,
         wait: bool | float = False,
         on_preempt: Callable[[Lease], object] | None = None,

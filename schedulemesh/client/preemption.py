@@ -49,7 +49,7 @@ class PreemptionCalls(SchedulerObject):
 
     def evaluate_preemption(
         self,
-        incoming_task_priority: float,
+        incoming_task_priority: float | str,
         incoming_task_pool: str,
         incoming_task_labels: Mapping[str, str] | None = None,
         resources: Mapping[str, object] | None = None,

@@ -35,8 +35,10 @@ class QueueCalls(SchedulerObject):
         """Let a held task start again."""
         return self._change(task_id, held=False)
 
-    def set_priority(self, task_id: str, priority: float) -> Result:
-        """Change the priority of a queued task: its place in the queue, and whom it may evict."""
+    def set_priority(self, task_id: str, priority: float | str) -> Result:
+        """Change the priority of a task, as a number or by the name of its class: of one that waits its place
+        in the queue and whom it may evict, of one that runs who may evict it.
+        """
         return self._change(task_id, priority=priority)
 
     def set_time_limit(self, task_id: str, max_run_s: float | str | None) -> Result:

@@ -193,7 +193,7 @@ class SubmitFields(OptionalFields, total=False):
     """What every submission of a task takes beside task_id, pool and class."""
 
     resources: Mapping[str, object] | None
-    priority: float
+    priority: float | str
 
 
 #: The defaults of fields, where they are not None.

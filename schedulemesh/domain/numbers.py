@@ -7,6 +7,7 @@ import operator
 import re
 
 from schedulemesh.domain.kinds import is_a, without_enum
+from schedulemesh.domain.priorities import as_priority
 from schedulemesh.errors import InvalidRequestError, shown
 
 #: Priorities lie within plus and minus this.
@@ -77,8 +78,8 @@ def parse_flag(value: object, what: str) -> bool:
 
 
 def parse_priority(value: object, what: str = "priority") -> float:
-    """A priority. Raises InvalidRequestError."""
-    return parse_number(value, what, -MAX_PRIORITY, MAX_PRIORITY)
+    """A priority, as a number or by the name of its class. Raises InvalidRequestError."""
+    return parse_number(as_priority(value, what), what, -MAX_PRIORITY, MAX_PRIORITY)
 
 
 def span_of(text: str) -> float | None:

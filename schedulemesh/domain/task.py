@@ -18,6 +18,7 @@ from schedulemesh.domain.numbers import (
     parse_priority,
     parse_timeout,
 )
+from schedulemesh.domain.priorities import class_of
 from schedulemesh.domain.resources import LIKE_BYTES, as_megabytes
 from schedulemesh.errors import InvalidRequestError, shown
 
@@ -294,8 +295,9 @@ def check_task(spec: TaskSpec) -> None:
 
 
 def task_row(spec: TaskSpec) -> dict[str, Any]:
-    """The task as listings show it: its public fields by name."""
-    return {name: getattr(spec, name) for name in _PUBLIC}
+    """The task as listings show it: its public fields by name, and the class of its priority."""
+    fields = {name: getattr(spec, name) for name in _PUBLIC}
+    return {**fields, "priority_class": class_of(spec.priority)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

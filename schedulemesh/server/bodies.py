@@ -104,7 +104,7 @@ class NewToken(Body, frozen=True, kw_only=True):
     #: Of a submitter: the pools that it may submit to; empty: all.
     pools: list[str] = []
     #: Of a submitter: the highest priority of its tasks; null: any.
-    max_priority: float | None = None
+    max_priority: float | str | None = None
     #: Of a submitter: the pools whose tasks its tasks may evict; null: any, as the policy says.
     evict_pools: list[str] | None = None
     #: Of a submitter: the values that labels of its tasks may have, by key.
@@ -129,7 +129,7 @@ class _Submitted(Body, frozen=True, kw_only=True):
 
     task_id: str
     labels: dict[str, str] | None = None
-    priority: float | None = None
+    priority: float | str | None = None
     #: Seconds from its start to its end.
     estimated_duration: float | str | None = None
     #: The user that it belongs to; null: the owner of the token.
@@ -247,7 +247,7 @@ class NewLease(_Submitted, frozen=True, kw_only=True):
 class IncomingTask(Body, frozen=True, kw_only=True):
     """A task for which evictions are evaluated; nothing changes."""
 
-    priority: float
+    priority: float | str
     pool_name: str
     labels: dict[str, str] = {}
     resources: ResourceAmounts | None = None

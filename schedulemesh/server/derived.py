@@ -15,8 +15,9 @@ from schedulemesh.api.cluster import EndOrphans
 from schedulemesh.api.preemption import PreemptTask
 from schedulemesh.api.routes import Route
 from schedulemesh.api.states import SaveTaskState
-from schedulemesh.api.values import Seconds
+from schedulemesh.api.values import Priority, Seconds
 from schedulemesh.domain.numbers import as_seconds
+from schedulemesh.domain.priorities import as_priority
 from schedulemesh.server import bodies, schemas
 from schedulemesh.server.change import ChangeRoute, ReceivedChange
 from schedulemesh.server.reads import IN_PATH, path_of
@@ -80,8 +81,19 @@ def _fields_of_body(call: type[Call], route: Route) -> list[str]:
 
 
 def _in_json(hint: Any) -> Any:
-    """The type of a field in a body: seconds may be written as a duration, such as "30m"."""
-    return Union[hint, str] if Seconds in (hint, *get_args(hint)) else hint
+    """The type of a field in a body: seconds may be written as a duration, such as "30m", and priorities by
+    the names of their classes.
+    """
+    kinds = (hint, *get_args(hint))
+    return Union[hint, str] if Seconds in kinds or Priority in kinds else hint
+
+
+def _typed(value: object, hint: Any, shown: str) -> object:
+    """The value of a field that may be written as a text. Raises InvalidRequestError."""
+    kinds = (hint, *get_args(hint))
+    if Priority in kinds:
+        return as_priority(value, shown)
+    return as_seconds(value, shown) if Seconds in kinds else value
 
 
 def _request(call: type[Call], route: Route) -> Callable[[ReceivedChange], Call]:
@@ -95,9 +107,7 @@ def _request(call: type[Call], route: Route) -> Callable[[ReceivedChange], Call]
         for name in in_body:
             shown = route.renamed.get(name, name)
             value = getattr(received.body, shown)
-            values[name] = (
-                value if _in_json(hints[name]) is hints[name] else as_seconds(value, shown)
-            )
+            values[name] = _typed(value, hints[name], shown)
         values |= {name: getattr(received, name) for name in shared_fields}
         return call(**values)
 

@@ -141,3 +141,21 @@ def test_a_wide_table_shows_how_long_tasks_run(scheduler, run):
     lines = {line.split()[2]: line for line in shown.splitlines()[1:]}
     assert "~0s" in lines["train-3"]
     assert " 1m00s" in lines["declared"]
+
+
+def test_a_class_is_given_in_place_of_a_number_and_a_running_task_is_changed(scheduler, run):
+    scheduler.pool(cpu=1)
+    scheduler.submit("runs", priority="normal")
+    scheduler.submit("waits", priority="low", queue=True)
+    assert run("priority", "waits", "background").exit_code == 0
+    assert run("priority", "runs", "critical").exit_code == 0
+    rows = json.loads(run("tasks", "-o", "json").stdout)
+    found = {row["task_id"]: (row["priority"], row["priority_class"]) for row in rows}
+    assert found == {"runs": (10.0, "critical"), "waits": (0.1, "background")}
+    assert run("priority", "runs", "-2.5").exit_code == 0
+    events = json.loads(run("events", "--task", "runs", "-o", "json").stdout)
+    changes = [event["detail"] for event in events if event["kind"] == "priority_changed"]
+    assert changes == [{"before": 1.0, "priority": 10.0}, {"before": 10.0, "priority": -2.5}]
+    refused = run("priority", "runs", "hihg")
+    assert refused.exit_code == 2
+    assert "did you mean 'high'?" in " ".join(refused.output.split())

@@ -73,6 +73,21 @@ def test_rows_are_filtered_sorted_and_paged_on_the_server(busy):
     assert busy.get("/tasks?phaze=queued", 400)["reason"] == "invalid_request"
 
 
+def test_a_pool_is_created_renamed_and_ends(api):
+    made = api.send("POST", "/pools", {"name": "a", "resources": {"cpu": 1}}, 200)
+    assert (made["detail"], made["pool"]["resources"]) == ("created", {"cpu": 1.0})
+    other = api.send("POST", "/pools", {"name": "a", "resources": {"cpu": 2}}, 409)
+    assert other["reason"] == "pool_exists"
+    assert api.send("POST", "/pools/a/rename", {"new_name": "b"})["detail"] == "changed"
+    assert api.get("/pools/a", 404)["reason"] == "pool_not_found"
+    assert api.get("/pools/b")["state"] == "open"
+    assert api.send("POST", "/cohorts", {"name": "c"})["detail"] == "created"
+    assert api.send("POST", "/cohorts/c/rename", {"new_name": "d"})["detail"] == "changed"
+    assert api.send("DELETE", "/cohorts/d")["detail"] == "deleted"
+    assert api.send("POST", "/pools/b/end", {"deadline": "5m"})["detail"] == "deleted"
+    assert api.send("DELETE", "/pools/b", None, 404)["reason"] == "pool_not_found"
+
+
 def test_a_pool_is_created_changed_and_drained(api):
     made = api.send("PUT", "/pools/训练", {"resources": {"cpu": 4}, "labels": {"team": "a"}})
     assert (made["detail"], made["pool"]["resources"]) == ("created", {"cpu": 4.0})
@@ -134,6 +149,11 @@ def test_queued_tasks_are_held_moved_and_cancelled(busy):
     assert busy.get("/queue?held=true")["items"][0]["task_id"] == "waits-1"
     assert busy.send("PATCH", "/queue/waits-1", {"held": False})["success"]
     assert busy.send("PATCH", "/queue/waits-1", {"to_front": True})["success"]
+    assert busy.send("PATCH", "/queue/waits-1", {"priority": "critical"})["success"]
+    assert busy.get("/tasks/waits-1")["priority_class"] == "critical"
+    assert busy.send("PATCH", "/queue/first", {"priority": 2})["success"]
+    error = busy.send("PATCH", "/queue/first", {"priority": "hihg"}, 400)["error"]
+    assert "did you mean 'high'?" in error
     assert busy.get("/queue")["items"][0]["task_id"] == "waits-1"
     assert busy.send("PATCH", "/queue/first", {"held": True}, 409)["reason"] == "not_queued"
     assert busy.send("POST", "/tasks/waits-1/cancel")["success"]

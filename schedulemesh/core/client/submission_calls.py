@@ -62,7 +62,7 @@ class SubmissionCalls(JobCalls):
         pool_name: str | None = None,
         actor_class: UserClass = None,
         resources: Mapping[str, object] | None = None,
-        priority: float = DEFAULT_PRIORITY,
+        priority: float | str = DEFAULT_PRIORITY,
         **fields: Unpack[OptionalFields],
     ) -> results.SubmitResult:
         """Start an agent for a task, evicting others where the policy allows and it is needed.
@@ -150,7 +150,7 @@ class SubmissionCalls(JobCalls):
         ray_job_id: str,
         pool: str,
         resources: Mapping[str, object] | None = None,
-        priority: float = DEFAULT_PRIORITY,
+        priority: float | str = DEFAULT_PRIORITY,
         **fields: Unpack[AdoptionFields],
     ) -> results.SubmitResult:
         """Make a Ray job that somebody else has started, one of ``external_usage``, a task of this scheduler:
@@ -172,7 +172,7 @@ class SubmissionCalls(JobCalls):
         task_id: str,
         agent_name: str,
         pool_name: str,
-        priority: float = DEFAULT_PRIORITY,
+        priority: float | str = DEFAULT_PRIORITY,
         **fields: Unpack[TaskFields],
     ) -> Result:
         """Register a task that runs on an agent, so that it can be evaluated and preempted.

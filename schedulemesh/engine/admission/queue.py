@@ -19,6 +19,7 @@ from schedulemesh.engine.admission.queue_estimates import estimate_new
 from schedulemesh.engine.admission.queue_pass import cancel, is_strict, serve_before, start
 from schedulemesh.engine.messages.outcomes import Done, Pending, Queued, Refused, RequestOutcome
 from schedulemesh.engine.messages.queue_facts import (
+    PriorityChanged,
     QueuePlaceChanged,
     QueuePolicyChanged,
     TaskQueued,
@@ -32,6 +33,7 @@ from schedulemesh.engine.messages.stimuli import (
 from schedulemesh.engine.state.groups import shape_on_node
 from schedulemesh.engine.state.long_waits import PROMOTED
 from schedulemesh.engine.state.queue import QueuedTask, front_of
+from schedulemesh.engine.state.tasks import RunningTask
 from schedulemesh.engine.transaction import Transaction
 
 #: Refusals that only say that a task does not fit now: it may wait in the queue.
@@ -112,9 +114,13 @@ def change_policy(tx: Transaction, stimulus: QueuePolicyChangeRequested) -> Requ
 
 
 def change_queued(tx: Transaction, stimulus: QueuedTaskChanged) -> RequestOutcome:
-    """Hold or release a queued task, change its priority, or move it to the front."""
+    """Hold or release a queued task, change its priority, or move it to the front. The priority of a task
+    that runs is changed likewise.
+    """
     queue, running = tx.state.queue, tx.state.running
     task = queue.by_id.get(stimulus.task_id)
+    if task is None and stimulus.priority is not None and stimulus.task_id in running.by_id:
+        return _change_running(tx, running.by_id[stimulus.task_id], stimulus.priority)
     if task is None:
         return _not_queued(tx, stimulus.task_id)
     held = task.held if stimulus.held is None else stimulus.held
@@ -131,6 +137,14 @@ def change_queued(tx: Transaction, stimulus: QueuedTaskChanged) -> RequestOutcom
     )
     if is_strict(tx, task.pool_name):
         queue.reopen(task.pool_name)
+    return Done()
+
+
+def _change_running(tx: Transaction, task: RunningTask, priority: float) -> RequestOutcome:
+    """Give a task with an agent another priority, by which others may evict it, or may not, from now on."""
+    if task.spec.priority == priority:
+        return Done(change=Change.UNCHANGED)
+    tx.emit(PriorityChanged(task_id=task.spec.task_id, priority=priority, at=tx.now))
     return Done()
 
 

@@ -36,6 +36,14 @@ class QueuePlaceChanged(Fact, tag="queue_place_changed", frozen=True, kw_only=Tr
     front: int = 0
 
 
+class PriorityChanged(Fact, tag="priority_changed", frozen=True, kw_only=True):
+    """A task that has an agent has another priority, for evictions from now on and for its next attempt."""
+
+    task_id: str
+    priority: float
+    at: float
+
+
 class TaskCancelled(Fact, tag="task_cancelled", frozen=True, kw_only=True):
     """A task that waited in the queue was cancelled."""
 
@@ -125,6 +133,7 @@ class Ticked(Fact, tag="ticked", frozen=True, kw_only=True):
 AnyQueueFact = Union[
     ClassLoaded,
     ImpossibilityNoted,
+    PriorityChanged,
     QueuePlaceChanged,
     QueuePolicyChanged,
     QueuedTasksEstimated,

@@ -153,6 +153,7 @@ class MeshState:
             f.GroupEnding: groups.ending,
             f.GroupEnded: self._group_ended,
             JobClaimMoved: JobFacts(self.agents, self.groups, self.cluster).claim_moved,
+            q.PriorityChanged: self._priority_changed,
             f.TaskRegistered: self._task_registered,
             f.TaskEnded: self._task_ended,
             f.EvictionStarted: evictions.started,
@@ -506,6 +507,10 @@ class MeshState:
         group = self._group_facts.remove(fact)
         for name in group.waiters:
             self.agents[name].stop_waiting_for(group=fact.group_id)
+
+    def _priority_changed(self, fact: q.PriorityChanged) -> None:
+        self.running.change_priority(fact.task_id, fact.priority)
+        self._touch(self.agents.get(self.running.by_id[fact.task_id].agent_name))
 
     def _task_registered(self, fact: f.TaskRegistered) -> None:
         agent = self.agents.get(fact.agent_name)

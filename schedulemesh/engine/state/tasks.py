@@ -517,6 +517,13 @@ class RunningTasks:
             task.note_saving("")
         self._classify(task)
 
+    def change_priority(self, task_id: str, priority: float) -> None:
+        """Give a task another priority."""
+        task = self.by_id[task_id]
+        self._declassify(task)
+        task.spec = msgspec.structs.replace(task.spec, priority=priority)
+        self._classify(task)
+
     def measure_end(self, task_id: str, ends_at: float | None) -> None:
         """Set when the task ends by its progress; None: not known."""
         task = self.by_id[task_id]

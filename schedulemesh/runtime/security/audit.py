@@ -360,6 +360,9 @@ def _subject(state: MeshState, request: Call) -> str:
             return "" if node is None else _text({"cordoned": node.cordoned})
         case ChangeQueuedTask():
             waiting = state.queue.by_id.get(request.task_id)
+            running = state.running.by_id.get(request.task_id)
+            if running is not None:
+                return _text({"priority": running.spec.priority})
             if waiting is None:
                 return ""
             return _text({"priority": waiting.spec.priority, "held": waiting.held})

@@ -239,6 +239,8 @@ class Outside:
     def _changed(self, event: Event) -> s.AnyStimulus | None:
         """How a task waits from then on."""
         fact = fact_of(event)
+        if isinstance(fact, q.PriorityChanged):
+            return s.QueuedTaskChanged(task_id=fact.task_id, priority=fact.priority)
         if not isinstance(fact, q.QueuePlaceChanged):
             return None
         queue = self._world.engine.state.queue

@@ -77,6 +77,7 @@ class Fold:
         self._apply: dict[type[Fact], Callable[[Any], None]] = {
             q.TaskQueued: self._task_queued,
             q.QueuePlaceChanged: self._queue_place_changed,
+            q.PriorityChanged: self._priority_changed,
             q.TaskCancelled: self._task_cancelled,
             f.AgentAdmitted: self._agent_admitted,
             f.AgentStarted: self._agent_started,
@@ -250,6 +251,14 @@ class Fold:
             )
         else:
             self.event("moved_to_front", attempt, fact=fact)
+
+    def _priority_changed(self, fact: q.PriorityChanged) -> None:
+        attempt = self.tasks.get(fact.task_id)
+        if attempt is None:
+            return
+        before, attempt.priority = attempt.priority, fact.priority
+        self.touch(attempt)
+        self.event("priority_changed", attempt, fact=fact, before=before, priority=fact.priority)
 
     def _task_cancelled(self, fact: q.TaskCancelled) -> None:
         attempt = self.tasks.get(fact.task_id)

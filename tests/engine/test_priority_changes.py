@@ -1,0 +1,62 @@
+"""The priority of a task that runs is changed: from then on evictions count with it."""
+
+from __future__ import annotations
+
+from schedulemesh.domain.reasons import Change
+from schedulemesh.engine.messages.outcomes import Done, Refused
+from schedulemesh.engine.messages.queue_facts import PriorityChanged
+from tests.engine.builders import Mesh, differences, node, pool
+
+
+def mesh_of():
+    mesh = Mesh(pool("p", cpu=4), nodes=[node("a", cpu=4)])
+    mesh.queue("t", cpu=4, priority=1.0, class_key="c", on_preempted="requeue")
+    mesh.report("t")
+    return mesh
+
+
+def is_stored(mesh):
+    return (
+        differences(mesh.state, mesh.refolded()) + differences(mesh.state, mesh.rewritten()) == []
+    )
+
+
+def test_a_task_with_more_priority_is_evicted_no_more():
+    mesh = mesh_of()
+    assert mesh.change("t", priority=9.0) == Done()
+    assert mesh.facts[-1] == PriorityChanged(task_id="t", priority=9.0, at=mesh.now)
+    assert mesh.submit("high", priority=9.0, cpu=4).reason == "preemption_failed"
+    assert mesh.change("t", priority=9.0) == Done(change=Change.UNCHANGED)
+    assert is_stored(mesh)
+
+
+def test_a_task_with_less_priority_is_evicted_for_one_that_waits():
+    mesh = mesh_of()
+    mesh.change("t", priority=9.0)
+    mesh.queue("w", priority=5.0, cpu=4)
+    mesh.tick()
+    assert mesh.ends == {}
+    mesh.change("t", priority=1.0)
+    mesh.tick()
+    assert list(mesh.ends) == ["t"]
+    mesh.leave("t", saved=True)
+    assert mesh.state.queue.by_id["t"].spec.priority == 1.0
+    assert is_stored(mesh)
+
+
+def test_a_task_waits_again_with_its_new_priority():
+    mesh = mesh_of()
+    mesh.change("t", priority=4.0)
+    mesh.preempt(agent_name="t", end_agent=True)
+    mesh.leave("t", saved=True)
+    assert mesh.state.running.by_id["t"].spec.priority == 4.0
+
+
+def test_a_task_that_starts_may_be_changed_and_one_that_runs_is_not_held():
+    mesh = mesh_of()
+    mesh.complete("t")
+    mesh.submit("s", cpu=4)
+    assert mesh.change("s", priority=2.0) == Done()
+    assert isinstance(mesh.change("s", held=True), Refused)
+    assert mesh.change("none", priority=2.0).reason == "task_not_found"
+    assert is_stored(mesh)
