@@ -39,6 +39,11 @@ def test_a_pool_is_renamed_while_a_task_runs_and_ends_though_the_supervisor_dies
     os.kill(scheduler.about()["pid"], signal.SIGKILL)
     until(lambda: names_of(scheduler) == ["other"], "the pool does not end")
     assert scheduler.explain("w")["reason"] == "pool_ending"
-    (saved,) = scheduler.list_saved_states()["saved_states"]
-    assert (saved["task_id"], saved["state"]) == ("t", {"count": 4})
+    saved = scheduler.get_saved_state("t")["saved_state"]
+    assert saved["state"] == {"count": 4}
     assert scheduler.create_pool("science", resources={"cpu": 1})["detail"] == "created"
+    restored = scheduler.restore_task(saved)
+    assert ray.get(restored["agent"]["handle"].add.remote(1)) == 5
+    assert scheduler.set_priority("t", "critical")["success"]
+    (task,) = scheduler.list_tasks()["tasks"]
+    assert (task["priority"], task["priority_class"]) == (10.0, "critical")
