@@ -16,7 +16,7 @@ from collections import Counter
 import msgspec
 
 from schedulemesh.api.agents import DeleteAgent
-from schedulemesh.api.leases import ReleaseLease
+from schedulemesh.api.leases import ReleaseLease, RenewLease
 from schedulemesh.api.nodes import CordonNode, Drain
 from schedulemesh.api.policies import ChangePolicy
 from schedulemesh.api.pools import CreatePool, ListPools, ResizePool
@@ -78,6 +78,8 @@ RAISED = RunReport(kept=b"", reason=TaskEndReason.RUN_RAISED, error="it raised")
 NODE = parse_resources({"cpu": 4, "gpu": 2})
 NODES = ("n1", "n2")
 POOLS = {"p": 4, "q": 3, "g": 4, "w": 2}
+#: Pools that lend each other what is idle.
+COHORT = ("p", "q")
 #: The groups of some pools.
 GROUPS = {
     "g": GroupsSpec(max_dynamic=9),
@@ -153,6 +155,7 @@ EVENTS = {
             "most": (0, 0, 4),
             "parts": (0, 0, 0, 1, 2),
             "job": (False, False, True),
+            "ttl_s": (None, None, 5.0),
             "queue": (False, True, True),
             "run": ("", "", "train"),
             "retries": (0, 2),
@@ -170,6 +173,7 @@ EVENTS = {
     "cancel_many": (1, {"count": (1, 3)}),
     "runs_raise": (2, {"raising": (True, False, False)}),
     "release_lease": (2, {"name": NAMES}),
+    "renew_lease": (2, {"name": NAMES}),
     "holder_uses": (2, {"which": range(9)}),
     "complete": (3, {"name": NAMES, "end_agent": (True, True, False)}),
     "delete": (3, {"name": NAMES}),
@@ -365,6 +369,7 @@ class Story(JobEvents):
                 name=name,
                 resources=parse_resources({"cpu": cpu, "gpu": 2}),
                 groups=GROUPS.get(name),
+                cohort="c" if name in COHORT else None,
             )
             self.ask(CreatePool(spec=spec, blobs={key_of(CLASS): CLASS} if name == "w" else {}))
         await self.wait(0.1)
@@ -445,7 +450,7 @@ class Story(JobEvents):
     ):
         """A single agent, a gang, elastic or not, or a lease; it may wait, and run by itself."""
         if how["parts"]:
-            self.submit_lease(name, pool, priority, how["parts"], queue=queue)
+            self.submit_lease(name, pool, priority, how["parts"], how["ttl_s"], queue=queue)
             return
         bundles = (parse_resources({"cpu": cpu, "gpu": gpu}),) * (replicas or 1)
         agent = AgentSpec(
@@ -475,7 +480,7 @@ class Story(JobEvents):
         )
         self.ask(SubmitTask(submission=submission, blobs={key_of(CLASS): CLASS}))
 
-    def submit_lease(self, name, pool, priority, parts, *, queue):
+    def submit_lease(self, name, pool, priority, parts, ttl_s, *, queue):
         """A lease of one or two groups, with a short time from its notice to its end."""
         bundles = (parse_resources({"cpu": 1}),) * 2
         agent = AgentSpec(
@@ -483,13 +488,16 @@ class Story(JobEvents):
             pool_name=pool,
             resources=sum_of(bundles),
             bundles=bundles,
-            lease=LeaseSpec(parts=parts, strategy="SPREAD", grace_s=2.0),
+            lease=LeaseSpec(parts=parts, strategy="SPREAD", grace_s=2.0, ttl_s=ttl_s),
         )
         task = TaskSpec(task_id=f"t-{name}", pool_name=pool, priority=priority)
         submission = TaskSubmitted(
             agent=agent, task=task, request_id=self.next(), choose_node=True, queue=queue
         )
         self.ask(SubmitTask(submission=submission))
+
+    async def renew_lease(self, name):
+        self.ask(RenewLease(task_id=f"t-{name}"))
 
     async def release_lease(self, name):
         self.ask(ReleaseLease(task_id=f"t-{name}", request_id=self.next()))
