@@ -12,6 +12,7 @@ from heapq import heappop, heappush
 from math import inf
 
 from schedulemesh.domain.agent import MemberProcess
+from schedulemesh.domain.end_reasons import ReturnReason
 from schedulemesh.domain.reasons import LIMITS, Reason
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.admission.revocations import WHY
@@ -317,6 +318,17 @@ class RehearsedWorld(World):
         """The start fails as in the history, whose next attempt shows what became of the task."""
         name, incarnation, recorded = order.agent.name, order.incarnation, life.recorded
         following = life.submission.following(life.attempt)
+        if recorded is not None and recorded.reason == ReturnReason.ROOM_LOST.value:
+            self._report(
+                s.AgentStartFailed(
+                    agent_name=name,
+                    incarnation=incarnation,
+                    reason=Reason.AGENT_START_FAILED,
+                    error="its node was lost in the history",
+                    room_lost=True,
+                )
+            )
+            return
         if recorded is not None and following is not None and following.number > recorded.number:
             # It was tried again: the process died, which counts as a failure.
             self._report(s.AgentGone(agent_name=name, incarnation=incarnation))
