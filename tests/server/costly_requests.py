@@ -54,7 +54,7 @@ from schedulemesh.api.tasks import (
 from schedulemesh.api.values import MAX_NAMES
 from schedulemesh.config.label_rules import MAX_RULES
 from schedulemesh.domain.lease import LeaseSpec
-from schedulemesh.domain.placement import MAX_BUNDLES, PLACEMENT_STRATEGIES
+from schedulemesh.domain.placement import MAX_BUNDLES, MAX_SIZES, PLACEMENT_STRATEGIES
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.protocol.requests import encode_request
@@ -312,14 +312,23 @@ def costly_packed() -> Iterator[Costly]:
     yield packed(SubmitMany(submissions=urgent), "2 times 1,000 bundles that would evict")
     yield read("/tasks/u-1", "/tasks/ of one of those")
     shares = parse_resources({"gpu": 0.001})
+    sizes = tuple(
+        parse_resources({"cpu": 0.01 * (1 + number % MAX_SIZES)}) for number in range(MAX_BUNDLES)
+    )
     for strategy in PLACEMENT_STRATEGIES:
         asked = bundled("s", priority=99.0, dry_run=True, strategy=strategy)
         yield packed(SubmitTask(submission=asked), f"dry run of 1,000 bundles {strategy}")
         asked = bundled("s", priority=99.0, dry_run=True, strategy=strategy, parts=500)
         yield packed(SubmitTask(submission=asked), f"dry run of 500 groups {strategy}")
-        agent = msgspec.structs.replace(asked.agent, bundles=(shares,) * MAX_BUNDLES)
-        asked = msgspec.structs.replace(asked, agent=agent)
-        yield packed(SubmitTask(submission=asked), f"dry run of 1,000 shares {strategy}")
+        for name, bundles in (("1,000 shares", (shares,) * MAX_BUNDLES), ("many sizes", sizes)):
+            agent = msgspec.structs.replace(asked.agent, bundles=bundles)
+            asked = msgspec.structs.replace(asked, agent=agent)
+            yield packed(SubmitTask(submission=asked), f"dry run of 500 groups, {name} {strategy}")
+    large = tuple(
+        msgspec.structs.replace(one, agent=msgspec.structs.replace(one.agent, bundles=sizes[:20]))
+        for one in (bundled(f"l-{number}") for number in range(MAX_SUBMISSIONS))
+    )
+    yield packed(SubmitMany(submissions=large), "100 times 20 bundles of many sizes")
     yield packed(ListPage(listing="queue", page=page), "ListPage of those")
 
 
