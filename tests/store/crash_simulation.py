@@ -405,7 +405,7 @@ class CrashSimulation:
             return
         acts = (self.submit, self.submit, self.submit, self.finish, self.delete, self.preempt)
         acts = (*acts, self.end_run, self.end_run)
-        waiting = (self.queue, self.queue, self.queue, self.cancel, self.change_queued)
+        waiting = (self.queue, self.queue, self.queue, self.cancel, self.change_queued, self.limit)
         others = (self.make_pool, self.change_policy, self.register, self.kill_agent, self.tick)
         self.rng.choice((*acts, *waiting, *others))()
 
@@ -453,6 +453,11 @@ class CrashSimulation:
         task_id = self.pick(self.engine.state.queue.by_id)
         self.step(s.QueuedTaskChanged(task_id=task_id, **self.rng.choice(changes)))
 
+    def limit(self):
+        state, max_run_s = self.engine.state, self.rng.choice([None, 1.0, 20.0])
+        task_id = self.pick([*state.running.by_id, *state.queue.by_id])
+        self.step(s.TimeLimitRequested(task_id=task_id, max_run_s=max_run_s))
+
     def submission(self, name, request_id, *, queue=False):
         labels = {
             "pool_name": self.rng.choice(POOLS),
@@ -466,6 +471,8 @@ class CrashSimulation:
             on_preempted=self.rng.choice(["", "requeue"]),
             run=self.rng.choice(["", "train"]),
             max_retries=self.rng.choice([0, 2]),
+            max_run_s=self.rng.choice([None, None, 3.0, 40.0]),
+            on_time_limit=self.rng.choice(["", "requeue"]),
         )
         return s.TaskSubmitted(
             agent=s.AgentSpec(name=name, class_key="class", **labels),
