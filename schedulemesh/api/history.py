@@ -164,7 +164,7 @@ class UsageInfo(TypedDict, total=False):
     gpu_hours: float
     cpu_hours: float
     memory_gb_hours: float
-    #: The sum of the times for which tasks waited that started.
+    #: The sum of the times for which tasks waited.
     waiting_hours: float
     #: Work that evictions lost, and the same in GPU-hours.
     lost_hours: float

@@ -60,8 +60,8 @@ class ExternalWork(TypedDict, total=False):
     placement_groups: int
 
 
-class NodeInfo(TypedDict, total=False):
-    """A living node of the cluster."""
+class NodeName(TypedDict, total=False):
+    """What a living node is called."""
 
     node_id: str
     #: The shortest beginning of ``node_id`` that no other node has, of at least four characters.
@@ -69,6 +69,13 @@ class NodeInfo(TypedDict, total=False):
     #: The name of its machine, and its IP address; empty: unknown.
     host: str
     address: str
+    #: What people are shown: ``host``, ``address`` or ``short_id``, the first that no other node has.
+    name: str
+
+
+class NodeInfo(NodeName, total=False):
+    """A living node of the cluster."""
+
     labels: dict[str, str]
     total: Amounts
     #: By the scheduler's own accounting.
@@ -182,6 +189,20 @@ class ListNodes(Call, tag="list_nodes", frozen=True, kw_only=True):
             path="/nodes",
             summary="List the living nodes",
             row=NodeInfo,
+            key=("node_id",),
+            missing=Reason.NODE_NOT_FOUND,
+        ),
+    )
+
+
+class ListNodeNames(Call, tag="list_node_names", frozen=True, kw_only=True):
+    """List what all alive nodes are called."""
+
+    listings: ClassVar = (
+        ListRoute(
+            path="/node_names",
+            summary="List what the living nodes are called",
+            row=NodeName,
             key=("node_id",),
             missing=Reason.NODE_NOT_FOUND,
         ),

@@ -12,6 +12,7 @@ from schedulemesh.cli.command import Select, Since, Target, View, command, note
 from schedulemesh.cli.output import show
 from schedulemesh.cli.rows import Column, Listing, Row
 from schedulemesh.cli.texts import data, local_time, moment
+from schedulemesh.cli.wording import node
 from schedulemesh.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -36,7 +37,11 @@ def _about(row: Row) -> str:
     subjects = [request[key] for key in named if request.get(key)]
     if isinstance(request.get("spec"), dict):
         subjects.append(request["spec"].get("name"))
-    return data(subjects[0]) if subjects else ""
+    if not subjects:
+        return ""
+    if isinstance(subjects[0], list):
+        return ", ".join(map(str, subjects[0]))
+    return node(subjects[0])
 
 
 def _outcome(row: Row) -> str:

@@ -10,9 +10,9 @@ from schedulemesh.cli.columns import CHANGES
 from schedulemesh.cli.command import Output, Target, note
 from schedulemesh.cli.output import emit
 from schedulemesh.cli.rows import Listing
+from schedulemesh.cli.wording import in_commands
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.protocol.answers import AnswerT, PoolResponse, Response
-from schedulemesh.protocol.wording import in_commands
 
 
 def change_each(

@@ -12,13 +12,12 @@ from schedulemesh.cli.texts import (
     labels,
     local_time,
     names,
-    node,
     number,
     remaining,
     text,
     time_until,
 )
-from schedulemesh.protocol.wording import in_commands
+from schedulemesh.cli.wording import in_commands, node
 
 
 def sentence(text: str | None) -> str:
@@ -29,6 +28,11 @@ def sentence(text: str | None) -> str:
 def wide(heading: str, key: str, show: Callable[[Any], str] = text) -> Column:
     """A column that only ``-o wide`` shows."""
     return Column(heading=heading, key=key, show=show, wide=True)
+
+
+def amounts_column(heading: str, key: str) -> Column:
+    """A column of amounts by the names of resources."""
+    return Column(heading=heading, key=key, show=amounts, amounts=True)
 
 
 def priority(value: float) -> str:
@@ -49,6 +53,11 @@ def waits_because(task: Row) -> str:
         f"evicted {evicted}x" if evicted else "",
     )
     return ", ".join(filter(None, parts))
+
+
+def _state_time(job: Row) -> str:
+    """For how long a job has waited, or else run."""
+    return duration(job.get("waiting_time", job.get("running_time")))
 
 
 def _expected(task: Row) -> str:
@@ -80,10 +89,10 @@ REASON = Column(heading="reason", key="", show=waits_because, least=25)
 POOLS = (
     Column(heading="pool", key="name"),
     Column(heading="cohort", key="cohort"),
-    Column(heading="total", key="resources", show=amounts),
-    Column(heading="free", key="free", show=amounts),
-    Column(heading="lent", key="lent", show=amounts),
-    Column(heading="borrowed", key="borrowed", show=amounts),
+    amounts_column("total", "resources"),
+    amounts_column("free", "free"),
+    amounts_column("lent", "lent"),
+    amounts_column("borrowed", "borrowed"),
     Column(heading="agents", key="agents", show=_count, right=True),
     Column(heading="queued", key="queued", right=True),
     wide("used", "used", amounts),
@@ -108,7 +117,7 @@ def pool_columns(pools: Sequence[Row]) -> tuple[Column, ...]:
 AGENTS = (
     Column(heading="agent", key="name"),
     Column(heading="pool", key="pool"),
-    Column(heading="holds", key="resources", show=amounts),
+    amounts_column("holds", "resources"),
     Column(heading="state", key="state"),
     Column(heading="tasks", key="tasks", show=names),
     Column(heading="process", key="pid", show=lambda pid: str(pid or ""), right=True),
@@ -125,7 +134,7 @@ TASKS = (
     Column(heading="pool", key="pool_name"),
     Column(heading="prio", key="priority", show=priority, right=True),
     Column(heading="state", key="phase"),
-    Column(heading="holds or asks", key="resources", show=amounts),
+    amounts_column("holds or asks", "resources"),
     Column(heading="node", key="node_id", show=node),
     wide("agent", "agent_name"),
     wide("kind", "kind"),
@@ -142,10 +151,11 @@ JOBS = (
     Column(heading="pool", key="pool_name"),
     Column(heading="prio", key="priority", show=priority, right=True),
     Column(heading="state", key="state"),
-    Column(heading="claim", key="resources", show=amounts),
-    Column(heading="waits", key="waiting_time", show=duration, right=True),
-    Column(heading="runs", key="running_time", show=duration, right=True),
+    Column(heading="for", key="", show=_state_time, right=True),
+    amounts_column("claim", "resources"),
     REASON,
+    wide("waits", "waiting_time", duration),
+    wide("runs", "running_time", duration),
     wide("attempt", "attempt"),
     wide("limit in", "limit_at", time_until),
     wide("uses", "used", amounts),
@@ -165,7 +175,7 @@ QUEUE = (
     Column(heading="task", key="task_id"),
     Column(heading="owner", key="owner"),
     Column(heading="prio", key="priority", show=priority, right=True),
-    Column(heading="asks", key="resources", show=amounts),
+    amounts_column("asks", "resources"),
     Column(heading="waits", key="waiting_time", show=duration, right=True),
     REASON,
     wide("held", "held"),
@@ -195,8 +205,8 @@ def _node_name(node: Row) -> str:
 NODES = (
     Column(heading="node", key="", show=_node_name),
     Column(heading="id", key="short_id"),
-    Column(heading="total", key="total", show=amounts),
-    Column(heading="free", key="free", show=amounts),
+    amounts_column("total", "total"),
+    amounts_column("free", "free"),
     Column(heading="other Ray work", key="", show=_other_work),
     Column(heading="cordoned", key="cordoned"),
     Column(heading="draining", key="draining"),
@@ -215,8 +225,8 @@ def _external_job(job: Row) -> str:
 EXTERNAL = (
     Column(heading="job", key="", show=_external_job),
     Column(heading="namespace", key="namespace"),
-    Column(heading="holds", key="resources", show=amounts),
-    Column(heading="waits for", key="waiting", show=amounts),
+    amounts_column("holds", "resources"),
+    amounts_column("waits for", "waiting"),
     Column(heading="nodes", key="nodes", show=_count, right=True),
     Column(heading="driver", key="entrypoint"),
     wide("process", "driver_pid"),
@@ -248,8 +258,8 @@ COHORTS = (
     Column(heading="cohort", key="name"),
     Column(heading="parent", key="parent"),
     Column(heading="pools", key="pools", show=names),
-    Column(heading="total", key="resources", show=amounts),
-    Column(heading="idle", key="idle", show=amounts),
+    amounts_column("total", "resources"),
+    amounts_column("idle", "idle"),
     wide("cohorts", "cohorts", names),
     wide("weight", "weight", number),
 )

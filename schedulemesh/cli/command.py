@@ -279,8 +279,8 @@ def missing_part(error: ImportError) -> str | None:
 
 def _message(error: Exception) -> str:
     """What an error says; what a Python program would do about it is said as a command."""
+    from schedulemesh.cli.wording import in_commands
     from schedulemesh.errors import InvalidRequestError
-    from schedulemesh.protocol.wording import in_commands
 
     # A command's own: the words of its user are not exchanged.
     return str(error) if type(error) is InvalidRequestError else in_commands(str(error))

@@ -95,10 +95,10 @@ def _pools(gateway: Asked, _incomplete: str) -> Iterator[str]:
 
 def _nodes(gateway: Asked, _incomplete: str) -> Iterator[str]:
     """The host name of each node that alone has it, and the short ids."""
-    from schedulemesh.api.nodes import ListNodes
+    from schedulemesh.api.nodes import ListNodeNames
     from schedulemesh.protocol.answers import Listed
 
-    rows = gateway.ask(ListNodes(), Listed).rows
+    rows = gateway.ask(ListNodeNames(), Listed).rows
     hosts = Counter(row["host"] for row in rows)
     yield from (host for host, count in hosts.items() if host and count == 1)
     yield from (row["short_id"] for row in rows)

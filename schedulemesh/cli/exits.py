@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from schedulemesh.cli.wording import in_commands
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import (
@@ -17,7 +18,6 @@ from schedulemesh.errors import (
     SchedulerUnavailableError,
 )
 from schedulemesh.protocol.answers import AnswerT, PoolResponse, Response
-from schedulemesh.protocol.wording import in_commands
 
 
 class ExitCode(IntEnum):

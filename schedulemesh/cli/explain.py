@@ -15,9 +15,11 @@ import typer
 from schedulemesh.cli.command import Format, Target, View, command
 from schedulemesh.cli.output import repeat
 from schedulemesh.cli.rows import Record
-from schedulemesh.cli.texts import amounts, node
+from schedulemesh.cli.texts import amounts
+from schedulemesh.cli.wording import in_commands, node
+from schedulemesh.domain.numbers import span_text
 from schedulemesh.domain.reasons import LIMITS, Reason
-from schedulemesh.protocol.wording import in_commands, reworded
+from schedulemesh.protocol.wording import reworded
 
 if TYPE_CHECKING:
     from schedulemesh.api.nodes import ExternalJobInfo
@@ -81,21 +83,12 @@ class Line(NamedTuple):
 
 def text_of(answer: ExplainResult, now: float, width: int = WIDTH) -> str:
     """The explanation for a person, in lines of at most so many columns."""
-    lines = [_with_short_nodes(line, answer) for line in _lines(answer, now)]
-    return "\n".join(part for line in lines for part in _wrapped(line, width))
-
-
-def _with_short_nodes(line: Line, answer: ExplainResult) -> Line:
-    """The line with the ids of the nodes of the task as they are shown elsewhere."""
-    what = line.what
-    for node_id in answer["node_ids"]:
-        what = what.replace(node_id, node(node_id))
-    return line._replace(what=what)
+    return "\n".join(part for line in _lines(answer, now) for part in _wrapped(line, width))
 
 
 def _lines(answer: ExplainResult, now: float) -> list[Line]:
     lines = [Line(_title(answer, now))]
-    lines += _part("", answer["detail"])
+    lines += _part("", in_commands(answer["detail"]))
     lines += _part(answer["reason"], answer["error"])
     lines += _part("next step", answer["hint"])
     for other in answer["others"]:
@@ -131,7 +124,7 @@ def _title(answer: ExplainResult, now: float) -> str:
         f"{answer['priority']:.12g}{owner}): {answer['state']}"
     )
     if answer["since"] is not None:
-        since = seconds(now - answer["since"])
+        since = span_text(now - answer["since"])
         title += f" {since} ago" if answer["state"] in _ENDED else f" for {since}"
     if answer["position"]:
         title += f", position {answer['position']} of {answer['queue_length']}"
@@ -195,26 +188,26 @@ def _start(answer: ExplainResult, now: float) -> str:
     rests_on = answer["start_rests_on"]
     if answer["start_waits_for_limit"]:
         return (
-            f"in {seconds(at - now)}, when {answer['start_waits_for_limit']} has ended at the latest "
+            f"in {span_text(at - now)}, when {answer['start_waits_for_limit']} has ended at the latest "
             "by its time limit"
         )
     if answer["start_waits_for_overdue"]:
         return (
-            f"perhaps in {seconds(at - now)}: tasks that hold what is short run for longer than "
+            f"perhaps in {span_text(at - now)}: tasks that hold what is short run for longer than "
             "they declared"
         )
     if rests_on is None:
-        return f"in {seconds(at - now)}, if estimates hold"
+        return f"in {span_text(at - now)}, if estimates hold"
     return (
-        f"in about {seconds(at - now)}, when {rests_on['task_id']} ends (estimated from "
+        f"in about {span_text(at - now)}, when {rests_on['task_id']} ends (estimated from "
         f"{_runs(rests_on)})"
     )
 
 
 def _duration(estimate: DurationInfo) -> str:
     """How long a task runs, and how sure that is."""
-    spread = f"half of them took {seconds(estimate['low_s'])} to {seconds(estimate['high_s'])}"
-    return f"about {seconds(estimate['seconds'])} (estimated from {_runs(estimate)}; {spread})"
+    spread = f"half of them took {span_text(estimate['low_s'])} to {span_text(estimate['high_s'])}"
+    return f"about {span_text(estimate['seconds'])} (estimated from {_runs(estimate)}; {spread})"
 
 
 def _runs(estimate: DurationInfo) -> str:
@@ -239,11 +232,11 @@ def _time_limit(answer: ExplainResult, now: float) -> str:
         return ""
     of_pool = "" if answer["max_run_s"] == limit else f", as pool {answer['pool_name']} says"
     if answer["limit_at"] is None:
-        return f"{seconds(limit)} from its start{of_pool}"
+        return f"{span_text(limit)} from its start{of_pool}"
     remaining = answer["limit_at"] - now
     if remaining <= 0:
-        return f"{seconds(limit)}{of_pool}; it is over"
-    return f"{seconds(limit)}{of_pool}; ends at the latest in {seconds(remaining)} by its limit"
+        return f"{span_text(limit)}{of_pool}; it is over"
+    return f"{span_text(limit)}{of_pool}; ends at the latest in {span_text(remaining)} by its limit"
 
 
 def _idle_limit(answer: ExplainResult, now: float) -> str:
@@ -253,12 +246,14 @@ def _idle_limit(answer: ExplainResult, now: float) -> str:
         return ""
     if answer["idle_ends_at"] is not None and answer["idle_since"] is not None:
         return (
-            f"its GPUs have been idle for {seconds(now - answer['idle_since'])}; it ends in "
-            f"{seconds(answer['idle_ends_at'] - now)} unless they are used"
+            f"its GPUs have been idle for {span_text(now - answer['idle_since'])}; it ends in "
+            f"{span_text(answer['idle_ends_at'] - now)} unless they are used"
         )
     if answer["gpus_measured"] is False:
-        return f"{seconds(limit)}, but nothing measures its GPUs, so this never ends it"
-    return f"a warning after {seconds(limit)} without use of its GPUs, its end after as long again"
+        return f"{span_text(limit)}, but nothing measures its GPUs, so this never ends it"
+    return (
+        f"a warning after {span_text(limit)} without use of its GPUs, its end after as long again"
+    )
 
 
 def _eviction(eviction: EvictionInfo, now: float) -> str:
@@ -269,7 +264,7 @@ def _eviction(eviction: EvictionInfo, now: float) -> str:
     if eviction["rule"] in LIMITS:
         by = "by its limit"
     score = "" if eviction["score"] is None else f", score {eviction['score']:.4g}"
-    parts = [f"{seconds(now - eviction['at'])} ago {by} ({eviction['rule']}{score})"]
+    parts = [f"{span_text(now - eviction['at'])} ago {by} ({eviction['rule']}{score})"]
     if eviction["save_error"]:
         earlier = "; an earlier state of the attempt was" if eviction["state_saved"] else ""
         parts.append(f"its state was not saved: {eviction['save_error']}{earlier}")
@@ -278,31 +273,17 @@ def _eviction(eviction: EvictionInfo, now: float) -> str:
     if eviction["idle_since"] is not None:
         idle_s = eviction["at"] - eviction["idle_since"]
         parts.append(
-            f"its GPUs had been idle for {seconds(idle_s)}, so it came first among victims"
+            f"its GPUs had been idle for {span_text(idle_s)}, so it came first among victims"
         )
     if eviction["lost_s"] is not None:
-        parts.append(f"{seconds(eviction['lost_s'])} of work lost")
+        parts.append(f"{span_text(eviction['lost_s'])} of work lost")
     if eviction["used"] is not None:
         parts.append(
             "what was freed is used" if eviction["used"] else "what was freed was not used"
         )
     if eviction["ran_again_at"] is not None:
-        parts.append(f"it ran again {seconds(now - eviction['ran_again_at'])} ago")
+        parts.append(f"it ran again {span_text(now - eviction['ran_again_at'])} ago")
     return "; ".join(parts)
-
-
-def seconds(amount: float) -> str:
-    """A duration for people: the two largest units."""
-    rounded = max(0, round(amount))
-    for unit, size, lower, part in (
-        ("d", 86_400, "h", 3_600),
-        ("h", 3_600, "min", 60),
-        ("min", 60, "s", 1),
-    ):
-        if rounded >= size:
-            rest = rounded % size // part
-            return f"{rounded // size} {unit}" + (f" {rest} {lower}" if rest else "")
-    return f"{rounded} s"
 
 
 def _times(count: int) -> str:

@@ -18,8 +18,11 @@ _NAME = 24
 _NARROWEST = 6
 #: More characters than a line has: a column of figures.
 _UNBROKEN = 10_000
-#: Where a line may end, the best first: at a space; after a sign within a word; between two words.
+#: Where a line may end, the best first: between two amounts; at a space; after a sign within a word.
+_AMOUNTS = re.compile(r".+?(?:, |$)")
 _BREAKS = (re.compile(r"\S+\s*"), re.compile(r"[^,;/=:._-]*[,;/=:._-]*"))
+#: Which of the breaks a line may have, and whether columns keep their ``least``.
+_LEVELS = ((0, True), (0, False), (1, True), (1, False), (2, True))
 
 
 def fitted(listing: Listing, width: int) -> Listing:
@@ -44,22 +47,30 @@ def fitted(listing: Listing, width: int) -> Listing:
 
 
 def _limits(columns: Sequence[Column], listing: Listing) -> Iterator[dict[int, int]]:
-    """How narrow columns of texts may get: first without broken words, then with words that are broken after
-    signs, then with words that are broken anywhere.
+    """How narrow columns of texts may get: first without broken amounts, then without broken words, then with
+    words that are broken after signs, then with words that are broken anywhere. Columns keep the characters
+    that they are to have at least, unless only amounts and words are in their way.
     """
     texts = [column for column in columns if not column.right]
-    for pattern in _BREAKS:
-        yield {id(c): max(_floor(c), _longest_part(c, listing, pattern)) for c in texts}
-    yield {id(c): max(_floor(c), _NARROWEST) for c in texts}
+    for level, keeps in _LEVELS:
+        yield {
+            id(c): max(
+                _longest_part(c, listing, _breaks(amounts=c.amounts)[level]),
+                c.least if keeps else 0,
+            )
+            for c in texts
+        }
+    yield {id(c): max(_word(c.heading), c.least, _NARROWEST) for c in texts}
 
 
-def _floor(column: Column) -> int:
-    return max(_word(column.heading), column.least)
+def _breaks(*, amounts: bool) -> tuple[re.Pattern[str], ...]:
+    return (_AMOUNTS if amounts else _BREAKS[0], *_BREAKS)
 
 
 def _longest_part(column: Column, listing: Listing, pattern: re.Pattern[str]) -> int:
+    """The cells of the longest part, or word of the heading, that stays in one line."""
     parts = (part for row in listing.rows for part in pattern.findall(column.cell(row)))
-    return max((_cells(part.rstrip()) for part in parts), default=0)
+    return max(_word(column.heading), max((_cells(part.rstrip()) for part in parts), default=0))
 
 
 def _narrow(
@@ -74,10 +85,13 @@ def _narrow(
         missing -= 1
 
 
-def folded(text: str, width: int) -> str:
-    """The text in lines of a width: broken at spaces, else after signs within a word, else anywhere."""
+def folded(text: str, width: int, *, amounts: bool = False) -> str:
+    """The text in lines of a width: broken at spaces, else after signs within a word, else anywhere; where it
+    is a list of amounts, between these first.
+    """
+    breaks = _breaks(amounts=amounts)
     return "\n".join(
-        line for paragraph in text.split("\n") for line in _lines(paragraph, width, _BREAKS)
+        line for paragraph in text.split("\n") for line in _lines(paragraph, width, breaks)
     )
 
 

@@ -11,6 +11,8 @@ from schedulemesh.api.history import QueryEvents
 from schedulemesh.cli.command import Target, missing_part
 from schedulemesh.cli.exits import UnreachableError
 from schedulemesh.cli.following import Part
+from schedulemesh.cli.wording import names_asked_by
+from schedulemesh.errors import ScheduleMeshError
 from schedulemesh.protocol.answers import AnswerT, Response
 
 
@@ -48,9 +50,27 @@ class Gateway(Protocol):
 
 @contextmanager
 def gateway_to(target: Target) -> Iterator[Gateway]:
-    """A connection to the scheduler, closed at the end of the block: over HTTP where it serves an API on
-    this machine, for the Ray cluster at the address, or where the address is a URL; otherwise over Ray, which
-    is imported only then.
+    """A connection to the scheduler, closed at the end of the block, which also tells the names of nodes."""
+    with connection_to(target) as gateway, names_asked_by(lambda: _node_names(gateway)):
+        yield gateway
+
+
+def _node_names(gateway: Gateway) -> dict[str, str]:
+    """What people are shown of the nodes, by their ids; nothing where that cannot be asked."""
+    from schedulemesh.api.nodes import ListNodeNames
+    from schedulemesh.protocol.answers import Listed
+
+    try:
+        rows = gateway.ask(ListNodeNames(), Listed).rows
+    except ScheduleMeshError:
+        return {}
+    return {row["node_id"]: row["name"] for row in rows}
+
+
+@contextmanager
+def connection_to(target: Target) -> Iterator[Gateway]:
+    """The connection: over HTTP where the scheduler serves an API on this machine, for the Ray cluster at the
+    address, or where the address is a URL; otherwise over Ray, which is imported only then.
     """
     from schedulemesh.cli import http_gateway
 

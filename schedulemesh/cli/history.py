@@ -12,7 +12,8 @@ from schedulemesh.cli.command import Output, Select, Since, Target, View, comman
 from schedulemesh.cli.output import emit, emit_stream, show
 from schedulemesh.cli.rows import Column, Listing, Row
 from schedulemesh.cli.selection import chosen, selected, unknown_names
-from schedulemesh.cli.texts import data, duration, labels, local_time, moment, names, node, number
+from schedulemesh.cli.texts import data, duration, labels, local_time, moment, names, number
+from schedulemesh.cli.wording import node
 
 if TYPE_CHECKING:
     from schedulemesh.cli.following import Part
@@ -241,9 +242,9 @@ def _required_labels(select: Select) -> dict[str, str]:
 
 def _how(row: Row) -> str:
     """How it ended, with the reason, or for whom it was evicted."""
-    by = row["by_task"] or row["by_agent"] or row["by_client"]
-    if row["state"] == "preempted" and by:
-        return f"preempted for {by}"
+    evictor = row["by_task"] or row["by_agent"]
+    if row["state"] == "preempted" and evictor:
+        return f"preempted for {evictor}"
     return f"{row['state']} ({row['reason']})" if row["reason"] else str(row["state"])
 
 

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from schedulemesh.cli.columns import priority, wide
+from schedulemesh.cli.columns import amounts_column, priority, wide
 from schedulemesh.cli.command import Output, Select, Target, Tasks, View, command, group
 from schedulemesh.cli.output import show
 from schedulemesh.cli.rows import Column, Listing, Record
 from schedulemesh.cli.selection import listed
-from schedulemesh.cli.texts import amounts, duration, labels, local_time, node, text, time_until
+from schedulemesh.cli.texts import amounts, duration, labels, local_time, text, time_until
+from schedulemesh.cli.wording import node
 
 if TYPE_CHECKING:
     from schedulemesh.api.leases import ReleaseLease, RenewLease
@@ -29,7 +30,7 @@ _LEASES = (
     Column(heading="pool", key="pool_name"),
     Column(heading="prio", key="priority", show=priority, right=True),
     Column(heading="state", key="phase"),
-    Column(heading="holds or asks", key="resources", show=amounts),
+    amounts_column("holds or asks", "resources"),
     Column(heading="since", key="started_at", show=local_time),
     wide("node", "node_id", node),
     wide("limit in", "limit_at", time_until),
@@ -81,7 +82,7 @@ def get(
 
 
 def _record(name: str, lease: LeaseView) -> Record:
-    from schedulemesh.protocol.wording import in_commands
+    from schedulemesh.cli.wording import in_commands
 
     facts = {
         "task_id": name,

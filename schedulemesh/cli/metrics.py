@@ -74,7 +74,7 @@ def summary(text: str) -> Record:
         ("submissions", _by_count(totals.by("submissions_total", "outcome"))),
         ("ended", _by_count(totals.by("tasks_ended_total", "state"))),
         ("preemptions", f"{totals.of('preemption_count'):g}"),
-        ("GPU time", f"{duration(lost)} of work lost, {duration(saved)} saved"),
+        ("GPU-hours", f"{lost / 3600:.1f} of work lost, {saved / 3600:.1f} saved"),
         ("quota used", f"{_of_quota(used)} of {_of_quota(quota)}"),
         ("nodes", _by_count(nodes)),
         ("decision", _in_ms(totals.mean("decision_seconds"))),

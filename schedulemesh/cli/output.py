@@ -299,7 +299,7 @@ def _cell(column: Column, row: Row) -> str:
         return column.cell(row)
     from schedulemesh.cli.fitting import folded
 
-    return folded(column.cell(row), column.width)
+    return folded(column.cell(row), column.width, amounts=column.amounts)
 
 
 def _facts(record: Record) -> RenderableType:

@@ -12,7 +12,15 @@ from schedulemesh.cli.output import emit, show
 from schedulemesh.cli.priorities import PriorityOption
 from schedulemesh.cli.rows import Column, Listing, Record, Row
 from schedulemesh.cli.selection import check_pools, unknown_names
-from schedulemesh.cli.texts import local_time, megabytes, moment, number, remaining
+from schedulemesh.cli.texts import (
+    duration,
+    local_time,
+    megabytes,
+    moment,
+    number,
+    remaining,
+    short_duration,
+)
 
 if TYPE_CHECKING:
     from schedulemesh.api.results import EvaluationResult
@@ -161,10 +169,14 @@ def _rule(row: Row) -> str:
 
 
 def _lost(row: Row) -> str:
-    lines = [f"{row['lost_work']:.0f} s", f"{row['lost_gpu_seconds']:.0f} GPU-s"]
+    lines = [duration(row["lost_work"]), _gpu_time(row["lost_gpu_seconds"])]
     saved = "state saved" if row["state_saved"] else "no state"
     failed = "earlier state saved" if row["state_saved"] else "not saved"
     return "\n".join([*lines, failed if row.get("save_error") else saved])
+
+
+def _gpu_time(gpu_seconds: float) -> str:
+    return f"{gpu_seconds:.0f} GPU-s" if gpu_seconds < 360 else f"{gpu_seconds / 3600:.1f} GPU-h"
 
 
 def _result(row: Row) -> str:
@@ -173,13 +185,13 @@ def _result(row: Row) -> str:
     if row["time_to_evicted"] is None:
         lines.append("being evicted")
     if (freed := row["time_to_freed"]) is not None:
-        lines.append(f"free after {freed:.1f} s")
+        lines.append(f"free after {short_duration(freed)}")
     if (start := row["time_to_start"]) is not None:
-        lines.append(f"used after {start:.1f} s")
+        lines.append(f"used after {short_duration(start)}")
     elif row["used"] is False:
         lines.append("not used")
     if (again := row["time_to_run_again"]) is not None:
-        lines.append(f"ran again after {again:.0f} s")
+        lines.append(f"ran again after {duration(again)}")
     elif row["requeued"]:
         lines.append("requeued")
     return "\n".join(lines)

@@ -33,6 +33,8 @@ class Column:
     width: int | None = None
     #: Characters that its lines keep where other columns can be narrowed instead.
     least: int = 0
+    #: Whether it is a list of amounts, none of which is broken where other columns can be narrowed instead.
+    amounts: bool = False
 
     def cell(self, row: Row) -> str:
         """The text of its cell in a row."""

@@ -107,11 +107,11 @@ def chosen(gateway: Gateway, listing: Listing, select: Select) -> Listing:
 
 def _node_id(gateway: Gateway, name: str) -> str:
     """The id of the node that a host name, an address or the beginning of an id means; else the name."""
-    from schedulemesh.api.nodes import ListNodes
+    from schedulemesh.api.nodes import ListNodeNames
     from schedulemesh.domain.node_names import nodes_named
     from schedulemesh.protocol.answers import Listed
 
-    rows = gateway.ask(ListNodes(), Listed).rows
+    rows = gateway.ask(ListNodeNames(), Listed).rows
     named = nodes_named(name, {row["node_id"]: (row["host"], row["address"]) for row in rows})
     return named[0] if len(named) == 1 else name
 
@@ -163,12 +163,12 @@ def _has_task(gateway: Gateway, field: str, value: str) -> bool:
 
 def _existing_names(gateway: Gateway, kind: NameOf) -> set[str]:
     """The names of the pools, cohorts or nodes that there are now."""
-    from schedulemesh.api.nodes import ListNodes
+    from schedulemesh.api.nodes import ListNodeNames
     from schedulemesh.api.pools import ListCohorts, ListPools
     from schedulemesh.protocol.answers import Listed
 
     if kind is NameOf.NODE:
-        rows = gateway.ask(ListNodes(), Listed).rows
+        rows = gateway.ask(ListNodeNames(), Listed).rows
         return {str(row[key]) for row in rows for key in ("node_id", "short_id", "host", "address")}
     request = ListPools() if kind is NameOf.POOL else ListCohorts()
     return {str(row["name"]) for row in gateway.ask(request, Listed).rows}

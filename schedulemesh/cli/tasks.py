@@ -12,9 +12,10 @@ from schedulemesh.cli.command import Output, Select, Target, Tasks, View, comman
 from schedulemesh.cli.output import emit, show
 from schedulemesh.cli.rows import Listing, Record
 from schedulemesh.cli.selection import listed
-from schedulemesh.cli.texts import amounts, duration, labels, local_time, names, node
+from schedulemesh.cli.texts import amounts, duration, labels, local_time, names
 from schedulemesh.cli.waiting import wait
-from schedulemesh.protocol.wording import in_commands, reworded
+from schedulemesh.cli.wording import in_commands, node
+from schedulemesh.protocol.wording import reworded
 
 if TYPE_CHECKING:
     from schedulemesh.cli.gateway import Gateway

@@ -6,14 +6,10 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
-from string import hexdigits
 from typing import Any
 
 from schedulemesh.domain.numbers import duration_text
 from schedulemesh.errors import InvalidRequestError
-
-#: Digits of the id of a node of Ray's, and those of them that are shown.
-_RAY_ID, _NODE = 56, 8
 
 
 def amounts(values: Mapping[str, Any] | None) -> str:
@@ -26,6 +22,11 @@ def amounts(values: Mapping[str, Any] | None) -> str:
 def duration(seconds: float | None) -> str:
     """A duration in its two largest units: 42s, 3m07s, 5h12m, 2d04h."""
     return "-" if seconds is None else duration_text(seconds)
+
+
+def short_duration(seconds: float) -> str:
+    """A duration, of which tenths of a second are of interest below ten: 0.4s, 12s, 3m07s."""
+    return f"{seconds:.1f}s" if seconds < 10 else duration_text(seconds)
 
 
 def remaining(seconds: float | None) -> str:
@@ -55,15 +56,9 @@ def names(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, (list, tuple, dict)) else text(value)
 
 
-def node(node_id: object) -> str:
-    """The id of a node as it is shown: of Ray's, which have 56 digits, the first eight, which name it too."""
-    shown = text(node_id)
-    return shown[:_NODE] if len(shown) == _RAY_ID and not set(shown) - set(hexdigits) else shown
-
-
 def labels(values: Mapping[str, str] | None) -> str:
-    """Labels as they are written in filters."""
-    return ",".join(f"{key}={value}" for key, value in (values or {}).items())
+    """Labels as they are written in filters, one after the other."""
+    return ", ".join(f"{key}={value}" for key, value in (values or {}).items())
 
 
 def text(value: object) -> str:

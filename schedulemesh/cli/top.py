@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from schedulemesh.cli.columns import REASON, priority
+from schedulemesh.cli.columns import REASON, amounts_column, priority
 from schedulemesh.cli.command import Target, View, command
 from schedulemesh.cli.output import show
 from schedulemesh.cli.rows import Column, Listing, Record, Row
-from schedulemesh.cli.texts import amounts, data, duration
+from schedulemesh.cli.texts import data, duration
 
 if TYPE_CHECKING:
     from schedulemesh.cli.gateway import Gateway
@@ -36,8 +36,8 @@ def _metrics(metrics: Row | None) -> str:
 _POOLS = (
     Column(heading="pool", key="name"),
     Column(heading="fullest resource", key="share", show=_bar),
-    Column(heading="used", key="used", show=amounts),
-    Column(heading="of", key="resources", show=amounts),
+    amounts_column("used", "used"),
+    amounts_column("of", "resources"),
     Column(heading="queued", key="queued", right=True),
 )
 _RUNNING = (
@@ -45,7 +45,7 @@ _RUNNING = (
     Column(heading="owner", key="owner"),
     Column(heading="pool", key="pool_name"),
     Column(heading="prio", key="priority", show=priority, right=True),
-    Column(heading="holds", key="holds", show=amounts),
+    amounts_column("holds", "holds"),
     Column(heading="for", key="running_s", show=duration, right=True),
     Column(heading="metrics", key="last_metrics", show=_metrics),
 )
@@ -55,7 +55,7 @@ _WAITING = (
     Column(heading="task", key="task_id"),
     Column(heading="owner", key="owner"),
     Column(heading="prio", key="priority", show=priority, right=True),
-    Column(heading="asks", key="resources", show=amounts),
+    amounts_column("asks", "resources"),
     Column(heading="waits", key="waiting_time", show=duration, right=True),
     REASON,
 )

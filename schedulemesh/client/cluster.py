@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from schedulemesh.api.cluster import GetAbout, GetStats, ListStrategies
-from schedulemesh.api.nodes import CordonNode, ListExternalUsage, ListNodes
+from schedulemesh.api.nodes import CordonNode, ListExternalUsage, ListNodeNames, ListNodes
 from schedulemesh.api.results import Result
 from schedulemesh.client.arguments import public_calls
 from schedulemesh.client.asking import details, done, listed
 from schedulemesh.client.listings import (
     AboutResult,
     ExternalUsageResult,
+    NodeNamesResult,
     NodesResult,
     Stats,
     StrategiesResult,
@@ -41,6 +42,12 @@ class ClusterCalls(SchedulerObject):
         the scheduler's uses, whether it is cordoned, and its agents.
         """
         return listed(self._connection, ListNodes(), "nodes", NodesResult)
+
+    def node_names(self) -> NodeNamesResult:
+        """Return ``nodes``: what every living node is called: its ``node_id``, ``short_id``, ``host`` and
+        ``address``, and the ``name`` that people are shown.
+        """
+        return listed(self._connection, ListNodeNames(), "nodes", NodeNamesResult)
 
     def external_usage(self) -> ExternalUsageResult:
         """Return ``jobs``: the Ray jobs that hold or wait for something that is not the scheduler's, by

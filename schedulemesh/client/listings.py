@@ -5,7 +5,7 @@ from __future__ import annotations
 from schedulemesh.api.agents import HealthReport
 from schedulemesh.api.cluster import OrphanInfo, SchedulerFigures, SchedulerStats, StrategyInfo
 from schedulemesh.api.jobs import JobListing
-from schedulemesh.api.nodes import DrainInfo, ExternalWork, NodeInfo
+from schedulemesh.api.nodes import DrainInfo, ExternalWork, NodeInfo, NodeName
 from schedulemesh.api.policies import PolicyChange, PolicyFields, QueuePolicyFields
 from schedulemesh.api.pools import AllGroups, CohortInfo, PoolDefinition, PoolInfo, ReservedGroups
 from schedulemesh.api.preemption import PreemptionCounts, PreemptionRecord
@@ -130,6 +130,12 @@ class NodesResult(Result, total=False):
     """The answer of ``cluster_snapshot``."""
 
     nodes: list[NodeInfo]
+
+
+class NodeNamesResult(Result, total=False):
+    """The answer of ``node_names``."""
+
+    nodes: list[NodeName]
 
 
 class StrategiesResult(Result, total=False):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
 #: Characters of the shortest beginning of an id.
@@ -26,6 +27,18 @@ def _common(one: str, other: str) -> int:
     return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
 
 
+def shown_names(nodes: Mapping[str, tuple[str, str]]) -> dict[str, str]:
+    """What people are shown of each node: its host name, its address or its short id, the first of these that
+    no other node has. ``nodes``: the host name and the address of each by its id.
+    """
+    counts = Counter(name for names in nodes.values() for name in set(names))
+    short = short_ids(nodes)
+    return {
+        node_id: next((n for n in names if n and counts[n] == 1), short[node_id])
+        for node_id, names in nodes.items()
+    }
+
+
 def nodes_named(name: str, nodes: Mapping[str, Iterable[str]]) -> list[str]:
     """The ids of the nodes that a name means: an id; else a host name or an address; else the beginning of
     ids. ``nodes``: the host name and the address of each node by its id.
@@ -40,7 +53,7 @@ def nodes_named(name: str, nodes: Mapping[str, Iterable[str]]) -> list[str]:
 def unknown_node(name: str, named: Collection[str], nodes: Collection[str]) -> str:
     """The sentence that a name means no node, or several."""
     if named:
-        return f"node {name!r} may be {_listed(named)}; give more of the id"
+        return f"node {name!r} may be {_listed(named)}; give its name or more of the id"
     return f"there is no node {name!r}; nodes are: {_listed(nodes) or 'none yet'}"
 
 

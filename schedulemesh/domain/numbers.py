@@ -111,6 +111,10 @@ def parse_duration(value: object, what: str = "estimated_duration") -> float:
     return parse_number(as_seconds(value, what), what, 0.0, MAX_DURATION_S)
 
 
+#: The smaller unit of a duration that has none of it.
+_NOTHING = re.compile(r"(?<=[dhm])00[hms]$")
+
+
 def duration_text(seconds: float) -> str:
     """A duration in its two largest units: 42s, 3m07s, 5h12m, 2d04h."""
     if seconds < 60:
@@ -120,6 +124,11 @@ def duration_text(seconds: float) -> str:
     if seconds < 86400:
         return f"{int(seconds // 3600)}h{int(seconds % 3600 // 60):02d}m"
     return f"{int(seconds // 86400)}d{int(seconds % 86400 // 3600):02d}h"
+
+
+def span_text(seconds: float) -> str:
+    """As ``duration_text``, for sentences: to the nearest second, never below zero, and 2h for 2h00m."""
+    return _NOTHING.sub("", duration_text(max(0, round(seconds))))
 
 
 def parse_timeout(value: object, what: str) -> float:

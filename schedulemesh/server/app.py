@@ -22,7 +22,7 @@ from schedulemesh.api.audit import MAX_LISTED, QueryAudit
 from schedulemesh.api.call import Call
 from schedulemesh.api.history import QueryEvents, QueryHistory
 from schedulemesh.api.metrics import GetMetrics
-from schedulemesh.api.nodes import Drain, ListNodes, NodeInfo
+from schedulemesh.api.nodes import Drain, ListNodeNames, NodeInfo
 from schedulemesh.api.pages import ListPage, PageQuery
 from schedulemesh.api.policies import ChangePolicy, ChangeQueuePolicy
 from schedulemesh.api.pools import ListCohorts, ListPools
@@ -84,7 +84,7 @@ TOKEN_CHANGES = get_args(AnyTokenChange)
 _LISTS = {
     NameOf.POOL: (ListPools(), "name", Reason.POOL_NOT_FOUND.value),
     NameOf.COHORT: (ListCohorts(), "name", Reason.COHORT_NOT_FOUND.value),
-    NameOf.NODE: (ListNodes(), "node_id", Reason.NODE_NOT_FOUND.value),
+    NameOf.NODE: (ListNodeNames(), "node_id", Reason.NODE_NOT_FOUND.value),
 }
 
 Endpoint = Callable[[Request], Awaitable[ASGIApp]]

@@ -47,7 +47,7 @@ def scheduler(tmp_path, monkeypatch):
     def attached(target):
         yield found.calls
 
-    monkeypatch.setattr(gateway, "gateway_to", connected)
+    monkeypatch.setattr(gateway, "connection_to", connected)
     monkeypatch.setattr(ray_gateway, "attached", attached)
     yield found
     service.close()

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from rich.cells import cell_len
 
-from schedulemesh.cli.explain import WIDTH, seconds, text_of
+from schedulemesh.cli.explain import WIDTH, text_of
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.protocol.public import explained
 from tests.docs.documents import ROOT
@@ -212,19 +212,3 @@ def test_wide_characters_take_two_columns():
     lines = text_of(explained(given.engine.explain(name, given.now)), given.now).splitlines()
     assert max(map(cell_len, lines)) <= WIDTH
     assert "".join(lines).replace(" ", "").startswith(f"task{name}(pool研究,")
-
-
-@pytest.mark.parametrize(
-    ("amount_s", "said"),
-    [
-        (0.2, "0 s"),
-        (59.6, "1 min"),
-        (61, "1 min 1 s"),
-        (3600, "1 h"),
-        (7260, "2 h 1 min"),
-        (93_600, "1 d 2 h"),
-        (-5, "0 s"),
-    ],
-)
-def test_durations(amount_s, said):
-    assert seconds(amount_s) == said

@@ -38,7 +38,7 @@ def test_nodes_are_listed_by_host_with_the_shortest_id(nodes, run):
     assert run("nodes", "gpu-8", "10.0.0.7", "-o", "name").stdout == f"{ONE}\n{TWO}\n"
     unknown = run("nodes", "gpu-9")
     assert (unknown.exit_code, unknown.stdout) == (ExitCode.NOT_FOUND, "")
-    assert f"there is no node 'gpu-9'; nodes are: {ONE[:8]}, {TWO[:8]}" in unknown.stderr
+    assert "there is no node 'gpu-9'; nodes are: gpu-7, gpu-8" in unknown.stderr
 
 
 @pytest.mark.parametrize("name", ["238f", "gpu-7", "10.0.0.7", ONE])
@@ -58,8 +58,7 @@ def test_a_node_is_closed_and_drained_by_any_of_its_names(nodes, scheduler, run,
 def test_a_name_of_several_nodes_or_none_changes_nothing(nodes, scheduler, run, name):
     done = run("cordon", name)
     assert done.exit_code == ExitCode.NOT_FOUND
-    assert ONE[:8] in done.stderr
-    assert TWO[:8] in done.stderr
+    assert "gpu-7, gpu-8" in done.stderr
     assert scheduler.calls.drain_node(name)["reason"] == "node_not_found"
     assert cordoned(run) == []
 
@@ -70,6 +69,6 @@ def test_a_node_that_was_cordoned_before_its_drain_stays_so_and_that_is_said(nod
     done = run("undrain", "gpu-7")
     assert done.stdout.splitlines()[1].split(maxsplit=1) == ["gpu-7", "drain ended"]
     assert "was cordoned before it was drained, and stays so" in done.stderr
-    assert "`schedulemesh uncordon 238f0000` opens it" in done.stderr
+    assert "`schedulemesh uncordon gpu-7` opens it" in done.stderr
     assert cordoned(run) == [ONE]
     assert "was not drained" in run("undrain", "gpu-7").stdout

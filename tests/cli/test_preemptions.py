@@ -53,7 +53,7 @@ def test_both_owners_see_who_why_and_what_it_cost_in_80_columns(shown):
     assert max(map(len, text.splitlines())) <= 80
     for words in ("train-7b", "ada in", "research", "serve-now", "bob in", "serving"):
         assert words in text
-    for words in ("cross_pool", "score 8.25", "12 s", "96 GPU-s", "free after", "requeued"):
+    for words in ("cross_pool", "score 8.25", "12s", "96 GPU-s", "free after", "requeued"):
         assert words in text
 
 

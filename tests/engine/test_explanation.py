@@ -26,10 +26,10 @@ def test_a_running_task_says_where_and_for_how_long():
     assert (found.state, found.reason, found.error) == ("running", "", "")
     assert (found.node_ids, found.since, found.ends_at) == (("n1",), 1000.0, 1300.0)
     assert found.detail == (
-        "it runs on node n1 in agent 't' for 60 s; 4 min are left of its estimated duration"
+        "it runs on node n1 in agent 't' for 1m; 4m of its estimated duration are left"
     )
     given.now += 7200
-    assert explained(given, "t").detail.endswith("longer than the 5 min estimated")
+    assert explained(given, "t").detail.endswith("longer than the 5m estimated")
 
 
 def test_a_starting_task_says_that_its_process_is_being_started():
@@ -38,7 +38,7 @@ def test_a_starting_task_says_that_its_process_is_being_started():
     given.now += 3
     found = explained(given, "t")
     assert (found.state, found.waits_for) == ("starting", ())
-    assert found.detail == "the process of its agent 't' is being started, since 3 s"
+    assert found.detail == "the process of its agent 't' is being started, since 3s"
 
 
 def test_a_starting_task_names_the_victims_that_it_waits_for():
@@ -130,7 +130,7 @@ def test_a_registered_task_on_a_foreign_agent_has_no_node():
     given.announce("t", "elsewhere")
     found = explained(given, "t")
     assert (found.state, found.node_ids) == ("running", ())
-    assert found.detail == "it runs in agent 'elsewhere' for 0 s"
+    assert found.detail == "it runs in agent 'elsewhere' for 0s"
 
 
 def test_an_unknown_id_is_refused_with_the_nearest_ones():

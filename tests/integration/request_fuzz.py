@@ -302,6 +302,7 @@ CALLS: dict[str, dict[str, Kind]] = {
     "stats": {},
     "strategies": {},
     "cluster_snapshot": {},
+    "node_names": {},
     "external_usage": {},
     "about": {},
     "list": {"address": one_of(None, "auto", "127.0.0.1:1")},

@@ -64,7 +64,7 @@ def noted():
 
 @pytest.fixture
 def look(mesh, noted):
-    reasons = WaitReasons(mesh, lambda task_id, reason: noted.append((task_id, reason)))
+    reasons = WaitReasons(mesh, lambda task_id, reason, _at: noted.append((task_id, reason)))
     return lambda: asyncio.run(reasons.round())
 
 

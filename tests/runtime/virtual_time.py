@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import selectors
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -106,8 +107,9 @@ class InlineWriter(writer.GroupWriter):
         writer._resolve(futures, value, error)
 
 
-def run(story, within_s=10_000.0):
-    """The result of a coroutine; it has so many seconds of virtual time."""
+@contextmanager
+def running():
+    """Within, a loop of virtual time, and supervisors that run on it."""
     loop = VirtualLoop()
     with pytest.MonkeyPatch.context() as patch:
         for module in _TIMED:
@@ -117,10 +119,16 @@ def run(story, within_s=10_000.0):
         patch.setattr(reactor, "GroupWriter", InlineWriter)
         patch.setattr(writer, "threading", SimpleNamespace(Thread=_NoThread))
         try:
-            return loop.run_until_complete(asyncio.wait_for(story, within_s))
+            yield loop
         finally:
             loop.run_until_complete(_cancelled())
             loop.close()
+
+
+def run(story, within_s=10_000.0):
+    """The result of a coroutine; it has so many seconds of virtual time."""
+    with running() as loop:
+        return loop.run_until_complete(asyncio.wait_for(story, within_s))
 
 
 async def _cancelled():
@@ -131,7 +139,11 @@ async def _cancelled():
     await asyncio.gather(*left, return_exceptions=True)
 
 
-def clock():
-    """A supervisor's clock that shows the loop's time."""
-    now = asyncio.get_running_loop().time
+def clock(began=lambda: 0.0):
+    """A supervisor's clock that shows the loop's time, and when that began in seconds since 1970."""
+    loop = asyncio.get_running_loop()
+
+    def now():
+        return began() + loop.time()
+
     return SteadyClock(system=now, ticks=now, boot_id=lambda: "boot")

@@ -51,7 +51,7 @@ CALLS = {
     **dict.fromkeys(("get_preemption_stats", "get_queue_policy", "jobs", "list_agents"), ()),
     **dict.fromkeys(("list_cohorts", "list_orphans", "list_pools", "list_preemptions"), ()),
     **dict.fromkeys(("list_queue", "list_saved_states", "list_tasks", "pg_pool_stats"), ()),
-    **dict.fromkeys(("stats", "strategies", "usage", "ensure_agent_health"), ()),
+    **dict.fromkeys(("stats", "strategies", "usage", "ensure_agent_health", "node_names"), ()),
     **dict.fromkeys(("configure_queue", "update_preemption_policy"), ()),
     **dict.fromkeys(("create_pool", "ensure_pool", "resize_pool", "drain_pool"), ("new",)),
     "undrain_pool": ("new",),

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import msgspec
 from typing_extensions import assert_never
 
+from schedulemesh.domain.numbers import span_text
 from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.admission.ends import estimate_of
@@ -52,6 +53,8 @@ def explain_present(state: MeshState, task: RunningTask, now: float) -> Explanat
         expected = described(task.spec.task_id, estimate)
         explained = msgspec.structs.replace(explained, expected_duration=expected)
     if isinstance(phase, Preempting):
+        if explained.eviction is not None:
+            explained = msgspec.structs.replace(explained, since=explained.eviction.at)
         return _preempting(state, task, phase, explained)
     match phase:
         case TaskPhase.RUNNING:
@@ -78,22 +81,22 @@ def explain_present(state: MeshState, task: RunningTask, now: float) -> Explanat
 def _runs(task: RunningTask, node_ids: tuple[str, ...], now: float) -> str:
     """Where it runs and for how long, in one sentence."""
     where = f" on {_named('node', node_ids)}" if node_ids else ""
-    sentence = f"it runs{where} in agent {task.agent_name!r} for {_seconds(now - task.started_at)}"
+    sentence = f"it runs{where} in agent {task.agent_name!r} for {span_text(now - task.started_at)}"
     if task.ends_at is None:
         return sentence
     remaining_s = task.remaining(now)
     if task.measured_end is not None:
-        return f"{sentence}; by the progress that it reports {_seconds(remaining_s)} are left"
+        return f"{sentence}; by the progress that it reports {span_text(remaining_s)} are left"
     if not remaining_s:
-        return f"{sentence}, longer than the {_seconds(task.ends_at - task.started_at)} estimated"
-    return f"{sentence}; {_seconds(remaining_s)} are left of its estimated duration"
+        return f"{sentence}, longer than the {span_text(task.ends_at - task.started_at)} estimated"
+    return f"{sentence}; {span_text(remaining_s)} of its estimated duration are left"
 
 
 def _idle(since: float | None, now: float) -> str:
     """That it comes first among victims because its GPUs are idle, as the end of a sentence."""
     if since is None:
         return ""
-    return f"; its GPUs have been idle for {_seconds(now - since)}, so it is preferred as a victim"
+    return f"; its GPUs have been idle for {span_text(now - since)}, so it is preferred as a victim"
 
 
 def _starting(
@@ -103,7 +106,7 @@ def _starting(
     if agent is None or not isinstance(agent.phase, Waiting):
         detail = f"the process of its agent {explained.agent_name!r} is being started"
         if explained.since is not None:
-            detail += f", since {_seconds(now - explained.since)}"
+            detail += f", since {span_text(now - explained.since)}"
         return msgspec.structs.replace(explained, detail=detail)
     own_victims, others = _awaited(state, agent.spec.name, sorted(agent.phase.for_agents))
     victims = (*own_victims, *(task_id for task_id, _ in others))
@@ -208,13 +211,3 @@ def _named(kind: str, names: Iterable[str], separator: str = ", ") -> str:
     shown = separator.join(listed[:_NAMED])
     more = f" and {len(listed) - _NAMED} more" if len(listed) > _NAMED else ""
     return f"{kind}{'s' if len(listed) > 1 else ''} {shown}{more}"
-
-
-def _seconds(seconds: float) -> str:
-    """A duration for people."""
-    rounded = max(0, round(seconds))
-    if rounded < 120:
-        return f"{rounded} s"
-    if rounded < 7200:
-        return f"{rounded // 60} min"
-    return f"{rounded / 3600:.1f} h"

@@ -26,7 +26,7 @@ class WaitReasons:
     turn.
     """
 
-    def __init__(self, reactor: Reactor, note: Callable[[str, str], None]) -> None:
+    def __init__(self, reactor: Reactor, note: Callable[[str, str, float], None]) -> None:
         self._reactor, self._note = reactor, note
         #: Tasks that have joined the queue and were not asked about since. What is dropped here has its turn.
         self._new: deque[str] = deque(maxlen=_TASKS)
@@ -69,7 +69,8 @@ class WaitReasons:
         self._noted = {t: reason for t, reason in self._noted.items() if t in waiting}
 
     def _ask(self, task_id: str) -> None:
-        explanation = self._reactor.engine.explain(task_id, self._reactor.now())
+        now = self._reactor.now()
+        explanation = self._reactor.engine.explain(task_id, now)
         if (
             isinstance(explanation, Refused)
             or explanation.state != "queued"
@@ -78,4 +79,4 @@ class WaitReasons:
             return
         if self._noted.get(task_id) != explanation.reason:
             self._noted[task_id] = explanation.reason
-            self._note(task_id, explanation.reason)
+            self._note(task_id, explanation.reason, now)

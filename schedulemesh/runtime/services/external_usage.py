@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 
 import msgspec
 
-from schedulemesh.api.nodes import ListExternalUsage, ListNodes, NodeInfo
-from schedulemesh.domain.node_names import short_ids
+from schedulemesh.api.nodes import (
+    ListExternalUsage,
+    ListNodeNames,
+    ListNodes,
+    NodeInfo,
+    NodeName,
+)
+from schedulemesh.domain.node_names import short_ids, shown_names
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages.explanation import Explanation, ExternalJob
 from schedulemesh.protocol.answers import Listed, listed
@@ -46,13 +53,35 @@ class ExternalUsageService(Service):
             ).nodes()
 
         rows = await self._reactor.read(look)
-        names, short = self._monitor.node_names, short_ids([row["node_id"] for row in rows])
+        names = self._names([row["node_id"] for row in rows])
         for row in rows:
-            node_id = row["node_id"]
-            row["short_id"] = short[node_id]
-            row["host"], row["address"] = names.get(node_id, ("", ""))
-            row["external_jobs"] = [external_job(job) for job in jobs_on(work, node_id)]
+            name = names[row["node_id"]]
+            row["short_id"], row["name"] = name["short_id"], name["name"]
+            row["host"], row["address"] = name["host"], name["address"]
+            row["external_jobs"] = [external_job(job) for job in jobs_on(work, row["node_id"])]
         return listed(rows)
+
+    @handler
+    async def node_names(self, _: ListNodeNames) -> Listed:
+        """What each living node is called."""
+        node_ids = await self._reactor.read(lambda: list(self._reactor.state.cluster.nodes))
+        return listed([*self._names(node_ids).values()])
+
+    def _names(self, node_ids: Collection[str]) -> dict[str, NodeName]:
+        """What these nodes are called, by their ids."""
+        seen = self._monitor.node_names
+        names = {node_id: seen.get(node_id, ("", "")) for node_id in node_ids}
+        short, shown = short_ids(names), shown_names(names)
+        return {
+            node_id: NodeName(
+                node_id=node_id,
+                short_id=short[node_id],
+                host=host,
+                address=address,
+                name=shown[node_id],
+            )
+            for node_id, (host, address) in names.items()
+        }
 
     async def named(self, explanation: Explanation) -> Explanation:
         """The explanation, with the jobs that hold what external work uses of the nodes in it."""

@@ -73,10 +73,12 @@ class Follower:
         self._save()
         return facts
 
-    def write_waits(self, reasons: Iterable[tuple[str, str]]) -> bool:
-        """Write why queued tasks wait now: ids of tasks, and codes of reasons. False: nothing was new."""
-        self.fold.at = max(self.fold.at, time.time())
-        for task_id, reason in reasons:
+    def write_waits(self, reasons: Iterable[tuple[str, str, float]]) -> bool:
+        """Write why queued tasks wait: ids of tasks, codes of reasons, and the times at which it was so, in
+        seconds since 1970. False: nothing was new.
+        """
+        for task_id, reason, at in reasons:
+            self.fold.at = max(self.fold.at, at)
             attempt = self.fold.tasks.get(task_id)
             if attempt is not None:
                 self.fold.waits(attempt, reason)

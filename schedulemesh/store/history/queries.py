@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Row, func, select
+from sqlalchemy import ColumnElement, Connection, Row, case, func, select
 from sqlalchemy.sql import and_
 
 from schedulemesh.domain.resources import UNIT
@@ -199,6 +199,7 @@ class History:
         """
         by_name = self._ended_usage(by, since, until, label)
         self._add_open(by_name, by, since, min(until, self._now), label)
+        self._add_waiting(by_name, by, since, min(until, self._now), label)
         rows = [{str(by.name).lower(): name} | _public(sums) for name, sums in by_name.items()]
         return sorted(rows, key=lambda row: (-row["gpu_hours"], -row["cpu_hours"]))
 
@@ -231,6 +232,20 @@ class History:
                 if dimension != by or (label is not None and not name.startswith(f"{label}=")):
                     continue
                 by_name.setdefault(name, Sums()).use(attempt, max(0.0, seconds))
+
+    def _add_waiting(
+        self, by_name: dict[str, Sums], by: Dimension, since: float, until: float, label: str | None
+    ) -> None:
+        """Add the time for which tasks have waited that still wait."""
+        queued_at = attempts.c.queued_at
+        waiting = attempts.c.open & attempts.c.started_at.is_(None) & (queued_at < until)
+        named = (attempts.c.pool_name, attempts.c.owner, attempts.c.labels)
+        waited_s = func.sum(until - case((queued_at > since, queued_at), else_=since))
+        query = select(*named, waited_s).where(by_index(attempts, self._journal), waiting)
+        for pool_name, owner, labels, seconds in self._connection.execute(query.group_by(*named)):
+            for dimension, name in names_of(pool_name, owner, labels):
+                if dimension == by and (label is None or name.startswith(f"{label}=")):
+                    by_name.setdefault(name, Sums()).waited_s += seconds
 
     def _conditions(self, filters: Filters) -> list[ColumnElement[bool]]:
         by_task = filters.task_id is not None

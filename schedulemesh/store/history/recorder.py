@@ -71,7 +71,7 @@ class Recorder:
         self.trouble = ""
         self._stop = threading.Event()
         #: Reasons for waiting that are to be written, each with the last commit when it was found.
-        self._waits: deque[tuple[int, str, str]] = deque()
+        self._waits: deque[tuple[int, str, str, float]] = deque()
         self._listeners: list[Callable[[], None]] = []
         self._thread = threading.Thread(target=self._run, name="history-writer", daemon=True)
 
@@ -83,9 +83,9 @@ class Recorder:
         """Have a function called in the thread after each write. It neither blocks nor raises."""
         self._listeners.append(listener)
 
-    def note_wait(self, task_id: str, reason: str) -> None:
-        """Why a queued task waits now: the code of a reason. Any thread may call it."""
-        self._waits.append((self._last(), task_id, reason))
+    def note_wait(self, task_id: str, reason: str, at: float) -> None:
+        """Why a queued task waits at a time: the code of a reason. Any thread may call it."""
+        self._waits.append((self._last(), task_id, reason, at))
 
     def keep_after(self) -> int | None:
         """The number of the commit after which a snapshot leaves the journal's commits for the history; None:
@@ -150,14 +150,14 @@ class Recorder:
                 self._retain(connection)
                 self._stop.wait(_LOOK_S)
 
-    def _taken(self, upto: int) -> list[tuple[str, str]]:
+    def _taken(self, upto: int) -> list[tuple[str, str, float]]:
         """The reasons that were found at commits that the history contains, so that it has the attempts that
         they are about.
         """
         reasons = []
         while self._waits and self._waits[0][0] <= upto:
-            _, task_id, reason = self._waits.popleft()
-            reasons.append((task_id, reason))
+            _, task_id, reason, at = self._waits.popleft()
+            reasons.append((task_id, reason, at))
         return reasons
 
     def _retain(self, connection: Connection) -> None:

@@ -1,7 +1,8 @@
 """Sums up what was used in each hour, by pool, owner and label.
 
 The use of an attempt is counted when its resources have become free, in each hour in which it ran; waiting
-when it starts, in that hour; its end, and the work that its eviction lost, when it ends.
+when it starts, or ends without a start, in that hour; its end, and the work that its eviction lost, when it
+ends.
 """
 
 from __future__ import annotations
@@ -59,6 +60,12 @@ class Sums(msgspec.Struct, kw_only=True, gc=False):
         """Add the end of an attempt; one that returned to the queue before it ran is counted nowhere."""
         if attempt.state in ("completed", "failed", "cancelled", "lost", "preempted"):
             setattr(self, attempt.state, getattr(self, attempt.state) + 1)
+        if (
+            attempt.started_at is None
+            and attempt.queued_at is not None
+            and attempt.ended_at is not None
+        ):
+            self.waited_s += max(0.0, attempt.ended_at - attempt.queued_at)
         if attempt.lost_s is not None:
             self.lost_s += attempt.lost_s
             self.lost_gpu_s += attempt.lost_s * attempt.gpu / UNIT

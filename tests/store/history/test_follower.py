@@ -173,11 +173,11 @@ def test_why_a_task_waits_has_a_line_when_the_reason_changes(journal, connection
     submission = TaskSubmitted(agent=agent, task=TaskSpec(task_id="q"), queue=True)
     write(journal, ensured("p"), TaskQueued(submission=submission, at=10.0, number=1))
     follower = follow(journal, connection)
-    assert follower.write_waits([("q", "insufficient_quota"), ("gone", "no_room")])
-    assert not follower.write_waits([("q", "insufficient_quota")])
+    assert follower.write_waits([("q", "insufficient_quota", 5.0), ("gone", "no_room", 5.0)])
+    assert not follower.write_waits([("q", "insufficient_quota", 5.0)])
     again = follow(journal, connection)
-    assert not again.write_waits([("q", "insufficient_quota")])
-    assert again.write_waits([("q", "held_by_user")])
+    assert not again.write_waits([("q", "insufficient_quota", 5.0)])
+    assert again.write_waits([("q", "held_by_user", 5.0)])
     assert kinds(connection) == ["pool_defined", "queued", "waiting", "waiting"]
 
 

@@ -34,7 +34,7 @@ def test_reasons_for_waiting_are_written_while_commits_follow_each_other(tmp_pat
     recorder = Recorder(journal.place(), HistorySettings(), lambda: next(durable))
     over = threading.Event()
     recorder.listen(lambda: over.set() if recorder.upto >= journal.last else None)
-    recorder.note_wait("t", "insufficient_quota")
+    recorder.note_wait("t", "insufficient_quota", 5.0)
     recorder.start()
     assert over.wait(60)
     recorder.close()
