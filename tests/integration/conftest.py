@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 import uuid
 
@@ -30,8 +29,6 @@ def ray_cluster():
 def start_ray():
     """Start it in this process."""
     fork_workers()
-    # Ray's agent looks every 5 s at all processes of the node, which is a tenth of what this Ray costs.
-    os.environ.setdefault("REPORTER_UPDATE_INTERVAL_MS", "60000")
     ray.init(
         address="local",
         num_cpus=8,
