@@ -42,9 +42,9 @@ _OF_VALUES = (
     "pyarrow.json",
 )
 #: What is loaded and hidden: what a module imports whose assertions pytest has rewritten; what the host of an
-#: agent imports, what everyone imports who has the handle of a supervisor, what the supervisor imports, and
-#: what makes the tables of its history. Who imports one module has its group and those before, except for the
-#: first, which no other needs to have in sight.
+#: agent imports, what everyone imports who has the handle of a supervisor, and what the supervisor imports.
+#: Who imports one module has its group and those before, except for the first, which no other needs to have in
+#: sight.
 _HIDDEN = (
     ("_pytest.assertion.rewrite",),
     ("schedulemesh.core.agent.host",),
@@ -55,7 +55,6 @@ _HIDDEN = (
         "schedulemesh.runtime.supervisor",
         "schedulemesh.store.sql",
     ),
-    ("alembic.command",),
 )
 #: From linux/prctl.h.
 _PR_SET_PDEATHSIG = 1

@@ -1,6 +1,7 @@
 """The tables of the history. One database may hold the histories of many schedulers.
 
-They are created and changed by Alembic (``migrations``); these definitions are what queries are built from.
+A new history is created as it is defined here; those of earlier versions are changed by Alembic
+(``migrations``). Queries are built from these definitions.
 Times are seconds since 1970, amounts are in units of 1/10,000. Text that is empty is stored as NULL.
 """
 
@@ -161,6 +162,19 @@ nodes = Table(
     Column("present", Boolean, nullable=False),
     sqlite_with_rowid=False,
 )
+
+
+def indexes(dialect: str) -> tuple[str, ...]:
+    """The statements that create the indexes. SQLAlchemy would load every dialect that an index has options
+    for.
+    """
+    is_open = "open" if dialect == "postgresql" else "open = 1"
+    has_attempt = "attempt IS NOT NULL"
+    return (
+        f"CREATE INDEX schedulemesh_history_by_task ON {attempts.name} (task_id)",
+        f"CREATE INDEX schedulemesh_history_open ON {attempts.name} (id) WHERE {is_open}",
+        f"CREATE INDEX schedulemesh_history_of_attempt ON {events.name} (attempt) WHERE {has_attempt}",
+    )
 
 
 def by_index(table: Table, journal: int) -> ColumnElement[bool]:

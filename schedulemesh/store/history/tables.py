@@ -8,16 +8,17 @@ from pathlib import Path
 
 from sqlalchemy import (
     URL,
+    Column,
     Connection,
     Engine,
-    Select,
+    MetaData,
+    PrimaryKeyConstraint,
     String,
-    column,
+    Table,
     create_engine,
     event,
     inspect,
     select,
-    table,
     text,
 )
 from sqlalchemy.pool import NullPool
@@ -25,6 +26,7 @@ from sqlalchemy.pool import NullPool
 from schedulemesh.errors import JournalError
 from schedulemesh.store.address import Address
 from schedulemesh.store.files import beside, opened
+from schedulemesh.store.history.schema import indexes, metadata
 from schedulemesh.store.opening import engine_of, set_pragmas
 
 #: PostgreSQL's advisory lock while tables are created or changed. Locks of one number are others than those
@@ -34,7 +36,13 @@ VERSION_TABLE = "schedulemesh_history_version"
 #: The newest version of the tables: the revision of the newest script in ``migrations/versions``.
 HEAD = "0004"
 _SCRIPTS = Path(__file__).with_name("migrations")
-_FOUND: Select[str] = select(column("version_num", String)).select_from(table(VERSION_TABLE))
+#: As Alembic makes it. It has one row.
+_versions = Table(
+    VERSION_TABLE,
+    MetaData(),
+    Column("version_num", String(32), nullable=False),
+    PrimaryKeyConstraint("version_num", name=f"{VERSION_TABLE}_pkc"),
+)
 #: The suffix of the history's file beside a journal's file, and those of the files beside that one.
 SUFFIX = ".history"
 FILES = (SUFFIX, f"{SUFFIX}-wal", f"{SUFFIX}-shm")
@@ -65,11 +73,20 @@ def migrate(connection: Connection) -> None:
     """
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
-    version = _version(connection)
-    if version == HEAD:
-        return
+    if not inspect(connection).has_table(_versions.name):
+        metadata.create_all(connection, checkfirst=False)
+        for statement in indexes(connection.dialect.name):
+            connection.exec_driver_sql(statement)
+        _versions.create(connection)
+        connection.execute(_versions.insert().values(version_num=HEAD))
+    elif (version := connection.execute(select(_versions.c.version_num)).scalar()) != HEAD:
+        _upgrade(connection, version)
+
+
+def _upgrade(connection: Connection, version: str | None) -> None:
+    """Bring tables of this version to the present one; None: there are none. Raises JournalError."""
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    # Imported only where there is something to do: it takes longer than all of the rest.
+    # Imported only where there is something to do: it takes longer than to create all tables.
     from alembic import command  # noqa: PLC0415
     from alembic.config import Config  # noqa: PLC0415
     from alembic.script import ScriptDirectory  # noqa: PLC0415
@@ -84,11 +101,3 @@ def migrate(connection: Connection) -> None:
         )
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
-
-
-def _version(connection: Connection) -> str | None:
-    """The version of the tables; None: there are none."""
-    if not inspect(connection).has_table(VERSION_TABLE):
-        return None
-    version: str | None = connection.execute(_FOUND).scalar()
-    return version

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from sqlalchemy import inspect
 
 from schedulemesh.store.address import Address
 from schedulemesh.store.history import schema
-from schedulemesh.store.history.tables import VERSION_TABLE, history_engine, migrate
+from schedulemesh.store.history.tables import VERSION_TABLE, _upgrade, history_engine, migrate
 
 PREFIX = "schedulemesh_history"
 
@@ -30,16 +32,67 @@ def own(thing, name, kind, _reflected, _other):
     return kind != "index"
 
 
+@contextmanager
+def connected(address):
+    """A transaction in a database that has no tables yet."""
+    engine = history_engine(address)
+    try:
+        with engine.connect() as connection, connection.begin():
+            yield connection
+    finally:
+        engine.dispose()
+
+
 def test_a_migrated_database_has_the_tables_of_the_schema(address):
-    with history_engine(address).connect() as connection, connection.begin():
-        migrate(connection)
+    with connected(address) as connection:
+        _upgrade(connection, None)
         options = {"compare_type": True, "include_object": own}
         context = MigrationContext.configure(connection, opts=options)
         assert compare_metadata(context, schema.metadata) == []
 
 
+def described(connection):
+    """The tables of the history with their columns, keys and indexes, and their version."""
+    seen = inspect(connection)
+    return {
+        "version": connection.exec_driver_sql(f"SELECT * FROM {VERSION_TABLE}").fetchall(),
+        **{
+            name: (
+                texts(seen.get_columns(name)),
+                texts([seen.get_pk_constraint(name)]),
+                texts(seen.get_indexes(name)),
+                texts([seen.get_table_options(name)]),
+            )
+            for name in seen.get_table_names()
+            if name.startswith(PREFIX)
+        },
+    }
+
+
+def texts(values):
+    """What is said of columns, keys or indexes, as texts that can be compared."""
+    return sorted(
+        sorted(
+            f"{name}: {sorted((k, str(v)) for k, v in value.items()) if isinstance(value, dict) else value}"
+            for name, value in one.items()
+        )
+        for one in values
+    )
+
+
+def test_a_new_database_has_what_the_migrations_make(address):
+    with connected(address) as connection:
+        migrate(connection)
+        created = described(connection)
+        assert len(created) > 6
+        for table in {*schema.metadata.tables, VERSION_TABLE}:
+            connection.exec_driver_sql(f"DROP TABLE {table}")
+        _upgrade(connection, None)
+        assert created == described(connection)
+
+
 def test_a_difference_would_be_seen(address):
-    with history_engine(address).connect() as connection, connection.begin():
+    with connected(address) as connection:
         migrate(connection)
         connection.exec_driver_sql(f"ALTER TABLE {PREFIX}_nodes ADD COLUMN more INTEGER")
         context = MigrationContext.configure(connection, opts={"include_object": own})
