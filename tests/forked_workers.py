@@ -43,8 +43,8 @@ _OF_VALUES = (
 )
 #: What is loaded and hidden: what a module imports whose assertions pytest has rewritten; what the host of an
 #: agent imports, what everyone imports who has the handle of a supervisor, and what the supervisor imports.
-#: Who imports one module has its group and those before, except for the first, which no other needs to have in
-#: sight.
+#: Who imports one module has its group and those before, except for the first, which no other needs to have
+#: in sight.
 _HIDDEN = (
     ("_pytest.assertion.rewrite",),
     ("schedulemesh.core.agent.host",),
