@@ -19,7 +19,7 @@ from schedulemesh.api.agents import DeleteAgent
 from schedulemesh.api.leases import ReleaseLease, RenewLease
 from schedulemesh.api.nodes import CordonNode, Drain
 from schedulemesh.api.policies import ChangePolicy
-from schedulemesh.api.pools import CreatePool, ListPools, ResizePool
+from schedulemesh.api.pools import CreatePool, DeletePool, ListPools, RenamePool, ResizePool
 from schedulemesh.api.preemption import ExecutePreemption, PreemptTask
 from schedulemesh.api.queue import ChangeQueuedTask
 from schedulemesh.api.states import RegisterStateHandlers, SaveTaskState
@@ -224,6 +224,11 @@ EVENTS = {
             )
         },
     ),
+    "rename_pool": (1, {"pool": sorted(POOLS), "back": (True, True, False)}),
+    "delete_pool": (
+        1,
+        {"pool": sorted(POOLS), "drain": (True, False), "again": (True, True, False)},
+    ),
     "resize": (1, {"pool": sorted(POOLS), "cpu": (1, 2, 4, 6)}),
     "actor_dies": (2, {"which": range(9)}),
     "node_is_lost": (1, {"node": NODES}),
@@ -364,15 +369,18 @@ class Story(JobEvents):
 
     async def begin(self):
         self.open_service()
-        for name, cpu in POOLS.items():
-            spec = PoolSpec(
-                name=name,
-                resources=parse_resources({"cpu": cpu, "gpu": 2}),
-                groups=GROUPS.get(name),
-                cohort="c" if name in COHORT else None,
-            )
-            self.ask(CreatePool(spec=spec, blobs={key_of(CLASS): CLASS} if name == "w" else {}))
+        for name in POOLS:
+            self.create_pool(name)
         await self.wait(0.1)
+
+    def create_pool(self, name):
+        spec = PoolSpec(
+            name=name,
+            resources=parse_resources({"cpu": POOLS[name], "gpu": 2}),
+            groups=GROUPS.get(name),
+            cohort="c" if name in COHORT else None,
+        )
+        self.ask(CreatePool(spec=spec, blobs={key_of(CLASS): CLASS} if name == "w" else {}))
 
     def open_service(self):
         self.service = supervisor(
@@ -589,6 +597,17 @@ class Story(JobEvents):
 
     async def change_policy(self, fields):
         self.ask(ChangePolicy(changes=fields, client="me"))
+
+    async def rename_pool(self, pool, back):
+        """A pool gets another name, or its first one again."""
+        names = (f"{pool}2", pool) if back else (pool, f"{pool}2")
+        self.ask(RenamePool(name=names[0], new_name=names[1], request_id=self.next()))
+
+    async def delete_pool(self, pool, drain, again):
+        """A pool is deleted, and created again."""
+        self.ask(DeletePool(name=pool, drain=drain, client="me", request_id=self.next()))
+        if again:
+            self.create_pool(pool)
 
     async def resize(self, pool, cpu):
         self.ask(ResizePool(name=pool, resources=parse_resources({"cpu": cpu})))
