@@ -93,7 +93,7 @@ def external(target: Target, view: View, select: Select) -> None:
 
     def listing(rows: list[dict[str, object]]) -> Listing:
         return Listing(
-            kind="external", rows=rows, columns=EXTERNAL, row=ExternalWork, name="job_id"
+            kind="other Ray work", rows=rows, columns=EXTERNAL, row=ExternalWork, name="job_id"
         )
 
     show(target, view, lambda g: listing(g.ask(ListExternalUsage(), Listed).rows), select)

@@ -40,7 +40,7 @@ def list_states(target: Target, view: View, select: Select) -> None:
 
     def listing(rows: list[dict[str, object]]) -> Listing:
         return Listing(
-            kind="states", rows=rows, columns=_STATES, row=SavedStateInfo, name="task_id"
+            kind="saved states", rows=rows, columns=_STATES, row=SavedStateInfo, name="task_id"
         )
 
     show(target, view, lambda g: listed(g, ListSavedStates(), listing, select), select)

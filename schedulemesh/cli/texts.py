@@ -52,8 +52,10 @@ def number(value: float | None) -> str:
 
 
 def names(value: object) -> str:
-    """Several names, or those of a dict, in one cell."""
-    return ", ".join(map(str, value)) if isinstance(value, (list, tuple, dict)) else text(value)
+    """Several names, or those of a dict, in one cell; a dash for none."""
+    if not isinstance(value, (list, tuple, dict)):
+        return text(value)
+    return ", ".join(map(str, value)) or "-"
 
 
 def labels(values: Mapping[str, str] | None) -> str:

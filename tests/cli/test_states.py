@@ -43,7 +43,7 @@ def test_a_state_is_saved_listed_and_restored(filled, run):
         ("restore one", ExitCode.CONFLICT, "one"),
         ("states -f status=gone", ExitCode.USAGE, "it may be running, preempted, lost"),
         ("evaluate --pool nope", ExitCode.NOT_FOUND, "there is no pool 'nope'"),
-        ("evaluate --pool train --priority high", ExitCode.USAGE, "high"),
+        ("evaluate --pool train --priority hihg", ExitCode.USAGE, "did you mean 'high'"),
         ("evaluate --pool train --memory lots", ExitCode.USAGE, "allowed is a size"),
         ("evaluate --pool train --label x", ExitCode.USAGE, "a label is LABEL=VALUE"),
         ("groups --pool nope", ExitCode.NOT_FOUND, "there is no pool 'nope'"),
