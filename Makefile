@@ -45,6 +45,9 @@ CLUSTERS := tests/clusters tests/drills $(LIBRARIES)
 # The modules in a folder, and from the last to the first.
 MODULES = $(sort $(wildcard $(addsuffix /test_*.py,$(1))))
 BACKWARDS = $$(printf '%s\n' $(call MODULES,$(1)) | sort -r)
+# The longest begins first, so that no run waits for it at the end.
+LONGEST := $(ON_RAY)/test_project_layouts.py
+LONGEST_FIRST = $(LONGEST) $(filter-out $(LONGEST),$(1))
 RUNS := .pytest_cache/runs
 RAY_LOGS := $(RUNS)/on_ray.log $(RUNS)/clusters.log
 SKIPPED := .pytest_cache/skipped
@@ -59,7 +62,7 @@ SUM_UP = $(BIN)/python -m tests.runs --skipped=$(SKIPPED) $(patsubst %,$(RUNS)/%
 test: $(VENV)/.dev ## Run all tests; the last lines say what passed, failed and was skipped
 	@rm -rf $(RUNS) && mkdir -p $(RUNS)/claims
 	@trap 'cat $(RAY_LOGS)' TERM; \
-	$(call BESIDE,on_ray,$(call MODULES,$(ON_RAY)) $(call BACKWARDS,$(LIBRARIES))) \
+	$(call BESIDE,on_ray,$(call LONGEST_FIRST,$(call MODULES,$(ON_RAY))) $(call BACKWARDS,$(LIBRARIES))) \
 	$(call BESIDE,clusters,$(call MODULES,$(CLUSTERS)) $(call BACKWARDS,$(ON_RAY))) \
 	$(call LOGGED,without_ray,$(addprefix --ignore=,$(ON_RAY) $(CLUSTERS))); \
 	wait; cat $(RAY_LOGS); \
