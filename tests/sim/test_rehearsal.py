@@ -253,3 +253,40 @@ def test_a_journal_without_history_is_refused_and_none_is_created(tmp_path):
 def test_where_nodes_are_taken_away_that_died_in_the_history_none_are_left():
     assert list(fewer(["a", "b", "c"], -2)) == ["a"]
     assert list(fewer(["a", "b", "c"], -5)) == []
+
+
+class WorldOfPoolsThatEnd(UnevenWorld):
+    """A world in which the priorities of running tasks change, and pools get other names and end."""
+
+    def __init__(self, *given, seed=1):
+        super().__init__(*given, seed=seed)
+        for number in range(8):
+            self.at(self.now + 20.0 + 15.0 * number, self._change_running)
+        self.at(self.now + 90.0, functools.partial(self._rename, "b", "c"))
+        self.at(self.now + 160.0, functools.partial(self._delete, "c"))
+
+    def _change_running(self):
+        running = self.engine.state.running.by_id
+        for task_id in sorted(running)[:1]:
+            priority = running[task_id].spec.priority + 3.0
+            self.handle(s.QueuedTaskChanged(task_id=task_id, priority=priority))
+
+    def _rename(self, name, new_name):
+        self.handle(s.PoolRenameRequested(pool_name=name, new_name=new_name))
+
+    def _delete(self, name):
+        self.handle(s.PoolDeletionRequested(pool_name=name, drain=True, client="me"))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_so_it_is_where_pools_end_and_priorities_of_running_tasks_change(seed, tmp_path):
+    jobs = random_jobs(seed, 60, "ab", mean_s=6.0, shorter=15.0)
+    ending = functools.partial(WorldOfPoolsThatEnd, seed=seed)
+    world = recorded_world(jobs, policy_of(), Timing(start_s=1.0, end_s=0.5), world=ending)
+    world.run_for(400.0)
+    assert list(world.engine.state.ledger.accounts) == ["a"]
+    written(world, tmp_path / "mesh.sqlite")
+    found = rehearse(open_history(str(tmp_path / "mesh.sqlite")))
+    assert found.check.differences == ()
+    assert found.check.same == found.check.decisions > 30
+    assert found.check.left_out == {}

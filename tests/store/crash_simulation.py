@@ -38,6 +38,8 @@ from tests.engine.builders import amount, differences, gpu_ids, node, pool
 from tests.store.builders import written
 
 POOLS = ("p", "q")
+#: These, and a name that one of them may get.
+NAMES = (*POOLS, "x")
 NEEDS = ({"cpu": 1}, {"cpu": 2}, {"cpu": 3}, {"cpu": 1, "gpu": 0.5}, {"gpu": 1})
 
 
@@ -83,7 +85,7 @@ class CrashSimulation:
         #: What was acknowledged to callers: answers by request, and the bytes of saved states.
         self.answered, self.saved = {}, {}
         #: The pools and the policy as last acknowledged, followed by those requested since.
-        self.pools, self.policies = {name: [None] for name in POOLS}, []
+        self.pools, self.policies = {name: [None] for name in NAMES}, []
         #: Submissions that have not been answered.
         self.waiting = {}
         #: Tasks that wait or run, by the durable facts.
@@ -407,6 +409,9 @@ class CrashSimulation:
         acts = (*acts, self.end_run, self.end_run)
         waiting = (self.queue, self.queue, self.queue, self.cancel, self.change_queued, self.limit)
         others = (self.make_pool, self.change_policy, self.register, self.kill_agent, self.tick)
+        if self.rng.random() < 0.05:
+            self.rng.choice((self.end_pool, self.rename_pool, self.change_running))()
+            return
         self.rng.choice((*acts, *waiting, *others))()
 
     def pick(self, names):
@@ -421,9 +426,37 @@ class CrashSimulation:
         self.pools[name].append(spec)
         outcome = self.step(s.PoolRequested(spec=spec))
         if isinstance(outcome, Done):
-            self.pools[name] = [spec]
+            self.note_pool(name, spec)
         else:
             self.pools[name].pop()
+
+    def note_pool(self, name, spec):
+        """This was acknowledged; a pool that is being deleted may have gone by now."""
+        ends = name in self.engine.state.drains.ending
+        gone = name not in self.engine.state.ledger.accounts
+        self.pools[name] = [spec, None] if ends or gone else [spec]
+
+    def end_pool(self):
+        name = self.rng.choice(NAMES)
+        if name in self.engine.state.ledger.accounts:
+            self.pools[name].append(None)
+        self.step(s.PoolDeletionRequested(pool_name=name, drain=True, client="me"))
+
+    def rename_pool(self):
+        accounts = self.engine.state.ledger.accounts
+        name, new_name = self.pick(accounts), self.pick(set(NAMES).difference(accounts))
+        if "nobody" in (name, new_name):
+            return
+        spec = msgspec.structs.replace(accounts[name].spec, name=new_name)
+        self.pools[name].append(None)
+        self.pools[new_name].append(spec)
+        self.step(s.PoolRenameRequested(pool_name=name, new_name=new_name))
+        self.pools[name] = [None]
+        self.note_pool(new_name, spec)
+
+    def change_running(self):
+        task_id = self.pick(self.engine.state.running.by_id)
+        self.step(s.QueuedTaskChanged(task_id=task_id, priority=self.rng.choice([1.0, 8.0])))
 
     def change_policy(self):
         weight = self.rng.choice([0.0, 0.1, 1.0])
