@@ -76,6 +76,8 @@ def test_signatures_of_the_quick_reference():
         "max_run_s": None,
         "default_max_run_s": None,
         "idle_s": None,
+        "min_priority": None,
+        "max_priority": None,
         "placement_strategy": "STRICT_PACK",
         "pg_pool_config": None,
         "on_preempted": "drop",

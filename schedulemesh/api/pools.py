@@ -22,11 +22,13 @@ from schedulemesh.api.values import (
     Seconds,
 )
 from schedulemesh.config.pools import (
+    PRIORITY_LIMITS,
     TIME_LIMITS,
     Lending,
     changed,
     check_lending,
     check_pool,
+    parse_priority_limit,
     parse_queueing,
     parse_target,
     parse_time_limit,
@@ -106,6 +108,9 @@ class PoolDefinition(LendingDefinition, total=False):
     default_max_run_s: float | None
     #: Seconds for which the GPUs of its tasks may be idle that do not say it; None: no limit.
     idle_s: float | None
+    #: The lowest and the highest priority with which tasks are submitted to it; None: any.
+    min_priority: float | None
+    max_priority: float | None
     #: None: the pool keeps no placement groups.
     pg_pool_config: dict[str, Any] | None
 
@@ -228,6 +233,8 @@ class PoolChanges(ChangeWithBlobs, frozen=True, kw_only=True):
     max_run_s: float | UnsetType | None = UNSET
     default_max_run_s: float | UnsetType | None = UNSET
     idle_s: float | UnsetType | None = UNSET
+    min_priority: float | UnsetType | None = UNSET
+    max_priority: float | UnsetType | None = UNSET
     lending: Lending = {}  # noqa: RUF012  # a struct copies it
 
     def __post_init__(self) -> None:
@@ -241,6 +248,8 @@ class PoolChanges(ChangeWithBlobs, frozen=True, kw_only=True):
             parse_queueing(self.queueing)
         for name in TIME_LIMITS:
             parse_time_limit(name, getattr(self, name))
+        for name in PRIORITY_LIMITS:
+            parse_priority_limit(name, getattr(self, name))
 
     @property
     def config(self) -> dict[str, Any] | UnsetType | None:
@@ -263,6 +272,8 @@ class PoolChanges(ChangeWithBlobs, frozen=True, kw_only=True):
             max_run_s=self.max_run_s,
             default_max_run_s=self.default_max_run_s,
             idle_s=self.idle_s,
+            min_priority=self.min_priority,
+            max_priority=self.max_priority,
             **self.lending,
         )
 

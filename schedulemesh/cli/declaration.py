@@ -57,6 +57,8 @@ POOL_FIELDS = (
     "max_run_s",
     "default_max_run_s",
     "idle_s",
+    "min_priority",
+    "max_priority",
     *lending_of(PoolSpec(name="any")),
 )
 _COHORT_FIELDS = ("parent", "weight")

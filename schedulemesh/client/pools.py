@@ -87,6 +87,8 @@ class PoolCalls(SchedulerObject):
         max_run_s: float | str | None = None,
         default_max_run_s: float | str | None = None,
         idle_s: float | str | None = None,
+        min_priority: float | str | None = None,
+        max_priority: float | str | None = None,
         **lending: Unpack[LendingFields],
     ) -> PoolResult:
         """Create a pool whose total quota is ``resources``, which need not exist in the cluster.
@@ -113,6 +115,8 @@ class PoolCalls(SchedulerObject):
             max_run_s=max_run_s,
             default_max_run_s=default_max_run_s,
             idle_s=idle_s,
+            min_priority=min_priority,
+            max_priority=max_priority,
             **parse_lending(_without_unset(lending)),
         )
         answer = ask(self._connection, CreatePool(spec=spec, blobs=config.blobs), PoolResponse)
@@ -133,6 +137,8 @@ class PoolCalls(SchedulerObject):
         max_run_s: float | str | UnsetType | None = UNSET,
         default_max_run_s: float | str | UnsetType | None = UNSET,
         idle_s: float | str | UnsetType | None = UNSET,
+        min_priority: float | str | UnsetType | None = UNSET,
+        max_priority: float | str | UnsetType | None = UNSET,
         **lending: Unpack[LendingFields],
     ) -> PoolResult:
         """Create a pool, or change what is given of one that exists.
@@ -149,6 +155,9 @@ class PoolCalls(SchedulerObject):
         No attempt of its tasks runs for longer than ``max_run_s`` (seconds, or "4h"); a task that says
         nothing has ``default_max_run_s``, and where there is none ``max_run_s``. A task whose GPUs were idle
         for ``idle_s`` is warned, and ended after as long again. None: no limit.
+
+        Tasks are submitted to it with priorities from ``min_priority`` to ``max_priority`` only, numbers or
+        names of classes; others are refused with ``priority_not_permitted``.
 
         The pools of a ``cohort`` lend each other idle quota: at most ``lending_limit`` of this pool's is held
         by others at once, and this pool holds at most ``borrowing_limit`` of others'. A limit is a dict of
@@ -168,6 +177,8 @@ class PoolCalls(SchedulerObject):
             "max_run_s": max_run_s,
             "default_max_run_s": default_max_run_s,
             "idle_s": idle_s,
+            "min_priority": min_priority,
+            "max_priority": max_priority,
         }
         request = EnsurePool(
             name=parse_name(name, "the pool's name"),
@@ -272,6 +283,8 @@ class PoolCalls(SchedulerObject):
         max_run_s: float | str | UnsetType | None = UNSET,
         default_max_run_s: float | str | UnsetType | None = UNSET,
         idle_s: float | str | UnsetType | None = UNSET,
+        min_priority: float | str | UnsetType | None = UNSET,
+        max_priority: float | str | UnsetType | None = UNSET,
     ) -> PoolResult:
         """Change what is given of a pool that exists, and create destroyed reserved groups again.
 
@@ -285,6 +298,8 @@ class PoolCalls(SchedulerObject):
             "max_run_s": max_run_s,
             "default_max_run_s": default_max_run_s,
             "idle_s": idle_s,
+            "min_priority": min_priority,
+            "max_priority": max_priority,
         }
         changes = self._changes(definition, pg_pool_config)
         request = ResizePool(name=parse_name(name, "the pool's name"), **changes)

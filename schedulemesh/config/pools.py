@@ -19,7 +19,7 @@ from schedulemesh.domain.cohort import (
 )
 from schedulemesh.domain.labels import Labels, parse_labels
 from schedulemesh.domain.names import as_text, parse_name
-from schedulemesh.domain.numbers import duration_text, parse_count, parse_timeout
+from schedulemesh.domain.numbers import duration_text, parse_count, parse_priority, parse_timeout
 from schedulemesh.domain.pool import QUEUEING, PoolSpec
 from schedulemesh.domain.resources import NOTHING, Resources, check_resources, parse_resources
 from schedulemesh.domain.task import parse_on_preempted
@@ -27,6 +27,8 @@ from schedulemesh.errors import InvalidRequestError, shown
 
 #: The fields of a pool that limit for how long its tasks run.
 TIME_LIMITS = ("max_run_s", "default_max_run_s", "idle_s")
+#: The fields of a pool that say which priorities its tasks may have.
+PRIORITY_LIMITS = ("min_priority", "max_priority")
 #: The placement strategy of a pool where none is given.
 DEFAULT_STRATEGY = "STRICT_PACK"
 
@@ -44,6 +46,8 @@ def parse_pool(
     max_run_s: object = UNSET,
     default_max_run_s: object = UNSET,
     idle_s: object = UNSET,
+    min_priority: object = UNSET,
+    max_priority: object = UNSET,
     **lending: Unpack[Lending],
 ) -> PoolSpec:
     """The pool that these arguments describe. Raises InvalidRequestError naming what is wrong."""
@@ -59,6 +63,8 @@ def parse_pool(
         max_run_s=max_run_s,
         default_max_run_s=default_max_run_s,
         idle_s=idle_s,
+        min_priority=min_priority,
+        max_priority=max_priority,
         **lending,
     )
 
@@ -76,6 +82,8 @@ def changed(
     max_run_s: object = UNSET,
     default_max_run_s: object = UNSET,
     idle_s: object = UNSET,
+    min_priority: object = UNSET,
+    max_priority: object = UNSET,
     **lending: Unpack[Lending],
 ) -> PoolSpec:
     """The pool with the given values changed, its groups key by key. Raises InvalidRequestError."""
@@ -91,6 +99,8 @@ def changed(
         changes["queueing"] = QUEUEING[0] if queueing is None else parse_queueing(queueing)
     limits = zip(TIME_LIMITS, (max_run_s, default_max_run_s, idle_s), strict=True)
     changes.update((name, parse_time_limit(name, value)) for name, value in limits)
+    priorities = zip(PRIORITY_LIMITS, (min_priority, max_priority), strict=True)
+    changes.update((name, parse_priority_limit(name, value)) for name, value in priorities)
     spec = msgspec.structs.replace(spec, **{k: v for k, v in changes.items() if v is not UNSET})
     if pg_pool_config is not UNSET:
         groups = parse_groups(pg_pool_config, spec.placement_strategy, spec.groups)
@@ -101,6 +111,11 @@ def changed(
 def parse_time_limit(name: str, value: object) -> float | UnsetType | None:
     """The seconds of one of ``TIME_LIMITS``; None: no limit. Raises InvalidRequestError."""
     return value if value is None or isinstance(value, UnsetType) else parse_timeout(value, name)
+
+
+def parse_priority_limit(name: str, value: object) -> float | UnsetType | None:
+    """One of ``PRIORITY_LIMITS``; None: no limit. Raises InvalidRequestError."""
+    return value if value is None or isinstance(value, UnsetType) else parse_priority(value, name)
 
 
 class Lending(TypedDict, total=False):
@@ -173,6 +188,8 @@ class PoolFields(TypedDict, total=False):
     max_run_s: float | None
     default_max_run_s: float | None
     idle_s: float | None
+    min_priority: float | None
+    max_priority: float | None
 
 
 def parse_changes(fields: Mapping[str, object]) -> PoolFields:
@@ -197,7 +214,10 @@ def parse_changes(fields: Mapping[str, object]) -> PoolFields:
     if "queueing" in fields:
         changes["queueing"] = parse_queueing(fields["queueing"] or QUEUEING[0])
     limits = {name: parse_time_limit(name, fields[name]) for name in TIME_LIMITS if name in fields}
-    return cast("PoolFields", {**changes, **limits})
+    priorities = {
+        name: parse_priority_limit(name, fields[name]) for name in PRIORITY_LIMITS if name in fields
+    }
+    return cast("PoolFields", {**changes, **limits, **priorities})
 
 
 def parse_target(value: object) -> int:
@@ -224,6 +244,8 @@ def check_pool(spec: PoolSpec) -> None:
     parse_queueing(spec.queueing)
     for name in TIME_LIMITS:
         parse_time_limit(name, getattr(spec, name))
+    for name in PRIORITY_LIMITS:
+        parse_priority_limit(name, getattr(spec, name))
     if spec.groups is not None:
         check_groups(spec.groups)
     check_lending(lending_of(spec))
@@ -241,5 +263,10 @@ def _consistent(spec: PoolSpec) -> PoolSpec:
         raise InvalidRequestError(
             f"default_max_run_s is {duration_text(default)}, longer than the {duration_text(most)} of "
             "max_run_s; give a shorter one, or leave it out for as long as max_run_s"
+        )
+    lowest, highest = spec.min_priority, spec.max_priority
+    if lowest is not None and highest is not None and lowest > highest:
+        raise InvalidRequestError(
+            f"min_priority is {lowest:g}, above the {highest:g} of max_priority; no task could have both"
         )
     return spec

@@ -44,6 +44,9 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     default_max_run_s: float | None = None
     #: Seconds for which the GPUs of a task that does not say it itself may be idle; None: no limit.
     idle_s: float | None = None
+    #: The lowest and the highest priority with which tasks are submitted to it; None: any.
+    min_priority: float | None = None
+    max_priority: float | None = None
 
     def run_limit(self, max_run_s: float | None) -> float | None:
         """Seconds that an attempt may run of a task that asks for so many, at most ``max_run_s`` of the pool;

@@ -133,6 +133,10 @@ class Reason(Code):
         "duplicate_agent",
         "An agent of this name exists. Delete it first, or choose another name.",
     )
+    PRIORITY_NOT_PERMITTED = (
+        "priority_not_permitted",
+        "The pool permits other priorities only: `min_priority` and `max_priority` of `ensure_pool`.",
+    )
     POOL_DRAINING = (
         "pool_draining",
         "The pool is drained: nothing new starts in it. `undrain_pool` ends that.",

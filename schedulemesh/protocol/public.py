@@ -141,6 +141,8 @@ def pool_definition(spec: PoolSpec) -> PoolDefinition:
         "max_run_s": spec.max_run_s,
         "default_max_run_s": spec.default_max_run_s,
         "idle_s": spec.idle_s,
+        "min_priority": spec.min_priority,
+        "max_priority": spec.max_priority,
         "cohort": lending["cohort"],
         "lending_limit": lending["lending_limit"],
         "borrowing_limit": lending["borrowing_limit"],

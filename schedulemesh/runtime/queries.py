@@ -169,6 +169,8 @@ class StateView:
                 "max_run_s": account.spec.max_run_s,
                 "default_max_run_s": account.spec.default_max_run_s,
                 "idle_s": account.spec.idle_s,
+                "min_priority": account.spec.min_priority,
+                "max_priority": account.spec.max_priority,
                 "queued": self._state.queue.size(name),
                 **lending_definition(account.spec),
                 "lent_to": {

@@ -76,6 +76,8 @@ class PoolChange(Body, frozen=True, kw_only=True):
     max_run_s: float | str | UnsetType | None = UNSET
     default_max_run_s: float | str | UnsetType | None = UNSET
     idle_s: float | str | UnsetType | None = UNSET
+    min_priority: float | str | UnsetType | None = UNSET
+    max_priority: float | str | UnsetType | None = UNSET
     cohort: str | UnsetType | None = UNSET
     lending_limit: Any | UnsetType = UNSET
     borrowing_limit: Any | UnsetType = UNSET

@@ -106,7 +106,7 @@ def test_every_other_field_is_taken_as_given():
         ({"bundle_label_selector": {"a": 1}}, "bundle_label_selector"),
         ({"bundle_label_selector": {"a": "!!b"}}, "allowed are 'value', '!value'"),
         ({"bundle_label_selector": {"a": "in(b,c"}}, "allowed are 'value', '!value'"),
-        ({"high_priority_threshold": "high"}, "high_priority_threshold"),
+        ({"high_priority_threshold": "highest"}, "high_priority_threshold"),
         ({"high_priority_labels": {"a": 1}}, "high_priority_labels"),
         ({"high_priority_pg_specs": {"cpu": 1}}, "must be a list of specs"),
         ({"high_priority_pg_specs": [{}]}, r"specs'\]\[0\]"),

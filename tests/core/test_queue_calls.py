@@ -177,7 +177,7 @@ def test_a_refusal_does_not_concern_other_submissions(mesh):
     [
         ({"task_id": ""}, r"specs\[1\]"),
         ({"prioritty": 1}, r"specs\[1\] has 'prioritty' \(did you mean 'priority'\?\)"),
-        ({"priority": "high"}, r"specs\[1\]: priority"),
+        ({"priority": "highest"}, r"specs\[1\]: priority"),
         ({"dry_run": True}, r"specs\[1\] has dry_run"),
     ],
 )

@@ -1,6 +1,9 @@
-"""The priority of a task that runs is changed: from then on evictions count with it."""
+"""Priorities of tasks that run are changed, and pools permit some only."""
 
 from __future__ import annotations
+
+import msgspec
+import pytest
 
 from schedulemesh.domain.reasons import Change
 from schedulemesh.engine.messages.outcomes import Done, Refused
@@ -59,4 +62,46 @@ def test_a_task_that_starts_may_be_changed_and_one_that_runs_is_not_held():
     assert mesh.change("s", priority=2.0) == Done()
     assert isinstance(mesh.change("s", held=True), Refused)
     assert mesh.change("none", priority=2.0).reason == "task_not_found"
+    assert is_stored(mesh)
+
+
+def limited(**limits):
+    spec = msgspec.structs.replace(pool("p", cpu=4), **limits)
+    return Mesh(spec, nodes=[node("a", cpu=4)])
+
+
+@pytest.mark.parametrize(
+    ("limits", "permitted", "error"),
+    [
+        ({"max_priority": 5.0}, (-1.0, 5.0), "pool 'p' permits priorities up to 5, not 9"),
+        ({"min_priority": 10.0}, (10.0, 99.0), "pool 'p' permits priorities from 10, not 9"),
+        (
+            {"min_priority": 1.0, "max_priority": 5.0},
+            (1.0, 5.0),
+            "pool 'p' permits priorities from 1 up to 5, not 9",
+        ),
+    ],
+)
+def test_a_pool_permits_some_priorities_only(limits, permitted, error):
+    mesh = limited(**limits)
+    for number, priority in enumerate(permitted):
+        assert not isinstance(mesh.queue(f"t{number}", priority=priority, cpu=1), Refused)
+    refused = mesh.queue("t", priority=9.0, cpu=1)
+    assert (refused.reason, refused.error) == ("priority_not_permitted", error)
+    assert mesh.dry("t", priority=9.0, cpu=1).reason == "priority_not_permitted"
+    assert mesh.change("t0", priority=9.0).reason == "priority_not_permitted"
+
+
+def test_what_waits_or_runs_keeps_the_priority_that_its_pool_permits_no_more():
+    mesh = Mesh(pool("p", cpu=4), nodes=[node("a", cpu=4)])
+    mesh.queue("runs", priority=9.0, cpu=4, class_key="c", on_preempted="requeue")
+    mesh.report("runs")
+    mesh.queue("waits", priority=9.0, cpu=4)
+    mesh.resize(msgspec.structs.replace(pool("p", cpu=4), max_priority=1.0))
+    mesh.preempt(agent_name="runs", end_agent=True)
+    mesh.leave("runs", saved=True)
+    assert "runs" in mesh.starts
+    mesh.report("runs")
+    mesh.complete("runs")
+    assert "waits" in mesh.starts
     assert is_stored(mesh)

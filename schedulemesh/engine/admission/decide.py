@@ -11,6 +11,7 @@ import math
 import msgspec
 
 from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.domain.task import FIRST_ATTEMPT, Attempts, TaskSpec
@@ -125,6 +126,8 @@ def understand(tx: Transaction, stimulus: TaskSubmitted) -> Request | Refused:
     need = account.spec.default_agent() if given_need is None else given_need
     if (reason := ruled_out(state, stimulus, pool_name, need)) is not None:
         return _refused_by_pool(state, reason, pool_name, need)
+    if (refused := _not_permitted(state, stimulus, account.spec)) is not None:
+        return refused
     # Last of what has nothing to do with room: all else also holds for tasks that may wait (``queue.join``).
     if pool_name in state.drains.ending:
         return refusals.pool_ending(pool_name)
@@ -151,6 +154,18 @@ def understand(tx: Transaction, stimulus: TaskSubmitted) -> Request | Refused:
         by_node=by_node and node is None,
         waiting=waiting_task(state, stimulus),
     )
+
+
+def _not_permitted(state: MeshState, stimulus: TaskSubmitted, spec: PoolSpec) -> Refused | None:
+    """The refusal of a new task with a priority that its pool does not permit; what waits or has run keeps
+    its own.
+    """
+    task = stimulus.task
+    if task is None or stimulus.attempts != FIRST_ATTEMPT:
+        return None
+    if waiting_task(state, stimulus) is not None:
+        return None
+    return refusals.priority_not_permitted(spec, task.as_asked().priority)
 
 
 def _refused_by_pool(state: MeshState, reason: Reason, pool_name: str, need: Resources) -> Refused:

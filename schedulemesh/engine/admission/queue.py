@@ -17,6 +17,7 @@ from schedulemesh.engine.admission.decide import (
 from schedulemesh.engine.admission.needs import need_of
 from schedulemesh.engine.admission.queue_estimates import estimate_new
 from schedulemesh.engine.admission.queue_pass import cancel, is_strict, serve_before, start
+from schedulemesh.engine.admission.refusals import priority_not_permitted
 from schedulemesh.engine.messages.outcomes import Done, Pending, Queued, Refused, RequestOutcome
 from schedulemesh.engine.messages.queue_facts import (
     PriorityChanged,
@@ -123,6 +124,9 @@ def change_queued(tx: Transaction, stimulus: QueuedTaskChanged) -> RequestOutcom
         return _change_running(tx, running.by_id[stimulus.task_id], stimulus.priority)
     if task is None:
         return _not_queued(tx, stimulus.task_id)
+    refused = _not_permitted(tx, task.pool_name, stimulus.priority)
+    if refused is not None:
+        return refused
     held = task.held if stimulus.held is None else stimulus.held
     priority = task.spec.priority if stimulus.priority is None else stimulus.priority
     least = PROMOTED if queue.policy.promote_after_s else 0
@@ -140,10 +144,21 @@ def change_queued(tx: Transaction, stimulus: QueuedTaskChanged) -> RequestOutcom
     return Done()
 
 
+def _not_permitted(tx: Transaction, pool_name: str, priority: float | None) -> Refused | None:
+    """The refusal of a priority that the pool does not permit; None: it does, or none is given."""
+    account = tx.state.ledger.accounts.get(pool_name)
+    if account is None or priority is None:
+        return None
+    return priority_not_permitted(account.spec, priority)
+
+
 def _change_running(tx: Transaction, task: RunningTask, priority: float) -> RequestOutcome:
     """Give a task with an agent another priority, by which others may evict it, or may not, from now on."""
     if task.spec.priority == priority:
         return Done(change=Change.UNCHANGED)
+    refused = _not_permitted(tx, task.spec.pool_name, priority)
+    if refused is not None:
+        return refused
     tx.emit(PriorityChanged(task_id=task.spec.task_id, priority=priority, at=tx.now))
     return Done()
 

@@ -12,6 +12,7 @@ import msgspec
 from schedulemesh.domain.agent import Death
 from schedulemesh.domain.node_labels import spelled
 from schedulemesh.domain.placement import GroupShape
+from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import NOTHING, Resources, bytes_hint
 from schedulemesh.engine.admission.contest import Contest
@@ -81,6 +82,27 @@ def pool_ending(name: str) -> Refused:
         reason=Reason.POOL_ENDING,
         error=f"pool {name!r} is being deleted, so it takes nothing new",
         hint="Choose another pool, or keep this one with undrain_pool",
+    )
+
+
+def priority_not_permitted(spec: PoolSpec, priority: float) -> Refused | None:
+    """The refusal of a priority that tasks of a pool may not have; None: they may."""
+    lowest, highest = spec.min_priority, spec.max_priority
+    below, above = (
+        lowest is not None and priority < lowest,
+        highest is not None and priority > highest,
+    )
+    if not below and not above:
+        return None
+    limits = [
+        f"{word} {limit:g}"
+        for word, limit in (("from", lowest), ("up to", highest))
+        if limit is not None
+    ]
+    return Refused(
+        reason=Reason.PRIORITY_NOT_PERMITTED,
+        error=f"pool {spec.name!r} permits priorities {' '.join(limits)}, not {priority:g}",
+        hint="choose such a priority, or another pool",
     )
 
 
