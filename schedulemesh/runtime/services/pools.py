@@ -137,7 +137,7 @@ class PoolService(Service):
         self, stimulus: s.PoolRequested, blobs: Mapping[str, bytes]
     ) -> PoolResponse:
         """Define a pool; returns when its reserved groups are ready or have failed. A repeated request is
-        told of the pool as it is now.
+        told of the pool as it is now, or as it was defined where it has ended or another name.
         """
         repeated = stimulus.request_id in self._reactor.state.answers
         step = await self._reactor.step(stimulus, blobs)
@@ -145,9 +145,9 @@ class PoolService(Service):
         if isinstance(outcome, Refused):
             return PoolResponse(outcome=outcome)
         if repeated:
-            return PoolResponse(
-                outcome=outcome, spec=self._reactor.state.ledger.accounts[name].spec
-            )
+            account = self._reactor.state.ledger.accounts.get(name)
+            spec = stimulus.spec if account is None else account.spec
+            return PoolResponse(outcome=outcome, spec=spec)
         if stimulus.spec.groups is None:
             return PoolResponse(outcome=outcome, spec=stimulus.spec)
         self._executor.ready.forgive(name)
