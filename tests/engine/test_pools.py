@@ -205,6 +205,11 @@ def test_a_deadline_lets_tasks_finish():
     run_queued(mesh, "t", gpu=1, duration=20.0)
     assert mesh.delete_pool(drain=True, deadline_s=600.0).change is Change.ENDING
     mesh.tick()
+    detail = mesh.engine.explain("t", mesh.now).detail
+    assert detail.endswith(
+        "; its pool is ending, so it is evicted within 10m unless it ends before, and "
+        "does not wait again"
+    )
     assert mesh.ends == {}
     mesh.complete("t")
     assert mesh.state.ledger.accounts == {}

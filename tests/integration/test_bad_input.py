@@ -66,7 +66,7 @@ def submit(mesh, **changes):
         ({"actor_class": None}, "actor_class must be a class or a function, not None"),
         ({"actor_class": Plain("a", {})}, "actor_class must be a class"),
         ({"actor_class": len}, "the function len takes .*missing a required argument"),
-        ({"priority": "high"}, "priority.*'high'"),
+        ({"priority": "highest"}, "priority.*'highest'"),
         ({"priority": NAN}, "priority.*nan"),
         ({"labels": ["tier"]}, "labels"),
         ({"labels": {"tier": 1}}, "labels.*'tier': 1"),

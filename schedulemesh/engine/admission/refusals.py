@@ -102,7 +102,7 @@ def priority_not_permitted(spec: PoolSpec, priority: float) -> Refused | None:
     return Refused(
         reason=Reason.PRIORITY_NOT_PERMITTED,
         error=f"pool {spec.name!r} permits priorities {' '.join(limits)}, not {priority:g}",
-        hint="choose such a priority, or another pool",
+        hint="Choose such a priority, or another pool",
     )
 
 

@@ -66,7 +66,9 @@ def explain_present(state: MeshState, task: RunningTask, now: float) -> Explanat
                 idle_since=task.idle_since if idle_since is None else idle_since,
                 limit_at=task.limit_at,
                 idle_ends_at=task.idle_ends_at,
-                detail=_runs(task, explained.node_ids, now) + _idle(idle_since, now),
+                detail=_runs(task, explained.node_ids, now)
+                + _idle(idle_since, now)
+                + _pool_ends(state, agent, now),
             )
         case TaskPhase.STARTING:
             return _starting(state, agent, explained, now)
@@ -97,6 +99,15 @@ def _idle(since: float | None, now: float) -> str:
     if since is None:
         return ""
     return f"; its GPUs have been idle for {span_text(now - since)}, so it is preferred as a victim"
+
+
+def _pool_ends(state: MeshState, agent: Agent | None, now: float) -> str:
+    """That its pool is ending, as the end of a sentence."""
+    drain = None if agent is None else state.drains.pools.get(agent.spec.pool_name)
+    if drain is None or not drain.deletes:
+        return ""
+    when = "" if drain.deadline is None else f" within {span_text(max(0.0, drain.deadline - now))}"
+    return f"; its pool is ending, so it is evicted{when} unless it ends before, and does not wait again"
 
 
 def _starting(
