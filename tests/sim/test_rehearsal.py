@@ -290,3 +290,21 @@ def test_so_it_is_where_pools_end_and_priorities_of_running_tasks_change(seed, t
     assert found.check.differences == ()
     assert found.check.same == found.check.decisions > 30
     assert found.check.left_out == {}
+
+
+def test_limits_in_time_end_the_same_attempts_again(tmp_path):
+    jobs = [
+        msgspec.structs.replace(
+            job,
+            max_run_s=(None, 300.0, 600.0)[number % 3],
+            requeued_at_limit=job.savable and number % 2 == 0,
+        )
+        for number, job in enumerate(random_jobs(7, 60, "ab"))
+    ]
+    world = recorded_world(jobs, policy_of(), SLOW)
+    world.run()
+    written(world, tmp_path / "mesh.sqlite")
+    found = rehearse(open_history(str(tmp_path / "mesh.sqlite")))
+    assert found.check.differences == ()
+    assert found.check.same == found.check.decisions > 100
+    assert found.rehearsed == found.recorded
