@@ -19,7 +19,7 @@ from schedulemesh.domain.cohort import (
 )
 from schedulemesh.domain.labels import Labels, parse_labels
 from schedulemesh.domain.names import as_text, parse_name
-from schedulemesh.domain.numbers import duration_text, parse_count, parse_priority, parse_timeout
+from schedulemesh.domain.numbers import parse_count, parse_priority, parse_timeout, span_text
 from schedulemesh.domain.pool import QUEUEING, PoolSpec
 from schedulemesh.domain.resources import NOTHING, Resources, check_resources, parse_resources
 from schedulemesh.domain.task import parse_on_preempted
@@ -261,7 +261,7 @@ def _consistent(spec: PoolSpec) -> PoolSpec:
     default, most = spec.default_max_run_s, spec.max_run_s
     if default is not None and most is not None and default > most:
         raise InvalidRequestError(
-            f"default_max_run_s is {duration_text(default)}, longer than the {duration_text(most)} of "
+            f"default_max_run_s is {span_text(default)}, longer than the {span_text(most)} of "
             "max_run_s; give a shorter one, or leave it out for as long as max_run_s"
         )
     lowest, highest = spec.min_priority, spec.max_priority

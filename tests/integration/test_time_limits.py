@@ -56,7 +56,7 @@ def test_an_agent_ends_by_its_limit_with_its_state_saved(scheduler, pool):
     )
     ray.get(answer["agent"]["handle"].add.remote(5))
     refused = scheduler.set_time_limit("count", "2h")
-    assert (refused["reason"], "at most 1h00m" in refused["error"]) == ("exceeds_time_limit", True)
+    assert (refused["reason"], "at most 1h" in refused["error"]) == ("exceeds_time_limit", True)
     explained = scheduler.explain("count")
     assert explained["limit_at"] == explained["since"] + 1800.0
     assert scheduler.set_time_limit("count", 0.5)["success"]

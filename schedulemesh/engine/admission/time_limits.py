@@ -7,7 +7,7 @@ is certain, unlike an estimate: reserved starts and backfill count on it.
 from __future__ import annotations
 
 from schedulemesh.domain.agent import AgentSpec
-from schedulemesh.domain.numbers import duration_text
+from schedulemesh.domain.numbers import span_text
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.outcomes import Refused
@@ -54,7 +54,7 @@ def beyond_pool(state: MeshState, pool_name: str, max_run_s: float | None) -> Re
     most = None if account is None else account.spec.max_run_s
     if max_run_s is None or most is None or max_run_s <= most:
         return None
-    requested, longest = duration_text(max_run_s), duration_text(most)
+    requested, longest = span_text(max_run_s), span_text(most)
     return Refused(
         reason=Reason.EXCEEDS_TIME_LIMIT,
         error=f"max_run_s is {requested}, and tasks of pool {pool_name!r} may run for at most {longest}",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from schedulemesh.domain.numbers import duration_text
+from schedulemesh.domain.numbers import span_text
 from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.engine.messages.explanation import EvictionSummary
 from schedulemesh.engine.state.mesh_state import MeshState
@@ -48,7 +48,7 @@ def reached(limit: PreemptionReason | None, max_run_s: float | None) -> str:
         return "its GPUs were idle for longer than its idle_s allows, though it was warned"
     if max_run_s is None:
         return "it had run for as long as its max_run_s allows"
-    return f"it had run for {duration_text(max_run_s)}, as long as its max_run_s allows"
+    return f"it had run for {span_text(max_run_s)}, as long as its max_run_s allows"
 
 
 def evictor(eviction: EvictionSummary) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import msgspec
 
 from schedulemesh.domain.end_reasons import EndReason
-from schedulemesh.domain.numbers import duration_text
+from schedulemesh.domain.numbers import span_text
 from schedulemesh.domain.reasons import Change, PreemptionReason, Reason
 from schedulemesh.domain.task import TaskPhase, TaskSpec
 from schedulemesh.engine.admission.admit import evict_instruction
@@ -101,7 +101,7 @@ def _not_changeable(
         return None
     return Refused(
         reason=Reason.NOT_ALLOWED,
-        error=f"task {task_id!r} may run for {duration_text(now_s)}; its submitter may shorten that, and "
+        error=f"task {task_id!r} may run for {span_text(now_s)}; its submitter may shorten that, and "
         "only an operator lengthens it",
     )
 
