@@ -310,6 +310,8 @@ class TaskState:
     priority: float
     labels: dict[str, str]
     payload: Any = None
+    #: The class that has its priority; None: no class has.
+    priority_class: str | None = None
     #: Seconds from start to end; None: unknown.
     estimated_duration: float | None = None
     #: The user that it belongs to; empty: unknown.

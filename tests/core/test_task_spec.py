@@ -66,17 +66,22 @@ def test_the_lists_of_tasks_and_agents(mesh):
     assert as_in_spec(task) == SHOWN
     agent = view(mesh).agent(*view(mesh).agents())
     assert agent["tasks"] == [SPEC.task_id]
-    assert agent["task_details"] == [SHOWN]
+    assert agent["task_details"] == [{**SHOWN, "priority_class": None}]
 
 
 def test_saved_states_and_recent_preemptions(mesh):
     mesh.handle(s.StateStored(task_id=SPEC.task_id, state_key="k"))
     running = saved_state(*view(mesh).saved_states())
-    assert running == {**SHOWN, "status": "running", "state_saved": True}
+    assert running == {**SHOWN, "priority_class": None, "status": "running", "state_saved": True}
     mesh.preempt(task_id=SPEC.task_id)
     mesh.handle(s.CancelAnswered(task_id=SPEC.task_id, cancel_success=True))
     preempted = saved_state(*view(mesh).saved_states())
-    assert preempted == {**SHOWN, "status": "preempted", "state_saved": True}
+    assert preempted == {
+        **SHOWN,
+        "priority_class": None,
+        "status": "preempted",
+        "state_saved": True,
+    }
     (record,) = view(mesh).preemption_stats()["recent_preemptions"]
     assert as_in_spec(record) == SHOWN
 
