@@ -2,7 +2,7 @@
 
 The order of victims, unless the policy's ``victim_order`` says otherwise (``score``):
 
-1. the higher preempt score (Δ + κ · R, see ``rules``);
+1. the higher preempt score (Δ + κ · R, see ``engine.state.preemption_rules``);
 2. of equal scores the task that started last;
 3. then the lower task id.
 

@@ -11,7 +11,7 @@ has lent them before one of the two left that tree, except
 
 Only quota of its own pool counts as freed for it, and it pays with nothing else: a task that has reclaimed
 holds no loan, so that nobody can reclaim from it, and the rules let no other pool of the cohort evict it by
-priority (``rules``). So the reclaimed task cannot evict its reclaimer.
+priority (``engine.state.preemption_rules``). So the reclaimed task cannot evict its reclaimer.
 
 Borrowers stand in this order:
 
