@@ -105,6 +105,17 @@ def test_with_no_pool_named_the_matching_one_with_most_room_takes_it(selector, c
     assert mesh.state.running.by_id["t"].spec.pool_name == chosen
 
 
+def test_a_pool_that_only_borrows_may_match_although_it_has_nothing_of_a_kind():
+    lending = {"cohort": "all"}
+    mesh = Mesh(
+        pool("lender", cpu=4, gpu=2, lending=lending),
+        pool("borrower", labels={"stage": "dev"}, cpu=4, lending=lending),
+        nodes=[node("a", cpu=8, gpu=2)],
+    )
+    mesh.run("t", "", selector={"stage": "dev"}, cpu=1, gpu=1)
+    assert mesh.state.running.by_id["t"].spec.pool_name == "borrower"
+
+
 def test_no_matching_pool_is_said_with_the_pools_that_there_are():
     mesh = Mesh(pool("demo", labels={"stage": "demo"}, cpu=4))
     refused = mesh.submit("t", "", selector={"stage": "prod"}, cpu=1)

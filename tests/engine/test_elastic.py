@@ -354,3 +354,14 @@ def test_moves_concern_extra_members_first():
     mesh.queue("large", gpu=4)
     mesh.tick(1)
     assert evicted_for(mesh, "large") == [("g-2", "defragmented")]
+
+
+def test_what_an_extra_member_has_started_ends_with_the_gang(mesh):
+    grown(mesh)
+    mesh.run("child", cpu=1, parent="g-2")
+    mesh.queue("waits", cpu=6, parent="child")
+    mesh.cancel("g")
+    assert {name: mesh.state.ended[name].reason for name in ("child", "waits")} == dict.fromkeys(
+        ("child", "waits"), TaskEndReason.PARENT_ENDED
+    )
+    assert differences(mesh.state, mesh.rewritten()) == []

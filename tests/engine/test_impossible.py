@@ -6,10 +6,12 @@ import msgspec
 import pytest
 
 from schedulemesh.domain.agent import GangSpec
+from schedulemesh.domain.placement import GroupsSpec
+from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.task import EndState
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.queue_facts import ImpossibilityNoted
-from tests.engine.builders import Mesh, differences, node, pool
+from tests.engine.builders import Mesh, differences, node, pool, shape
 
 BIG, SMALL = node("big", cpu=8), node("small", cpu=2)
 
@@ -160,6 +162,35 @@ def test_a_gang_for_whose_members_nodes_are_missing_is_cancelled():
     mesh.tick(1.0)
     mesh.tick(60.0)
     assert mesh.state.ended["g"].reason == "impossible"
+
+
+def test_what_a_pool_keeps_no_placement_groups_for_any_more_is_cancelled_and_refused():
+    mesh = Mesh(pool("p", cpu=4, groups=GroupsSpec(max_dynamic=1)), nodes=[BIG])
+    mesh.order_by(on_impossible="cancel", impossible_after_s=60.0)
+    mesh.submit("busy", cpu=4)
+    mesh.make_all()
+    mesh.report("busy")
+    mesh.queue("waits", cpu=2)
+    mesh.resize(pool("p", cpu=4, groups=GroupsSpec(max_dynamic=0)))
+    mesh.tick(1.0)
+    mesh.tick(60.0)
+    past = mesh.state.ended["waits"]
+    assert past.reason == "impossible"
+    assert "of at most 0 dynamic ones are there" in past.error
+    assert mesh.queue("late", cpu=2).reason is Reason.GROUP_UNPLACEABLE
+
+
+def test_what_needs_a_reserved_group_is_cancelled_when_its_nodes_are_gone():
+    groups = GroupsSpec(reserved=(shape({"cpu": 6}),), dynamic=False, entitled_above=0.0)
+    mesh = Mesh(pool("p", cpu=8, groups=groups), nodes=[BIG, SMALL])
+    mesh.order_by(on_impossible="cancel", impossible_after_s=60.0)
+    mesh.make_all()
+    mesh.run("busy", cpu=6)
+    mesh.queue("waits", cpu=6)
+    mesh.observe(SMALL)
+    mesh.tick(1.0)
+    mesh.tick(60.0)
+    assert mesh.state.ended["waits"].reason == "impossible"
 
 
 def test_whoever_waits_for_it_to_run_is_refused():

@@ -45,6 +45,7 @@ from schedulemesh.engine.placement.group_choice import (
     GroupRequest,
     NoAssignment,
     find_assignment,
+    may_have_groups,
 )
 from schedulemesh.engine.placement.plugin_views import submitted_view
 from schedulemesh.engine.placement.strategies import Strategies
@@ -184,6 +185,8 @@ def _in_a_group(
     payment = claim_payment(state, group_request.pool_name, need, stimulus.client)
     assignment = find_assignment(state, group_request, waits=bool(payment.short))
     if isinstance(assignment, NoAssignment) and not assignment.could_ever:
+        if not may_have_groups(group_request):
+            return refusals.group_unplaceable(state, group_request, assignment, {})
         refused = refusals.group_out_of_resources(state, group_request.shape)
         return _of_size(stimulus, refused, group_request.pool_name, need)
     return Request(

@@ -26,24 +26,36 @@ def serve_freed_capacity(tx: Transaction, stimulus: AnyStimulus) -> None:
     What an agent frees is part of the claims of those that wait for it since its end was handled
     (``admission.pending``), because one that is refused has its victims run again with what is free.
     """
-    if tx.state.running.children.orphans:
-        end_orphans(tx)
-    finish_revocations(tx)
-    if tx.had_elastic or tx.state.elastic:
+    state = tx.state
+    end_orphans(tx)
+    if tx.had_elastic or state.elastic:
         follow_cores(tx)
+    _end_children(tx)
+    finish_revocations(tx)
     _serve_woken(tx)
-    if tx.state.queue.by_id:
+    if state.queue.by_id:
         serve_queue(tx, stimulus)
         # A task that gets a new placement group is admitted first, and has its group created then.
         _serve_woken(tx)
-    if tx.state.groups.of_pool and _may_replenish(tx, stimulus):
+    if state.groups.of_pool and _may_replenish(tx, stimulus):
         before = len(tx.facts)
         replenish(tx)
         if len(tx.facts) > before:
-            tx.state.queue.changed = True  # a waiting task may have one of these groups
-    if tx.state.drains.ending:
+            state.queue.changed = True  # a waiting task may have one of these groups
+    if state.drains.ending:
         clear_ending(tx)
+    _end_children(tx)
+    if state.drains.ending:
         finish_deletions(tx)
+
+
+def _end_children(tx: Transaction) -> None:
+    """End the children of what was ended beside the stimulus: of extra members, whose cores have ended, and
+    of tasks whose starts were given up. They may be cores themselves.
+    """
+    while tx.state.running.children.orphans:
+        end_orphans(tx)
+        follow_cores(tx)
 
 
 def _serve_woken(tx: Transaction) -> None:

@@ -157,7 +157,7 @@ def find_assignment(
     free_group = _free_group(state, group_request)
     if free_group is not None:
         return free_group
-    may_make = group_request.spec.dynamic and group_request.spec.max_dynamic >= 1
+    may_make = _makes_groups(group_request.spec)
     if may_make and excess(state, group_request) <= 0:
         placement = Room(state.cluster, waits=waits).placement(group_request.shape)
         if placement is not None:
@@ -166,7 +166,7 @@ def find_assignment(
     if spare is not None:
         return Assignment(path="reserved", group=spare)
     if not may_make:
-        return NoAssignment(limit=True)
+        return NoAssignment(limit=True, could_ever=could_ever_have(state, group_request))
     return _in_place_of_idle(state, group_request)
 
 
@@ -304,15 +304,32 @@ def is_removed_with(group: Group, agent_name: str) -> bool:
 
 
 def could_ever_have(state: MeshState, group_request: GroupRequest) -> bool:
-    """Whether the incoming task could ever have a group: a reserved one, or a new one on empty nodes."""
-    reserved = group_request.reserved or group_request.spare
-    if not state.nodes_known or (reserved is not None and not group_request.node_labels):
+    """Whether the incoming task could ever have a group: a reserved one, or a new one on empty nodes; or one
+    that is there, where its pool makes no new ones any more.
+    """
+    if not may_have_groups(group_request):
+        table = state.groups
+        groups = map(table.by_id.__getitem__, table.of_pool.get(group_request.pool_name, ()))
+        return any(suits(state, group_request, group) for group in groups)
+    if not state.nodes_known:
         return True
+    reserved = group_request.reserved or group_request.spare
     if reserved is not None:
         labels = (*reserved.node_labels, *group_request.node_labels)
         if _could_ever_hold(state, msgspec.structs.replace(reserved, node_labels=labels)):
             return True
-    return _could_ever_hold(state, group_request.shape)
+    return _makes_groups(group_request.spec) and _could_ever_hold(state, group_request.shape)
+
+
+def may_have_groups(group_request: GroupRequest) -> bool:
+    """Whether a pool as it is defined has a reserved group for a task, or creates one."""
+    reserved = group_request.reserved or group_request.spare
+    return reserved is not None or _makes_groups(group_request.spec)
+
+
+def _makes_groups(spec: GroupsSpec) -> bool:
+    """Whether a pool creates groups for its tasks."""
+    return spec.dynamic and spec.max_dynamic >= 1
 
 
 def _could_ever_hold(state: MeshState, shape: GroupShape) -> bool:

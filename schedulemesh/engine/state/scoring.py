@@ -21,6 +21,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Protocol
 
 import msgspec
@@ -102,8 +103,11 @@ BUILT_IN: dict[str, Strategy] = {
 def least_free(room: Capacity, need: Resources) -> float:
     """The smallest free fraction of any requested resource after allocating the need.
 
-    Below 0 if it is short; 1 if nothing is requested.
+    Below 0 if it is short, minus infinity if there is nothing of a kind; 1 if nothing is requested.
     """
     free = dict((room.free - need).items())
     total = dict(room.total.items())
-    return min((free.get(kind, 0) / total[kind] for kind, _ in need.items()), default=1.0)
+    fractions = (
+        free.get(kind, 0) / total[kind] if kind in total else -inf for kind, _ in need.items()
+    )
+    return min(fractions, default=1.0)
