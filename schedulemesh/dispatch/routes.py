@@ -144,10 +144,11 @@ class Routes(msgspec.Struct, frozen=True, kw_only=True):
     def _divide(
         self, source_cell: Cell, local_destinations: Sequence[int | None]
     ) -> list[tuple[int, Receiver, int]]:
-        """Divides the destinations of a cell into consecutive shares of equal size, at most one per owner.
+        """Divides the destinations of a cell into consecutive shares of about equal size, one per owner.
 
-        Each is the index of the owner, the first destination, and the size. A destination belongs to the
-        share that contains its middle element.
+        Each is the index of the owner, the first destination, and the number of elements; an owner whose
+        share is empty is left out. A destination belongs to the share that contains its middle element. No
+        share has the destinations on the owners' own workers (``local_destinations``, by owner).
         """
         receivers = [
             (receiver, n)
@@ -156,16 +157,20 @@ class Routes(msgspec.Struct, frozen=True, kw_only=True):
         ]
         owners = len(local_destinations)
         ends = list(accumulate([n for _, n in receivers], initial=0))
-        middles = list(map(add, ends, ends[1:]))
-        borders = [
-            bisect_left(middles, -(-2 * ends[-1] * offset // owners))
-            for offset in range(owners + 1)
-        ]
+        # Twice the middle of each destination and twice the begin of each share, to stay in whole numbers.
+        doubled_middles = list(map(add, ends, ends[1:]))
+        doubled_begins = [_ceil_div(2 * ends[-1] * share, owners) for share in range(owners + 1)]
+        borders = [bisect_left(doubled_middles, begin) for begin in doubled_begins]
         return [
-            (at, receivers[first][0], ends[last] - ends[first])
-            for at, (first, last) in enumerate(pairwise(borders))
+            (owner, receivers[first][0], ends[last] - ends[first])
+            for owner, (first, last) in enumerate(pairwise(borders))
             if first < last
         ]
+
+
+def _ceil_div(number: int, divisor: int) -> int:
+    """The quotient, rounded up."""
+    return -(-number // divisor)
 
 
 def _check_nothing_lacks(destination: Holdings, dims: Sequence[Overlap]) -> None:

@@ -64,34 +64,39 @@ class Scattered(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 def scatter(data: Any, strategy: Any, workers_a: Any, workers_b: Any) -> Scattered:
     """Distributes the data to the ranks of ``workers_b``.
 
-    ``strategy`` is a spec (see ``shard``), a plugin, or a name: "data_parallel" (rows over dp, in sizes that
-    differ by at most one, replicated along other axes), "every_rank" (rows over all ranks), "replicate",
-    or that of an entry point. The two that split rows replicate scalars, and refuse leaves with different
-    numbers of rows and values of unknown types. A plugin returns one part per rank, or a ``Sharding`` or
-    ``Sharded``, with which results can be collected in order. Raises ``InvalidRequestError`` if the parts do
-    not fit.
+    ``strategy`` is a spec (a ``Sharding`` for everything, or one spec per key or list index, see ``shard``),
+    a plugin or its class, or a name: "data_parallel" (rows over dp, in sizes that differ by at most one,
+    replicated along other axes), "every_rank" (rows over all ranks), "replicate", or that of an entry point.
+    The two that split rows replicate scalars, and refuse leaves with different numbers of rows and values of
+    unknown types. A plugin returns one part per rank, or a ``Sharding`` or ``Sharded``, with which results
+    can be collected in order. Raises ``InvalidRequestError`` if the parts do not fit.
     """
-    layout: ParallelLayout = workers_b.layout
+    resolved = _resolve(strategy)
+    if _is_plugin(resolved):
+        result = _call_plugin(resolved, data, workers_a, workers_b)
+        return _scattered_by_plugin(result, data, resolved, workers_b)
+    if not callable(resolved):
+        return _scatter_by_spec(data, resolved, workers_b)
+    sharding: Sharding = resolved(workers_b.layout)
+    spec = sharding if sharding.is_whole else spec_by_rows(data, sharding)
+    return _scatter_by_spec(data, spec, workers_b)
+
+
+def _resolve(strategy: Any) -> Any:
+    """A strategy as a spec, a plugin, or a function of the layout: what has the name, an object of a class,
+    else the strategy itself.
+    """
     if isinstance(strategy, str):
         strategy = BUILT_IN.get(strategy) or installed_strategy(strategy)
-    if isinstance(strategy, type):
-        strategy = strategy()
-    if _is_plugin(strategy):
-        return _checked(
-            _dispatched_by(strategy, data, workers_a, workers_b), data, strategy, workers_b
-        )
-    spec = strategy
-    if callable(strategy):
-        sharding: Sharding = strategy(layout)
-        spec = sharding if sharding.is_whole else spec_by_rows(data, sharding)
-    return _by_spec(data, spec, workers_b)
+    return strategy() if isinstance(strategy, type) else strategy
 
 
 def _is_plugin(strategy: Any) -> bool:
     return callable(getattr(strategy, "python_dispatch_fn", None))
 
 
-def _dispatched_by(plugin: Any, data: Any, workers_a: Any, workers_b: Any) -> Any:
+def _call_plugin(plugin: Any, data: Any, workers_a: Any, workers_b: Any) -> Any:
+    """What a plugin returns for the data; its function for tensors is called first where they are ones."""
     torch_fn = getattr(plugin, "torch_dispatch_fn", None)
     if is_torch(data) and callable(torch_fn):
         with contextlib.suppress(NotImplementedError):
@@ -99,20 +104,24 @@ def _dispatched_by(plugin: Any, data: Any, workers_a: Any, workers_b: Any) -> An
     return plugin.python_dispatch_fn(data, workers_a, workers_b)
 
 
-def _checked(answer: Any, data: Any, plugin: Any, workers: Any) -> Scattered:
-    if isinstance(answer, Sharding):
-        return _by_spec(data, answer, workers)
-    parts = answer.parts if isinstance(answer, Sharded) else answer
+def _scattered_by_plugin(result: Any, data: Any, plugin: Any, workers: Any) -> Scattered:
+    """The batch as a plugin distributed it; ``result`` is what it returned. Raises InvalidRequestError if
+    that is not one part per rank, a ``Sharding`` or a ``Sharded``.
+    """
+    if isinstance(result, Sharding):
+        return _scatter_by_spec(data, result, workers)
+    parts = result.parts if isinstance(result, Sharded) else result
     if not isinstance(parts, (list, tuple)) or len(parts) != workers.layout.size:
         actual = f"{len(parts)} parts" if isinstance(parts, (list, tuple)) else type(parts).__name__
         raise InvalidRequestError(
             f"strategy {type(plugin).__name__} returned {actual}; allowed are a list of "
             f"{workers.layout.size}, one per rank of {workers.name}, or a Sharding or Sharded"
         )
-    return Scattered(parts=tuple(parts), sharded=answer if isinstance(answer, Sharded) else None)
+    return Scattered(parts=tuple(parts), sharded=result if isinstance(result, Sharded) else None)
 
 
-def _by_spec(data: Any, spec: Any, workers: Any) -> Scattered:
+def _scatter_by_spec(data: Any, spec: Any, workers: Any) -> Scattered:
+    """The batch as the spec splits it. Raises InvalidRequestError if that is for another number of ranks."""
     if (ranks := ranks_of(spec)) != workers.layout.size:
         raise InvalidRequestError(
             f"the spec is for {ranks} ranks; group {workers.name} has {workers.layout.size}"

@@ -273,8 +273,8 @@ class Reactor:
         limit = self.saved_state_bytes
         if isinstance(stimulus, StateStored) and not is_small_enough(stimulus, blobs or {}, limit):
             return Step()
-        step, written = self._decide(stimulus, blobs)
-        await self._published([step], written)
+        step, commit = self._decide(stimulus, blobs)
+        await self._publish_once_durable([step], commit)
         return step
 
     def _decided(self, stimulus: AnyStimulus) -> Step | None:
@@ -291,40 +291,47 @@ class Reactor:
                 f"the journal cannot be written, so nothing can be changed now: {self._trouble}"
             )
 
-    def _published(
-        self, steps: Sequence[Step], written: asyncio.Future[None] | None
+    def _publish_once_durable(
+        self, steps: Sequence[Step], own_commit: asyncio.Future[None] | None
     ) -> asyncio.Future[None]:
-        """A future of the publication of steps: once their facts are durable, or those on which steps without
-        facts were decided. It fails with JournalError.
+        """Publish steps once all is durable that they tell; the future is done then, or fails with
+        JournalError where that could not be written, and nothing is published.
 
+        ``own_commit`` writes the facts of the steps. None: they have none, and wait for the newest commit
+        before them, because they were decided on its facts; without one they are published at once.
         The steps are published whether or not the caller still waits, who may be cancelled at any time.
         """
         published: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         began = time.perf_counter()
 
-        def publish(commit: asyncio.Future[None] | None) -> None:
-            if commit is self._unpublished:
-                self._unpublished = None
-            error = None if commit is None else commit.exception()
-            if error is not None:
-                self._fall_back()
-            if written is None and isinstance(error, NotStorableError):
-                error = after_refusal(error)
-            if error is None and written is not None:
+        def publish_after(commit: asyncio.Future[None] | None) -> None:
+            error = None if commit is None else self._finish_commit(commit)
+            if own_commit is None and isinstance(error, NotStorableError):
+                error = after_refusal(error)  # another step had the content that was refused
+            if own_commit is not None and error is None:
                 self.times.written(time.perf_counter() - began)
             # Whoever waits goes on in the next round of the loop, after the steps were published.
             _resolve(published, error)
             if error is None:
                 self._publish(steps)
 
-        if written is not None:
-            self._unpublished = written
-        commit = written if written is not None else self._undurable() or self._unpublished
+        if own_commit is not None:
+            self._unpublished = own_commit
+        commit = own_commit if own_commit is not None else self._undurable() or self._unpublished
         if commit is None:
-            publish(None)
+            publish_after(None)
         else:
-            commit.add_done_callback(publish)
+            commit.add_done_callback(publish_after)
         return published
+
+    def _finish_commit(self, commit: asyncio.Future[None]) -> BaseException | None:
+        """Note that a commit is done, and fall back to what is durable if it failed; why it failed."""
+        if commit is self._unpublished:
+            self._unpublished = None
+        error = commit.exception()
+        if error is not None:
+            self._fall_back()
+        return error
 
     def _undurable(self) -> asyncio.Future[None] | None:
         """A future of what was appended last; None: everything is durable. Raises JournalError."""
@@ -345,8 +352,8 @@ class Reactor:
         if self._condition is not JournalCondition.OK:
             await self.until_consistent()
         self._check_writable()
-        steps, written = self._decide_all(stimuli, blobs)
-        await self._published(steps, written)
+        steps, commit = self._decide_all(stimuli, blobs)
+        await self._publish_once_durable(steps, commit)
         return steps
 
     def _decide_all(

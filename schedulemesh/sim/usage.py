@@ -92,15 +92,21 @@ class PoolUsage:
         self.waiting_series.append((now, self._waiting_count))
 
     def _advance(self, now: float) -> None:
-        """Count the time since the last change."""
+        """Add the time since the last change to ``short_s`` as far as the pool lacked its guarantee in it."""
         if self._entitled and now > self._last:
-            since = min(
-                max(since, next(iter(self._waiting[need].values())))
-                for need, since in self._entitled.items()
-            )
-            begin = max(self._last, since + self._allowance_s)
+            begin = max(self._last, self._lacking_since + self._allowance_s)
             self.short_s += max(0.0, now - begin)
         self._last = now
+
+    @property
+    def _lacking_since(self) -> float:
+        """Since when a job has both waited and fitted into the guarantee: the earliest of the jobs that do
+        so now. There must be one.
+        """
+        return min(
+            max(fits_since, next(iter(self._waiting[need].values())))
+            for need, fits_since in self._entitled.items()
+        )
 
     def _entitle(self, now: float) -> None:
         """Note which needs fit into the guarantee from now on, and which no longer."""

@@ -82,24 +82,32 @@ class Backfill:
         return self._elsewhere(request, delayed) if delayed else request
 
     def permits(self, request: Request, plan: EvictionPlan, entry: Entry) -> bool:
-        """Whether a start with these evictions delays no reserved start of a task that comes before it. A
-        reclaim always may: an owner's quota comes back whoever stands before it. A claim in place of one may
-        take quota, but no room that is kept.
+        """Whether a task may start with these evictions, as far as the heads are concerned: the tasks that
+        come before it in the order, have a reserved start, and would start while it still runs.
+
+        - A reclaim always may: an owner's quota comes back whoever stands before it.
+        - A claim on what is leaving anyway, with which an owner spares its borrowers a reclaim, may take
+          quota of the heads, but no room that is reserved for them.
+        - Everything else may take neither.
         """
         if plan.only_takes_back:
             return True
-        delayed = self._outlasted(request, entry)
+        heads = self._outlasted(request, entry)
+        if any(self._takes_room(request, plan, head) for head in heads):
+            return False
         if plan.spares_borrowers:
-            return not any(self._takes_room(request, plan, head) for head in delayed)
+            return True
         own_quota = sum_of(
             s.amount for s in request.payment.shares if s.pool_name == request.pool_name
         )
-        if any(self._delays.takes_quota(request.pool_name, own_quota, head) for head in delayed):
-            return False
-        return not any(self._takes_room(request, plan, head) for head in delayed)
+        return not any(
+            self._delays.takes_quota(request.pool_name, own_quota, head) for head in heads
+        )
 
     def _takes_room(self, request: Request, plan: EvictionPlan, head: QueuedTask) -> bool:
-        """Whether it takes more than its victims would hold of the room for a reserved start."""
+        """Whether a start with these evictions takes more of the room that is reserved for a head than its
+        victims would hold then.
+        """
         if plan.placement is None:
             return False
         cluster = self._tx.state.cluster

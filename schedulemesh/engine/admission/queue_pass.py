@@ -437,17 +437,22 @@ class _Pass:
         return False
 
     def _is_behind(self, queue_class: QueueClass) -> bool:
-        """Whether another task of its strict pool has to start before the next one of this class. What is
-        passed over is looked at once, as no pool is changed while a pass lasts.
+        """Whether another task of its strict pool has to start before the next one of this class."""
+        first = self._first_in_pool(queue_class.pool_name)
+        return first is not None and first < queue_class.first
+
+    def _first_in_pool(self, pool_name: str) -> Entry | None:
+        """The place of the first task of a strict pool that may start; None: there is none. It is cached.
+        Once that task has started, the search goes on from its place: the tasks before it could not start,
+        and still cannot, as no pool is changed while a pass lasts.
         """
-        state, pool_name = self._tx.state, queue_class.pool_name
+        state = self._tx.state
         first = self._firsts.get(pool_name)
         if first is None or first[-1] not in state.queue.by_id:
             first = first_in_order(state, pool_name, first)
-            if first is None:
-                return False
-            self._firsts[pool_name] = first
-        return first < queue_class.first
+            if first is not None:
+                self._firsts[pool_name] = first
+        return first
 
     def _evicts(self, task: QueuedTask, queue_class: QueueClass) -> bool:
         """Start the first task of a class with evictions, if those before it in its pool cannot be helped."""

@@ -55,15 +55,18 @@ def earliest_start(state: MeshState, task: QueuedTask, request: Request, now: fl
     """
     if task.held:
         return Start(unknown="it is held")
-    guessed = counts_guesses(state, task, now)
-    counted = guessed and state.queue.policy.estimates
-    start = _by_ends(state, task, request, Ends(state, now, estimated=counted, overruns=guessed))
-    reserved = None if task.reservation is None else task.reservation.at
-    if reserved is not None:
-        start = msgspec.structs.replace(start, at=reserved, unknown="")
-    elif start.at is None and not counted:
-        by_runs = _by_ends(state, task, request, Ends(state, now, estimated=True))
-        start = start if by_runs.at is None else by_runs
+    # First by the ends that decisions count; where they tell nothing, by those of earlier runs, too.
+    may_guess = counts_guesses(state, task, now)
+    use_earlier_runs = may_guess and state.queue.policy.estimates
+    ends = Ends(state, now, estimated=use_earlier_runs, overruns=may_guess)
+    start = _by_ends(state, task, request, ends)
+    reserved_at = None if task.reservation is None else task.reservation.at
+    if reserved_at is not None:
+        start = msgspec.structs.replace(start, at=reserved_at, unknown="")
+    elif start.at is None and not use_earlier_runs:
+        start_by_earlier_runs = _by_ends(state, task, request, Ends(state, now, estimated=True))
+        if start_by_earlier_runs.at is not None:
+            start = start_by_earlier_runs
     if start.at is None:
         return start
     return msgspec.structs.replace(start, at=max(start.at, now, task.not_before))
