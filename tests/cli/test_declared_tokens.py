@@ -103,7 +103,7 @@ def test_prune_revokes_what_the_file_leaves_out_but_not_its_own_token(
     assert [(row["name"], row["declared"]) for row in dry] == [("训练/rl", "is revoked")]
     assert results(run, "-f", changes, "--prune") == {"boss": "unchanged", "训练/rl": "revoked"}
     assert set(tokens(scheduler)) == {"boss", "mine", "local"}
-    assert run("apply", "-f", written(tmp_path, "pools: []"), "--prune").exit_code == 2
+    assert run("apply", "-f", written(tmp_path, "policy: {}"), "--prune").exit_code == 2
 
 
 def test_what_is_exported_is_what_is_applied_without_anything_of_secrets(

@@ -122,7 +122,7 @@ def test_an_eviction_says_that_its_victim_was_idle():
     measured(mesh, "b")
     running = mesh.engine.explain("b", mesh.now)
     assert running.idle_since == mesh.now - 60.0
-    assert "its GPUs have been idle for 60 s, so it is preferred as a victim" in running.detail
+    assert "its GPUs have been idle for 1m, so it is preferred as a victim" in running.detail
     mesh.submit("high", priority=9.0, cpu=1, gpu=1)
     told = mesh.engine.explain("b", mesh.now)
     assert told.eviction.idle_since == mesh.now - 60.0
@@ -184,7 +184,7 @@ def test_progress_replaces_the_estimate():
     assert running(mesh, "t").remaining(mesh.now) == 100.0
     told = mesh.engine.explain("t", mesh.now)
     assert (told.ends_at, told.end_measured) == (mesh.now + 100.0, True)
-    assert "by the progress that it reports 100 s are left" in told.detail
+    assert "by the progress that it reports 1m40s are left" in told.detail
     assert differences(mesh.state, mesh.refolded()) == []
     assert differences(mesh.state, mesh.rewritten()) == []
     mesh.policy(measured_progress=False)

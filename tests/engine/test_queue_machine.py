@@ -383,11 +383,18 @@ class QueueMachine(MeshMachine):
     @rule(which=picks)
     def find_no_room(self, which):
         name = pick(self.mesh.starts, which)
-        agent = self.state.agents[name]
-        starts = isinstance(agent.phase, Starting) and name in self.state.running.by_id
-        waits_again = starts and agent.submission.queued
+        waits_again = self.waits_without_room(name)
         self.mesh.fail(name, Reason.CLUSTER_OUT_OF_RESOURCES)
         assert (name in self.state.queue.by_id) is waits_again
+
+    def waits_without_room(self, name):
+        """Whether a task whose start finds no room waits again: it came from the queue, or had run before and
+        was started again from its saved state, as a victim is whose incoming task failed.
+        """
+        agent, task = self.state.agents[name], self.state.running.by_id.get(name)
+        if task is None or not isinstance(agent.phase, Starting):
+            return False
+        return agent.submission.queued or (bool(agent.spec.class_key) and task.attempts.number > 1)
 
     # -- the supervisor -----------------------------------------------------------------------------
 

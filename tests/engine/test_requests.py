@@ -129,6 +129,8 @@ IMMEDIATE = [
     (mesh_of, queued(cpu=9), Refused),
     (with_a_waiting_task, s.QueuedTaskChanged(task_id="w", held=True, request_id="r"), Done),
     (mesh_of, s.QueuedTaskChanged(task_id="w", held=True, request_id="r"), Refused),
+    (mesh_of, s.TimeLimitRequested(task_id="t", max_run_s=60.0, request_id="r"), Done),
+    (mesh_of, s.TimeLimitRequested(task_id="unknown", request_id="r"), Refused),
     (with_a_waiting_task, s.TaskCancellationRequested(task_id="w", request_id="r"), Done),
     (mesh_of, s.TaskCancellationRequested(task_id="w", request_id="r"), Refused),
     (mesh_of, s.TasksCancellationRequested(task_ids=("t", "w"), request_id="r"), TasksCancelled),
