@@ -265,12 +265,14 @@ def parents_first(cohorts: Mapping[str, Fields]) -> list[str]:
     """The names of cohorts, each after its parent where that is declared, too."""
     ordered: list[str] = []
 
-    def add(name: str, below: Sequence[str]) -> None:
-        parent = cohorts[name].get("parent")
-        if name in ordered or name in below:
+    def add(name: str, descendants: Sequence[str]) -> None:
+        """Add a cohort after its parent; ``descendants``: for which it is added before its turn."""
+        # A cohort below itself is added only once: the scheduler refuses the cycle, and says why.
+        if name in ordered or name in descendants:
             return
+        parent = cohorts[name].get("parent")
         if parent is not None and parent in cohorts:
-            add(parent, (*below, name))
+            add(parent, (*descendants, name))
         ordered.append(name)
 
     for name in cohorts:

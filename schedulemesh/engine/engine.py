@@ -15,7 +15,7 @@ from schedulemesh.engine.admission.decide import submit
 from schedulemesh.engine.admission.evaluate import evaluate
 from schedulemesh.engine.admission.groups import expire
 from schedulemesh.engine.admission.pending import hand_on
-from schedulemesh.engine.admission.registration import of_living_parent
+from schedulemesh.engine.admission.registration import with_known_parent
 from schedulemesh.engine.explanation.estimate import start_if_queued
 from schedulemesh.engine.explanation.task import explain
 from schedulemesh.engine.explanation.waiting import ExplainedReasons, WaitCauses
@@ -233,7 +233,7 @@ def _other_content(state: MeshState, request_id: str) -> Refused | None:
 def _submit(tx: Transaction, stimulus: s.TaskSubmitted) -> RequestOutcome:
     """A submission starts, or waits in the queue if it may, or is refused."""
     if stimulus.task is not None and stimulus.task.parent:
-        task = of_living_parent(tx.state, stimulus.task)
+        task = with_known_parent(tx.state, stimulus.task)
         stimulus = msgspec.structs.replace(stimulus, task=task)
     if stimulus.queue and not stimulus.dry_run:
         return queue.join(tx, stimulus)

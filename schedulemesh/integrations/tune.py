@@ -66,8 +66,9 @@ class LeaseResourceManager(ResourceManager):  # type: ignore[misc]
         self._terms, self._names = terms, names
         #: Leases that no trial uses yet, by request; they may still wait.
         self._requested: dict[Any, list[LeaseLike]] = {}
-        #: By request, the lease that it was last said to be ready with, and its placement group. Tune takes
-        #: it next, and stops for good where it is missing; one that has begun to end fails its trial alone.
+        #: By request, the granted lease that ``has_resources_ready`` has promised to Tune, with its placement
+        #: group. It is kept even if the lease ends meanwhile: then only the trial that acquires it fails,
+        #: while Tune stops the whole experiment if nothing can be acquired after that promise.
         self._offers: dict[Any, tuple[LeaseLike, Any]] = {}
         #: Leases in use by placement group.
         self._acquired: dict[Any, LeaseLike] = {}

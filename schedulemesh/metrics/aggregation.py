@@ -73,13 +73,15 @@ class Aggregates:
         """Add the numbers of a report. Other values are ignored: texts, flags, lists, numbers that are not
         finite or out of all proportion.
         """
-        by_name, removed = self._by_agent.get(agent_name, {}), False
+        by_name = self._by_agent.get(agent_name, {})
+        old_are_removed = False
         for name, value in numbers_in(report):
             series = by_name.get(name)
             if series is None:
-                if self._is_full(by_name) and not removed:
+                # Once per report: what it adds itself is not old, and it may have thousands of numbers.
+                if self._is_full(by_name) and not old_are_removed:
                     self._remove_old(by_name, now)
-                    removed = True
+                    old_are_removed = True
                 if self._is_full(by_name):
                     self.dropped += 1
                     continue
@@ -89,6 +91,7 @@ class Aggregates:
             series.add(now, value)
 
     def _is_full(self, by_name: dict[str, Series]) -> bool:
+        """Whether no further metric of this agent can be aggregated: it has too many, or all have."""
         return len(by_name) >= MAX_NAMES or self._count >= MAX_SERIES
 
     def _remove_old(self, by_name: dict[str, Series], now: float) -> None:

@@ -60,10 +60,13 @@ class EventStream:
         accepted: Callable[[], Awaitable[bool]],
     ) -> None:
         self._feed, self._filter, self._accepted = feed, event_filter, accepted
+        #: The last event that was read, sent or not; None: it begins with the next event that comes.
         self._cursor = after
+        #: The restarts of the history that the client knows of.
         self._restarts = feed.restarts
-        #: Why it was said to wait.
+        #: What the client was told last about why there are no events; None: that there are.
         self._trouble: Trouble | None = None
+        #: When a part was last sent, in seconds of the event loop.
         self._written_at = 0.0
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:

@@ -41,7 +41,7 @@ class TaskRead(msgspec.Struct, frozen=True, kw_only=True):
     facts_of: Callable[[AnyAnswer], Json]
 
 
-def _log(task_id: str, parameters: Mapping[str, Any]) -> ReadTaskLog:
+def _log_request(task_id: str, parameters: Mapping[str, Any]) -> ReadTaskLog:
     return ReadTaskLog(
         task_id=task_id,
         attempt=parameters["attempt"],
@@ -131,7 +131,7 @@ TASK_READS = (
             p.optional_choice("stream", "Else stdout; of a job both.", STREAMS),
         ),
         asks=ReadTaskLog,
-        request=_log,
+        request=_log_request,
         facts_of=_log_part,
     ),
     TaskRead(
@@ -140,7 +140,7 @@ TASK_READS = (
         answer=schemas.TaskLogPart,
         parameters=_LOG_PARAMETERS,
         asks=ReadTaskLog,
-        request=_log,
+        request=_log_request,
         facts_of=_log_part,
     ),
     TaskRead(

@@ -13,7 +13,7 @@ from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.resources import UNIT
 from schedulemesh.domain.task_kinds import TaskKind
 from schedulemesh.engine.state import estimates
-from schedulemesh.engine.state.estimates import Estimates, RunKey, outlived
+from schedulemesh.engine.state.estimates import Estimates, RunKey, expected_total_s
 from tests.engine.builders import Mesh, differences, node, pool
 
 ALICE = TaskKind(owner="alice", pool_name="p", pattern="train-*", gpu=8 * UNIT)
@@ -107,7 +107,7 @@ def test_an_estimate_lies_in_the_future_and_grows_with_age(seconds, age, more):
 
 @given_that(st.floats(0.0, 1e9), st.floats(0.0, 1e9))
 def test_what_outlives_an_estimate_goes_on_for_at_most_as_long_again(expected, age):
-    seconds = outlived(expected, age)
+    seconds = expected_total_s(expected, age)
     assert seconds > age
     assert seconds <= max(expected, 1.0, 2.0 * age)
 

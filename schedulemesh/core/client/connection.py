@@ -290,16 +290,16 @@ def find(settings: SchedulerSettings, token: object = None) -> Connection:
     """The connection to a living supervisor. Raises SchedulerNotFoundError where there is none, and
     NotAllowedError where it does not accept the token.
     """
-    handle = registered(settings)
+    handle = supervisor_handle(settings)
     credential = credential_of(token_of(settings, token))
     hello = _greet(handle, settings, credential)
     refuse_contradictions(settings, hello.settings)
     return Connection(handle, settings, hello, credential=credential)
 
 
-def registered(settings: SchedulerSettings) -> ActorHandle:
-    """The handle of the supervisor of this name, which may be unable to start. Raises
-    SchedulerNotFoundError.
+def supervisor_handle(settings: SchedulerSettings) -> ActorHandle:
+    """The handle of the actor that has the supervisor's name in Ray; whether it could start is not asked.
+    Raises SchedulerNotFoundError where no actor has it.
     """
     require_ray()
     name = actor_name(settings.name)

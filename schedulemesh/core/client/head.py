@@ -20,8 +20,8 @@ from schedulemesh.core.client.connection import (
     connect,
     end,
     find,
-    registered,
     require_ray,
+    supervisor_handle,
 )
 from schedulemesh.core.client.credentials import credential_of, token_of
 from schedulemesh.core.client.new_settings import parse_settings
@@ -113,7 +113,7 @@ class ScheduleMeshHead:
         """
         try:
             settings = self._chosen()
-            handle = registered(settings)
+            handle = supervisor_handle(settings)
             credential = credential_of(token_of(settings, self._token))
             ended = end(handle, settings, credential)
         except SchedulerNotFoundError:

@@ -59,7 +59,9 @@ def outline(tree: ArrayTree, path: Path = ()) -> UserValue:
 
 
 def _check_elements(array: UserArray, path: Path) -> None:
-    """Arrays are moved as bytes, from which their dtype makes them again."""
+    """Raises InvalidRequestError for an array whose elements cannot be restored from their bytes and dtype,
+    as which it is moved; ``path`` says where it lies.
+    """
     unfit = unfit_tensor(array) if is_torch(array) else _unfit_array(array)
     if unfit:
         raise InvalidRequestError(

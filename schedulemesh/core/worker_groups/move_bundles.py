@@ -51,13 +51,13 @@ class SourceObject(msgspec.Struct, kw_only=True, eq=False):
         return Bundle(slices=tuple(self.slices), copies=tuple(self.copies[destination]))
 
 
-class Written(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+class DirectCopy(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """What a source rank copies straight into new arrays of a rank on its node."""
 
     source: int
     destination: int
-    #: Which of the round's structures.
-    structure: int
+    #: The position of its tensors among the round's structures.
+    structure_number: int
     give: tuple[Box, ...]
     take: tuple[Box, ...]
 
@@ -66,7 +66,7 @@ class Round(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """What one round of a move transfers."""
 
     objects: tuple[SourceObject, ...]
-    written: tuple[Written, ...]
+    direct_copies: tuple[DirectCopy, ...]
     #: By destination rank.
     local: Mapping[int, list[OwnCopy]]
     structures: tuple[Structure, ...]
@@ -76,9 +76,9 @@ class Round(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         destination rank.
         """
         by_source: dict[int, list[Write]] = defaultdict(list)
-        for each in self.written:
-            request = _target_tensors(self.structures[each.structure], each.destination)
-            place = opened[each.destination][each.structure]
+        for each in self.direct_copies:
+            request = _target_tensors(self.structures[each.structure_number], each.destination)
+            place = opened[each.destination][each.structure_number]
             if request.form is None or place is None:
                 continue
             write = Write(
@@ -111,7 +111,7 @@ def arranged(
     structures = tuple(_structures(tensors))
     bundles: dict[tuple[int, tuple[int, ...]], SourceObject] = {}
     local: dict[int, list[OwnCopy]] = defaultdict(list)
-    written: list[Written] = []
+    direct_copies: list[DirectCopy] = []
     for number, structure in enumerate(structures):
         sent: dict[int, list[Exchange]] = defaultdict(list)
         for exchange in structure.plan.exchanges():
@@ -124,7 +124,7 @@ def arranged(
             beside = tuple(
                 rank for rank in exchange.destinations if destination_nodes[rank] == node
             )
-            written += (_written(exchange, rank, number) for rank in beside)
+            direct_copies += (_direct_copy(exchange, rank, number) for rank in beside)
             if far := tuple(rank for rank in exchange.destinations if rank not in beside):
                 rest = msgspec.structs.replace(exchange, destinations=far) if beside else exchange
                 sent[exchange.source].append(rest)
@@ -146,15 +146,19 @@ def arranged(
                 for rank in ranks:
                     bundle.copies[rank].append(copies[rank])
     return Round(
-        objects=tuple(bundles.values()), written=tuple(written), local=local, structures=structures
+        objects=tuple(bundles.values()),
+        direct_copies=tuple(direct_copies),
+        local=local,
+        structures=structures,
     )
 
 
-def _written(exchange: Exchange, rank: int, structure: int) -> Written:
-    return Written(
+def _direct_copy(exchange: Exchange, rank: int, structure_number: int) -> DirectCopy:
+    """What the source of an exchange copies into the new arrays of one of its destinations."""
+    return DirectCopy(
         source=exchange.source,
         destination=rank,
-        structure=structure,
+        structure_number=structure_number,
         give=exchange.give,
         take=exchange.take,
     )

@@ -55,6 +55,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     payment: Payment
     #: A node with room as things are; None: there is none, or none is to be chosen.
     node: Node | None
+    #: Whether a node is to be chosen for it, and none has room as things are.
     by_node: bool
     #: In a pool that keeps placement groups: what is asked of them, and what is to be had for nothing.
     group_request: GroupRequest | None = None

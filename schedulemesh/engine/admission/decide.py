@@ -29,7 +29,7 @@ from schedulemesh.engine.admission.evictions import (
     unprobed,
 )
 from schedulemesh.engine.admission.needs import claim_payment, groups_asked, ruled_out
-from schedulemesh.engine.admission.registration import duplicate_task, register, without_parent
+from schedulemesh.engine.admission.registration import duplicate_task, refused_for_parent, register
 from schedulemesh.engine.admission.revocations import revoke
 from schedulemesh.engine.admission.time_limits import beyond_pool, pools_below
 from schedulemesh.engine.messages.outcomes import (
@@ -211,7 +211,7 @@ def _of_size(stimulus: TaskSubmitted, refused: Refused, pool_name: str, need: Re
 
 def _invalid(state: MeshState, stimulus: TaskSubmitted) -> Refused | None:
     """The refusal of what is taken already, or of a task whose parent has ended."""
-    return _duplicate(state, stimulus) or without_parent(state, stimulus.task)
+    return _duplicate(state, stimulus) or refused_for_parent(state, stimulus.task)
 
 
 def _too_long(state: MeshState, stimulus: TaskSubmitted, pool_name: str) -> Refused | None:
@@ -443,7 +443,7 @@ def readmit(tx: Transaction, past: Preempted, made: set[str]) -> bool:
     ``made`` names the agents that were made again already: further tasks of theirs go along.
     """
     fact = past.fact
-    if past.ran_again or fact.agent is None or without_parent(tx.state, fact.task) is not None:
+    if past.ran_again or fact.agent is None or refused_for_parent(tx.state, fact.task) is not None:
         return False
     if fact.task.extra_of and not core_runs(tx.state, fact.task.extra_of):
         return False

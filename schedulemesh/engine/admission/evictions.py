@@ -467,7 +467,9 @@ def unprobed(state: MeshState, request: Request, plan: EvictionPlan) -> str | No
 
 
 def room_of_idle(tx: Transaction, request: Request) -> EvictionPlan | None:
-    """Room on a node once placement groups that nobody uses are removed; None: that is not enough."""
+    """The plan that removes placement groups that nobody uses, for a request that lacks nothing but room on a
+    node; None: it lacks something else, or has no room even then.
+    """
     if not request.by_node or request.payment.short:
         return None
     removal = idle_for_node(tx.state, request.node_shape)

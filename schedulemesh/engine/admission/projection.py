@@ -19,7 +19,7 @@ from schedulemesh.engine.placement.group_choice import (
     find_assignment,
     suits,
 )
-from schedulemesh.engine.placement.leaving import Leaving, all_leaving, move_all, unclaimed_quota
+from schedulemesh.engine.placement.leaving import Leaving, all_leaving, release_all, unclaimed_quota
 from schedulemesh.engine.placement.minimise import release_until
 from schedulemesh.engine.placement.scenario import (
     Demand,
@@ -182,7 +182,7 @@ class Projection:
     def _room(self, leaving: Iterable[Leaving]) -> Room:
         """The nodes when this is gone."""
         room = Room(self._state.cluster, waits=True)
-        move_all(room, leaving, 1)
+        release_all(room, leaving)
         return room
 
     def ends_on(self, node: Node) -> list[_EndOnNode]:

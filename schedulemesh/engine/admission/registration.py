@@ -36,8 +36,8 @@ def _queued(state: MeshState, task_id: str) -> Refused | None:
     )
 
 
-def of_living_parent(state: MeshState, task: TaskSpec) -> TaskSpec:
-    """The task, without a parent that has been completed, or is not on record any more."""
+def with_known_parent(state: MeshState, task: TaskSpec) -> TaskSpec:
+    """The task; where its parent has been completed or is not on record any more, as a task without one."""
     if not task.parent or task.parent in state.running.by_id:
         return task
     past = state.ended.get(task.parent)
@@ -47,9 +47,9 @@ def of_living_parent(state: MeshState, task: TaskSpec) -> TaskSpec:
     return msgspec.structs.replace(task, parent="")
 
 
-def without_parent(state: MeshState, task: TaskSpec | None) -> Refused | None:
-    """The refusal of a task that was started from inside one that does not run; None: that one runs, or there
-    is none.
+def refused_for_parent(state: MeshState, task: TaskSpec | None) -> Refused | None:
+    """The refusal of a task whose parent does not run, or is ending; None: the parent runs, or there is
+    none.
     """
     if task is None or not task.parent:
         return None

@@ -14,7 +14,11 @@ from schedulemesh.domain.resources import sum_of
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.admission.groups import is_placed
 from schedulemesh.engine.admission.pending import ended, hand_on, start_cancelled, undo
-from schedulemesh.engine.admission.registration import of_living_parent, register, without_parent
+from schedulemesh.engine.admission.registration import (
+    refused_for_parent,
+    register,
+    with_known_parent,
+)
 from schedulemesh.engine.admission.requeue import (
     answer_not_run,
     keep_quota,
@@ -60,9 +64,9 @@ def current(state: MeshState, agent_name: str, incarnation: int) -> Agent | None
 
 
 def register_task(tx: Transaction, stimulus: s.TaskAnnounced) -> RequestOutcome:
-    """Register a task that runs on an agent, known or not."""
+    """Register a task that runs on an agent, which ScheduleMesh need not have started."""
     state = tx.state
-    task = of_living_parent(state, stimulus.task)
+    task = with_known_parent(state, stimulus.task)
     registered = state.running.by_id.get(task.task_id)
     if registered is not None and (registered.spec.as_asked(), registered.agent_name) == (
         task,
@@ -75,8 +79,8 @@ def register_task(tx: Transaction, stimulus: s.TaskAnnounced) -> RequestOutcome:
             reason=Reason.AGENT_ENDING,
             error=f"agent {stimulus.agent_name!r} is being ended ({agent.phase.reason}); choose another",
         )
-    refused = without_parent(state, task)
-    return refused or register(tx, task, stimulus.agent_name) or Done()
+    refusal = refused_for_parent(state, task)
+    return refusal or register(tx, task, stimulus.agent_name) or Done()
 
 
 def delete_agent(tx: Transaction, stimulus: s.AgentDeletionRequested) -> RequestOutcome:

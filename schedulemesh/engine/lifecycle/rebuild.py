@@ -5,7 +5,7 @@ from __future__ import annotations
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.task import FIRST_ATTEMPT
 from schedulemesh.engine.admission.decide import submit_again
-from schedulemesh.engine.admission.registration import duplicate_task, register, without_parent
+from schedulemesh.engine.admission.registration import duplicate_task, refused_for_parent, register
 from schedulemesh.engine.lifecycle.agents import current, order_runs
 from schedulemesh.engine.messages.facts import AgentProcessRestarted, LossReported
 from schedulemesh.engine.messages.outcomes import Pending, Refused, RequestOutcome
@@ -61,6 +61,6 @@ def _with_tasks(tx: Transaction, lost: LostAgent, request_id: str | None) -> Req
     outcome = submit_again(tx, lost.spec, first, state_key, request_id, attempts)
     if isinstance(outcome, Pending):
         for task, _ in remaining_tasks[1:]:
-            if without_parent(tx.state, task) is None:
+            if refused_for_parent(tx.state, task) is None:
                 register(tx, task, lost.spec.name)
     return outcome

@@ -12,7 +12,8 @@ them. So the claims on a ``Leaving`` never exceed what it frees.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import msgspec
 
@@ -270,8 +271,23 @@ def _lack(cluster: Cluster, node_id: str, key: str, need: Resources) -> Resource
     return without_gpu if allocation is None else without_gpu - allocation.held
 
 
-def move_all(room: Room, leaving: Iterable[Leaving], sign: int) -> None:
-    """Count all of this as gone, apart from what others have claimed of it (``sign`` -1: as there again)."""
+def release_all(room: Room, leaving: Iterable[Leaving]) -> None:
+    """Count all of this as gone from the room, apart from what others have claimed of it."""
+    _move_all(room, leaving, 1)
+
+
+@contextmanager
+def gone(room: Room, leaving: Sequence[Leaving]) -> Iterator[None]:
+    """Within the block all of this counts as gone from the room, as in ``release_all``; then not any more."""
+    _move_all(room, leaving, 1)
+    try:
+        yield
+    finally:
+        _move_all(room, leaving, -1)
+
+
+def _move_all(room: Room, leaving: Iterable[Leaving], sign: int) -> None:
+    """Count all of this as gone (``sign`` 1), or as there again (-1)."""
     for item in leaving:
         for node_id, key in item.allocations:
             room.release(node_id, key, sign)

@@ -39,7 +39,7 @@ from schedulemesh.domain.resources import NOTHING, Resources, least, sum_of
 from schedulemesh.engine.messages.facts import Share
 from schedulemesh.engine.placement.bundles import Room
 from schedulemesh.engine.placement.group_choice import without_idle
-from schedulemesh.engine.placement.leaving import Leaving, move_all, names_of
+from schedulemesh.engine.placement.leaving import Leaving, gone, names_of
 from schedulemesh.engine.placement.minimise import minimise, release_until
 from schedulemesh.engine.placement.placers import BundlePlacement
 from schedulemesh.engine.placement.scenario import Demand, own_groups
@@ -142,22 +142,21 @@ def place_without(
         return None if placement_and_groups is None else (*placement_and_groups, ())
     if too_many <= 0 and (node_ids := _nodes_without(room, demand.shape, items)):
         items = [i for i in items if any(node_id in node_ids for node_id, _ in i.allocations)]
-    gone: Sequence[Leaving | Group] = [*items, *idle]
-    placed = without_idle(room, demand.shape, gone, pool_name, too_many)
-    if placed is None:
+    removable: Sequence[Leaving | Group] = [*items, *idle]
+    placement_and_removed = without_idle(room, demand.shape, removable, pool_name, too_many)
+    if placement_and_removed is None:
         return None
-    placement, gone = placed
-    groups = tuple(item for item in gone if isinstance(item, Group))
-    return placement, groups, tuple(item for item in gone if isinstance(item, Leaving))
+    placement, removed = placement_and_removed
+    groups = tuple(item for item in removed if isinstance(item, Group))
+    return placement, groups, tuple(item for item in removed if isinstance(item, Leaving))
 
 
 def _nodes_without(room: Room, shape: GroupShape, leaving: Sequence[Leaving]) -> tuple[str, ...]:
-    """The nodes of a placement once all of this is gone, so that the others need not be looked at one by one;
-    empty: there is none.
+    """The nodes of a placement once all of this is gone; empty: there is none even then. What is leaving on
+    the other nodes need not be tried one by one.
     """
-    move_all(room, leaving, 1)
-    placement = room.placement(shape)
-    move_all(room, leaving, -1)
+    with gone(room, leaving):
+        placement = room.placement(shape)
     return () if placement is None else placement.node_ids
 
 

@@ -15,7 +15,7 @@ from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import NOTHING, Resources, least
 from schedulemesh.engine.placement.bundles import Room
 from schedulemesh.engine.placement.group_choice import release
-from schedulemesh.engine.placement.leaving import Leaving, move_all
+from schedulemesh.engine.placement.leaving import Leaving, release_all
 from schedulemesh.engine.placement.placers import on_one_node
 from schedulemesh.engine.placement.scenario import Demand, Scenario
 from schedulemesh.engine.preemption.node_summary import (
@@ -101,7 +101,7 @@ class Sites:
         if self.shape is not None:
             for group in self.state.groups.idle():
                 release(room, group)
-            move_all(room, self.leaving, 1)
+            release_all(room, self.leaving)
         return room
 
     @cached_property

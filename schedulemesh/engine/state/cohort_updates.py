@@ -54,7 +54,7 @@ def note_separated(
 
 
 class CohortFacts:
-    """Applies them."""
+    """Applies the facts about cohorts to the state."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class CohortFacts:
 
     @property
     def updates(self) -> Mapping[type[Fact], Callable[..., None]]:
-        """What applies each fact."""
+        """By the class of a fact, what applies it."""
         return {
             CohortEnsured: self._ensured,
             CohortDeleted: lambda fact: self._ledger.cohorts.remove(fact.name),

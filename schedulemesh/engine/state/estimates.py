@@ -107,7 +107,7 @@ class _History:
         ordered = self._ordered
         shorter = bisect_right(ordered, age_s) if age_s > 0.0 else 0
         if shorter == len(ordered):
-            seconds = outlived(ordered[-1], age_s)
+            seconds = expected_total_s(ordered[-1], age_s)
             return self._of([seconds])
         estimate = self._estimates.get(shorter)
         if estimate is None:
@@ -186,8 +186,10 @@ class Estimates:
         self._by_kind.clear()
 
 
-def outlived(expected_s: float, age_s: float) -> float:
-    """What a task runs in all that was expected to run for less than it has: doubled until that is longer."""
+def expected_total_s(expected_s: float, age_s: float) -> float:
+    """For how many seconds a task runs in all that was expected to run for ``expected_s`` and has run for
+    ``age_s``: the expectation, doubled until it is longer than its age.
+    """
     seconds = max(expected_s, _SHORTEST_S)
     while seconds <= age_s:
         seconds *= 2.0

@@ -23,7 +23,7 @@ from schedulemesh.domain.task import FIRST_ATTEMPT, Attempts, TaskSpec
 from schedulemesh.domain.task_kinds import TaskKind
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.state.children import Children
-from schedulemesh.engine.state.estimates import outlived
+from schedulemesh.engine.state.estimates import expected_total_s
 from schedulemesh.engine.state.long_waits import LongWaits
 from schedulemesh.engine.state.queue_classes import ClassKey, Entry, PoolQueue, QueueClass
 from schedulemesh.engine.state.queue_kinds import QueueKinds
@@ -469,7 +469,7 @@ def order_value(task: QueuedTask, policy: QueuePolicy) -> float:
     if policy.order == "fifo":
         return 0.0
     if policy.order in BY_REMAINING:
-        return scaled(remaining(task, policy), task.submission.agent.resources, policy)
+        return scaled(remaining_s(task, policy), task.submission.agent.resources, policy)
     if policy.las_limits_s:
         size = task.submission.agent.resources.gpu / UNIT if policy.las_smaller_first else 0.0
         return _LEVEL * policy.las_level(attempts.gpu_s) + size
@@ -478,16 +478,16 @@ def order_value(task: QueuedTask, policy: QueuePolicy) -> float:
     return policy.ageing_per_hour / 3600.0 * aged_since - spec.priority
 
 
-def remaining(task: QueuedTask, policy: QueuePolicy) -> float:
-    """The seconds for which a task that waits still has to run; infinite where nothing is known. One that has
-    outlived its estimate is expected to run as in ``estimates.outlived``.
+def remaining_s(task: QueuedTask, policy: QueuePolicy) -> float:
+    """The seconds for which a task that waits still has to run: by its declaration, else by its estimate,
+    which grows once it has run for longer (``expected_total_s``). Infinite where nothing is known.
     """
     declared, ran_s = task.spec.estimated_duration, task.attempts.ran_s
     if declared is not None:
         return max(0.0, declared - ran_s)
     if task.estimate_s is None or not policy.estimates:
         return _INFINITY
-    return outlived(task.estimate_s, ran_s) - ran_s
+    return expected_total_s(task.estimate_s, ran_s) - ran_s
 
 
 def scaled(left_s: float, resources: Resources, policy: QueuePolicy) -> float:

@@ -221,7 +221,7 @@ class Agents:
 
     async def deaths(self, processes: Iterable[Agent]) -> dict[str, Death]:
         """How those of these processes died that are dead, by name, as far as that can be found out."""
-        deaths, unknown = {}, {}
+        deaths, names_by_address = {}, {}
         for process in processes:
             name = process.spec.name
             record = self._records.get((name, process.incarnation))
@@ -234,19 +234,21 @@ class Agents:
             if death is not None:
                 deaths[name] = death
             elif handle is None:
-                unknown[self.where(process)] = name
-        return {**deaths, **await self._deaths_of(unknown)}
+                names_by_address[self.where(process)] = name
+        return {**deaths, **await self._deaths_at(names_by_address)}
 
-    async def _deaths_of(self, names: Mapping[tuple[str, str], str]) -> dict[str, Death]:
-        """How the processes died of which no handle is known, by their names."""
-        if not names:
+    async def _deaths_at(self, names_by_address: Mapping[tuple[str, str], str]) -> dict[str, Death]:
+        """How the agents died, by name, that had these addresses (see ``where``); without those that live,
+        and empty where Ray cannot be asked. For agents without a handle.
+        """
+        if not names_by_address:
             return {}
         try:
-            deaths = await self._backend.deaths_of(frozenset(names))
+            deaths = await self._backend.deaths_of(frozenset(names_by_address))
         except BackendError as error:
             logger.debug("cannot ask how agents died: %s", error)
             return {}
-        return {names[address]: death for address, death in deaths.items()}
+        return {names_by_address[address]: death for address, death in deaths.items()}
 
     async def adopt(self, agent: Agent) -> None:
         """Take over an agent that a former supervisor started."""

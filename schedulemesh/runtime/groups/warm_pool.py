@@ -180,13 +180,15 @@ class WarmPool:
             options=warm.options,
         )
         self._hosts.setdefault(group.group_id, []).append(host)
-        self._spawn(self._make(host, group.pool_name, state.policy.start_timeout))
+        self._spawn(self._start(host, group.pool_name, state.policy.start_timeout))
 
-    async def _make(self, host: _Host, pool_name: str, timeout_s: float) -> None:
-        """Create the actor and wait until its class is loaded."""
+    async def _start(self, host: _Host, pool_name: str, timeout_s: float) -> None:
+        """Start the actor of a host, which is ready once its class is loaded; else it is dropped. If the
+        class does not load, the pool gets no further hosts until it is defined anew.
+        """
         async with self._at_once:
             try:
-                error = await self._made(host, timeout_s)
+                error = await self._load_error(host, timeout_s)
             except (BackendError, MessageError, TimeoutError, asyncio.TimeoutError) as failed:
                 self._fail(host, pool_name, str(failed) or f"not ready after {timeout_s:g} s")
                 return
@@ -201,8 +203,10 @@ class WarmPool:
         self._failed.pop(pool_name, None)
         host.ready = True
 
-    async def _made(self, host: _Host, timeout_s: float) -> str:
-        """Why the class cannot be loaded; empty: it is loaded, or there is no room for the host now."""
+    async def _load_error(self, host: _Host, timeout_s: float) -> str:
+        """Start the actor, have it load the class, and return why it cannot; empty: the class is loaded, or
+        no actor was started, because the group has no room for one now (``host.handle`` is None then).
+        """
         shipped = await self._class_bytes(host.class_key)
         if shipped is None:
             return "its bytes are not stored any more; define the pool again"

@@ -55,7 +55,7 @@ class MetricsService(Service):
         until = time.perf_counter() + PIECE_S
         for group in await reactor.read(look):
             for row in aggregates.rows(group.agents, now, request.names):
-                if row is not None:
+                if row is not None:  # None is only a place to pause
                     rows.append({**group.fields, **row})
                 if time.perf_counter() > until:
                     await asyncio.sleep(PAUSE_S)
