@@ -23,6 +23,7 @@ from hypothesis.stateful import (
     rule,
 )
 
+from schedulemesh.config.policy import VICTIM_ORDERS
 from schedulemesh.config.queueing import QueuePolicy
 from schedulemesh.domain.agent import GangSpec
 from schedulemesh.domain.end_reasons import TaskEndReason
@@ -91,7 +92,7 @@ policies = st.fixed_dictionaries(
         "label_preemption_rules": st.just(RULES),
         "label_dominance_protects": st.booleans(),
         "protected_pools": st.sampled_from([(), ("q",)]),
-        "victim_order": st.sampled_from(["score", "least_lost_work"]),
+        "victim_order": st.sampled_from(VICTIM_ORDERS),
         "min_runtime": st.sampled_from([0.0, 10.0]),
         "max_preemptions": st.sampled_from([1, 2, 5]),
         "preemption_cooldown": st.sampled_from([0.0, 15.0]),

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from schedulemesh.config.policy import VICTIM_ORDERS
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.measurement_facts import EndMeasured, GpusBusy, GpusIdle
 from schedulemesh.engine.state.invariants import check
@@ -60,7 +61,7 @@ def test_an_idle_agent_is_evicted_before_a_busy_one_of_the_same_priority():
     assert set(victims(mesh, gpu=2)) == {"b", "d"}
 
 
-@pytest.mark.parametrize("order", ["score", "priority_first", "least_lost_work"])
+@pytest.mark.parametrize("order", VICTIM_ORDERS)
 def test_idle_comes_first_in_every_order_of_victims_that_leaves_priority_its_force(order):
     mesh = mesh_of(victim_order=order, **IDLE)
     for name, priority in (("low", 1.0), ("x", 2.0), ("y", 2.0), ("z", 2.0)):
@@ -141,7 +142,7 @@ def test_an_eviction_by_request_does_not():
 @given(
     priorities=st.lists(st.integers(1, 12), min_size=4, max_size=4),
     idle=st.sets(st.sampled_from("abcd")),
-    order=st.sampled_from(["score", "priority_first", "least_lost_work"]),
+    order=st.sampled_from(VICTIM_ORDERS),
     protected=st.booleans(),
     gpus=st.integers(1, 4),
 )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from schedulemesh.config.policy import PreemptionPolicy
+from schedulemesh.config.policy import VICTIM_ORDERS, PreemptionPolicy
 from schedulemesh.engine.preemption.candidates import Candidates
+from schedulemesh.engine.state.class_order import VICTIM_RANKINGS
 from schedulemesh.engine.state.preemption_rules import Incoming, LabelRanks, judge
 from schedulemesh.engine.state.tasks import RunningTasks
 from tests.engine.builders import Mesh, names, pool
@@ -351,6 +352,10 @@ LONG = [
     ("low", 1.0, "p", {}, 10.0),
     ("lower", 0.0, "p", {}, None),
 ]
+
+
+def test_every_order_of_victims_says_what_it_ranks_by():
+    assert tuple(VICTIM_RANKINGS) == VICTIM_ORDERS
 
 
 @pytest.mark.parametrize(

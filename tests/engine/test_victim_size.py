@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from schedulemesh.config.policy import VICTIM_ORDERS
 from schedulemesh.domain.agent import GangSpec
 from tests.engine.builders import Mesh, names, node, pool
 
@@ -26,7 +27,7 @@ def with_gang(before_s=100.0, **policy):
     return mesh
 
 
-@pytest.mark.parametrize("order", ["score", "priority_first", "least_lost_work"])
+@pytest.mark.parametrize("order", VICTIM_ORDERS)
 def test_for_one_gpu_a_task_of_one_goes_before_a_gang_of_16(order):
     mesh = with_gang(victim_order=order)
     mesh.submit("urgent", priority=9.0, cpu=1, gpu=1, class_key="c")
@@ -97,7 +98,7 @@ LONG = [100.0, 3600.0, 10 * 3600.0]
 
 
 @pytest.mark.parametrize("work_s", LONG)
-@pytest.mark.parametrize("order", ["score", "priority_first", "least_lost_work"])
+@pytest.mark.parametrize("order", VICTIM_ORDERS)
 def test_what_becomes_idle_counts_however_the_victims_are_ordered(order, work_s):
     mesh = with_gang(victim_order=order, before_s=work_s)
     mesh.submit("urgent", priority=9.0, cpu=1, gpu=1, class_key="c")

@@ -11,6 +11,7 @@ import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from schedulemesh.config.policy import VICTIM_ORDERS
 from schedulemesh.config.queueing import LAS_VICTIMS, ORDERS, QueuePolicy
 from schedulemesh.domain.pool import QUEUEING
 from schedulemesh.domain.resources import NOTHING
@@ -73,7 +74,7 @@ policies = st.fixed_dictionaries(
         ),
         "label_dominance_protects": st.booleans(),
         "enable_cross_pool_preemption": st.booleans(),
-        "victim_order": st.sampled_from(["score", "priority_first", "least_lost_work"]),
+        "victim_order": st.sampled_from(VICTIM_ORDERS),
         "remaining_time_weight": st.sampled_from([0.0, 1.0]),
         "min_preempt_score": st.sampled_from([-20.0, 0.5]),
         "protected_pools": st.sampled_from([(), ("q",)]),

@@ -24,6 +24,7 @@ import msgspec
 import ray
 
 from schedulemesh.api.call import Call
+from schedulemesh.config.policy import VICTIM_ORDERS
 from schedulemesh.config.settings import JournalSettings
 from schedulemesh.core import RayScheduler
 from schedulemesh.errors import ScheduleMeshError, SchedulerNotFoundError
@@ -273,7 +274,7 @@ CALLS: dict[str, dict[str, Kind]] = {
         "protected_pools": one_of(None, [], ["q"], {"q", "p"}),
         "label_preemption_rules": rules,
         "enable_label_preemption": one_of(None, True, False),
-        "victim_order": one_of(None, "score", "priority_first", "random"),
+        "victim_order": one_of(None, *VICTIM_ORDERS, "random"),
         "save_timeout": one_of(None, 1.0, 30.0),
     },
     "get_preemption_policy": {},

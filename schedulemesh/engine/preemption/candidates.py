@@ -44,6 +44,7 @@ from schedulemesh.engine.messages.outcomes import Candidate
 from schedulemesh.engine.preemption.limits import Limits
 from schedulemesh.engine.preemption.veto import PluginVeto
 from schedulemesh.engine.state.agents import Agent
+from schedulemesh.engine.state.class_order import VICTIM_RANKINGS
 from schedulemesh.engine.state.preemption_rules import Incoming, PreemptionRules, Verdict
 from schedulemesh.engine.state.tasks import RunningTask, RunningTasks, TaskClass
 
@@ -98,8 +99,8 @@ class Candidates:
         self._limits = limits if limits is not None and limits.any_per_task else None
         #: The tasks that the incoming one spares because they came before it in the order of the queue.
         self._came_first = frozenset() if limits is None else limits.came_first
-        #: Whether the score decides among the tasks of a group.
-        self._by_score = rules.policy.victim_order != "least_lost_work"
+        #: What the order of victims ranks by.
+        self._ranking = VICTIM_RANKINGS[rules.policy.victim_order]
 
     def extras(self) -> Candidates:
         """Those of these candidates that are extra members of elastic gangs."""
@@ -154,11 +155,11 @@ class Candidates:
 
     def order_of(self, tasks: Sequence[Candidate]) -> Order:
         """Where an agent with these tasks stands: where the last of them does."""
-        order, by_id = self._policy.victim_order, self._running.by_id
+        by_id = self._running.by_id
         first = lost = 0.0
-        if order == "priority_first":
+        if self._ranking.priority_first:
             first = max(task.priority for task in tasks)
-        elif order == "least_lost_work":
+        if self._ranking.by_lost_work:
             rate = by_id[tasks[0].task_id].resources.work_rate
             lost = max(task.lost_work for task in tasks) * rate
             lost += idle_cost(by_id[tasks[0].task_id].resources, self.need)
@@ -174,18 +175,18 @@ class Candidates:
         """The classes whose tasks have the same effective difference of priority as this candidate, and which
         the policy puts on a par with it otherwise; none where the order counts what is lost.
         """
-        if not self.by_priority or not self._by_score:
+        if not self.by_priority or self._ranking.by_lost_work:
             return []
         own_class = self._running.by_id[candidate.task_id].task_class
         if own_class is None:
             return []
-        by_priority = self._policy.victim_order == "priority_first"
+        priority_first = self._ranking.priority_first
         return [
             task_class
             for task_class, verdict in self.allowed.items()
             if verdict.delta == candidate.effective_delta
             and task_class.idle == own_class.idle
-            and (not by_priority or task_class.priority == own_class.priority)
+            and (not priority_first or task_class.priority == own_class.priority)
         ]
 
     def tier_of(self, tasks: Sequence[Candidate]) -> float:
@@ -320,10 +321,10 @@ class Candidates:
 
     def _groups(self, likely: _Judged) -> Iterable[_Judged]:
         """The classes in groups, each of which comes before the next as a whole."""
-        by_priority = self._policy.victim_order == "priority_first"
-        if not by_priority and not self._running.idle:
+        priority_first = self._ranking.priority_first
+        if not priority_first and not self._running.idle:
             return (likely,)
-        group_of = _priority_of if by_priority else _busy
+        group_of = _priority_of if priority_first else _busy
         likely.sort(key=group_of)
         return (list(group) for _, group in groupby(likely, key=group_of))
 
@@ -343,7 +344,7 @@ class Candidates:
             best.append(
                 verdict.delta + weight * remaining_s if remaining_s > 0.0 else verdict.delta
             )
-        if first is not None and self._by_score and len(likely) > first:
+        if first is not None and not self._ranking.by_lost_work and len(likely) > first:
             least = heapq.nlargest(first, best)[-1]
             likely = [entry for entry, score in zip(likely, best, strict=True) if score >= least]
         heads = []
@@ -363,7 +364,7 @@ class Candidates:
                 continue
             task = self._running.by_id[task_id]
             candidate = self._scored(task, verdict)
-            if candidate is None and self._by_score:
+            if candidate is None and not self._ranking.by_lost_work:
                 return
             if candidate is not None and self._may_leave(task, verdict):
                 yield candidate
@@ -403,7 +404,7 @@ class Candidates:
         With ``least_lost_work`` the second element of an entry is minus the time from which work is lost.
         """
         _, start, task_id = entry
-        if not self._by_score:
+        if self._ranking.by_lost_work:
             lost = max(0.0, self._now + start) * task_class.resources.work_rate
             lost += idle_cost(task_class.resources, self.need)
             return (lost, -verdict.delta, task_id)

@@ -1,10 +1,29 @@
-"""How running tasks are ordered within their classes, and which are kept apart."""
+"""How running tasks are ordered within their classes, and which are kept apart; what the orders of victims
+differ in.
+"""
 
 from __future__ import annotations
 
 import msgspec
 
 from schedulemesh.config.policy import PreemptionPolicy
+
+
+class VictimRanking(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What an order of victims ranks candidates by; see ``engine.preemption.candidates``."""
+
+    #: Whether the priority of the running task comes before all else.
+    priority_first: bool
+    #: Whether lost work decides among the tasks of a group; else their preempt scores do.
+    by_lost_work: bool
+
+
+#: By the names of ``VICTIM_ORDERS``.
+VICTIM_RANKINGS = {
+    "score": VictimRanking(priority_first=False, by_lost_work=False),
+    "priority_first": VictimRanking(priority_first=True, by_lost_work=False),
+    "least_lost_work": VictimRanking(priority_first=False, by_lost_work=True),
+}
 
 
 class ClassOrder(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -25,7 +44,7 @@ class ClassOrder(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @classmethod
     def of(cls, policy: PreemptionPolicy) -> ClassOrder:
         """The order that this policy asks for."""
-        by_lost_work = policy.victim_order == "least_lost_work"
+        by_lost_work = VICTIM_RANKINGS[policy.victim_order].by_lost_work
         return cls(
             by_time=policy.remaining_time_weight > 0 and not by_lost_work,
             by_lost_work=by_lost_work,
