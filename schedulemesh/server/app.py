@@ -53,10 +53,11 @@ from schedulemesh.server.event_streams import (
     EventStream,
 )
 from schedulemesh.server.gateway import SupervisorClient
-from schedulemesh.server.guard import Guard, TokenSource, address_of, secret_in
+from schedulemesh.server.guard import Guard, TokenSource, address_of, is_page, secret_in
 from schedulemesh.server.history import QUESTIONS, STREAM_PARAMETERS, STREAM_PATH, Question
 from schedulemesh.server.listings import ListingPage, Row, page_answer, page_of, page_query
 from schedulemesh.server.openapi import Json, document
+from schedulemesh.server.page.app import Page
 from schedulemesh.server.parameters import read_parameters
 from schedulemesh.server.problems import (
     Problem,
@@ -88,6 +89,7 @@ _LISTS = {
 }
 
 Endpoint = Callable[[Request], Awaitable[ASGIApp]]
+ExceptionHandler = Callable[[Request, Exception], Response]
 
 
 def application(
@@ -98,21 +100,34 @@ def application(
     prove: Callable[[str], str],
     connections: Connections,
 ) -> Starlette:
-    """The HTTP API of the scheduler behind a gateway. ``prove``: the proof of this process for a nonce."""
+    """The HTTP API and the page of the scheduler behind a gateway. ``prove``: the proof of this process for a
+    nonce.
+    """
+    reads = SharedReads(gateway)
+    page = Page(gateway, reads, tokens, connections)
     app = Starlette(
-        routes=_routes(_Calls(gateway, tokens, feed, prove)),
+        routes=[*page.routes(), *_routes(_Calls(gateway, tokens, feed, prove, reads))],
         middleware=[Middleware(Guard, settings=settings, tokens=tokens, connections=connections)],
         exception_handlers={
             Problem: answer_problem,
-            HTTPException: answer_unknown,
+            HTTPException: _for_both(page.unknown, answer_unknown),
             SchedulerUnavailableError: _unavailable,
             InvalidRequestError: _invalid,
-            Exception: answer_failure,
+            Exception: _for_both(page.failed, answer_failure),
         },
     )
     # A slash too many is answered as any other path that is no call.
     app.router.redirect_slashes = False
     return app
+
+
+def _for_both(of_page: ExceptionHandler, of_calls: ExceptionHandler) -> ExceptionHandler:
+    """What answers an error with a page where a page was asked for, else with JSON."""
+
+    def answer(request: Request, error: Exception) -> Response:
+        return (of_page if is_page(request.url.path) else of_calls)(request, error)
+
+    return answer
 
 
 def _routes(calls: _Calls) -> list[Route]:
@@ -157,10 +172,11 @@ class _Calls:
         tokens: TokenSource,
         feed: EventFeed,
         prove: Callable[[str], str],
+        reads: SharedReads,
     ) -> None:
         self._gateway, self._tokens, self._feed = gateway, tokens, feed
         self._prove = prove
-        self._reads = SharedReads(gateway)
+        self._reads = reads
         self._document = _document()
         #: Streams by the name of their token.
         self._streams: Counter[str] = Counter()

@@ -30,12 +30,16 @@ MAX_BODY, MAX_JSON, BODY_S = 16 * 1024 * 1024, 1024 * 1024, 30.0
 MAX_JOB = 24 * 1024 * 1024
 #: The paths of requests whose bodies may be larger.
 PACKED, JOBS = "/api/v1/requests", "/api/v1/jobs"
-_LIMITS = {PACKED: MAX_BODY, JOBS: MAX_JOB}
+#: The paths of the page at which a browser signs in and out, and the most bytes of their forms.
+SIGN_IN, SIGN_OUT, MAX_FORM = "/sign-in", "/sign-out", 8 * 1024
+_LIMITS = {PACKED: MAX_BODY, JOBS: MAX_JOB, SIGN_IN: MAX_FORM, SIGN_OUT: MAX_FORM}
 #: Bytes of all bodies that are in memory, and of those that come with one token.
 MAX_BODIES, MAX_BODIES_OF_TOKEN = 128 * 1024 * 1024, 32 * 1024 * 1024
 
 #: Paths that are answered without a token: the first to anybody, the second to this machine's processes.
 _OPEN, _OPEN_ON_LOOPBACK = ("/healthz", "/proof"), "/metrics"
+#: What the paths of calls begin with; all others but those above are the page's.
+_CALLS = "/api/"
 
 #: Headers that proxies add.
 _OF_PROXIES = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
@@ -49,6 +53,9 @@ class TokenSource(Protocol):
 
         Raises SchedulerUnavailableError while it is not known which tokens are accepted.
         """
+
+    async def holder(self, hashed: str, address: str) -> TokenCaller | None:
+        """As ``caller``, from the hash of the token."""
 
     def outdated(self) -> None:
         """The tokens have changed."""
@@ -143,8 +150,12 @@ class Guard:
             )
 
     async def _caller(self, scope: Scope, headers: Headers) -> TokenCaller | None:
-        """Who sends the request. Raises Problem where a token is needed and none is accepted."""
+        """Who sends the request; None: it needs no token, or is one of the page, which has sessions. Raises
+        Problem where a token is needed and none is accepted.
+        """
         path = scope["path"]
+        if is_page(path):
+            return None
         token = secret_in(headers)
         if token:
             try:
@@ -152,7 +163,7 @@ class Guard:
             except SchedulerUnavailableError as error:
                 raise unavailable(error) from None
             if caller is not None:
-                self._check_connection(scope, caller)
+                check_connection(self._connections, scope, caller)
                 return caller
         elif path in _OPEN or (path == _OPEN_ON_LOOPBACK and _from_loopback(scope, headers)):
             return None
@@ -169,16 +180,22 @@ class Guard:
             {"www-authenticate": 'Bearer realm="schedulemesh"'},
         )
 
-    def _check_connection(self, scope: Scope, caller: TokenCaller) -> None:
-        """Raise Problem where there are too many connections with a token."""
-        client, name = scope.get("client"), caller.token.name
-        if client is not None and not self._connections.accepted(tuple(client), name):
-            raise Problem(
-                503,
-                "too_many_connections",
-                f"there are {MAX_OF_TOKEN} connections with token {name!r}, which is the most; close some",
-                {"retry-after": "1", "connection": "close"},
-            )
+
+def is_page(path: str) -> bool:
+    """Whether a path is one of the page, not of a call."""
+    return not (path.startswith(_CALLS) or path in (*_OPEN, _OPEN_ON_LOOPBACK))
+
+
+def check_connection(connections: Connections, scope: Scope, caller: TokenCaller) -> None:
+    """Note that a token was accepted on a connection. Raises Problem where too many have this token."""
+    client, name = scope.get("client"), caller.token.name
+    if client is not None and not connections.accepted(tuple(client), name):
+        raise Problem(
+            503,
+            "too_many_connections",
+            f"there are {MAX_OF_TOKEN} connections with token {name!r}, which is the most; close some",
+            {"retry-after": "1", "connection": "close"},
+        )
 
 
 def secret_in(headers: Headers) -> str:

@@ -52,7 +52,10 @@ class TokenTable:
 
         Raises SchedulerUnavailableError while the tokens have never been read.
         """
-        hashed = hash_of(token)
+        return await self.holder(hash_of(token), address)
+
+    async def holder(self, hashed: str, address: str) -> TokenCaller | None:
+        """As ``caller``, from the hash of the token."""
         age_s = time.monotonic() - self._read_at
         if age_s > (_FRESH_S if hashed in (self._by_hash or ()) else _PAUSE_S):
             await self.read()

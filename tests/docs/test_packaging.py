@@ -88,6 +88,21 @@ def test_each_distribution_has_the_license(distribution):
 CLIENT = (ROOT / "packaging" / "client" / "pyproject.toml").read_text(encoding="utf-8")
 
 
+def test_the_wheel_has_every_file_that_is_no_module():
+    """Such as the templates of the page; READMEs of packages are for those who read the source."""
+    section = CORE.partition("[tool.setuptools.package-data]\n")[2].partition("\n\n")[0]
+    patterns = [
+        "/".join((*package.strip('"').split("."), pattern))
+        for package, _, listed in (line.partition(" = ") for line in section.splitlines())
+        for pattern in re.findall(r'"([^"]+)"', listed)
+    ]
+    packed = {path for pattern in patterns for path in ROOT.glob(pattern)}
+    files = {path for path in (ROOT / "schedulemesh").rglob("*") if path.is_file()}
+    others = {p for p in files if p.suffix not in (".py", ".pyc") and p.name != "README.md"}
+    assert others == packed
+    assert ROOT / "schedulemesh/server/page/templates/base.html" in packed
+
+
 def dependencies(text):
     """The requirements of a distribution."""
     block = re.search(r"^dependencies = \[.*?\n(.*?)^\]", text, re.DOTALL | re.MULTILINE)

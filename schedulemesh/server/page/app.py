@@ -1,0 +1,350 @@
+"""Serves the page: its screens, signing in and out, its style; each answer with a strict security policy."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.datastructures import QueryParams
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from schedulemesh.api.cluster import GetAbout
+from schedulemesh.config.language import LANGUAGES, Language
+from schedulemesh.errors import InvalidRequestError, SchedulerUnavailableError
+from schedulemesh.server.connections import Connections
+from schedulemesh.server.gateway import SupervisorClient
+from schedulemesh.server.guard import (
+    SIGN_IN,
+    SIGN_OUT,
+    TokenSource,
+    address_of,
+    check_connection,
+)
+from schedulemesh.server.page.overview import overview
+from schedulemesh.server.page.reads import RecentReads, ScreenReads
+from schedulemesh.server.page.sessions import (
+    LIFETIME_S,
+    Sessions,
+    session_in,
+    set_session,
+)
+from schedulemesh.server.page.words import (
+    WORDS,
+    Words,
+    clock_time,
+    language_asked_for,
+    machine_time,
+    number,
+)
+from schedulemesh.server.problems import Problem
+from schedulemesh.server.shared_reads import SharedReads
+
+logger = logging.getLogger(__name__)
+
+_FOLDER = Path(__file__).parent
+_STYLE = (_FOLDER / "static" / "style.css").read_bytes()
+_ICON = (_FOLDER / "static" / "icon.svg").read_bytes()
+#: The address of a file changes with it, so browsers may keep it for as long as they like.
+_STYLE_PATH = f"/style-{hashlib.sha256(_STYLE).hexdigest()[:12]}.css"
+_ICON_PATH = f"/icon-{hashlib.sha256(_ICON).hexdigest()[:12]}.svg"
+_KEPT = {"cache-control": "max-age=31536000, immutable", "x-content-type-options": "nosniff"}
+
+#: What every page may do: show itself, its style and its pictures, and send its own forms.
+_POLICY = (
+    "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; frame-ancestors 'none'; "
+    "base-uri 'none'"
+)
+_HEADERS = {
+    "cache-control": "no-store",
+    "content-security-policy": _POLICY,
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    # Not "no-referrer": browsers would send the forms of the page with the Origin "null".
+    "referrer-policy": "same-origin",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
+#: Seconds between two reloads of a page: of one that asks for it, and of one that waits for the supervisor.
+_REFRESH_S, _RETRY_S = 15, 5
+#: Cookies with what a browser prefers, and the seconds for which they are kept.
+_LANGUAGE, _REFRESH, _PREFERENCES_S = "schedulemesh_language", "schedulemesh_refresh", 365 * 86_400
+#: Fields of a form that are read.
+_FIELDS = 4
+
+View = Mapping[str, Any]
+
+
+class Screen(NamedTuple):
+    """One screen."""
+
+    path: str
+    #: Of its template, and of the text with its title.
+    name: str
+    #: What its template shows, for a query.
+    view: Callable[[ScreenReads, QueryParams], Awaitable[View]]
+
+
+SCREENS = (Screen("/", "overview", overview),)
+
+
+class Visit(NamedTuple):
+    """A request for a page: in which language, and how often it is to be repeated."""
+
+    request: Request
+    words: Words
+    refreshes: bool
+    #: The preferences that the request sets, by the name of the cookie.
+    preferences: Mapping[str, str]
+
+
+class Page:
+    """The endpoints of the page."""
+
+    def __init__(
+        self,
+        gateway: SupervisorClient,
+        reads: SharedReads,
+        tokens: TokenSource,
+        connections: Connections,
+    ) -> None:
+        self._gateway, self._connections = gateway, connections
+        self._reads = RecentReads(reads)
+        self._sessions = Sessions(tokens)
+        self._templates = _templates()
+
+    def routes(self) -> list[Route]:
+        """The paths of the page."""
+        screens = [
+            Route(screen.path, partial(self._screen, screen), methods=["GET"]) for screen in SCREENS
+        ]
+        return [
+            *screens,
+            Route(SIGN_IN, self._sign_in_form, methods=["GET"]),
+            Route(SIGN_IN, self._sign_in, methods=["POST"]),
+            Route(SIGN_OUT, self._sign_out, methods=["POST"]),
+            Route(_STYLE_PATH, _style, methods=["GET"]),
+            Route(_ICON_PATH, _icon, methods=["GET"]),
+        ]
+
+    async def _screen(self, screen: Screen, request: Request) -> Response:
+        """One screen; the form to sign in where the browser has no session."""
+        visit = _visit(request)
+        try:
+            address = address_of(request.scope)
+            caller = await self._sessions.caller(session_in(request), address)
+            if caller is None:
+                return self._sign_in_page(visit, following=_target(request.url.path, visit))
+            check_connection(self._connections, request.scope, caller)
+            reader = ScreenReads(self._reads, self._gateway, caller)
+            about = await reader.facts(GetAbout())
+            view = await screen.view(reader, request.query_params)
+        except SchedulerUnavailableError:
+            return self.unavailable(visit)
+        except InvalidRequestError as error:
+            return self.problem(visit, 400, str(error))
+        except Problem as problem:
+            return self.problem(visit, problem.status, str(problem), problem.headers)
+        shown = {
+            "screen": screen,
+            "caller": caller,
+            "scheduler": about["name"],
+            "now": about["time"],
+        }
+        return self._drawn(visit, f"{screen.name}.html", {**shown, **view})
+
+    async def _sign_in_form(self, request: Request) -> Response:
+        return self._sign_in_page(_visit(request), following="/")
+
+    async def _sign_in(self, request: Request) -> Response:
+        """Begin a session with the token of a form."""
+        visit = _visit(request)
+        if not request.headers.get("origin"):
+            return self.problem(visit, 403, visit.words.text("origin_missing"))
+        try:
+            fields = _fields(await request.body())
+            secret, following = fields.get("token", "").strip(), _own(fields.get("next", ""))
+            session_id = await self._sessions.begin(secret, address_of(request.scope))
+        except SchedulerUnavailableError:
+            return self.unavailable(visit)
+        except Problem as problem:
+            return self.problem(visit, problem.status, str(problem), problem.headers)
+        if session_id is None:
+            return self._sign_in_page(visit, following, refused=True)
+        self._sessions.end(session_in(request))
+        response = RedirectResponse(following, 303, _HEADERS)
+        set_session(request, response, session_id)
+        return response
+
+    async def _sign_out(self, request: Request) -> Response:
+        """End the session of a browser."""
+        visit = _visit(request)
+        if not request.headers.get("origin"):
+            return self.problem(visit, 403, visit.words.text("origin_missing"))
+        self._sessions.end(session_in(request))
+        response = RedirectResponse(SIGN_IN, 303, _HEADERS)
+        set_session(request, response, "")
+        return response
+
+    def _sign_in_page(self, visit: Visit, following: str, *, refused: bool = False) -> Response:
+        status = 403 if refused else 401 if visit.request.url.path != SIGN_IN else 200
+        view = {
+            "following": following,
+            "refused": refused,
+            "action": SIGN_IN,
+            "hours": LIFETIME_S // 3600,
+        }
+        return self._drawn(visit, "sign_in.html", view, status)
+
+    def unknown(self, request: Request, error: Exception) -> Response:
+        """The answer where there is no such page, or no such method."""
+        visit = _visit(request)
+        status = getattr(error, "status_code", 404)
+        return self.problem(visit, status, visit.words.text("not_there"))
+
+    def failed(self, request: Request, error: Exception) -> Response:
+        """The answer where this process failed; its log says how."""
+        logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
+        visit = _visit(request)
+        return self.problem(visit, 500, visit.words.text("failed"))
+
+    def problem(
+        self, visit: Visit, status: int, error: str, headers: Mapping[str, str] | None = None
+    ) -> Response:
+        """A page that says why there is no other."""
+        view = {"heading": visit.words.text("problem"), "error": error}
+        return self._drawn(visit, "problem.html", view, status, headers)
+
+    def unavailable(self, visit: Visit) -> Response:
+        """A page that says that the supervisor does not answer, and tries again by itself."""
+        text = visit.words.text
+        error = text("unavailable_detail", seconds=_RETRY_S)
+        view = {"heading": text("unavailable"), "error": error}
+        headers = {"refresh": str(_RETRY_S), "retry-after": str(_RETRY_S)}
+        return self._drawn(visit, "problem.html", view, 503, headers)
+
+    def _drawn(
+        self,
+        visit: Visit,
+        template: str,
+        view: View,
+        status: int = 200,
+        headers: Mapping[str, str] | None = None,
+    ) -> Response:
+        """A template as a page."""
+        html = self._templates.get_template(template).render({**_frame(visit), **view})
+        sent = {**_HEADERS, **(headers or {})}
+        if visit.refreshes and status == 200:
+            sent["refresh"] = str(_REFRESH_S)
+        response = Response(html, status, sent, "text/html; charset=utf-8")
+        for name, value in visit.preferences.items():
+            response.set_cookie(
+                name, value, max_age=_PREFERENCES_S, path="/", httponly=True, samesite="strict"
+            )
+        return response
+
+
+def _templates() -> Environment:
+    """The templates, which escape every value that is put into them."""
+    return Environment(
+        loader=FileSystemLoader(_FOLDER / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+
+
+def _frame(visit: Visit) -> dict[str, Any]:
+    """What every template may show."""
+    words, path = visit.words, visit.request.url.path
+    other: Language = "en" if words.language == "zh" else "zh"
+    return {
+        "words": words,
+        "t": words.text,
+        "code": words.code,
+        "span": words.span,
+        "amount": words.amount,
+        "amounts": words.amounts,
+        "number": number,
+        "clock_time": clock_time,
+        "machine_time": machine_time,
+        "link": _link,
+        "screens": SCREENS,
+        "screen": None,
+        "caller": None,
+        "scheduler": "ScheduleMesh",
+        "now": time.time(),
+        "style": _STYLE_PATH,
+        "icon": _ICON_PATH,
+        "sign_out": SIGN_OUT,
+        "other_language": _target(path, visit, lang=other),
+        "refreshes": visit.refreshes,
+        "refresh_s": _REFRESH_S,
+        "here": _target(path, visit),
+        "refresh_switch": _target(path, visit, refresh="off" if visit.refreshes else "on"),
+    }
+
+
+def _visit(request: Request) -> Visit:
+    """What a request prefers: by its query, else by its cookies, else by what the browser says."""
+    query, cookies, preferences = request.query_params, request.cookies, dict[str, str]()
+    if query.get("lang") in LANGUAGES:
+        preferences[_LANGUAGE] = query["lang"]
+    if query.get("refresh") in ("on", "off"):
+        preferences[_REFRESH] = query["refresh"]
+    chosen = {**cookies, **preferences}
+    language = next((one for one in LANGUAGES if one == chosen.get(_LANGUAGE)), None)
+    accepted = language_asked_for(request.headers.get("accept-language", ""))
+    return Visit(request, WORDS[language or accepted], chosen.get(_REFRESH) == "on", preferences)
+
+
+def _target(path: str, visit: Visit, **changes: str) -> str:
+    """The path with the query of a request, without preferences, and with these changes."""
+    others = [
+        (name, value)
+        for name, value in visit.request.query_params.multi_items()
+        if name not in ("lang", "refresh")
+    ]
+    return _link(path, *others, *changes.items())
+
+
+def _link(path: str, *parameters: tuple[str, object]) -> str:
+    """A path with a query; parameters without a value are left out."""
+    query = urlencode([(name, str(value)) for name, value in parameters if value not in (None, "")])
+    return f"{path}?{query}" if query else path
+
+
+def _own(target: str) -> str:
+    """A path of this page to go to; the overview where it is none, as one of another site."""
+    parts = urlsplit(target)
+    paths = [screen.path for screen in SCREENS]
+    if parts.scheme or parts.netloc or parts.path not in paths or not target.isascii():
+        return "/"
+    return f"{parts.path}?{parts.query}" if parts.query else parts.path
+
+
+def _fields(body: bytes) -> Mapping[str, str]:
+    """The fields of a form, of each the first. Raises Problem."""
+    try:
+        fields = parse_qs(body.decode(), max_num_fields=_FIELDS)
+    except ValueError:
+        raise Problem(400, "invalid_request", "the form cannot be read") from None
+    return {name: values[0] for name, values in fields.items()}
+
+
+async def _style(_request: Request) -> Response:
+    return Response(_STYLE, headers=_KEPT, media_type="text/css")
+
+
+async def _icon(_request: Request) -> Response:
+    return Response(_ICON, headers=_KEPT, media_type="image/svg+xml")

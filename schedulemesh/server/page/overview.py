@@ -1,0 +1,90 @@
+"""The overview: who uses what now, what waits, what was evicted, what alerts, and how the scheduler is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from starlette.datastructures import QueryParams
+
+from schedulemesh.api.cluster import GetAbout
+from schedulemesh.api.metrics import GetAlerts
+from schedulemesh.api.nodes import ListNodes
+from schedulemesh.api.pages import PageQuery
+from schedulemesh.api.pools import ListCohorts, ListPools
+from schedulemesh.server.listings import Row
+from schedulemesh.server.page.bars import bars_of_pool, bars_of_pools
+from schedulemesh.server.page.reads import RowPage, ScreenReads, together
+
+#: The evictions that are looked at; of an hour with more, that there were so many is said.
+_EVICTIONS = 500
+_HOUR_S = 3600.0
+_LONGEST_WAIT = PageQuery(order=(("queued_at", False), ("task_id", False)), limit=1)
+_NEWEST_EVICTIONS = PageQuery(order=(("decided_at", True), ("task_id", False)), limit=_EVICTIONS)
+
+
+async def overview(reader: ScreenReads, _query: QueryParams) -> Mapping[str, Any]:
+    """What the template ``overview.html`` shows."""
+    about, pools, cohorts, nodes, alerts, waiting, evictions = await together(
+        reader.facts(GetAbout()),
+        reader.rows(ListPools()),
+        reader.rows(ListCohorts()),
+        reader.rows(ListNodes()),
+        reader.rows(GetAlerts()),
+        reader.page("queue", _LONGEST_WAIT),
+        reader.page("preemptions", _NEWEST_EVICTIONS),
+    )
+    return {
+        "about": about,
+        "pools": [_pool(pool) for pool in sorted(pools, key=lambda pool: str(pool["name"]))],
+        "cohorts": [_cohort(cohort, cohorts, pools) for cohort in cohorts],
+        "gpus": gpus_of_nodes(nodes),
+        "nodes": {
+            "count": len(nodes),
+            "cordoned": sum(bool(node["cordoned"]) for node in nodes),
+            "draining": sum(bool(node["draining"]) for node in nodes),
+        },
+        "alerts": [alert for alert in alerts if alert["state"] == "firing"],
+        "oldest": waiting.items[0] if waiting.items else None,
+        "evictions": _of_last_hour(evictions, about["time"]),
+    }
+
+
+def _pool(pool: Row) -> Mapping[str, Any]:
+    loans = {**pool, "bars": bars_of_pool(pool)}
+    loans["lent_to"] = sorted(pool["lent_to"].items())
+    loans["borrowed_from"] = sorted(pool["borrowed_from"].items())
+    return loans
+
+
+def _cohort(cohort: Row, cohorts: Sequence[Row], pools: Sequence[Row]) -> Mapping[str, Any]:
+    names = _pools_below(cohort, {str(one["name"]): one for one in cohorts})
+    return {**cohort, "bars": bars_of_pools([pool for pool in pools if pool["name"] in names])}
+
+
+def _pools_below(cohort: Row, cohorts: Mapping[str, Row]) -> set[str]:
+    """The pools in a cohort and in those in it."""
+    names = set(cohort["pools"])
+    for below in cohort["cohorts"]:
+        if below in cohorts:
+            names |= _pools_below(cohorts[below], cohorts)
+    return names
+
+
+def gpus_of_nodes(nodes: Sequence[Row]) -> Mapping[str, float]:
+    """The GPUs of nodes: in all, free, and held by other Ray work."""
+    return {
+        "total": sum(node["total"].get("gpu", 0.0) for node in nodes),
+        "free": sum(node["free"].get("gpu", 0.0) for node in nodes),
+        "other": sum(node["external_usage"].get("gpu", 0.0) for node in nodes),
+    }
+
+
+def _of_last_hour(evictions: RowPage, now: float) -> Mapping[str, Any]:
+    """How many evictions the last hour had, and the GPU-seconds of work that they lost."""
+    recent = [row for row in evictions.items if row["decided_at"] > now - _HOUR_S]
+    return {
+        "count": len(recent),
+        "or_more": evictions.more and len(recent) == len(evictions.items),
+        "lost_gpu_s": sum(row["lost_gpu_seconds"] or 0.0 for row in recent),
+    }

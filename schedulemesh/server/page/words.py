@@ -1,0 +1,115 @@
+"""What a screen says in one language: texts, codes, amounts and times as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+from schedulemesh.config.language import LANGUAGES, Language
+from schedulemesh.server.page.code_texts import CODES
+from schedulemesh.server.page.texts import TEXTS
+
+_MB_OF_GB = 1024.0
+#: The units of durations, the longest first: the text, and the seconds of its first and of its second part.
+_UNITS = (("days", 86_400, 3_600), ("hours", 3_600, 60), ("minutes", 60, 1))
+
+
+class Words:
+    """The texts of one language."""
+
+    def __init__(self, language: Language) -> None:
+        self.language = language
+        self.html_language = "zh-CN" if language == "zh" else "en"
+        self._column = LANGUAGES.index(language)
+
+    def text(self, key: str, **parameters: object) -> str:
+        """A text with its parameters, which are not escaped."""
+        return TEXTS[key][self._column].format_map(parameters)
+
+    def code(self, code: object) -> str:
+        """What a code or a state says; one without a text, such as a user's own, as it is."""
+        texts = CODES.get(str(code))
+        return str(code) if texts is None else texts[self._column]
+
+    def span(self, seconds: float | None) -> str:
+        """A duration in its two largest units, to the second."""
+        if seconds is None:
+            return self.text("none")
+        rest = max(0, round(seconds))
+        for key, first_s, second_s in _UNITS:
+            if rest >= first_s:
+                return self._parts(key, rest // first_s, rest % first_s // second_s)
+        return self.text("seconds", first=rest)
+
+    def _parts(self, key: str, first: int, second: int) -> str:
+        """Two units of a duration; a second one that is zero is left out."""
+        both = self.text(key, first=first, second=second)
+        return both if second else both.rpartition(" 0")[0]
+
+    def amount(self, kind: str, amount: float) -> str:
+        """An amount of one kind, with its unit where it has one."""
+        if kind != "memory":
+            return number(amount)
+        if amount < _MB_OF_GB:
+            return self.text("mb", amount=number(amount))
+        return self.text("gb", amount=number(round(amount / _MB_OF_GB, 1)))
+
+    def kind(self, kind: str) -> str:
+        """What a kind of resource is called; custom ones have their own names."""
+        return {"cpu": "CPU", "gpu": "GPU", "memory": self.text("memory")}.get(kind, kind)
+
+    def amounts(self, amounts: Mapping[str, Any] | None) -> str:
+        """Several amounts in one line; a dash for none."""
+        parts = [
+            f"{self.kind(kind)} {self.amount(kind, amount)}"
+            for kind, amount in by_kind(amounts or {}).items()
+        ]
+        return self.text("separator").join(parts) or self.text("none")
+
+
+#: In both languages.
+WORDS: Mapping[Language, Words] = {language: Words(language) for language in LANGUAGES}
+
+
+def number(value: float) -> str:
+    """A number without digits that say nothing."""
+    return f"{round(value, 4):.12g}"
+
+
+def by_kind(amounts: Mapping[str, Any]) -> dict[str, float]:
+    """The amounts by kind, GPUs first, custom resources by their names last; without those that are zero."""
+    standard_amounts = {kind: amounts.get(kind) or 0.0 for kind in ("gpu", "cpu", "memory")}
+    every = {**standard_amounts, **amounts.get("custom", {})}
+    return {kind: amount for kind, amount in every.items() if amount}
+
+
+def clock_time(at: float) -> str:
+    """Seconds since 1970 as date, time and zone of this server's machine."""
+    return datetime.fromtimestamp(at, tz=timezone.utc).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
+
+
+def machine_time(at: float) -> str:
+    """Seconds since 1970 as the attribute of a ``time`` element."""
+    return datetime.fromtimestamp(at, tz=timezone.utc).isoformat(timespec="seconds")
+
+
+def language_asked_for(accepted: str) -> Language:
+    """The language of this page that a header ``Accept-Language`` prefers; English where it has neither."""
+    best: tuple[float, Language] = (0.0, "en")
+    for part in accepted.split(","):
+        tag, _, quality = part.strip().lower().partition(";q=")
+        language: Language | None = next(
+            (one for one in LANGUAGES if tag == one or tag.startswith(f"{one}-")), None
+        )
+        if language is not None and _quality(quality) > best[0]:
+            best = (_quality(quality), language)
+    return best[1]
+
+
+def _quality(text: str) -> float:
+    """The weight of a language; 1.0 where there is none, 0.0 where it is not valid."""
+    try:
+        return float(text or 1.0)
+    except ValueError:
+        return 0.0

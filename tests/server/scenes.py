@@ -1,0 +1,103 @@
+"""Schedulers with something to see on the page: three teams, and 2,000 tasks on 300 nodes."""
+
+from __future__ import annotations
+
+import msgspec
+
+from schedulemesh.api.nodes import CordonNode, Drain
+from schedulemesh.api.pools import EnsureCohort, EnsurePool
+from schedulemesh.api.queue import ChangeQueuedTask
+from schedulemesh.api.tasks import SubmitMany, SubmitTask
+from schedulemesh.domain.resources import parse_resources
+from schedulemesh.protocol.agents import key_of
+from schedulemesh.runtime.backend import NodeView
+from tests.server.work import CLASS, ask, submission
+
+NODE = {"cpu": 64, "memory": 512_000, "gpu": 8}
+#: Tasks of one call.
+_TOGETHER = 100
+
+
+def nodes(count, taken=0):
+    """Nodes with eight GPUs; other Ray work holds ``taken`` GPUs of the last one."""
+    total = parse_resources(NODE)
+    free = parse_resources({**NODE, "gpu": 8 - taken})
+    return [
+        NodeView(
+            node_id=f"{number:056x}",
+            total=total,
+            free=free if taken and number == count - 1 else total,
+            labels={"rack": f"r{number // 16}"},
+            host=f"gpu-{number:03d}",
+            address=f"10.0.{number // 250}.{number % 250}",
+        )
+        for number in range(count)
+    ]
+
+
+def of(task_id, pool, *, gpu=1, priority=5.0, owner="ada", queue=True, labels=None):
+    """The submission of a task with GPUs."""
+    made = submission(task_id, pool=pool, priority=priority, owner=owner, queue=queue)
+    resources = parse_resources({"cpu": 4, "memory": 32_000, "gpu": gpu})
+    return msgspec.structs.replace(
+        made,
+        agent=msgspec.structs.replace(made.agent, resources=resources),
+        task=msgspec.structs.replace(made.task, labels=labels or {"team": owner}),
+    )
+
+
+def submit(mesh, task_id, pool, **how):
+    """Submit a task with GPUs; the outcome."""
+    blobs = {key_of(CLASS): CLASS}
+    return ask(mesh, SubmitTask(submission=of(task_id, pool, **how), blobs=blobs)).outcome
+
+
+def observe(mesh, views):
+    """Have the supervisor see these nodes."""
+    mesh.backend.free = views
+    mesh.do(mesh.running.monitor.observe())
+
+
+def three_teams(mesh):
+    """Three teams that share a cluster of four nodes: one lends, one borrows and waits, one was evicted."""
+    observe(mesh, nodes(4, taken=2))
+    ask(mesh, EnsureCohort(name="company"))
+    for name, gpu in (("vision", 12), ("language", 12), ("robotics", 6)):
+        amounts = {"cpu": 64, "memory": 512_000, "gpu": gpu}
+        lending = {"cohort": "company"}
+        ask(mesh, EnsurePool(name=name, resources=parse_resources(amounts), lending=lending))
+    submit(mesh, "notebook", "vision", gpu=2, priority=0.5, owner="mei", queue=False)
+    for number in range(4):
+        submit(mesh, f"pretrain-{number}", "language", gpu=4, owner="lin", queue=False)
+    submit(mesh, "simulate", "robotics", gpu=2, priority=1.0, owner="ada", queue=False)
+    submit(mesh, "detector", "vision", gpu=8, priority=8.0, owner="bo", queue=False)
+    submit(mesh, "segment", "vision", gpu=4, priority=9.0, owner="bo", queue=False)
+    for number in range(3):
+        submit(mesh, f"ablation-{number}", "language", gpu=4, priority=2.0, owner="lin")
+    submit(mesh, "whole-node", "vision", gpu=8, priority=4.0, owner="mei")
+    submit(mesh, "grasp", "robotics", gpu=4, priority=3.0, owner="ada")
+    ask(mesh, ChangeQueuedTask(task_id="ablation-2", held=True, request_id="hold"))
+    ask(mesh, CordonNode(node_id=f"{3:056x}", cordoned=True))
+
+
+def large(mesh, tasks=2_000, count=300):
+    """Many tasks on many nodes: as many as there is room for run, the others wait."""
+    observe(mesh, nodes(count))
+    pools = [f"team-{number:02d}" for number in range(20)]
+    quota = parse_resources({"cpu": 64 * 15, "memory": 512_000 * 15, "gpu": 8 * 15})
+    for pool in pools:
+        ask(mesh, EnsurePool(name=pool, resources=quota))
+    blobs = {key_of(CLASS): CLASS}
+    every = [
+        of(
+            f"task-{number:04d}",
+            pools[number % len(pools)],
+            gpu=(1, 1, 2, 4)[number // len(pools) % 4],
+            priority=(1.0, 5.0)[number % 2],
+            owner=f"user-{number % 37}",
+        )
+        for number in range(tasks)
+    ]
+    for begin in range(0, tasks, _TOGETHER):
+        ask(mesh, SubmitMany(submissions=tuple(every[begin : begin + _TOGETHER]), blobs=blobs))
+    ask(mesh, Drain(node_id=f"{7:056x}", client="ops:1"))
