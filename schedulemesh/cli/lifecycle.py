@@ -56,6 +56,14 @@ def start(
         str | None,
         typer.Option(help="A YAML file of alert rules and receivers; off: there are no alerts."),
     ] = None,
+    traces: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Where attempts that have ended are sent as OpenTelemetry traces, such as "
+            "http://collector:4318/v1/traces.",
+        ),
+    ] = None,
     auth: Annotated[
         str, typer.Option(help="token: every call needs a token; off: calls over Ray need none.")
     ] = "off",
@@ -63,6 +71,8 @@ def start(
     """Start a detached scheduler on the cluster's head node, or find it running."""
     from schedulemesh.cli.alerts import alert_settings
     from schedulemesh.cli.ray_gateway import on_ray
+    from schedulemesh.config.settings import HistorySettings
+    from schedulemesh.config.traces import TraceSettings
     from schedulemesh.core.client.connection import living_schedulers
     from schedulemesh.core.client.head import ScheduleMeshHead
     from schedulemesh.core.client.scheduler_list import chosen_scheduler
@@ -84,6 +94,9 @@ def start(
             ),
             http=None if http in (None, "off") else http,
             alerts=alert_settings(alerts),
+            history=None
+            if traces is None
+            else HistorySettings(traces=TraceSettings(endpoint=traces)),
             auth=None if auth == "off" else auth,
         )
         about = head.start()

@@ -12,6 +12,7 @@ from schedulemesh.config.alerts import AlertSettings
 from schedulemesh.config.auth import AuthSettings
 from schedulemesh.config.http import HttpSettings
 from schedulemesh.config.language import Language
+from schedulemesh.config.traces import TraceSettings, parse_trace_settings
 from schedulemesh.domain.kinds import is_a
 from schedulemesh.domain.names import as_text
 from schedulemesh.domain.numbers import (
@@ -131,11 +132,14 @@ class HistorySettings(msgspec.Struct, frozen=True, kw_only=True):
     keep_tasks: int = 5_000_000
     #: Seconds for which the sums of what was used in each hour are kept (default 2 years).
     keep_usage_s: float = 730 * 24 * 3600.0
+    #: Where attempts that have ended are sent as traces: an address, or TraceSettings; None: nowhere.
+    traces: TraceSettings | None = None
 
     def __post_init__(self) -> None:
         """Convert to exact numbers and check the ranges."""
         force = msgspec.structs.force_setattr
         force(self, "enabled", parse_flag(self.enabled, "enabled"))
+        force(self, "traces", parse_trace_settings(self.traces))
         force(self, "keep_tasks", parse_count(self.keep_tasks, "keep_tasks", 1, _MOST_BYTES))
         for name in ("keep_s", "keep_usage_s"):
             force(self, name, parse_positive(getattr(self, name), name, MAX_DURATION_S))

@@ -71,6 +71,7 @@ from schedulemesh.runtime.services.metrics_export import MetricsExport
 from schedulemesh.runtime.services.notices import NOTICES_S, notices_of
 from schedulemesh.runtime.services.requests import RequestService
 from schedulemesh.runtime.services.running import RunningSupervisor
+from schedulemesh.runtime.services.traces import TRACES_S, traces_of
 from schedulemesh.runtime.threads import in_thread
 from schedulemesh.store.journal import Journal
 
@@ -600,6 +601,8 @@ class SupervisorService:
         spawn(exports)
         if notices := notices_of(running):
             spawn(loop("notices", NOTICES_S, notices.round, at_once=True))
+        if traces := traces_of(running):
+            spawn(loop("traces", TRACES_S, traces.round))
         if settings.health_interval_s is not None:
             check = functools.partial(requests.agents.ensure_health, 2 * POLL_S)
             spawn(loop("health", settings.health_interval_s, check, takes_s=_HEALTH_S))

@@ -14,7 +14,12 @@ from schedulemesh.client.asking import details
 from schedulemesh.client.listings import AboutResult, HeadHealth, HeadStopped
 from schedulemesh.client.results import combined
 from schedulemesh.config.alerts import AlertSettings
-from schedulemesh.config.settings import DEFAULT_NAME, JournalSettings, SchedulerSettings
+from schedulemesh.config.settings import (
+    DEFAULT_NAME,
+    HistorySettings,
+    JournalSettings,
+    SchedulerSettings,
+)
 from schedulemesh.core.client.connection import (
     Connection,
     connect,
@@ -51,6 +56,7 @@ class ScheduleMeshHead:
         journal: JournalSettings | None = None,
         http: bool | int | str | None = None,
         alerts: AlertSettings | Mapping[str, object] | bool | None = None,
+        history: HistorySettings | None = None,
         auth: str | None = None,
         token: str | None = None,
     ) -> None:
@@ -63,6 +69,7 @@ class ScheduleMeshHead:
             journal=journal,
             http=http,
             alerts=alerts,
+            history=history,
             auth=auth,
             what="the head's name",
         )
