@@ -69,7 +69,7 @@ def test_a_limit_that_lets_nobody_in_is_no_reason_to_evict():
     mesh.resize(pool("p", cpu=8, groups=GroupsSpec(dynamic=False)))
     found = mesh.evaluate(9.0, cpu=1)
     assert (found.should_preempt, found.victims) == (False, ())
-    assert found.turned_away == {"would_not_make_room": 2}
+    assert (found.reason, found.turned_away) == (Reason.GROUP_UNPLACEABLE, {})
 
 
 @pytest.mark.parametrize(

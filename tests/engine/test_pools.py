@@ -6,8 +6,9 @@ import msgspec
 import pytest
 
 from schedulemesh.domain.placement import GroupsSpec
-from schedulemesh.domain.reasons import Change
+from schedulemesh.domain.reasons import Change, Reason
 from schedulemesh.domain.tokens import Role, TokenSpec
+from schedulemesh.engine.lifecycle import pools
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.facts import EvictionStarted
 from schedulemesh.engine.messages.outcomes import Done, Queued
@@ -488,3 +489,23 @@ def test_a_cohort_that_must_be_new_may_not_exist_otherwise():
     other = msgspec.structs.replace(spec, weight=3.0)
     refused = mesh.handle(s.CohortRequested(spec=other, must_be_new=True)).outcome
     assert refused.reason == "cohort_exists"
+
+
+def test_many_that_wait_in_a_pool_that_is_deleted_are_cancelled_in_parts(monkeypatch):
+    monkeypatch.setattr(pools, "_CANCELLED", 10)
+    mesh = Mesh(pool("p", cpu=1), pool("q", cpu=1), nodes=[node("a", cpu=2)])
+    mesh.run("runs", cpu=1)
+    for number in range(60):
+        mesh.queue(f"t{number}", cpu=1)
+    assert mesh.delete_pool("p").error == (
+        "pool 'p' is in use: 1 task ('runs') runs in it; 60 tasks ('t0', 't1', 't2', …) wait in its queue"
+    )
+    mesh.delete_pool("p", drain=True)
+    assert len(mesh.waiting()) == 40
+    mesh.leave("runs")
+    while (before := len(mesh.waiting())) > 0:
+        assert mesh.dry("late", cpu=1).reason is Reason.POOL_ENDING
+        mesh.tick()
+        assert 0 < before - len(mesh.waiting()) <= 10
+    assert "p" not in mesh.state.ledger.accounts
+    assert {past.reason for past in mesh.state.ended.values()} >= {"pool_ending"}

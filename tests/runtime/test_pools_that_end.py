@@ -8,12 +8,18 @@ import functools
 import pytest
 
 from schedulemesh.api.pools import CreatePool, DeletePool, RenamePool
+from schedulemesh.api.tasks import SubmitTask
+from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.placement import GroupShape, GroupsSpec
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import parse_resources
+from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.outcomes import Done
+from schedulemesh.engine.messages.stimuli import TaskSubmitted
+from schedulemesh.protocol.agents import key_of
 from schedulemesh.protocol.answers import PoolResponse, decode_answer
 from tests.runtime import life as lives
+from tests.runtime.life import CLASS
 
 ONE = parse_resources({"cpu": 1})
 GROUPS = GroupsSpec(reserved=(GroupShape(bundles=(ONE,)),), max_dynamic=1)
@@ -52,5 +58,21 @@ def test_a_definition_whose_groups_are_being_created_is_answered(lived, end):
         await life.ask(end)
         answer = decode_answer(await asyncio.wait_for(creating, 60.0), PoolResponse)
         assert isinstance(answer.outcome, Done)
+
+    lived(story)
+
+
+def test_all_that_wait_in_a_pool_are_cancelled_at_the_next_look_at_the_cluster(lived):
+    async def story(life):
+        await life.ask(CreatePool(spec=PoolSpec(name="new", resources=ONE), request_id="create"))
+        for n in range(800):
+            task = TaskSpec(task_id=f"t{n}", pool_name="new")
+            agent = AgentSpec(name=f"t{n}", pool_name="new", resources=ONE, class_key=key_of(CLASS))
+            submission = TaskSubmitted(agent=agent, task=task, queue=True, request_id=f"r{n}")
+            await life.ask(SubmitTask(submission=submission, blobs={key_of(CLASS): CLASS}))
+        assert len(life.running.reactor.state.queue.by_id) > 700
+        await life.ask(ENDS[0])
+        await asyncio.sleep(5.0)  # virtual time
+        assert not life.running.reactor.state.queue.by_id
 
     lived(story)

@@ -61,7 +61,6 @@ from schedulemesh.engine.messages.stimuli import (
     AnyStimulus,
     ClockTicked,
     RecoveryObserved,
-    TaskSubmitted,
 )
 from schedulemesh.engine.placement.group_choice import GroupRequest
 from schedulemesh.engine.preemption.limits import Limits
@@ -85,9 +84,7 @@ _LOOKED_AT_LEAST = 20
 
 
 def serve_queue(tx: Transaction, stimulus: AnyStimulus) -> None:
-    """Start the queued tasks that fit after this step. A dry run changes nothing."""
-    if isinstance(stimulus, TaskSubmitted) and stimulus.dry_run:
-        return
+    """Start the queued tasks that fit after this step."""
     queue = tx.state.queue
     if isinstance(stimulus, (ClockTicked, RecoveryObserved)):
         changed = queue.changed

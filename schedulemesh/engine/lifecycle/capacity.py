@@ -9,7 +9,12 @@ from schedulemesh.engine.lifecycle.children import end_orphans
 from schedulemesh.engine.lifecycle.elastic import follow_cores
 from schedulemesh.engine.lifecycle.pools import clear_ending, finish_deletions
 from schedulemesh.engine.messages.facts import GroupEnded, NodeLost, NodeSeen, PoolEnsured
-from schedulemesh.engine.messages.stimuli import AnyStimulus, ClockTicked, RecoveryObserved
+from schedulemesh.engine.messages.stimuli import (
+    AnyStimulus,
+    ClockTicked,
+    RecoveryObserved,
+    TaskSubmitted,
+)
 from schedulemesh.engine.state.agents import Waiting
 from schedulemesh.engine.transaction import Transaction
 
@@ -25,7 +30,11 @@ def serve_freed_capacity(tx: Transaction, stimulus: AnyStimulus) -> None:
 
     What an agent frees is part of the claims of those that wait for it since its end was handled
     (``admission.pending``), because one that is refused has its victims run again with what is free.
+
+    A dry run changes nothing.
     """
+    if isinstance(stimulus, TaskSubmitted) and stimulus.dry_run:
+        return
     state = tx.state
     end_orphans(tx)
     if tx.had_elastic or state.elastic:

@@ -6,7 +6,8 @@ nothing new is charged to it, and what it has lent beyond its quota is called ba
 A pool that is deleted must not be in use: no agent of it exists, nothing waits in its queue, and no other
 pool holds quota of it. With a drain it takes nothing new, what waits is cancelled, what runs is evicted as by
 any drain of a pool but does not wait again, what it has lent is called back, and its placement groups are
-removed. It is deleted by the step that ends the last use of it. ``undrain_pool`` keeps it until then.
+removed. Of very many tasks that wait, the next steps cancel the rest. It is deleted by the step that ends the
+last use of it. ``undrain_pool`` keeps it until then.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ from schedulemesh.engine.transaction import Transaction
 
 #: How many agents or tasks a refusal names.
 _NAMED = 3
+#: How many tasks that wait in a pool which is being deleted are cancelled at once: 250 take 15 ms.
+_CANCELLED = 250
 
 
 def ensure_pool(tx: Transaction, stimulus: PoolRequested) -> RequestOutcome:
@@ -133,12 +136,12 @@ def rename_pool(tx: Transaction, stimulus: PoolRenameRequested) -> RequestOutcom
 
 
 def clear_ending(tx: Transaction) -> None:
-    """Cancel what waits in pools that are being deleted, call back what they lend, and remove their groups
-    and what is held for them.
+    """Cancel what waits in pools that are being deleted, some of it in each step so that others are served
+    meanwhile, call back what they lend, and remove their groups and what is held for them.
     """
     state = tx.state
     for name in tuple(state.drains.ending):
-        for task in tuple(state.queue.of_pool(name)):
+        for task in tuple(state.queue.of_pool(name, end=_CANCELLED)):
             error = f"pool {name!r} is being deleted; submit it to another pool"
             cancel(tx, task, Reason.POOL_ENDING, error)
         call_back(tx, name)
@@ -148,11 +151,18 @@ def clear_ending(tx: Transaction) -> None:
                 tx.emit(HoldShrank(hold_id=key, at=tx.now))
 
 
+def has_more_to_cancel(state: MeshState) -> bool:
+    """Whether tasks wait in pools that are being deleted, so that the next step cancels further ones."""
+    return any(name in state.queue.pools for name in state.drains.ending)
+
+
 def finish_deletions(tx: Transaction) -> None:
     """Delete the pools that are to be deleted and that nothing uses any more."""
     state = tx.state
     for name in tuple(state.drains.ending):
-        if not any(_holders(state, name)) and not state.groups.of_pool.get(name):
+        if state.agents_of[name] or name in state.queue.pools or state.groups.of_pool.get(name):
+            continue
+        if not any(_holders(state, name)):
             tx.emit(PoolDeleted(pool_name=name, at=tx.now))
 
 
@@ -222,20 +232,23 @@ def _holders(state: MeshState, name: str) -> Iterator[str]:
     agents = sorted(state.agents_of[name])
     if agents:
         tasks = [task_id for agent in agents for task_id in state.running.on_agent(agent)]
-        what = ("task", tasks) if tasks else ("agent", agents)
-        yield f"{_counted(*what)} {'runs' if len(what[1]) == 1 else 'run'} in it"
-    if waiting := [task.task_id for task in state.queue.of_pool(name)]:
-        yield f"{_counted('task', waiting)} {'waits' if len(waiting) == 1 else 'wait'} in its queue"
+        noun, names = ("task", tasks) if tasks else ("agent", agents)
+        verb = "runs" if len(names) == 1 else "run"
+        yield f"{_counted(noun, len(names), names[:_NAMED])} {verb} in it"
+    if (queue := state.queue.pools.get(name)) is not None:
+        firsts = [task.task_id for task in state.queue.of_pool(name, end=_NAMED)]
+        verb = "waits" if queue.size == 1 else "wait"
+        yield f"{_counted('task', queue.size, firsts)} {verb} in its queue"
     for (owner, borrower), amount in sorted(all_loans(state.ledger).items()):
         if owner == name:
             yield f"pool {borrower!r} has {amount} of it on loan"
 
 
-def _counted(noun: str, names: list[str]) -> str:
+def _counted(noun: str, count: int, firsts: list[str]) -> str:
     """How many of these there are, and the names of the first ones."""
-    shown = ", ".join(map(repr, names[:_NAMED]))
-    more = ", …" if len(names) > _NAMED else ""
-    return f"{len(names):,} {noun}{'' if len(names) == 1 else 's'} ({shown}{more})"
+    shown = ", ".join(map(repr, firsts))
+    more = ", …" if count > len(firsts) else ""
+    return f"{count:,} {noun}{'' if count == 1 else 's'} ({shown}{more})"
 
 
 def _dangling(state: MeshState, name: str) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.engine.lifecycle.job_claims import is_over
+from schedulemesh.engine.lifecycle.pools import has_more_to_cancel
 from schedulemesh.engine.messages.stimuli import (
     ClockTicked,
     ClusterObserved,
@@ -206,7 +207,7 @@ class ClusterMonitor:
             await attempts.make(lambda: self._remove_lost_groups(placed, groups))
         if living is not None:
             await attempts.make(lambda: self._compare_actors(before, were_ready, living))
-        await attempts.make(lambda: self._reactor.step(ClockTicked()))
+        await attempts.make(self._tick)
         await attempts.make(self._meet_demand)
         if self._recovered:
             await attempts.make(lambda: self._witness.note(self._reactor.height()))
@@ -214,6 +215,14 @@ class ClusterMonitor:
                 self._look_at = now + _LATE_S
                 await attempts.make(self._remove_late_groups)
         attempts.raise_first()
+
+    async def _tick(self) -> None:
+        """Have time pass; at once again while a pool that is being deleted has more to cancel. Others are
+        served in between.
+        """
+        await self._reactor.step(ClockTicked())
+        while has_more_to_cancel(self._reactor.state):
+            await self._reactor.step(ClockTicked())
 
     def _note_names(self, views: list[NodeView]) -> None:
         """Note what the nodes are called, and what those are called that were lost lately."""
