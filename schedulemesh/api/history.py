@@ -146,6 +146,10 @@ class AttemptInfo(TypedDict, total=False):
     lost_s: float | None
     #: Whether it began with a restored state; None: there was none.
     restored: bool | None
+    #: The seconds that its task says each attempt may run; None: what its pool says.
+    max_run_s: float | None
+    #: What becomes of the task then: ``end`` or ``requeue``; empty: ``end``.
+    on_time_limit: str
     waited_s: float
     ran_s: float
     #: What it used: CPU-seconds and GPU-seconds, until its agent had ended.

@@ -5,13 +5,14 @@ import sys
 
 import pytest
 
+from schedulemesh.api.history import AttemptInfo
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.sim import Job, NodeKind, read_nodes, read_policy, read_trace, simulate
 from schedulemesh.sim.cluster import reports
 from schedulemesh.sim.exported import jobs_of
 from schedulemesh.sim.policy import read_policies
 from schedulemesh.sim.traces import read_counted
-from schedulemesh.store.history.export import COLUMNS, WRITERS
+from schedulemesh.store.history.export import COLUMNS, WRITERS, export
 
 #: The second did not run, the third has no known processors; the fourth is a part of the first.
 SWF = """; a comment
@@ -264,6 +265,36 @@ def test_an_export_of_the_history_has_a_job_for_each_submission(kind, tmp_path):
     assert (first.gpus, first.pool, first.priority, first.savable) == (8.0, "x", 2.0, True)
     assert (second.job_id, second.submit_s, second.duration_s) == ("a#2", 99.0, 21.0)
     assert not second.savable
+
+
+@pytest.mark.parametrize("kind", sorted(WRITERS))
+def test_an_exported_history_keeps_the_time_limits_of_tasks(kind, tmp_path):
+    if kind == "parquet":
+        pytest.importorskip("pyarrow")
+    attempt = {
+        **dict.fromkeys(AttemptInfo.__annotations__),
+        "cursor": 1,
+        "task_id": "a",
+        "attempt": 1,
+        "labels": {},
+        "node_ids": [],
+        "submitted_at": 100.0,
+        "started_at": 100.0,
+        "ended_at": 700.0,
+        "state": "completed",
+        "cpu": 1.0,
+        "gpu": 0.0,
+        "memory_mb": 0.0,
+        "waited_s": 0.0,
+        "gpu_s": 0.0,
+        "cpu_s": 600.0,
+        "max_run_s": 600.0,
+        "on_time_limit": "requeue",
+    }
+    path = tmp_path / f"history.{kind}"
+    export(lambda after, _most: {"attempts": [attempt], "more": False}, path, None)
+    (job,) = read_trace(path)
+    assert (job.max_run_s, job.requeued_at_limit) == (600.0, True)
 
 
 @pytest.mark.parametrize("kind", sorted(WRITERS))

@@ -67,6 +67,8 @@ class Attempt(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     save_error: str = ""
     lost_s: float | None = None
     restored: bool | None = None
+    max_run_s: float | None = None
+    on_time_limit: str = ""
     charged: bool = False
     open: bool = True
 
@@ -86,6 +88,7 @@ class Attempt(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
         self.task_id, self.owner, self.priority = task.task_id, task.owner, task.priority
         self.pool_name = task.pool_name or self.pool_name
         self.labels = text_of(task.labels) or self.labels
+        self.max_run_s, self.on_time_limit = task.max_run_s, task.on_time_limit
 
     def charge(self, resources: Resources) -> None:
         """Count the use of these resources for it."""

@@ -452,6 +452,8 @@ class Fold:
     def _time_limit_changed(self, fact: limits.TimeLimitChanged) -> None:
         attempt = self.tasks.get(fact.task_id)
         if attempt is not None:
+            attempt.max_run_s = fact.max_run_s
+            self.touch(attempt)
             self.event("time_limit_changed", attempt, fact=fact, max_run_s=fact.max_run_s)
 
     def _idle_limit_near(self, fact: limits.IdleLimitNear) -> None:

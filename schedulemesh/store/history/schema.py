@@ -85,6 +85,10 @@ attempts = Table(
     Column("lost_s", Float),
     #: Whether it began with a restored state; NULL: there was none.
     Column("restored", Boolean),
+    #: The seconds that the task says each of its attempts may run, and what becomes of it then; NULL: it
+    #: leaves that to its pool.
+    Column("max_run_s", Float),
+    Column("on_time_limit", String(12)),
     #: Whether its use of resources is counted: one attempt of each agent at a time.
     Column("charged", Boolean, nullable=False),
     #: Whether it may still change.

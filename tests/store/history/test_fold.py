@@ -133,4 +133,6 @@ def test_the_history_says_when_a_limit_in_time_was_near_changed_and_reached():
     first, second = (one for one in fold.changed.values() if one.task_id == "t")
     assert (first.state, first.reason, first.rule) == ("cancelled", "time_limit", "time_limit")
     assert (second.state, second.number) == ("starting", 2)
+    assert (first.max_run_s, first.on_time_limit) == (1000.0, "requeue")
+    assert (second.max_run_s, second.on_time_limit) == (1000.0, "requeue")
     assert sum(sums.preempted + sums.failed for sums in fold.booking.sums.values()) == 0
