@@ -8,6 +8,7 @@ import pytest
 from schedulemesh.domain.agent import GangSpec
 from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.reasons import PreemptionReason, Reason
+from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Accepted, Pending, Refused
 from schedulemesh.engine.state.gangs import members_running
 from tests.engine.builders import Mesh, amount, differences, names, node, pool
@@ -363,5 +364,64 @@ def test_what_an_extra_member_has_started_ends_with_the_gang(mesh):
     mesh.cancel("g")
     assert {name: mesh.state.ended[name].reason for name in ("child", "waits")} == dict.fromkeys(
         ("child", "waits"), TaskEndReason.PARENT_ENDED
+    )
+    assert differences(mesh.state, mesh.rewritten()) == []
+
+
+GPUS = [node(f"n{i}", cpu=2, gpu=2) for i in (1, 2, 3)]
+
+
+def limited(**limits):
+    """An elastic gang of two and two extra members of a GPU each, in a pool of these limits in time."""
+    mesh = Mesh(msgspec.structs.replace(pool("p", cpu=6, gpu=6), **limits), nodes=GPUS)
+    mesh.submit(
+        "g",
+        bundles=[{"cpu": 1, "gpu": 1}] * 2,
+        gang=GangSpec(replicas=4),
+        class_key="c",
+        limits={"max_run_s": 7200.0},
+    )
+    mesh.make_all()
+    mesh.report("g")
+    start_all(mesh)
+    assert running(mesh) == [0, 1, 2, 3]
+    return mesh
+
+
+def test_extra_members_run_for_as_long_as_their_core():
+    mesh = limited(default_max_run_s=3600.0)
+    mesh.tick(3600.0)
+    assert mesh.ends == {}
+    mesh.handle(s.TimeLimitRequested(task_id="g", max_run_s=9000.0))
+    mesh.tick(3600.0)
+    assert mesh.ends == {}
+    mesh.tick(1800.0)
+    assert sorted(mesh.ends) == ["g", "g-2", "g-3"]
+
+
+def test_a_gang_is_idle_where_no_member_uses_its_gpus():
+    mesh = limited(idle_s=60.0)
+    mesh.now += 60.0
+    extras = tuple((name, mesh.now - 60.0) for name in ("g-2", "g-3"))
+    core = (("g", mesh.now - 60.0),)
+    for unused in (extras, core, extras[:1] + core):
+        mesh.handle(s.AgentsMeasured(unused=unused))
+    assert mesh.told_facts("IdleLimitNear") == []
+    mesh.handle(s.AgentsMeasured(unused=extras + core))
+    assert list(mesh.state.running.idle_warned) == ["g"]
+    mesh.now += 60.0
+    mesh.handle(s.AgentsMeasured(unused=extras + core))
+    assert sorted(mesh.ends) == ["g", "g-2", "g-3"]
+
+
+def test_extra_members_have_the_priority_of_their_core():
+    mesh = limited()
+    mesh.cancel("g-3")
+    mesh.leave("g-3")
+    assert "g-3" in mesh.state.queue.by_id
+    mesh.change("g", priority=2.0)
+    tasks = (*mesh.state.running.by_id.values(), *mesh.state.queue.by_id.values())
+    assert {task.spec.task_id: task.spec.priority for task in tasks} == dict.fromkeys(
+        ("g", "g-2", "g-3"), 2.0
     )
     assert differences(mesh.state, mesh.rewritten()) == []

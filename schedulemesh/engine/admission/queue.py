@@ -31,6 +31,7 @@ from schedulemesh.engine.messages.stimuli import (
     QueuePolicyChangeRequested,
     TaskSubmitted,
 )
+from schedulemesh.engine.state.gangs import extra_tasks
 from schedulemesh.engine.state.groups import shape_on_node
 from schedulemesh.engine.state.long_waits import PROMOTED
 from schedulemesh.engine.state.queue import QueuedTask, front_of
@@ -160,6 +161,8 @@ def _change_running(tx: Transaction, task: RunningTask, priority: float) -> Requ
     if refused is not None:
         return refused
     tx.emit(PriorityChanged(task_id=task.spec.task_id, priority=priority, at=tx.now))
+    for extra in tuple(extra_tasks(tx.state, task.agent_name)):
+        change_queued(tx, QueuedTaskChanged(task_id=extra.spec.task_id, priority=priority))
     return Done()
 
 

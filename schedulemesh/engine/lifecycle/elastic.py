@@ -2,7 +2,8 @@
 
 Each extra member is an agent with a task of its own, which waits in the queue from the moment that the core
 runs. So a gang grows when there is room, extra members are given up before anything else is evicted
-(``admission.decide``), and one that was evicted waits again. They end with the core.
+(``admission.decide``), and one that was evicted waits again. They end with the core, whose limits in time and
+priority are theirs.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ def _queue_extras(tx: Transaction, core_name: str, *, not_before: float) -> None
     task_id = next(iter(state.running.on_agent(core_name)), None)
     if task_id is None:
         return
-    spec, task = core.spec, state.running.by_id[task_id].spec
+    spec, core_task = core.spec, state.running.by_id[task_id]
+    task = core_task.spec
     for name in spec.extra_names:
         if duplicate_task(state, name) is not None or _has_run(tx, name, core.phase.started_at):
             continue
@@ -88,6 +90,7 @@ def _queue_extras(tx: Transaction, core_name: str, *, not_before: float) -> None
                 extra_of=spec.name,
                 run=task.run,
                 run_key=task.run_key,
+                max_run_s=core_task.max_run_s,
             ),
             may_preempt=False,
             queue=True,

@@ -11,7 +11,7 @@ nobody knows whether they are idle.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
@@ -31,6 +31,8 @@ from schedulemesh.engine.messages.limit_facts import (
 )
 from schedulemesh.engine.messages.outcomes import Done, Refused, RequestOutcome
 from schedulemesh.engine.messages.stimuli import AgentsMeasured, TimeLimitRequested
+from schedulemesh.engine.state.agents import Agent, Running
+from schedulemesh.engine.state.gangs import extra_tasks
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.engine.state.tasks import RunningTask
@@ -77,8 +79,24 @@ def change_limit(tx: Transaction, stimulus: TimeLimitRequested) -> RequestOutcom
             of_attempt_s=limit if isinstance(task, RunningTask) else None,
         )
     )
+    if isinstance(task, RunningTask):
+        _limit_extras(tx, task.agent_name, limit)
     advance_limits(tx)
     return Done()
+
+
+def _limit_extras(tx: Transaction, gang_name: str, limit: float | None) -> None:
+    """Give the extra members of a gang the limit of its core, with which they end."""
+    for task in tuple(extra_tasks(tx.state, gang_name)):
+        runs = isinstance(task, RunningTask)
+        tx.emit(
+            TimeLimitChanged(
+                task_id=task.spec.task_id,
+                at=tx.now,
+                max_run_s=limit,
+                of_attempt_s=limit if runs else None,
+            )
+        )
 
 
 def _with_limit(task: RunningTask | QueuedTask, max_run_s: float | None) -> TaskSpec:
@@ -111,20 +129,44 @@ def idle_limits(state: MeshState, measured: AgentsMeasured, now: float) -> Itera
     unused = dict(measured.unused)
     for task_id in tuple(state.running.idle_warned):
         task = state.running.by_id[task_id]
-        if task.agent_name not in unused or idle_limit(state, task) is None:
+        if _unused_since(state, unused, task) is None or idle_limit(state, task) is None:
             yield IdleLimitCleared(task_id=task_id, at=now)
-    for agent_name, since in unused.items():
+    for agent_name in unused:
         for task_id in state.running.on_agent(agent_name):
             task = state.running.by_id[task_id]
-            idle_s = idle_limit(state, task)
+            idle_s, since = idle_limit(state, task), _unused_since(state, unused, task)
+            if task.phase is not TaskPhase.RUNNING or task.idle_since is not None:
+                continue
+            if idle_s is None or since is None or now - max(since, task.started_at) < idle_s:
+                continue
             begin = max(since, task.started_at)
-            is_new = task.phase is TaskPhase.RUNNING and task.idle_since is None
-            if is_new and idle_s is not None and now - begin >= idle_s:
-                yield IdleLimitNear(task_id=task_id, at=now, since=begin, limit_at=now + idle_s)
+            yield IdleLimitNear(task_id=task_id, at=now, since=begin, limit_at=now + idle_s)
+
+
+def _unused_since(state: MeshState, unused: Mapping[str, float], task: RunningTask) -> float | None:
+    """Since when the GPUs of all members of a task are idle; None: some are used, or it is an extra member's,
+    which ends with its gang alone.
+    """
+    if task.spec.extra_of:
+        return None
+    agent = state.agents.get(task.agent_name)
+    extras = () if agent is None else agent.spec.extra_names
+    names = [task.agent_name]
+    names += [extra for extra in extras if _runs_with_gpus(state.agents.get(extra))]
+    return max(unused[name] for name in names) if unused.keys() >= set(names) else None
+
+
+def _runs_with_gpus(agent: Agent | None) -> bool:
+    return agent is not None and isinstance(agent.phase, Running) and agent.spec.resources.gpu > 0
 
 
 def idle_limit(state: MeshState, task: RunningTask) -> float | None:
-    """Seconds for which the GPUs of a task may be idle; None: it has none, or there is no limit."""
+    """Seconds for which the GPUs of a task may be idle; None: it has none, or there is no limit. That of an
+    extra member is its core's.
+    """
+    if task.spec.extra_of and task.resources.gpu:
+        cores = state.running.on_agent(task.spec.extra_of)
+        return next((idle_limit(state, state.running.by_id[core]) for core in cores), None)
     if not task.resources.gpu or task.spec.idle_s is not None:
         return task.spec.idle_s if task.resources.gpu else None
     agent = state.agents.get(task.agent_name)
@@ -141,7 +183,7 @@ def idle_too_long(state: MeshState, measured: AgentsMeasured, now: float) -> lis
         task.spec.task_id
         for task in warned
         if task.phase is TaskPhase.RUNNING
-        and task.agent_name in unused
+        and _unused_since(state, unused, task) is not None
         and task.idle_ends_at is not None
         and now >= task.idle_ends_at
     ]
