@@ -13,7 +13,7 @@ from schedulemesh.cli.output import show
 from schedulemesh.cli.priorities import PriorityArgument
 from schedulemesh.cli.rows import Listing
 from schedulemesh.cli.selection import narrowed
-from schedulemesh.cli.texts import duration
+from schedulemesh.domain.numbers import span_text
 
 app = typer.Typer()
 
@@ -131,7 +131,7 @@ def limit(
     def request(task_id: str) -> SetTimeLimit:
         return SetTimeLimit(task_id=task_id, max_run_s=max_run_s, request_id=uuid.uuid4().hex)
 
-    done = "limit of its pool" if max_run_s is None else f"limit {duration(max_run_s)}"
+    done = "limit of its pool" if max_run_s is None else f"limit {span_text(max_run_s)}"
     return change_each(target, output, [task], request, Response, lambda _: done)
 
 

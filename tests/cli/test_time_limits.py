@@ -54,7 +54,7 @@ def test_wide_listings_show_the_time_that_is_left_and_the_limit_of_what_waits(li
 def test_the_limit_of_a_task_is_changed(limited, run):
     done = run("limit", "运行", "4h")
     assert (done.exit_code, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[1].split() == ["运行", "limit", "4h00m"]
+    assert done.stdout.splitlines()[1].split() == ["运行", "limit", "4h"]
     assert "4h; ends at the latest in 4h by its limit" in run("explain", "运行").stdout
     assert run("limit", "waits", "none").exit_code == 0
     explained = json.loads(run("explain", "waits", "-o", "json").stdout)
