@@ -77,6 +77,25 @@ def test_it_serves_the_scheduler_and_ends_with_it(scheduler, namespace, home, cl
     assert actors_in(namespace) == []
 
 
+def test_a_browser_sees_the_page_and_signs_in_anew_after_a_restart(
+    scheduler, namespace, home, client
+):
+    info = found(home, namespace, "mesh")
+    scheduler.ensure_pool("research", resources={"cpu": 1})
+    with httpx.Client(base_url=info.url, trust_env=False, timeout=60) as browser:
+        assert browser.get("/").status_code == 401
+        form, origin = {"token": info.token}, {"origin": info.url}
+        assert browser.post("/sign-in", data=form, headers=origin).status_code == 303
+        for path in ("/", "/queue", "/nodes", "/evictions"):
+            assert browser.get(path).status_code == 200
+        overview = browser.get("/", headers={"accept-language": "zh"}).text
+        assert "research" in overview
+        assert "资源池" in overview
+        os.kill(info.pid, signal.SIGKILL)
+        until(lambda: served(client), "the HTTP API does not return to its address")
+        assert browser.get("/").status_code == 401
+
+
 def test_it_returns_to_its_address_with_its_token_after_it_was_killed(
     scheduler, namespace, home, client
 ):

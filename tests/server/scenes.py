@@ -59,8 +59,10 @@ def observe(mesh, views):
 
 
 def three_teams(mesh):
-    """Three teams that share a cluster of four nodes: one lends, one borrows and waits, one was evicted."""
-    observe(mesh, nodes(4, taken=2))
+    """Three teams that share a cluster of five nodes: one lends, one borrows and waits, one was evicted."""
+    observe(mesh, nodes(5, taken=2))
+    # Closed first, so that nothing of the scheduler's hides what other Ray work holds there.
+    ask(mesh, CordonNode(node_id=f"{4:056x}", cordoned=True))
     ask(mesh, EnsureCohort(name="company"))
     for name, gpu in (("vision", 12), ("language", 12), ("robotics", 6)):
         amounts = {"cpu": 64, "memory": 512_000, "gpu": gpu}
@@ -77,7 +79,6 @@ def three_teams(mesh):
     submit(mesh, "whole-node", "vision", gpu=8, priority=4.0, owner="mei")
     submit(mesh, "grasp", "robotics", gpu=4, priority=3.0, owner="ada")
     ask(mesh, ChangeQueuedTask(task_id="ablation-2", held=True, request_id="hold"))
-    ask(mesh, CordonNode(node_id=f"{3:056x}", cordoned=True))
 
 
 def large(mesh, tasks=2_000, count=300):

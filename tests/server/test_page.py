@@ -3,12 +3,38 @@
 from __future__ import annotations
 
 import re
+import string
+import time
 from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import quote
 
 import httpx
+import msgspec
 import pytest
 
-from tests.server.work import filled
+from schedulemesh.api.history import STATES
+from schedulemesh.api.logs import ReadTaskLog
+from schedulemesh.api.pools import POOL_STATES, EnsurePool, ListPools
+from schedulemesh.api.tasks import PHASES, SubmitTask
+from schedulemesh.domain.agent import GangSpec
+from schedulemesh.domain.end_reasons import EndReason, ReturnReason, TaskEndReason
+from schedulemesh.domain.reasons import PreemptionReason, Reason
+from schedulemesh.domain.resources import parse_resources
+from schedulemesh.domain.tokens import Role
+from schedulemesh.protocol.agents import key_of
+from schedulemesh.protocol.answers import TaskLog, encode_answer
+from schedulemesh.server import page
+from schedulemesh.server.page import reads
+from schedulemesh.server.page.bars import bars_of_pool
+from schedulemesh.server.page.code_texts import CODES
+from schedulemesh.server.page.nodes import GpuHolding, gpu_picture
+from schedulemesh.server.page.texts import TEXTS
+from schedulemesh.server.page.words import WORDS, language_asked_for
+from tests.server.scenes import large, nodes, observe, submit, three_teams
+from tests.server.work import CLASS, ask, filled, submission
+
+CODE_KINDS = (Reason, PreemptionReason, EndReason, ReturnReason, TaskEndReason)
 
 VOID = {"input", "link", "meta", "img", "br"}
 
@@ -99,3 +125,335 @@ def test_the_overview_shows_pools_and_what_waits(browser):
     document = browser.get("/")
     assert "Longest wait" in document.words
     assert "mesh" in document.words
+
+
+SCREENS = ("/", "/queue", "/task", "/nodes", "/evictions")
+#: A text in Chinese on each screen, and one of a code.
+CHINESE = {
+    "/": "空闲 GPU",
+    "/queue": "没有任务在排队",
+    "/task": "任务 ID",
+    "/nodes": "名称或 ID",
+    "/evictions": "抢占记录",
+}
+
+
+@pytest.mark.parametrize("path", SCREENS)
+def test_every_screen_of_an_empty_scheduler(browser, path):
+    browser.sign_in()
+    document = browser.get(path)
+    assert [link for link in document.all("a") if link.get("aria-current")] or path == "/task"
+    assert document.all("html") == [{"lang": "en"}]
+    chinese = browser.get(f"{path}?lang=zh")
+    assert chinese.all("html") == [{"lang": "zh-CN"}]
+    assert CHINESE[path] in chinese.words
+    # The choice is kept.
+    assert browser.get(path).all("html") == [{"lang": "zh-CN"}]
+
+
+@pytest.mark.parametrize("path", [*SCREENS, "/task?id=pretrain-0", "/task?id=whole-node"])
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_every_screen_of_three_teams(browser, path, language):
+    three_teams(browser.api.mesh)
+    browser.sign_in()
+    mark = "&" if "?" in path else "?"
+    document = browser.get(f"{path}{mark}lang={language}")
+    assert "{" not in document.words
+    for link in document.all("a"):
+        assert link["href"].startswith(("/", "#"))
+
+
+def test_the_overview_answers_who_uses_what(browser):
+    three_teams(browser.api.mesh)
+    browser.sign_in()
+    document = browser.get("/")
+    for words in (
+        "lent to language: GPU 4",
+        "borrowed from vision: GPU 4",
+        "used 12",
+        "borrowed 4",
+    ):
+        assert words in document.words
+    labels = [picture["aria-label"] for picture in document.all("svg")]
+    assert "GPU: used 12, borrowed 4" in labels
+
+
+def test_the_queue_answers_where_and_why(browser):
+    three_teams(browser.api.mesh)
+    browser.sign_in()
+    assert "Held: it starts only after it is released" in browser.get("/queue").words
+    assert "被挂起，释放后才会开始" in browser.get("/queue?lang=zh").words
+    browser.get("/queue?lang=en")
+    of_vision = browser.get("/queue?pool_name=vision&owner=mei&reason=").words
+    assert "whole-node" in of_vision
+    assert "ablation-0" not in of_vision
+    assert "whole-node" not in browser.get("/queue?reason=held_by_user").words
+
+
+def test_the_task_is_explained(browser):
+    three_teams(browser.api.mesh)
+    browser.sign_in()
+    waits = browser.get("/task?id=whole-node")
+    for words in ("Why it waits", "Who holds it", "What would help", "Next step", "Place 1 of 1"):
+        assert words in waits.words
+    evicted = browser.get("/evictions").words
+    assert "detector" in evicted
+
+
+def test_the_nodes_say_who_has_which_gpu(browser):
+    three_teams(browser.api.mesh)
+    browser.sign_in()
+    document = browser.get("/nodes")
+    assert "gpu-004" in document.words
+    assert "closed" in document.words
+    assert "other Ray work 2" in document.words
+    frames = [r for r in document.all("rect") if r["class"] == "gpu-frame"]
+    assert len(frames) == 40
+    assert "gpu-000" not in browser.get("/nodes?show=closed_only").words
+    assert "gpu-001" in browser.get("/nodes?name=gpu-001").words
+
+
+def test_members_of_a_gang_are_drawn_on_their_nodes(browser):
+    mesh = browser.api.mesh
+    observe(mesh, nodes(2))
+    quota = parse_resources({"cpu": 64, "gpu": 16})
+    ask(mesh, EnsurePool(name="p", resources=quota))
+    gpus = parse_resources({"cpu": 1, "gpu": 8})
+    made = submission("train", pool="p")
+    agent = msgspec.structs.replace(
+        made.agent, resources=gpus.times(2), bundles=(gpus, gpus), gang=GangSpec()
+    )
+    blobs = {key_of(CLASS): CLASS}
+    request = SubmitTask(submission=msgspec.structs.replace(made, agent=agent), blobs=blobs)
+    ask(mesh, request)
+    browser.sign_in()
+    document = browser.get("/nodes")
+    assert document.words.count("train p · 8") == 2
+    assert "16" in browser.get("/nodes").words
+
+
+def test_other_ray_work_is_drawn_at_the_end():
+    picture = gpu_picture(2.0, [], 0.5)
+    assert [(part.x, part.width, part.style) for part in picture.parts] == [(37, 11, "other")]
+
+
+def test_shares_of_gpus_fill_parts_of_squares():
+    holdings = [
+        GpuHolding("a", "a", "p", 0.5, "color-1"),
+        GpuHolding("b", "b", "p", 1.0, "color-2"),
+    ]
+    picture = gpu_picture(2.0, holdings, 0.0)
+    assert [(part.x, part.width, part.title) for part in picture.parts] == [
+        (0, 11, "a"),
+        (11, 11, "b"),
+        (26, 11, "b"),
+    ]
+
+
+EVIL = '<script>alert("x")</script>\'&{{7*7}}'
+
+
+def test_what_users_write_is_text(api, browser):
+    mesh = api.mesh
+    three_teams(mesh)
+    ask(
+        mesh,
+        EnsurePool(name=EVIL, resources=parse_resources({"cpu": 9, "memory": 64_000, "gpu": 1})),
+    )
+    view = mesh.backend.free[0]
+    observe(mesh, [msgspec.structs.replace(view, host=EVIL), *mesh.backend.free[1:]])
+    submit(mesh, EVIL, EVIL, owner=EVIL, labels={EVIL: EVIL}, gpu=1)
+    submit(mesh, f"{EVIL}2", EVIL, owner=EVIL, labels={EVIL: EVIL}, gpu=1)
+    browser.sign_in()
+    name = quote(EVIL, safe="")
+    for path in (
+        *("/", "/queue", "/nodes", "/evictions", f"/task?id={name}", f"/task?id={name}2"),
+        *(f"/queue?pool_name={name}", f"/queue?owner={name}", f"/evictions?owner={name}"),
+        f"/nodes?name={name}",
+    ):
+        answer = browser.client.get(path)
+        assert answer.status_code == 200, answer.text
+        # Document refuses what would run; what is shown has every character.
+        document = Document(answer.text)
+        assert "<script" not in answer.text
+        assert "49" not in document.words.replace(EVIL, "")
+        if path != "/evictions":
+            assert EVIL in document.words or EVIL in str(document.elements), path
+    for path in (f"/queue?reason={name}", f"/queue?cursor={name}", f"/nodes?page={name}"):
+        document = browser.get(path, 400)
+    browser.get(f"/task?id={name}3", 404)
+    assert "<script" not in browser.client.get(f"/{name}").text
+
+
+def test_a_log_is_text(api, browser, monkeypatch):
+    filled(api.mesh)
+    browser.sign_in()
+    ask_packed = api.gateway.ask_packed
+
+    async def with_log(request, caller=None):
+        if isinstance(request, ReadTaskLog):
+            data = f"begun earlier\nlast <b>line</b> {EVIL}\n".encode() + b"\xff"
+            return encode_answer(TaskLog(state="running", attempt=1, begin=5, data=data, end=9))
+        return await ask_packed(request, caller)
+
+    monkeypatch.setattr(api.gateway, "ask_packed", with_log)
+    document = browser.get("/task?id=first")
+    assert f"last <b>line</b> {EVIL}" in document.words
+    assert "begun earlier" not in document.words
+    assert document.all("b") == []
+
+
+def test_a_viewer_sees_all_but_logs(api, browser):
+    three_teams(api.mesh)
+    secret = api.send("POST", "/tokens", {"name": "v", "role": "viewer"})["token"]
+    browser.sign_in(secret)
+    for path in SCREENS:
+        browser.get(path)
+    assert "cannot be read now" in browser.get("/task?id=pretrain-0").words
+
+
+@pytest.mark.parametrize("path", ["/nothing", "/queue/x", "/.env", "/api"])
+def test_what_is_no_page_is_said_on_one(browser, path):
+    assert "There is no such page" in browser.get(path, 404).words
+
+
+def test_while_the_supervisor_is_away_the_page_says_so_and_tries_again(api, browser, monkeypatch):
+    browser.sign_in()
+    monkeypatch.setattr(api.gateway, "cut_off", True)
+    monkeypatch.setattr(reads, "_YOUNG_S", 0.0)
+    answer = browser.client.get("/queue")
+    assert (answer.status_code, answer.headers["refresh"]) == (503, "5")
+    assert "does not answer" in Document(answer.text).words
+    monkeypatch.setattr(api.gateway, "cut_off", False)
+    browser.get("/queue")
+
+
+def test_many_readers_cost_the_supervisor_one_read(api, browser):
+    browser.sign_in()
+    api.gateway.asked.clear()
+    for _ in range(20):
+        browser.get("/")
+    assert len([call for call in api.gateway.asked if isinstance(call, ListPools)]) <= 2
+
+
+def test_pages_reload_themselves_only_where_that_is_asked_for(browser):
+    browser.sign_in()
+    assert "refresh" not in browser.client.get("/").headers
+    assert browser.client.get("/?refresh=on").headers["refresh"] == "15"
+    assert browser.client.get("/").headers["refresh"] == "15"
+    assert "refresh" not in browser.client.get("/?refresh=off").headers
+
+
+def test_the_style_and_the_icon_need_no_session_and_are_kept(browser):
+    document = browser.get("/", 401)
+    for link in document.all("link"):
+        answer = browser.client.get(link["href"])
+        assert answer.status_code == 200
+        assert "immutable" in answer.headers["cache-control"]
+
+
+def test_two_thousand_tasks_on_three_hundred_nodes(api, browser, capsys):
+    large(api.mesh)
+    browser.sign_in()
+    for path in (*SCREENS, "/task?id=task-1999", "/nodes?page=2"):
+        began = time.monotonic()
+        answer = browser.client.get(path)
+        took = time.monotonic() - began
+        assert answer.status_code == 200, answer.text
+        with capsys.disabled():
+            print(f"\n{path}: {took:.3f} s, {len(answer.content):,} bytes", end="")
+    assert "300" in Document(browser.client.get("/nodes").text).words
+
+
+def test_pages_of_the_queue_follow_each_other(api, browser):
+    three_teams(api.mesh)
+    for number in range(60):
+        submit(api.mesh, f"more-{number:02d}", "robotics", gpu=6, priority=0.5)
+    browser.sign_in()
+    document, names = browser.get("/queue"), []
+    while True:
+        names += [link["href"] for link in document.all("a") if "/task?id=more" in link["href"]]
+        following = [link["href"] for link in document.all("a") if link.get("rel") == "next"]
+        if not following:
+            break
+        document = browser.get(following[0])
+    assert len(names) == len(set(names)) == 60
+
+
+def test_every_code_has_a_text_in_both_languages():
+    codes = [str(code.value) for kind in CODE_KINDS for code in kind]
+    codes += [*STATES, *PHASES, *POOL_STATES, *(role.value for role in Role)]
+    assert [code for code in codes if code not in CODES] == []
+    for texts in (*TEXTS.values(), *CODES.values()):
+        assert all(texts)
+
+
+def test_both_languages_have_the_same_parameters():
+    def parameters(text):
+        return {name for _, name, _, _ in string.Formatter().parse(text) if name}
+
+    differing = [key for key, (en, zh) in TEXTS.items() if parameters(en) != parameters(zh)]
+    assert differing == []
+
+
+def test_every_text_is_used_and_there_is_one_for_every_use():
+    folder = Path(page.__file__).parent
+    sources = "".join(
+        p.read_text("utf-8") for p in folder.rglob("*") if p.suffix in (".py", ".html")
+    )
+    sources = sources.replace((folder / "texts.py").read_text("utf-8"), "")
+    unused = [key for key in TEXTS if not re.search(rf"""["']{key}["']""", sources)]
+    assert [key for key in unused if not key.startswith("part_")] == []
+    used = set(re.findall(r"""\bt\(["'](\w+)["'][,)]""", sources))
+    assert used - set(TEXTS) == set()
+
+
+@pytest.mark.parametrize(
+    ("header", "language"),
+    [
+        ("", "en"),
+        ("zh-CN,zh;q=0.9,en;q=0.8", "zh"),
+        ("en-US,en;q=0.9,zh;q=0.8", "en"),
+        ("de,zh-Hans;q=0.5,en;q=0.4", "zh"),
+        ("fr", "en"),
+        ("zh;q=0", "en"),
+        ("zh;q=x,;;,", "en"),
+    ],
+)
+def test_the_language_is_what_the_browser_prefers(header, language):
+    assert language_asked_for(header) == language
+
+
+@pytest.mark.parametrize(
+    ("seconds", "english", "chinese"),
+    [
+        (None, "–", "–"),
+        (-5, "0 s", "0 秒"),
+        (59.4, "59 s", "59 秒"),
+        (60, "1 min", "1 分"),
+        (187, "3 min 7 s", "3 分 7 秒"),
+        (3_600, "1 h", "1 小时"),
+        (90_000, "1 d 1 h", "1 天 1 小时"),
+    ],
+)
+def test_durations_are_said_in_both_languages(seconds, english, chinese):
+    assert (WORDS["en"].span(seconds), WORDS["zh"].span(seconds)) == (english, chinese)
+
+
+def test_what_is_lent_is_a_part_of_the_quota_and_what_is_borrowed_is_beyond_it():
+    pool = {
+        "resources": {"gpu": 8.0},
+        "used": {"gpu": 5.0},
+        "reserved": {"gpu": 1.0},
+        "lent": {"gpu": 2.0},
+        "free": {"gpu": 2.0},
+        "borrowed": {"gpu": 8.0},
+    }
+    (bar,) = bars_of_pool(pool)
+    assert [(part.part, part.amount, part.width) for part in bar.segments] == [
+        ("used", 3.0, 18.75),
+        ("reserved", 1.0, 6.25),
+        ("lent", 2.0, 12.5),
+        ("free", 2.0, 12.5),
+        ("borrowed", 8.0, 50.0),
+    ]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import shlex
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import parse_qs, urlencode, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.datastructures import QueryParams
@@ -29,7 +30,11 @@ from schedulemesh.server.guard import (
     address_of,
     check_connection,
 )
+from schedulemesh.server.page.evictions import evictions
+from schedulemesh.server.page.links import link
+from schedulemesh.server.page.nodes import nodes
 from schedulemesh.server.page.overview import overview
+from schedulemesh.server.page.queue import queue
 from schedulemesh.server.page.reads import RecentReads, ScreenReads
 from schedulemesh.server.page.sessions import (
     LIFETIME_S,
@@ -37,6 +42,7 @@ from schedulemesh.server.page.sessions import (
     session_in,
     set_session,
 )
+from schedulemesh.server.page.task import task
 from schedulemesh.server.page.words import (
     WORDS,
     Words,
@@ -93,7 +99,13 @@ class Screen(NamedTuple):
     view: Callable[[ScreenReads, QueryParams], Awaitable[View]]
 
 
-SCREENS = (Screen("/", "overview", overview),)
+SCREENS = (
+    Screen("/", "overview", overview),
+    Screen("/queue", "queue", queue),
+    Screen("/task", "task", task),
+    Screen("/nodes", "nodes", nodes),
+    Screen("/evictions", "evictions", evictions),
+)
 
 
 class Visit(NamedTuple):
@@ -138,28 +150,23 @@ class Page:
     async def _screen(self, screen: Screen, request: Request) -> Response:
         """One screen; the form to sign in where the browser has no session."""
         visit = _visit(request)
+        frame: dict[str, Any] = {"screen": screen}
         try:
-            address = address_of(request.scope)
-            caller = await self._sessions.caller(session_in(request), address)
+            caller = await self._sessions.caller(session_in(request), address_of(request.scope))
             if caller is None:
                 return self._sign_in_page(visit, following=_target(request.url.path, visit))
             check_connection(self._connections, request.scope, caller)
-            reader = ScreenReads(self._reads, self._gateway, caller)
-            about = await reader.facts(GetAbout())
-            view = await screen.view(reader, request.query_params)
+            reads = ScreenReads(self._reads, self._gateway, caller)
+            about = await reads.facts(GetAbout())
+            frame |= {"caller": caller, "scheduler": about["name"], "now": about["time"]}
+            view = await screen.view(reads, request.query_params)
         except SchedulerUnavailableError:
             return self.unavailable(visit)
         except InvalidRequestError as error:
-            return self.problem(visit, 400, str(error))
+            return self.problem(visit, 400, str(error), frame=frame)
         except Problem as problem:
-            return self.problem(visit, problem.status, str(problem), problem.headers)
-        shown = {
-            "screen": screen,
-            "caller": caller,
-            "scheduler": about["name"],
-            "now": about["time"],
-        }
-        return self._drawn(visit, f"{screen.name}.html", {**shown, **view})
+            return self.problem(visit, problem.status, str(problem), problem.headers, frame)
+        return self._drawn(visit, f"{screen.name}.html", {**frame, **view})
 
     async def _sign_in_form(self, request: Request) -> Response:
         return self._sign_in_page(_visit(request), following="/")
@@ -217,11 +224,16 @@ class Page:
         return self.problem(visit, 500, visit.words.text("failed"))
 
     def problem(
-        self, visit: Visit, status: int, error: str, headers: Mapping[str, str] | None = None
+        self,
+        visit: Visit,
+        status: int,
+        error: str,
+        headers: Mapping[str, str] | None = None,
+        frame: View | None = None,
     ) -> Response:
-        """A page that says why there is no other."""
+        """A page that says why there is no other. ``frame``: what else its template shows."""
         view = {"heading": visit.words.text("problem"), "error": error}
-        return self._drawn(visit, "problem.html", view, status, headers)
+        return self._drawn(visit, "problem.html", {**view, **(frame or {})}, status, headers)
 
     def unavailable(self, visit: Visit) -> Response:
         """A page that says that the supervisor does not answer, and tries again by itself."""
@@ -278,7 +290,8 @@ def _frame(visit: Visit) -> dict[str, Any]:
         "number": number,
         "clock_time": clock_time,
         "machine_time": machine_time,
-        "link": _link,
+        "link": link,
+        "quoted": shlex.quote,
         "screens": SCREENS,
         "screen": None,
         "caller": None,
@@ -315,13 +328,7 @@ def _target(path: str, visit: Visit, **changes: str) -> str:
         for name, value in visit.request.query_params.multi_items()
         if name not in ("lang", "refresh")
     ]
-    return _link(path, *others, *changes.items())
-
-
-def _link(path: str, *parameters: tuple[str, object]) -> str:
-    """A path with a query; parameters without a value are left out."""
-    query = urlencode([(name, str(value)) for name, value in parameters if value not in (None, "")])
-    return f"{path}?{query}" if query else path
+    return link(path, *others, *changes.items())
 
 
 def _own(target: str) -> str:

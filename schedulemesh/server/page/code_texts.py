@@ -89,8 +89,8 @@ _WAITS_AND_REFUSALS: Mapping[str, tuple[str, str]] = {
         "前面的任务要先开始",
     ),
     "insufficient_resources": (
-        "The pool has the quota, but no node has the room now",
-        "配额够，但目前没有节点放得下",
+        "No node has the room now",
+        "目前没有节点放得下",
     ),
     "nodes_cordoned": (
         "A node would have the room, but is closed",

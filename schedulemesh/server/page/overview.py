@@ -12,15 +12,15 @@ from schedulemesh.api.metrics import GetAlerts
 from schedulemesh.api.nodes import ListNodes
 from schedulemesh.api.pages import PageQuery
 from schedulemesh.api.pools import ListCohorts, ListPools
+from schedulemesh.api.preemption import ListPreemptions
 from schedulemesh.server.listings import Row
 from schedulemesh.server.page.bars import bars_of_pool, bars_of_pools
-from schedulemesh.server.page.reads import RowPage, ScreenReads, together
+from schedulemesh.server.page.reads import ScreenReads, together
 
 #: The evictions that are looked at; of an hour with more, that there were so many is said.
 _EVICTIONS = 500
 _HOUR_S = 3600.0
 _LONGEST_WAIT = PageQuery(order=(("queued_at", False), ("task_id", False)), limit=1)
-_NEWEST_EVICTIONS = PageQuery(order=(("decided_at", True), ("task_id", False)), limit=_EVICTIONS)
 
 
 async def overview(reader: ScreenReads, _query: QueryParams) -> Mapping[str, Any]:
@@ -32,7 +32,7 @@ async def overview(reader: ScreenReads, _query: QueryParams) -> Mapping[str, Any
         reader.rows(ListNodes()),
         reader.rows(GetAlerts()),
         reader.page("queue", _LONGEST_WAIT),
-        reader.page("preemptions", _NEWEST_EVICTIONS),
+        reader.rows(ListPreemptions(limit=_EVICTIONS)),
     )
     return {
         "about": about,
@@ -80,11 +80,11 @@ def gpus_of_nodes(nodes: Sequence[Row]) -> Mapping[str, float]:
     }
 
 
-def _of_last_hour(evictions: RowPage, now: float) -> Mapping[str, Any]:
+def _of_last_hour(evictions: Sequence[Row], now: float) -> Mapping[str, Any]:
     """How many evictions the last hour had, and the GPU-seconds of work that they lost."""
-    recent = [row for row in evictions.items if row["decided_at"] > now - _HOUR_S]
+    recent = [row for row in evictions if row["decided_at"] > now - _HOUR_S]
     return {
         "count": len(recent),
-        "or_more": evictions.more and len(recent) == len(evictions.items),
+        "or_more": len(recent) == _EVICTIONS,
         "lost_gpu_s": sum(row["lost_gpu_seconds"] or 0.0 for row in recent),
     }

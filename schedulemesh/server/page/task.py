@@ -1,0 +1,142 @@
+"""One task: why it waits or what it does, its attempts in time, its events, its log, and its saved state."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from starlette.datastructures import QueryParams
+
+from schedulemesh.api.history import QueryHistory
+from schedulemesh.api.logs import ReadTaskLog
+from schedulemesh.api.nodes import ListNodeNames
+from schedulemesh.api.tasks import ExplainTask
+from schedulemesh.domain.names import parse_name
+from schedulemesh.domain.task import ENDED_STATES
+from schedulemesh.protocol.answers import Explained, TaskLog
+from schedulemesh.protocol.public import explained
+from schedulemesh.protocol.wording import in_commands, reworded
+from schedulemesh.server.answers import unexpected
+from schedulemesh.server.listings import Row
+from schedulemesh.server.page.reads import ScreenReads, together
+from schedulemesh.server.problems import Problem
+
+#: The newest attempts that are shown, and of their events the newest.
+_ATTEMPTS, _EVENTS = 20, 100
+#: Bytes of the end of the log that are read, and how many of its lines are shown.
+_LOG_BYTES, _LOG_LINES = 16 * 1024, 100
+#: An id of a node of Ray within a sentence.
+_NODE_ID = re.compile(r"\b[0-9a-f]{56}\b")
+#: Parts of an attempt in their order, and the fields of its row with when they begin and end.
+_PHASES = (
+    ("waited", "queued_at", ("admitted_at", "started_at", "ended_at")),
+    ("started", "admitted_at", ("started_at", "ended_at")),
+    ("ran", "started_at", ("ended_at",)),
+)
+
+
+class AttemptPart(NamedTuple):
+    """A part of an attempt, in per cent of the time that is drawn."""
+
+    part: str
+    x: float
+    width: float
+
+
+async def task(reader: ScreenReads, query: QueryParams) -> Mapping[str, Any]:
+    """What the template ``task.html`` shows. Raises Problem where there is no such task."""
+    if not query.get("id", "").strip():
+        return {"facts": None}
+    task_id = parse_name(query["id"].strip(), "the task's id")
+    answer, node_rows, history, log = await together(
+        reader.answer(ExplainTask(task_id=task_id)),
+        reader.rows(ListNodeNames()),
+        _or_error(_history(reader, task_id)),
+        _or_error(_log(reader, task_id)),
+    )
+    if not isinstance(answer, Explained):
+        raise unexpected(answer)
+    names = {str(row["node_id"]): str(row["name"]) for row in node_rows}
+    facts = reworded(explained(answer.explanation), lambda text: _in_words(text, names))
+    facts["detail"] = _in_words(facts["detail"], names)
+    return {
+        "facts": facts,
+        "short": {"quota": {}, "node": {}, **facts["short"]},
+        "ended": facts["state"] in ENDED_STATES,
+        "node_names": [names.get(node_id, node_id) for node_id in facts["node_ids"]],
+        "names": names,
+        "history": history,
+        "log": log,
+        "drawn": _drawn,
+        "events": _events,
+    }
+
+
+def _in_words(sentence: str, names: Mapping[str, str]) -> str:
+    """A sentence of the scheduler in the words of the command line, with names for the ids of nodes."""
+    return in_commands(_NODE_ID.sub(lambda match: names.get(match[0], match[0]), sentence))
+
+
+async def _or_error(read: Any) -> Mapping[str, Any]:
+    """What is read, as ``value``; or why it cannot be read, as ``error``: the rest is shown all the same."""
+    try:
+        return {"value": await read, "error": ""}
+    except Problem as problem:
+        return {"value": None, "error": str(problem)}
+
+
+async def _history(reader: ScreenReads, task_id: str) -> Sequence[Row]:
+    """The newest attempts of a task with their events, the newest first."""
+    query = QueryHistory(task_id=task_id, limit=_ATTEMPTS, with_events=True)
+    attempts: Sequence[Row] = (await reader.facts(query))["attempts"]
+    return attempts
+
+
+async def _log(reader: ScreenReads, task_id: str) -> str:
+    """The last lines that the last attempt of a task has written. Raises Problem."""
+    call = ReadTaskLog(task_id=task_id, begin=-_LOG_BYTES, limit=_LOG_BYTES)
+    answer = await reader.of_task(call)
+    if not isinstance(answer, TaskLog):
+        raise unexpected(answer)
+    lines = answer.data.decode(errors="replace").splitlines()
+    # The first line is one that was begun earlier, where there is more than was read.
+    return "\n".join(lines[1 if answer.begin else 0 :][-_LOG_LINES:])
+
+
+def _drawn(attempts: Sequence[Row], now: float) -> list[Mapping[str, Any]]:
+    """Attempts with the parts of their bars, all on one scale, the oldest first."""
+    begun = [at for row in attempts if (at := _begin(row)) is not None]
+    first = min(begun, default=now)
+    last = max((row["ended_at"] or now for row in attempts), default=now)
+    length = max(last - first, 1.0)
+    return [{**row, "stretches": _stretches(row, first, length, now)} for row in reversed(attempts)]
+
+
+def _begin(row: Row) -> float | None:
+    """When the first thing is known of an attempt."""
+    times = (row[field] for field in ("queued_at", "admitted_at", "started_at"))
+    return next((at for at in times if at is not None), None)
+
+
+def _stretches(row: Row, first: float, length: float, now: float) -> list[AttemptPart]:
+    stretches = []
+    for part, field, ends in _PHASES:
+        begin = row[field]
+        if begin is None:
+            continue
+        end = next((row[name] for name in ends if row[name] is not None), now)
+        x = 100.0 * (begin - first) / length
+        # What took no time is a line that can be seen.
+        width = max(100.0 * (end - begin) / length, 0.4)
+        stretches.append(AttemptPart(part, round(min(x, 99.6), 2), round(width, 2)))
+    return stretches
+
+
+def _events(attempts: Sequence[Row]) -> list[Mapping[str, Any]]:
+    """The newest events of attempts, the newest first, each with the number of its attempt."""
+    events: list[Mapping[str, Any]] = [
+        {**event, "attempt": row["attempt"]} for row in attempts for event in row["events"]
+    ]
+    events.sort(key=lambda event: (event["at"], event["cursor"]), reverse=True)
+    return events[:_EVENTS]
