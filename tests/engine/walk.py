@@ -437,7 +437,11 @@ def held_back(state: MeshState, later: Later, seats: Seats, now: float) -> bool:
 def _left(
     state: MeshState, head: QueuedTask, need: Resources, node_id: str | None, now: float
 ) -> bool:
-    """Whether enough is left for this task at its reserved start: on the node, or (None) of its quota."""
+    """Whether enough is left for this task at its reserved start: on the node, or (None) of its quota. Quota
+    that is held for its pool pays for tasks of the pool, too.
+    """
+    if node_id is None and _pays_for_both(state, head, need):
+        return True
     account, ends = state.ledger.accounts[head.pool_name], ExpectedEnds(state, head, now)
     until = now if head.reservation is None else max(head.reservation.at or now, now)
     if node_id is None:
@@ -458,6 +462,12 @@ def _left(
     return all(
         units <= left.get(kind, 0) for kind, units in wanted.items() if kind in dict(need.items())
     )
+
+
+def _pays_for_both(state: MeshState, head: QueuedTask, need: Resources) -> bool:
+    """Whether what its pool has now is enough for this task and for another one that needs this."""
+    both = need_of(state, head) + need
+    return not Seats(state, head.pool_name, both, anywhere=True).waits
 
 
 class ExpectedEnds:

@@ -55,7 +55,11 @@ CALLS = {
     **dict.fromkeys(("configure_queue", "update_preemption_policy"), ()),
     **dict.fromkeys(("create_pool", "ensure_pool", "resize_pool", "drain_pool"), ("new",)),
     "undrain_pool": ("new",),
+    "rename_pool": ("new", "renamed"),
     "ensure_cohort": ("team",),
+    "create_cohort": ("empty",),
+    "rename_cohort": ("empty", "still-empty"),
+    "delete_cohort": ("still-empty",),
     "evaluate_preemption": (9.0, "p"),
     "explain": ("first",),
     "wait": (["first"], 5.0, "running"),
@@ -66,12 +70,13 @@ CALLS = {
     "cancel_tasks": (["waits-2"],),
     "end_orphans": ([],),
     "complete_task": ("second",),
-    "submit_job": ("new-job", ["true"], "new"),
+    "submit_job": ("new-job", ["true"], "renamed"),
     "delete_agent": ("second-agent",),
     **dict.fromkeys(("drain_node", "undrain_node", "cordon_node"), ("node-1",)),
 }
 #: The arguments of those that are refused there, and the code.
 REFUSED = {
+    "delete_pool": (("p",), "pool_in_use"),
     "save_task_state": (("none",), "task_not_found"),
     "get_saved_state": (("none",), "state_not_found"),
     "execute_preemption": (("none", "none"), "task_not_found"),

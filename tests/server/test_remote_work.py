@@ -93,6 +93,9 @@ JOB = {
     "driver_cpus": 0.5,
     "start_limits": {"load": 300},
     "grace_s": 20,
+    "max_run_s": 7200,
+    "on_time_limit": "requeue",
+    "idle_s": 600,
     "over_claim": "end",
     "keep_actors": ("caches/weights",),
 }
@@ -123,6 +126,7 @@ def test_a_job_arrives_with_all_that_was_given(remote, api, tmp_path):
     assert (task.labels, task.estimated_duration, task.owner) == ({"team": "a"}, 60.0, "ada")
     assert (task.on_preempted, task.max_preemptions, task.max_retries) == ("drop", 3, 2)
     assert (task.priority, task.on_oom) == (7.0, "grow")
+    assert (task.max_run_s, task.on_time_limit, task.idle_s) == (7200.0, "requeue", 600.0)
     assert (submission.queue, submission.request_id) == (True, "once")
     assert submission.client == schedulemesh.api.values.client_name()
 
