@@ -22,6 +22,7 @@ from schedulemesh.api.pages import (
 from schedulemesh.api.preemption import ListPreemptions
 from schedulemesh.api.states import ListSavedStates
 from schedulemesh.api.tasks import ListTasks
+from schedulemesh.domain.priorities import class_of
 from schedulemesh.domain.task import INTERNAL, TaskSpec
 from schedulemesh.engine.admission.refusals import pool_not_found
 from schedulemesh.engine.explanation.waiting import WaitCauses
@@ -261,6 +262,8 @@ class _Fields:
         spec = task.spec
         if field in _OF_SPEC:
             return getattr(spec, field)
+        if field == "priority_class":
+            return class_of(spec.priority)
         if isinstance(task, RunningTask):
             return self._of_running(task, field)
         if field in _OF_WAITING:
