@@ -415,7 +415,12 @@ def held_back(state: MeshState, later: Later, seats: Seats, now: float) -> bool:
         at = head.reservation.at
         if at is None and now - head.queued_at < state.queue.policy.backfill_limit_s:
             continue
-        if at is not None and later.duration is not None and now + later.duration <= at:
+        over_at = None if later.duration is None else now + later.duration
+        if (
+            at is not None
+            and over_at is not None
+            and over_at <= min(at, start_at(state, head, now))
+        ):
             continue
         delayed.append(head)
     for head in delayed:
@@ -443,7 +448,7 @@ def _left(
     if node_id is None and _pays_for_both(state, head, need):
         return True
     account, ends = state.ledger.accounts[head.pool_name], ExpectedEnds(state, head, now)
-    until = now if head.reservation is None else max(head.reservation.at or now, now)
+    until = start_at(state, head, now)
     if node_id is None:
         free = account.free + unclaimed_quota(state, head.pool_name)
         for name, agent in state.agents.items():
@@ -462,6 +467,23 @@ def _left(
     return all(
         units <= left.get(kind, 0) for kind, units in wanted.items() if kind in dict(need.items())
     )
+
+
+def start_at(state: MeshState, head: QueuedTask, now: float) -> float:
+    """When a task with a reserved start has to be expected to start: now, where what is leaving its nodes
+    leaves enough of everything for it, as it may start as soon as that is gone.
+    """
+    reservation = head.reservation
+    if reservation is None or reservation.at is None or reservation.at <= now:
+        return now
+    need, ends = need_of(state, head), ExpectedEnds(state, head, now)
+    nodes = [state.cluster.nodes[n] for n in reservation.node_ids if n in state.cluster.nodes]
+    is_left = any(
+        isinstance(state.agents[name].phase, Ending) for node in nodes for name in node.allocations
+    )
+    quota = state.ledger.accounts[head.pool_name].free + unclaimed_quota(state, head.pool_name)
+    has_room = all(need.fits(_free_at(state, node, ends, now)) for node in nodes)
+    return now if is_left and has_room and need.fits(quota) else reservation.at
 
 
 def _pays_for_both(state: MeshState, head: QueuedTask, need: Resources) -> bool:
