@@ -390,7 +390,13 @@ class MeshMachine(RuleBasedStateMachine):
                 if simple:
                     assert best is not None
                     assert chosen == best[0]
-                    assert not full or outcome.node_id == best[1]
+                    # Elsewhere only where these victims make room without what is leaving.
+                    node_id = outcome.node_id
+                    assert (
+                        not full
+                        or node_id == best[1]
+                        or seats.room_without_leaving(node_id, chosen)
+                    )
             if not seats.anywhere and not full:
                 assert free[outcome.node_id] or seats.room(outcome.node_id, chosen)
             for out in chosen:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from copy import copy
 from typing import NamedTuple
 
 import msgspec
@@ -366,6 +367,12 @@ class Seats:
         here = [name for name in gone if name in found.allocations]
         waits = bool(gone or self.waits or self.leaving.keys)
         return lack, fits and is_sure(found, (self.gpu,), here, waits=waits)
+
+    def room_without_leaving(self, node_id: str, gone: Collection[str]) -> bool:
+        """Whether the node has room although nothing counts as gone anyway."""
+        now = copy(self)
+        now.leaving = NOTHING_LEAVES
+        return now.room(node_id, gone)
 
     def room(self, node_id: str, gone: Collection[str]) -> bool:
         """Whether the node has room."""
