@@ -87,13 +87,13 @@ def submit(
         fields["resources"] = _resources({**amounts, **custom}, job.bundle)
         _note_missing_cpus(job.bundle or ())
         if dry_run:
-            return _announced(gateway, fields)
+            return _print_dry_run(gateway, fields)
         _submit(gateway, fields)
         if not (wait or follow):
             print(name)
             return 0
         note(f"submitted {name}")
-        return _awaited(gateway, name, follow=follow)
+        return _wait_for_job(gateway, name, follow=follow)
 
 
 def _checked_id(task_id: str | None) -> str | None:
@@ -337,8 +337,8 @@ def _submit(gateway: Gateway, fields: dict[str, object]) -> None:
         raise
 
 
-def _announced(gateway: Gateway, fields: dict[str, object]) -> int:
-    """Say what a submission would do; the exit code, as ``--dry-run`` has it."""
+def _print_dry_run(gateway: Gateway, fields: dict[str, object]) -> int:
+    """Print what a submission would do; the exit code of ``--dry-run``."""
     from schedulemesh.cli.exits import ExitCode, RefusedError, code_of
     from schedulemesh.engine.messages.outcomes import Accepted
 
@@ -359,7 +359,7 @@ def _announced(gateway: Gateway, fields: dict[str, object]) -> int:
     return ExitCode.OK
 
 
-def _awaited(gateway: Gateway, name: str, *, follow: bool) -> int:
+def _wait_for_job(gateway: Gateway, name: str, *, follow: bool) -> int:
     """The exit code of a job's driver, once that has ended. ``follow``: print what it writes until then."""
     from schedulemesh.api.logs import ReadTaskLog
     from schedulemesh.cli.job_ends import QueueNotes, exit_code

@@ -60,7 +60,7 @@ def made_of(
     needed = [key for key in stored if not any(matches(pattern, key) for pattern in ignore)]
     rules = {key: key for key in needed} if mapping is None else mapping
     sources = expanded(rules, stored, needed)
-    tensors = {name: _made(name, source, stored) for name, source in sources.items()}
+    tensors = {name: _resolve(name, source, stored) for name, source in sources.items()}
     if shapes is not None:
         _check_shapes(tensors, shapes)
     _check_used(tensors, needed, stored)
@@ -136,13 +136,14 @@ def _length(piece: Piece) -> int:
     return piece.length
 
 
-def _made(name: str, source: Source, stored: Sizes) -> Made:
+def _resolve(name: str, source: Source, stored: Sizes) -> Made:
+    """The shape of the tensor that a source makes, and the regions of stored tensors that it consists of."""
     if isinstance(source, str):
         full_box = tuple((0, size) for size in _shape(name, source, stored))
         return _one(Region(key=source, stored=full_box, at=full_box))
     if isinstance(source, Slice):
         return _sliced(name, source, _shape(name, source.key, stored))
-    return _joined(name, source, [_made(name, part, stored) for part in source.parts])
+    return _joined(name, source, [_resolve(name, part, stored) for part in source.parts])
 
 
 def _one(region: Region) -> Made:
@@ -216,7 +217,7 @@ def _check_used(tensors: Mapping[str, Made], needed: Sequence[str], stored: Size
             f"nothing takes the stored {_some(unused)}; map them, or name them in ignore"
         )
     for key in needed:
-        unused_boxes = _without(tuple((0, size) for size in stored[key]), sorted(taken[key]))
+        unused_boxes = _subtract_all(tuple((0, size) for size in stored[key]), sorted(taken[key]))
         if unused_boxes:
             elements = prod(stored[key])
             raise InvalidRequestError(
@@ -225,15 +226,15 @@ def _check_used(tensors: Mapping[str, Made], needed: Sequence[str], stored: Size
             )
 
 
-def _without(box: Box, taken: Iterable[Box]) -> list[Box]:
+def _subtract_all(box: Box, taken: Iterable[Box]) -> list[Box]:
     """What of a box is in none of the others, as boxes that do not overlap."""
     rest = [box] if _elements(box) else []
     for other in taken:
-        rest = [part for each in rest for part in _beside(each, other)]
+        rest = [part for each in rest for part in _subtract(each, other)]
     return rest
 
 
-def _beside(box: Box, other: Box) -> Iterator[Box]:
+def _subtract(box: Box, other: Box) -> Iterator[Box]:
     """What of a box is not in another one."""
     met = common(box, other)
     if met is None:

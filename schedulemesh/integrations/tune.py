@@ -138,10 +138,11 @@ class LeaseResourceManager(ResourceManager):  # type: ignore[misc]
         self._acquired.clear()
         with contextlib.ExitStack() as releases:
             for lease in leases:
-                releases.callback(_released, lease)
+                releases.callback(_release_or_log, lease)
 
 
-def _released(lease: LeaseLike) -> None:
+def _release_or_log(lease: LeaseLike) -> None:
+    """Release a lease; an error is logged, so that the others are released, too."""
     try:
         lease.release()
     except ScheduleMeshError as error:

@@ -91,12 +91,12 @@ class AlertBoard:
 
     def evaluate(self, rules: Iterable[Rule], samples: Samples, now: float) -> list[Alert]:
         """Evaluate these rules; returns the alerts that fire or are resolved now, which are told once."""
-        return [alert for rule in rules for alert in self._evaluated(rule, samples, now)]
+        return [alert for rule in rules for alert in self._evaluate_rule(rule, samples, now)]
 
     def drop_others(self, rules: Iterable[Rule], now: float) -> list[Alert]:
         """Resolve the alerts of rules that are no longer among these."""
         rule_ids = {rule.id for rule in rules}
-        return self._ended([key for key in self.active if key[0] not in rule_ids], now)
+        return self._end([key for key in self.active if key[0] not in rule_ids], now)
 
     def test_alert(self, now: float) -> Alert:
         """What receivers are tested with: an alert of no rule."""
@@ -124,10 +124,11 @@ class AlertBoard:
         active = sorted(self.firing(), key=_since) + sorted(pending, key=_since)
         return [*active, *reversed(self.resolved)]
 
-    def _evaluated(self, rule: Rule, samples: Samples, now: float) -> list[Alert]:
+    def _evaluate_rule(self, rule: Rule, samples: Samples, now: float) -> list[Alert]:
+        """Bring the alerts of a rule up to date with these samples; those whose state has changed."""
         holds = rule.condition.holds_for(samples)
         former = [key for key in self.active if key[0] == rule.id]
-        changed = self._ended([key for key in former if key[1] not in holds], now)
+        changed = self._end([key for key in former if key[1] not in holds], now)
         room = MOST_OF_A_RULE - sum(key[1] in holds for key in former)
         for labels, value in holds.items():
             previous = self.active.get((rule.id, labels))
@@ -157,8 +158,8 @@ class AlertBoard:
             active_at=now,
         )
 
-    def _ended(self, keys: Iterable[Key], now: float) -> list[Alert]:
-        """Remove alerts; returns those of them that fired, which are resolved."""
+    def _end(self, keys: Iterable[Key], now: float) -> list[Alert]:
+        """End alerts; those of them that fired, which are resolved."""
         ended = [self.active.pop(key) for key in keys]
         resolved = [
             msgspec.structs.replace(alert, state=AlertState.RESOLVED, resolved_at=now)

@@ -177,10 +177,12 @@ class Executor:
 
     def spawn(self, work: Coroutine[object, object, None]) -> None:
         """Run a coroutine in the background; an exception is logged."""
-        self._spawned(work)
+        self._spawn_unless_stopped(work)
 
-    def _spawned(self, work: Coroutine[object, object, None]) -> asyncio.Task[None] | None:
-        """As ``spawn``; None: nothing is run any more."""
+    def _spawn_unless_stopped(
+        self, work: Coroutine[object, object, None]
+    ) -> asyncio.Task[None] | None:
+        """As ``spawn``; None: the executor has stopped, and starts no work any more."""
         if self._stopped:
             work.close()
             return None
@@ -194,7 +196,7 @@ class Executor:
         if not task.cancelled() and task.exception() is not None:
             logger.error("an instruction failed", exc_info=task.exception())
 
-    async def _confirmed(self, decided_at: float) -> None:
+    async def _wait_until_confirmed(self, decided_at: float) -> None:
         """Return once an order that was decided then may still be executed: at once, unless it is so old that
         a successor may have begun since; never if one has.
         """
@@ -267,7 +269,7 @@ class Executor:
             error = "object references given to it were lost with a former supervisor"
             return start_failed(order, error)
         if order.group_id is not None and foreign:
-            return await self._occupied(order, order.group_id, foreign)
+            return await self._fail_occupied(order, order.group_id, foreign)
         if order.group_id is not None and starts[0].slot is None:
             return start_failed(
                 order, f"its placement group {order.group_id} is gone", room_lost=True
@@ -277,7 +279,7 @@ class Executor:
         except BackendError as failed:
             return start_failed(order, str(failed))
         if isinstance(result, s.AgentStartFailed) and result.reason == NO_ROOM_IN_RAY:
-            return await self._explained(order, result)
+            return await self._with_holders(order, result)
         return result
 
     async def _processes_started(
@@ -286,7 +288,7 @@ class Executor:
         """Start the processes of an agent, one with GPUs in a room where it gets one."""
         room = await self.rooms.prepare(order)
         is_full = room is None and await self.rooms.is_full(order)
-        await self._confirmed(decided_at)
+        await self._wait_until_confirmed(decided_at)
         if order.agent.gang is not None:
             return await self._gang_started(order, starts)
         if is_full:
@@ -322,7 +324,7 @@ class Executor:
         if not self._is_current(order):
             return start_failed(order, _ENDED)
         if foreign:
-            return await self._occupied(order, group_id, foreign)
+            return await self._fail_occupied(order, group_id, foreign)
         return self.leases.start(order)
 
     def _is_current(self, order: StartAgent) -> bool:
@@ -341,7 +343,7 @@ class Executor:
             lambda: self._is_current(order),
         )
 
-    async def _occupied(
+    async def _fail_occupied(
         self, order: StartAgent, group_id: str, foreign: list[GroupMember]
     ) -> s.AgentStartFailed:
         """Fail the start, and remove its placement group unless orphans run in it, which an operator ends."""
@@ -353,8 +355,12 @@ class Executor:
         error = f"{problem}; the group is removed now, submit it again"
         return start_failed(order, error, NO_ROOM_IN_RAY)
 
-    async def _explained(self, order: StartAgent, failed: s.AgentStartFailed) -> s.AgentStartFailed:
-        """Ray had no resources where the state had some: observe the node again, and name the holders."""
+    async def _with_holders(
+        self, order: StartAgent, failed: s.AgentStartFailed
+    ) -> s.AgentStartFailed:
+        """The failure of a start for which Ray had no resources although the state had some, with the names
+        of those who hold them; the node is observed again.
+        """
         node_id, group_id = order.node_id, order.group_id
         if group_id is not None:
             await self._drop_group(order, group_id)
@@ -438,7 +444,7 @@ class Executor:
             )
 
     async def _create_group(self, order: CreateGroup, decided_at: float) -> None:
-        await self._confirmed(decided_at)
+        await self._wait_until_confirmed(decided_at)
         result = await self.groups.create(order)
         if result is not None:
             await self.reactor.report_all([result, *self.leases.started_in(result)])
@@ -512,20 +518,20 @@ class Executor:
             namespace=self._agents.namespace,
             owner=owner_of(*address),
             folder=self.job_folder,
-            working_dir=await self._published(order.agent.job),
-            claimed=self._claimed(order.agent.name),
+            working_dir=await self._publish_job_files(order.agent.job),
+            claimed=self._claim_by_node(order.agent.name),
             mark=self._agents.process_mark(*address),
             devices_limit_s=start_limits.constructor or state.policy.start_timeout,
         )
 
-    def _claimed(self, agent_name: str) -> dict[str, tuple[float, float]]:
+    def _claim_by_node(self, agent_name: str) -> dict[str, tuple[float, float]]:
         """CPUs and GPUs of an agent's claim by node."""
         state = self.reactor.state
         agent = state.agents.get(agent_name)
         by_node = {} if agent is None else claimed_by_node(state.groups, state.cluster, agent)
         return {n: (claim.cpu / UNIT, claim.gpu / UNIT) for n, claim in by_node.items()}
 
-    async def _published(self, job: JobSpec) -> str:
+    async def _publish_job_files(self, job: JobSpec) -> str:
         """Put what was sent with a job where Ray fetches it: the address of its working directory; empty:
         none was sent.
         """
@@ -581,7 +587,7 @@ class Executor:
         ended = await asyncio.gather(*(self._runs.report_ended(run, _ENDED_RUN_S) for run in runs))
         waiting = {}
         for run, has_ended in zip(runs, ended, strict=True):
-            task = None if has_ended else self._spawned(self._runs.run(run))
+            task = None if has_ended else self._spawn_unless_stopped(self._runs.run(run))
             if task is not None and has_ended is None:
                 waiting[run.task_id] = task
         if waiting:

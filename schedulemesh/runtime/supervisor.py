@@ -168,7 +168,7 @@ class SupervisorService:
         if isinstance(caller, Refused):
             return encode_answer(Refusal(refused=caller))
         address = self._authentication.address(credential)
-        return await self._answered(data, refs, caller, address)
+        return await self._decode_and_answer(data, refs, caller, address)
 
     async def ask_as(
         self, caller: bytes, data: bytes, key: bytes = b""
@@ -176,11 +176,12 @@ class SupervisorService:
         """As ``ask``, for the process that serves the HTTP API: on behalf of a packed TokenCaller."""
         self._authentication.check_http((await self.ready()).running.reactor, key)
         holder = unpack(caller, TokenCaller)
-        return await self._answered(data, NO_REFS, holder, holder.address)
+        return await self._decode_and_answer(data, NO_REFS, holder, holder.address)
 
-    async def _answered(
+    async def _decode_and_answer(
         self, data: bytes, refs: Refs, caller: TokenCaller | None, address: str
     ) -> bytes | tuple[bytes, list[Handle]]:
+        """The encoded answer to an encoded request, with the Ray handles that belong to it, if any."""
         try:
             # Hashing what is stored takes its time, during which others are served.
             large = type(data) is bytes and len(data) > _LARGE
@@ -279,11 +280,14 @@ class SupervisorService:
             logger.warning("agent %s was restarted by Ray and is ended: %s", agent_name, error)
             await self._agents.end(agent_name, incarnation)
             return
-        await asyncio.shield(self._begun(self._restarted(reactor, agent_name, incarnation, report)))
+        await asyncio.shield(
+            self._begun(self._note_restart(reactor, agent_name, incarnation, report))
+        )
 
-    async def _restarted(
+    async def _note_restart(
         self, reactor: Reactor, agent_name: str, incarnation: int, report: StartReport
     ) -> None:
+        """Note that Ray has started the process of an agent again."""
         await self._agents.agent_restarted(agent_name, incarnation, report.node_id)
         logger.warning("agent %s was restarted by Ray, as process %d", agent_name, report.pid)
         if current(reactor.state, agent_name, incarnation) is None:
@@ -473,7 +477,7 @@ class SupervisorService:
         journal = opened(
             self._open_journal, self._settings, self._backend, self._agents, living, began=began
         )
-        plugins = self._loaded(journal)
+        plugins = self._load_plugins(journal)
         settings = self._settings
         strategies = Strategies(settings.node_strategy, settings.pool_strategy, plugins.plugins)
         earlier = EarlierLives(
@@ -500,7 +504,7 @@ class SupervisorService:
         reactor.at_takeover(functools.partial(self._fall_silent, executor))
         try:
             await self._authentication.begin(reactor)
-            return await self._reconciled(executor, journal, plugins, seen)
+            return await self._reconcile(executor, journal, plugins, seen)
         except (JournalError, BackendError) as error:
             # The next attempt opens the journal anew, but never takes it back from a successor.
             executor.stop_all()
@@ -521,10 +525,10 @@ class SupervisorService:
         if self._requests is not None:
             self._requests.running.alerts.close()
 
-    async def _reconciled(
+    async def _reconcile(
         self, executor: Executor, journal: Journal, plugins: PluginWatchdog, seen: Seen | None
     ) -> RequestService:
-        """All parts, once the state has been compared with what runs in the cluster."""
+        """Compare the state with what runs in the cluster, and return the service with all its parts."""
         backend, agents, groups = self._backend, self._agents, self._groups
         settings = self._settings
         reactor = executor.reactor
@@ -571,8 +575,8 @@ class SupervisorService:
             )
         )
 
-    def _loaded(self, journal: Journal) -> PluginWatchdog:
-        """The plugins, loaded once in a process; who is disabled is noted in the journal of now."""
+    def _load_plugins(self, journal: Journal) -> PluginWatchdog:
+        """The plugins, which are loaded once in a process; this journal notes who is disabled."""
         if self._plugins is None:
             mark = mark_path(self._settings, self._backend.session_folder())
             self._plugins = PluginWatchdog(

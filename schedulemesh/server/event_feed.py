@@ -99,7 +99,7 @@ class EventFeed:
         """Within, there is one stream more; the reader runs while there is one."""
         self.streams += 1
         if not self.reading:
-            self._reader = asyncio.ensure_future(self._read())
+            self._reader = asyncio.ensure_future(self._keep_reading())
             self._reader.add_done_callback(self._read_ended)
         try:
             yield
@@ -132,7 +132,7 @@ class EventFeed:
     async def page(self, cursor: int) -> EventPage | None:
         """The next events after a cursor, from the supervisor; None: not now, see ``trouble``."""
         async with self._pages:
-            facts = await self._asked(QueryEvents(after=cursor, limit=PAGE))
+            facts = await self._ask(QueryEvents(after=cursor, limit=PAGE))
         return None if facts is None else _page(cursor, facts)
 
     # -- the reader ---------------------------------------------------------------------------------------
@@ -149,12 +149,12 @@ class EventFeed:
             logger.error("the events cannot be followed; streams end", exc_info=error)
             self._pulse()
 
-    async def _read(self) -> None:
+    async def _keep_reading(self) -> None:
         """Ask for the next events again and again."""
         while True:
             # Where it begins is answered at once; then each request waits for an event.
             wait_s = 0.0 if self.cursor is None else WAIT_S
-            facts = await self._asked(QueryEvents(after=self.cursor, limit=PAGE, wait_s=wait_s))
+            facts = await self._ask(QueryEvents(after=self.cursor, limit=PAGE, wait_s=wait_s))
             if facts is None:
                 await asyncio.sleep(RETRY_S)
                 continue
@@ -162,7 +162,7 @@ class EventFeed:
             if len(facts["events"]) < PAGE:
                 await asyncio.sleep(PAUSE_S)
 
-    async def _asked(self, request: QueryEvents) -> Mapping[str, Any] | None:
+    async def _ask(self, request: QueryEvents) -> Mapping[str, Any] | None:
         """The answer; None: the supervisor or its history is not available."""
         try:
             answer = await self._gateway.ask(request)

@@ -40,7 +40,7 @@ def is_there(path: Path) -> bool:
     Raises JournalError if one of the files is a link, not a regular file, or owned by another user.
     """
     _remove_drafts(path)
-    there = {suffix: _checked(beside(path, suffix)) for suffix in SUFFIXES}
+    there = {suffix: _check_file(beside(path, suffix)) for suffix in SUFFIXES}
     return there[""]
 
 
@@ -60,7 +60,10 @@ def check_folder(folder: Path) -> None:
         )
 
 
-def _checked(path: Path) -> bool:
+def _check_file(path: Path) -> bool:
+    """Whether there is such a file, which only its owner may read from then on. Raises JournalError where it
+    must not be used.
+    """
     with journal_errors(f"{path} cannot be used"):
         try:
             status = path.lstat()

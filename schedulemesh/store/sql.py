@@ -333,7 +333,7 @@ class SqlJournal:
         fences that process.
         """
         until = time.monotonic() + (0.0 if take_over else _PATIENCE_S)
-        while holder := self._locked(connection):
+        while holder := self._take_lock(connection):
             if time.monotonic() >= until:
                 break
             time.sleep(0.05)  # neither kind of lock can be awaited with a time limit
@@ -346,7 +346,7 @@ class SqlJournal:
             )
         logger.warning("taking the journal %s over from %s", self.address, holder)
 
-    def _locked(self, connection: Connection) -> str:
+    def _take_lock(self, connection: Connection) -> str:
         """Take the lock. Returns who holds it, if another process does, else an empty text."""
         if self._lock is not None and self._high_mark is not None:
             return "" if self._lock.take() else self._holder(self._high_mark)
@@ -371,7 +371,7 @@ class SqlJournal:
             self._connection = self._engine.connect()
             if self.address.url is not None and self._epoch:
                 with self._connection.begin():
-                    self._locked(self._connection)
+                    self._take_lock(self._connection)
         return self._connection
 
     def _check_same_file(self) -> None:

@@ -174,7 +174,7 @@ class JobRunner:
             if self._stopped:
                 return -signal.SIGTERM
             oom_kills_before = oom_kills()
-            driver = self._driver = self._started()
+            driver = self._driver = self._start_process()
         assert driver.stdout is not None  # noqa: S101  # it was asked for
         output = _Output(driver.stdout, log)
         output.start()
@@ -189,7 +189,8 @@ class JobRunner:
         output.wait()
         return code
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _start_process(self) -> subprocess.Popen[bytes]:
+        """Start the job's command, in a session of its own."""
         entrypoint = self._command.entrypoint
         try:
             return subprocess.Popen(  # noqa: S603  # running what the user gave is what a job is
@@ -361,14 +362,14 @@ class _SavedWork:
         """Tell the supervisor when something was saved, if that is not known to it."""
         channel = current()
         with self._lock:
-            newest = max(last_written(self._checkpoints), _written(self._mark))
+            newest = max(last_written(self._checkpoints), _written_at(self._mark))
             if channel is None or newest < self._began or newest <= self._reported:
                 return
             if channel.work_saved(max(0.0, time.time() - newest)):
                 self._reported = newest
 
 
-def _written(file: Path) -> float:
+def _written_at(file: Path) -> float:
     """When a file was written, in seconds since 1970; 0: there is none."""
     try:
         return file.stat().st_mtime

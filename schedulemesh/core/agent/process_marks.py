@@ -152,7 +152,7 @@ async def _end_all(
             return tuple(process.pid for process in processes)
         all_killed = age > grace_s
         kill(processes if all_killed else processes[len(processes) if spared is None else spared :])
-        await _ended(processes)
+        await _wait_for_ends(processes)
     return ()
 
 
@@ -164,8 +164,8 @@ def kill(processes: Iterable[Process]) -> None:
                 os.kill(process.pid, signal.SIGKILL)
 
 
-async def _ended(processes: Iterable[Process]) -> None:
-    """Return when all of these have ended, or after some looks."""
+async def _wait_for_ends(processes: Iterable[Process]) -> None:
+    """Return when all of these processes have ended, or after ``_LOOKS`` looks."""
     remaining = list(processes)
     for _ in range(_LOOKS):
         remaining = [process for process in remaining if living(process.pid) == process]

@@ -174,7 +174,7 @@ def reshard(
     )
     version = 1 + max(status.version or 0 for status in statuses) if version is None else version
     try:
-        rounds, received = _transferred(move, tree, round_bytes)
+        rounds, received = _transfer(move, tree, round_bytes)
     except BaseException:
         for rank in dst_group.ranks:
             dst_group.ask(rank, "drop_shards", into, move.id)
@@ -221,7 +221,7 @@ def _described(
     return by_rank, answers[source_count:]
 
 
-def _transferred(move: _Move, tree: Tree, round_bytes: int) -> tuple[int, list[int]]:
+def _transfer(move: _Move, tree: Tree, round_bytes: int) -> tuple[int, list[int]]:
     """Brings everything to the destinations; returns the number of rounds and the bytes received by rank."""
     received: Counter[int] = Counter()
     running: deque[_Calls] = deque()

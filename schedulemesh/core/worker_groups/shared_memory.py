@@ -80,7 +80,7 @@ class Blocks:
         import numpy as np
 
         free = self._free.get(size)
-        block = free.pop() if free else _made(size)
+        block = free.pop() if free else _new_block(size)
         block.move_id, block.complete = move_id, False
         array = np.frombuffer(block.memory, np.uint8)
         weakref.finalize(array, self._released, block).atexit = False
@@ -132,7 +132,7 @@ class MappedBlocks:
             mapping = self._mapped.get(location)
             if mapping is None:
                 self._unmap_gone()
-            memory = _mapped(location) if mapping is None else mapping[0]
+            memory = _map_block(location) if mapping is None else mapping[0]
             self._mapped[location] = (memory, time.monotonic())
             if self.emptied.is_set():
                 self.emptied.clear()
@@ -158,7 +158,8 @@ class MappedBlocks:
                 del self._mapped[location]
 
 
-def _made(size: int) -> _Block:
+def _new_block(size: int) -> _Block:
+    """New shared memory of so many bytes. Raises InvalidRequestError where none can be had."""
     try:
         return _Block(size)
     except OSError as error:
@@ -169,7 +170,10 @@ def _made(size: int) -> _Block:
         ) from error
 
 
-def _mapped(location: Location) -> UserArray:
+def _map_block(location: Location) -> UserArray:
+    """The bytes of another process's block, mapped into this one. Raises InvalidRequestError where that is
+    not possible.
+    """
     import numpy as np
 
     try:

@@ -190,7 +190,7 @@ def _with_revocations(
     request = case.request
     if request.revokes or not case.tx.state.running.starting:
         return None
-    unstarted = _unstarted(case)
+    unstarted = _revocable_agents(case)
 
     def plan_with(names: tuple[str, ...]) -> EvictionPlan | None:
         plan = means(case.of(msgspec.structs.replace(request, revokes=names)))
@@ -208,7 +208,7 @@ def _with_revocations(
     return plan
 
 
-def _unstarted(case: Case) -> tuple[str, ...]:
+def _revocable_agents(case: Case) -> tuple[str, ...]:
     """The agents that do not run yet whose claims may be revoked for a request."""
     tx, request, ledger = case.tx, case.request, case.tx.state.ledger
     neighbours = ledger.cohorts.neighbours(request.pool_name).names
@@ -250,7 +250,7 @@ def paid_as_owner(state: MeshState, request: Request) -> Request:
     enough back, so that nobody can take that back from it.
     """
     own_payment = _paid_by_itself(state, request).payment
-    lacking = own_payment.short.beyond(_owed(state, request))
+    lacking = own_payment.short.beyond(_most_to_reclaim(state, request))
     return _borrowing_only(request, own_payment, lacking)
 
 
@@ -379,7 +379,7 @@ def make_room_by_moves(case: Case) -> EvictionPlan | None:
     others = SmallerTasks(state, request.incoming(state), tx.now, veto, limits, gpu=gpu)
     if _surely_no_room(others, shape, known_nodes):
         return None
-    plan = _searched(tx, request, others, None, known_nodes)
+    plan = _search_among(tx, request, others, None, known_nodes)
     return plan if plan is not None and fit_elsewhere(state, plan) else None
 
 
@@ -406,7 +406,7 @@ def evict_by_order(case: Case) -> EvictionPlan | None:
     eviction of those behind it would make room.
     """
     tx, request, veto, known_nodes = case.tx, case.request, case.veto, case.known
-    others = _behind(case)
+    others = _candidates_behind(case)
     if others is None:
         return None
     if (
@@ -416,10 +416,10 @@ def evict_by_order(case: Case) -> EvictionPlan | None:
     ):
         return None
     caps = caps_of(tx.state.ledger, request.pool_name, request.payment)
-    return _searched(tx, request, others, caps, known_nodes)
+    return _search_among(tx, request, others, caps, known_nodes)
 
 
-def _behind(case: Case) -> SavableTasks | None:
+def _candidates_behind(case: Case) -> SavableTasks | None:
     """The running tasks that the order puts behind a request, and that may be evicted for it."""
     tx, request, veto, limits = case.tx, case.request, case.veto, case.limits
     state, task = tx.state, request.stimulus.task
@@ -487,10 +487,12 @@ def reclaim(case: Case) -> EvictionPlan | None:
     """
     tx, request, veto, known_nodes = case.tx, case.request, case.veto, case.known
     own_request = _paid_by_itself(tx.state, request)
-    if not own_request.payment.short.fits(_owed(tx.state, request)):
+    if not own_request.payment.short.fits(_most_to_reclaim(tx.state, request)):
         return None
     borrowers = _borrowers(tx, request, veto)
-    return None if borrowers is None else _searched(tx, own_request, borrowers, None, known_nodes)
+    return (
+        None if borrowers is None else _search_among(tx, own_request, borrowers, None, known_nodes)
+    )
 
 
 def reclaim_beside_loans(case: Case) -> EvictionPlan | None:
@@ -502,11 +504,11 @@ def reclaim_beside_loans(case: Case) -> EvictionPlan | None:
     """
     tx, veto, known_nodes = case.tx, case.veto, case.known
     beside = _paid_beside_loans(tx.state, case.request)
-    if beside is None or not beside.payment.short.fits(_owed(tx.state, case.request)):
+    if beside is None or not beside.payment.short.fits(_most_to_reclaim(tx.state, case.request)):
         return None
     kinds = beside.payment.short + case.request.takes_back
     borrowers = _borrowers(tx, case.request, veto, of_kinds=kinds)
-    return None if borrowers is None else _searched(tx, beside, borrowers, None, known_nodes)
+    return None if borrowers is None else _search_among(tx, beside, borrowers, None, known_nodes)
 
 
 def may_take_back(state: MeshState, task: QueuedTask) -> bool:
@@ -522,7 +524,7 @@ def may_take_back(state: MeshState, task: QueuedTask) -> bool:
     return bool(ledger.holds) or short.fits(owed + idle_beside(ledger, pool_name))
 
 
-def _owed(state: MeshState, request: Request) -> Resources:
+def _most_to_reclaim(state: MeshState, request: Request) -> Resources:
     """What the pool of a request may get back at most: what it has lent, and what of its quota is promised to
     claims that are revoked, or is leaving.
     """
@@ -568,7 +570,7 @@ def reclaim_by_exchange(case: Case) -> EvictionPlan | None:
     others = TasksOfBorrowers(state, incoming, tx.now, veto, request.revokes, kinds)
     if not _any_of(others):
         return None
-    plan = _searched(tx, own_request, others, others.caps(), known_nodes)
+    plan = _search_among(tx, own_request, others, others.caps(), known_nodes)
     if plan is None:
         return None
     short = own_request.payment.short - sum_of(share.amount for share in plan.claimed)
@@ -600,7 +602,9 @@ def reclaim_and_evict(case: Case) -> EvictionPlan | None:
     if borrowers is None:
         return None
     while True:
-        plan = _searched(tx, own_request, BorrowersAndOthers(borrowers, others), None, known_nodes)
+        plan = _search_among(
+            tx, own_request, BorrowersAndOthers(borrowers, others), None, known_nodes
+        )
         if plan is None:
             return None
         victims = evicted_tasks(plan.victims)
@@ -651,19 +655,21 @@ def find_victims(case: Case) -> EvictionPlan | None:
     caps = caps_of(tx.state.ledger, request.pool_name, request.payment)
     while True:
         candidates = candidates_for(tx, request, veto, limits)
-        plan = _searched(tx, request, candidates, caps, known_nodes)
+        plan = _search_among(tx, request, candidates, caps, known_nodes)
         if plan is None or not limits.narrow(evicted_tasks(plan.victims)):
             return plan
 
 
-def _searched(
+def _search_among(
     tx: Transaction,
     request: Request,
     candidates: Candidates,
     caps: LoanCaps | None,
     known_nodes: KnownNodes | None = None,
 ) -> EvictionPlan | None:
-    """The search among these candidates, and what the request gets of the quota that they free."""
+    """The plan that evicts some of these candidates, with what the request gets of the quota that they free;
+    None: there is none.
+    """
     demand = _demand(tx.state, request, new_group=not request.stimulus.for_group)
     if request.only_extras:
         candidates = candidates.extras()

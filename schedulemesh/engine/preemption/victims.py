@@ -150,10 +150,11 @@ class VictimAgents:
         """The agent as a victim, made once: several sites may ask for it."""
         cached = self._known.get(agent.spec.name)
         if cached is None or cached[0] != tasks:
-            cached = self._known[agent.spec.name] = (tasks, self._made(agent, tasks))
+            cached = self._known[agent.spec.name] = (tasks, self._victim_of(agent, tasks))
         return cached[1]
 
-    def _made(self, agent: Agent, tasks: list[Candidate]) -> VictimAgent:
+    def _victim_of(self, agent: Agent, tasks: list[Candidate]) -> VictimAgent:
+        """An agent with its candidates as a victim: what its eviction frees, and its place in the order."""
         name, order = agent.spec.name, self._candidates.order_of(tasks)
         quota = self._candidates.quota_of(agent)
         limited: tuple[tuple[str, Resources], ...] = ()

@@ -138,7 +138,7 @@ class Eviction:
         if task is None:
             return
         try:
-            saved = await self._saved(task)
+            saved = await self._save(task)
             if isinstance(saved, SavedState):
                 await self._keep(saved, self._reactor.report)
                 return
@@ -169,7 +169,7 @@ class Eviction:
         task = self.task
         if task is None:
             return None
-        saved = await self._saved(task)
+        saved = await self._save(task)
         if isinstance(saved, SavedState):
             try:
                 # The caller can retry, so it does not wait for a journal that cannot be written.
@@ -266,7 +266,7 @@ class Eviction:
             return self._answered(False, error, runs_on=True)
         return self._answered(result.success, "", runs_on=not result.success)
 
-    async def _saved(self, task: RunningTask) -> SavedState | NotSaved:
+    async def _save(self, task: RunningTask) -> SavedState | NotSaved:
         """The state from the best source that works: the pool's preserver, the agent's ``save_state``, and
         the payload where it has neither.
         """
@@ -292,13 +292,13 @@ class Eviction:
                 base = self._with_metrics(base, processes)
                 results = dict(zip(able, save_results, strict=True))
                 return self._together(base, processes, results, failed)
-            return self._failed(save_results, failed)
+            return self._why_not_saved(save_results, failed)
         if failed is not None:
             return failed
         await self._newest_metrics(processes)
         return self._with_metrics(base, processes)
 
-    def _failed(self, results: Sequence[CommandResult], before: NotSaved | None) -> NotSaved:
+    def _why_not_saved(self, results: Sequence[CommandResult], before: NotSaved | None) -> NotSaved:
         """Why ``save_state`` did not save; ``before``: why a better source did not, either."""
         failed = next(r for r in results if r.error or r.data is None)
         error = f"save_state failed: {self._line('save_state', failed.error)}"
@@ -385,7 +385,9 @@ class Eviction:
     async def _preserver(self, task: RunningTask) -> bytes | None:
         """The preserver of the task's pool; None: there is none."""
         handlers = self._reactor.state.handlers.get(task.spec.pool_name)
-        return None if handlers is None else await _stored(self._reactor, handlers.preserver_key)
+        return (
+            None if handlers is None else await _fetch_stored(self._reactor, handlers.preserver_key)
+        )
 
     def _able(self, method: str) -> tuple[str, ...]:
         """The processes whose classes have this control method."""
@@ -432,11 +434,11 @@ async def without_state(reactor: Reactor, task: TaskSpec, agent_name: str) -> Sa
         agent_name=agent_name,
         source="payload",
         saved_at=reactor.now(),
-        payload=await _stored(reactor, task.payload_key),
+        payload=await _fetch_stored(reactor, task.payload_key),
     )
 
 
-async def _stored(reactor: Reactor, key: str | None) -> bytes | None:
+async def _fetch_stored(reactor: Reactor, key: str | None) -> bytes | None:
     """Stored bytes, without which an eviction can continue; None: none, or not readable."""
     try:
         return await reactor.fetch(key)

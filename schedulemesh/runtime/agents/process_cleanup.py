@@ -170,7 +170,7 @@ class ProcessCleanup:
 
     async def _on_node(self, node_id: str, end: _End, agent_name: str) -> None:
         for pause_s in pauses():
-            surviving_pids = await self._asked(node_id, end)
+            surviving_pids = await self._ask_cleaner(node_id, end)
             if surviving_pids == ():
                 return
             if surviving_pids is None and node_id not in await self._living_nodes():
@@ -190,7 +190,7 @@ class ProcessCleanup:
                 )
             await asyncio.sleep(pause_s)
 
-    async def _asked(self, node_id: str, end: _End) -> tuple[int, ...] | None:
+    async def _ask_cleaner(self, node_id: str, end: _End) -> tuple[int, ...] | None:
         """The processes that do not end; None: the node's cleaner did not answer, and a new one is needed."""
         cleaner = self._cleaner(node_id)
         try:

@@ -121,7 +121,7 @@ class Groups:
 
     async def _create(self, order: CreateGroup) -> GroupCreated | GroupCreateFailed | None:
         try:
-            error = await self._made(order)
+            error = await self._create_and_place(order)
         except BackendError as refused:
             error = f"Ray refused to make it: {refused}"
         if order.group_id in self._removing:
@@ -309,8 +309,8 @@ class Groups:
             self._slots[group_id] = BundleSlot(ray_id=view.ray_id, shape=GroupShape(bundles=()))
         await asyncio.gather(*(self._withdraw(group_id) for group_id in list(self._slots)))
 
-    async def _made(self, order: CreateGroup) -> str:
-        """Create the group and wait for its placement; returns why it is not placed, or nothing."""
+    async def _create_and_place(self, order: CreateGroup) -> str:
+        """Create a group and wait until Ray has placed it; why it is not placed, or empty."""
         slot = self._slots.get(order.group_id)
         if order.shape.virtual:
             self._slots[order.group_id] = BundleSlot(ray_id="", shape=order.shape)
@@ -318,7 +318,7 @@ class Groups:
         if slot is None:
             slot = BundleSlot(ray_id=await self._ray_id(order), shape=order.shape)
             self._slots[order.group_id] = slot
-        view = await self._placed(order, slot.ray_id)
+        view = await self._wait_for_placement(order, slot.ray_id)
         if view is None:
             return "somebody else removed it"
         if not view.placed:
@@ -332,7 +332,7 @@ class Groups:
             name=self.name(order.group_id), shape=order.shape, node_ids=order.node_ids
         )
         try:
-            return await self._created(request)
+            return await self._create_in_ray(request)
         except BackendError:
             # The name is taken if a call of a previous supervisor was still pending in Ray.
             # Also if the call was executed and only its answer was lost.
@@ -342,9 +342,9 @@ class Groups:
                 raise
             return view.ray_id
 
-    async def _created(self, request: RayGroupRequest) -> str:
-        """Have the group created. Also where the caller is cancelled the answer is waited for, so that
-        ``remove_all`` misses no group.
+    async def _create_in_ray(self, request: RayGroupRequest) -> str:
+        """Have Ray create the group; its id. If the caller is cancelled, the answer is still waited for,
+        so that ``remove_all`` misses no group.
         """
         if self._is_leaving:
             raise BackendError("the scheduler is being shut down")
@@ -353,8 +353,8 @@ class Groups:
         creating.add_done_callback(self._creating.discard)
         return await asyncio.shield(creating)
 
-    async def _placed(self, order: CreateGroup, ray_id: str) -> GroupView | None:
-        """The group, once it is placed or its time is over."""
+    async def _wait_for_placement(self, order: CreateGroup, ray_id: str) -> GroupView | None:
+        """The group, once it is placed, its time is over or it is being removed; None: Ray has it no more."""
         until, wait_s = time.monotonic() + order.wait_s, _LOOK_S
         while True:
             view = await self._backend.group(ray_id)

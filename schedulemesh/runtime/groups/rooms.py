@@ -87,7 +87,7 @@ class Rooms:
             # Each is waited for once: a group that Ray does not remove must not delay every start.
             _, late = await asyncio.wait(self._removals, timeout=REMOVED_S)
             self._removals -= late
-        return await self._created(key, (order.node_id or "", order.agent.resources))
+        return await self._create_room(key, (order.node_id or "", order.agent.resources))
 
     def noted(self, result: AgentReported | AgentStartFailed) -> AgentReported | AgentStartFailed:
         """The result of a start, with the room of the agent."""
@@ -135,8 +135,8 @@ class Rooms:
         self._places[room] = (agent.node_id or "", need)
         self._groups.adopt(room, BundleSlot(ray_id=view.ray_id, shape=_shape(need)))
 
-    async def _created(self, key: Key, place: Place) -> BundleSlot | None:
-        """A new room for an agent; None: Ray did not place it at once, or the agent has ended meanwhile."""
+    async def _create_room(self, key: Key, place: Place) -> BundleSlot | None:
+        """Create a room for an agent; None: Ray did not place it at once, or the agent has ended."""
         if current(self._reactor.state, *key) is None:
             return None  # its end has been reported, so nothing would remove the room
         room = f"{ROOM}{key[0]}#{key[1]}"
@@ -215,9 +215,9 @@ class Rooms:
             del self._of[key]
         done = asyncio.get_running_loop().create_future()
         self._removals.add(done)
-        self._spawn(self._removed(room, done))
+        self._spawn(self._remove_room(room, done))
 
-    async def _removed(self, room: str, done: asyncio.Future[None]) -> None:
+    async def _remove_room(self, room: str, done: asyncio.Future[None]) -> None:
         try:
             await self._groups.remove(room)
         finally:

@@ -43,7 +43,7 @@ def refusal(state: MeshState, caller: TokenCaller, request: Call, now: float) ->
         )
     if token.role is not Role.SUBMITTER or request.least_role is not Role.SUBMITTER:
         return None
-    error = _beyond(state, token, request)
+    error = _why_beyond_limits(state, token, request)
     return None if error is None else _refused(error)
 
 
@@ -85,7 +85,7 @@ def _limited_task(task: TaskSpec, token: TokenSpec) -> TaskSpec:
     return msgspec.structs.replace(task, priority=priority, evict_pools=token.evict_pools)
 
 
-def _beyond(state: MeshState, token: TokenSpec, request: Call) -> str | None:
+def _why_beyond_limits(state: MeshState, token: TokenSpec, request: Call) -> str | None:
     """Why a request is beyond the limits of a submitter's token; None: it is not."""
     match request:
         case SubmitTask():

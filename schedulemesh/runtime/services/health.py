@@ -57,7 +57,7 @@ class HealthCheck:
         living = await self._backend.living_actors()
         problems = await asyncio.gather(*(self._problem(a, living, timeout_s) for a in running))
         sick = [(a, problem) for a, problem in zip(running, problems, strict=True) if problem]
-        ending = await self._terminated(sick)
+        ending = await self._terminate(sick)
         problem_by_agent = {agent.spec.name: problem for agent, problem in sick}
         await self._groups.removed_from(state.groups, _REMOVED_S)
         lost = [name for name, agent in state.lost.items() if not agent.reported]
@@ -104,8 +104,8 @@ class HealthCheck:
             for task_id in running.on_agent(agent_name)
         )
 
-    async def _terminated(self, sick: list[tuple[Agent, Problem]]) -> list[tuple[Agent, Problem]]:
-        """End these agents; those that have not ended in time, whose ending goes on."""
+    async def _terminate(self, sick: list[tuple[Agent, Problem]]) -> list[tuple[Agent, Problem]]:
+        """End these agents; returns those that have not ended in time, whose ending goes on."""
         endings: list[asyncio.Future[None]] = []
         for agent, problem in sick:
             logger.warning("agent %s is %s; it is removed", agent.spec.name, problem)

@@ -152,7 +152,7 @@ class PoolService(Service):
             return PoolResponse(outcome=outcome, spec=stimulus.spec)
         self._executor.ready.forgive(name)
         self._executor.ready.reconcile(self._reactor.state)
-        await self._reserved(name, stimulus.spec.groups.wait_s + _GRACE_S)
+        await self._wait_for_reserved_groups(name, stimulus.spec.groups.wait_s + _GRACE_S)
         return PoolResponse(
             outcome=outcome,
             spec=stimulus.spec,
@@ -163,7 +163,7 @@ class PoolService(Service):
         executor = self._executor
         return GroupViews(self._reactor.state, executor.groups, executor.ready, self._reactor.now())
 
-    async def _reserved(self, name: str, timeout_s: float) -> None:
+    async def _wait_for_reserved_groups(self, name: str, timeout_s: float) -> None:
         """Return once none of the pool's reserved groups is being created, or after the timeout."""
         until = time.monotonic() + timeout_s
         while self._is_being_made(name):

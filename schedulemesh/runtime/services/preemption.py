@@ -56,7 +56,7 @@ class PreemptionService(Service):
     async def execute(self, request: ExecutePreemption) -> Response:
         """Evict one task, under the reason that the last evaluation gave."""
         reason, score = self._named.get(request.task_id, (PreemptionReason.MANUAL, None))
-        return await self._preempted(
+        return await self._preempt(
             s.PreemptionRequested(
                 task_id=request.task_id,
                 agent_name=request.agent_name,
@@ -70,7 +70,7 @@ class PreemptionService(Service):
     @handler
     async def preempt(self, request: PreemptTask) -> Response:
         """Evict the agent of a task, with all its tasks."""
-        return await self._preempted(
+        return await self._preempt(
             s.PreemptionRequested(
                 task_id=request.task_id,
                 agent_name=request.agent_name,
@@ -82,21 +82,21 @@ class PreemptionService(Service):
             request.request_id,
         )
 
-    async def _preempted(self, stimulus: s.PreemptionRequested, request_id: str) -> Response:
-        """An eviction: answered when the task was cancelled, or its agent has ended."""
+    async def _preempt(self, stimulus: s.PreemptionRequested, request_id: str) -> Response:
+        """Evict by this request; the answer, once the task was cancelled or its agent has ended."""
         step = await self._reactor.step(stimulus)
         outcome = step.outcome or Done()
         if isinstance(outcome, Pending):
             outcome = await self._answers.outcome(request_id)
         if isinstance(outcome, AgentEvicted):
-            return Response(outcome=outcome, evicted=await self._evicted(outcome.task_ids))
+            return Response(outcome=outcome, evicted=await self._evicted_states(outcome.task_ids))
         if not isinstance(outcome, Evicted):
             return Response(outcome=outcome)
         task = self._task(outcome.task_id)
         key = outcome.state_key
         if task is None:
             return Response(outcome=outcome, saved=await self._reactor.fetch(key))
-        saved = await self._kept(task, outcome.agent_name, key, outcome.save_error)
+        saved = await self._packed_state(task, outcome.agent_name, key, outcome.save_error)
         return Response(outcome=outcome, saved=saved)
 
     def _task(self, task_id: str) -> TaskSpec | None:
@@ -107,15 +107,19 @@ class PreemptionService(Service):
         past = past_of(self._reactor.state, task_id)
         return None if past is None else past[0]
 
-    async def _evicted(self, task_ids: Sequence[str]) -> tuple[EvictedState, ...]:
-        """Of tasks that were evicted together: what was saved and what is kept."""
+    async def _evicted_states(self, task_ids: Sequence[str]) -> tuple[EvictedState, ...]:
+        """What was saved of each of these tasks, which were evicted together; forgotten ones are
+        left out.
+        """
         state, evicted = self._reactor.state, []
         for task_id in task_ids:
             past, record = state.preempted.get(task_id), state.evictions.of_task(task_id)
             if past is None:
                 continue
             fact = past.fact
-            saved = await self._kept(fact.task, fact.agent_name, past.state_key, fact.save_error)
+            saved = await self._packed_state(
+                fact.task, fact.agent_name, past.state_key, fact.save_error
+            )
             evicted.append(
                 EvictedState(
                     task_id=task_id,
@@ -127,7 +131,7 @@ class PreemptionService(Service):
             )
         return tuple(evicted)
 
-    async def _kept(
+    async def _packed_state(
         self, task: TaskSpec, agent_name: str, state_key: str | None, save_error: str
     ) -> bytes:
         """The packed state of an evicted task, or what is known of it without one. A state that was saved

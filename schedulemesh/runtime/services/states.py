@@ -47,7 +47,7 @@ class StateService(Service):
         first_request, restoration = self._restorations.get(request.request_id, (None, None))
         if restoration is not None and first_request == request:
             return await asyncio.shield(restoration)
-        restoration = asyncio.ensure_future(self._restored(request))
+        restoration = asyncio.ensure_future(self._restore(request))
         self._restorations[request.request_id] = request, restoration
         try:
             return await restoration
@@ -55,7 +55,10 @@ class StateService(Service):
             if self._restorations.get(request.request_id) == (request, restoration):
                 del self._restorations[request.request_id]
 
-    async def _restored(self, request: RestoreTask) -> Response | WithHandles:
+    async def _restore(self, request: RestoreTask) -> Response | WithHandles:
+        """Pass a saved state to the restorer of its pool, if there is one, and submit the task again where it
+        can be rebuilt.
+        """
         size = request.saved.size
         saved_state = await beside_loop(size, lambda: pack(request.saved))
         # What is refused or repeated is compared with what is durable: the rest may be rolled back.

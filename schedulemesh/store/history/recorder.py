@@ -110,9 +110,9 @@ class Recorder:
                 with self._opened() as connection:
                     self._follow(connection)
             except (SQLAlchemyError, JournalError, OSError, msgspec.MsgspecError) as error:
-                self._failed(error)
+                self._note_failure(error)
             except Exception:  # logged: the journal and its decisions do not depend on the history
-                self._failed(None)
+                self._note_failure(None)
                 logger.exception("the history cannot be written; it is tried again")
             self._stop.wait(_RETRY_S)
 
@@ -140,7 +140,7 @@ class Recorder:
         while not self._stop.is_set():
             pace.begin()
             wrote = follower.write_next() is not None
-            waits = self._taken(follower.upto)
+            waits = self._take_reasons(follower.upto)
             if (waits and follower.write_waits(waits)) or wrote:
                 self.upto = follower.upto
                 for listener in self._listeners:
@@ -150,9 +150,9 @@ class Recorder:
                 self._retain(connection)
                 self._stop.wait(_LOOK_S)
 
-    def _taken(self, upto: int) -> list[tuple[str, str, float]]:
-        """The reasons that were found at commits that the history contains, so that it has the attempts that
-        they are about.
+    def _take_reasons(self, upto: int) -> list[tuple[str, str, float]]:
+        """Take out the reasons that were found at commits up to this one: the history contains these, and
+        with them the attempts that the reasons are about.
         """
         reasons = []
         while self._waits and self._waits[0][0] <= upto:
@@ -167,7 +167,7 @@ class Recorder:
         self._retained_at = time.monotonic()
         self._retention.apply(connection, time.time(), self._stop)
 
-    def _failed(self, error: Exception | None) -> None:
+    def _note_failure(self, error: Exception | None) -> None:
         """Note why the history cannot be written; a damaged file is set aside."""
         reason = getattr(error, "orig", None) or error
         trouble = "it failed" if reason is None else reason_of(reason)

@@ -97,7 +97,7 @@ class Booking:
         if attempt.started_at is None or attempt.released_at is None:
             return
         for hour, seconds in hours(attempt.started_at, attempt.released_at):
-            for sums in self._of(attempt, hour):
+            for sums in self._sums_of(attempt, hour):
                 sums.use(attempt, seconds)
 
     def rows(self, journal: int) -> list[dict[str, Any]]:
@@ -109,9 +109,10 @@ class Booking:
         ]
 
     def _at(self, attempt: Attempt, at: float | None) -> Iterator[Sums]:
-        return self._of(attempt, int((at or 0.0) // HOUR_S))
+        return self._sums_of(attempt, int((at or 0.0) // HOUR_S))
 
-    def _of(self, attempt: Attempt, hour: int) -> Iterator[Sums]:
+    def _sums_of(self, attempt: Attempt, hour: int) -> Iterator[Sums]:
+        """The sums of an hour in which an attempt counts: of its pool, owner and labels."""
         for dimension, name in names_of(attempt.pool_name, attempt.owner, attempt.labels):
             key = (dimension, hour, name)
             sums = self.sums.get(key)
