@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from schedulemesh.domain.agent import GangSpec
+from schedulemesh.domain.agent import GangSpec, JobSpec
 from schedulemesh.domain.lease import LeaseSpec
+from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Pending, Refused
 from tests.engine.builders import Mesh, amount, node, on, pool
@@ -176,3 +177,16 @@ def test_a_process_that_dies_on_a_living_node_is_called_that():
     found = lost_on([node("a", cpu=2)], mesh)
     died = "the process of agent 't' died although nobody ended it"
     assert found.error == f"{died}; its last saved state is stored"
+
+
+def test_a_job_whose_task_was_evicted_is_not_rebuilt_when_its_node_is_lost():
+    mesh = Mesh(pool("p", cpu=4), nodes=[node("a", cpu=2), node("b", cpu=2)])
+    mesh.run("t", cpu=2, class_key="c", job=JobSpec(), run="run_driver")
+    mesh.preempt(task_id="t")
+    mesh.observe(*(node(n, cpu=2) for n in "ab" if n != mesh.state.agents["t"].node_id))
+    mesh.die("t")
+    assert "t" in mesh.state.lost
+    refused = mesh.handle(s.RebuildRequested(agent_name="t")).outcome
+    assert refused.reason is Reason.NOT_RESTARTABLE
+    assert "after its task had been evicted" in refused.error
+    assert mesh.state.agents == {}

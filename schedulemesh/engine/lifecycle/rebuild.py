@@ -40,6 +40,12 @@ def rebuild(tx: Transaction, stimulus: RebuildRequested) -> RequestOutcome:
     if lost.spec.lease is not None:
         error = f"lease {lost.spec.name!r} lost its placement groups; its holder asks for another"
         outcome: RequestOutcome = Refused(reason=Reason.NOT_RESTARTABLE, error=error)
+    elif lost.spec.job is not None and not lost.tasks:
+        error = (
+            f"the runner of job {lost.spec.name!r} was lost after its task had been evicted; restore or "
+            "submit the task to run it again"
+        )
+        outcome = Refused(reason=Reason.NOT_RESTARTABLE, error=error)
     elif not lost.spec.class_key or not lost.spec.restartable:
         error = f"agent {lost.spec.name!r} had object references within its arguments and cannot be rebuilt"
         outcome = Refused(reason=Reason.NOT_RESTARTABLE, error=error)
