@@ -411,7 +411,8 @@ def test_the_demo_of_a_script_is_main(tmp_path, namespace):
         timeout=60,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "42"
+    # Ray tells each driver of workers that others have lost.
+    assert "42" in done.stdout.splitlines(), done.stdout
 
 
 class TestStringsThatCannotBeEncoded:
