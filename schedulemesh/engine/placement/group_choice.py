@@ -318,13 +318,14 @@ def could_ever_have(state: MeshState, group_request: GroupRequest) -> bool:
         labels = (*reserved.node_labels, *group_request.node_labels)
         if _could_ever_hold(state, msgspec.structs.replace(reserved, node_labels=labels)):
             return True
-    return _makes_groups(group_request.spec) and _could_ever_hold(state, group_request.shape)
+    may_make = _makes_groups(group_request.spec)
+    # A task that is entitled to no reserved group yet may get another priority.
+    return (may_make or reserved is None) and _could_ever_hold(state, group_request.shape)
 
 
 def may_have_groups(group_request: GroupRequest) -> bool:
-    """Whether a pool as it is defined has a reserved group for a task, or creates one."""
-    reserved = group_request.reserved or group_request.spare
-    return reserved is not None or _makes_groups(group_request.spec)
+    """Whether a pool as it is defined keeps reserved groups, or creates some for its tasks."""
+    return bool(group_request.spec.reserved) or _makes_groups(group_request.spec)
 
 
 def _makes_groups(spec: GroupsSpec) -> bool:
