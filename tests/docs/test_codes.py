@@ -35,7 +35,12 @@ TABLES: dict[str, tuple[Code, ...]] = {
 }
 ENUMS = (Reason, PreemptionReason, EndReason, TaskEndReason, ReturnReason, Change)
 SOURCE = ROOT / "schedulemesh" / "domain" / "reasons.py"
-SOURCES = (SOURCE, SOURCE.with_name("end_reasons.py"))
+#: Where codes are written out: their declarations, and what the page says of each.
+SOURCES = (
+    SOURCE,
+    SOURCE.with_name("end_reasons.py"),
+    ROOT / "schedulemesh" / "server" / "page" / "code_texts.py",
+)
 
 
 def rendered(codes: tuple[Code, ...]) -> str:
