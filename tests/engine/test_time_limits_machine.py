@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from schedulemesh.domain.reasons import PreemptionReason
+from schedulemesh.domain.reasons import PreemptionReason, Reason
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.messages import stimuli as s
@@ -188,6 +188,12 @@ class LimitsMachine(QueueMachine):
             names |= {task.agent_name for task in tasks}
         since = self.mesh.now - idle_s
         self.mesh.handle(s.AgentsMeasured(unused=tuple((name, since) for name in sorted(names))))
+
+    def is_held_back(self, stimulus, pool_name, seats):
+        """As the engine says where something waits: the oracle of reserved starts counts no limits."""
+        outcome = self.mesh.handle(msgspec.structs.replace(stimulus, dry_run=True)).outcome
+        refused = isinstance(outcome, Refused) and outcome.reason is Reason.HELD_FOR_QUEUE
+        return bool(self.state.queue.by_id) and refused
 
     def delays(self, task):
         """What its oracle says of reserved starts counts no limits."""
