@@ -35,21 +35,23 @@ env: $(VENV)/.dev ## Install everything that tests and checks need
 demo: $(VENV)/.full ## Run the training demo on a local Ray
 	$(BIN)/python -m schedulemesh demo
 
-# Three runs at the same time, on two processors, because tests on Ray wait for processes as often as they compute. The
-# first has the tests without Ray; the second has those that share a Ray, then those that load large libraries. The
-# third has those that start clusters of their own, and then it takes what the second has from the other end, on a Ray
-# of its own, until the two meet.
+# Four runs at the same time, on two processors, because tests wait for processes and for time as often as they
+# compute. Two have the tests without Ray, from both ends until they meet. The third has those that share a Ray, then
+# those that load large libraries. The fourth has those that start clusters of their own, and then it takes what the
+# third has from the other end, on a Ray of its own, until the two meet.
 ON_RAY := tests/integration
 LIBRARIES := $(ON_RAY)/libraries
 CLUSTERS := tests/clusters tests/drills $(LIBRARIES)
 # The modules in a folder, and from the last to the first.
 MODULES = $(sort $(wildcard $(addsuffix /test_*.py,$(1))))
 BACKWARDS = $$(printf '%s\n' $(call MODULES,$(1)) | sort -r)
+WITHOUT_RAY := $(filter-out $(addsuffix /%,$(ON_RAY) tests/clusters tests/drills),\
+	$(sort $(shell find tests -name 'test_*.py')))
 # The longest begins first, so that no run waits for it at the end.
 LONGEST := $(ON_RAY)/test_project_layouts.py
 LONGEST_FIRST = $(LONGEST) $(filter-out $(LONGEST),$(1))
 RUNS := .pytest_cache/runs
-RAY_LOGS := $(RUNS)/on_ray.log $(RUNS)/clusters.log
+LOGS_BESIDE := $(addprefix $(RUNS)/,from_the_end.log on_ray.log clusters.log)
 SKIPPED := .pytest_cache/skipped
 # No test begins after that, so that a Ray that has been broken does not let every other test run into its limit.
 RUN = { $(BIN)/python -m pytest -p tests.runs --session-timeout=5400 --report=$(RUNS)/$(1).jsonl $(2); \
@@ -61,12 +63,13 @@ SUM_UP = $(BIN)/python -m tests.runs --skipped=$(SKIPPED) $(patsubst %,$(RUNS)/%
 
 test: $(VENV)/.dev ## Run all tests; the last lines say what passed, failed and was skipped
 	@rm -rf $(RUNS) && mkdir -p $(RUNS)/claims
-	@trap 'cat $(RAY_LOGS)' TERM; \
+	@trap 'cat $(LOGS_BESIDE)' TERM; \
 	$(call BESIDE,on_ray,$(call LONGEST_FIRST,$(call MODULES,$(ON_RAY))) $(call BACKWARDS,$(LIBRARIES))) \
 	$(call BESIDE,clusters,$(call MODULES,$(CLUSTERS)) $(call BACKWARDS,$(ON_RAY))) \
-	$(call LOGGED,without_ray,$(addprefix --ignore=,$(ON_RAY) $(CLUSTERS))); \
-	wait; cat $(RAY_LOGS); \
-	$(call SUM_UP,without_ray on_ray clusters)
+	$(call BESIDE,from_the_end,$$(printf '%s\n' $(WITHOUT_RAY) | sort -r)) \
+	$(call LOGGED,without_ray,--claims=$(RUNS)/claims $(WITHOUT_RAY)); \
+	wait; cat $(LOGS_BESIDE); \
+	$(call SUM_UP,without_ray from_the_end on_ray clusters)
 
 skipped: $(VENV)/.dev ## Run the tests that the last `make test` has skipped, after what they lacked was installed
 	@rm -rf $(RUNS) && mkdir -p $(RUNS)
