@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from schedulemesh.api.call import Call
 from schedulemesh.cli.columns import CHANGES
@@ -13,6 +13,9 @@ from schedulemesh.cli.rows import Listing
 from schedulemesh.cli.wording import in_commands
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.protocol.answers import AnswerT, PoolResponse, Response
+
+if TYPE_CHECKING:
+    from schedulemesh.api.pools import RenameCohort, RenamePool
 
 
 def change_each(
@@ -50,6 +53,24 @@ def change_each(
 def changed_result(answer: Response | PoolResponse) -> str:
     """What an answer says was changed: created, changed or unchanged."""
     return str(getattr(answer.outcome, "change", None) or "changed")
+
+
+def rename_one(
+    target: Target,
+    output: Output,
+    name: str,
+    new_name: str,
+    rename: type[RenamePool | RenameCohort],
+) -> int:
+    """Give a pool or a cohort another name; returns the exit code."""
+
+    def result(answer: Response) -> str:
+        return f"renamed to {new_name}" if changed_result(answer) == "changed" else "unchanged"
+
+    def request(name: str) -> Call:
+        return rename(name=name, new_name=new_name)
+
+    return change_each(target, output, [name], request, Response, result)
 
 
 def assignments(words: Iterable[str]) -> dict[str, Any]:

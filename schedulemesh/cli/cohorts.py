@@ -66,14 +66,9 @@ def rename(
 ) -> int:
     """Give a cohort another name; what is in it stays in it."""
     from schedulemesh.api.pools import RenameCohort
-    from schedulemesh.cli.changes import change_each
-    from schedulemesh.protocol.answers import Response
+    from schedulemesh.cli.changes import rename_one
 
-    def request(name: str) -> RenameCohort:
-        return RenameCohort(name=name, new_name=new_name)
-
-    done = f"renamed to {new_name}"
-    return change_each(target, output, [cohort], request, Response, lambda _: done)
+    return rename_one(target, output, cohort, new_name, RenameCohort)
 
 
 @command(cohorts, "delete")

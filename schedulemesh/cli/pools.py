@@ -154,14 +154,9 @@ def rename(
 ) -> int:
     """Give a pool another name; tasks, loans, tokens and policies follow, the past keeps the old one."""
     from schedulemesh.api.pools import RenamePool
-    from schedulemesh.cli.changes import change_each
-    from schedulemesh.protocol.answers import Response
+    from schedulemesh.cli.changes import rename_one
 
-    def request(name: str) -> RenamePool:
-        return RenamePool(name=name, new_name=new_name)
-
-    done = f"renamed to {new_name}"
-    return change_each(target, output, [pool], request, Response, lambda _: done)
+    return rename_one(target, output, pool, new_name, RenamePool)
 
 
 @command(pools, "delete")

@@ -168,7 +168,9 @@ class SharedDay:
         running = self.service._requests.running
         while running.history._recorder.upto < running.reactor.last:
             self.until(asyncio.sleep(0))
-            time.sleep(0.001)  # a thread without an event
+            time.sleep(
+                0.001
+            )  # between two looks at how far the thread is, which tells only this loop
 
     # what processes do
 

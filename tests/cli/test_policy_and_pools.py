@@ -174,6 +174,7 @@ def test_a_pool_is_renamed_and_asked_for_by_either_name(scheduler, run):
     scheduler.submit("old", "research")
     scheduler.calls.complete_task("old", end_agent=True)
     scheduler.submit("new", "research")
+    assert results(run, "pools", "rename", "research", "research") == {"research": "unchanged"}
     assert results(run, "pools", "rename", "research", "science") == {
         "research": "renamed to science"
     }

@@ -35,7 +35,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On
 attempt, folder = os.environ["SCHEDULEMESH_ATTEMPT"], Path(sys.argv[1])
 target = folder / f"target-{attempt}"
 while not target.exists():
-    time.sleep(0.02)  # between two looks
+    time.sleep(0.02)  # between two looks at a file that the test writes, which has no event
 ray.init()
 
 
