@@ -432,13 +432,12 @@ class World:
         self.evictions += [self.now] * len(evicted)
         # Who is admitted after another one in the same step finds less.
         first = next((fact for fact in facts if isinstance(fact, f.AgentAdmitted)), None)
-        where = None
-        if first is not None and first.evicting:
-            reclaims = all(v.reason is PreemptionReason.RECLAIM for v in first.evicting)
-            where = leaving.place_for(first.agent.pool_name, first.agent, spares_quota=not reclaims)
-        if first is not None and where is not None:
+        if first is None or not first.evicting:
+            return
+        reclaims = all(v.reason is PreemptionReason.RECLAIM for v in first.evicting)
+        if leaving.is_enough_for(first.agent.pool_name, first.agent, spares_quota=not reclaims):
             victims = ", ".join(victim.task_id for victim in first.evicting)
-            text = f"{first.agent.name} evicts {victims}; what leaves {where} is enough"
+            text = f"{first.agent.name} evicts {victims}; what leaves is enough"
             self._violated("in_vain", text)
 
     def _order_of(self, pool_name: str) -> list[str]:
@@ -486,10 +485,10 @@ class World:
     def _check_waiting(self) -> None:
         state = self.mesh.state
         for task_id, task in list(state.queue.by_id.items()):
-            single = self._is_single(task)
-            covered = single and self._is_covered_by_own(task)
+            ready = self._is_ready(task)
+            covered = ready and self._is_covered_by_own(task)
             self._lasts("own_quota", task_id, covered, "its pool's own quota is on loan")
-            starts = single and self._should_start(task)
+            starts = ready and self._should_start(task)
             self._lasts(
                 "starts", task_id, starts, "it fits, and nothing that is known is before it"
             )
@@ -498,20 +497,17 @@ class World:
                 soon = "within seconds" in told and not task.held
                 self._lasts("promises", task_id, soon, "explain says that it starts within seconds")
 
-    def _is_single(self, task: QueuedTask) -> bool:
-        """A task of one process that may start now, as far as it depends on itself and its pool."""
-        state, agent = self.mesh.state, task.submission.agent
+    def _is_ready(self, task: QueuedTask) -> bool:
+        """Whether a task may start now, as far as it depends on itself and its pool."""
         return (
             not task.held
             and task.not_before <= self.now
-            and not agent.bundles
-            and agent.gang is None
-            and task.pool_name not in state.drains.pools
+            and task.pool_name not in self.mesh.state.drains.pools
             and task.task_id in self._works  # no extra member of an elastic gang
         )
 
     def _is_covered_by_own(self, task: QueuedTask) -> bool:
-        """Whether its pool's own quota covers it with what running borrowers hold of it, and a node has room
+        """Whether its pool's own quota covers it with what running borrowers hold of it, and nodes have room
         without these.
         """
         state, pool_name = self.mesh.state, task.pool_name
@@ -550,11 +546,8 @@ class World:
             for name in agent.phase.for_agents
         ]
         gone = (*borrowers, *{agent.spec.name: agent for agent in leave_for_them}.values())
-        return any(
-            need.fits(self._unpromised_on(n) + sum_of(_on(self, gone, n)))
-            for n in self._open_nodes()
-            if self._suits(n, task.submission.agent)
-        )
+        rooms = {n: self._unpromised_on(n) + sum_of(_on(self, gone, n)) for n in self._open_nodes()}
+        return self._fits_on(rooms, task.submission.agent)
 
     def _is_kept_for(self, first: QueuedTask) -> bool:
         """Whether what the first task of a pool needs is kept free for it, which has waited for that long."""
@@ -569,8 +562,8 @@ class World:
         state, need = self.mesh.state, task.submission.agent.resources
         if not need.fits(state.ledger.accounts[task.pool_name].free):
             return False
-        suited = (n for n in self._open_nodes() if self._suits(n, task.submission.agent))
-        if not any(need.fits(self._unpromised_on(n)) for n in suited):
+        rooms = {n: self._unpromised_on(n) for n in self._open_nodes()}
+        if not self._fits_on(rooms, task.submission.agent):
             return False
         return all(
             other is task or self._waits_for_unknown_quota(other, task)
@@ -594,6 +587,21 @@ class World:
             if isinstance(agent.phase, Waiting):
                 room = room - sum_of(_missing(self, agent, known))
         return room
+
+    def _fits_on(self, rooms: dict[str, Resources], agent: AgentSpec) -> bool:
+        """Whether all processes of an agent have room at once. Members of a gang are alike in these worlds,
+        so that the numbers of them for which each node has room say it.
+        """
+        member, size = (agent.bundles or (agent.resources,))[0], max(len(agent.bundles), 1)
+        at_once = 1 if agent.gang is not None and agent.gang.strategy == "STRICT_SPREAD" else size
+        hosted = (
+            next(
+                (count for count in range(at_once, 0, -1) if sum_of([member] * count).fits(room)), 0
+            )
+            for node_id, room in rooms.items()
+            if self._suits(node_id, agent)
+        )
+        return sum(hosted) >= size
 
     def _suits(self, node_id: str, agent: AgentSpec) -> bool:
         """Whether a node has the model that an agent asks for."""
@@ -650,20 +658,16 @@ class Leaving:
                     kept = kept + agent.resources
             self._kept[name] = kept
 
-    def place_for(self, pool_name: str, agent: Any, *, spares_quota: bool) -> str | None:
-        """The node on which an agent of one process would fit without any further eviction; None: nowhere,
-        or it cannot be said. ``spares_quota``: it leaves the quota for reserved starts before it, as whoever
-        evicts others than borrowers of its pool does: that of its victims is enough for it.
+    def is_enough_for(self, pool_name: str, agent: Any, *, spares_quota: bool) -> bool:
+        """Whether an agent would fit without any further eviction. ``spares_quota``: it leaves the quota for
+        reserved starts before it, as whoever evicts others than borrowers of its pool does: that of its
+        victims is enough for it.
         """
-        if agent.bundles or agent.gang is not None:
-            return None
-        need = agent.resources
         kept = self._kept.get(agent.name, self._kept.get(pool_name, NOTHING))
         kept = kept if spares_quota else NOTHING
-        if not (need + kept).fits(self._quota.get(pool_name, NOTHING)):
-            return None
-        suited = (n for n in self._rooms if self._world._suits(n, agent))
-        return next((n for n in suited if need.fits(self._rooms[n])), None)
+        if not (agent.resources + kept).fits(self._quota.get(pool_name, NOTHING)):
+            return False
+        return self._world._fits_on(self._rooms, agent)
 
 
 def _amount_of(allocation: Any) -> Resources:

@@ -6,7 +6,9 @@ import os
 
 import pytest
 
+from schedulemesh.domain.agent import GangSpec
 from schedulemesh.engine.messages import stimuli as s
+from schedulemesh.engine.messages.outcomes import Pending
 from schedulemesh.engine.preemption.limits import Limits
 from tests.engine.builders import Mesh, node, pool
 from tests.engine.queue_worlds import Leaving, Violation, World, violations_of
@@ -41,9 +43,29 @@ def test_an_eviction_beside_leaving_capacity_would_be_noticed():
     world.mesh.handle(s.AgentDeletionRequested(agent_name="t1"))
     leaving = Leaving(world)
     incoming = world.mesh.submission("new", cpu=2).agent
-    assert leaving.place_for("p", incoming, spares_quota=True) == "a"
+    assert leaving.is_enough_for("p", incoming, spares_quota=True)
     larger = world.mesh.submission("new", cpu=3).agent
-    assert leaving.place_for("p", larger, spares_quota=True) is None
+    assert not leaving.is_enough_for("p", larger, spares_quota=True)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "free", "fits"),
+    [
+        ("PACK", {"a": 4, "b": 2}, True),
+        ("PACK", {"a": 3, "b": 3}, False),
+        ("STRICT_SPREAD", {"a": 2, "b": 2, "c": 2}, True),
+        ("STRICT_SPREAD", {"a": 6}, False),
+    ],
+)
+def test_whether_all_members_of_a_gang_have_room_is_counted_by_node(strategy, free, fits):
+    world = World("any")
+    world.nodes = {name: node(name, cpu=cpu) for name, cpu in free.items()}
+    world.mesh = Mesh(pool("p", cpu=6), nodes=world.nodes.values())
+    gang = GangSpec(strategy=strategy)
+    agent = world.mesh.submission("g", bundles=[{"cpu": 2}] * 3, gang=gang).agent
+    assert Leaving(world).is_enough_for("p", agent, spares_quota=True) is fits
+    outcome = world.mesh.submit("g", bundles=[{"cpu": 2}] * 3, gang=gang, class_key="c")
+    assert isinstance(outcome, Pending) is fits
 
 
 @pytest.mark.parametrize("spares", [True, False])
