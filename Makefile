@@ -9,7 +9,7 @@ OLDEST := .venv-oldest
 export PYTHONDONTWRITEBYTECODE :=
 COMPILE = $(1)/bin/python -m compileall -q $(1)/lib schedulemesh >/dev/null || true
 
-.PHONY: env demo test skipped smoke check format lint types contracts docs bench drill fuzz explore dist clean
+.PHONY: env demo test skipped smoke check format lint types contracts docs bench drill fuzz explore dist release-check clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -120,6 +120,11 @@ dist: $(VENV)/.dev
 	$(BIN)/python -m build --outdir dist .
 	$(BIN)/python -m build --outdir dist packaging/schedulemesh
 	$(BIN)/python -m build --wheel --outdir dist packaging/client
+
+release-check: ## Check the distributions in dist/: what an index shows, and that tests are whole in the sdist
+	$(BIN)/python -m pip install --quiet 'twine>=6.1,<8'
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/python -m tests.docs.sdist dist
 
 clean:
 	rm -rf $(VENV) $(OLDEST) build dist *.egg-info

@@ -1,0 +1,88 @@
+"""What a release is made of: metadata, templates, workflows and the manifest of the source distribution."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import yaml
+
+from tests.docs.documents import ROOT
+from tests.docs.test_packaging import ALIAS, CLIENT, CORE
+
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+
+
+def classifiers(text):
+    return re.findall(r'^    "([\w ]+ :: [^"]+)",', text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("text", [CORE, ALIAS, CLIENT], ids=["core", "alias", "client"])
+def test_classifiers_name_the_supported_versions_of_python(text):
+    listed = classifiers(text)
+    versions = [each.rpartition(" ")[2] for each in listed if re.search(r":: 3\.\d+$", each)]
+    page = (ROOT / "docs" / "versions.md").read_text(encoding="utf-8")
+    assert f"| Python | {versions[0]} to {versions[-1]} |" in page
+    assert 'authors = [{ name = "The ScheduleMesh contributors" }]' in text
+
+
+def test_the_page_of_versions_names_the_supported_ray():
+    first, last = re.search(r'"ray\[default\]>=([\d.]+),<2\.(\d+)"', CORE).groups()
+    page = (ROOT / "docs" / "versions.md").read_text(encoding="utf-8")
+    assert f"| Ray | {first} to 2.{int(last) - 1} |" in page
+
+
+def test_every_file_has_the_license_of_the_project():
+    """REUSE.toml states it for all files, with the text where the REUSE specification wants it."""
+    assert 'SPDX-License-Identifier = "Apache-2.0"' in (ROOT / "REUSE.toml").read_text("utf-8")
+    text = (ROOT / "LICENSES" / "Apache-2.0.txt").read_bytes()
+    assert text == (ROOT / "LICENSE").read_bytes()
+
+
+@pytest.mark.parametrize("path", [*WORKFLOWS, ROOT / ".gitlab-ci.yml"], ids=lambda path: path.name)
+def test_workflows_run_targets_that_exist(path):
+    text = path.read_text(encoding="utf-8")
+    assert yaml.safe_load(text)
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+    called = {
+        word
+        for line in re.findall(r"make ([a-z -]+)$", text, re.MULTILINE)
+        for word in line.split()
+    }
+    assert called <= targets
+    assert ".ci/run" in text or "make" in text
+
+
+def test_templates_are_the_same_at_both_hosts():
+    github, gitlab = ROOT / ".github", ROOT / ".gitlab"
+    for name in ("bug.md", "idea.md"):
+        text = (github / "ISSUE_TEMPLATE" / name).read_text(encoding="utf-8")
+        body = text.split("---\n", 2)[2].lstrip()
+        assert (gitlab / "issue_templates" / name).read_text(encoding="utf-8") == body
+    assert (gitlab / "merge_request_templates" / "default.md").read_bytes() == (
+        github / "PULL_REQUEST_TEMPLATE.md"
+    ).read_bytes()
+
+
+def test_the_manifest_has_every_folder_and_file_of_the_repository():
+    """The package itself comes without being listed, as do the files that setuptools always takes."""
+    manifest = (ROOT / "MANIFEST.in").read_text(encoding="utf-8")
+    graft = set(re.findall(r"^graft (\S+)", manifest, re.MULTILINE))
+    included = {
+        name
+        for line in re.findall(r"^include (.+)", manifest, re.MULTILINE)
+        for name in line.split()
+    }
+    always = {"schedulemesh", "README.md", "LICENSE", "pyproject.toml", "MANIFEST.in"}
+    for entry in tracked():
+        assert entry in graft | included | always, f"{entry} is missing from MANIFEST.in"
+
+
+def tracked():
+    """What lies in the root of the checkout and is not ignored or built."""
+    built = {".git", ".venv", ".venv-oldest", "build", "dist", "site", "shared"}
+    entries = {path.name for path in ROOT.iterdir()} - built
+    caches = {each for each in entries if each.endswith((".egg-info", "_cache", ".hypothesis"))}
+    return sorted(
+        (entries - caches - {".ci", "PKG-INFO", "setup.cfg", "__pycache__"}) | {".ci/run"}
+    )
