@@ -30,9 +30,17 @@ MAX_BODY, MAX_JSON, BODY_S = 16 * 1024 * 1024, 1024 * 1024, 30.0
 MAX_JOB = 24 * 1024 * 1024
 #: The paths of requests whose bodies may be larger.
 PACKED, JOBS = "/api/v1/requests", "/api/v1/jobs"
-#: The paths of the page at which a browser signs in and out, and the most bytes of their forms.
-SIGN_IN, SIGN_OUT, MAX_FORM = "/sign-in", "/sign-out", 8 * 1024
-_LIMITS = {PACKED: MAX_BODY, JOBS: MAX_JOB, SIGN_IN: MAX_FORM, SIGN_OUT: MAX_FORM}
+#: The paths of the page at which a browser signs in and out and makes changes, and the most bytes of forms:
+#: a change may name many tasks.
+SIGN_IN, SIGN_OUT, CHANGE = "/sign-in", "/sign-out", "/change"
+MAX_FORM, MAX_CHANGE = 8 * 1024, 128 * 1024
+_LIMITS = {
+    PACKED: MAX_BODY,
+    JOBS: MAX_JOB,
+    SIGN_IN: MAX_FORM,
+    SIGN_OUT: MAX_FORM,
+    CHANGE: MAX_CHANGE,
+}
 #: Bytes of all bodies that are in memory, and of those that come with one token.
 MAX_BODIES, MAX_BODIES_OF_TOKEN = 128 * 1024 * 1024, 32 * 1024 * 1024
 

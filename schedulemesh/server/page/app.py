@@ -6,11 +6,11 @@ import hashlib
 import logging
 import shlex
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.datastructures import QueryParams
@@ -20,16 +20,22 @@ from starlette.routing import Route
 
 from schedulemesh.api.cluster import GetAbout
 from schedulemesh.config.language import LANGUAGES, Language
+from schedulemesh.domain.names import parse_name
 from schedulemesh.errors import InvalidRequestError, SchedulerUnavailableError
+from schedulemesh.protocol.callers import TokenCaller
 from schedulemesh.server.connections import Connections
 from schedulemesh.server.gateway import SupervisorClient
 from schedulemesh.server.guard import (
+    CHANGE,
     SIGN_IN,
     SIGN_OUT,
     TokenSource,
     address_of,
     check_connection,
 )
+from schedulemesh.server.page.actions import MAX_TARGETS, action_named
+from schedulemesh.server.page.carrying_out import carry_out
+from schedulemesh.server.page.confirmation import after, confirmation, form_of
 from schedulemesh.server.page.evictions import evictions
 from schedulemesh.server.page.links import link
 from schedulemesh.server.page.nodes import nodes
@@ -47,6 +53,7 @@ from schedulemesh.server.page.words import (
     WORDS,
     Words,
     clock_time,
+    in_words,
     language_asked_for,
     machine_time,
     number,
@@ -84,7 +91,7 @@ _REFRESH_S, _RETRY_S = 15, 5
 #: Cookies with what a browser prefers, and the seconds for which they are kept.
 _LANGUAGE, _REFRESH, _PREFERENCES_S = "schedulemesh_language", "schedulemesh_refresh", 365 * 86_400
 #: Fields of a form that are read.
-_FIELDS = 4
+_FIELDS = MAX_TARGETS + 50
 
 View = Mapping[str, Any]
 
@@ -97,14 +104,17 @@ class Screen(NamedTuple):
     name: str
     #: What its template shows, for a query.
     view: Callable[[ScreenReads, QueryParams], Awaitable[View]]
+    #: Whether the menu has it.
+    in_menu: bool = True
 
 
 SCREENS = (
     Screen("/", "overview", overview),
     Screen("/queue", "queue", queue),
-    Screen("/task", "task", task),
+    Screen("/task", "task", task, in_menu=False),
     Screen("/nodes", "nodes", nodes),
     Screen("/evictions", "evictions", evictions),
+    Screen(CHANGE, "change", confirmation, in_menu=False),
 )
 
 
@@ -140,6 +150,7 @@ class Page:
         ]
         return [
             *screens,
+            Route(CHANGE, self._change, methods=["POST"]),
             Route(SIGN_IN, self._sign_in_form, methods=["GET"]),
             Route(SIGN_IN, self._sign_in, methods=["POST"]),
             Route(SIGN_OUT, self._sign_out, methods=["POST"]),
@@ -168,6 +179,49 @@ class Page:
             return self.problem(visit, problem.status, str(problem), problem.headers, frame)
         return self._drawn(visit, f"{screen.name}.html", {**frame, **view})
 
+    async def _change(self, request: Request) -> Response:
+        """Carry out a change that was confirmed."""
+        visit = _visit(request)
+        if not request.headers.get("origin"):
+            return self.problem(visit, 403, visit.words.text("origin_missing"))
+        try:
+            caller = await self._sessions.caller(session_in(request), address_of(request.scope))
+            if caller is None:
+                return self._sign_in_page(visit, following="/")
+            check_connection(self._connections, request.scope, caller)
+            return await self._carried_out(visit, caller, _pairs(await request.body()))
+        except SchedulerUnavailableError:
+            return self.unavailable(visit)
+        except InvalidRequestError as error:
+            return self.problem(visit, 400, str(error))
+        except Problem as problem:
+            return self.problem(visit, problem.status, str(problem), problem.headers)
+
+    async def _carried_out(
+        self, visit: Visit, caller: TokenCaller, fields: Sequence[tuple[str, str]]
+    ) -> Response:
+        """What came of a change. The supervisor checks the role, and records the change with the token."""
+        named = dict(fields)
+        action = action_named(named.get("do", ""))
+        request_id = parse_name(named.get("form", ""), "form")
+        form = form_of(fields, action, request_id, caller.client)
+        outcomes = await carry_out(self._gateway, caller, action, form)
+        self._reads.outdated()
+        reads = ScreenReads(self._reads, self._gateway, caller)
+        names, now = await reads.node_names(), await reads.now()
+        view = {
+            "caller": caller,
+            "now": now,
+            "action": action,
+            "outcomes": outcomes,
+            "names": names,
+            "in_words": partial(in_words, node_names=names),
+            "done": [one for one in outcomes if not one.reason],
+            "refused": [one for one in outcomes if one.reason],
+            "after": after(action, form.targets),
+        }
+        return self._drawn(visit, "changed.html", view, 200 if view["done"] else 409)
+
     async def _sign_in_form(self, request: Request) -> Response:
         return self._sign_in_page(_visit(request), following="/")
 
@@ -177,7 +231,7 @@ class Page:
         if not request.headers.get("origin"):
             return self.problem(visit, 403, visit.words.text("origin_missing"))
         try:
-            fields = _fields(await request.body())
+            fields = dict(_pairs(await request.body()))
             secret, following = fields.get("token", "").strip(), _own(fields.get("next", ""))
             session_id = await self._sessions.begin(secret, address_of(request.scope))
         except SchedulerUnavailableError:
@@ -300,6 +354,7 @@ def _frame(visit: Visit) -> dict[str, Any]:
         "style": _STYLE_PATH,
         "icon": _ICON_PATH,
         "sign_out": SIGN_OUT,
+        "change_path": CHANGE,
         "other_language": _target(path, visit, lang=other),
         "refreshes": visit.refreshes,
         "refresh_s": _REFRESH_S,
@@ -340,13 +395,12 @@ def _own(target: str) -> str:
     return f"{parts.path}?{parts.query}" if parts.query else parts.path
 
 
-def _fields(body: bytes) -> Mapping[str, str]:
-    """The fields of a form, of each the first. Raises Problem."""
+def _pairs(body: bytes) -> list[tuple[str, str]]:
+    """The fields of a form. Raises Problem."""
     try:
-        fields = parse_qs(body.decode(), max_num_fields=_FIELDS)
+        return parse_qsl(body.decode(), max_num_fields=_FIELDS, strict_parsing=bool(body))
     except ValueError:
         raise Problem(400, "invalid_request", "the form cannot be read") from None
-    return {name: values[0] for name, values in fields.items()}
 
 
 async def _style(_request: Request) -> Response:

@@ -131,6 +131,7 @@ _WAITS_AND_REFUSALS: Mapping[str, tuple[str, str]] = {
         "A standing scheduler is not ended without force",
         "常驻调度器须强制结束",
     ),
+    "scheduler_unavailable": ("The scheduler does not answer", "调度器没有响应"),
     "journal_unavailable": ("The journal is not available", "日志库暂不可用"),
     "history_unavailable": ("The history is not available", "历史记录暂不可用"),
     "internal_error": ("The scheduler failed at this request", "调度器处理请求时出错"),

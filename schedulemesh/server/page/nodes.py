@@ -13,6 +13,7 @@ from schedulemesh.api.pages import MAX_LIMIT, PageQuery
 from schedulemesh.api.pools import GetGroupStats, ListPools
 from schedulemesh.api.values import MAX_NAMES
 from schedulemesh.server.listings import Row
+from schedulemesh.server.page.actions import actions_of_node
 from schedulemesh.server.page.links import link, page_number
 from schedulemesh.server.page.overview import gpus_of_nodes
 from schedulemesh.server.page.reads import ScreenReads, together
@@ -76,7 +77,13 @@ async def nodes(reader: ScreenReads, query: QueryParams) -> Mapping[str, Any]:
     filters = (("name", name), ("show", show if show != _CHOICES[0] else ""))
     has_more = len(chosen) > number * _NODES
     return {
-        "rows": [_row(node, holdings.get(str(node["node_id"]), ())) for node in page],
+        "rows": [
+            {
+                **_row(node, holdings.get(str(node["node_id"]), ())),
+                "actions": actions_of_node(reader.caller, node),
+            }
+            for node in page
+        ],
         "total": len(chosen),
         "gpus": gpus_of_nodes(chosen),
         "name": name,
@@ -115,7 +122,7 @@ async def _holdings(
     # What a node lists of groups is no name of an agent, and is not found.
     names = dict.fromkeys(name for node in page for name in node["agents"])
     names.update((group["agent"], None) for group in groups if group["agent"])
-    agents = {str(row["name"]): row for row in await _agents(reader, names)}
+    agents = {str(row["name"]): row for row in await agents_named(reader, names)}
     holdings: dict[str, list[GpuHolding]] = {}
 
     def add(node_id: str, amounts: Mapping[str, float], name: str, pool_name: str) -> None:
@@ -140,7 +147,7 @@ async def _holdings(
     return {node_id: _told_apart(of_node) for node_id, of_node in holdings.items()}
 
 
-async def _agents(reader: ScreenReads, names: Iterable[str]) -> list[Row]:
+async def agents_named(reader: ScreenReads, names: Iterable[str]) -> list[Row]:
     """The agents of these names."""
     queries = []
     remaining = iter(names)

@@ -14,6 +14,7 @@ from schedulemesh.api.pages import PageQuery
 from schedulemesh.api.pools import ListCohorts, ListPools
 from schedulemesh.api.preemption import ListPreemptions
 from schedulemesh.server.listings import Row
+from schedulemesh.server.page.actions import actions_of_pool
 from schedulemesh.server.page.bars import bars_of_pool, bars_of_pools
 from schedulemesh.server.page.reads import ScreenReads, together
 
@@ -36,7 +37,10 @@ async def overview(reader: ScreenReads, _query: QueryParams) -> Mapping[str, Any
     )
     return {
         "about": about,
-        "pools": [_pool(pool) for pool in sorted(pools, key=lambda pool: str(pool["name"]))],
+        "pools": [
+            {**_pool(pool), "actions": actions_of_pool(reader.caller, pool)}
+            for pool in sorted(pools, key=lambda pool: str(pool["name"]))
+        ],
         "cohorts": [_cohort(cohort, cohorts, pools) for cohort in cohorts],
         "gpus": gpus_of_nodes(nodes),
         "nodes": {

@@ -11,6 +11,7 @@ from schedulemesh.api.pools import ListPools
 from schedulemesh.api.queue import QueueListing
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.server.listings import page_answer, page_query
+from schedulemesh.server.page.actions import actions_of_queue, actions_of_task
 from schedulemesh.server.page.links import link
 from schedulemesh.server.page.reads import ScreenReads, together
 
@@ -52,8 +53,14 @@ async def queue(reader: ScreenReads, query: QueryParams) -> Mapping[str, Any]:
     rows, pools = await together(reader.page("queue", page_asked_for), reader.rows(ListPools()))
     page = page_answer(rows.items, rows.total, page_asked_for, more=rows.more)
     reasons = dict.fromkeys((*(reason.value for reason in _REASONS), chosen["reason"]))
+    select_all = [*filters, *cursor, ("select", "all")]
     return {
-        "rows": page.items,
+        "rows": [
+            {**row, "changeable": bool(actions_of_task(reader.caller, row))} for row in page.items
+        ],
+        "actions": actions_of_queue(reader.caller),
+        "selected": query.get("select") == "all",
+        "select_all": link("/queue", *select_all),
         "total": page.total,
         "chosen": chosen,
         "filtered": bool(filters),

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from schedulemesh.api.call import Call
+from schedulemesh.api.cluster import GetAbout
+from schedulemesh.api.nodes import ListNodeNames
 from schedulemesh.api.pages import ListPage, PageQuery
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.protocol.answers import AnyAnswer
@@ -45,6 +47,10 @@ class RecentReads:
         self._answers[key] = (now, answer)
         self._forget(now)
         return answer
+
+    def outdated(self) -> None:
+        """Something was changed: whoever looks next sees it."""
+        self._answers.clear()
 
     def _forget(self, now: float) -> None:
         old = [key for key, (at, _) in self._answers.items() if now - at >= _YOUNG_S]
@@ -91,6 +97,14 @@ class ScreenReads:
         """Some rows of a listing that the supervisor makes page by page. Raises Problem for a refusal."""
         facts = await self.facts(ListPage(listing=listing, page=query))
         return RowPage(facts["items"], facts["total"], facts["more"])
+
+    async def now(self) -> float:
+        """The scheduler's time."""
+        return float((await self.facts(GetAbout()))["time"])
+
+    async def node_names(self) -> dict[str, str]:
+        """What people call the living nodes, by id."""
+        return {str(row["node_id"]): str(row["name"]) for row in await self.rows(ListNodeNames())}
 
     async def of_task(self, call: Call) -> AnyAnswer:
         """The answer to what only some may read of a task, which the supervisor decides."""

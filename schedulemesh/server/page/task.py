@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -10,24 +9,24 @@ from starlette.datastructures import QueryParams
 
 from schedulemesh.api.history import QueryHistory
 from schedulemesh.api.logs import ReadTaskLog
-from schedulemesh.api.nodes import ListNodeNames
+from schedulemesh.api.pages import PageQuery
 from schedulemesh.api.tasks import ExplainTask
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.task import ENDED_STATES
 from schedulemesh.protocol.answers import Explained, TaskLog
 from schedulemesh.protocol.public import explained
-from schedulemesh.protocol.wording import in_commands, reworded
+from schedulemesh.protocol.wording import reworded
 from schedulemesh.server.answers import unexpected
 from schedulemesh.server.listings import Row
+from schedulemesh.server.page.actions import actions_of_task
 from schedulemesh.server.page.reads import ScreenReads, together
+from schedulemesh.server.page.words import in_words
 from schedulemesh.server.problems import Problem
 
 #: The newest attempts that are shown, and of their events the newest.
 _ATTEMPTS, _EVENTS = 20, 100
 #: Bytes of the end of the log that are read, and how many of its lines are shown.
 _LOG_BYTES, _LOG_LINES = 16 * 1024, 100
-#: An id of a node of Ray within a sentence.
-_NODE_ID = re.compile(r"\b[0-9a-f]{56}\b")
 #: Parts of an attempt in their order, and the fields of its row with when they begin and end.
 _PHASES = (
     ("waited", "queued_at", ("admitted_at", "started_at", "ended_at")),
@@ -49,19 +48,20 @@ async def task(reader: ScreenReads, query: QueryParams) -> Mapping[str, Any]:
     if not query.get("id", "").strip():
         return {"facts": None}
     task_id = parse_name(query["id"].strip(), "the task's id")
-    answer, node_rows, history, log = await together(
+    answer, names, listed, history, log = await together(
         reader.answer(ExplainTask(task_id=task_id)),
-        reader.rows(ListNodeNames()),
+        reader.node_names(),
+        reader.page("tasks", _only(task_id)),
         _or_error(_history(reader, task_id)),
         _or_error(_log(reader, task_id)),
     )
     if not isinstance(answer, Explained):
         raise unexpected(answer)
-    names = {str(row["node_id"]): str(row["name"]) for row in node_rows}
-    facts = reworded(explained(answer.explanation), lambda text: _in_words(text, names))
-    facts["detail"] = _in_words(facts["detail"], names)
+    facts = reworded(explained(answer.explanation), lambda text: in_words(text, names))
+    facts["detail"] = in_words(facts["detail"], names)
     return {
         "facts": facts,
+        "actions": actions_of_task(reader.caller, listed.items[0]) if listed.items else [],
         "short": {"quota": {}, "node": {}, **facts["short"]},
         "ended": facts["state"] in ENDED_STATES,
         "node_names": [names.get(node_id, node_id) for node_id in facts["node_ids"]],
@@ -73,9 +73,9 @@ async def task(reader: ScreenReads, query: QueryParams) -> Mapping[str, Any]:
     }
 
 
-def _in_words(sentence: str, names: Mapping[str, str]) -> str:
-    """A sentence of the scheduler in the words of the command line, with names for the ids of nodes."""
-    return in_commands(_NODE_ID.sub(lambda match: names.get(match[0], match[0]), sentence))
+def _only(task_id: str) -> PageQuery:
+    """The row of one task."""
+    return PageQuery(fields=(("task_id", (task_id,)),), order=(("task_id", False),), limit=1)
 
 
 async def _or_error(read: Any) -> Mapping[str, Any]:

@@ -194,7 +194,7 @@ TEXTS: Mapping[str, tuple[str, str]] = {
     ),
     "attempt_waited": ("waited {time}", "等待 {time}"),
     "attempt_ran": ("ran {time}", "运行 {time}"),
-    "attempt_lost": ("lost {time} of work", "损失 {time} 的工作"),
+    "attempt_lost": ("lost {time} of work", "损失 {time}的工作"),
     "events": ("Events", "事件"),
     "no_events": ("No event is on record.", "没有事件记录。"),
     "log": ("Log, its last lines", "日志（末尾）"),
@@ -237,7 +237,7 @@ TEXTS: Mapping[str, tuple[str, str]] = {
     "was_used": ("used", "已用上"),
     "was_not_used": ("not used", "没有用上"),
     "not_known_yet": ("not known yet", "尚不清楚"),
-    "work_lost": ("{time} of work", "{time} 的工作"),
+    "work_lost": ("{time} of work", "{time}的工作"),
     "gpu_time_lost": ("{time} × GPU", "GPU 时间 {time}"),
     "state_kept": ("state saved", "状态已保存"),
     "state_not_kept": ("no state saved", "未保存状态"),
@@ -253,6 +253,112 @@ TEXTS: Mapping[str, tuple[str, str]] = {
         "资源池 {pool}，{owner}，优先级 {priority}",
     ),
     "in_progress": ("in progress", "进行中"),
+    # Changes: what buttons say, what is asked, and what will be done.
+    "do_cancel": ("Cancel", "取消任务"),
+    "do_hold": ("Hold", "挂起"),
+    "do_release": ("Release", "解除挂起"),
+    "do_front": ("To the front", "移到队首"),
+    "do_priority": ("Change priority", "修改优先级"),
+    "do_cordon": ("Close", "封锁"),
+    "do_uncordon": ("Open again", "解除封锁"),
+    "do_drain": ("Drain", "排空"),
+    "do_undrain": ("End the drain", "停止排空"),
+    "do_drain_pool": ("Hold and drain", "暂停并排空"),
+    "do_undrain_pool": ("Release", "恢复使用"),
+    "do_quota": ("Change quota", "修改配额"),
+    "ask_cancel": ("Cancel these tasks?", "取消这些任务？"),
+    "ask_hold": ("Hold these tasks?", "挂起这些任务？"),
+    "ask_release": ("Release these tasks?", "解除这些任务的挂起？"),
+    "ask_front": ("Move these tasks to the front?", "把这些任务移到队首？"),
+    "ask_priority": ("Change the priority of these tasks?", "修改这些任务的优先级？"),
+    "ask_cordon": ("Close this node?", "封锁这个节点？"),
+    "ask_uncordon": ("Open this node again?", "解除这个节点的封锁？"),
+    "ask_drain": ("Drain this node?", "排空这个节点？"),
+    "ask_undrain": ("End the drain of this node?", "停止排空这个节点？"),
+    "ask_drain_pool": ("Hold this pool, and drain it?", "暂停并排空这个资源池？"),
+    "ask_undrain_pool": ("Release this pool?", "恢复使用这个资源池？"),
+    "ask_quota": ("Change the quota of this pool?", "修改这个资源池的配额？"),
+    "will_cancel": (
+        "They end, and do not run again. What they have not saved is lost.",
+        "任务会结束，不再运行；尚未保存的工作会丢失。",
+    ),
+    "will_hold": (
+        "They keep their places, and start only after they are released. Those behind them may start first.",
+        "任务保留排位，但解除挂起前不会开始；排在后面的任务可能先开始。",
+    ),
+    "will_release": ("They start again when it is their turn.", "轮到时任务会正常开始。"),
+    "will_front": (
+        "They come first in the queues of their pools, before tasks of any priority.",
+        "任务会排到所在资源池队列的最前面，不受优先级影响。",
+    ),
+    "will_priority": (
+        "The priority decides the place in the queue, whom a task may evict, and who may evict it.",
+        "优先级决定排位、可以抢占谁，以及会被谁抢占。",
+    ),
+    "will_cordon": (
+        "Nothing new starts on it. What runs there goes on.",
+        "不再有新任务在此启动，正在运行的任务不受影响。",
+    ),
+    "will_uncordon": ("Tasks may start on it again.", "任务可以重新在此启动。"),
+    "will_drain": (
+        (
+            "Nothing new starts on it. What runs there is saved, evicted and queued again, unless it was "
+            "submitted not to be. With a time, what ends by then may finish."
+        ),
+        (
+            "不再有新任务在此启动；正在运行的任务会先保存状态，再被抢占并重新排队（提交时要求不重排的除外）。"
+            "填写时限后，能在时限内结束的任务可以运行完。"
+        ),
+    ),
+    "will_undrain": (
+        "Tasks may start on it again. What was evicted already stays in the queue until its turn.",
+        "任务可以重新在此启动；已被抢占的任务仍按顺序排队。",
+    ),
+    "will_drain_pool": (
+        (
+            "Nothing starts in it. What runs is saved and waits in its queue. With a time, what ends by then "
+            "may finish."
+        ),
+        (
+            "资源池不再启动任务；正在运行的任务会先保存状态，再回到队列等待。"
+            "填写时限后，能在时限内结束的任务可以运行完。"
+        ),
+    ),
+    "will_undrain_pool": ("What waits in it starts again.", "池内排队的任务会重新开始。"),
+    "will_quota": (
+        "A smaller quota evicts nobody: the pool shrinks as its tasks end. Tasks that no longer fit wait on.",
+        "调小配额不会抢占任务，随着任务结束逐步生效；放不下的任务继续等待。",
+    ),
+    "select_all": ("All", "全选"),
+    "selected": ("Selected", "选中"),
+    "select": ("Select {task}", "选中 {task}"),
+    "with_selected": ("With what is selected:", "对选中的任务："),
+    "new_priority": ("New priority: a number, or a class", "新的优先级：数字或等级名称"),
+    "deadline": ("Time for what may finish, such as 30m", "允许运行完的时限，如 30m"),
+    "show_effect": ("Show what it would do", "查看影响"),
+    "kind_of_resource": ("Resource", "资源"),
+    "in_use": ("In use", "已用"),
+    "quota_now": ("Quota now", "当前配额"),
+    "quota_then": ("Quota then", "修改后"),
+    "touched": ("Tasks that this touches", "受影响的任务"),
+    "touches": ("Tasks: {count}", "共 {count} 个任务"),
+    "touches_none": ("It touches no task.", "没有任务受影响。"),
+    "hold_gpus": ("which hold {gpus} GPUs now", "目前占用 {gpus} 块 GPU"),
+    "at_most_lost": (
+        "at most {time} of GPU time that is not saved",
+        "最多损失 GPU 时间 {time}（尚未保存的部分）",
+    ),
+    "at_most_work": ("at most {time} of work lost", "最多损失 {time}的工作"),
+    "not_saved_since": ("Work not saved", "未保存的工作"),
+    "state": ("State", "状态"),
+    "position_short": ("place {position}", "第 {position} 位"),
+    "gone": ("Neither waits nor runs any more: {tasks}", "已不在排队或运行：{tasks}"),
+    "would_evict": ("With it, {task} would evict", "修改后，{task} 会抢占"),
+    "evicts_nobody": ("Nobody.", "不抢占任何任务。"),
+    "leave_it": ("Leave it as it is", "不修改，返回"),
+    "was_done": ("Done: {count}", "已完成：{count}"),
+    "was_refused": ("Refused: {count}", "被拒绝：{count}"),
+    "go_on": ("Go on", "继续"),
     # Amounts and times.
     "gb": ("{amount} GB", "{amount} GB"),
     "mb": ("{amount} MB", "{amount} MB"),

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
 from schedulemesh.config.language import LANGUAGES, Language
+from schedulemesh.protocol.wording import in_commands
 from schedulemesh.server.page.code_texts import CODES
 from schedulemesh.server.page.texts import TEXTS
 
 _MB_OF_GB = 1024.0
+#: An id of a node of Ray within a sentence.
+_NODE_ID = re.compile(r"\b[0-9a-f]{56}\b")
 #: The units of durations, the longest first: the text, and the seconds of its first and of its second part.
 _UNITS = (("days", 86_400, 3_600), ("hours", 3_600, 60), ("minutes", 60, 1))
 
@@ -75,6 +79,11 @@ WORDS: Mapping[Language, Words] = {language: Words(language) for language in LAN
 def number(value: float) -> str:
     """A number without digits that say nothing."""
     return f"{round(value, 4):.12g}"
+
+
+def in_words(sentence: str, node_names: Mapping[str, str]) -> str:
+    """A sentence of the scheduler in the words of the command line, with names for the ids of nodes."""
+    return in_commands(_NODE_ID.sub(lambda match: node_names.get(match[0], match[0]), sentence))
 
 
 def by_kind(amounts: Mapping[str, Any]) -> dict[str, float]:

@@ -1,0 +1,261 @@
+"""What the page can change: the call that each action makes, who may make it, and what it asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from schedulemesh.api.call import Call
+from schedulemesh.api.nodes import CordonNode, Drain
+from schedulemesh.api.pools import ResizePool
+from schedulemesh.api.queue import ChangeQueuedTask
+from schedulemesh.api.tasks import CancelTasks
+from schedulemesh.domain.names import parse_name
+from schedulemesh.domain.numbers import parse_priority, parse_timeout
+from schedulemesh.domain.resources import parse_resources
+from schedulemesh.domain.task import ENDED_STATES
+from schedulemesh.domain.tokens import Role
+from schedulemesh.errors import InvalidRequestError
+from schedulemesh.protocol.callers import TokenCaller
+from schedulemesh.server.listings import Row
+
+#: The most tasks that one form changes; the queue shows as many on a page.
+MAX_TARGETS = 50
+#: What the inputs of a quota are called: with the kind of resource after it.
+QUOTA = "quota."
+
+
+class ActionForm(NamedTuple):
+    """What a browser has sent of a change."""
+
+    #: The ids of the tasks or nodes, or the name of the pool.
+    targets: tuple[str, ...]
+    #: What was entered, by the name of the input; those that are empty are left out.
+    values: Mapping[str, str]
+    #: The id of the form: sending it twice changes nothing more.
+    request_id: str
+    client: str
+
+    def id_of(self, number: int) -> str:
+        """The id of the request for one of its targets."""
+        return f"{self.request_id}-{number}"
+
+
+class Requested(NamedTuple):
+    """A call of a form, and the targets that it is about."""
+
+    targets: tuple[str, ...]
+    call: Call
+
+
+class Action(NamedTuple):
+    """Something that the page can change."""
+
+    name: str
+    #: "task", "node" or "pool".
+    subject: str
+    call: type[Call]
+    #: Makes the calls of a form. Raises InvalidRequestError.
+    calls: Callable[[ActionForm], list[Requested]]
+    #: Whether submitters may not do it, although they may make the call.
+    for_operators: bool = False
+    #: What it asks for besides the targets: "priority", "deadline" or "quota".
+    input_name: str = ""
+    #: Whether it is made only with that.
+    needs_input: bool = False
+
+    def is_allowed(self, role: Role) -> bool:
+        """Whether a role may do it, at least to its own tasks."""
+        return self.call.allows(role) and not (self.for_operators and role is not Role.OPERATOR)
+
+
+def action_named(name: str) -> Action:
+    """The action of this name. Raises InvalidRequestError."""
+    if name not in _ACTIONS:
+        raise InvalidRequestError(f"do is {name!r}; allowed are {', '.join(_ACTIONS)}")
+    return _ACTIONS[name]
+
+
+def actions_of_task(caller: TokenCaller, task: Row) -> list[Action]:
+    """What a caller may do to a task now; ``task``: a row of it, with ``state`` or ``phase``."""
+    state = task.get("state") or task.get("phase")
+    if state in (*ENDED_STATES, "ending") or not _is_in_reach(caller, task):
+        return []
+    names = ["cancel"]
+    if state == "queued":
+        hold = "release" if task["held"] else "hold"
+        names = [hold, *(("front",) if task["position"] > 1 else ()), "priority", "cancel"]
+    elif state == "running":
+        names = ["priority", "cancel"]
+    return _allowed(caller, names)
+
+
+def actions_of_node(caller: TokenCaller, node: Row) -> list[Action]:
+    """What a caller may do to a node now."""
+    if node["draining"]:
+        return _allowed(caller, ["undrain"])
+    return _allowed(caller, ["uncordon" if node["cordoned"] else "cordon", "drain"])
+
+
+def actions_of_pool(caller: TokenCaller, pool: Row) -> list[Action]:
+    """What a caller may do to a pool now."""
+    return _allowed(caller, ["quota", "drain_pool" if pool["state"] == "open" else "undrain_pool"])
+
+
+def actions_of_queue(caller: TokenCaller) -> list[Action]:
+    """What a caller may do to several waiting tasks, at least to its own."""
+    return _allowed(caller, ["hold", "release", "front", "priority", "cancel"])
+
+
+def _allowed(caller: TokenCaller, names: Sequence[str]) -> list[Action]:
+    return [action for name in names if (action := _ACTIONS[name]).is_allowed(caller.role)]
+
+
+def _is_in_reach(caller: TokenCaller, task: Row) -> bool:
+    """Whether a task is one of those that a token may change, as the supervisor checks it again."""
+    token = caller.token
+    if token.role is not Role.SUBMITTER:
+        return True
+    return task["owner"] == token.owner and (not token.pools or task["pool_name"] in token.pools)
+
+
+def _cancelled(form: ActionForm) -> list[Requested]:
+    # In one call, so that none of them starts where another has made room.
+    call = CancelTasks(task_ids=form.targets, request_id=form.id_of(0))
+    return [Requested(form.targets, call)]
+
+
+def _changed(form: ActionForm, *, last_first: bool = False, **changes: object) -> list[Requested]:
+    """A change of each task; with the last of the queue first, none of them starts meanwhile where another is
+    held, and those that move to the front keep their order.
+    """
+    requested = [
+        Requested(
+            (task_id,),
+            ChangeQueuedTask(task_id=task_id, request_id=form.id_of(number), **changes),  # type: ignore[arg-type]
+        )
+        for number, task_id in enumerate(form.targets)
+    ]
+    return requested[::-1] if last_first else requested
+
+
+def _prioritized(form: ActionForm) -> list[Requested]:
+    return _changed(form, priority=priority_in(form))
+
+
+def priority_in(form: ActionForm) -> float:
+    """The priority that was entered. Raises InvalidRequestError."""
+    text = form.values.get("priority", "")
+    return parse_priority(_number(text))
+
+
+def _number(text: str) -> object:
+    """A number that was entered; another text as it is."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _cordoned(form: ActionForm, *, cordoned: bool) -> list[Requested]:
+    return [
+        Requested(
+            (node_id,),
+            CordonNode(node_id=node_id, cordoned=cordoned, request_id=form.id_of(number)),
+        )
+        for number, node_id in enumerate(form.targets)
+    ]
+
+
+def _drained(form: ActionForm, field: str, *, drained: bool = True) -> list[Requested]:
+    """The start or end of a drain; ``field``: "node_id" or "pool_name"."""
+    deadline_s = _deadline(form) if drained else None
+    return [
+        Requested(
+            (name,),
+            Drain(
+                **{field: name},
+                drained=drained,
+                deadline_s=deadline_s,
+                client=form.client,
+                request_id=form.id_of(number),
+            ),
+        )
+        for number, name in enumerate(form.targets)
+    ]
+
+
+def _deadline(form: ActionForm) -> float | None:
+    """The seconds that were entered, such as "30m"; None: none were."""
+    text = form.values.get("deadline")
+    return None if text is None else parse_timeout(_number(text), "deadline")
+
+
+def _resized(form: ActionForm) -> list[Requested]:
+    """Another quota of pools: of each kind of resource what was entered."""
+    amounts = {
+        name.removeprefix(QUOTA): _number(text)
+        for name, text in form.values.items()
+        if name.startswith(QUOTA)
+    }
+    quota: dict[str, object] = {
+        kind: amounts.pop(kind) for kind in ("cpu", "memory", "gpu") if kind in amounts
+    }
+    quota["custom"] = amounts
+    resources = parse_resources(quota, "the quota")
+    return [
+        Requested(
+            (name,), ResizePool(name=name, resources=resources, request_id=form.id_of(number))
+        )
+        for number, name in enumerate(form.targets)
+    ]
+
+
+#: Everything that the page can change.
+ACTIONS = (
+    Action("cancel", "task", CancelTasks, _cancelled),
+    Action(
+        "hold", "task", ChangeQueuedTask, lambda form: _changed(form, held=True, last_first=True)
+    ),
+    Action("release", "task", ChangeQueuedTask, lambda form: _changed(form, held=False)),
+    Action(
+        "front",
+        "task",
+        ChangeQueuedTask,
+        lambda form: _changed(form, to_front=True, last_first=True),
+        for_operators=True,
+    ),
+    Action(
+        "priority",
+        "task",
+        ChangeQueuedTask,
+        _prioritized,
+        input_name="priority",
+        needs_input=True,
+    ),
+    Action("cordon", "node", CordonNode, lambda form: _cordoned(form, cordoned=True)),
+    Action("uncordon", "node", CordonNode, lambda form: _cordoned(form, cordoned=False)),
+    Action("drain", "node", Drain, lambda form: _drained(form, "node_id"), input_name="deadline"),
+    Action("undrain", "node", Drain, lambda form: _drained(form, "node_id", drained=False)),
+    Action(
+        "drain_pool",
+        "pool",
+        Drain,
+        lambda form: _drained(form, "pool_name"),
+        input_name="deadline",
+    ),
+    Action("undrain_pool", "pool", Drain, lambda form: _drained(form, "pool_name", drained=False)),
+    Action("quota", "pool", ResizePool, _resized, input_name="quota", needs_input=True),
+)
+_ACTIONS: Mapping[str, Action] = {action.name: action for action in ACTIONS}
+
+
+def targets_in(names: Sequence[str], action: Action) -> tuple[str, ...]:
+    """What a form is about, each once. Raises InvalidRequestError for no name, and for too many."""
+    targets = tuple(dict.fromkeys(parse_name(name, f"id of a {action.subject}") for name in names))
+    most = MAX_TARGETS if action.subject == "task" else 1
+    if not 1 <= len(targets) <= most:
+        raise InvalidRequestError(
+            f"choose 1 to {most} of what is to be changed, not {len(targets)}"
+        )
+    return targets

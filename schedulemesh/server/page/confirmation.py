@@ -1,0 +1,260 @@
+"""What a change would do, before it is made: the tasks and GPUs that it touches, and the work at stake."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from starlette.datastructures import QueryParams
+
+from schedulemesh.api.nodes import ListNodes
+from schedulemesh.api.pages import PageQuery
+from schedulemesh.api.pools import ListPools
+from schedulemesh.api.preemption import EvaluatePreemption
+from schedulemesh.api.tasks import ExplainTask
+from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.request_ids import new_request_id
+from schedulemesh.domain.resources import parse_resources
+from schedulemesh.errors import InvalidRequestError
+from schedulemesh.protocol.answers import Evaluated, Explained
+from schedulemesh.protocol.callers import TokenCaller
+from schedulemesh.server.listings import Row
+from schedulemesh.server.page.actions import (
+    MAX_TARGETS,
+    QUOTA,
+    Action,
+    ActionForm,
+    action_named,
+    priority_in,
+    targets_in,
+)
+from schedulemesh.server.page.links import link
+from schedulemesh.server.page.nodes import agents_named
+from schedulemesh.server.page.reads import ScreenReads, together
+from schedulemesh.server.page.words import by_kind
+from schedulemesh.server.problems import Problem
+
+#: The tasks of which is read when they were saved, and those for which is evaluated whom they may evict.
+_SAVES_READ, _EVALUATED = 20, 5
+#: Characters of an input.
+_MOST_ENTERED = 100
+#: The screens on which is chosen what is to be changed.
+_AFTER = {"task": "/queue", "node": "/nodes", "pool": "/"}
+_BY_TASK = (("task_id", False),)
+#: Phases in which a task has work that can be lost.
+_AT_WORK = ("running", "preempting")
+
+
+class Touched(NamedTuple):
+    """A task that a change touches."""
+
+    row: Row
+    #: Seconds since its start, or since its state was last saved; None: it does not run.
+    unsaved_s: float | None
+
+
+class Effect(NamedTuple):
+    """What a change does to tasks."""
+
+    tasks: Sequence[Touched]
+    #: How many there are, those included that are not listed.
+    total: int
+    #: What those that run hold, and the most GPU-seconds of work that is not saved.
+    gpus: float
+    unsaved_gpu_s: float
+
+
+class Foreseen(NamedTuple):
+    """Whom a task may evict with another priority, by the dry run of the decision."""
+
+    task_id: str
+    #: Each with the work that its eviction can lose.
+    victims: Sequence[Any]
+    #: Why it evicts nobody; empty: it does, or nobody has to be evicted.
+    reason: str
+
+
+async def confirmation(reader: ScreenReads, query: QueryParams) -> Mapping[str, Any]:
+    """What the template ``change.html`` shows of a change. Raises Problem and InvalidRequestError."""
+    action = action_named(query.get("do", ""))
+    check_role(action, reader.caller)
+    form = form_of(query.multi_items(), action, new_request_id(), reader.caller.client)
+    error = "" if not form.values and action.needs_input else _error(action, form)
+    view = {
+        "action": action,
+        "form": form,
+        "error": error,
+        "is_ready": not error and bool(form.values or not action.needs_input),
+        "effect": None,
+        "pool": None,
+        "node": None,
+        "foreseen": (),
+        "inputs": (),
+        "after": after(action, form.targets),
+    }
+    about = {"task": _of_tasks, "node": _of_node, "pool": _of_pool}[action.subject]
+    return {**view, **await about(reader, action, form)}
+
+
+def after(action: Action, targets: Sequence[str]) -> str:
+    """Where to go on after a change, or without it: to the task, or to the screen that it was chosen on."""
+    if action.subject == "task" and len(targets) == 1:
+        return link("/task", ("id", targets[0]))
+    return _AFTER[action.subject]
+
+
+def check_role(action: Action, caller: TokenCaller) -> None:
+    """Raise Problem where a role may not do something."""
+    if action.is_allowed(caller.role):
+        return
+    least = "operator" if action.for_operators else action.call.least_role.value
+    raise Problem(
+        403,
+        Reason.NOT_ALLOWED.value,
+        f"token {caller.token.name!r} has the role {caller.role.value}; this needs the role {least}",
+    )
+
+
+def form_of(
+    fields: Sequence[tuple[str, str]], action: Action, request_id: str, client: str
+) -> ActionForm:
+    """What fields of a form or a query ask for. Raises InvalidRequestError."""
+    targets = targets_in([value for name, value in fields if name == "id"], action)
+    values = {
+        name: value.strip()[:_MOST_ENTERED]
+        for name, value in fields
+        if value.strip() and (name == action.input_name or name.startswith(QUOTA))
+    }
+    return ActionForm(targets, values, request_id, client)
+
+
+def _error(action: Action, form: ActionForm) -> str:
+    """What is wrong with what was entered; empty: nothing."""
+    try:
+        action.calls(form)
+    except InvalidRequestError as error:
+        return str(error)
+    return ""
+
+
+async def _of_tasks(reader: ScreenReads, action: Action, form: ActionForm) -> Mapping[str, Any]:
+    rows = await _tasks(reader, "task_id", form.targets)
+    effect = await _effect(reader, rows, len(rows))
+    missing = sorted(set(form.targets) - {str(row["task_id"]) for row in rows})
+    view: dict[str, Any] = {"effect": effect, "missing": missing}
+    if action.name == "priority" and "priority" in form.values:
+        view["foreseen"] = await _foreseen(reader, rows, form)
+    return view
+
+
+async def _of_node(reader: ScreenReads, _action: Action, form: ActionForm) -> Mapping[str, Any]:
+    nodes = await reader.rows(ListNodes())
+    node = next((row for row in nodes if row["node_id"] == form.targets[0]), None)
+    if node is None:
+        raise Problem(404, Reason.NODE_NOT_FOUND.value, f"there is no node {form.targets[0]!r} now")
+    agents = await agents_named(reader, dict.fromkeys(node["agents"]))
+    task_ids = [task_id for agent in agents for task_id in agent["tasks"]]
+    rows = await _tasks(reader, "task_id", task_ids[:MAX_TARGETS])
+    effect = await _effect(reader, rows, len(task_ids))
+    return {"node": node, "effect": effect}
+
+
+async def _of_pool(reader: ScreenReads, action: Action, form: ActionForm) -> Mapping[str, Any]:
+    pools = await reader.rows(ListPools())
+    pool = next((row for row in pools if row["name"] == form.targets[0]), None)
+    if pool is None:
+        raise Problem(404, Reason.POOL_NOT_FOUND.value, f"there is no pool {form.targets[0]!r} now")
+    if action.name == "quota":
+        return {"pool": pool, "inputs": _quota_inputs(pool, form)}
+    page = await reader.page(
+        "tasks",
+        PageQuery(
+            fields=(("pool_name", form.targets), ("phase", ("starting", *_AT_WORK))),
+            order=_BY_TASK,
+            limit=MAX_TARGETS,
+        ),
+    )
+    return {"pool": pool, "effect": await _effect(reader, page.items, page.total)}
+
+
+def _quota_inputs(pool: Row, form: ActionForm) -> list[Mapping[str, Any]]:
+    """The kinds of resources of a pool's quota: how much it has, what is in use, and what was entered."""
+    quota, used = by_kind(pool["resources"]), by_kind(pool["used"])
+    kinds = dict.fromkeys(("gpu", "cpu", "memory", *quota))
+    return [
+        {
+            "kind": kind,
+            "name": f"{QUOTA}{kind}",
+            "now": quota.get(kind, 0.0),
+            "used": used.get(kind, 0.0),
+            "entered": form.values.get(f"{QUOTA}{kind}", "" if form.values else None),
+        }
+        for kind in kinds
+    ]
+
+
+async def _tasks(reader: ScreenReads, field: str, values: Sequence[str]) -> list[Row]:
+    """The rows of tasks of which a field has one of these values."""
+    if not values:
+        return []
+    fields = ((field, tuple(values)),)
+    page = await reader.page("tasks", PageQuery(fields=fields, order=_BY_TASK, limit=MAX_TARGETS))
+    return page.items
+
+
+async def _effect(reader: ScreenReads, rows: Sequence[Row], total: int) -> Effect:
+    """What a change of these tasks touches. Work is counted since the last save, of as many as that is read
+    of, and since the start of the others.
+    """
+    at_work = [row for row in rows if row["phase"] in _AT_WORK][:_SAVES_READ]
+    now, *answers = await together(
+        reader.now(),
+        *(reader.answer(ExplainTask(task_id=row["task_id"])) for row in at_work),
+    )
+    saved_at = {
+        answer.explanation.task.task_id: answer.explanation.saved_at
+        for answer in answers
+        if isinstance(answer, Explained)
+    }
+    touched = [Touched(row, _unsaved_s(row, saved_at, now)) for row in rows]
+    gpus = [row["resources"].get("gpu", 0.0) if row["phase"] != "queued" else 0.0 for row in rows]
+    lost = sum(one.unsaved_s * gpu for one, gpu in zip(touched, gpus, strict=True) if one.unsaved_s)
+    return Effect(touched, total, sum(gpus), lost)
+
+
+def _unsaved_s(row: Row, saved_at: Mapping[str, float | None], now: float) -> float | None:
+    started_at: float | None = row["started_at"]
+    if row["phase"] not in _AT_WORK or started_at is None:
+        return None
+    return max(0.0, now - max(started_at, saved_at.get(row["task_id"]) or 0.0))
+
+
+async def _foreseen(reader: ScreenReads, rows: Sequence[Row], form: ActionForm) -> list[Foreseen]:
+    """Whom each of the first waiting tasks may evict with the priority that was entered."""
+    try:
+        priority = priority_in(form)
+    except InvalidRequestError:
+        return []
+    waiting = [row for row in rows if row["phase"] == "queued"][:_EVALUATED]
+    evaluations = [
+        EvaluatePreemption(
+            priority=priority,
+            pool_name=row["pool_name"],
+            labels=row["labels"],
+            resources=parse_resources(row["resources"]),
+        )
+        for row in waiting
+    ]
+    answers = await together(*map(reader.answer, evaluations))
+    return [
+        _foreseen_of(row, answer.evaluation)
+        for row, answer in zip(waiting, answers, strict=True)
+        if isinstance(answer, Evaluated)
+    ]
+
+
+def _foreseen_of(row: Row, evaluation: Any) -> Foreseen:
+    candidates = {one.task_id: one for one in evaluation.candidates}
+    victims = [candidates[task_id] for task_id in evaluation.victims if task_id in candidates]
+    reason = "" if victims or evaluation.reason is None else evaluation.reason.value
+    return Foreseen(row["task_id"], victims, reason)

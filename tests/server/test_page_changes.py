@@ -1,0 +1,334 @@
+"""What is changed from the page: by whom, after which question, and what of it is refused or recorded."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+import pytest
+
+from schedulemesh.api.audit import QueryAudit
+from schedulemesh.api.queue import ChangeQueuedTask, ListQueue
+from schedulemesh.protocol.answers import Listed
+from schedulemesh.server.answers import rows_of
+from schedulemesh.server.page.actions import ACTIONS, MAX_TARGETS
+from tests.server.scenes import submit, three_teams
+from tests.server.test_page import Browser, Document
+from tests.server.work import ask
+
+NODE = f"{0:056x}"
+
+
+@pytest.fixture
+def browser(api):
+    three_teams(api.mesh)
+    # Held, so that it waits whatever else happens.
+    submit(api.mesh, "parked", "vision", gpu=8, priority=0.1, owner="mei")
+    ask(api.mesh, ChangeQueuedTask(task_id="parked", held=True, request_id="park"))
+    made = Browser(api)
+    made.sign_in()
+    yield made
+    made.client.close()
+
+
+@pytest.fixture
+def signed_in(api, browser):
+    """Makes browsers with sessions of new tokens, else of a submitter."""
+    browsers = []
+
+    def made(**token):
+        body = {"name": "lin-1", "role": "submitter", "owner": "lin", **token}
+        browsers.append(Browser(api))
+        browsers[-1].sign_in(api.send("POST", "/tokens", body)["token"])
+        return browsers[-1]
+
+    yield made
+    for one in browsers:
+        one.client.close()
+
+
+def asked(document):
+    """The fields of the form with which a page asks for confirmation."""
+    hidden = [i for i in document.all("input") if i.get("type") == "hidden"]
+    begin = max(number for number, one in enumerate(hidden) if one["name"] == "do")
+    return [(one["name"], one["value"]) for one in hidden[begin:]]
+
+
+def confirm(browser, path):
+    """Look at what a change would do, and have it done; the page that says what came of it."""
+    return send(browser, asked(browser.get(path)))
+
+
+def send(browser, fields, **headers):
+    content = "&".join(f"{name}={quote(value)}" for name, value in fields)
+    sent = {"origin": browser.api.url, "content-type": "application/x-www-form-urlencoded"}
+    headers = {name: value for name, value in {**sent, **headers}.items() if value is not None}
+    return browser.client.post("/change", content=content, headers=headers)
+
+
+def waiting(api):
+    return {row["task_id"]: row for row in rows_of(ask(api.mesh, ListQueue()))}
+
+
+def changes(api, **filters):
+    answer = ask(api.mesh, QueryAudit(**filters))
+    assert isinstance(answer, Listed)
+    return answer.rows
+
+
+def buttons(document):
+    return {b["value"] for b in document.all("button") if b.get("name") == "do"}
+
+
+def test_a_task_is_cancelled_after_the_page_has_said_what_that_costs(api, browser):
+    assert {"cancel", "priority"} <= buttons(browser.get("/task?id=segment"))
+    document = browser.get("/change?do=cancel&id=segment")
+    assert "Tasks: 1, which hold 4 GPUs now" in document.words
+    assert "segment" in browser.get("/nodes").words
+    answer = send(browser, asked(document))
+    assert answer.status_code == 200
+    assert "Done: 1" in Document(answer.text).words
+    assert "segment" not in browser.get("/nodes").words
+    (change,) = changes(api, call="cancel_tasks")
+    assert (change["token"], change["outcome"]) == ("local", "done")
+
+
+def test_several_tasks_of_the_queue_are_held_and_released(api, browser):
+    document = browser.get("/queue?select=all")
+    boxes = [i for i in document.all("input") if i.get("type") == "checkbox"]
+    assert len(boxes) == len(waiting(api))
+    assert all("checked" in box for box in boxes)
+    ids = "&".join(f"id={box['value']}" for box in boxes)
+    assert "Done: " in Document(confirm(browser, f"/change?do=hold&{ids}").text).words
+    assert all(row["held"] for row in waiting(api).values())
+    confirm(browser, f"/change?do=release&{ids}")
+    assert not any(row["held"] for row in waiting(api).values())
+
+
+def test_those_that_move_to_the_front_keep_their_order(api, browser):
+    for number in range(4):
+        submit(api.mesh, f"more-{number}", "robotics", gpu=6, priority=0.5)
+    confirm(browser, "/change?do=front&id=more-2&id=more-3")
+    of_pool = [one for one, row in waiting(api).items() if row["pool_name"] == "robotics"]
+    assert of_pool == ["more-2", "more-3", "more-0", "more-1"]
+
+
+def test_a_priority_is_asked_for_and_its_victims_are_named(api, browser):
+    document = browser.get("/change?do=priority&id=parked")
+    assert not [form for form in document.all("form") if form.get("class") == "confirm"]
+    document = browser.get("/change?do=priority&id=parked&priority=1000")
+    assert "With it, parked would evict" in document.words
+    assert "of work lost" in document.words
+    assert send(browser, asked(document)).status_code == 200
+    changed = changes(api, call="change_queued_task")[0]
+    assert changed["request"]["priority"] == 1000.0
+
+
+@pytest.mark.parametrize("text", ["much", "", "1e99", "nan", "<b>"])
+def test_a_priority_that_is_none_is_said(browser, text):
+    document = browser.get(f"/change?do=priority&id=parked&priority={quote(text)}")
+    assert not [form for form in document.all("form") if form.get("class") == "confirm"]
+
+
+def test_a_node_is_closed_opened_drained_and_opened(api, browser):
+    assert {"cordon", "drain", "uncordon"} == buttons(browser.get("/nodes"))
+    for action, badge in (("cordon", "closed"), ("uncordon", ""), ("drain", "draining")):
+        assert confirm(browser, f"/change?do={action}&id={NODE}").status_code == 200
+        badges = browser.get("/nodes?name=gpu-000").words
+        assert [word for word in ("closed", "draining") if f"gpu-000 {word}" in badges] == [
+            word for word in (badge,) if word
+        ]
+    assert "undrain" in buttons(browser.get("/nodes"))
+    confirm(browser, f"/change?do=undrain&id={NODE}")
+    assert "draining" not in browser.get("/nodes?name=gpu-000").words.replace("or draining", "")
+
+
+def test_a_pool_is_held_and_released(api, browser):
+    document = browser.get("/change?do=drain_pool&id=robotics")
+    assert "simulate" in document.words
+    assert send(browser, asked(document)).status_code == 200
+    assert "undrain_pool" in buttons(browser.get("/"))
+    confirm(browser, "/change?do=undrain_pool&id=robotics")
+    assert "undrain_pool" not in buttons(browser.get("/"))
+
+
+def test_a_quota_is_changed_kind_by_kind(api, browser):
+    document = browser.get("/change?do=quota&id=robotics")
+    inputs = {i["name"]: i["value"] for i in document.all("input") if "quota." in i["name"]}
+    assert inputs == {"quota.gpu": "6", "quota.cpu": "64", "quota.memory": "512000"}
+    path = "/change?do=quota&id=robotics&quota.gpu=10&quota.cpu=64&quota.memory=512000"
+    assert confirm(browser, path).status_code == 200
+    (change,) = changes(api, call="resize_pool")
+    assert change["before"]["resources"]["gpu"] == 6
+    assert change["after"]["resources"]["gpu"] == 10
+
+
+def test_a_refusal_says_why_and_what_helps(api, browser):
+    fields = asked(browser.get("/change?do=hold&id=parked"))
+    api.send("POST", "/tasks/parked/cancel", {})
+    answer = send(browser, fields)
+    assert answer.status_code == 409
+    document = Document(answer.text)
+    assert "Refused: 1" in document.words
+    assert "There is no such task" in document.words or "queue" in document.words
+
+
+def test_sending_a_form_twice_changes_nothing_more(api, browser):
+    fields = asked(browser.get("/change?do=priority&id=ablation-2&priority=3"))
+    send(browser, fields)
+    confirm(browser, "/change?do=priority&id=ablation-2&priority=1")
+    assert send(browser, fields).status_code == 200
+    assert waiting(api)["ablation-2"]["priority"] == 1
+
+
+def test_while_the_supervisor_is_away_that_is_said(api, browser, monkeypatch):
+    fields = asked(browser.get("/change?do=release&id=parked"))
+    monkeypatch.setattr(api.gateway, "cut_off", True)
+    answer = send(browser, fields)
+    assert answer.status_code == 503
+    assert "does not answer" in Document(answer.text).words
+    monkeypatch.setattr(api.gateway, "cut_off", False)
+    assert waiting(api)["parked"]["held"]
+
+
+# -- who may --------------------------------------------------------------------------------------------
+
+
+def test_a_viewer_sees_no_button_and_can_change_nothing(api, signed_in):
+    viewer = signed_in(name="v", role="viewer", owner="")
+    for path in ("/", "/queue", "/nodes", "/task?id=parked", "/task?id=detector"):
+        assert buttons(viewer.get(path)) == set()
+    assert viewer.get("/queue").all("input") == [
+        one for one in viewer.get("/queue").all("input") if one.get("type") != "checkbox"
+    ]
+    for action in ACTIONS:
+        viewer.get(f"/change?do={action.name}&id=parked", 403)
+    fields = [("do", "cancel"), ("id", "parked"), ("form", "f1")]
+    assert send(viewer, fields).status_code == 409
+    assert "parked" in waiting(api)
+    (change,) = changes(api, call="cancel_tasks")
+    assert (change["token"], change["outcome"], change["reason"]) == ("v", "refused", "not_allowed")
+
+
+def test_a_submitter_changes_its_own_tasks_only(api, signed_in):
+    submitter = signed_in()
+    assert buttons(submitter.get("/task?id=ablation-2")) == {"release", "priority", "cancel"}
+    assert buttons(submitter.get("/task?id=parked")) == set()
+    assert buttons(submitter.get("/")) == buttons(submitter.get("/nodes")) == set()
+    boxes = [i["value"] for i in submitter.get("/queue").all("input") if "value" in i]
+    assert {one for one in boxes if one} == {
+        task_id for task_id, row in waiting(api).items() if row["owner"] == "lin"
+    }
+    assert confirm(submitter, "/change?do=release&id=ablation-2").status_code == 200
+    assert changes(api, call="change_queued_task")[0]["token"] == "lin-1"
+    refused = confirm(submitter, "/change?do=cancel&id=parked")
+    assert refused.status_code == 409
+    assert "not one of &#39;lin&#39;" in refused.text
+    assert "parked" in waiting(api)
+    submitter.get("/change?do=front&id=ablation-2", 403)
+    fields = [("do", "front"), ("id", "ablation-2"), ("form", "f1")]
+    assert send(submitter, fields).status_code == 409
+
+
+# -- forms of others ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": None},
+        {"origin": "http://evil.example"},
+        {"origin": "null"},
+        {"origin": "http://127.0.0.1:1"},
+        {"origin": "http://127.0.0.1.evil.example"},
+    ],
+)
+def test_forms_of_other_sites_change_nothing(api, browser, headers):
+    fields = asked(browser.get("/change?do=cancel&id=parked"))
+    assert send(browser, fields, **headers).status_code == 403
+    assert "parked" in waiting(api)
+    assert changes(api, call="cancel_tasks") == []
+
+
+@pytest.mark.parametrize("cookie", ["", "schedulemesh_session_1=x", "x"])
+def test_without_the_session_nothing_is_changed(api, browser, cookie):
+    fields = asked(browser.get("/change?do=cancel&id=parked"))
+    browser.client.cookies.clear()
+    assert send(browser, fields, cookie=cookie).status_code == 401
+    assert "parked" in waiting(api)
+
+
+def test_the_session_of_another_server_is_none_here(api, browser):
+    fields = asked(browser.get("/change?do=cancel&id=parked"))
+    [(name, value)] = browser.client.cookies.items()
+    browser.client.cookies.clear()
+    foreign = f"{name.rpartition('_')[0]}_1={value}"
+    assert send(browser, fields, cookie=foreign).status_code == 401
+    assert "parked" in waiting(api)
+
+
+def test_a_token_in_a_header_is_no_session(api, browser):
+    fields = asked(browser.get("/change?do=cancel&id=parked"))
+    browser.client.cookies.clear()
+    assert send(browser, fields, authorization=f"Bearer {api.token}").status_code == 401
+
+
+def test_a_revoked_token_changes_nothing(api, signed_in):
+    submitter = signed_in()
+    fields = asked(submitter.get("/change?do=cancel&id=ablation-2"))
+    api.send("DELETE", "/tokens/lin-1")
+    assert send(submitter, fields).status_code == 401
+    assert "ablation-2" in waiting(api)
+
+
+def test_looking_at_a_question_changes_nothing(api, browser):
+    before = len(changes(api))
+    for action in ACTIONS:
+        browser.client.get(f"/change?do={action.name}&id=parked&priority=7&form=f1")
+    assert len(changes(api)) == before
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "",
+        "do=cancel",
+        "do=nothing&id=a",
+        "do=cancel&id=%00",
+        "do=cancel&id=" + "x" * 300,
+        "do=cordon&id=a&id=b",
+        "do=cancel&" + "&".join(f"id={n}" for n in range(MAX_TARGETS + 1)),
+        "do=<script>&id=a",
+    ],
+)
+def test_what_is_no_change_is_said(browser, query):
+    document = browser.get(f"/change?{query}", 400)
+    assert "cannot be shown" in document.words
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "do=cancel&id=parked",
+        "do=cancel&id=parked&form=",
+        "do=drain&id=" + NODE + "&form=f&deadline=soon",
+        "do=quota&id=robotics&form=f&quota.gpu=-1",
+        "%ff",
+        "a" * 1000,
+        "&".join("id=a" for _ in range(500)),
+    ],
+)
+def test_forms_that_ask_for_nothing_possible_change_nothing(api, browser, content):
+    headers = {"origin": api.url, "content-type": "application/x-www-form-urlencoded"}
+    answer = browser.client.post("/change", content=content, headers=headers)
+    assert answer.status_code == 400
+    assert changes(api, call="cancel_tasks") == changes(api, call="drain") == []
+
+
+def test_what_users_write_is_text_where_changes_are_asked(api, browser):
+    name = quote('<b id="x">', safe="")
+    document = browser.get(f"/change?do=cancel&id={name}")
+    assert document.all("b") == []
+    assert document.all("i") == []
+    document = browser.get(f"/change?do=priority&id=parked&priority={name}")
+    assert document.all("b") == []
