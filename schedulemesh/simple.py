@@ -58,6 +58,9 @@ class SimpleTaskSpec:
     #: Seconds for which its GPUs may be idle before its owner is warned, and again before it is ended; None:
     #: what its pool says.
     idle_s: float | None = None
+    #: Ids of tasks that it starts after: when they have completed, "any:ID" however it ends, "fail:ID" when
+    #: it does not complete.
+    after: str | Sequence[str] | None = None
     #: Whether it outlives the task from inside which it is submitted; else it ends with that one.
     detached: bool = False
     payload: UserValue = None

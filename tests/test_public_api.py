@@ -131,6 +131,7 @@ ARGUMENTS = {
 }
 #: Fields that only a submitted task has.
 SUBMITTED = {
+    "after",
     "run",
     "run_key",
     "max_retries",
@@ -197,7 +198,7 @@ def test_jobs_and_leases_take_every_field_of_a_task_on_every_surface():
         "lease": (of_call("lease"), ARGUMENTS, OF_RETRIES),
         "POST /leases": (set(NewLease.__struct_fields__), {"pool_name": {"pool"}}, OF_RETRIES),
         # It runs already, outside of any task.
-        "adopt_job": (of_call("adopt_job"), ARGUMENTS, {*OF_RETRIES, "parent"}),
+        "adopt_job": (of_call("adopt_job"), ARGUMENTS, {*OF_RETRIES, "parent", "after"}),
     }
     for surface, (taken, names, absent) in surfaces.items():
         missing = {field for field in PARSERS if not taken & names.get(field, {field})}

@@ -38,6 +38,7 @@ EVENT_KINDS = (
     "released",
     "priority_changed",
     "moved_to_front",
+    "dependencies_met",
     "admitted",
     "started",
     "restarted",

@@ -80,6 +80,8 @@ class TaskInfo(TypedDict, total=False):
     idle_s: float | None
     #: The task from inside which it was started, and with which it ends; empty: none.
     parent: TaskName
+    #: The tasks that it starts after, each as "ok:ID", "any:ID" or "fail:ID".
+    after: list[str]
 
 
 TaskRow = TypeVar("TaskRow", bound=TaskInfo)
@@ -242,6 +244,8 @@ class RegisterTask(ChangeWithBlobs, tag="register_task", frozen=True, kw_only=Tr
         check_task(self.task)
         if self.task.run:
             raise InvalidRequestError("only a submitted task runs by itself, not a registered one")
+        if self.task.after:
+            raise InvalidRequestError("a registered task runs already, so it starts after no other")
 
 
 class CompleteTask(OwnTaskChange, tag="complete_task", frozen=True, kw_only=True):

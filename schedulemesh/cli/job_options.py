@@ -91,6 +91,14 @@ class JobOptions:
             help="How long its GPUs may be idle before a warning, and again before its end.",
         ),
     ] = None
+    after: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ID[,ID]",
+            help="Tasks that it starts after: when they have completed, any:ID however it ends, fail:ID when "
+            "it does not complete. Repeatable.",
+        ),
+    ] = None
     working_dir: Annotated[
         str | None,
         typer.Option(help="A folder of this machine that it runs in, up to 16 MB packed."),

@@ -112,6 +112,7 @@ def _job_arguments(job: JobOptions) -> dict[str, object]:
         "max_run_s": None if job.max_run is None else seconds(job.max_run, "--max-run"),
         "on_time_limit": job.on_time_limit,
         "idle_s": None if job.idle is None else seconds(job.idle, "--idle"),
+        "after": ",".join(job.after) if job.after else None,
         "bundles": parse_bundle_words(job.bundle or ()),
         "strategy": job.strategy,
         "priority": job.priority,

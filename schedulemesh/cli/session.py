@@ -73,6 +73,14 @@ def lease(
             help="How long its GPUs may be idle before a warning, and again before its end.",
         ),
     ] = None,
+    after: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ID[,ID]",
+            help="Tasks that it is granted after: when they have completed, any:ID however it ends, fail:ID "
+            "when it does not complete. Repeatable.",
+        ),
+    ] = None,
     now: Annotated[
         bool, typer.Option("--now", help="Refuse it where it does not fit, instead of queueing it.")
     ] = False,
@@ -101,6 +109,7 @@ def lease(
             max_run_s=None if max_run is None else seconds(max_run, "--max-run"),
             idle_s=None if idle is None else seconds(idle, "--idle"),
             owner=owner,
+            after=",".join(after) if after else None,
             label_selector={"ray.io/node-id": _own_node()},
         )
         with granted:

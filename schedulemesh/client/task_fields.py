@@ -31,6 +31,14 @@ class DescriptionFields(TypedDict, total=False):
     idle_s: float | None
 
 
+class QueueFields(TypedDict, total=False):
+    """What says when a submitted task may start."""
+
+    #: Ids of tasks that it starts after when they have completed, as a list or a text with commas; "any:ID"
+    #: however it ends, "fail:ID" when it does not complete. It waits in the queue; see ``queue``.
+    after: str | Sequence[str] | None
+
+
 class TaskFields(DescriptionFields, total=False):
     """What describes a task, whether it is submitted or only registered, beside its priority."""
 
@@ -103,7 +111,7 @@ class PreemptionFilter(TypedDict, total=False):
     limit: int
 
 
-class OptionalFields(TaskFields, RunFields, ConstructionFields, total=False):
+class OptionalFields(TaskFields, QueueFields, RunFields, ConstructionFields, total=False):
     """What ``submit_task_with_preemption`` takes by keyword only."""
 
     agent_name: str | None
@@ -118,7 +126,7 @@ class OptionalFields(TaskFields, RunFields, ConstructionFields, total=False):
     request_id: str | None
 
 
-class JobFields(DescriptionFields, total=False):
+class JobFields(DescriptionFields, QueueFields, total=False):
     """What ``submit_job`` takes by keyword only."""
 
     #: "requeue" or "drop" when it is evicted; None: "requeue".

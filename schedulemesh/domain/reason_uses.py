@@ -29,6 +29,7 @@ EVALUATION_REASONS = (
 #: Given as ``reason`` of ``explain`` for a task that waits in the queue, beside codes of refusals.
 QUEUE_REASONS = (
     Reason.HELD_BY_USER,
+    Reason.DEPENDENCY,
     Reason.BACK_OFF,
     Reason.BEHIND_QUEUE_HEAD,
     Reason.HELD_FOR_QUEUE,

@@ -232,7 +232,29 @@ class Reason(Code):
     )
     CANCELLED = ("cancelled_by_request", "The task was cancelled by request.")
 
+    DEPENDENCY_NOT_MET = (
+        "dependency_not_met",
+        (
+            "A task that it was to start after (`after`) has ended otherwise, so it never starts "
+            "(Slurm: DependencyNeverSatisfied); `error` names that task."
+        ),
+    )
+    INVALID_DEPENDENCY = (
+        "invalid_dependency",
+        (
+            "`after` names a task that is not on record or the task itself, or the task does not wait in the "
+            "queue; `error` says which."
+        ),
+    )
+
     # Why a task waits in the queue.
+    DEPENDENCY = (
+        "dependency",
+        (
+            "Tasks that it starts after (`after`) have not ended yet (Slurm: Dependency); `error` says "
+            "where each of them stands."
+        ),
+    )
     HELD_BY_USER = (
         "held_by_user",
         "It is held, and starts after `release_task` only (Slurm: JobHeldUser).",

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from schedulemesh.domain.dependencies import parse_after
 from schedulemesh.domain.labels import Labels, parse_labels
 from schedulemesh.domain.names import as_text, parse_key, parse_method, parse_name
 from schedulemesh.domain.numbers import (
@@ -119,6 +120,8 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     #: Seconds for which its GPUs may be idle before it is warned, and again before it is ended; None: what
     #: its pool's definition says.
     idle_s: float | None = None
+    #: The tasks that it starts after, each as ``ok:ID``, ``any:ID`` or ``fail:ID``; see ``dependencies``.
+    after: tuple[str, ...] = ()
 
     def as_asked(self) -> TaskSpec:
         """The task as it was submitted."""
@@ -253,6 +256,7 @@ PARSERS: dict[str, Callable[[Any], Any]] = {
     "max_run_s": lambda value: parse_timeout(value, "max_run_s"),
     "on_time_limit": parse_on_time_limit,
     "idle_s": lambda value: parse_timeout(value, "idle_s"),
+    "after": parse_after,
 }
 
 #: Every field with its default; the task's id has none, so that it is always checked.
@@ -297,7 +301,7 @@ def check_task(spec: TaskSpec) -> None:
 def task_row(spec: TaskSpec) -> dict[str, Any]:
     """The task as listings show it: its public fields by name, and the class of its priority."""
     fields = {name: getattr(spec, name) for name in _PUBLIC}
-    return {**fields, "priority_class": class_of(spec.priority)}
+    return {**fields, "after": list(spec.after), "priority_class": class_of(spec.priority)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -326,6 +330,8 @@ class TaskState:
     max_run_s: float | None = None
     #: Seconds for which its GPUs may be idle; None: what its pool says.
     idle_s: float | None = None
+    #: The tasks that it started after.
+    after: tuple[str, ...] = ()
     #: When it started, in seconds since 1970.
     started_at: float = 0.0
     #: The metric ``progress`` as last reported; None: never reported.

@@ -12,6 +12,7 @@ from schedulemesh.domain.reasons import Change, Reason
 from schedulemesh.domain.request_ids import key_of_content
 from schedulemesh.engine.admission import queue
 from schedulemesh.engine.admission.decide import submit
+from schedulemesh.engine.admission.dependencies import refused_for_dependencies
 from schedulemesh.engine.admission.evaluate import evaluate
 from schedulemesh.engine.admission.groups import expire
 from schedulemesh.engine.admission.pending import hand_on
@@ -235,6 +236,8 @@ def _submit(tx: Transaction, stimulus: s.TaskSubmitted) -> RequestOutcome:
     if stimulus.task is not None and stimulus.task.parent:
         task = with_known_parent(tx.state, stimulus.task)
         stimulus = msgspec.structs.replace(stimulus, task=task)
+    if (refused := refused_for_dependencies(tx.state, stimulus)) is not None:
+        return refused
     if stimulus.queue and not stimulus.dry_run:
         return queue.join(tx, stimulus)
     outcome = submit(tx, stimulus)

@@ -142,6 +142,9 @@ class _Submitted(Body, frozen=True, kw_only=True):
     max_run_s: float | str | None = None
     #: Seconds for which its GPUs may be idle, twice; null: what its pool says.
     idle_s: float | str | None = None
+    #: Ids of tasks that it starts after: when they have completed, "any:ID" however it ends, "fail:ID" when
+    #: it does not complete. It waits in the queue; null: none.
+    after: list[str] | str | None = None
     #: Whether it waits in the queue where it does not fit; else it is refused.
     queue: bool = False
     #: Seconds from the notice of an eviction to its end; null: as the policy says.

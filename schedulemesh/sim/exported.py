@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from schedulemesh.domain.dependencies import parse_after
 from schedulemesh.domain.node_labels import parse_node_labels
 from schedulemesh.domain.numbers import MAX_DURATION_S, parse_number
 from schedulemesh.errors import InvalidRequestError, shown
@@ -116,6 +117,7 @@ def _job(
         savable=_savable(place, row),
         fails_at_s=fails_at_s,
         node_labels=node_labels,
+        after=parse_after(after) if (after := _text(row, "after")) else (),
     )
 
 

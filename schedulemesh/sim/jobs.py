@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from schedulemesh.domain.dependencies import parse_after
 from schedulemesh.domain.names import as_text
 from schedulemesh.domain.node_labels import parse_node_labels
 from schedulemesh.domain.numbers import (
@@ -57,12 +58,16 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     savable: bool = True
     #: Seconds of work after which its run fails, once each.
     fails_at_s: tuple[float, ...] = ()
+    #: The jobs that it starts after, submitted before it, each as ``ok:ID``, ``any:ID`` or ``fail:ID``.
+    after: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the id and the ranges."""
         if not as_text(self.job_id):
             raise InvalidRequestError(f"job_id must be a text, not {shown(self.job_id)}")
         parse_node_labels(self.node_labels, "node_labels")
+        if self.after:
+            parse_after(self.after)
         for name, (least, most) in LIMITS.items():
             parse_number(getattr(self, name), name, least, most)
         if self.estimate_s is not None:

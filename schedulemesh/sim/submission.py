@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 
 from schedulemesh.domain.agent import AgentSpec, GangSpec
+from schedulemesh.domain.dependencies import parse_after
 from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.node_labels import parse_node_labels
 from schedulemesh.domain.resources import UNIT, Resources
@@ -65,6 +66,7 @@ class Submissions:
                 max_retries=min(len(job.fails_at_s) + self._retries, MAX_RETRIES),
                 on_preempted="requeue",
                 max_run_s=job.max_run_s,
+                after=parse_after(job.after),
                 on_time_limit="requeue" if job.requeued_at_limit else "",
             ),
             queue=True,

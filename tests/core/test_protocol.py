@@ -100,6 +100,7 @@ def test_a_saved_state_as_callers_see_it():
         "max_preemptions": None,
         "max_run_s": None,
         "idle_s": None,
+        "after": [],
         "parent": "",
         "source": "save_state",
         "saved_at": 12.5,

@@ -51,6 +51,7 @@ SHOWN = {
     "max_preemptions": None,
     "max_run_s": None,
     "idle_s": None,
+    "after": [],
     "preempt_score": 5.5,
     "priority_delta": 4.0,
     "effective_delta": 4.0,

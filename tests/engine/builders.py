@@ -656,6 +656,12 @@ def pictures(state: MeshState) -> dict[str, object]:
         for task_id, task in state.running.by_id.items()
     }
     shown["by agent"] = state.running._by_agent
+    shown["dependents"] = {
+        field: {
+            key: sorted(value) if isinstance(value, dict) else value for key, value in found.items()
+        }
+        for field, found in vars(state.queue.dependents).items()
+    }
     shown["children"] = (state.running.children.by_parent, state.running.children.orphans)
     shown["classes"] = {key: len(found) for key, found in state.running.classes.items() if found}
     shown["named"] = state.running._named

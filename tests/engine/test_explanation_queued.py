@@ -448,6 +448,15 @@ def test_external_work_that_waits_for_the_same_room_is_named():
     assert Reason.INSUFFICIENT_QUOTA in codes(found)
 
 
+def test_the_tasks_that_it_starts_after_come_before_all_that_is_short():
+    mesh = Explained(pool("p", cpu=1), nodes=[node("n1", cpu=8)])
+    mesh.run("first", cpu=1)
+    mesh.queue("t", cpu=1, limits={"after": ("ok:first",)})
+    found = mesh.explain("t")
+    assert found.reason == Reason.DEPENDENCY
+    assert Reason.INSUFFICIENT_QUOTA in codes(found)
+
+
 def test_every_reason_of_a_queued_task_is_produced_here():
     text = Path(__file__).read_text(encoding="utf-8")
     assert [r for r in QUEUE_REASONS if f"Reason.{r.name}" not in text] == []

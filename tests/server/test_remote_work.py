@@ -96,6 +96,7 @@ JOB = {
     "max_run_s": 7200,
     "on_time_limit": "requeue",
     "idle_s": 600,
+    "after": ["first", "any:second"],
     "over_claim": "end",
     "keep_actors": ("caches/weights",),
 }
@@ -105,6 +106,8 @@ def test_a_job_arrives_with_all_that_was_given(remote, api, tmp_path):
     folder = tmp_path / "code"
     folder.mkdir()
     (folder / "train.py").write_text("print(1)")
+    for earlier in ("first", "second"):
+        assert remote.submit_job(earlier, "true", "p", CPU, queue=True)["success"]
     answer = remote.submit_job(
         "train", ("python", "train.py"), "p", CPU, 7, working_dir=folder, **JOB
     )
@@ -127,6 +130,7 @@ def test_a_job_arrives_with_all_that_was_given(remote, api, tmp_path):
     assert (task.on_preempted, task.max_preemptions, task.max_retries) == ("drop", 3, 2)
     assert (task.priority, task.on_oom) == (7.0, "grow")
     assert (task.max_run_s, task.on_time_limit, task.idle_s) == (7200.0, "requeue", 600.0)
+    assert task.after == ("ok:first", "any:second")
     assert (submission.queue, submission.request_id) == (True, "once")
     assert submission.client == schedulemesh.api.values.client_name()
 

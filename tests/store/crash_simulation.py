@@ -506,6 +506,7 @@ class CrashSimulation:
             max_retries=self.rng.choice([0, 2]),
             max_run_s=self.rng.choice([None, None, 3.0, 40.0]),
             on_time_limit=self.rng.choice(["", "requeue"]),
+            after=self.some_dependencies() if queue else (),
         )
         return s.TaskSubmitted(
             agent=s.AgentSpec(name=name, class_key="class", **labels),
@@ -513,6 +514,14 @@ class CrashSimulation:
             request_id=request_id,
             queue=queue,
         )
+
+    def some_dependencies(self):
+        """Up to two tasks, each of which has to end in some way; most submissions have none."""
+        state = self.engine.state
+        on_record = sorted({*state.running.by_id, *state.queue.by_id, *state.ended})
+        count = self.rng.choice([0, 0, 0, 1, 2])
+        awaited = self.rng.sample(on_record, min(count, len(on_record)))
+        return tuple(f"{self.rng.choice(['ok', 'any', 'fail'])}:{task_id}" for task_id in awaited)
 
     def submit_and_wait(self, stimulus):
         """Submit; ``init`` submits again whenever the supervisor crashed before it answered."""

@@ -14,6 +14,7 @@ from schedulemesh.engine.admission.decide import (
     prioritised,
     understand,
 )
+from schedulemesh.engine.admission.dependencies import awaited_ends
 from schedulemesh.engine.admission.needs import need_of
 from schedulemesh.engine.admission.queue_estimates import estimate_new
 from schedulemesh.engine.admission.queue_pass import cancel, is_strict, serve_before, start
@@ -62,7 +63,14 @@ def join(tx: Transaction, stimulus: TaskSubmitted) -> RequestOutcome:
         stimulus, agent=agent, task=task, selector=(), request_id=request_id
     )
     serve_before(tx)
-    tx.emit(TaskQueued(submission=waiting, at=tx.now, number=state.queue.next_number))
+    tx.emit(
+        TaskQueued(
+            submission=waiting,
+            at=tx.now,
+            number=state.queue.next_number,
+            waits_for=awaited_ends(state, task),
+        )
+    )
     estimate_new(tx)
     return _tried_at_once(tx, state.queue.by_id[task.task_id])
 

@@ -55,6 +55,8 @@ def earliest_start(state: MeshState, task: QueuedTask, request: Request, now: fl
     """
     if task.held:
         return Start(unknown="it is held")
+    if task.depends:
+        return Start(unknown="nobody knows when the tasks that it starts after have ended")
     # First by the ends that decisions count; where they tell nothing, by those of earlier runs, too.
     may_guess = counts_guesses(state, task, now)
     use_earlier_runs = may_guess and state.queue.policy.estimates

@@ -5,7 +5,7 @@ has to change before anything else matters comes first.
 
 1. it is held;
 2. it can never start as things are: its pool or every node is too small, or the request contradicts the pool;
-3. it waits for a time;
+3. it waits for other tasks to end, or for a time;
 4. it is behind the first task of a strict pool; others could be evicted for it if it were the first; or it
    would delay a reserved start;
 5. its class has to load before others are evicted for it;
@@ -47,6 +47,7 @@ from schedulemesh.engine.admission.turns import (
     searches_of_pool,
     ticks_until_searched,
 )
+from schedulemesh.engine.explanation.dependencies import dependency_finding
 from schedulemesh.engine.explanation.estimate import Start, duration_of, earliest_start
 from schedulemesh.engine.explanation.evictions import last_eviction
 from schedulemesh.engine.explanation.shortage import Shortage, shortage_of
@@ -165,7 +166,7 @@ def _before(tx: Transaction, task: QueuedTask) -> tuple[str, ...]:
 
 
 def _of_its_own(tx: Transaction, task: QueuedTask) -> list[Finding]:
-    """What keeps it whatever is free: it is held, or waits for a time."""
+    """What keeps it whatever is free: it is held, or waits for other tasks or for a time."""
     findings = []
     if task.held:
         findings.append(
@@ -175,6 +176,8 @@ def _of_its_own(tx: Transaction, task: QueuedTask) -> list[Finding]:
                 hint=f"release_task({task.task_id!r}) lets it start",
             )
         )
+    if task.depends:
+        findings.append(dependency_finding(tx, task))
     if task.not_before > tx.now:
         findings.append(
             Finding(reason=Reason.BACK_OFF, error=_back_off(task, task.not_before - tx.now))

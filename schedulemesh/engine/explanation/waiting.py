@@ -98,6 +98,8 @@ class WaitCauses:
         request = self._request(kind, task)
         if isinstance(request, WaitCause):
             return request
+        if task.depends:
+            return WaitCause(Reason.DEPENDENCY)
         if task.not_before > self._tx.now:
             return WaitCause(Reason.BACK_OFF)
         if self._is_behind_in_strict_pool(task):

@@ -6,6 +6,7 @@ from schedulemesh.engine.admission.groups import replenish
 from schedulemesh.engine.admission.pending import continue_start, finish_revocations
 from schedulemesh.engine.admission.queue_pass import serve_queue
 from schedulemesh.engine.lifecycle.children import end_orphans
+from schedulemesh.engine.lifecycle.dependencies import note_ends, settle_dependencies
 from schedulemesh.engine.lifecycle.elastic import follow_cores
 from schedulemesh.engine.lifecycle.pools import clear_ending, finish_deletions
 from schedulemesh.engine.messages.facts import GroupEnded, NodeLost, NodeSeen, PoolEnsured
@@ -42,6 +43,7 @@ def serve_freed_capacity(tx: Transaction, stimulus: AnyStimulus) -> None:
     _end_children(tx)
     finish_revocations(tx)
     _serve_woken(tx)
+    settle_dependencies(tx)
     if state.queue.by_id:
         serve_queue(tx, stimulus)
         # A task that gets a new placement group is admitted first, and has its group created then.
@@ -54,6 +56,7 @@ def serve_freed_capacity(tx: Transaction, stimulus: AnyStimulus) -> None:
     if state.drains.ending:
         clear_ending(tx)
     _end_children(tx)
+    note_ends(tx)
     if state.drains.ending:
         finish_deletions(tx)
 

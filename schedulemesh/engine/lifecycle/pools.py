@@ -152,8 +152,12 @@ def clear_ending(tx: Transaction) -> None:
 
 
 def has_more_to_cancel(state: MeshState) -> bool:
-    """Whether tasks wait in pools that are being deleted, so that the next step cancels further ones."""
-    return any(name in state.queue.pools for name in state.drains.ending)
+    """Whether tasks wait in pools that are being deleted, or can never start because of what they depend on,
+    so that the next step cancels further ones.
+    """
+    return bool(state.queue.dependents.broken) or any(
+        name in state.queue.pools for name in state.drains.ending
+    )
 
 
 def finish_deletions(tx: Transaction) -> None:

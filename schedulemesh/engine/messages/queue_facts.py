@@ -6,7 +6,7 @@ from typing import Union
 
 from schedulemesh.config.queueing import QueuePolicy
 from schedulemesh.domain.reasons import Reason
-from schedulemesh.domain.task import FIRST_ATTEMPT, Attempts
+from schedulemesh.domain.task import FIRST_ATTEMPT, Attempts, EndState
 from schedulemesh.domain.task_kinds import TaskKind
 from schedulemesh.engine.messages.fact import Fact
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
@@ -23,6 +23,21 @@ class TaskQueued(Fact, tag="task_queued", frozen=True, kw_only=True):
     attempts: Attempts = FIRST_ATTEMPT
     #: When it may start, in seconds since 1970; 0: at once.
     not_before: float = 0.0
+    #: Of the tasks that it starts after those that have not ended, as ``TaskSpec.after`` has them.
+    waits_for: tuple[str, ...] = ()
+
+
+class DependencyEnded(Fact, tag="dependency_ended", frozen=True, kw_only=True):
+    """A task has ended that tasks in the queue were to start after."""
+
+    task_id: str
+    state: EndState
+    at: float
+    #: The tasks that wait for no other from now on, in the order in which they were submitted: each comes
+    #: in the queue as if it were submitted now.
+    ready: tuple[str, ...] = ()
+    #: The tasks that can never start, because it should have ended otherwise; they are cancelled next.
+    broken: tuple[str, ...] = ()
 
 
 class QueuePlaceChanged(Fact, tag="queue_place_changed", frozen=True, kw_only=True):
@@ -132,6 +147,7 @@ class Ticked(Fact, tag="ticked", frozen=True, kw_only=True):
 
 AnyQueueFact = Union[
     ClassLoaded,
+    DependencyEnded,
     ImpossibilityNoted,
     PriorityChanged,
     QueuePlaceChanged,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from schedulemesh.domain.dependencies import dependency
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources, sum_of
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.state.agents import Agent, Ending, Running, Starting, Waiting
@@ -26,6 +27,7 @@ def check(state: MeshState) -> None:
     _check_requests(state)
     _check_queue(state)
     _check_children(state)
+    _check_dependents(state)
 
 
 def _expect(holds: bool, what: str) -> None:
@@ -67,6 +69,25 @@ def _check_children(state: MeshState) -> None:
     children = state.running.children
     _expect(children.by_parent == expected, f"children are {expected}, not {children.by_parent}")
     _expect(not children.orphans, f"tasks {list(children.orphans)} have outlived their parents")
+
+
+def _check_dependents(state: MeshState) -> None:
+    """Whatever a waiting task starts after runs or waits, and knows of it; what can never start is known."""
+    expected: dict[str, set[str]] = {}
+    broken = set()
+    for task_id, task in state.queue.by_id.items():
+        for one in map(dependency, task.waits_for):
+            alive = one.task_id in state.running.by_id or one.task_id in state.queue.by_id
+            _expect(alive, f"task {task_id} waits for {one.task_id}, which has ended")
+            expected.setdefault(one.task_id, set()).add(task_id)
+        if task.broken_by is not None:
+            broken.add(task_id)
+        _expect(task.queue_class is None or not task.depends, f"task {task_id} may start")
+    dependents = state.queue.dependents
+    noted = {task_id: set(others) for task_id, others in dependents.by_task.items()}
+    _expect(noted == expected, f"dependents are {expected}, not {noted}")
+    _expect(set(dependents.broken) == broken, f"tasks {broken} can never start")
+    _expect(not dependents.ended, f"the ends of {list(dependents.ended)} are not noted")
 
 
 def _check_ledger(state: MeshState) -> None:

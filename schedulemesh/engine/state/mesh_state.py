@@ -40,6 +40,7 @@ from schedulemesh.engine.state.cohort_updates import (
     loans_within_trees,
     note_separated,
 )
+from schedulemesh.engine.state.dependents import Dependents
 from schedulemesh.engine.state.drains import Drains
 from schedulemesh.engine.state.eviction_updates import EvictionFacts
 from schedulemesh.engine.state.evictions import Evictions
@@ -74,7 +75,8 @@ class MeshState:
         self.cluster = Cluster()
         self.external_demands = ExternalDemands(self.cluster.nodes)
         self.running = RunningTasks()
-        self.queue = Queue(self.running.children)
+        dependents = Dependents()
+        self.queue = Queue(self.running.children, dependents)
         self.groups = GroupTable()
         #: By name.
         self.agents: dict[str, Agent] = {}
@@ -93,7 +95,7 @@ class MeshState:
         self.handlers: dict[str, f.StateHandlersRegistered] = {}
         #: Keys of classes that have loaded at least once, the last used last, at most LOADED.
         self.loaded: dict[str, None] = {}
-        self.past = Past()
+        self.past = Past(dependents)
         self.evictions = Evictions()
         self.drains = Drains()
         self.pool_names = PoolNames()

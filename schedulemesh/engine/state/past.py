@@ -16,6 +16,7 @@ from schedulemesh.domain.task_kinds import TaskKind
 from schedulemesh.engine.messages.facts import AgentEnded, TaskEnded, TaskPreempted
 from schedulemesh.engine.messages.queue_facts import TaskCancelled
 from schedulemesh.engine.state.agents import Agent, LostAgent, Preempted
+from schedulemesh.engine.state.dependents import Dependents
 from schedulemesh.engine.state.estimates import Estimates
 from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.engine.state.tasks import RunningTask
@@ -51,6 +52,7 @@ _FAILURES = (TaskEndReason.RUN_RAISED, TaskEndReason.LOST, TaskEndReason.OUT_OF_
 #: Why tasks in the queue are cancelled; for any other reason they have failed.
 _CANCELLATIONS = (
     Reason.CANCELLED,
+    Reason.DEPENDENCY_NOT_MET,
     Reason.IMPOSSIBLE,
     Reason.PARENT_ENDED,
     Reason.POOL_ENDING,
@@ -127,7 +129,9 @@ def attempts_of(
 class Past:
     """Ended and preempted tasks, lost agents and the names of former agents."""
 
-    def __init__(self) -> None:
+    def __init__(self, dependents: Dependents) -> None:
+        #: Tasks that wait for others to end.
+        self._dependents = dependents
         #: The last preemptions by task, oldest first.
         self.preempted: dict[str, Preempted] = {}
         #: Agents that were lost and not created again, by name, oldest first.
@@ -178,6 +182,7 @@ class Past:
     def note_ended(self, ended: EndedTask) -> None:
         """Remember a task that has ended."""
         self.ended[ended.spec.task_id] = ended
+        self._dependents.note_end(ended.spec.task_id, ended.state)
         if len(self.ended) > ENDED:
             del self.ended[next(iter(self.ended))]
 
@@ -246,6 +251,7 @@ class Past:
     def forget_ended(self, task_id: str) -> None:
         """A task of this id exists again."""
         self.ended.pop(task_id, None)
+        self._dependents.ended.pop(task_id, None)
 
     def note_queued(self, task_id: str) -> None:
         """A task of this id waits in the queue, so it is not rebuilt with an agent that was lost."""

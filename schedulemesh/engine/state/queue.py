@@ -10,19 +10,21 @@ the rate times the time of arrival.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 from sortedcontainers import SortedList
 
 from schedulemesh.config.queueing import BY_REMAINING, QueuePolicy
 from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.dependencies import dependency
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import UNIT, Resources
-from schedulemesh.domain.task import FIRST_ATTEMPT, Attempts, TaskSpec
+from schedulemesh.domain.task import FIRST_ATTEMPT, Attempts, EndState, TaskSpec
 from schedulemesh.domain.task_kinds import TaskKind
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.state.children import Children
+from schedulemesh.engine.state.dependents import Dependents
 from schedulemesh.engine.state.estimates import expected_total_s
 from schedulemesh.engine.state.long_waits import LongWaits
 from schedulemesh.engine.state.queue_classes import ClassKey, Entry, PoolQueue, QueueClass
@@ -74,7 +76,12 @@ class QueuedTask(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     impossible_since: float | None = None
     #: How long it runs in all by earlier runs, for its order; None: that is not known, or not asked for.
     estimate_s: float | None = None
-    #: Its class while it may start; None: it is held, or waits for ``not_before``.
+    #: Of the tasks that it starts after those that have not ended, as ``TaskSpec.after`` has them.
+    waits_for: tuple[str, ...] = ()
+    #: The one of them, and the state in which it has ended, for which this one never starts; None: there is
+    #: none.
+    broken_by: tuple[str, EndState] | None = None
+    #: Its class while it may start; None: it is held, or waits for ``not_before`` or for other tasks.
     queue_class: QueueClass | None = None
 
     @property
@@ -103,9 +110,14 @@ class QueuedTask(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
 
     @property
     def expires_at(self) -> float | None:
-        """When it is cancelled if it still waits; None: never."""
+        """When it is cancelled if it still waits; None: never, or not while it waits for other tasks."""
         wait_s = self.submission.wait_s
-        return None if wait_s is None else self.queued_at + wait_s
+        return None if wait_s is None or self.depends else self.queued_at + wait_s
+
+    @property
+    def depends(self) -> bool:
+        """Whether it may not start before other tasks have ended, or never."""
+        return bool(self.waits_for) or self.broken_by is not None
 
 
 class Turns(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -118,8 +130,10 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Queue:
     """All tasks that wait, by id, by pool and by class."""
 
-    def __init__(self, children: Children) -> None:
+    def __init__(self, children: Children, dependents: Dependents) -> None:
         self.by_id: dict[str, QueuedTask] = {}
+        #: Those that wait for other tasks to end.
+        self.dependents = dependents
         #: Those of running tasks, which may wait here.
         self.children = children
         #: Queues that are not empty, by the names of their pools.
@@ -182,6 +196,8 @@ class Queue:
             self.reserved[task_id] = None
         if task.impossible_since is not None:
             self.impossible[task_id] = None
+        if task.depends:
+            self.dependents.add(task_id, task.waits_for, broken=task.broken_by is not None)
         if task.expires_at is not None:
             self._expiring.add((task.expires_at, task_id))
         if task.not_before:
@@ -199,6 +215,8 @@ class Queue:
             del self.reserved[task_id]
             self.changed = True
         self.impossible.pop(task_id, None)
+        if task.depends:
+            self.dependents.remove(task_id, task.waits_for)
         self._leave(task)
         if self.kinds.by_kind:
             self.kinds.remove(task.submission, task_id)
@@ -228,6 +246,32 @@ class Queue:
             self.pools[task.pool_name].later.add((task.number, task_id))
         else:
             self._enter(task)
+
+    def note_end(self, task_id: str, state: EndState, ready: Iterable[str], at: float) -> None:
+        """A task has ended in this state that others start after; those that are ``ready`` wait for no other
+        from ``at`` on, and are in the queue since then.
+        """
+        for dependent_id in self.dependents.pop(task_id):
+            task = self.by_id[dependent_id]
+            text = next(word for word in task.waits_for if dependency(word).task_id == task_id)
+            task.waits_for = tuple(word for word in task.waits_for if word != text)
+            if not dependency(text).is_met_by(state.value) and task.broken_by is None:
+                task.broken_by = text, state
+                self.dependents.broken[dependent_id] = None
+        for dependent_id in ready:
+            self._enter_anew(self.by_id[dependent_id], at)
+
+    def _enter_anew(self, task: QueuedTask, at: float) -> None:
+        """Have a task come in the queue as if it were submitted now."""
+        self._leave(task)
+        task.queued_at, task.number = at, self.next_number
+        self.next_number += 1
+        if task.expires_at is not None:
+            self._expiring.add((task.expires_at, task.task_id))
+        self._enter(task)
+        if task.queue_class is not None:
+            self.open[task.queue_class] = None
+            self.changed = True
 
     def limit(self, task_id: str, max_run_s: float | None) -> None:
         """Change for how long a task may run that waits, which does not change its place."""
@@ -392,7 +436,7 @@ class Queue:
 
     def _enter(self, task: QueuedTask) -> None:
         pool = self.pools[task.pool_name]
-        if task.held:
+        if task.held or task.depends:
             pool.later.add((task.number, task.task_id))
             return
         key = _class_of(task)

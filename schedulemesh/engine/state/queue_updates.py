@@ -36,6 +36,7 @@ class QueueFacts:
         return {
             f.TaskQueued: self._queued,
             f.QueuePlaceChanged: self._place_changed,
+            f.DependencyEnded: self._dependency_ended,
             f.TaskCancelled: self._cancelled,
             f.QueuePolicyChanged: self._policy_changed,
             f.StartReserved: self._reserved,
@@ -55,6 +56,7 @@ class QueueFacts:
             number=fact.number,
             attempts=fact.attempts,
             not_before=fact.not_before,
+            waits_for=fact.waits_for,
         )
         self._queue.add(task)
         self._past.note_queued(task.task_id)
@@ -62,6 +64,9 @@ class QueueFacts:
 
     def _place_changed(self, fact: f.QueuePlaceChanged) -> None:
         self._queue.change(fact.task_id, held=fact.held, priority=fact.priority, front=fact.front)
+
+    def _dependency_ended(self, fact: f.DependencyEnded) -> None:
+        self._queue.note_end(fact.task_id, fact.state, fact.ready, fact.at)
 
     def _cancelled(self, fact: f.TaskCancelled) -> None:
         self._past.note_cancelled(self._queue.remove(fact.task_id), fact)

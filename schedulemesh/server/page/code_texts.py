@@ -82,6 +82,12 @@ _WAITS_AND_REFUSALS: Mapping[str, tuple[str, str]] = {
         "一直不可能开始，已自动取消",
     ),
     "cancelled_by_request": ("Cancelled by request", "按请求取消"),
+    "dependency": ("Tasks that it starts after have not ended", "依赖的任务还没有结束"),
+    "dependency_not_met": (
+        "A task that it was to start after ended otherwise",
+        "依赖的任务没有按要求结束",
+    ),
+    "invalid_dependency": ("`after` names no such task", "after 指定的任务不存在"),
     "held_by_user": ("Held: it starts only after it is released", "被挂起，释放后才会开始"),
     "back_off": ("Its last start or run failed; tried again later", "上次启动或运行失败，稍后重试"),
     "behind_queue_head": (
@@ -233,6 +239,7 @@ _EVENTS: Mapping[str, tuple[str, str]] = {
     "held": ("held", "被挂起"),
     "released": ("released", "已释放"),
     "priority_changed": ("priority changed", "优先级改变"),
+    "dependencies_met": ("the tasks before it have ended", "依赖的任务已结束"),
     "moved_to_front": ("moved to the front", "移到队首"),
     "admitted": ("admitted", "已准入"),
     "started": ("started", "已开始"),

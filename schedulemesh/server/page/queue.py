@@ -26,6 +26,7 @@ _REASONS = (
     Reason.INSUFFICIENT_RESOURCES,
     Reason.BEHIND_QUEUE_HEAD,
     Reason.HELD_BY_USER,
+    Reason.DEPENDENCY,
     Reason.BACK_OFF,
     Reason.QUOTA_ON_LOAN,
     Reason.QUOTA_ON_HOLD,

@@ -15,6 +15,7 @@ from schedulemesh.domain.agent import MemberProcess
 from schedulemesh.domain.end_reasons import ReturnReason
 from schedulemesh.domain.reasons import LIMITS, Reason
 from schedulemesh.domain.task import TaskSpec
+from schedulemesh.engine.admission.dependencies import with_known_dependencies
 from schedulemesh.engine.admission.revocations import WHY
 from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.messages import facts as f
@@ -168,6 +169,7 @@ class RehearsedWorld(World):
 
     def submit_recorded(self, stimulus: s.TaskSubmitted, submission: RecordedSubmission) -> None:
         """Submit what was submitted. What is known of its attempts follows it."""
+        stimulus = with_known_dependencies(self.engine.state, stimulus)
         name, key = stimulus.agent.name, submission.key
         before = self._lives.get(name), self._lives.get(key)
         life = self._new_life(submission, stimulus.task, name)

@@ -33,7 +33,13 @@ from schedulemesh.store.history.usage import Booking
 
 #: Reasons for which a task that waits is removed from the queue other than by a failure.
 _CANCELLED = frozenset(
-    (Reason.CANCELLED, Reason.IMPOSSIBLE, Reason.POOL_ENDING, Reason.WAIT_TIMEOUT)
+    (
+        Reason.CANCELLED,
+        Reason.DEPENDENCY_NOT_MET,
+        Reason.IMPOSSIBLE,
+        Reason.POOL_ENDING,
+        Reason.WAIT_TIMEOUT,
+    )
 )
 #: Why an agent is being ended. A start is ended only for an owner of quota; others fail by themselves.
 _ENDING = {reason: text for reason, (_, text) in WITH_AGENT.items()} | {
@@ -78,6 +84,7 @@ class Fold:
             q.TaskQueued: self._task_queued,
             q.QueuePlaceChanged: self._queue_place_changed,
             q.PriorityChanged: self._priority_changed,
+            q.DependencyEnded: self._dependency_ended,
             q.TaskCancelled: self._task_cancelled,
             f.AgentAdmitted: self._agent_admitted,
             f.AgentStarted: self._agent_started,
@@ -259,6 +266,15 @@ class Fold:
         before, attempt.priority = attempt.priority, fact.priority
         self.touch(attempt)
         self.event("priority_changed", attempt, fact=fact, before=before, priority=fact.priority)
+
+    def _dependency_ended(self, fact: q.DependencyEnded) -> None:
+        """Tasks come in the queue as if they were submitted now, and have waited for others until now."""
+        for task_id in fact.ready:
+            attempt = self.tasks.get(task_id)
+            if attempt is not None:
+                attempt.queued_at = fact.at
+                self.touch(attempt)
+                self.event("dependencies_met", attempt, after=fact.task_id)
 
     def _task_cancelled(self, fact: q.TaskCancelled) -> None:
         attempt = self.tasks.get(fact.task_id)
