@@ -78,6 +78,8 @@ def test_signatures_of_the_quick_reference():
         "idle_s": None,
         "min_priority": None,
         "max_priority": None,
+        "owner_limits": None,
+        "owner_order": "none",
         "placement_strategy": "STRICT_PACK",
         "pg_pool_config": None,
         "on_preempted": "drop",

@@ -35,6 +35,12 @@ from schedulemesh.config.pools import (
     public_lending,
 )
 from schedulemesh.domain.cohort import CohortSpec, parse_weight
+from schedulemesh.domain.owner_limits import (
+    OWNER_ORDERS,
+    OwnerLimit,
+    check_owner_limits,
+    parse_owner_order,
+)
 from schedulemesh.domain.placement import WarmSpec
 from schedulemesh.domain.pool import QUEUEING, PoolSpec
 from schedulemesh.domain.reasons import Reason
@@ -111,6 +117,11 @@ class PoolDefinition(LendingDefinition, total=False):
     #: The lowest and the highest priority with which tasks are submitted to it; None: any.
     min_priority: float | None
     max_priority: float | None
+    #: By owner, "default" for all others: the most of each kind that their tasks hold at once, how many are
+    #: ``running`` at once, and how many ``queued``; None: not limited although the default is.
+    owner_limits: dict[str, dict[str, Any]]
+    #: "none", or "fair": the tasks of the owner come first who has used least.
+    owner_order: Annotated[str, OneOf(*OWNER_ORDERS)]
     #: None: the pool keeps no placement groups.
     pg_pool_config: dict[str, Any] | None
 
@@ -235,6 +246,8 @@ class PoolChanges(ChangeWithBlobs, frozen=True, kw_only=True):
     idle_s: float | UnsetType | None = UNSET
     min_priority: float | UnsetType | None = UNSET
     max_priority: float | UnsetType | None = UNSET
+    owner_limits: dict[str, OwnerLimit] | UnsetType = UNSET
+    owner_order: str | UnsetType = UNSET
     lending: Lending = {}  # noqa: RUF012  # a struct copies it
 
     def __post_init__(self) -> None:
@@ -250,6 +263,10 @@ class PoolChanges(ChangeWithBlobs, frozen=True, kw_only=True):
             parse_time_limit(name, getattr(self, name))
         for name in PRIORITY_LIMITS:
             parse_priority_limit(name, getattr(self, name))
+        if self.owner_limits is not UNSET:
+            check_owner_limits(self.owner_limits)
+        if self.owner_order is not UNSET:
+            parse_owner_order(self.owner_order)
 
     @property
     def config(self) -> dict[str, Any] | UnsetType | None:
@@ -274,6 +291,8 @@ class PoolChanges(ChangeWithBlobs, frozen=True, kw_only=True):
             idle_s=self.idle_s,
             min_priority=self.min_priority,
             max_priority=self.max_priority,
+            owner_limits=self.owner_limits,
+            owner_order=self.owner_order,
             **self.lending,
         )
 

@@ -40,6 +40,7 @@ from schedulemesh.config.pools import (
 from schedulemesh.config.queueing import QueuePolicy, changed_queue_policy
 from schedulemesh.domain.cohort import parse_cohort, parse_weight
 from schedulemesh.domain.names import parse_name
+from schedulemesh.domain.owner_limits import public_owner_limits
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import Resources
 from schedulemesh.errors import InvalidRequestError, nearest, shown
@@ -59,6 +60,8 @@ POOL_FIELDS = (
     "idle_s",
     "min_priority",
     "max_priority",
+    "owner_limits",
+    "owner_order",
     *lending_of(PoolSpec(name="any")),
 )
 _COHORT_FIELDS = ("parent", "weight")
@@ -198,6 +201,8 @@ def normal_pool(value: object, what: str) -> dict[str, Any]:
         for name, field_value in changes.items()
     }
     normal.update(lending)
+    if "owner_limits" in fields:
+        normal["owner_limits"] = public_owner_limits(changes["owner_limits"])
     if "pg_pool_config" in fields:
         normal["pg_pool_config"] = _normal_groups(fields["pg_pool_config"])
     return {name: normal[name] for name in fields}

@@ -11,7 +11,7 @@ from schedulemesh.cli.command import Output, Select, Target, View, command, grou
 from schedulemesh.cli.declared import File
 from schedulemesh.cli.output import emit, show
 from schedulemesh.cli.rows import Listing, Record
-from schedulemesh.cli.texts import amounts, duration, labels, names
+from schedulemesh.cli.texts import amounts, duration, labels, names, owner_limit
 
 if TYPE_CHECKING:
     from schedulemesh.cli.gateway import Gateway
@@ -71,6 +71,9 @@ def _record(row: dict[str, Any]) -> Record:
         )
     for limit in ("lending_limit", "borrowing_limit"):
         shown[limit] = amounts(row[limit]) if isinstance(row[limit], dict) else row[limit]
+    shown["owner_limits"] = "; ".join(
+        f"{owner}: {owner_limit(limit)}" for owner, limit in row["owner_limits"].items()
+    )
     for name in _LIMITS:
         shown[name] = None if row[name] is None else duration(row[name])
     lines = [

@@ -19,6 +19,13 @@ def amounts(values: Mapping[str, Any] | None) -> str:
     return amounts_text(values or {})
 
 
+def owner_limit(limit: Mapping[str, Any]) -> str:
+    """An owner's limits in a pool, such as ``gpu 8, queued 200``; - stands for what is not limited."""
+    entries = {name: value for name, value in limit.items() if name != "custom"}
+    entries |= limit.get("custom") or {}
+    return ", ".join(f"{name} {number(value)}" for name, value in entries.items()) or "no limit"
+
+
 def duration(seconds: float | None) -> str:
     """A duration in its two largest units: 42s, 3m07s, 5h12m, 2d04h."""
     return "-" if seconds is None else duration_text(seconds)

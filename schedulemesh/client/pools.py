@@ -89,6 +89,8 @@ class PoolCalls(SchedulerObject):
         idle_s: float | str | None = None,
         min_priority: float | str | None = None,
         max_priority: float | str | None = None,
+        owner_limits: Mapping[str, Mapping[str, object]] | None = None,
+        owner_order: str = "none",
         **lending: Unpack[LendingFields],
     ) -> PoolResult:
         """Create a pool whose total quota is ``resources``, which need not exist in the cluster.
@@ -117,6 +119,8 @@ class PoolCalls(SchedulerObject):
             idle_s=idle_s,
             min_priority=min_priority,
             max_priority=max_priority,
+            owner_limits=owner_limits,
+            owner_order=owner_order,
             **parse_lending(_without_unset(lending)),
         )
         answer = ask(self._connection, CreatePool(spec=spec, blobs=config.blobs), PoolResponse)
@@ -139,6 +143,8 @@ class PoolCalls(SchedulerObject):
         idle_s: float | str | UnsetType | None = UNSET,
         min_priority: float | str | UnsetType | None = UNSET,
         max_priority: float | str | UnsetType | None = UNSET,
+        owner_limits: Mapping[str, Mapping[str, object]] | UnsetType | None = UNSET,
+        owner_order: str | UnsetType | None = UNSET,
         **lending: Unpack[LendingFields],
     ) -> PoolResult:
         """Create a pool, or change what is given of one that exists.
@@ -158,6 +164,13 @@ class PoolCalls(SchedulerObject):
 
         Tasks are submitted to it with priorities from ``min_priority`` to ``max_priority`` only, numbers or
         names of classes; others are refused with ``priority_not_permitted``.
+
+        ``owner_limits`` says what the tasks of each owner may have of the pool: ``{"default": {"gpu": 8},
+        "ada": {"gpu": 16, "queued": 100}}``. An entry names the most of each kind of resource that they hold
+        at once, how many are ``running`` at once, and how many wait (``queued``); what it leaves out is as in
+        "default", None is no limit. An owner at a limit is passed over, and others start. With
+        ``owner_order="fair"`` the tasks of the owner come first who has used least; "none" is the order of
+        the queue alone.
 
         The pools of a ``cohort`` lend each other idle quota: at most ``lending_limit`` of this pool's is held
         by others at once, and this pool holds at most ``borrowing_limit`` of others'. A limit is a dict of
@@ -179,6 +192,8 @@ class PoolCalls(SchedulerObject):
             "idle_s": idle_s,
             "min_priority": min_priority,
             "max_priority": max_priority,
+            "owner_limits": owner_limits,
+            "owner_order": owner_order,
         }
         request = EnsurePool(
             name=parse_name(name, "the pool's name"),
@@ -285,6 +300,8 @@ class PoolCalls(SchedulerObject):
         idle_s: float | str | UnsetType | None = UNSET,
         min_priority: float | str | UnsetType | None = UNSET,
         max_priority: float | str | UnsetType | None = UNSET,
+        owner_limits: Mapping[str, Mapping[str, object]] | UnsetType | None = UNSET,
+        owner_order: str | UnsetType | None = UNSET,
     ) -> PoolResult:
         """Change what is given of a pool that exists, and create destroyed reserved groups again.
 
@@ -300,6 +317,8 @@ class PoolCalls(SchedulerObject):
             "idle_s": idle_s,
             "min_priority": min_priority,
             "max_priority": max_priority,
+            "owner_limits": owner_limits,
+            "owner_order": owner_order,
         }
         changes = self._changes(definition, pg_pool_config)
         request = ResizePool(name=parse_name(name, "the pool's name"), **changes)

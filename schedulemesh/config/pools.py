@@ -20,6 +20,13 @@ from schedulemesh.domain.cohort import (
 from schedulemesh.domain.labels import Labels, parse_labels
 from schedulemesh.domain.names import as_text, parse_name
 from schedulemesh.domain.numbers import parse_count, parse_priority, parse_timeout, span_text
+from schedulemesh.domain.owner_limits import (
+    OwnerLimit,
+    OwnerLimits,
+    check_owner_limits,
+    parse_owner_limits,
+    parse_owner_order,
+)
 from schedulemesh.domain.pool import QUEUEING, PoolSpec
 from schedulemesh.domain.resources import NOTHING, Resources, check_resources, parse_resources
 from schedulemesh.domain.task import parse_on_preempted
@@ -48,6 +55,8 @@ def parse_pool(
     idle_s: object = UNSET,
     min_priority: object = UNSET,
     max_priority: object = UNSET,
+    owner_limits: object = UNSET,
+    owner_order: object = UNSET,
     **lending: Unpack[Lending],
 ) -> PoolSpec:
     """The pool that these arguments describe. Raises InvalidRequestError naming what is wrong."""
@@ -65,6 +74,8 @@ def parse_pool(
         idle_s=idle_s,
         min_priority=min_priority,
         max_priority=max_priority,
+        owner_limits=owner_limits,
+        owner_order=owner_order,
         **lending,
     )
 
@@ -84,6 +95,8 @@ def changed(
     idle_s: object = UNSET,
     min_priority: object = UNSET,
     max_priority: object = UNSET,
+    owner_limits: object = UNSET,
+    owner_order: object = UNSET,
     **lending: Unpack[Lending],
 ) -> PoolSpec:
     """The pool with the given values changed, its groups key by key. Raises InvalidRequestError."""
@@ -101,6 +114,10 @@ def changed(
     changes.update((name, parse_time_limit(name, value)) for name, value in limits)
     priorities = zip(PRIORITY_LIMITS, (min_priority, max_priority), strict=True)
     changes.update((name, parse_priority_limit(name, value)) for name, value in priorities)
+    if owner_limits is not UNSET:
+        changes["owner_limits"] = as_owner_limits(owner_limits)
+    if owner_order is not UNSET:
+        changes["owner_order"] = parse_owner_order(owner_order)
     spec = msgspec.structs.replace(spec, **{k: v for k, v in changes.items() if v is not UNSET})
     if pg_pool_config is not UNSET:
         groups = parse_groups(pg_pool_config, spec.placement_strategy, spec.groups)
@@ -116,6 +133,14 @@ def parse_time_limit(name: str, value: object) -> float | UnsetType | None:
 def parse_priority_limit(name: str, value: object) -> float | UnsetType | None:
     """One of ``PRIORITY_LIMITS``; None: no limit. Raises InvalidRequestError."""
     return value if value is None or isinstance(value, UnsetType) else parse_priority(value, name)
+
+
+def as_owner_limits(value: object) -> OwnerLimits:
+    """Limits of owners as they are given, or as they were parsed before. Raises InvalidRequestError."""
+    if type(value) is dict and all(type(entry) is OwnerLimit for entry in value.values()):
+        check_owner_limits(value)
+        return value
+    return parse_owner_limits(value)
 
 
 class Lending(TypedDict, total=False):
@@ -190,6 +215,8 @@ class PoolFields(TypedDict, total=False):
     idle_s: float | None
     min_priority: float | None
     max_priority: float | None
+    owner_limits: OwnerLimits
+    owner_order: str
 
 
 def parse_changes(fields: Mapping[str, object]) -> PoolFields:
@@ -213,6 +240,10 @@ def parse_changes(fields: Mapping[str, object]) -> PoolFields:
         changes["on_preempted"] = parse_on_preempted(fields["on_preempted"] or "drop")
     if "queueing" in fields:
         changes["queueing"] = parse_queueing(fields["queueing"] or QUEUEING[0])
+    if "owner_limits" in fields:
+        changes["owner_limits"] = as_owner_limits(fields["owner_limits"])
+    if "owner_order" in fields:
+        changes["owner_order"] = parse_owner_order(fields["owner_order"])
     limits = {name: parse_time_limit(name, fields[name]) for name in TIME_LIMITS if name in fields}
     priorities = {
         name: parse_priority_limit(name, fields[name]) for name in PRIORITY_LIMITS if name in fields
@@ -246,6 +277,8 @@ def check_pool(spec: PoolSpec) -> None:
         parse_time_limit(name, getattr(spec, name))
     for name in PRIORITY_LIMITS:
         parse_priority_limit(name, getattr(spec, name))
+    check_owner_limits(spec.owner_limits)
+    parse_owner_order(spec.owner_order)
     if spec.groups is not None:
         check_groups(spec.groups)
     check_lending(lending_of(spec))

@@ -6,6 +6,7 @@ import msgspec
 
 from schedulemesh.domain.cohort import LoanLimit
 from schedulemesh.domain.labels import Labels
+from schedulemesh.domain.owner_limits import OwnerLimit, limit_of
 from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources
 
@@ -47,6 +48,24 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     #: The lowest and the highest priority with which tasks are submitted to it; None: any.
     min_priority: float | None = None
     max_priority: float | None = None
+    #: What the tasks of each owner may have of it, by owner; "default" is for all others.
+    owner_limits: dict[str, OwnerLimit] = {}
+    #: How its queue is ordered between owners: one of ``owner_limits.OWNER_ORDERS``.
+    owner_order: str = "none"
+
+    @property
+    def counts_owners(self) -> bool:
+        """Whether it matters who owns the tasks of the pool."""
+        return bool(self.owner_limits) or self.is_fair
+
+    @property
+    def is_fair(self) -> bool:
+        """Whether the owner comes first who has used least."""
+        return self.owner_order == "fair"
+
+    def owner_limit(self, owner: str) -> OwnerLimit:
+        """What the tasks of an owner may have of the pool."""
+        return limit_of(self.owner_limits, owner)
 
     def run_limit(self, max_run_s: float | None) -> float | None:
         """Seconds that an attempt may run of a task that asks for so many, at most ``max_run_s`` of the pool;

@@ -137,6 +137,27 @@ class Reason(Code):
         "priority_not_permitted",
         "The pool permits other priorities only: `min_priority` and `max_priority` of `ensure_pool`.",
     )
+    OWNER_LIMIT = (
+        "owner_limit",
+        (
+            "The owner's tasks hold as much of the pool as `owner_limits` permits. It starts when some of "
+            "them have ended; others do not wait for it."
+        ),
+    )
+    EXCEEDS_OWNER_LIMIT = (
+        "exceeds_owner_limit",
+        (
+            "The task alone asks for more than `owner_limits` of the pool permits its owner. Ask for less, "
+            "or have an operator raise it."
+        ),
+    )
+    OWNER_QUEUE_FULL = (
+        "owner_queue_full",
+        (
+            "As many of the owner's tasks wait in the pool as `queued` in its `owner_limits` permits. Submit "
+            "it when one of them has started."
+        ),
+    )
     POOL_DRAINING = (
         "pool_draining",
         "The pool is drained: nothing new starts in it. `undrain_pool` ends that.",

@@ -17,6 +17,7 @@ from schedulemesh.api.results import (
     Result,
 )
 from schedulemesh.api.tasks import row_of_task
+from schedulemesh.domain.owner_limits import public_owner_limits
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import Amounts, Resources
@@ -143,6 +144,8 @@ def pool_definition(spec: PoolSpec) -> PoolDefinition:
         "idle_s": spec.idle_s,
         "min_priority": spec.min_priority,
         "max_priority": spec.max_priority,
+        "owner_limits": public_owner_limits(spec.owner_limits),
+        "owner_order": spec.owner_order,
         "cohort": lending["cohort"],
         "lending_limit": lending["lending_limit"],
         "borrowing_limit": lending["borrowing_limit"],

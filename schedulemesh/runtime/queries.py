@@ -16,6 +16,7 @@ from schedulemesh.api.states import SavedStateInfo
 from schedulemesh.api.tasks import TaskInfo, TaskListing, TaskStatus, row_of_task
 from schedulemesh.config.groups import public_groups
 from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.owner_limits import public_owner_limits
 from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.resources import sum_of
 from schedulemesh.domain.task import Attempts, TaskPhase, TaskSpec
@@ -171,6 +172,8 @@ class StateView:
                 "idle_s": account.spec.idle_s,
                 "min_priority": account.spec.min_priority,
                 "max_priority": account.spec.max_priority,
+                "owner_limits": public_owner_limits(account.spec.owner_limits),
+                "owner_order": account.spec.owner_order,
                 "queued": self._state.queue.size(name),
                 **lending_definition(account.spec),
                 "lent_to": {

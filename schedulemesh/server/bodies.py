@@ -78,6 +78,8 @@ class PoolChange(Body, frozen=True, kw_only=True):
     idle_s: float | str | UnsetType | None = UNSET
     min_priority: float | str | UnsetType | None = UNSET
     max_priority: float | str | UnsetType | None = UNSET
+    owner_limits: dict[str, Any] | UnsetType | None = UNSET
+    owner_order: str | UnsetType | None = UNSET
     cohort: str | UnsetType | None = UNSET
     lending_limit: Any | UnsetType = UNSET
     borrowing_limit: Any | UnsetType = UNSET

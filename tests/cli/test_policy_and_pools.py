@@ -147,6 +147,31 @@ def test_a_pool_is_created_set_and_shown(scheduler, run):
     assert "did you mean '研究'" in missing.stderr
 
 
+def test_limits_of_owners_are_set_one_by_one_and_shown(scheduler, run, tmp_path):
+    limits = "owner_limits={default: {gpu: 8, queued: 200}, ben: {custom: {tpu: 1}}}"
+    assert run("pools", "create", "p", "resources.gpu=64", limits).exit_code == 0
+    run("pools", "set", "p", "owner_limits.ada={gpu: 16, queued: null}", "owner_order=fair")
+    row = rows(run, "pools", "get", "p")
+    assert row["owner_limits"] == {
+        "default": {"gpu": 8.0, "queued": 200},
+        "ben": {"custom": {"tpu": 1.0}},
+        "ada": {"gpu": 16.0, "queued": None},
+    }
+    assert row["owner_order"] == "fair"
+    told = " ".join(run("pools", "get", "p").stdout.split())
+    assert "default: gpu 8, queued 200; ben: tpu 1; ada: gpu 16, queued -" in told
+    exported = tmp_path / "exported.yaml"
+    exported.write_text(run("export").stdout, encoding="utf-8")
+    assert run("diff", "-f", exported).exit_code == 0
+    run("pools", "set", "p", "owner_limits.ben=null")
+    assert list(rows(run, "pools", "get", "p")["owner_limits"]) == ["default", "ada"]
+    wrong = run("pools", "set", "p", "owner_limits.ada={gup: 16}")
+    assert wrong.exit_code == 2
+    assert (
+        "unknown key 'gup'; allowed are cpu, memory, gpu, custom, running, queued" in wrong.stderr
+    )
+
+
 def test_a_typo_creates_no_pool(scheduler, run):
     scheduler.pool("research")
     done = run("pools", "set", "reserach", "resources.cpu=1")

@@ -594,10 +594,16 @@ def pictures(state: MeshState) -> dict[str, object]:
         "running",
         "groups",
         "queue",
+        "owners",
     }
     shown: dict[str, object] = {
         field: value for field, value in vars(state).items() if field not in left_out
     }
+    shown["owners"] = state.owners.uses
+    shown["pools that count owners"] = [
+        (spec.name, spec.owner_limits, spec.owner_order, spec.default_agent())
+        for _, spec in sorted(state.owners.pools.items())
+    ]
     shown["drains"] = list(state.drains)
     shown["ending"] = state.drains.ending
     shown["pool names"] = state.pool_names.next_of
@@ -651,6 +657,7 @@ def pictures(state: MeshState) -> dict[str, object]:
     shown["order in the queue"] = {
         name: [task.task_id for task in state.queue.of_pool(name)] for name in state.queue.pools
     }
+    shown["firsts"] = {name: list(pool.firsts) for name, pool in state.queue.pools.items()}
     shown["class of"] = {
         task_id: None if task.task_class is None else task.task_class.key
         for task_id, task in state.running.by_id.items()

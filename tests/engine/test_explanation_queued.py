@@ -10,6 +10,7 @@ import pytest
 from schedulemesh.domain.agent import GangSpec
 from schedulemesh.domain.cohort import LoanLimit
 from schedulemesh.domain.demand import ExternalDemand
+from schedulemesh.domain.owner_limits import parse_owner_limits
 from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.domain.reason_uses import QUEUE_REASONS
 from schedulemesh.domain.reasons import Reason
@@ -455,6 +456,23 @@ def test_the_tasks_that_it_starts_after_come_before_all_that_is_short():
     found = mesh.explain("t")
     assert found.reason == Reason.DEPENDENCY
     assert Reason.INSUFFICIENT_QUOTA in codes(found)
+
+
+def test_an_owner_at_its_limit_is_told_so_before_what_is_short():
+    limits = parse_owner_limits({"default": {"cpu": 2}})
+    spec = msgspec.structs.replace(pool("p", cpu=4), owner_limits=limits)
+    mesh = Explained(spec, nodes=[node("n1", cpu=4)])
+    mesh.run("a1", cpu=2, owner="ada")
+    mesh.run("b1", cpu=2, owner="ben")
+    mesh.queue("a2", cpu=1, owner="ada")
+    assert codes(mesh.explain("a2")) == [
+        Reason.OWNER_LIMIT,
+        Reason.INSUFFICIENT_QUOTA,
+        Reason.INSUFFICIENT_RESOURCES,
+    ]
+    mesh.queue("c1", cpu=2, owner="cid")
+    mesh.resize(msgspec.structs.replace(spec, owner_limits=parse_owner_limits({"cid": {"cpu": 1}})))
+    assert mesh.explain("c1").reason == Reason.EXCEEDS_OWNER_LIMIT
 
 
 def test_every_reason_of_a_queued_task_is_produced_here():

@@ -29,6 +29,7 @@ from schedulemesh.engine.admission.evictions import (
     unprobed,
 )
 from schedulemesh.engine.admission.needs import claim_payment, groups_asked, ruled_out
+from schedulemesh.engine.admission.owner_limits import beyond_owner_limit, exceeds_owner_limit
 from schedulemesh.engine.admission.registration import duplicate_task, refused_for_parent, register
 from schedulemesh.engine.admission.revocations import revoke
 from schedulemesh.engine.admission.time_limits import beyond_pool, pools_below
@@ -109,8 +110,12 @@ def pool_for(state: MeshState, strategies: Strategies, stimulus: TaskSubmitted) 
     )
 
 
-def understand(tx: Transaction, stimulus: TaskSubmitted) -> Request | Refused:
-    """Find pool, need, payment and node, or the reason why that cannot be."""
+def understand(
+    tx: Transaction, stimulus: TaskSubmitted, *, limits_owner: bool = True
+) -> Request | Refused:
+    """Find pool, need, payment and node, or the reason why that cannot be. ``limits_owner``: as things are,
+    what its owner holds already counts.
+    """
     state, agent = tx.state, stimulus.agent
     given_need = None if stimulus.default_resources else agent.resources
     pool_name: str | None = agent.pool_name
@@ -126,7 +131,7 @@ def understand(tx: Transaction, stimulus: TaskSubmitted) -> Request | Refused:
         return refused
     need = account.spec.default_agent() if given_need is None else given_need
     if (reason := ruled_out(state, stimulus, pool_name, need)) is not None:
-        return _refused_by_pool(state, reason, pool_name, need)
+        return _refused_by_pool(state, stimulus, reason, pool_name, need)
     if (refused := _not_permitted(state, stimulus, account.spec)) is not None:
         return refused
     # Last of what has nothing to do with room: all else also holds for tasks that may wait (``queue.join``).
@@ -134,6 +139,11 @@ def understand(tx: Transaction, stimulus: TaskSubmitted) -> Request | Refused:
         return refusals.pool_ending(pool_name)
     if pool_name in state.drains.pools:
         return refusals.pool_draining(pool_name)
+    if (
+        limits_owner
+        and (refused := beyond_owner_limit(state, stimulus, pool_name, need)) is not None
+    ):
+        return refused
     if (group_request := groups_asked(state, stimulus, pool_name, need)) is not None:
         return _in_a_group(state, stimulus, group_request, need)
     node = None
@@ -169,8 +179,14 @@ def _not_permitted(state: MeshState, stimulus: TaskSubmitted, spec: PoolSpec) ->
     return refusals.priority_not_permitted(spec, task.as_asked().priority)
 
 
-def _refused_by_pool(state: MeshState, reason: Reason, pool_name: str, need: Resources) -> Refused:
+def _refused_by_pool(
+    state: MeshState, stimulus: TaskSubmitted, reason: Reason, pool_name: str, need: Resources
+) -> Refused:
     """The refusal of what a pool as it is defined could not hold; see ``ruled_out``."""
+    owner = "" if stimulus.task is None else stimulus.task.owner
+    exceeded = exceeds_owner_limit(state, owner, pool_name, need)
+    if reason is Reason.EXCEEDS_OWNER_LIMIT and exceeded is not None:
+        return exceeded
     if reason is Reason.NO_PG_POOL:
         return refusals.no_pg_pool(pool_name)
     if reason is Reason.CONFLICTING_OPTIONS:

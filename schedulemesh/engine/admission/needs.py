@@ -44,11 +44,14 @@ def ruled_out(
     state: MeshState, submission: TaskSubmitted, pool_name: str, need: Resources
 ) -> Reason | None:
     """Why a pool as it is defined could not hold this even if nothing else ran, whatever nodes there are:
-    its quota is too small, or it keeps no placement groups and they are asked for, or the other way round.
-    None: it could.
+    its quota is too small, or its owner's limit; or it keeps no placement groups and they are asked
+    for, or the other way round. None: it could.
     """
     if not could_ever_pay(state, pool_name, need):
         return Reason.EXCEEDS_POOL_CAPACITY
+    owner = None if submission.task is None else submission.task.owner
+    if owner is not None and state.owners.exceeds(pool_name, owner, need) is not None:
+        return Reason.EXCEEDS_OWNER_LIMIT
     agent = submission.agent
     if agent.job is not None and agent.job.adopts:
         return None

@@ -16,6 +16,7 @@ from schedulemesh.engine.admission.decide import (
 )
 from schedulemesh.engine.admission.dependencies import awaited_ends
 from schedulemesh.engine.admission.needs import need_of
+from schedulemesh.engine.admission.owner_limits import too_many_queued
 from schedulemesh.engine.admission.queue_estimates import estimate_new
 from schedulemesh.engine.admission.queue_pass import cancel, is_strict, serve_before, start
 from schedulemesh.engine.admission.refusals import priority_not_permitted
@@ -40,7 +41,7 @@ from schedulemesh.engine.state.tasks import RunningTask
 from schedulemesh.engine.transaction import Transaction
 
 #: Refusals that only say that a task does not fit now: it may wait in the queue.
-_MAY_PASS = frozenset((Reason.CLUSTER_OUT_OF_RESOURCES, Reason.POOL_DRAINING))
+_MAY_PASS = frozenset((Reason.CLUSTER_OUT_OF_RESOURCES, Reason.POOL_DRAINING, Reason.OWNER_LIMIT))
 
 
 def join(tx: Transaction, stimulus: TaskSubmitted) -> RequestOutcome:
@@ -53,6 +54,8 @@ def join(tx: Transaction, stimulus: TaskSubmitted) -> RequestOutcome:
     if isinstance(request, Refused) and request.reason not in _MAY_PASS:
         return request
     pool_name = pool_for(state, tx.strategies, stimulus) or ""
+    if (refused := too_many_queued(state, pool_name, task.owner)) is not None:
+        return refused
     if task.pool_name != pool_name:
         task = msgspec.structs.replace(task, pool_name=pool_name)
     agent = stimulus.agent
@@ -95,7 +98,7 @@ def _tried_at_once(tx: Transaction, task: QueuedTask) -> Queued | Pending:
 def _is_next(tx: Transaction, task: QueuedTask) -> bool:
     """Whether nothing that waits has to start before this task may."""
     queue_class = task.queue_class
-    if queue_class is None or queue_class.first[-1] != task.task_id:
+    if queue_class is None or queue_class.entries[:1] != [tx.state.queue.entry(task)]:
         return False
     return not is_behind_in_strict_pool(tx.state, task.pool_name, queue_class.first)
 

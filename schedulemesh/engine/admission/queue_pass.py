@@ -353,12 +353,16 @@ class _Pass:
             entry = self._later.get(queue_class) or queue_class.first
             return (() if share is None else share(queue_class), entry, number)
 
-        heap = [place(number) for number in range(len(classes))]
+        heap = [place(number) for number in range(len(classes)) if classes[number].entries]
         heapify(heap)
         while heap:
-            earlier_share, _, number = heappop(heap)
+            earlier_share, earlier_entry, number = heappop(heap)
             queue_class = classes[number]
+            if not queue_class.entries:
+                continue  # an owner has reached its limit
             grown = share is not None and share(queue_class) > earlier_share
+            if queue_class.owners and place(number)[1] > earlier_entry:
+                grown = True
             if grown or (self._serve(queue_class) and queue_class.entries):
                 heappush(heap, place(number))
 
@@ -594,6 +598,9 @@ class _Pass:
             self._borrowers.append(queue_class)
             return False
         del self._later[queue_class]
+        if entry not in queue_class.entries:
+            self._look_behind(queue_class, entry, self._limits[queue_class])
+            return queue_class in self._later
         refusal = self._backfill.refusal_of(task)
         if refusal is None:
             request = understand(self._tx, task.submission)

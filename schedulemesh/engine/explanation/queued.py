@@ -6,13 +6,14 @@ has to change before anything else matters comes first.
 1. it is held;
 2. it can never start as things are: its pool or every node is too small, or the request contradicts the pool;
 3. it waits for other tasks to end, or for a time;
-4. it is behind the first task of a strict pool; others could be evicted for it if it were the first; or it
+4. its owner holds as much of the pool as its limit permits;
+5. it is behind the first task of a strict pool; others could be evicted for it if it were the first; or it
    would delay a reserved start;
-5. its class has to load before others are evicted for it;
-6. external work waits in Ray, and would get the room that evictions could free;
-7. quota is short; then what makes it so: loans and holds;
-8. nodes are short of room: cordoned ones, other Ray work, then the agents there;
-9. nothing: the next pass starts it.
+6. its class has to load before others are evicted for it;
+7. external work waits in Ray, and would get the room that evictions could free;
+8. quota is short; then what makes it so: loans and holds;
+9. nodes are short of room: cordoned ones, other Ray work, then the agents there;
+10. nothing: the next pass starts it.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from schedulemesh.engine.admission.evictions import (
     unprobed,
 )
 from schedulemesh.engine.admission.needs import is_ruled_out
+from schedulemesh.engine.admission.owner_limits import beyond_owner_limit
 from schedulemesh.engine.admission.refusals import CONTESTED_HINT, contested_room
 from schedulemesh.engine.admission.time_limits import run_limit
 from schedulemesh.engine.admission.turns import (
@@ -70,7 +72,7 @@ _SEARCHED_AGENTS = 3_000
 
 def explain_queued(tx: Transaction, task: QueuedTask) -> Explanation:
     """The explanation of a task that waits. Changes nothing."""
-    request = understand(tx, task.submission)
+    request = understand(tx, task.submission, limits_owner=False)
     explained = _place_of(tx, task)
     findings = _of_its_own(tx, task)
     if isinstance(request, Refused):
@@ -87,6 +89,11 @@ def explain_queued(tx: Transaction, task: QueuedTask) -> Explanation:
             findings,
         )
     shortage = shortage_of(tx.state, request, tx.now)
+    limited = beyond_owner_limit(tx.state, task.submission, task.pool_name, request.need)
+    if limited is not None:
+        findings += [_owner_limit(limited), *shortage.findings]
+        start = Start(at=None, unknown="it waits for tasks of its owner to end")
+        return _concluded(_with(explained, shortage, None, start), findings)
     considered, plan = _considered(tx, task, request)
     findings += _order(tx, task, request, plan)
     if plan is None and not request.fits_now:
@@ -98,6 +105,11 @@ def explain_queued(tx: Transaction, task: QueuedTask) -> Explanation:
     duration = duration_of(tx.state, task.spec, request.need)
     explained = msgspec.structs.replace(explained, expected_duration=duration)
     return _concluded(_with(explained, shortage, considered, start), findings)
+
+
+def _owner_limit(limited: Refused) -> Finding:
+    """Its owner holds as much of the pool as its limit permits."""
+    return Finding(reason=limited.reason, error=limited.error, hint=limited.hint)
 
 
 def _with(
@@ -359,7 +371,8 @@ def _next_pass(plan: EvictionPlan | None, turns: int = 1) -> Finding:
 def _until_cancelled(tx: Transaction, task: QueuedTask) -> str:
     """When a task that could not start is cancelled, as part of a sentence; empty: it waits for ever."""
     queue = tx.state.queue
-    first = task if task.queue_class is None else queue.by_id[task.queue_class.first[-1]]
+    alike = task.queue_class
+    first = task if alike is None or not alike.entries else queue.by_id[alike.first[-1]]
     if first.impossible_since is None:
         return ""
     due_s = first.impossible_since + queue.policy.impossible_after_s - tx.now

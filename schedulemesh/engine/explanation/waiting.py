@@ -18,6 +18,7 @@ from schedulemesh.engine.admission.admit import Request
 from schedulemesh.engine.admission.backfill import first_in_order
 from schedulemesh.engine.admission.decide import understand
 from schedulemesh.engine.admission.needs import need_of
+from schedulemesh.engine.admission.owner_limits import excess
 from schedulemesh.engine.explanation.shortage import cause_of_shortage
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.state.mesh_state import MeshState
@@ -102,6 +103,8 @@ class WaitCauses:
             return WaitCause(Reason.DEPENDENCY)
         if task.not_before > self._tx.now:
             return WaitCause(Reason.BACK_OFF)
+        if (short := self._beyond_owner_limit(task)) is not None:
+            return WaitCause(Reason.OWNER_LIMIT, short)
         if self._is_behind_in_strict_pool(task):
             return WaitCause(Reason.BEHIND_QUEUE_HEAD)
         cause = self._cause_now(kind, request, task)
@@ -134,12 +137,21 @@ class WaitCauses:
             submission.for_group,
             submission.client if state.ledger.holds else None,
             tuple(task.spec.labels.items()) if self._tx.strategies.plugins else None,
+            task.spec.owner if task.pool_name in state.owners.pools else None,
         )
+
+    def _beyond_owner_limit(self, task: QueuedTask) -> Resources | None:
+        """By how much its owner would exceed its limits in the pool; None: it would not."""
+        state, need = self._tx.state, need_of(self._tx.state, task)
+        limit = state.owners.short(task.pool_name, task.spec.owner, need)
+        if limit is None:
+            return None
+        return excess(limit, state.owners.use_of(task.pool_name, task.spec.owner).held, need)
 
     def _request(self, kind: Hashable, task: QueuedTask) -> Request | WaitCause:
         """What is asked for; a cause where that can never be as things are."""
         if kind not in self._requests:
-            request = understand(self._tx, task.submission)
+            request = understand(self._tx, task.submission, limits_owner=False)
             self._requests[kind] = (
                 WaitCause(request.reason, request.short_quota or request.short_node)
                 if isinstance(request, Refused)

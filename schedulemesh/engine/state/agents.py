@@ -155,6 +155,8 @@ class Agent(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     former_lenders: tuple[str, ...] = ()
     #: See ``AgentAdmitted``.
     actors: tuple[ActorName, ...] = ()
+    #: The owner of the task with which it was admitted; None: it had none.
+    owner: str | None = None
 
     def enter(self, phase: AgentPhase) -> None:
         """Change the phase; raises ForbiddenTransitionError where ``TRANSITIONS`` does not allow it."""

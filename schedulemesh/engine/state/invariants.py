@@ -10,6 +10,7 @@ from schedulemesh.engine.state.groups import Group, GroupPhase, bundle_of, is_bu
 from schedulemesh.engine.state.lending import idle_of_tree, lendable, payment_for
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
+from schedulemesh.engine.state.queue_classes import Entry
 from schedulemesh.engine.state.task_phases import Preempting
 
 
@@ -26,6 +27,7 @@ def check(state: MeshState) -> None:
     _check_groups(state)
     _check_requests(state)
     _check_queue(state)
+    _check_owners(state)
     _check_children(state)
     _check_dependents(state)
 
@@ -47,6 +49,7 @@ def _check_queue(state: MeshState) -> None:
     _expect(waits, "an agent's name belongs to a task that does not wait")
     for name, pool in queue.pools.items():
         entries = [entry for c in pool.classes.values() for entry in c.entries]
+        entries += _check_owners_of_queue(state, name)
         _expect(bool(pool.size), f"the queue of pool {name} is empty")
         _expect(sorted(entries) == [*pool.ready], f"the order of pool {name} is not its classes'")
         later = {task_id for _, task_id in pool.later}
@@ -56,6 +59,44 @@ def _check_queue(state: MeshState) -> None:
             _expect((task.queue_class is None) == (task_id in later), f"task {task_id} is ready")
     sizes = sum(pool.size for pool in queue.pools.values())
     _expect(sizes == len(queue.by_id), f"{len(queue.by_id)} tasks wait, {sizes} of them in pools")
+
+
+def _check_owners_of_queue(state: MeshState, pool_name: str) -> list[Entry]:
+    """Each class has of each owner's tasks the first ones that its limits permit; the entries of others."""
+    queue, pool, others = state.queue, state.queue.pools[pool_name], list[Entry]()
+    for queue_class in (*pool.classes.values(), *pool.withheld.values()):
+        is_withheld = pool.withheld.get(queue_class.key) is queue_class
+        _expect(is_withheld == (not queue_class.entries), f"a class of {pool_name} is withheld")
+        _expect(bool(queue_class.owners) == (pool_name in state.owners.pools), "owners are counted")
+        admitted = set(queue_class.entries)
+        for owner, of_owner in queue_class.owners.items():
+            tasks = [queue.by_id[task_id] for *_, task_id in of_owner.entries]
+            _expect(all(t.spec.owner == owner for t in tasks), f"a task of {owner} is another's")
+            need = queue_class.need or state.ledger.accounts[pool_name].spec.default_agent()
+            room = None if queue_class.exceeds else state.owners.room(pool_name, owner, need)
+            _expect(of_owner.room == room, f"{owner} has room for {of_owner.room}, not {room}")
+            first = list(of_owner.entries[: of_owner.count_in(room)])
+            rest = of_owner.entries[len(first) :]
+            _expect(admitted.issuperset(first) and not admitted & set(rest), f"{owner}'s entries")
+            others += rest
+    return others
+
+
+def _check_owners(state: MeshState) -> None:
+    """What owners hold is the sum of the claims of their agents, in the pools that count owners."""
+    owners = state.owners
+    counting = {n: a.spec for n, a in state.ledger.accounts.items() if a.spec.counts_owners}
+    _expect(owners.pools.keys() == counting.keys(), f"{sorted(owners.pools)} count owners")
+    _expect(owners.uses.keys() == counting.keys(), "owners of other pools are counted")
+    for name, spec in counting.items():
+        _expect(owners.pools[name].owner_limits == spec.owner_limits, f"other limits of {name}")
+    for name, uses in owners.uses.items():
+        agents = [state.agents[agent_name] for agent_name in state.agents_of[name]]
+        for owner in {a.owner for a in agents if a.owner is not None} | uses.keys():
+            claims = [agent.spec.resources for agent in agents if agent.owner == owner]
+            use = uses[owner]
+            summed = (sum_of(claims), len(claims))
+            _expect((use.held, use.running) == summed, f"{owner} holds {use}, not {summed}")
 
 
 def _check_children(state: MeshState) -> None:

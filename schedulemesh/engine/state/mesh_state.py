@@ -50,6 +50,7 @@ from schedulemesh.engine.state.groups import GroupTable
 from schedulemesh.engine.state.job_updates import JobFacts
 from schedulemesh.engine.state.limit_updates import LimitFacts
 from schedulemesh.engine.state.measurement_updates import MeasurementFacts
+from schedulemesh.engine.state.owners import Owners
 from schedulemesh.engine.state.past import Past, attempts_of
 from schedulemesh.engine.state.pool_names import PoolNames
 from schedulemesh.engine.state.pool_rename import PoolRename
@@ -75,8 +76,8 @@ class MeshState:
         self.cluster = Cluster()
         self.external_demands = ExternalDemands(self.cluster.nodes)
         self.running = RunningTasks()
-        dependents = Dependents()
-        self.queue = Queue(self.running.children, dependents)
+        self.owners, dependents = Owners(), Dependents()
+        self.queue = Queue(self.running.children, dependents, self.owners)
         self.groups = GroupTable()
         #: By name.
         self.agents: dict[str, Agent] = {}
@@ -88,6 +89,7 @@ class MeshState:
         self.leaving: set[str] = set()
         self.policy = PreemptionPolicy()
         self.ledger.half_life_s = self.policy.usage_half_life_s
+        self.owners.half_life_s = self.policy.usage_half_life_s
         self.preemption = PreemptionRules(self.policy)
         #: The last policy changes, oldest first.
         self.policy_changes: list[f.PolicyChanged] = []
@@ -209,11 +211,15 @@ class MeshState:
         self._group_facts.ensured(fact.spec)
         # A pool gives its tasks a size where they ask for none.
         self.queue.kinds.seen = -1
+        agents = (self.agents[agent_name] for agent_name in sorted(self.agents_of[name]))
+        if self.owners.define(fact.spec, agents, fact.at):
+            self.queue.sort_anew(name)
 
     def _pool_deleted(self, fact: p.PoolDeleted) -> None:
         name = fact.pool_name
         self.ledger.remove(name)
         del self.agents_of[name]
+        self.owners.forget(name)
         self.groups.forget(name)
         self.drains.forget_pool(name)
         self.handlers.pop(name, None)
@@ -227,6 +233,7 @@ class MeshState:
         self.agents_of = rename.keys(self.agents_of)
         rename.in_agents(self.agents)
         rename.in_tasks(self.running, self.agents)
+        self.owners.rename(fact.pool_name, fact.new_name)
         rename.in_queue(self.queue)
         rename.in_groups(self.groups)
         rename.in_drains(self.drains)
@@ -244,6 +251,7 @@ class MeshState:
         preemption = PreemptionRules(fact.policy)
         self.policy, self.preemption = fact.policy, preemption
         self.ledger.half_life_s = fact.policy.usage_half_life_s
+        self.owners.half_life_s = fact.policy.usage_half_life_s
         self.running.partition_by(self.preemption.ranks.named(), ClassOrder.of(fact.policy))
         for node in self.cluster.nodes.values():
             node.version += 1
@@ -305,6 +313,7 @@ class MeshState:
             admitted_at=fact.at,
             shares=fact.shares,
             actors=fact.actors,
+            owner=None if task is None else task.owner,
         )
         self.agents_of[spec.pool_name].add(spec.name)
         if spec.extra_names:
@@ -313,6 +322,7 @@ class MeshState:
         self.next_incarnation = fact.incarnation + 1
         self.ledger.clock = fact.at
         self.ledger.reserve(spec.pool_name, fact.shares)
+        self._count_owner(agent, self.owners.admitted, fact.at)
         self.ledger.note_promise(agent.spec.name, agent.spec.pool_name, agent.promised)
         self.cluster.workload.note(spec.resources)
         for name in fact.waits_for_agents:
@@ -341,6 +351,13 @@ class MeshState:
                 running.attempts = fact.attempts
                 running.number = self.queue.next_number
                 self.queue.next_number += 1
+
+    def _count_owner(self, agent: Agent, change: Callable[[Agent, float], None], at: float) -> None:
+        """Count a claim that begins or ends for its owner, where its pool counts owners."""
+        pool_name = agent.spec.pool_name
+        if agent.owner is not None and pool_name in self.owners.pools:
+            change(agent, at)
+            self.queue.note_use(pool_name, agent.owner)
 
     def _leaves_also_for(self, leaving: Agent, incoming: str) -> None:
         leaving.leave_also_for(incoming)
@@ -477,6 +494,7 @@ class MeshState:
         self.ledger.clock = fact.at
         self.ledger.release(agent.spec.pool_name, agent.shares, committed=agent.committed)
         self.ledger.drop_promise(fact.agent_name)
+        self._count_owner(agent, self.owners.ended, fact.at)
         if isinstance(place, InGroup):
             self._group_facts.agent_ended(agent, place, fact.at)
         elif isinstance(place, OnNode):

@@ -27,6 +27,7 @@ from schedulemesh.engine.state.children import Children
 from schedulemesh.engine.state.dependents import Dependents
 from schedulemesh.engine.state.estimates import expected_total_s
 from schedulemesh.engine.state.long_waits import LongWaits
+from schedulemesh.engine.state.owners import Owners
 from schedulemesh.engine.state.queue_classes import ClassKey, Entry, PoolQueue, QueueClass
 from schedulemesh.engine.state.queue_kinds import QueueKinds
 from schedulemesh.engine.state.tasks import RunningTask
@@ -103,6 +104,12 @@ class QueuedTask(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
         return self.submission.agent.pool_name
 
     @property
+    def need_of_class(self) -> Resources | None:
+        """What it asks for; None: what is usual in its pool."""
+        submission = self.submission
+        return None if submission.default_resources else submission.agent.resources
+
+    @property
     def arrived_at(self) -> float:
         """When it was first submitted."""
         arrived = self.attempts.arrived_at
@@ -130,7 +137,9 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Queue:
     """All tasks that wait, by id, by pool and by class."""
 
-    def __init__(self, children: Children, dependents: Dependents) -> None:
+    def __init__(self, children: Children, dependents: Dependents, owners: Owners) -> None:
+        #: What owners hold, in the pools that count them.
+        self.owners = owners
         self.by_id: dict[str, QueuedTask] = {}
         #: Those that wait for other tasks to end.
         self.dependents = dependents
@@ -399,6 +408,16 @@ class Queue:
         pool = self.pools.get(pool_name)
         return 0 if pool is None else pool.size
 
+    def count_of_owner(self, pool_name: str, owner: str) -> int:
+        """How many tasks of an owner wait in a pool that counts owners, without extra members of gangs."""
+        pool = self.pools.get(pool_name)
+        if pool is None:
+            return 0
+        classes = pool.of_owner.get(owner, ())
+        ready = sum(len(c.owners[owner].entries) for c in classes if not c.extra)
+        later = (self.by_id[task_id].spec for _, task_id in pool.later)
+        return ready + sum(spec.owner == owner and not spec.extra_of for spec in later)
+
     def of_pool(
         self, pool_name: str, begin: int = 0, end: int | None = None
     ) -> Iterator[QueuedTask]:
@@ -439,13 +458,20 @@ class Queue:
         if task.held or task.depends:
             pool.later.add((task.number, task.task_id))
             return
-        key = _class_of(task)
-        queue_class = pool.classes.get(key)
+        counts_owners = task.pool_name in self.owners.pools
+        exceeds = counts_owners and self._exceeds_limit(task)
+        key = _class_of(task, exceeds=exceeds)
+        queue_class = pool.classes.get(key) or pool.withheld.get(key)
         if queue_class is None:
             queue_class = pool.classes[key] = QueueClass(key)
             self.open[queue_class] = None
             self.changed = True
-        pool.place(queue_class, self.entry(task))
+        if counts_owners:
+            room = None if exceeds else self._room(task.pool_name, task.spec.owner, queue_class)
+            pool.place_of_owner(queue_class, self.entry(task), task.spec.owner, room)
+            self._note_withheld(pool, queue_class)
+        else:
+            pool.place(queue_class, self.entry(task))
         queue_class.note_length(task.spec)
         task.queue_class = queue_class
         if self.policy.promote_after_s and not task.front and not queue_class.extra:
@@ -457,11 +483,60 @@ class Queue:
         if queue_class is None:
             pool.later.remove((task.number, task.task_id))
             return
-        pool.displace(queue_class, self.entry(task))
+        if queue_class.owners:
+            pool.displace_of_owner(queue_class, self.entry(task), task.spec.owner)
+        else:
+            pool.displace(queue_class, self.entry(task))
         self.long_waits.discard(task.queued_at, task.task_id)
-        if not queue_class.entries:
-            del pool.classes[queue_class.key]
+        if queue_class.is_empty:
+            pool.classes.pop(queue_class.key, None)
+            pool.withheld.pop(queue_class.key, None)
             self.close(queue_class)
+        elif queue_class.owners:
+            self._note_withheld(pool, queue_class)
+
+    def _exceeds_limit(self, task: QueuedTask) -> bool:
+        """Whether a task alone exceeds its owner's limits, so that it can never start."""
+        need = self._need(task.pool_name, task.need_of_class)
+        return self.owners.exceeds(task.pool_name, task.spec.owner, need) is not None
+
+    def _need(self, pool_name: str, need: Resources | None) -> Resources:
+        return self.owners.pools[pool_name].default_agent() if need is None else need
+
+    def _room(self, pool_name: str, owner: str, queue_class: QueueClass) -> int | None:
+        """How many tasks of a class its owner's limits permit to start now."""
+        return self.owners.room(pool_name, owner, self._need(pool_name, queue_class.need))
+
+    def _note_withheld(self, pool: PoolQueue, queue_class: QueueClass) -> None:
+        """Have passes try a class as long as not all of its entries are withheld."""
+        key = queue_class.key
+        if not queue_class.entries and key in pool.classes:
+            pool.withheld[key] = pool.classes.pop(key)
+            self.close(queue_class)
+        elif queue_class.entries and key in pool.withheld:
+            pool.classes[key] = pool.withheld.pop(key)
+            self.open[queue_class] = None
+            self.changed = True
+
+    def note_use(self, pool_name: str, owner: str) -> None:
+        """An owner holds more or less of a pool: other entries of its tasks are withheld."""
+        pool = self.pools.get(pool_name)
+        for queue_class in [] if pool is None else list(pool.of_owner.get(owner, ())):
+            room = None if queue_class.exceeds else self._room(pool_name, owner, queue_class)
+            if pool is not None and room != queue_class.owners[owner].room:
+                pool.set_room(queue_class, owner, room)
+                self._note_withheld(pool, queue_class)
+
+    def sort_anew(self, pool_name: str) -> None:
+        """The pool counts owners in another way than before."""
+        pool = self.pools.get(pool_name)
+        if pool is None:
+            return
+        ready = [self.by_id[task_id] for *_, task_id in pool.ready]
+        for task in ready:
+            self._leave(task)
+        for task in ready:
+            self._enter(task)
 
 
 def _names(task: QueuedTask) -> tuple[str, ...]:
@@ -470,12 +545,11 @@ def _names(task: QueuedTask) -> tuple[str, ...]:
     return (agent.name,) if agent.gang is None else (agent.name, *agent.process_names)
 
 
-def _class_of(task: QueuedTask) -> ClassKey:
+def _class_of(task: QueuedTask, *, exceeds: bool) -> ClassKey:
     """What a decision about the task depends on."""
     submission, spec = task.submission, task.spec
     agent = submission.agent
     labels = tuple(sorted(spec.labels.items())) if spec.labels else ()
-    need = None if submission.default_resources else agent.resources
     placed = submission.choose_node
     own_group = agent.own_group
     group = None if own_group is None else (own_group.strategy, own_group.same_label, _parts(agent))
@@ -483,7 +557,7 @@ def _class_of(task: QueuedTask) -> ClassKey:
     return (
         agent.pool_name,
         spec.priority,
-        need,
+        task.need_of_class,
         agent.bundles,
         group,
         placed,
@@ -492,6 +566,7 @@ def _class_of(task: QueuedTask) -> ClassKey:
         spec.evict_pools,
         agent.node_labels,
         agent.fallback_labels,
+        exceeds,
         extra,
     )
 

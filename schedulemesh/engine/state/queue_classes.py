@@ -1,4 +1,9 @@
-"""The classes of tasks that wait in one pool: those of a class differ only in their order and duration."""
+"""The classes of tasks that wait in one pool: those of a class differ only in their order and duration.
+
+In a pool that counts owners they may also differ in their owner. A class then has of each owner only as many
+entries as that owner's limits permit to start now, the first ones; the others are withheld, as if they did
+not wait, until the owner has room for them. So an owner at its limit keeps nobody waiting.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +32,40 @@ ClassKey = tuple[
     NodeLabels,
     tuple[NodeLabels, ...],
     bool,
+    bool,
 ]
+
+
+class OwnerEntries:
+    """The entries of one owner in a class, and how many of them may start by its limits."""
+
+    __slots__ = ("entries", "room")
+
+    def __init__(self, room: int | None) -> None:
+        self.entries: SortedList[Entry] = SortedList()
+        #: None: any number.
+        self.room = room
+
+    def count_in(self, room: int | None) -> int:
+        """How many of them are in the class with this room."""
+        return len(self.entries) if room is None else min(room, len(self.entries))
 
 
 class QueueClass:
     """Tasks of one pool that differ only in their order and duration: if one does not fit, none does."""
 
-    __slots__ = ("entries", "extra", "key", "labels", "need", "pool_name", "priority", "shortest")
+    __slots__ = (
+        "entries",
+        "exceeds",
+        "extra",
+        "key",
+        "labels",
+        "need",
+        "owners",
+        "pool_name",
+        "priority",
+        "shortest",
+    )
 
     def __init__(self, key: ClassKey) -> None:
         self.key = key
@@ -41,11 +73,21 @@ class QueueClass:
         self.labels: Labels = dict(key[6])
         #: What each of them asks for; None: what is usual in the pool.
         self.need = key[2]
+        #: Whether each of them alone exceeds its owner's limits.
+        self.exceeds = key[-2]
         #: Whether they are extra members of elastic gangs, for which nobody waits.
         self.extra = key[-1]
+        #: Those that may start as far as their owners' limits are concerned.
         self.entries: SortedList[Entry] = SortedList()
+        #: All of them by owner, where the pool counts owners; else empty.
+        self.owners: dict[str, OwnerEntries] = {}
         #: No task of it has declared a shorter duration, or time limit, in seconds since it last was empty.
         self.shortest = inf
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no task is of this class."""
+        return not self.entries and not self.owners
 
     @property
     def first(self) -> Entry:
@@ -63,10 +105,14 @@ class QueueClass:
 class PoolQueue:
     """The queue of one pool."""
 
-    __slots__ = ("classes", "firsts", "later", "ready")
+    __slots__ = ("classes", "firsts", "later", "of_owner", "ready", "withheld")
 
     def __init__(self) -> None:
         self.classes: dict[ClassKey, QueueClass] = {}
+        #: Classes of which every entry is withheld.
+        self.withheld: dict[ClassKey, QueueClass] = {}
+        #: The classes in which each owner has tasks, where the pool counts owners.
+        self.of_owner: dict[str, dict[QueueClass, None]] = {}
         #: The first entry of each class but those of extra members.
         self.firsts: SortedList[Entry] = SortedList()
         #: The entries of all classes.
@@ -91,6 +137,56 @@ class PoolQueue:
     def place(self, queue_class: QueueClass, entry: Entry) -> None:
         """Add an entry to a class."""
         self.ready.add(entry)
+        self._let_in(queue_class, entry)
+
+    def displace(self, queue_class: QueueClass, entry: Entry) -> None:
+        """Remove an entry from its class."""
+        self.ready.remove(entry)
+        self._take_out(queue_class, entry)
+
+    def place_of_owner(
+        self, queue_class: QueueClass, entry: Entry, owner: str, room: int | None
+    ) -> None:
+        """Add an entry to a class of a pool that counts owners, where its owner has this room."""
+        self.ready.add(entry)
+        of_owner = queue_class.owners.get(owner)
+        if of_owner is None:
+            of_owner = queue_class.owners[owner] = OwnerEntries(room)
+            self.of_owner.setdefault(owner, {})[queue_class] = None
+        of_owner.entries.add(entry)
+        room = of_owner.room
+        if room is None or of_owner.entries.bisect_left(entry) < room:
+            self._let_in(queue_class, entry)
+            if room is not None and len(of_owner.entries) > room:
+                self._take_out(queue_class, of_owner.entries[room])
+
+    def displace_of_owner(self, queue_class: QueueClass, entry: Entry, owner: str) -> None:
+        """Remove an entry from its class in such a pool; the next one of its owner takes its place."""
+        self.ready.remove(entry)
+        of_owner = queue_class.owners[owner]
+        index, room = of_owner.entries.bisect_left(entry), of_owner.room
+        of_owner.entries.remove(entry)
+        if room is None or index < room:
+            self._take_out(queue_class, entry)
+            if room is not None and len(of_owner.entries) >= room:
+                self._let_in(queue_class, of_owner.entries[room - 1])
+        if not of_owner.entries:
+            del queue_class.owners[owner]
+            del self.of_owner[owner][queue_class]
+            if not self.of_owner[owner]:
+                del self.of_owner[owner]
+
+    def set_room(self, queue_class: QueueClass, owner: str, room: int | None) -> None:
+        """As many entries of an owner as this are in the class from now on."""
+        of_owner = queue_class.owners[owner]
+        before, after = of_owner.count_in(of_owner.room), of_owner.count_in(room)
+        of_owner.room = room
+        for entry in of_owner.entries[before:after]:
+            self._let_in(queue_class, entry)
+        for entry in of_owner.entries[after:before]:
+            self._take_out(queue_class, entry)
+
+    def _let_in(self, queue_class: QueueClass, entry: Entry) -> None:
         entries = queue_class.entries
         if not queue_class.extra and (not entries or entry < entries[0]):
             if entries:
@@ -98,9 +194,7 @@ class PoolQueue:
             self.firsts.add(entry)
         entries.add(entry)
 
-    def displace(self, queue_class: QueueClass, entry: Entry) -> None:
-        """Remove an entry from its class."""
-        self.ready.remove(entry)
+    def _take_out(self, queue_class: QueueClass, entry: Entry) -> None:
         entries = queue_class.entries
         was_first = entry == entries[0]
         entries.remove(entry)

@@ -17,6 +17,7 @@ from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import NOTHING, Resources, sum_of
 from schedulemesh.engine.messages.facts import HoldShrank, QuotaHeld, Share, merged
 from schedulemesh.engine.state.cohorts import CohortTree
+from schedulemesh.engine.state.decay import decayed_mean
 
 
 class Account(msgspec.Struct, kw_only=True, gc=False):
@@ -64,14 +65,7 @@ class Account(msgspec.Struct, kw_only=True, gc=False):
         """The mean of the net loans over all time until ``now``, by kind, in which what was held one
         half-life ago counts half as much as what is held now.
         """
-        if half_life_s <= 0:
-            return {kind: float(units) for kind, units in self.net_loans.items()}
-        elapsed = max(0.0, now - self.mean_at)
-        past = 0.5 ** (elapsed / half_life_s)
-        mean = {kind: units * past for kind, units in self.mean.items()}
-        for kind, units in self.net_loans.items():
-            mean[kind] = mean.get(kind, 0.0) + units * (1.0 - past)
-        return mean
+        return decayed_mean(self.mean, self.mean_at, self.net_loans, now, half_life_s)
 
     def note_loan(
         self, *, borrowed: Resources, lent: Resources, at: float, half_life_s: float

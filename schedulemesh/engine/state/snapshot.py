@@ -39,6 +39,7 @@ from schedulemesh.engine.state.evictions import EvictionRecord
 from schedulemesh.engine.state.groups import Group, PoolCounts
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
+from schedulemesh.engine.state.owners import OwnerUse
 from schedulemesh.engine.state.past import EndedTask
 from schedulemesh.engine.state.preemption_rules import PreemptionRules
 from schedulemesh.engine.state.queue import QueuedTask, Turns
@@ -85,6 +86,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     #: (agent whose GPUs are idle, since when). Before the tasks, whose classes it tells apart.
     idle: list[tuple[str, float]] = []
     agents: list[Agent] = []
+    #: (pool name, owner, what its tasks hold). Before the queue, which depends on it.
+    owners: list[tuple[str, str, OwnerUse]] = []
     tasks: list[RunningTask] = []
     queue_policy: QueuePolicy | None = None
     next_task_number: int | None = None
@@ -149,6 +152,11 @@ def take_snapshot(state: MeshState) -> Snapshot:
         workload_renew_at=state.cluster.workload.renew_at,
         idle=list(state.running.idle.items()),
         agents=[copy.copy(agent) for agent in state.agents.values()],
+        owners=[
+            (pool_name, owner, copy.copy(use))
+            for pool_name, uses in state.owners.uses.items()
+            for owner, use in uses.items()
+        ],
         tasks=[
             msgspec.structs.replace(task, task_class=None) for task in state.running.by_id.values()
         ],
@@ -282,6 +290,7 @@ def _put_head(state: MeshState, part: Snapshot) -> None:
     if part.policy is not None:
         state.policy = part.policy
         state.ledger.half_life_s = part.policy.usage_half_life_s
+        state.owners.half_life_s = part.policy.usage_half_life_s
         state.preemption = PreemptionRules(part.policy)
         state.running.partition_by(state.preemption.ranks.named(), ClassOrder.of(part.policy))
     state.epoch = state.epoch if part.epoch is None else part.epoch
@@ -318,6 +327,7 @@ def _put_books(state: MeshState, part: Snapshot) -> None:
         state.ledger.cohorts.join(account.spec.name, account.spec.cohort)
         state.agents_of[account.spec.name] = set()
         state.groups.define(account.spec.name, account.spec.groups)
+        state.owners.define(account.spec, (), 0.0)
     state.ledger.holds.update(part.holds)
     for node in part.nodes:
         state.cluster.adopt(node)
@@ -349,6 +359,8 @@ def _put_lives(state: MeshState, part: Snapshot) -> None:
             state.elastic.add(agent.spec.name)
         if isinstance(agent.phase, Ending):
             state.leaving.add(agent.spec.name)
+    for pool_name, owner, use in part.owners:
+        state.owners.uses[pool_name][owner] = use
     for task in part.tasks:
         state.running.add(task)
     for waiting in part.queue:
