@@ -79,11 +79,11 @@ class Connection:
 class SharedDay:
     """A cluster, its scheduler, and what its jobs do."""
 
-    def __init__(self, folder, loop, patch, hosts):
+    def __init__(self, folder, loop, patch, hosts, node=NODE):
         self.loop, self.patch, self.began = loop, patch, MORNING.timestamp()
         self.backend = FakeBackend()
         self.backend.free = [
-            NodeView(node_id=digit * 56, total=NODE, free=NODE, labels={}, host=host)
+            NodeView(node_id=digit * 56, total=node, free=node, labels={}, host=host)
             for digit, host in zip("3a8f5c", hosts, strict=False)
         ]
         self.backend.start, self.backend.run_task = self._started, self._run

@@ -1,33 +1,52 @@
-"""What the commands of a day on a shared cluster print. Run with REWRITE_DOCS=1 to write it anew; then read
-what changed before it is committed.
+"""What the commands print on the pages that are carried out on simulated nodes.
+
+Run with REWRITE_DOCS=1 to write it anew; then read what changed before it is committed.
 """
 
 from __future__ import annotations
 
 import os
+import re
 
 import pytest
 
-from tests.cli.shared_day import SharedDay, replayed
+from schedulemesh.domain.resources import parse_resources
+from tests.cli.shared_day import NODE, SharedDay, replayed
 from tests.docs.documents import ROOT, blocks
 from tests.runtime import virtual_time
 
-PAGE = ROOT / "docs" / "shared_day.md"
+DOCS = ROOT / "docs"
+LAPTOP = parse_resources({"cpu": 8, "gpu": 8, "memory": 16 * 1024})
 
 
-def test_the_commands_print_what_the_page_says(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "hosts", "node"),
+    [("shared_day.md", ("gpu-1", "gpu-2"), NODE), ("tutorial.md", ("laptop",), LAPTOP)],
+)
+def test_the_commands_print_what_the_page_says(tmp_path, monkeypatch, name, hosts, node):
+    page = DOCS / name
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TZ", "UTC")
-    (declaration,) = [block.code for block in blocks(PAGE) if block.language == "yaml"]
-    (tmp_path / "cluster.yaml").write_text(declaration)
-    written = PAGE.read_text(encoding="utf-8")
+    for block in blocks(page):
+        if block.language == "yaml":
+            (tmp_path / "cluster.yaml").write_text(block.code)
+        if block.language == "python":
+            (tmp_path / "train.py").write_text(block.code)
+    written = page.read_text(encoding="utf-8")
 
     with virtual_time.running() as loop, pytest.MonkeyPatch.context() as patch:
-        day = SharedDay(tmp_path, loop, patch, hosts=("gpu-1", "gpu-2"))
+        day = SharedDay(tmp_path, loop, patch, hosts=hosts, node=node)
         printed = replayed(written, day)
         day.close()
 
     if os.environ.get("REWRITE_DOCS"):
-        PAGE.write_text(printed, encoding="utf-8")
+        page.write_text(printed, encoding="utf-8")
     assert printed.split("\n") == written.split("\n")
+
+
+def test_the_tutorial_has_the_commands_of_its_headings():
+    """It shows what it promises: a wait explained, an eviction, a return, the usage."""
+    text = (DOCS / "tutorial.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^\w+\$ schedulemesh (\w+)", text, re.MULTILINE)
+    assert {"apply", "submit", "explain", "preemptions", "history", "usage"} <= set(commands)
