@@ -9,7 +9,7 @@ OLDEST := .venv-oldest
 export PYTHONDONTWRITEBYTECODE :=
 COMPILE = $(1)/bin/python -m compileall -q $(1)/lib schedulemesh >/dev/null || true
 
-.PHONY: env demo test skipped smoke check format lint types contracts docs bench drill fuzz explore dist release-check clean
+.PHONY: env demo test skipped smoke check format lint types contracts docs site bench drill fuzz explore dist release-check clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -96,6 +96,13 @@ contracts: $(VENV)/.dev
 docs: $(VENV)/.dev ## Check links, commands and snippets of the documentation
 	$(BIN)/python -m pytest tests/docs
 
+$(VENV)/.docs: pyproject.toml | $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet -e '.[docs]'
+	@touch $@
+
+site: $(VENV)/.docs ## Build the site of the documentation into site/; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
 bench: $(VENV)/.dev ## Measure every figure of docs/performance.md
 	$(BIN)/python -m benchmarks
 
@@ -127,4 +134,4 @@ release-check: ## Check the distributions in dist/: what an index shows, and tha
 	$(BIN)/python -m tests.docs.sdist dist
 
 clean:
-	rm -rf $(VENV) $(OLDEST) build dist *.egg-info
+	rm -rf $(VENV) $(OLDEST) build dist site *.egg-info

@@ -1,15 +1,19 @@
-"""The file llms.txt lists the documentation as the README does. Run with REWRITE_DOCS=1 to write it anew."""
+"""The file llms.txt lists the documentation as docs/README.md does.
+
+Run with REWRITE_DOCS=1 to write it anew.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+from posixpath import normpath
 
 from tests.docs.documents import ROOT
 
 FILE = ROOT / "llms.txt"
 HEADING = "## Documentation\n\n"
-_LISTED = re.compile(r"^- \[([^\]]+)\]\((docs/[^)]+|CHANGELOG.md)\)(.*)$", re.MULTILINE)
+_LISTED = re.compile(r"^- \[([^\]]+)\]\(([^)]+)\)(.*)$", re.MULTILINE)
 _LINK = re.compile(r"\[([^\]]+)\]\([^)]*\)")
 
 
@@ -17,12 +21,12 @@ def without_links(text):
     return _LINK.sub(r"\1", text)
 
 
-def test_it_lists_what_the_readme_lists():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_it_lists_what_the_documentation_lists():
+    pages = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
     begin, heading, listed = FILE.read_text(encoding="utf-8").partition(HEADING)
     current = "".join(
-        f"- [{name}]({target}){without_links(what)}\n"
-        for name, target, what in _LISTED.findall(readme)
+        f"- [{name}]({normpath(f'docs/{target}')}){without_links(what)}\n"
+        for name, target, what in _LISTED.findall(pages)
     )
     if os.environ.get("REWRITE_DOCS"):
         FILE.write_text(begin + heading + current, encoding="utf-8")

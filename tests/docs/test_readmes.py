@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tests.docs.documents import ROOT, blocks, headings, links, pages
+from tests.docs.documents import ROOT, blocks, headings, links, pages, prose
 
 ENGLISH, CHINESE = ROOT / "README.md", ROOT / "README.zh-CN.md"
 
@@ -14,8 +14,18 @@ def test_the_same_headings():
 
 
 def test_the_same_links():
-    other = {ENGLISH.name: CHINESE.name, CHINESE.name: ENGLISH.name}
-    assert [other.get(target, target) for target in links(CHINESE)] == links(ENGLISH)
+    """Where there is a Chinese page, the Chinese README may lead to it."""
+    other = {CHINESE.name: ENGLISH.name, ENGLISH.name: CHINESE.name}
+    chinese = [other.get(target, target).replace("docs/zh/", "docs/") for target in links(CHINESE)]
+    assert chinese == links(ENGLISH)
+
+
+def test_it_is_one_screen_in_which_sentences_are_short():
+    """A screen of a repository's site has about a hundred lines."""
+    for page in (ENGLISH, CHINESE):
+        assert len(page.read_text(encoding="utf-8").splitlines()) < 100
+    sentences = re.split(r"(?<=[.:;])\s", prose(ENGLISH))
+    assert [each for each in sentences if len(each.split()) > 30] == []
 
 
 def test_the_same_code():
