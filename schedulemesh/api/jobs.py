@@ -20,6 +20,10 @@ class JobListing(TaskInfo, TaskCondition, total=False):
     attempt: int
     #: Its claim.
     resources: Amounts
+    #: Conditions on the labels of its nodes; of a job that waits, those that it prefers.
+    label_selector: dict[str, str]
+    #: The number of the alternative that it runs in, from 1; 0: it has one alone, or waits.
+    alternative: int
     #: The Ray job that was adopted as this task; absent: its driver was started by the scheduler.
     ray_job_id: str
     #: Of one that waits: for how many seconds.

@@ -48,6 +48,8 @@ class QueueListing(TaskInfo, total=False):
     cannot_start: ReasonCode | None
     #: What it asks for.
     resources: Amounts
+    #: Conditions on the labels of its nodes, as it prefers to run.
+    label_selector: dict[str, str]
     #: Why it waits: the code that ``explain`` gives.
     reason: ReasonCode
     #: What its pool's quota lacks, or else the closest node; empty where neither is why it waits.

@@ -82,6 +82,19 @@ class ReasonInfo(TypedDict, total=False):
     hint: str
 
 
+class AlternativeInfo(TypedDict, total=False):
+    """Why a task that waits does not start in one of the ways in which it may run."""
+
+    #: As a text, such as ``gpu 1 on nodes with ray.io/accelerator-type=H100``.
+    alternative: str
+    reason: str
+    error: str
+    #: What its pool's ``quota`` lacks, and the closest ``node``.
+    short: dict[str, Amounts]
+    #: The tasks whose eviction would make room; empty: there are none.
+    victims: list[str]
+
+
 class ExternalUsageInfo(TypedDict, total=False):
     """What Ray work that does not belong to the scheduler uses of a node."""
 
@@ -164,6 +177,11 @@ class ExplainResult(Result, TaskInfo, total=False):
     state: str
     #: Further reasons, the most important first.
     others: list[ReasonInfo]
+    #: Of a task that waits and may run in several ways: each of them, the preferred one first.
+    alternatives: list[AlternativeInfo]
+    #: The number of the way that it runs in, or in which its start is reserved, from 1; 0: it has one alone,
+    #: or none is taken.
+    alternative: int
     agent_name: str
     node_ids: list[str]
     #: Since when it is in this state.

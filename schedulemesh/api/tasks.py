@@ -113,6 +113,10 @@ class TaskListing(TaskInfo, total=False):
     waiting_time: float
     #: Its resources, of a lease or gang those of all parts.
     resources: Amounts
+    #: Conditions on the labels of its nodes; of a task that waits, those that it prefers.
+    label_selector: dict[str, str]
+    #: The number of the alternative that it runs in, from 1; 0: it has one alone, or waits.
+    alternative: int
     #: Only of a task that waits in the queue; see QueueListing.
     reason: ReasonCode
     short: Amounts

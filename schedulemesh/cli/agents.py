@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from schedulemesh.cli.columns import AGENTS, EXTERNAL, NODES
+from schedulemesh.cli.columns import AGENTS, EXTERNAL, node_columns
 from schedulemesh.cli.command import Output, Select, Target, View, command
 from schedulemesh.cli.output import emit, show
 from schedulemesh.cli.rows import Column, Listing, Record
@@ -62,7 +62,9 @@ def list_nodes(
 
     def listing(rows: list[dict[str, Any]]) -> Listing:
         chosen = _named_nodes(rows, nodes) if nodes else rows
-        return Listing(kind="nodes", rows=chosen, columns=NODES, row=NodeInfo, name="node_id")
+        return Listing(
+            kind="nodes", rows=chosen, columns=node_columns(chosen), row=NodeInfo, name="node_id"
+        )
 
     show(target, view, lambda g: listing(g.ask(ListNodes(), Listed).rows), select)
 

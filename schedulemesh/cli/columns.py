@@ -18,6 +18,7 @@ from schedulemesh.cli.texts import (
     time_until,
 )
 from schedulemesh.cli.wording import in_commands, node
+from schedulemesh.domain.node_labels import ACCELERATOR_TYPE
 
 
 def sentence(text: str | None) -> str:
@@ -202,9 +203,16 @@ def _node_name(node: Row) -> str:
     return str(node.get("host") or node.get("address") or "")
 
 
-NODES = (
+def _model(node: Row) -> str:
+    """The model of a node's GPUs."""
+    return str((node.get("labels") or {}).get(ACCELERATOR_TYPE, ""))
+
+
+_MODEL = Column(heading="GPU model", key="", show=_model)
+_NODES = (
     Column(heading="node", key="", show=_node_name),
     Column(heading="id", key="short_id"),
+    _MODEL,
     amounts_column("total", "total"),
     amounts_column("free", "free"),
     Column(heading="other Ray work", key="", show=_other_work),
@@ -215,6 +223,13 @@ NODES = (
     wide("node_id", "node_id"),
     wide("labels", "labels", labels),
 )
+
+
+def node_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
+    """The columns of a table of nodes; that of models of GPUs only where one has a model."""
+    if any(map(_model, rows)):
+        return _NODES
+    return tuple(column for column in _NODES if column is not _MODEL)
 
 
 def _external_job(job: Row) -> str:

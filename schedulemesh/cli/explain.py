@@ -24,6 +24,7 @@ from schedulemesh.protocol.wording import reworded
 if TYPE_CHECKING:
     from schedulemesh.api.nodes import ExternalJobInfo
     from schedulemesh.api.results import (
+        AlternativeInfo,
         ConsideredInfo,
         DurationInfo,
         EvictionInfo,
@@ -93,6 +94,8 @@ def _lines(answer: ExplainResult, now: float) -> list[Line]:
     lines += _part("next step", answer["hint"])
     for other in answer["others"]:
         lines += _part(f"also {other['reason']}", other["error"])
+    for number, one in enumerate(answer["alternatives"], start=1):
+        lines += _part(f"alternative {number}", _alternative(one))
     lines += _part("before it", _before(answer))
     if answer["weight_raised_by"] > 1.0:
         lines += _part("pool's weight", _weight(answer))
@@ -126,6 +129,8 @@ def _title(answer: ExplainResult, now: float) -> str:
     if answer["since"] is not None:
         since = span_text(now - answer["since"])
         title += f" {since} ago" if answer["state"] in _ENDED else f" for {since}"
+    if answer["alternative"] and answer["state"] != "queued":
+        title += f", in its alternative {answer['alternative']}"
     if answer["position"]:
         title += f", position {answer['position']} of {answer['queue_length']}"
     if answer["preemptions"]:
@@ -133,6 +138,12 @@ def _title(answer: ExplainResult, now: float) -> str:
     if answer["failures"]:
         title += f", failed {_times(answer['failures'])}"
     return title
+
+
+def _alternative(one: AlternativeInfo) -> str:
+    """Why a task does not start in one of its alternatives."""
+    would = f"; it would evict {', '.join(one['victims'][:_SHOWN])}" if one["victims"] else ""
+    return f"{one['alternative']}: {one['error']} ({one['reason']}){would}"
 
 
 def _weight(answer: ExplainResult) -> str:

@@ -56,6 +56,28 @@ class JobOptions:
             "Without --bundle there is a part for each GPU, else for each CPU."
         ),
     ] = None
+    gpu_model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Only on nodes with this model of GPU, such as H100; several as H100,A100.",
+        ),
+    ] = None
+    node_label: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="LABEL=VALUE",
+            help="Only on nodes with this label; !VALUE, in(A, B) and !in(A, B) are allowed. Repeatable.",
+        ),
+    ] = None
+    fallback: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--or",
+            metavar="NAME=VALUE,…",
+            help="What will do instead, such as gpu-model=L40S,gpus=2. Repeatable, the first ones first.",
+        ),
+    ] = None
     priority: PriorityOption = 5.0
     label: Annotated[
         list[str] | None,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import sys
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
@@ -16,6 +17,7 @@ from schedulemesh.cli.changes import assignments, pairs
 from schedulemesh.cli.columns import JOBS
 from schedulemesh.cli.command import Select, Target, View, command, note
 from schedulemesh.cli.job_options import JobOptions, completed
+from schedulemesh.cli.node_choice import fallback_strategy, node_selector
 from schedulemesh.cli.output import show
 from schedulemesh.cli.priorities import PriorityOption
 from schedulemesh.cli.rows import Listing
@@ -79,12 +81,9 @@ def submit(
     name = _checked_id(job.task_id) or f"job-{uuid.uuid4().hex[:8]}"
     fields = {**_job_arguments(job), "task_id": name, "entrypoint": command_words, "queue": not now}
     with gateway_to(target) as gateway:
-        gpus, pool = job.gpus, str(job.pool)
-        cpus = _cpus_for(gateway, pool, gpus) if job.cpus is None else job.cpus
-        memory = 0.0 if job.memory is None else megabytes(job.memory, "--memory")
-        amounts = {"cpu": cpus, "gpu": gpus, "memory": memory}
-        custom = {"custom": _custom(job.resource or ())}
-        fields["resources"] = _resources({**amounts, **custom}, job.bundle)
+        amounts = partial(_amounts, gateway, job)
+        fields["resources"] = amounts({})
+        fields["fallback_strategy"] = fallback_strategy(job.fallback or (), amounts)
         _note_missing_cpus(job.bundle or ())
         if dry_run:
             return _print_dry_run(gateway, fields)
@@ -115,6 +114,7 @@ def _job_arguments(job: JobOptions) -> dict[str, object]:
         "after": ",".join(job.after) if job.after else None,
         "bundles": parse_bundle_words(job.bundle or ()),
         "strategy": job.strategy,
+        "label_selector": node_selector(job.gpu_model, job.node_label or ()),
         "priority": job.priority,
         "working_dir": job.working_dir,
         "env": pairs(job.env or (), "--env", "a variable is NAME=VALUE"),
@@ -381,6 +381,21 @@ def _wait_for_job(gateway: Gateway, name: str, *, follow: bool) -> int:
         raise
 
 
+def _amounts(
+    gateway: Gateway, job: JobOptions, changed: Mapping[str, object]
+) -> dict[str, object] | None:
+    """What the options ask for, with the amounts that an alternative says in place of theirs."""
+    gpus = changed.get("gpu", job.gpus)
+    cpus = changed.get("cpu", job.cpus)
+    if cpus is None:
+        cpus = _cpus_for(gateway, str(job.pool), float(str(gpus)))
+    memory = changed.get("memory") or (
+        0.0 if job.memory is None else megabytes(job.memory, "--memory")
+    )
+    amounts = {"cpu": cpus, "gpu": gpus, "memory": memory, "custom": _custom(job.resource or ())}
+    return _resources(amounts, () if changed else job.bundle)
+
+
 def _cpus_for(gateway: Gateway, pool_name: str, gpus: float) -> float:
     """The CPUs of a claim that names its GPUs alone: an actor with a GPU holds a CPU in Ray, too, unless it
     says otherwise. Nothing in a pool that owns no CPUs and can borrow none.
@@ -426,7 +441,9 @@ def _may_have_cpus(gateway: Gateway, pool: dict[str, Any]) -> bool:
     return bool(cohorts[root]["resources"].get("cpu"))
 
 
-def _resources(amounts: dict[str, object], bundles: list[str] | None) -> dict[str, object] | None:
+def _resources(
+    amounts: dict[str, object], bundles: Sequence[str] | None
+) -> dict[str, object] | None:
     """What the options ask for; None where bundles alone do."""
     positive_amounts = {kind: amount for kind, amount in amounts.items() if amount}
     return positive_amounts if positive_amounts or not bundles else None

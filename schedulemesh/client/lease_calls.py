@@ -12,7 +12,7 @@ from schedulemesh.client.asking import ask
 from schedulemesh.client.leases import Lease
 from schedulemesh.client.results import submitted
 from schedulemesh.client.scheduler_object import SchedulerObject
-from schedulemesh.client.task_fields import DescriptionFields, QueueFields
+from schedulemesh.client.task_fields import DescriptionFields, PlacementFields, QueueFields
 from schedulemesh.client.tasks import cancel_task
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.task import DEFAULT_PRIORITY
@@ -21,13 +21,11 @@ from schedulemesh.errors import InvalidRequestError, LeaseRefusedError, shown
 from schedulemesh.protocol.answers import LeaseView, Response
 
 
-class LeaseFields(DescriptionFields, QueueFields, total=False):
+class LeaseFields(DescriptionFields, PlacementFields, QueueFields, total=False):
     """What ``lease`` takes by keyword only, beside what it names itself."""
 
     #: A node label: all groups are on nodes with the same value of it.
     same_label: str | None
-    #: Conditions on the labels of nodes, as Ray's: all groups are on nodes that meet them.
-    label_selector: Mapping[str, str] | None
     #: Seconds after which it ends unless it is renewed; None: it need not be, over HTTP it is renewed by
     #: itself while this process lives.
     ttl_s: float | None

@@ -39,6 +39,16 @@ class QueueFields(TypedDict, total=False):
     after: str | Sequence[str] | None
 
 
+class PlacementFields(TypedDict, total=False):
+    """On which nodes something runs."""
+
+    #: Conditions on the labels of its nodes, as Ray's: "H100", "!H100", "in(H100, A100)", "!in(...)".
+    label_selector: Mapping[str, str] | None
+    #: What will do instead, the first ones before the others: each has a label_selector, and the amounts if
+    #: they are others.
+    fallback_strategy: Sequence[Mapping[str, object]] | None
+
+
 class TaskFields(DescriptionFields, total=False):
     """What describes a task, whether it is submitted or only registered, beside its priority."""
 
@@ -71,7 +81,7 @@ class RunFields(TypedDict, total=False):
     oom_max_memory: float | None
 
 
-class ConstructionFields(TypedDict, total=False):
+class ConstructionFields(PlacementFields, total=False):
     """How an agent's object is built, and the bundles of its placement group."""
 
     actor_args: Sequence[UserValue] | None
@@ -126,7 +136,7 @@ class OptionalFields(TaskFields, QueueFields, RunFields, ConstructionFields, tot
     request_id: str | None
 
 
-class JobFields(DescriptionFields, QueueFields, total=False):
+class JobFields(DescriptionFields, PlacementFields, QueueFields, total=False):
     """What ``submit_job`` takes by keyword only."""
 
     #: "requeue" or "drop" when it is evicted; None: "requeue".

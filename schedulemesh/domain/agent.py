@@ -156,6 +156,21 @@ class StartLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     constructor: float | None = None
 
 
+#: The ways in which one agent may run, at most.
+MAX_ALTERNATIVES = 10
+
+
+class Alternative(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """One of the ways in which an agent may run: on which nodes, and with how much."""
+
+    #: The labels that the nodes of its processes must have; empty: any node will do.
+    node_labels: NodeLabels = ()
+    #: What it takes in all; None: the same in every alternative.
+    resources: Resources | None = None
+    #: The bundles of its placement group, where ``resources`` are given.
+    bundles: tuple[Resources, ...] = ()
+
+
 class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """How an agent is created, sufficient to create it again."""
 
@@ -188,10 +203,40 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     lease: LeaseSpec | None = None
     #: The labels that the nodes of its processes must have; empty: any node will do.
     node_labels: NodeLabels = ()
-    #: Of a single process: what will do instead, the first ones before the others.
-    fallback_labels: tuple[NodeLabels, ...] = ()
+    #: The ways in which it may run, the preferred one first; empty: one alone. Its labels, resources and
+    #: bundles are those of one of them; either all of them have resources, or none has.
+    alternatives: tuple[Alternative, ...] = ()
+    #: The number of that one, from 0.
+    alternative: int = 0
     #: None: it has none of its own.
     start_limits: StartLimits | None = None
+
+    @property
+    def label_selector(self) -> dict[str, str]:
+        """The labels that its nodes must have, as listings show them."""
+        return dict(self.node_labels)
+
+    @property
+    def taken(self) -> int:
+        """The number of the way in which it runs, from 1, as listings show it; 0: there is one alone."""
+        return self.alternative + 1 if self.alternatives else 0
+
+    @property
+    def each_alternative(self) -> tuple[AgentSpec, ...]:
+        """The agent in each of the ways in which it may run, the preferred one first."""
+        if not self.alternatives:
+            return (self,)
+        return tuple(map(self.with_alternative, range(len(self.alternatives))))
+
+    def with_alternative(self, number: int) -> AgentSpec:
+        """The agent as it runs in one of the ways in which it may."""
+        if number == self.alternative:
+            return self
+        chosen = self.alternatives[number]
+        labelled = msgspec.structs.replace(self, node_labels=chosen.node_labels, alternative=number)
+        if chosen.resources is None:
+            return labelled
+        return msgspec.structs.replace(labelled, resources=chosen.resources, bundles=chosen.bundles)
 
     @property
     def process_names(self) -> tuple[str, ...]:
@@ -239,6 +284,13 @@ def with_more_memory(spec: AgentSpec, used_mb: float, most: int) -> AgentSpec | 
     """The agent with twice the memory, up to ``most`` units in all; None: it has as much already. One that
     asks for none gets twice what its process had used, in MB; of a gang each member is that process.
     """
+    grown = _grown(spec, used_mb, most)
+    if grown is None or not spec.alternatives or spec.alternatives[0].resources is None:
+        return grown
+    return _with_more_memory_everywhere(spec, used_mb, most)
+
+
+def _grown(spec: AgentSpec, used_mb: float, most: int) -> AgentSpec | None:
     parts = spec.bundles or (spec.resources,)
     memory = spec.resources.memory or round(used_mb * UNIT) * len(parts)
     total = min(2 * memory, most)
@@ -253,6 +305,23 @@ def with_more_memory(spec: AgentSpec, used_mb: float, most: int) -> AgentSpec | 
     return msgspec.structs.replace(
         spec, resources=sum_of(grown), bundles=grown if spec.bundles else ()
     )
+
+
+def _with_more_memory_everywhere(spec: AgentSpec, used_mb: float, most: int) -> AgentSpec:
+    """An agent with alternatives of different amounts, each of them with twice its memory where it may have
+    that.
+    """
+    each = tuple(
+        _grown(agent, used_mb, most) or agent
+        for agent in (
+            msgspec.structs.replace(one, alternatives=()) for one in spec.each_alternative
+        )
+    )
+    alternatives = tuple(
+        msgspec.structs.replace(before, resources=now.resources, bundles=now.bundles)
+        for before, now in zip(spec.alternatives, each, strict=True)
+    )
+    return msgspec.structs.replace(each[spec.alternative], alternatives=alternatives)
 
 
 def gang_of(process_name: str) -> tuple[str, int] | None:
@@ -272,8 +341,9 @@ def check_agent(spec: AgentSpec) -> None:
     if spec.bundles:
         check_bundles(spec.bundles)
     parse_labels(spec.labels)
-    for selector in (spec.node_labels, *spec.fallback_labels):
-        check_node_labels(selector, "label_selector")
+    check_node_labels(spec.node_labels, "label_selector")
+    if spec.alternatives or spec.alternative:
+        _check_alternatives(spec)
     check_options(spec.options)
     if spec.gang is not None:
         check_gang(spec.gang, len(spec.bundles))
@@ -283,7 +353,8 @@ def check_agent(spec: AgentSpec) -> None:
             )
     if spec.job is not None:
         check_job(spec)
-    selectors = (dict(selector) for selector in (spec.node_labels, *spec.fallback_labels))
+    labels_asked = (spec.node_labels, *(other.node_labels for other in spec.alternatives))
+    selectors = map(dict, labels_asked)
     size = size_of(spec.labels) + len(spec.options) + sum(map(size_of, selectors))
     if size > MAX_BYTES:
         raise InvalidRequestError(
@@ -300,6 +371,87 @@ def check_agent(spec: AgentSpec) -> None:
         parse_key(spec.class_key, "the class's key")
     if spec.arguments_key is not None:
         parse_key(spec.arguments_key, "the arguments' key")
+
+
+def _check_alternatives(spec: AgentSpec) -> None:
+    """Raise InvalidRequestError for alternatives that a caller may not request."""
+    count = len(spec.alternatives)
+    if not 2 <= count <= MAX_ALTERNATIVES:
+        raise InvalidRequestError(
+            f"an agent has {count} alternatives with the first one; 2 to {MAX_ALTERNATIVES} are allowed, so "
+            f"give up to {MAX_ALTERNATIVES - 1} in fallback_strategy"
+        )
+    if spec.alternative:
+        raise InvalidRequestError("alternative is set by the scheduler, not by its callers")
+    first, *others = spec.alternatives
+    has_amounts = first.resources is not None
+    if first != _own_alternative(spec, has_amounts=has_amounts):
+        raise InvalidRequestError("the first alternative must be what the agent asks for itself")
+    for number, other in enumerate(others, start=1):
+        what = f"fallback_strategy[{number - 1}]"
+        check_node_labels(other.node_labels, f"{what}['label_selector']")
+        if (other.resources is not None) is not has_amounts:
+            raise InvalidRequestError(
+                f"{what}: either all alternatives say their amounts, or none does"
+            )
+        if other.resources is not None:
+            _check_amount(spec, other, other.resources, what)
+
+
+def _own_alternative(spec: AgentSpec, *, has_amounts: bool) -> Alternative:
+    if not has_amounts:
+        return Alternative(node_labels=spec.node_labels)
+    return Alternative(node_labels=spec.node_labels, resources=spec.resources, bundles=spec.bundles)
+
+
+def _check_amount(spec: AgentSpec, other: Alternative, total: Resources, what: str) -> None:
+    check_resources(total, what)
+    if other.bundles:
+        check_bundles(other.bundles, f"{what}['bundles']")
+        if sum_of(other.bundles) != total:
+            raise InvalidRequestError(f"{what} has {total}, which is not the sum of its bundles")
+    has_parts = bool(spec.bundles)
+    if spec.job is None and bool(other.bundles) is not has_parts:
+        raise InvalidRequestError(
+            f"{what} must have bundles like the first alternative"
+            if has_parts
+            else f"{what} has bundles, and the first alternative has none; give both or neither"
+        )
+    gang, lease = spec.gang, spec.lease
+    varies = gang is None or not (gang.members or gang.replicas)
+    if not varies and len(other.bundles) != len(spec.bundles):
+        raise InvalidRequestError(
+            f"{what} has {len(other.bundles)} members; a gang whose members differ, or come and go, has as "
+            f"many in every alternative: {len(spec.bundles)}"
+        )
+    if lease is not None and len(other.bundles) % lease.parts:
+        raise InvalidRequestError(
+            f"{what} has {len(other.bundles)} bundles, which {lease.parts} groups do not divide evenly"
+        )
+
+
+def with_alternatives(spec: AgentSpec, others: tuple[Alternative, ...]) -> AgentSpec:
+    """The agent with further alternatives. One that says no amount takes what the agent does."""
+    if not others:
+        return spec
+    has_amounts = any(other.resources is not None for other in others)
+    if has_amounts and not spec.resources:
+        raise InvalidRequestError(
+            "fallback_strategy says what an alternative takes; say resources for the first one, too"
+        )
+    first = _own_alternative(spec, has_amounts=has_amounts)
+    return msgspec.structs.replace(
+        spec,
+        alternatives=(
+            first,
+            *(
+                other
+                if other.resources is not None or not has_amounts
+                else msgspec.structs.replace(first, node_labels=other.node_labels)
+                for other in others
+            ),
+        ),
+    )
 
 
 def parse_start_limits(start_limits: object) -> StartLimits | None:

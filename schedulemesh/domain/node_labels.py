@@ -7,7 +7,7 @@ node has no such label), ``"in(a, b)"`` (one of these), ``"!in(a, b)"`` (none of
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 
 from schedulemesh.domain.containers import as_items
@@ -42,6 +42,11 @@ def parse_node_labels(labels: object, what: str) -> NodeLabels:
     return tuple(sorted(conditions))
 
 
+def all_of(*selectors: NodeLabels) -> NodeLabels:
+    """The selector that holds where each of these does."""
+    return tuple(sorted({condition for selector in selectors for condition in selector}))
+
+
 def is_value(text: str) -> bool:
     """Whether this can be the value of a label."""
     return re.fullmatch(_VALUE, text) is not None
@@ -62,14 +67,11 @@ def selects(selector: NodeLabels, labels: Mapping[str, str]) -> bool:
     return True
 
 
-def spelled(alternatives: Sequence[NodeLabels]) -> str:
-    """Selectors of which one has to hold, as they are shown: ``zone=a, disk!=slow or zone=b``."""
-    return " or ".join(
-        ", ".join(
-            f"{label}!={condition[1:]}" if condition.startswith("!") else f"{label}={condition}"
-            for label, condition in selector
-        )
-        for selector in alternatives
+def spelled(selector: NodeLabels) -> str:
+    """A selector as it is shown: ``zone=a, disk!=slow``."""
+    return ", ".join(
+        f"{label}!={condition[1:]}" if condition.startswith("!") else f"{label}={condition}"
+        for label, condition in selector
     )
 
 

@@ -71,23 +71,6 @@ class GroupShape(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     #: Whether it is held in the state alone, and there is nothing of it in Ray: the claim of a job, whose
     #: driver starts its own actors and placement groups.
     virtual: bool = False
-    #: What will do instead of ``node_labels``: labels of which each node must have one set.
-    fallback_labels: tuple[NodeLabels, ...] = ()
-
-    @property
-    def selectors(self) -> tuple[NodeLabels, ...]:
-        """The labels of which each node must have one set, in the order of preference."""
-        return (self.node_labels, *self.fallback_labels)
-
-    @property
-    def alternatives(self) -> tuple[GroupShape, ...]:
-        """The shape with each of its selectors alone, in the order of preference."""
-        if not self.fallback_labels:
-            return (self,)
-        return tuple(
-            msgspec.structs.replace(self, node_labels=selector, fallback_labels=())
-            for selector in self.selectors
-        )
 
     @property
     def each_part(self) -> tuple[GroupShape, ...]:
@@ -119,7 +102,7 @@ class GroupShape(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
         if self.parts > 1:
             shown = f"{shown} as {self.parts} groups"
         if self.node_labels:
-            shown = f"{shown} on nodes with {spelled(self.selectors)}"
+            shown = f"{shown} on nodes with {spelled(self.node_labels)}"
         return f"{shown} on nodes with the same {self.same_label!r}" if self.same_label else shown
 
 

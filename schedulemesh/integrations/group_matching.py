@@ -117,7 +117,7 @@ def _node_mismatch(request: RequestedGroup, group: PlacedGroup) -> str | None:
                 return f"its bundle {index} is not on a node with {name}"
         selector = request.selectors[index] if index < len(request.selectors) else ()
         if not selects(selector, node.labels):
-            return f"its bundle {index} is not on a node with {spelled([selector])}"
+            return f"its bundle {index} is not on a node with {spelled(selector)}"
     return None
 
 

@@ -11,6 +11,7 @@ from schedulemesh.api.pools import ReservedGroups
 from schedulemesh.api.queue import QueueListing
 from schedulemesh.api.tasks import row_of_task
 from schedulemesh.config.settings import SchedulerSettings
+from schedulemesh.domain.node_labels import NodeLabels
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.reasons import PreemptionReason
@@ -142,6 +143,8 @@ class QueueRow(
     short: Resources = NOTHING
     #: Seconds that it may run when it starts; None: no limit.
     run_limit_s: float | None = None
+    #: The labels of nodes that it asks for, as it prefers to run.
+    node_labels: NodeLabels = ()
 
     def public(self) -> QueueListing:
         """The task as listings show it; times are in seconds."""
@@ -163,6 +166,7 @@ class QueueRow(
             "run_limit_s": self.run_limit_s,
             "cannot_start": self.cannot_start,
             "resources": self.resources.public(),
+            "label_selector": dict(self.node_labels),
             "reason": self.reason,
             "short": self.short.public(),
         }

@@ -179,6 +179,17 @@ def explained(explanation: Explanation) -> ExplainResult:
             {"reason": other.reason.value, "error": other.error, "hint": other.hint}
             for other in explanation.others
         ],
+        "alternatives": [
+            {
+                "alternative": one.alternative,
+                "reason": one.reason.value,
+                "error": one.error,
+                "short": _short(one.short_quota, one.short_node),
+                "victims": list(one.victims),
+            }
+            for one in explanation.alternatives
+        ],
+        "alternative": explanation.alternative,
         "agent_name": explanation.agent_name,
         "node_ids": list(explanation.node_ids),
         "since": explanation.since,

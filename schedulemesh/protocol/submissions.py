@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from schedulemesh.api.tasks import SubmitTask
+from schedulemesh.config.alternatives import Amount, parse_placement, resources_or_bundles
 from schedulemesh.config.groups import parse_bundles, parse_strategy
 from schedulemesh.domain.agent import (
     RUN_DRIVER,
@@ -16,13 +17,13 @@ from schedulemesh.domain.agent import (
     PackedModule,
     parse_over_claim,
     parse_start_limits,
+    with_alternatives,
 )
 from schedulemesh.domain.containers import as_elements
 from schedulemesh.domain.kinds import is_a
 from schedulemesh.domain.labels import Selector, parse_labels, parse_selector
 from schedulemesh.domain.lease import LeaseSpec
 from schedulemesh.domain.names import parse_name
-from schedulemesh.domain.node_labels import parse_node_labels
 from schedulemesh.domain.numbers import parse_duration, parse_flag, parse_timeout
 from schedulemesh.domain.resources import NOTHING, Resources, parse_resources, sum_of
 from schedulemesh.domain.task import PARSERS, TaskSpec, parse_task
@@ -64,6 +65,7 @@ def job_request(arguments: Mapping[str, object], by: Submitter, code: RunnerCode
     need, bundles = parse_need(arguments.get("resources"), arguments.get("bundles"))
     pool_name, selector = parse_pool(arguments.get("pool_name"), arguments.get("pool_selector"))
     on_preempted = arguments.get("on_preempted")
+    node_labels, others = parse_placement(arguments, resources_or_bundles)
     agent = AgentSpec(
         name="",
         pool_name=pool_name,
@@ -74,10 +76,12 @@ def job_request(arguments: Mapping[str, object], by: Submitter, code: RunnerCode
         options=code.options,
         bundles=bundles,
         job=_job(arguments, code),
+        node_labels=node_labels,
         start_limits=parse_start_limits(arguments.get("start_limits")),
     )
     how = {"run": RUN_DRIVER, "on_preempted": "requeue" if on_preempted is None else on_preempted}
-    submitted = _submitted(arguments, by, agent, _task({**arguments, **how}, by))
+    task = _task({**arguments, **how}, by)
+    submitted = _submitted(arguments, by, with_alternatives(agent, others), task)
     return SubmitTask(
         submission=msgspec.structs.replace(
             submitted,
@@ -106,15 +110,17 @@ def lease_request(arguments: Mapping[str, object], by: Submitter, holder_job: st
         grace_s=None if grace is None else parse_duration(grace, "grace_s"),
         ttl_s=None if ttl_s is None else parse_duration(ttl_s, "ttl_s"),
     )
+    node_labels, others = parse_placement(arguments, _groups_of_fallback, ("groups",))
     agent = AgentSpec(
         name="",
         pool_name=parse_name(arguments.get("pool"), "the pool's name"),
         resources=sum_of(bundles),
         labels=parse_labels(arguments.get("labels")),
         bundles=bundles,
-        node_labels=parse_node_labels(arguments.get("label_selector"), "label_selector"),
+        node_labels=node_labels,
         lease=lease,
     )
+    agent = with_alternatives(agent, others)
     return SubmitTask(submission=_submitted(arguments, by, agent, _task(arguments, by)))
 
 
@@ -194,13 +200,22 @@ def _job(arguments: Mapping[str, object], code: RunnerCode) -> JobSpec:
     )
 
 
-def _groups(groups: object) -> Sequence[tuple[Resources, ...]]:
-    elements = as_elements(groups, "groups", _GROUPS)
+def _groups_of_fallback(fields: Mapping[str, object], what: str) -> Amount:
+    """The amounts of an alternative of a lease."""
+    if "groups" not in fields:
+        return None, ()
+    groups = _groups(fields["groups"], f"{what}['groups']")
+    bundles = tuple(need for group in groups for need in group)
+    return sum_of(bundles), bundles
+
+
+def _groups(groups: object, what: str = "groups") -> Sequence[tuple[Resources, ...]]:
+    elements = as_elements(groups, what, _GROUPS)
     if not elements:
-        raise InvalidRequestError(f"groups is empty; it must be {_GROUPS}")
+        raise InvalidRequestError(f"{what} is empty; it must be {_GROUPS}")
     # Its holder claims in Ray what it asked for, by itself.
     parsed_groups = [
-        parse_bundles(group, f"groups[{i}]", covering=True) for i, group in enumerate(elements)
+        parse_bundles(group, f"{what}[{i}]", covering=True) for i, group in enumerate(elements)
     ]
     sizes = sorted({len(group) for group in parsed_groups})
     if len(sizes) > 1:

@@ -229,6 +229,8 @@ class StateView:
             "kind": kind_of(self._state.agents, task.agent_name),
             "phase": task.phase.value,
             "resources": task.resources.public(),
+            "label_selector": {} if agent is None else agent.spec.label_selector,
+            "alternative": 0 if agent is None else agent.spec.taken,
             "node_id": None if agent is None else agent.node_id,
             "started_at": task.started_at,
             "remaining_time": task.remaining(self._now),
@@ -461,6 +463,8 @@ def queued_task(row: QueueRow) -> TaskListing:
         "held": row.held,
         "waiting_time": row.waiting_s,
         "resources": row.resources.public(),
+        "label_selector": dict(row.node_labels),
+        "alternative": 0,
         "reason": row.reason,
         "short": row.short.public(),
     }

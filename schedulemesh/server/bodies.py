@@ -155,6 +155,8 @@ class _Submitted(Body, frozen=True, kw_only=True):
     strategy: str | None = None
     #: Whether the answer comes when it runs; after so many seconds without that it is cancelled.
     wait: bool | float = False
+    #: Conditions on the labels of its nodes, as Ray's: "H100", "!H100", "in(H100, A100)", "!in(...)".
+    label_selector: dict[str, str] | None = None
     #: The task with which it ends; null: none.
     parent: str | None = None
     #: The process that submits it, as HOST:PID; null: the token and its address.
@@ -187,6 +189,23 @@ class SentModule(Body, frozen=True, kw_only=True):
     data: bytes
 
 
+class JobFallback(Body, frozen=True, kw_only=True):
+    """Another way in which a job may run; null: as it asks for itself."""
+
+    #: Conditions on the labels of its nodes; null: any node.
+    label_selector: dict[str, str] | None = None
+    resources: ResourceAmounts | None = None
+    bundles: Bundles | None = None
+
+
+class LeaseFallback(Body, frozen=True, kw_only=True):
+    """Another way in which a lease may be granted; null: as it asks for itself."""
+
+    #: Conditions on the labels of its nodes; null: any node.
+    label_selector: dict[str, str] | None = None
+    groups: Annotated[list[Bundles], msgspec.Meta(max_length=MAX_BUNDLES)] | None = None
+
+
 class NewJob(_Submitted, frozen=True, kw_only=True):
     """A driver command that runs as a task."""
 
@@ -199,6 +218,8 @@ class NewJob(_Submitted, frozen=True, kw_only=True):
     resources: ResourceAmounts | None = None
     #: The parts of its claim, each on one node.
     bundles: Bundles | None = None
+    #: What will do instead, the first ones before the others.
+    fallback_strategy: list[JobFallback] | None = None
     #: Variables of the driver's environment.
     env: dict[str, str] | None = None
     #: Ray's runtime environment of the driver and its workers; its folders are URIs.
@@ -243,8 +264,8 @@ class NewLease(_Submitted, frozen=True, kw_only=True):
     groups: Annotated[list[Bundles], msgspec.Meta(max_length=MAX_BUNDLES)]
     #: A node label: all groups are on nodes with the same value of it.
     same_label: str | None = None
-    #: Conditions on the labels of nodes, as Ray's: all groups are on nodes that meet them.
-    label_selector: dict[str, str] | None = None
+    #: What will do instead, the first ones before the others.
+    fallback_strategy: list[LeaseFallback] | None = None
     #: Seconds after which it ends unless it is renewed.
     ttl_s: float | str | None = None
     #: The Ray job with which it ends.

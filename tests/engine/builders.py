@@ -10,7 +10,14 @@ import msgspec
 
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.config.pools import parse_lending
-from schedulemesh.domain.agent import AgentSpec, GangSpec, JobSpec, MemberProcess
+from schedulemesh.domain.agent import (
+    AgentSpec,
+    Alternative,
+    GangSpec,
+    JobSpec,
+    MemberProcess,
+    with_alternatives,
+)
 from schedulemesh.domain.cohort import CohortSpec
 from schedulemesh.domain.demand import ExternalDemand
 from schedulemesh.domain.labels import parse_selector
@@ -112,6 +119,18 @@ class NothingSpared(SparedWork):
     def is_start_of(self, task_id: str, start: Reservation | None) -> bool:
         """Never known."""
         return False
+
+
+def _alternative(fallback: dict[str, Any]) -> Alternative:
+    """A further way in which an agent may run: labels of nodes, with ``bundles`` or amounts of its own under
+    ``takes``.
+    """
+    labels = {key: value for key, value in fallback.items() if key not in ("takes", "bundles")}
+    bundles = tuple(amount(**bundle) for bundle in fallback.get("bundles", ()))
+    takes = sum_of(bundles) if bundles else fallback.get("takes") and amount(**fallback["takes"])
+    return Alternative(
+        node_labels=parse_node_labels(labels, "fallback"), resources=takes, bundles=bundles
+    )
 
 
 class Mesh:
@@ -253,7 +272,7 @@ class Mesh:
         parent: str = "",
         owner: str = "",
         node_labels: dict[str, str] | None = None,
-        fallbacks: Iterable[dict[str, str]] = (),
+        fallbacks: Iterable[dict[str, Any]] = (),
         limits: dict[str, Any] | None = None,
         more: dict[str, Any] | None = None,
         **given: Any,
@@ -262,19 +281,21 @@ class Mesh:
         the fields.
         """
         return s.TaskSubmitted(
-            agent=AgentSpec(
-                name=name,
-                pool_name=pool_name,
-                resources=amount(**given) if given or not bundles else shape(*bundles).total,
-                labels=labels or {},
-                class_key=class_key,
-                restartable=restartable,
-                bundles=tuple(amount(**bundle) for bundle in bundles),
-                gang=gang,
-                job=job,
-                lease=lease,
-                node_labels=parse_node_labels(node_labels, "label_selector"),
-                fallback_labels=tuple(parse_node_labels(f, "fallback") for f in fallbacks),
+            agent=with_alternatives(
+                AgentSpec(
+                    name=name,
+                    pool_name=pool_name,
+                    resources=amount(**given) if given or not bundles else shape(*bundles).total,
+                    labels=labels or {},
+                    class_key=class_key,
+                    restartable=restartable,
+                    bundles=tuple(amount(**bundle) for bundle in bundles),
+                    gang=gang,
+                    job=job,
+                    lease=lease,
+                    node_labels=parse_node_labels(node_labels, "label_selector"),
+                ),
+                tuple(map(_alternative, fallbacks)),
             ),
             task=(
                 TaskSpec(

@@ -289,17 +289,13 @@ def test_the_labels_of_a_pools_groups_hold_beside_those_of_a_task():
     assert refused.reason is Reason.CLUSTER_OUT_OF_RESOURCES
 
 
-def test_fallbacks_conflict_with_a_group():
-    m = fleet(pool("p", gpu=8, cpu=8, groups=GroupsSpec(max_dynamic=4)))
-    refused = m.submit("x", node_labels=H100, fallbacks=[A100], gpu=1)
-    assert refused.reason is Reason.CONFLICTING_OPTIONS
-
-
 def test_the_labels_survive_a_restart():
     m = fleet()
     run(m, "b", gpu=1, node_labels=H100)
     m.queue("x", node_labels=H100, fallbacks=[{"zone": "none"}], gpu=1)
     for state in (m.refolded(), m.rewritten()):
         agent = state.queue.by_id["x"].submission.agent
-        assert agent.node_labels == ((MODEL, "H100"),)
-        assert agent.fallback_labels == ((("zone", "none"),),)
+        assert [each.node_labels for each in agent.each_alternative] == [
+            ((MODEL, "H100"),),
+            (("zone", "none"),),
+        ]

@@ -18,6 +18,7 @@ from schedulemesh.domain.names import as_text, parse_name
 from schedulemesh.domain.node_labels import (
     ACCELERATOR_TYPE,
     NodeLabels,
+    all_of,
     is_value,
     parse_node_labels,
 )
@@ -52,6 +53,10 @@ class RayOptions(msgspec.Struct, frozen=True, kw_only=True):
     #: The labels that the node must have, and what will do instead.
     node_labels: NodeLabels = ()
     fallback_labels: tuple[NodeLabels, ...] = ()
+    #: The label of the model among them, which holds for what will do instead, too.
+    model: NodeLabels = ()
+    #: Whether they say labels beside the model.
+    selects_nodes: bool = False
 
 
 def parse_options(
@@ -90,13 +95,15 @@ def parse_options(
         merged["namespace"] = namespace
     encoded = json.dumps(merged, sort_keys=True)
     check_options(encoded)
-    node_labels = _all_of(model, selector)
+    node_labels = all_of(model, selector)
     return RayOptions(
         encoded=encoded,
         choose_node=bool(node_labels) or merged.get("scheduling_strategy") in (None, "DEFAULT"),
         node_labels=node_labels,
         # Ray's fallbacks stand in for the label_selector alone.
-        fallback_labels=tuple(_all_of(model, f) for f in _fallbacks(merged)) if selector else (),
+        fallback_labels=tuple(all_of(model, f) for f in _fallbacks(merged)) if selector else (),
+        model=model,
+        selects_nodes=bool(selector or merged.get("fallback_strategy")),
     )
 
 
@@ -117,10 +124,6 @@ def _fallbacks(options: Mapping[str, Any]) -> Iterator[NodeLabels]:
     for number, fallback in enumerate(options.get("fallback_strategy") or ()):
         what = f"{_what('fallback_strategy')}[{number}]['label_selector']"
         yield parse_node_labels(fallback.get("label_selector"), what)
-
-
-def _all_of(*selectors: NodeLabels) -> NodeLabels:
-    return tuple(sorted({condition for selector in selectors for condition in selector}))
 
 
 def _what(name: str) -> str:

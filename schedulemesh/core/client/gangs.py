@@ -14,7 +14,7 @@ from schedulemesh.domain.containers import as_elements, as_items
 from schedulemesh.domain.names import as_text, parse_name
 from schedulemesh.domain.numbers import parse_count
 from schedulemesh.domain.placement import MAX_BUNDLES
-from schedulemesh.domain.resources import Resources, parse_resources
+from schedulemesh.domain.resources import Resources, parse_resources, sum_of
 from schedulemesh.domain.user_data import UserClass, UserValue
 from schedulemesh.errors import InvalidRequestError, nearest, shown
 
@@ -124,6 +124,29 @@ def bundles_of(gang: Gang, resources: object) -> tuple[Resources, ...]:
             f"resources must say what each member of the gang takes; member {needs.index(None)} has none"
         )
     return tuple(map(parse_resources, needs))
+
+
+def fallback_members(
+    gang: Gang, resources: object, fields: Mapping[str, object], what: str
+) -> tuple[Resources | None, tuple[Resources, ...]]:
+    """What the members of a gang take in an alternative with these fields: in all, and each of them (None,
+    and none: as in the first one). ``resources``: those of the call. Raises InvalidRequestError.
+    """
+    if "resources" not in fields and "replicas" not in fields:
+        return None, ()
+    first = bundles_of(gang, resources)
+    count = fields.get("replicas")
+    size = len(first) if count is None else parse_count(count, f"{what}['replicas']", 1)
+    if "resources" in fields:
+        each = parse_resources(fields["resources"], f"{what}['resources']")
+    elif len(set(first)) == 1:
+        each = first[0]
+    else:
+        raise InvalidRequestError(
+            f"{what} has replicas, and the members of the gang differ; say their resources, too"
+        )
+    members = (each,) * size
+    return sum_of(members), members
 
 
 def check_member(cls: type, args: Sequence[UserValue], kwargs: dict[str, UserValue]) -> None:

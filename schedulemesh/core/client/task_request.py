@@ -6,6 +6,7 @@ import json
 import uuid
 import weakref
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import msgspec
 from ray import ObjectRef
@@ -14,9 +15,16 @@ from schedulemesh.api.tasks import SubmitTask
 from schedulemesh.api.values import client_name
 from schedulemesh.client.arguments import check_constructor
 from schedulemesh.client.origin import user_name
+from schedulemesh.config.alternatives import parse_placement, resources_or_bundles
 from schedulemesh.core.agent.function_agent import FunctionAgent
 from schedulemesh.core.backend.ray_options import RayOptions, parse_options
-from schedulemesh.core.client.gangs import Gang, bundles_of, check_member, parse_gang
+from schedulemesh.core.client.gangs import (
+    Gang,
+    bundles_of,
+    check_member,
+    fallback_members,
+    parse_gang,
+)
 from schedulemesh.core.client.run_request import named, positional, unwrap, with_run
 from schedulemesh.core.transport.user_code import (
     ShippedArguments,
@@ -24,9 +32,16 @@ from schedulemesh.core.transport.user_code import (
     ship_class,
     ship_value,
 )
-from schedulemesh.domain.agent import AgentSpec, MemberSpec, parse_start_limits
+from schedulemesh.domain.agent import (
+    AgentSpec,
+    Alternative,
+    MemberSpec,
+    parse_start_limits,
+    with_alternatives,
+)
 from schedulemesh.domain.labels import parse_labels
 from schedulemesh.domain.names import parse_name
+from schedulemesh.domain.node_labels import NodeLabels
 from schedulemesh.domain.numbers import parse_flag
 from schedulemesh.domain.resources import NOTHING, Resources, sum_of
 from schedulemesh.domain.task import PARSERS, TaskSpec, parse_task
@@ -135,6 +150,7 @@ def submission(
             _check_alike(options, of_member, rank)
     shipped = first.arguments
     pool_name, selector = parse_pool(arguments.get("pool_name"), arguments.get("pool_selector"))
+    node_labels, others = _placement(arguments, options, gang)
     agent = AgentSpec(
         name=_name(arguments, "agent_name") or "",
         pool_name=pool_name,
@@ -148,18 +164,17 @@ def submission(
         driver_bundle=driver_bundle,
         gang=None if gang is None else gang.spec(_specs(built) if gang.members else ()),
         references=len(shipped.refs) + len(shipped.nested),
-        node_labels=options.node_labels,
-        fallback_labels=options.fallback_labels,
+        node_labels=node_labels,
         start_limits=parse_start_limits(arguments.get("start_limits")),
     )
     until_runs, wait_s = parse_wait(arguments.get("wait", False))
     requested = TaskSubmitted(
-        agent=agent,
+        agent=with_alternatives(agent, others),
         default_resources=need is None,
         task=task,
         selector=selector,
         request_id=_name(arguments, "request_id") or uuid.uuid4().hex,
-        choose_node=options.choose_node,
+        choose_node=options.choose_node or bool(node_labels or others),
         dry_run=parse_flag(arguments.get("dry_run", False), "dry_run"),
         client=client_name(),
         queue=parse_flag(arguments.get("queue", False), "queue") or until_runs,
@@ -171,6 +186,27 @@ def submission(
         stored.update(one.blobs)
     request = SubmitTask(submission=requested, blobs=stored)
     return PreparedSubmission(request=request, refs=(list(shipped.refs), list(shipped.nested)))
+
+
+def _placement(
+    arguments: Mapping[str, object], options: RayOptions, gang: Gang | None
+) -> tuple[NodeLabels, tuple[Alternative, ...]]:
+    """The nodes on which an agent or a gang may run, and its alternatives: of the call, or its Ray options.
+    Raises InvalidRequestError.
+    """
+    if all(arguments.get(name) is None for name in ("label_selector", "fallback_strategy")):
+        return options.node_labels, tuple(
+            Alternative(node_labels=labels) for labels in options.fallback_labels
+        )
+    if options.selects_nodes:
+        raise InvalidRequestError(
+            "nodes are chosen by label in the call and in ray_options; say label_selector and "
+            "fallback_strategy in one of the two"
+        )
+    if gang is None:
+        return parse_placement(arguments, resources_or_bundles, common=options.model)
+    amounts = partial(fallback_members, gang, arguments.get("resources"))
+    return parse_placement(arguments, amounts, ("resources", "replicas"), options.model)
 
 
 class _Built(msgspec.Struct, frozen=True, kw_only=True):

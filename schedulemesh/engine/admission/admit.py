@@ -75,6 +75,16 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     only_extras: bool = False
     #: The task where it waits in the queue; None: it is submitted now.
     waiting: QueuedTask | None = None
+    #: The same in the other ways in which the agent may run, as far as they are possible at all.
+    others: tuple[Request, ...] = ()
+
+    @property
+    def each_alternative(self) -> tuple[Request, ...]:
+        """The request in each way in which the agent may run, the preferred one first."""
+        if not self.others:
+            return (self,)
+        alone = msgspec.structs.replace(self, others=())
+        return tuple(sorted((alone, *self.others), key=_alternative_of))
 
     @property
     def node_shape(self) -> GroupShape:
@@ -114,6 +124,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             ancestors=_ancestors(state, task),
             evict_pools=task.evict_pools,
         )
+
+
+def _alternative_of(request: Request) -> int:
+    return request.stimulus.agent.alternative
 
 
 def _ancestors(state: MeshState, task: TaskSpec) -> frozenset[str]:

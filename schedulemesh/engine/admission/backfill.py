@@ -16,7 +16,6 @@ from schedulemesh.engine.admission.reservations import is_reserved_for, reserve,
 from schedulemesh.engine.placement.bundles import Room
 from schedulemesh.engine.placement.group_choice import Assignment, GroupRequest
 from schedulemesh.engine.preemption.search import EvictionPlan
-from schedulemesh.engine.state.groups import shape_on_node
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node, held_by
 from schedulemesh.engine.state.queue import QueuedTask
@@ -141,16 +140,20 @@ class Backfill:
         refusals = self._refusals.get(task.pool_name)
         state, submission = self._tx.state, task.submission
         need = need_of(state, task)
-        if not refusals or groups_asked(state, submission, task.pool_name, need) is not None:
+        if (
+            submission.agent.alternatives
+            or not refusals
+            or groups_asked(state, submission, task.pool_name, need) is not None
+        ):
             return None
         entry, times = (
             state.queue.entry(task),
             run_times(self._tx, submission, task.pool_name, need),
         )
-        selectors = shape_on_node(submission.agent, need).selectors
+        node_labels = submission.agent.node_labels
         for other in refusals:
             needs_less = other.entry < entry and other.shape.total.fits(need)
-            on_its_nodes = not other.shape.node_labels or other.shape.selectors == selectors
+            on_its_nodes = not other.shape.node_labels or other.shape.node_labels == node_labels
             placed_alike = (submission.choose_node and on_its_nodes) or not other.by_node
             if needs_less and placed_alike and not times.within(other.limits):
                 return other
@@ -208,9 +211,9 @@ class Backfill:
             self._without.add(first.task_id)
             return []
         if not self._keep:
-            return [msgspec.structs.replace(first, reservation=start)]
+            return [msgspec.structs.replace(first, reservation=start).as_reserved]
         reserve(self._tx, first, start)
-        return [first]
+        return [first.as_reserved]
 
     def _elsewhere(self, request: Request, delayed: list[QueuedTask]) -> Request | None:
         """The request, if need be in another place, where it delays none of these; None: nowhere."""

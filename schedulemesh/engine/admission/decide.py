@@ -50,7 +50,6 @@ from schedulemesh.engine.placement.group_choice import (
 )
 from schedulemesh.engine.placement.plugin_views import submitted_view
 from schedulemesh.engine.placement.strategies import Strategies
-from schedulemesh.engine.preemption.limits import Limits
 from schedulemesh.engine.preemption.search import EvictionPlan
 from schedulemesh.engine.preemption.sites import KnownNodes
 from schedulemesh.engine.preemption.sufficient_priority import sufficient_priority
@@ -115,7 +114,28 @@ def understand(
 ) -> Request | Refused:
     """Find pool, need, payment and node, or the reason why that cannot be. ``limits_owner``: as things are,
     what its owner holds already counts.
+
+    Of several ways in which the agent may run, the first that fits now, else the first that is possible; with
+    the others that are possible.
     """
+    if not stimulus.agent.alternatives:
+        return understand_alone(tx, stimulus, limits_owner=limits_owner)
+    answers = [
+        understand_alone(tx, each, limits_owner=limits_owner) for each in stimulus.each_alternative
+    ]
+    requests = [answer for answer in answers if isinstance(answer, Request)]
+    if not requests:
+        refused = [answer for answer in answers if isinstance(answer, Refused)]
+        return refusals.no_alternative(stimulus.agent, refused)
+    chosen = next((request for request in requests if request.fits_now), requests[0])
+    others = tuple(request for request in requests if request is not chosen)
+    return msgspec.structs.replace(chosen, others=others)
+
+
+def understand_alone(
+    tx: Transaction, stimulus: TaskSubmitted, *, limits_owner: bool = True
+) -> Request | Refused:
+    """The same for the way of running that the agent has, whatever its alternatives are."""
     state, agent = tx.state, stimulus.agent
     given_need = None if stimulus.default_resources else agent.resources
     pool_name: str | None = agent.pool_name
@@ -244,7 +264,8 @@ def waiting_task(state: MeshState, stimulus: TaskSubmitted) -> QueuedTask | None
     """The task of a submission that waits in the queue; None: it is submitted now."""
     task = stimulus.task
     waiting = None if task is None else state.queue.by_id.get(task.task_id)
-    return waiting if waiting is not None and waiting.submission is stimulus else None
+    # Its alternatives have the same task.
+    return waiting if waiting is not None and waiting.submission.task is task else None
 
 
 def _duplicate(state: MeshState, stimulus: TaskSubmitted) -> Refused | None:
@@ -292,19 +313,32 @@ def _taken(state: MeshState, name: str, *, served: bool) -> Refused | None:
 
 
 def _decide(tx: Transaction, request: Request) -> RequestOutcome:
-    """Admit with what is free, or with victims, or refuse."""
-    if request.fits_now:
-        allowed = _not_reserved(tx, request) if tx.state.queue.by_id else request
-        if isinstance(allowed, Refused):
-            return allowed
-        if request.stimulus.dry_run:
-            return would_run(tx.state, allowed, None)
-        return admit(tx, allowed, None)
-    veto = veto_for(tx, request)
-    limits = request.limits(tx.state, tx.now)
-    plan = plan_for(tx, request, veto, limits)
+    """Admit with what is free, or with victims, or refuse: each of these in the first way of running for
+    which it is possible.
+    """
+    each_alternative, refused = request.each_alternative, None
+    for each in each_alternative:
+        if not each.fits_now:
+            continue
+        allowed = _not_reserved(tx, each) if tx.state.queue.by_id else each
+        if isinstance(allowed, Request):
+            dry_run = request.stimulus.dry_run
+            return would_run(tx.state, allowed, None) if dry_run else admit(tx, allowed, None)
+        refused = refused or allowed
+    for each in each_alternative:
+        if not each.fits_now and (outcome := _with_victims(tx, each)) is not None:
+            return outcome
+    if refused is not None:
+        return refused
+    answers = [_no_victim(tx, each) for each in each_alternative]
+    return refusals.no_alternative(request.stimulus.agent, answers)
+
+
+def _with_victims(tx: Transaction, request: Request) -> RequestOutcome | None:
+    """Admit a request for which others have to leave; None: nobody's leaving would help."""
+    plan = plan_for(tx, request, veto_for(tx, request), request.limits(tx.state, tx.now))
     if plan is None:
-        return _no_victim(tx, request, veto, limits)
+        return None
     if request.stimulus.dry_run:
         return would_run(tx.state, request, plan)
     if (class_key := unprobed(tx.state, request, plan)) is not None:
@@ -317,7 +351,7 @@ def admit_by(tx: Transaction, request: Request, plan: EvictionPlan) -> Pending |
     if not plan.revoked:
         return admit(tx, request, plan)
     revoke(tx, plan.revoked)
-    again = understand(tx, request.stimulus)
+    again = understand_alone(tx, request.stimulus)
     if isinstance(again, Refused):
         return again
     as_owner = paid_as_owner(tx.state, again)
@@ -330,7 +364,7 @@ def admit_by(tx: Transaction, request: Request, plan: EvictionPlan) -> Pending |
     after = after_revocations(case)
     if after is not None:
         return admit_by(tx, as_owner, after)
-    return admit(tx, again, None) if again.fits_now else _no_victim(tx, again, veto, limits)
+    return admit(tx, again, None) if again.fits_now else _no_victim(tx, again)
 
 
 def _not_reserved(tx: Transaction, request: Request) -> Request | Refused:
@@ -359,10 +393,9 @@ def veto_for(tx: Transaction, request: Request) -> PluginVeto | None:
     return plugin_veto(tx.strategies, tx.state.preemption, request.incoming(tx.state), view, tx.now)
 
 
-def _no_victim(
-    tx: Transaction, request: Request, veto: PluginVeto | None, limits: Limits
-) -> Refused:
-    state = tx.state
+def _no_victim(tx: Transaction, request: Request) -> Refused:
+    """The refusal of a request that does not fit, and for which nobody may be evicted."""
+    state, veto, limits = tx.state, veto_for(tx, request), request.limits(tx.state, tx.now)
     turned_away: dict[Reason, int] = {}
     enough = sufficient_priority_for(tx, request)
     if request.stimulus.may_preempt:
@@ -413,7 +446,7 @@ def sufficient_priority_for(tx: Transaction, request: Request) -> float | None:
 
     def victims(priority: float) -> tuple[Candidate, ...] | None:
         raised = msgspec.structs.replace(task, priority=priority)
-        again = understand(tx, msgspec.structs.replace(stimulus, task=raised))
+        again = understand_alone(tx, msgspec.structs.replace(stimulus, task=raised))
         if isinstance(again, Refused) or again.fits_now:
             return None if isinstance(again, Refused) else ()
         if (waiting := request.waiting) is not None:
@@ -488,7 +521,7 @@ def requeue_victim(tx: Transaction, past: Preempted) -> bool:
     if agent.pool_name not in tx.state.ledger.accounts:
         return False
     submission = TaskSubmitted(
-        agent=agent,
+        agent=agent.with_alternative(0),
         task=fact.task,
         choose_node=fact.choose_node,
         state_key=past.state_key,

@@ -123,7 +123,7 @@ class Delays:
         """The tasks with a reserved start that come before this place in the queue."""
         queue = self._tx.state.queue
         heads = map(queue.by_id.__getitem__, queue.reserved)
-        return [head for head in heads if queue.entry(head) < entry]
+        return [head.as_reserved for head in heads if queue.entry(head) < entry]
 
     def outlasted(
         self,

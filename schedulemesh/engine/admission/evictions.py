@@ -515,9 +515,15 @@ def may_take_back(state: MeshState, task: QueuedTask) -> bool:
     """Whether a task that waits may get back what its pool has lent: with that its pool's quota covers it, or
     with what the cohort has idle. Costs little.
     """
-    ledger, pool_name = state.ledger, task.pool_name
+    ledger = state.ledger
     if not ledger.loans and not ledger.promises:
         return False
+    return any(_may_take_back(state, each) for each in task.each_alternative)
+
+
+def _may_take_back(state: MeshState, task: QueuedTask) -> bool:
+    """The same for one of its alternatives."""
+    ledger, pool_name = state.ledger, task.pool_name
     account, need = ledger.accounts[pool_name], need_of(state, task)
     owed = account.lent + unclaimed_quota(state, pool_name) + ledger.promised_by(pool_name)
     short = need.beyond(clipped(account.free))

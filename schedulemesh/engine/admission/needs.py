@@ -23,7 +23,7 @@ from schedulemesh.engine.state.quota import Payment, can_pay
 
 
 def need_of(state: MeshState, task: QueuedTask) -> Resources:
-    """The resources that a queued task asks for."""
+    """The resources that a queued task asks for, as it prefers to run."""
     submission = task.submission
     if submission.default_resources:
         return state.ledger.accounts[task.pool_name].spec.default_agent()
@@ -61,20 +61,35 @@ def ruled_out(
             return Reason.NO_PG_POOL
         if alone:
             return None
-    if submission.choose_node and not agent.fallback_labels:
+    if submission.choose_node:
         return None
     return Reason.CONFLICTING_OPTIONS
 
 
+def why_ruled_out(state: MeshState, task: QueuedTask) -> Reason | None:
+    """Why its pool as it is defined could not hold a queued task, even if nothing else ran: what rules out
+    the first of its alternatives. None: it could.
+    """
+    reasons = [
+        ruled_out(state, each.submission, each.pool_name, need_of(state, each))
+        for each in task.each_alternative
+    ]
+    return None if None in reasons else reasons[0]
+
+
 def is_ruled_out(state: MeshState, task: QueuedTask) -> bool:
     """Whether its pool as it is defined could not hold a queued task even if nothing else ran."""
-    need = need_of(state, task)
-    return ruled_out(state, task.submission, task.pool_name, need) is not None
+    return why_ruled_out(state, task) is not None
 
 
 def could_start_alone(state: MeshState, task: QueuedTask) -> bool:
     """Whether a queued task could start if nothing else ran, on the nodes that there are."""
-    if is_ruled_out(state, task):
+    return any(could_start_alone_in(state, each) for each in task.each_alternative)
+
+
+def could_start_alone_in(state: MeshState, task: QueuedTask) -> bool:
+    """The same in the way of running that its agent has, whatever its alternatives are."""
+    if ruled_out(state, task.submission, task.pool_name, need_of(state, task)) is not None:
         return False
     if not task.submission.choose_node or not state.nodes_known:
         return True

@@ -105,8 +105,13 @@ def _is_next(tx: Transaction, task: QueuedTask) -> bool:
 
 def _may_be_short(tx: Transaction, task: QueuedTask) -> bool:
     """Whether this task may end before a reserved start that others of its class would delay."""
-    shape = shape_on_node(task.submission.agent, need_of(tx.state, task))
-    if task.queue_class is None or shape in tx.state.queue.no_room or is_strict(tx, task.pool_name):
+    if task.queue_class is None or is_strict(tx, task.pool_name):
+        return False
+    shapes = (
+        shape_on_node(each.submission.agent, need_of(tx.state, each))
+        for each in task.each_alternative
+    )
+    if all(shape in tx.state.queue.no_room for shape in shapes):
         return False
     return Backfill(tx).may_be_over(task)
 

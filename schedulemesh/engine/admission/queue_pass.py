@@ -64,6 +64,7 @@ from schedulemesh.engine.messages.stimuli import (
 )
 from schedulemesh.engine.placement.group_choice import GroupRequest
 from schedulemesh.engine.preemption.limits import Limits
+from schedulemesh.engine.preemption.search import EvictionPlan
 from schedulemesh.engine.preemption.sites import KnownNodes
 from schedulemesh.engine.state.groups import shape_on_node
 from schedulemesh.engine.state.lending import clipped, idle_of_tree
@@ -215,12 +216,20 @@ def start(tx: Transaction, task: QueuedTask, *, may_preempt: bool) -> bool:
     request = understand(tx, task.submission)
     if isinstance(request, Refused):
         return False
-    if request.fits_now:
-        allowed = Backfill(tx, keep=True).permitted(request, tx.state.queue.entry(task))
+    if request.fits_now and _start_beside_heads(tx, task, request):
+        return True
+    return may_preempt and start_with_evictions(tx, task, request) is Tried.STARTED
+
+
+def _start_beside_heads(tx: Transaction, task: QueuedTask, request: Request) -> bool:
+    """Admit a task in the first of its alternatives that fits and delays no reserved start before it."""
+    entry, backfill = tx.state.queue.entry(task), Backfill(tx, keep=True)
+    for each in request.each_alternative:
+        allowed = backfill.permitted(each, entry) if each.fits_now else None
         if allowed is not None:
             admit(tx, allowed, None)
-        return allowed is not None
-    return may_preempt and start_with_evictions(tx, task, request) is Tried.STARTED
+            return True
+    return False
 
 
 class Tried(Enum):
@@ -240,17 +249,34 @@ class Tried(Enum):
 def start_with_evictions(
     tx: Transaction, task: QueuedTask, request: Request, *, behind: bool = False
 ) -> Tried:
-    """Start a task for which others are evicted. ``behind``: others of its pool come before it."""
-    limits = request.limits(tx.state, tx.now)
-    veto, known_nodes = veto_for(tx, request), KnownNodes()
-    plan = plan_for(tx, request, veto, limits, known_nodes)
-    in_vain = Tried.SEARCHED_IN_VAIN if known_nodes.searched else Tried.IN_VAIN
-    if plan is None:
-        if veto is None and not request.only_reclaims:
-            tx.state.spared.note_in_vain(
-                task.task_id, tx.now, known_nodes.until, searched=known_nodes.searched
-            )
-        return in_vain
+    """Start a task for which others are evicted, in the first of its alternatives for which that helps.
+    ``behind``: others of its pool come before it.
+    """
+    tried, known_nodes = Tried.IN_VAIN, KnownNodes()
+    until, has_veto = inf, False
+    for each in request.each_alternative:
+        if each.fits_now:
+            continue
+        veto, known_nodes.until = veto_for(tx, each), inf
+        has_veto = has_veto or veto is not None
+        tried_request = msgspec.structs.replace(each, only_reclaims=request.only_reclaims)
+        plan = plan_for(tx, tried_request, veto, each.limits(tx.state, tx.now), known_nodes)
+        until = min(until, known_nodes.until)
+        if plan is not None:
+            tried = _start_by(tx, task, tried_request, plan, behind=behind)
+            if tried is not Tried.WOULD_DELAY:
+                return tried
+    if tried is Tried.WOULD_DELAY:
+        return tried
+    if not request.fits_now and not has_veto and not request.only_reclaims:
+        tx.state.spared.note_in_vain(task.task_id, tx.now, until, searched=known_nodes.searched)
+    return Tried.SEARCHED_IN_VAIN if known_nodes.searched else Tried.IN_VAIN
+
+
+def _start_by(
+    tx: Transaction, task: QueuedTask, request: Request, plan: EvictionPlan, *, behind: bool
+) -> Tried:
+    """Start a task for which others are evicted by a plan."""
     if behind and not Backfill(tx, keep=True).permits(request, plan, tx.state.queue.entry(task)):
         return Tried.WOULD_DELAY
     if (class_key := unprobed(tx.state, request, plan)) is not None:
@@ -499,9 +525,8 @@ class _Pass:
         request = understand(self._tx, task.submission)
         if isinstance(request, Refused):
             return Tried.IN_VAIN
-        if request.fits_now:
-            started = not behind and start(self._tx, task, may_preempt=False)
-            return Tried.STARTED if started else Tried.IN_VAIN
+        if request.fits_now and (behind or start(self._tx, task, may_preempt=False)):
+            return Tried.IN_VAIN if behind else Tried.STARTED
         request = msgspec.structs.replace(request, only_reclaims=not full)
         return start_with_evictions(self._tx, task, request, behind=behind)
 
@@ -517,12 +542,12 @@ class _Pass:
         return any(priority <= most and least.fits(need) for most, least in limits)
 
     def _takes_one_node(self, task: QueuedTask) -> bool:
-        """Whether a task runs outside of placement groups, on one node that is chosen here."""
+        """Whether a task runs outside of placement groups, in one way alone, and its node is chosen here."""
         state, submission = self._tx.state, task.submission
+        if submission.agent.alternatives or not submission.choose_node:
+            return False
         need = need_of(state, task)
-        return submission.choose_node and (
-            groups_asked(state, submission, task.pool_name, need) is None
-        )
+        return groups_asked(state, submission, task.pool_name, need) is None
 
     def _note_in_vain(self, task: QueuedTask) -> None:
         """Note a task that evictions do not help, if that depends on nothing else of the task."""
@@ -544,23 +569,32 @@ class _Pass:
 
     def _may_fit(self, task: QueuedTask, queue_class: QueueClass) -> bool:
         """False: its pool's quota is short, or no node has room, or there is no group. Costs little."""
-        state, submission = self._tx.state, task.submission
-        need = need_of(state, task)
-        group_request = groups_asked(state, submission, task.pool_name, need)
-        if group_request is not None:
-            if group_request.spare is None and _kind_of(group_request) in state.queue.no_group:
-                return False
-        elif (
-            submission.choose_node and shape_on_node(submission.agent, need) in state.queue.no_room
-        ):
+        state = self._tx.state
+        alternatives = task.each_alternative
+        if not any(map(self._may_have_room, alternatives)):
             return False
-        if can_be_paid(state, task.pool_name, need, submission.client):
+        if any(
+            can_be_paid(state, each.pool_name, need_of(state, each), each.submission.client)
+            for each in alternatives
+        ):
             return True
         state.queue.close(queue_class)
         return False
 
+    def _may_have_room(self, task: QueuedTask) -> bool:
+        """False: no node has room in this one of its alternatives, or there is no group."""
+        state, submission = self._tx.state, task.submission
+        need = need_of(state, task)
+        group_request = groups_asked(state, submission, task.pool_name, need)
+        if group_request is not None:
+            return (
+                group_request.spare is not None
+                or _kind_of(group_request) not in state.queue.no_group
+            )
+        shape = shape_on_node(submission.agent, need)
+        return not submission.choose_node or shape not in state.queue.no_room
+
     def _started(self, task: QueuedTask, queue_class: QueueClass) -> bool:
-        state = self._tx.state
         if (refusal := self._backfill.refusal_of(task)) is not None:
             self._look_behind(queue_class, queue_class.first, refusal.limits)
             return False
@@ -572,23 +606,37 @@ class _Pass:
             if refusal is not None:
                 self._look_behind(queue_class, queue_class.first, refusal.limits)
             return refusal is None
+        for each in request.each_alternative:
+            self._note_no_room(each)
+        return False
+
+    def _note_no_room(self, request: Request) -> None:
+        """Note that a request does not fit, for others that ask for the same."""
+        queue = self._tx.state.queue
         if request.by_node:
-            state.queue.no_room.add(request.node_shape)
+            queue.no_room.add(request.node_shape)
         group_request = request.group_request
         # A spare reserved group depends on more than groups and room: on who else of the pool waits.
         if group_request is not None and group_request.spare is None and not request.payment.short:
-            state.queue.no_group.add(_kind_of(group_request))
-        return False
+            queue.no_group.add(_kind_of(group_request))
 
     def _admitted(self, request: Request, task: QueuedTask) -> StartWouldDelay | None:
-        """Start a task that fits, unless that would delay a reserved start: then why."""
-        allowed = self._backfill.permitted_or_noted(request, task)
-        if isinstance(allowed, StartWouldDelay):
-            return allowed
-        admit(self._tx, allowed, None)
-        if task.reservation is not None:
-            self._backfill.forget()
-        return None
+        """Start a task that fits, unless that would delay a reserved start in each of its alternatives that
+        fits: then why.
+        """
+        refusal: StartWouldDelay | None = None
+        for each in request.each_alternative:
+            if not each.fits_now:
+                continue
+            allowed = self._backfill.permitted_or_noted(each, task)
+            if isinstance(allowed, StartWouldDelay):
+                refusal = refusal or allowed
+                continue
+            admit(self._tx, allowed, None)
+            if task.reservation is not None:
+                self._backfill.forget()
+            return None
+        return refusal
 
     def _serve_later(self, queue_class: QueueClass) -> bool:
         """Start a later task of a class where it ends soon enough; whether another one may."""
@@ -645,13 +693,13 @@ class _Turns(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 #: The pool of a task, its labels, and those of the nodes that it asks for.
-_Alike = tuple[str, str, NodeLabels, tuple[NodeLabels, ...]]
+_Alike = tuple[str, str, NodeLabels]
 
 
 def _alike(task: QueuedTask) -> _Alike:
     agent = task.submission.agent
     labels = repr(sorted(task.spec.labels.items()))
-    return (task.pool_name, labels, agent.node_labels, agent.fallback_labels)
+    return (task.pool_name, labels, agent.node_labels)
 
 
 def _kind_of(group_request: GroupRequest) -> tuple[str, GroupShape, GroupShape | None]:

@@ -5,11 +5,11 @@ The reason codes are in ``schedulemesh.domain.reasons``; their messages are buil
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from schedulemesh.domain.agent import Death
+from schedulemesh.domain.agent import AgentSpec, Death
 from schedulemesh.domain.node_labels import spelled
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.pool import PoolSpec
@@ -149,7 +149,7 @@ def cluster_out_of_resources(state: MeshState, shape: GroupShape) -> Refused:
             hint="Ask for labels that nodes have, or add a node that has them",
         )
     short = need.beyond(max(totals, key=lambda total: _closeness(need, total)))
-    which = f" with {spelled(shape.selectors)}" if shape.node_labels else ""
+    which = f" with {spelled(shape.node_labels)}" if shape.node_labels else ""
     return Refused(
         reason=Reason.CLUSTER_OUT_OF_RESOURCES,
         error=f"no node{which} of the cluster as it is now could hold {need}, even empty; the closest of "
@@ -161,9 +161,9 @@ def cluster_out_of_resources(state: MeshState, shape: GroupShape) -> Refused:
 
 def no_such_node(state: MeshState, shape: GroupShape) -> str:
     """That no node has the labels, and which values of these there are."""
-    labels = sorted({label for selector in shape.selectors for label, _ in selector})
+    labels = [label for label, _ in shape.node_labels]
     every = state.cluster.nodes.values()
-    parts = [f"no node of the cluster as it is now has {spelled(shape.selectors)}"]
+    parts = [f"no node of the cluster as it is now has {spelled(shape.node_labels)}"]
     for label in labels:
         values = sorted({node.labels[label] for node in every if label in node.labels})
         named = [*values[:_VALUES], *(["others"] if len(values) > _VALUES else [])]
@@ -171,6 +171,34 @@ def no_such_node(state: MeshState, shape: GroupShape) -> str:
             f"values of {label} are {', '.join(named)}" if values else f"none has the label {label}"
         )
     return "; ".join(parts)
+
+
+def no_alternative(agent: AgentSpec, answers: Sequence[Refused]) -> Refused:
+    """The refusal of an agent for which none of the ways in which it may run is possible: that of one which
+    may become possible, else of the first; its error says why for each.
+    """
+    if len(answers) == 1:
+        return answers[0]
+    passing = (Reason.CLUSTER_OUT_OF_RESOURCES, Reason.OWNER_LIMIT)
+    refused = next((answer for answer in answers if answer.reason in passing), answers[0])
+    if len(answers) < len(agent.alternatives):
+        return refused
+    parts = [
+        f"{number}. ({described(each)}): {answer.error}"
+        for number, (each, answer) in enumerate(
+            zip(agent.each_alternative, answers, strict=True), start=1
+        )
+    ]
+    return msgspec.structs.replace(
+        refused, error="none of its alternatives can start: " + "; ".join(parts)
+    )
+
+
+def described(agent: AgentSpec) -> str:
+    """The way in which an agent is to run, such as ``gpu 1 on nodes with zone=a``."""
+    amount = str(agent.resources) if agent.resources else "its pool's default"
+    where = f"nodes with {spelled(agent.node_labels)}" if agent.node_labels else "any node"
+    return f"{amount} on {where}"
 
 
 def _closeness(need: Resources, total: Resources) -> tuple[object, ...]:
@@ -291,7 +319,7 @@ def by_default(refused: Refused, pool_name: str, need: Resources) -> Refused:
 def no_node_has_room(node: Node | None, shape: GroupShape, short: Resources) -> str:
     """Why the request fits on no node now."""
     need = shape.bundles[0]
-    which = f" with {spelled(shape.selectors)}" if shape.node_labels else ""
+    which = f" with {spelled(shape.node_labels)}" if shape.node_labels else ""
     if node is None:
         return f"no node{which} takes new agents"
     lack = f"lacks {short}" if short else "has no GPU device with enough left"

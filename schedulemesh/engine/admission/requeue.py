@@ -178,7 +178,7 @@ def place_if_retried(state: MeshState, agent: Agent) -> Entry | None:
     if task is None or _RETRY_S * 2.0**task.attempts.failures > _KEPT_S:
         return None
     waiting = QueuedTask(
-        submission=TaskSubmitted(agent=agent.spec, task=task.spec),
+        submission=TaskSubmitted(agent=agent.spec.with_alternative(0), task=task.spec),
         queued_at=agent.admitted_at,
         number=task.number,
         attempts=task.attempts,
@@ -307,16 +307,22 @@ def _keep_place(tx: Transaction, task_id: str, agent: Agent, not_before: float) 
     """Reserve its start where it was for a task that waits for a moment only: others that come after it would
     have to leave again.
     """
-    state = tx.state
+    state, alternative = tx.state, agent.spec.alternative
     group = state.groups.by_id.get(agent.group_id or "")
     if group is not None and group.reserved and group.phase is GroupPhase.READY:
-        tx.emit(StartReserved(task_id=task_id, at=not_before, group_id=group.group_id))
+        tx.emit(
+            StartReserved(
+                task_id=task_id, at=not_before, group_id=group.group_id, alternative=alternative
+            )
+        )
         return
     places = (agent.node_id,) if group is None else group.node_ids
     node_ids = tuple(node_id for node_id in places if node_id in state.cluster.nodes)
     if len(node_ids) != max(1, len(agent.spec.bundles)):
         node_ids = ()
-    tx.emit(StartReserved(task_id=task_id, at=not_before, node_ids=node_ids))
+    tx.emit(
+        StartReserved(task_id=task_id, at=not_before, node_ids=node_ids, alternative=alternative)
+    )
 
 
 def keep_quota(tx: Transaction, agent: Agent, shares: Iterable[Share]) -> None:
@@ -363,7 +369,7 @@ def _resubmission(task: RunningTask, agent: Agent, now: float) -> TaskSubmitted:
     if before is not None and before.queued:
         request_id, expires_at = before.request_id, before.expires_at
     return TaskSubmitted(
-        agent=agent.spec,
+        agent=agent.spec.with_alternative(0),
         task=task.spec,
         choose_node=task.choose_node,
         state_key=task.state_key,

@@ -27,6 +27,7 @@ than a tick seeks starts for, they take turns in the order of their names.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import inf
 
 import msgspec
 
@@ -35,6 +36,7 @@ from schedulemesh.engine.admission.needs import (
     bundles_of,
     can_be_paid,
     could_start_alone,
+    could_start_alone_in,
     groups_asked,
     need_of,
 )
@@ -138,12 +140,36 @@ def _earliest(
 ) -> Reservation:
     """When and where the task can start if estimates hold."""
     projection = projections.of(task)
-    start = _start(state, projection, task, classes)
+    start = _first_start(state, projection, task, classes)
     first_at = task.first_at
     ends = projection.ends
     if first_at is None and (ends.estimated or start.at in ends.guessed):
         first_at = start.at
     return msgspec.structs.replace(start, first_at=first_at)
+
+
+def _first_start(
+    state: MeshState, projection: Projection, task: QueuedTask, classes: list[TaskClass]
+) -> Reservation:
+    """When and where it can start in the first of its alternatives that could start if nothing else ran: it
+    may start in another one before. With several, in the one that can start first.
+    """
+    if not task.submission.agent.alternatives:
+        return _start(state, projection, task, classes)
+    starts = [
+        msgspec.structs.replace(
+            _start(state, projection, each, classes), alternative=each.submission.agent.alternative
+        )
+        for each in task.each_alternative
+        if could_start_alone_in(state, each)
+    ]
+    return min(starts, key=_when)
+
+
+def _when(start: Reservation) -> tuple[float, bool, int]:
+    """The sort key of starts: the earliest; of those whose time is not known, one that has a place."""
+    at = inf if start.at is None else start.at
+    return (at, start.group_id is None and not start.node_ids, start.alternative)
 
 
 def _start(
@@ -186,7 +212,7 @@ def _after_others(
     """
     if start.at is None or start.at > tx.now:
         return start
-    state = tx.state
+    state, task = tx.state, task.each_alternative[start.alternative]
     need = need_of(state, task)
     taken = sums_on(start.node_ids, bundles_of(state.cluster, task.submission.agent, need))
     before = delays.reserved_before(state.queue.entry(task))
@@ -221,5 +247,6 @@ def reserve(tx: Transaction, task: QueuedTask, start: Reservation) -> None:
             node_ids=start.node_ids,
             group_id=start.group_id,
             first_at=start.first_at,
+            alternative=start.alternative,
         )
     )

@@ -12,6 +12,8 @@ a time that grows with their overrun, and the start is said to rest on a guess.
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources
@@ -50,9 +52,15 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def earliest_start(state: MeshState, task: QueuedTask, request: Request, now: float) -> Start:
-    """When the task can start at the earliest, or why that is not known. Earlier runs count where decisions
-    count them, and where nothing is known without them.
+    """When the task can start at the earliest in any of its alternatives, or why that is not known. Earlier
+    runs count where decisions count them, and where nothing is known without them.
     """
+    starts = [_earliest_start(state, task, each, now) for each in request.each_alternative]
+    return min(starts, key=lambda start: math.inf if start.at is None else start.at)
+
+
+def _earliest_start(state: MeshState, task: QueuedTask, request: Request, now: float) -> Start:
+    """The same for one of its alternatives."""
     if task.held:
         return Start(unknown="it is held")
     if task.depends:

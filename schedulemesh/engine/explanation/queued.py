@@ -30,6 +30,7 @@ from schedulemesh.engine.admission.backfill import Backfill, is_behind
 from schedulemesh.engine.admission.decide import (
     sufficient_priority_for,
     understand,
+    understand_alone,
     veto_for,
 )
 from schedulemesh.engine.admission.evictions import (
@@ -41,7 +42,7 @@ from schedulemesh.engine.admission.evictions import (
 )
 from schedulemesh.engine.admission.needs import is_ruled_out
 from schedulemesh.engine.admission.owner_limits import beyond_owner_limit
-from schedulemesh.engine.admission.refusals import CONTESTED_HINT, contested_room
+from schedulemesh.engine.admission.refusals import CONTESTED_HINT, contested_room, described
 from schedulemesh.engine.admission.time_limits import run_limit
 from schedulemesh.engine.admission.turns import (
     SEARCHES,
@@ -53,8 +54,14 @@ from schedulemesh.engine.explanation.dependencies import dependency_finding
 from schedulemesh.engine.explanation.estimate import Start, duration_of, earliest_start
 from schedulemesh.engine.explanation.evictions import last_eviction
 from schedulemesh.engine.explanation.shortage import Shortage, shortage_of
-from schedulemesh.engine.messages.explanation import Considered, Explanation, Finding
+from schedulemesh.engine.messages.explanation import (
+    AlternativeFinding,
+    Considered,
+    Explanation,
+    Finding,
+)
 from schedulemesh.engine.messages.outcomes import Refused
+from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.preemption.search import EvictionPlan
 from schedulemesh.engine.preemption.veto import PluginVeto
 from schedulemesh.engine.preemption.victims import evicted_tasks
@@ -63,6 +70,9 @@ from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.engine.state.queue_classes import Entry
 from schedulemesh.engine.state.shares import raised_weight
 from schedulemesh.engine.transaction import Transaction
+
+#: What is asked for in one alternative, who could be evicted for that, and how.
+_Examined = tuple[Request, Considered | None, EvictionPlan | None]
 
 #: How many of the tasks that come before it are named.
 _BEFORE = 5
@@ -88,13 +98,21 @@ def explain_queued(tx: Transaction, task: QueuedTask) -> Explanation:
             ),
             findings,
         )
+    examined = [(each, *_considered(tx, task, each)) for each in request.each_alternative]
+    if task.submission.agent.alternatives:
+        alternatives = _of_each(tx, task, examined)
+        explained = msgspec.structs.replace(explained, alternatives=alternatives)
+    if not request.fits_now:
+        helped = (one for one in examined if one[-1] is not None)
+        request, considered, plan = next(helped, examined[0])
+    else:
+        considered, plan = None, None
     shortage = shortage_of(tx.state, request, tx.now)
-    limited = beyond_owner_limit(tx.state, task.submission, task.pool_name, request.need)
+    limited = _limited(tx.state, task, examined)
     if limited is not None:
         findings += [_owner_limit(limited), *shortage.findings]
         start = Start(at=None, unknown="it waits for tasks of its owner to end")
         return _concluded(_with(explained, shortage, None, start), findings)
-    considered, plan = _considered(tx, task, request)
     findings += _order(tx, task, request, plan)
     if plan is None and not request.fits_now:
         findings += _contested(tx, request)
@@ -107,9 +125,67 @@ def explain_queued(tx: Transaction, task: QueuedTask) -> Explanation:
     return _concluded(_with(explained, shortage, considered, start), findings)
 
 
+def _limited(state: MeshState, task: QueuedTask, examined: list[_Examined]) -> Refused | None:
+    """Why its owner may start it in none of its alternatives; None: in one it may."""
+    limits = [
+        beyond_owner_limit(state, each.stimulus, task.pool_name, each.need) for each, *_ in examined
+    ]
+    return None if None in limits else limits[0]
+
+
 def _owner_limit(limited: Refused) -> Finding:
     """Its owner holds as much of the pool as its limit permits."""
     return Finding(reason=limited.reason, error=limited.error, hint=limited.hint)
+
+
+def _of_each(
+    tx: Transaction,
+    task: QueuedTask,
+    examined: list[_Examined],
+) -> tuple[AlternativeFinding, ...]:
+    """Why a task does not start in each of the ways in which it may run."""
+    possible = {one[0].stimulus.agent.alternative: one for one in examined}
+    return tuple(
+        _possible_alternative(tx, task, *possible[number])
+        if number in possible
+        else _impossible_alternative(tx, each)
+        for number, each in enumerate(task.submission.each_alternative)
+    )
+
+
+def _impossible_alternative(tx: Transaction, submission: TaskSubmitted) -> AlternativeFinding:
+    refused = understand_alone(tx, submission)
+    if isinstance(refused, Request):
+        raise TypeError("what is possible is examined otherwise")
+    return AlternativeFinding(
+        alternative=described(submission.agent),
+        reason=refused.reason,
+        error=refused.error,
+        short_quota=refused.short_quota,
+        short_node=refused.short_node,
+    )
+
+
+def _possible_alternative(
+    tx: Transaction,
+    task: QueuedTask,
+    request: Request,
+    considered: Considered | None,
+    plan: EvictionPlan | None,
+) -> AlternativeFinding:
+    shortage = shortage_of(tx.state, request, tx.now)
+    findings = [*_order(tx, task, request, plan), *shortage.findings] or [_next_pass(plan)]
+    limited = beyond_owner_limit(tx.state, request.stimulus, task.pool_name, request.need)
+    if limited is not None:
+        findings.insert(0, _owner_limit(limited))
+    return AlternativeFinding(
+        alternative=described(request.stimulus.agent),
+        reason=findings[0].reason,
+        error=findings[0].error,
+        short_quota=shortage.quota,
+        short_node=shortage.node,
+        victims=() if considered is None else considered.victims,
+    )
 
 
 def _with(
@@ -163,7 +239,15 @@ def _place_of(tx: Transaction, task: QueuedTask) -> Explanation:
         preemptions=task.attempts.preemptions,
         failures=task.attempts.failures,
         eviction=last_eviction(tx.state, task.task_id),
+        alternative=_reserved_alternative(task),
     )
+
+
+def _reserved_alternative(task: QueuedTask) -> int:
+    """In which way its start is reserved, from 1; 0: there is one alone, or no start is reserved."""
+    if task.reservation is None or not task.submission.agent.alternatives:
+        return 0
+    return task.reservation.alternative + 1
 
 
 def _before(tx: Transaction, task: QueuedTask) -> tuple[str, ...]:

@@ -132,7 +132,7 @@ class WaitCauses:
             None if own_group is None else (own_group.strategy, own_group.same_label),
             None if agent.lease is None else agent.lease.parts,
             None if job is None else (job.strategy, bool(job.adopts)),
-            (agent.node_labels, agent.fallback_labels),
+            (agent.node_labels, agent.alternatives),
             submission.choose_node,
             submission.for_group,
             submission.client if state.ledger.holds else None,
@@ -142,7 +142,7 @@ class WaitCauses:
 
     def _beyond_owner_limit(self, task: QueuedTask) -> Resources | None:
         """By how much its owner would exceed its limits in the pool; None: it would not."""
-        state, need = self._tx.state, need_of(self._tx.state, task)
+        state, need = self._tx.state, task.need_of_class or need_of(self._tx.state, task)
         limit = state.owners.short(task.pool_name, task.spec.owner, need)
         if limit is None:
             return None

@@ -77,7 +77,13 @@ def _queue_extras(tx: Transaction, core_name: str, *, not_before: float) -> None
             continue
         extra = TaskSubmitted(
             agent=msgspec.structs.replace(
-                spec, name=name, resources=spec.bundles[0], bundles=(), gang=None
+                spec,
+                name=name,
+                resources=spec.bundles[0],
+                bundles=(),
+                gang=None,
+                alternatives=(),
+                alternative=0,
             ),
             task=TaskSpec(
                 task_id=name,

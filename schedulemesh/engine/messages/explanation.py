@@ -65,6 +65,22 @@ class Considered(_Part, frozen=True, kw_only=True):
     sufficient_priority: float | None = None
 
 
+class AlternativeFinding(_Part, frozen=True, kw_only=True):
+    """Why a task that waits does not start in one of the ways in which it may run."""
+
+    #: As a text, such as ``gpu 1 on nodes with ray.io/accelerator-type=H100``.
+    alternative: str
+    reason: Reason
+    #: One sentence for people; nothing may depend on its text.
+    error: str
+    #: What its pool's quota lacks.
+    short_quota: Resources = NOTHING
+    #: What the closest node lacks.
+    short_node: Resources = NOTHING
+    #: The tasks whose eviction would make room; empty: there are none.
+    victims: tuple[str, ...] = ()
+
+
 class DurationEstimate(_Part, frozen=True, kw_only=True):
     """How long a task runs in all by earlier runs that were alike, in seconds."""
 
@@ -138,6 +154,12 @@ class Explanation(_Part, frozen=True, kw_only=True):
     detail: str = ""
     #: Further reasons why it waits, the most important first.
     others: tuple[Finding, ...] = ()
+    #: Of a task that waits and may run in several ways: why it does not start in each of them, the preferred
+    #: one first.
+    alternatives: tuple[AlternativeFinding, ...] = ()
+    #: Of a task that runs, or has a reserved start, the number of the way that was taken, from 1; 0: there is
+    #: one alone, or none is taken.
+    alternative: int = 0
     agent_name: str = ""
     #: Its nodes, where it has any.
     node_ids: tuple[str, ...] = ()

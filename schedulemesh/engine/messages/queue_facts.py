@@ -91,6 +91,8 @@ class StartReserved(Fact, tag="start_reserved", frozen=True, kw_only=True):
     #: The first start that was reserved for it by the durations of earlier runs, or by the ends of tasks that
     #: run for longer than they declared; None: none was.
     first_at: float | None = None
+    #: In which of its alternatives, from 0.
+    alternative: int = 0
 
 
 class QueuedTasksEstimated(Fact, tag="queued_tasks_estimated", frozen=True, kw_only=True):

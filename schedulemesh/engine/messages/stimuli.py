@@ -149,6 +149,14 @@ class TaskSubmitted(RequestStimulus, frozen=True, kw_only=True):
     #: Whether the request is answered when the task runs, or cannot; False: when it is in the queue.
     until_runs: bool = False
 
+    @property
+    def each_alternative(self) -> tuple[TaskSubmitted, ...]:
+        """The same for each of the ways in which its agent may run, the preferred one first."""
+        if not self.agent.alternatives:
+            return (self,)
+        agents = self.agent.each_alternative
+        return tuple(msgspec.structs.replace(self, agent=agent) for agent in agents)
+
 
 class QueuedTaskChanged(RequestStimulus, frozen=True, kw_only=True):
     """A client changed how a task waits in the queue; what is None or False stays as it is."""

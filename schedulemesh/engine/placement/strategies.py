@@ -59,18 +59,13 @@ class Strategies:
         """A node on which the single bundle of a shape fits now; None: there is none. Plugins score every
         such node. ``waits``: the agent starts only after its victims have ended, and must still fit then.
         """
-        for each in shape.alternatives:
-            with_room = cluster.with_room(each, self.node)
-            if waits:
-                need = shape.bundles[0]
-                with_room = (node for node in with_room if has_room(node, need, waits=True))
-            if task is None or not self.asks("score"):
-                node = next(with_room, None)
-            else:
-                node = self._scored(list(with_room), node_domain, task)
-            if node is not None:
-                return node
-        return None
+        with_room = cluster.with_room(shape, self.node)
+        if waits:
+            need = shape.bundles[0]
+            with_room = (node for node in with_room if has_room(node, need, waits=True))
+        if task is None or not self.asks("score"):
+            return next(with_room, None)
+        return self._scored(list(with_room), node_domain, task)
 
     def choose_pool(
         self,

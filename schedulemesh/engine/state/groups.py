@@ -403,9 +403,7 @@ def dynamic_shape(
 
 def shape_on_node(agent: AgentSpec, need: Resources) -> GroupShape:
     """What an agent that needs so much asks for where it runs on a node, outside of placement groups."""
-    return GroupShape(
-        bundles=(need,), node_labels=agent.node_labels, fallback_labels=agent.fallback_labels
-    )
+    return GroupShape(bundles=(need,), node_labels=agent.node_labels)
 
 
 def _kind(group: Group) -> _Kind:

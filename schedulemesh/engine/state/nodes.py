@@ -73,9 +73,7 @@ def has_labels(node: Node, shape: GroupShape) -> bool:
     """Whether the node has the labels that the shape asks for."""
     if shape.same_label and shape.same_label not in node.labels:
         return False
-    return not shape.node_labels or any(
-        selects(selector, node.labels) for selector in shape.selectors
-    )
+    return selects(shape.node_labels, node.labels)
 
 
 def named_devices(node: Node, agent_name: str, gpu: int, gpu_ids: tuple[str, ...]) -> Devices:

@@ -19,7 +19,7 @@ from schedulemesh.config.queueing import BY_REMAINING, QueuePolicy
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.dependencies import dependency
 from schedulemesh.domain.placement import GroupShape
-from schedulemesh.domain.resources import UNIT, Resources
+from schedulemesh.domain.resources import UNIT, Resources, least
 from schedulemesh.domain.task import FIRST_ATTEMPT, Attempts, EndState, TaskSpec
 from schedulemesh.domain.task_kinds import TaskKind
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
@@ -53,6 +53,8 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     #: The first start that was reserved for it by the durations of earlier runs, or by the ends of tasks that
     #: run for longer than they declared; None: none was.
     first_at: float | None = None
+    #: In which of its alternatives, from 0.
+    alternative: int = 0
 
 
 class QueuedTask(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
@@ -99,15 +101,37 @@ class QueuedTask(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
         return self.spec.task_id
 
     @property
+    def each_alternative(self) -> tuple[QueuedTask, ...]:
+        """The task in each of the ways in which it may run, the preferred one first."""
+        if not self.submission.agent.alternatives:
+            return (self,)
+        return tuple(
+            msgspec.structs.replace(self, submission=submission)
+            for submission in self.submission.each_alternative
+        )
+
+    @property
+    def as_reserved(self) -> QueuedTask:
+        """The task in the way in which its start is reserved."""
+        if self.reservation is None or not self.submission.agent.alternatives:
+            return self
+        return self.each_alternative[self.reservation.alternative]
+
+    @property
     def pool_name(self) -> str:
         """The pool in whose queue it is."""
         return self.submission.agent.pool_name
 
     @property
     def need_of_class(self) -> Resources | None:
-        """What it asks for; None: what is usual in its pool."""
+        """What it asks for, of each kind the least in any of its alternatives; None: what is usual in its
+        pool.
+        """
         submission = self.submission
-        return None if submission.default_resources else submission.agent.resources
+        if submission.default_resources:
+            return None
+        amounts = [one.resources for one in submission.agent.alternatives]
+        return least(filter(None, amounts)) if any(amounts) else submission.agent.resources
 
     @property
     def arrived_at(self) -> float:
@@ -565,7 +589,7 @@ def _class_of(task: QueuedTask, *, exceeds: bool) -> ClassKey:
         job,
         spec.evict_pools,
         agent.node_labels,
-        agent.fallback_labels,
+        agent.alternatives,
         exceeds,
         extra,
     )

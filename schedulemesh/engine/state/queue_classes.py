@@ -12,6 +12,7 @@ from math import inf
 
 from sortedcontainers import SortedList
 
+from schedulemesh.domain.agent import Alternative
 from schedulemesh.domain.labels import Labels
 from schedulemesh.domain.node_labels import NodeLabels
 from schedulemesh.domain.resources import Resources
@@ -30,7 +31,7 @@ ClassKey = tuple[
     str | None,
     tuple[str, ...] | None,
     NodeLabels,
-    tuple[NodeLabels, ...],
+    tuple[Alternative, ...],
     bool,
     bool,
 ]

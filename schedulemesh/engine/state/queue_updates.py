@@ -80,7 +80,11 @@ class QueueFacts:
 
     def _reserved(self, fact: f.StartReserved) -> None:
         reservation = Reservation(
-            at=fact.at, node_ids=fact.node_ids, group_id=fact.group_id, first_at=fact.first_at
+            at=fact.at,
+            node_ids=fact.node_ids,
+            group_id=fact.group_id,
+            first_at=fact.first_at,
+            alternative=fact.alternative,
         )
         self._queue.reserve(fact.task_id, reservation)
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator
 from itertools import islice
 
+from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.node_labels import NodeLabels
 from schedulemesh.domain.resources import Resources
 from schedulemesh.engine.admission.needs import bundles_of
@@ -26,7 +27,7 @@ Bundle = tuple[Resources, NodeLabels]
 
 def queued_needs(state: MeshState) -> Iterator[Bundle]:
     """The bundles of queued tasks that fit on no node, even if it were empty, as far as their pool's quota
-    covers them.
+    covers them: as they prefer to run, where they may run in several ways.
     """
     if not state.nodes_known:
         return
@@ -38,13 +39,20 @@ def queued_needs(state: MeshState) -> Iterator[Bundle]:
             agent = submission.agent
             need = account.spec.default_agent() if submission.default_resources else agent.resources
             bundles = bundles_of(state.cluster, agent, need)
-            if all(state.cluster.could_ever(shape_on_node(agent, bundle)) for bundle in bundles):
+            if any(_could_ever(state, each, need) for each in agent.each_alternative):
                 continue
             for _ in queue_class.entries:
                 if not need.fits(free):
                     break
                 free = free - need
                 yield from ((bundle, agent.node_labels) for bundle in bundles)
+
+
+def _could_ever(state: MeshState, agent: AgentSpec, default_need: Resources) -> bool:
+    """Whether each bundle of an agent fits on some node, if it were empty."""
+    need = agent.resources or default_need
+    bundles = bundles_of(state.cluster, agent, need)
+    return all(state.cluster.could_ever(shape_on_node(agent, bundle)) for bundle in bundles)
 
 
 class AutoscalerRequest:

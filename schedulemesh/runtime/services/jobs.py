@@ -104,7 +104,7 @@ def _waiting_row(
     """The row of a job that waits; None: it waits no more."""
     if state.queue.by_id.get(waiting.task_id) is not waiting:
         return None
-    waited: JobListing = {"waiting_time": max(0.0, now - waiting.queued_at)}
+    waited: JobListing = {"waiting_time": max(0.0, now - waiting.queued_at), "alternative": 0}
     row = _row(state, waiting.spec, waiting.submission.agent, waiting.attempts, waited)
     row |= cast("JobListing", task_status(state, waiting.task_id, causes))
     return row
@@ -132,6 +132,8 @@ def _row(
     row = row_of_task(JobListing, task)
     if agent is not None:
         row["resources"] = agent.resources.public()
+        row["label_selector"] = agent.label_selector
+        row["alternative"] = agent.taken
         if agent.job is not None and agent.job.adopts:
             row["ray_job_id"] = agent.job.adopts
     row["attempt"] = attempts.number

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from schedulemesh.api.queue import ListQueue
 from schedulemesh.domain.task_kinds import TaskKind
-from schedulemesh.engine.admission.needs import need_of, ruled_out
+from schedulemesh.engine.admission.needs import need_of, why_ruled_out
 from schedulemesh.engine.admission.time_limits import run_limit
 from schedulemesh.engine.explanation.waiting import WaitCauses
 from schedulemesh.engine.state.mesh_state import MeshState
@@ -73,11 +73,12 @@ def queue_row(
         reserved_start=None if task.reservation is None else task.reservation.at,
         expected_s=expected_s,
         estimated_from=runs,
-        cannot_start=ruled_out(state, task.submission, task.pool_name, need_of(state, task)),
+        cannot_start=why_ruled_out(state, task),
         resources=need_of(state, task),
         reason=cause.reason,
         short=cause.short,
         run_limit_s=run_limit(state, task.pool_name, task.spec),
+        node_labels=task.submission.agent.node_labels,
     )
 
 

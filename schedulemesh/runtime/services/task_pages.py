@@ -294,6 +294,9 @@ class _Fields:
                 return task.remaining(self._now)
             case "limit_at":
                 return limit_at(task)
+            case "alternative":
+                agent = self._state.agents.get(task.agent_name)
+                return 0 if agent is None else agent.spec.taken
             case _:
                 return None
 
@@ -307,6 +310,7 @@ _OF_WAITING: dict[str, Callable[[QueuedTask], object]] = {
     "started_at": lambda _: None,
     "remaining_time": lambda task: task.spec.estimated_duration or 0.0,
     "limit_at": lambda _: None,
+    "alternative": lambda _: 0,
     "held": lambda task: task.held,
     "queued_at": lambda task: task.queued_at,
     "arrived_at": lambda task: task.arrived_at,
