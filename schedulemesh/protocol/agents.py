@@ -103,6 +103,10 @@ class JobStart(msgspec.Struct, frozen=True, kw_only=True):
     mark: int = 0
     #: Seconds that Ray may take to give the driver its part of the claim, as for the last phase of a start.
     devices_limit_s: float = 60.0
+    #: Conditions on the labels of the nodes of its claim, and the number of the alternative in which it runs,
+    #: from 1; 0: it has one alone.
+    label_selector: dict[str, str] = {}
+    alternative: int = 0
 
 
 class AgentInit(msgspec.Struct, frozen=True, kw_only=True):

@@ -522,6 +522,8 @@ class Executor:
             claimed=self._claim_by_node(order.agent.name),
             mark=self._agents.process_mark(*address),
             devices_limit_s=start_limits.constructor or state.policy.start_timeout,
+            label_selector=order.agent.label_selector,
+            alternative=order.agent.taken,
         )
 
     def _claim_by_node(self, agent_name: str) -> dict[str, tuple[float, float]]:

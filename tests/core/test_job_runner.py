@@ -52,7 +52,7 @@ def channel(monkeypatch):
 def make(tmp_path, channel):
     """Makes the runner of a script."""
 
-    def made(script, attempt=1, name="a", **command):
+    def made(script, attempt=1, name="a", placement=None, **command):
         file = tmp_path / "driver.py"
         file.write_text(textwrap.dedent(script))
         job = JobStart(
@@ -62,6 +62,7 @@ def make(tmp_path, channel):
             namespace="n",
             owner="n/a#1",
             folder=str(tmp_path),
+            **(placement or {}),
         )
         given = {"entrypoint": (sys.executable, str(file)), **command}
         return JobRunner(name, {}, JobCommand(**given), job=job)
@@ -226,6 +227,7 @@ def test_the_driver_finds_its_task_and_the_cluster(make, log, monkeypatch):
     make(
         "import json, os; print(json.dumps(dict(os.environ)))",
         attempt=4,
+        placement={"label_selector": {"zone": "a"}, "alternative": 2},
         env={"OWN": "1"},
         runtime_env={"env_vars": chosen},
     ).run_driver()
@@ -233,6 +235,8 @@ def test_the_driver_finds_its_task_and_the_cluster(make, log, monkeypatch):
     wanted = {
         "SCHEDULEMESH_TASK_ID": "t",
         "SCHEDULEMESH_ATTEMPT": "4",
+        "SCHEDULEMESH_LABEL_SELECTOR": '{"zone": "a"}',
+        "SCHEDULEMESH_ALTERNATIVE": "2",
         "SCHEDULEMESH_NAME": "s",
         "SCHEDULEMESH_NAMESPACE": "n",
         "RAY_ADDRESS": "10.0.0.1:6379",

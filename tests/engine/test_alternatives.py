@@ -33,7 +33,7 @@ def fleet(*pools, h=1, a=1, two=2, **more):
     return Mesh(*(pools or [pool("p", gpu=16, cpu=64)]), nodes=nodes, **more)
 
 
-def wish(kind):
+def ways_of(kind):
     """An H100, else an A100, else two L40S, for what is of this kind."""
     how = {"node_labels": H100, "fallbacks": [A100, {**L40S, "takes": {"gpu": 2}}], **KINDS[kind]}
     if "bundles" not in how:
@@ -70,19 +70,19 @@ def node_of(m, name):
 def test_the_first_that_fits_is_taken_with_its_amount(kind):
     m = fleet()
     for name, where, gpus in (("1", "h", 1), ("2", "a", 1), ("3", "l", 2)):
-        assert isinstance(m.submit(name, **wish(kind)), Pending)
+        assert isinstance(m.submit(name, **ways_of(kind)), Pending)
         assert node_of(m, name) == where
         assert m.state.agents[name].spec.resources.gpu == amount(gpu=gpus).gpu
         assert m.state.agents[name].spec.taken == "hal".index(where) + 1
     assert m.state.ledger.accounts["p"].free == amount(gpu=12, cpu=64)
-    assert isinstance(m.submit("4", **wish(kind)), Refused)
+    assert isinstance(m.submit("4", **ways_of(kind)), Refused)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_runs_returns_to_all_of_its_alternatives(kind):
     m = fleet()
     run(m, "b", gpu=1, node_labels=H100, priority=50.0)
-    started(m, "x", priority=1.0, **wish(kind))
+    started(m, "x", priority=1.0, **ways_of(kind))
     assert node_of(m, "x") == "a"
     m.submit("top", gpu=1, node_labels=A100, priority=90.0)
     clear(m)
@@ -97,7 +97,7 @@ def test_what_runs_returns_to_all_of_its_alternatives(kind):
 def test_a_dry_run_says_where_it_would_run(kind):
     m = fleet()
     run(m, "b", gpu=1, node_labels=H100, priority=50.0)
-    told = m.dry("x", **wish(kind))
+    told = m.dry("x", **ways_of(kind))
     assert isinstance(told, Accepted)
     assert (told.node_id, told.resources.gpu) == ("a", amount(gpu=1).gpu)
 
@@ -322,3 +322,10 @@ def test_more_memory_is_more_in_every_alternative():
         Alternative(resources=amount(memory=20)),
         Alternative(node_labels=((MODEL, "A100"),), resources=amount(memory=50)),
     )
+
+
+def test_the_claim_of_a_job_follows_its_work_to_no_other_model():
+    m = fleet(h=2, a=2)
+    run(m, "j", gpu=1, job=JobSpec(), node_labels=H100)
+    m.find_work("j", {"a": amount(gpu=1)})
+    assert node_of(m, "j") == "h"

@@ -315,8 +315,13 @@ def job_variables(
         config["runtime_env"] = {**runtime_env, "env_vars": env_vars}
     elif runtime_env:
         config["runtime_env"] = dict(runtime_env)
+    placement = {
+        "SCHEDULEMESH_LABEL_SELECTOR": json.dumps(job.label_selector) if job.label_selector else "",
+        "SCHEDULEMESH_ALTERNATIVE": str(job.alternative) if job.alternative else "",
+    }
     return {
         **marks,
+        **{name: value for name, value in placement.items() if value},
         "RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps(config),
         "SCHEDULEMESH_TASK_ID": job.task_id,
         "SCHEDULEMESH_ATTEMPT": str(job.attempt),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from schedulemesh.domain.end_reasons import EndReason, TaskEndReason
 from schedulemesh.domain.node import NodeReport
+from schedulemesh.domain.node_labels import NodeLabels, selects
 from schedulemesh.domain.placement import OnNode
 from schedulemesh.domain.resources import NOTHING, Resources, sum_of
 from schedulemesh.domain.task import EndState
@@ -22,7 +23,8 @@ from schedulemesh.engine.transaction import Transaction
 
 def follow_work(tx: Transaction, stimulus: JobWorkObserved) -> None:
     """Have the claim stand where the work of the job is. Its size does not change, and a node to which it
-    moves must have room for it, apart from what was counted there as external usage: the work itself.
+    moves must have the labels that the job asks for, and room for it, apart from what was counted there as
+    external usage: the work itself.
 
     What contradicts the present state, because that has changed meanwhile, is not done; it is observed again.
     """
@@ -36,7 +38,11 @@ def follow_work(tx: Transaction, stimulus: JobWorkObserved) -> None:
     gained = {
         n: more for n, amount in after.items() if (more := amount.beyond(before.get(n, NOTHING)))
     }
-    if not all(_has_room(state.cluster.nodes.get(n), more) for n, more in gained.items()):
+    node_labels = agent.spec.node_labels
+    if not all(
+        _has_room(state.cluster.nodes.get(node_id), more, node_labels)
+        for node_id, more in gained.items()
+    ):
         return
     number = state.groups.next_number
     tx.emit(
@@ -96,8 +102,10 @@ def _may_move(state: MeshState, agent: Agent) -> bool:
     return group.shape.virtual and group.phase is GroupPhase.READY and not promised
 
 
-def _has_room(node: Node | None, more: Resources) -> bool:
-    return node is not None and more.fits(node.free + more.within(node.external_usage))
+def _has_room(node: Node | None, more: Resources, node_labels: NodeLabels) -> bool:
+    if node is None or not selects(node_labels, node.labels):
+        return False
+    return more.fits(node.free + more.within(node.external_usage))
 
 
 def _count_as_own(tx: Transaction, node: Node, more: Resources) -> None:
