@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from functools import cache, partial
 from typing import Any, get_args
@@ -16,7 +15,7 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from schedulemesh.api.audit import MAX_LISTED, QueryAudit
 from schedulemesh.api.call import Call
@@ -51,6 +50,7 @@ from schedulemesh.server.event_streams import (
     MAX_STREAMS_OF_TOKEN,
     EventFilter,
     EventStream,
+    OpenStreams,
 )
 from schedulemesh.server.gateway import SupervisorClient
 from schedulemesh.server.guard import Guard, TokenSource, address_of, is_page, secret_in
@@ -104,7 +104,7 @@ def application(
     nonce.
     """
     reads = SharedReads(gateway)
-    page = Page(gateway, reads, tokens, connections)
+    page = Page(gateway, reads, tokens, feed, connections)
     app = Starlette(
         routes=[*page.routes(), *_routes(_Calls(gateway, tokens, feed, prove, reads))],
         middleware=[Middleware(Guard, settings=settings, tokens=tokens, connections=connections)],
@@ -178,8 +178,7 @@ class _Calls:
         self._prove = prove
         self._reads = reads
         self._document = _document()
-        #: Streams by the name of their token.
-        self._streams: Counter[str] = Counter()
+        self._streams = OpenStreams()
 
     async def healthz(self, _request: Request) -> Response:
         """Whether this process serves; it says nothing about the supervisor."""
@@ -348,13 +347,7 @@ class _Calls:
         if resumed := request.headers.get("last-event-id"):
             after = STREAM_PARAMETERS[-1].read(resumed, "Last-Event-ID")
         token = request.state.caller.token.name
-        if self._feed.streams >= MAX_STREAMS or self._streams[token] >= MAX_STREAMS_OF_TOKEN:
-            error = (
-                f"there are {self._feed.streams} streams, {self._streams[token]} of them with token "
-                f"{token!r}; the most are {MAX_STREAMS}, and {MAX_STREAMS_OF_TOKEN} with one token; close "
-                "some, or try again later"
-            )
-            raise Problem(503, "too_many_streams", error, {"retry-after": "5"})
+        self._streams.check(token, MAX_STREAMS, MAX_STREAMS_OF_TOKEN)
         if request.method == "HEAD":
             return Response(headers={"cache-control": "no-store"}, media_type=EVENTS)
         secret, address = secret_in(request.headers), address_of(request.scope)
@@ -367,17 +360,7 @@ class _Calls:
             parameters["task_id"], parameters["pool_name"], frozenset(parameters["kind"])
         )
         stream = EventStream(self._feed, event_filter, after, accepted)
-
-        async def counted(scope: Scope, receive: Receive, send: Send) -> None:
-            self._streams[token] += 1
-            try:
-                await stream(scope, receive, send)
-            finally:
-                self._streams[token] -= 1
-                if not self._streams[token]:
-                    del self._streams[token]
-
-        return counted
+        return self._streams.counted(token, stream)
 
     def change(self, change: ChangeRoute) -> Endpoint:
         """The endpoint of a change."""

@@ -152,8 +152,10 @@ class EventFeed:
     async def _keep_reading(self) -> None:
         """Ask for the next events again and again."""
         while True:
-            # Where it begins is answered at once; then each request waits for an event.
-            wait_s = 0.0 if self.cursor is None else WAIT_S
+            # Where it begins is answered at once, and so is whether the supervisor is back; other requests
+            # wait for an event.
+            at_once = self.cursor is None or self.trouble is not None
+            wait_s = 0.0 if at_once else WAIT_S
             facts = await self._ask(QueryEvents(after=self.cursor, limit=PAGE, wait_s=wait_s))
             if facts is None:
                 await asyncio.sleep(RETRY_S)

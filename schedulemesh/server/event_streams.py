@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.server.event_feed import RETRY_S, EventFeed, EventLine, Gap, Trouble
+from schedulemesh.server.problems import Problem
 
 #: Seconds without an event after which a stream says that it is still open.
 HEARTBEAT_S = 10.0
+#: The same for streams of pages: whether the session of a page still is one is looked at as often.
+PAGE_HEARTBEAT_S = 2.0
 #: Streams at a time, and those with one token; each costs this process some 100 KB where its client is slow.
 MAX_STREAMS, MAX_STREAMS_OF_TOKEN = 200, 50
+#: The same of pages, of which many people may have one token.
+MAX_PAGES, MAX_PAGES_OF_TOKEN = 400, 200
 #: The most events that are written at once.
 _AT_ONCE = 200
 #: Milliseconds after which a client connects again.
@@ -119,6 +125,10 @@ class EventStream:
             return await self._paged(self._cursor)
         return self._heartbeat() if self._until_heartbeat() <= 0.0 else None
 
+    def _message(self, lines: Sequence[EventLine], _cursor: int) -> bytes:
+        """What the client gets of events that it asked for."""
+        return b"".join(line.data for line in lines)
+
     async def _paged(self, cursor: int) -> bytes | None:
         """What the supervisor answers after a cursor that is further back than what is kept."""
         page = await self._feed.page(cursor)
@@ -131,7 +141,8 @@ class EventStream:
 
     def _moved(self, lines: Sequence[EventLine], cursor: int) -> bytes:
         self._cursor = cursor
-        return b"".join(line.data for line in lines if self._filter.has(line))
+        passing = [line for line in lines if self._filter.has(line)]
+        return self._message(passing, cursor) if passing else b""
 
     def _gap(self, gap: Gap) -> bytes:
         self._cursor = gap.cursor
@@ -142,8 +153,21 @@ class EventStream:
         at = b"" if self._cursor is None else b"id: %d\n" % self._cursor
         return b": heartbeat\n%b\n" % at
 
+    def _heartbeat_s(self) -> float:
+        return HEARTBEAT_S
+
     def _until_heartbeat(self) -> float:
-        return self._written_at + HEARTBEAT_S - asyncio.get_running_loop().time()
+        return self._written_at + self._heartbeat_s() - asyncio.get_running_loop().time()
+
+
+class ChangeStream(EventStream):
+    """A stream that says no more than that there were events, for pages, which read what they show anew."""
+
+    def _message(self, _lines: Sequence[EventLine], cursor: int) -> bytes:
+        return b"id: %d\n%b" % (cursor, _named("changed", {}))
+
+    def _heartbeat_s(self) -> float:
+        return PAGE_HEARTBEAT_S
 
 
 def _trouble(trouble: Trouble | None) -> bytes:
@@ -152,6 +176,37 @@ def _trouble(trouble: Trouble | None) -> bytes:
 
 def _named(kind: str, data: object) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (kind.encode(), msgspec.json.encode(data))
+
+
+class OpenStreams:
+    """How many streams of a kind there are, altogether and by the name of their token."""
+
+    def __init__(self) -> None:
+        self._by_token: Counter[str] = Counter()
+
+    def check(self, token: str, most: int, most_of_token: int) -> None:
+        """Raise Problem where there are too many for one more."""
+        total, of_token = self._by_token.total(), self._by_token[token]
+        if total >= most or of_token >= most_of_token:
+            error = (
+                f"there are {total} streams, {of_token} of them with token {token!r}; the most are {most}, "
+                f"and {most_of_token} with one token; close some, or try again later"
+            )
+            raise Problem(503, "too_many_streams", error, {"retry-after": "5"})
+
+    def counted(self, token: str, stream: EventStream) -> ASGIApp:
+        """The stream, which is counted while it is open."""
+
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            self._by_token[token] += 1
+            try:
+                await stream(scope, receive, send)
+            finally:
+                self._by_token[token] -= 1
+                if not self._by_token[token]:
+                    del self._by_token[token]
+
+        return answer
 
 
 async def _wait(changed: asyncio.Event, seconds: float) -> None:

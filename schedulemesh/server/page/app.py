@@ -17,6 +17,7 @@ from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from schedulemesh.api.cluster import GetAbout
 from schedulemesh.config.language import LANGUAGES, Language
@@ -24,6 +25,14 @@ from schedulemesh.domain.names import parse_name
 from schedulemesh.errors import InvalidRequestError, SchedulerUnavailableError
 from schedulemesh.protocol.callers import TokenCaller
 from schedulemesh.server.connections import Connections
+from schedulemesh.server.event_feed import EventFeed
+from schedulemesh.server.event_streams import (
+    MAX_PAGES,
+    MAX_PAGES_OF_TOKEN,
+    ChangeStream,
+    EventFilter,
+    OpenStreams,
+)
 from schedulemesh.server.gateway import SupervisorClient
 from schedulemesh.server.guard import (
     CHANGE,
@@ -65,13 +74,19 @@ logger = logging.getLogger(__name__)
 
 _FOLDER = Path(__file__).parent
 _STYLE = (_FOLDER / "static" / "style.css").read_bytes()
+_SCRIPT = (_FOLDER / "static" / "live.js").read_bytes()
 _ICON = (_FOLDER / "static" / "icon.svg").read_bytes()
 #: The address of a file changes with it, so browsers may keep it for as long as they like.
 _STYLE_PATH = f"/style-{hashlib.sha256(_STYLE).hexdigest()[:12]}.css"
+_SCRIPT_PATH = f"/live-{hashlib.sha256(_SCRIPT).hexdigest()[:12]}.js"
 _ICON_PATH = f"/icon-{hashlib.sha256(_ICON).hexdigest()[:12]}.svg"
 _KEPT = {"cache-control": "max-age=31536000, immutable", "x-content-type-options": "nosniff"}
 
-#: What every page may do: show itself, its style and its pictures, and send its own forms.
+#: The stream that says that something has changed.
+_LIVE = "/live"
+#: What every page may do: show itself, its style and its pictures, and send its own forms; and what a live
+#: one may do besides.
+_LIVE_POLICY = "script-src 'self'; connect-src 'self'; "
 _POLICY = (
     "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; frame-ancestors 'none'; "
     "base-uri 'none'"
@@ -90,6 +105,8 @@ _HEADERS = {
 _REFRESH_S, _RETRY_S = 15, 5
 #: Cookies with what a browser prefers, and the seconds for which they are kept.
 _LANGUAGE, _REFRESH, _PREFERENCES_S = "schedulemesh_language", "schedulemesh_refresh", 365 * 86_400
+#: Digits of a position in the events that is read.
+_CURSOR_DIGITS = 16
 #: Fields of a form that are read.
 _FIELDS = MAX_TARGETS + 50
 
@@ -106,6 +123,8 @@ class Screen(NamedTuple):
     view: Callable[[ScreenReads, QueryParams], Awaitable[View]]
     #: Whether the menu has it.
     in_menu: bool = True
+    #: Whether it is shown anew when something has changed.
+    is_live: bool = True
 
 
 SCREENS = (
@@ -114,7 +133,7 @@ SCREENS = (
     Screen("/task", "task", task, in_menu=False),
     Screen("/nodes", "nodes", nodes),
     Screen("/evictions", "evictions", evictions),
-    Screen(CHANGE, "change", confirmation, in_menu=False),
+    Screen(CHANGE, "change", confirmation, in_menu=False, is_live=False),
 )
 
 
@@ -136,10 +155,12 @@ class Page:
         gateway: SupervisorClient,
         reads: SharedReads,
         tokens: TokenSource,
+        feed: EventFeed,
         connections: Connections,
     ) -> None:
-        self._gateway, self._connections = gateway, connections
-        self._reads = RecentReads(reads)
+        self._gateway, self._feed, self._connections = gateway, feed, connections
+        self._reads = RecentReads(reads, lambda: feed.cursor)
+        self._streams = OpenStreams()
         self._sessions = Sessions(tokens)
         self._templates = _templates()
 
@@ -154,7 +175,9 @@ class Page:
             Route(SIGN_IN, self._sign_in_form, methods=["GET"]),
             Route(SIGN_IN, self._sign_in, methods=["POST"]),
             Route(SIGN_OUT, self._sign_out, methods=["POST"]),
+            Route(_LIVE, self._live, methods=["GET"]),
             Route(_STYLE_PATH, _style, methods=["GET"]),
+            Route(_SCRIPT_PATH, _script, methods=["GET"]),
             Route(_ICON_PATH, _icon, methods=["GET"]),
         ]
 
@@ -221,6 +244,30 @@ class Page:
             "after": after(action, form.targets),
         }
         return self._drawn(visit, "changed.html", view, 200 if view["done"] else 409)
+
+    async def _live(self, request: Request) -> ASGIApp:
+        """A stream that says when something has changed, until its session ends."""
+        session_id, address = session_in(request), address_of(request.scope)
+
+        async def accepted() -> bool:
+            return await self._sessions.caller(session_id, address) is not None
+
+        try:
+            caller = await self._sessions.caller(session_id, address)
+            if caller is None:
+                return Response(status_code=401, headers=_HEADERS)
+            check_connection(self._connections, request.scope, caller)
+            self._streams.check(caller.token.name, MAX_PAGES, MAX_PAGES_OF_TOKEN)
+        except SchedulerUnavailableError:
+            return Response(status_code=503, headers=_HEADERS)
+        except Problem as problem:
+            return Response(str(problem), problem.status, {**_HEADERS, **problem.headers})
+        last = request.headers.get("last-event-id", "")
+        after = (
+            int(last) if last.isascii() and last.isdigit() and len(last) < _CURSOR_DIGITS else None
+        )
+        stream = ChangeStream(self._feed, EventFilter(), after, accepted)
+        return self._streams.counted(caller.token.name, stream)
 
     async def _sign_in_form(self, request: Request) -> Response:
         return self._sign_in_page(_visit(request), following="/")
@@ -308,6 +355,8 @@ class Page:
         """A template as a page."""
         html = self._templates.get_template(template).render({**_frame(visit), **view})
         sent = {**_HEADERS, **(headers or {})}
+        if (screen := view.get("screen")) is not None and screen.is_live:
+            sent["content-security-policy"] = _LIVE_POLICY + _POLICY
         if visit.refreshes and status == 200:
             sent["refresh"] = str(_REFRESH_S)
         response = Response(html, status, sent, "text/html; charset=utf-8")
@@ -353,6 +402,8 @@ def _frame(visit: Visit) -> dict[str, Any]:
         "now": time.time(),
         "style": _STYLE_PATH,
         "icon": _ICON_PATH,
+        "script": _SCRIPT_PATH,
+        "live": _LIVE,
         "sign_out": SIGN_OUT,
         "change_path": CHANGE,
         "other_language": _target(path, visit, lang=other),
@@ -405,6 +456,10 @@ def _pairs(body: bytes) -> list[tuple[str, str]]:
 
 async def _style(_request: Request) -> Response:
     return Response(_STYLE, headers=_KEPT, media_type="text/css")
+
+
+async def _script(_request: Request) -> Response:
+    return Response(_SCRIPT, headers=_KEPT, media_type="text/javascript")
 
 
 async def _icon(_request: Request) -> Response:

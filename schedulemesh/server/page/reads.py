@@ -1,6 +1,7 @@
 """What screens read: through the API's shared reads, and not again while the last answer is young.
 
-So any number of open pages cost the supervisor no more than one of each read in ``_YOUNG_S``.
+So any number of open pages cost the supervisor no more than one of each read in ``_YOUNG_S``, and where
+there are events, in ``_AT_LEAST_S``.
 """
 
 from __future__ import annotations
@@ -24,27 +25,35 @@ from schedulemesh.server.listings import Row
 from schedulemesh.server.problems import Problem
 from schedulemesh.server.shared_reads import SharedReads
 
-#: Seconds for which an answer is shown again, and how many answers are kept.
-_YOUNG_S, _MOST = 0.8, 64
+#: Seconds for which an answer is shown again: while there are no events, and in any case; and how many
+#: answers are kept.
+_YOUNG_S, _AT_LEAST_S, _MOST = 0.8, 0.1, 64
 
 
 class RecentReads:
     """Shared reads whose answers are used again for a moment."""
 
-    def __init__(self, reads: SharedReads, now: Callable[[], float] = time.monotonic) -> None:
-        self._reads, self._now = reads, now
-        #: When each answer was asked for, the oldest first.
-        self._answers: dict[bytes, tuple[float, AnyAnswer]] = {}
+    def __init__(
+        self,
+        reads: SharedReads,
+        position: Callable[[], int | None],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``position``: how far the events are known; None: they are not followed."""
+        self._reads, self._position, self._now = reads, position, now
+        #: When each answer was asked for, after which event, the oldest first.
+        self._answers: dict[bytes, tuple[float, int | None, AnyAnswer]] = {}
 
     async def ask(self, call: Call) -> AnyAnswer:
         """The answer to a call that changes nothing, of this moment or shortly before."""
-        key, now = encode_request(call), self._now()
-        at, answer = self._answers.get(key, (float("-inf"), None))
-        if answer is not None and now - at < _YOUNG_S:
+        key, now, position = encode_request(call), self._now(), self._position()
+        at, after, answer = self._answers.get(key, (float("-inf"), None, None))
+        young_s = _YOUNG_S if after == position else _AT_LEAST_S
+        if answer is not None and now - at < young_s:
             return answer
         answer = await self._reads.ask(call)
         self._answers.pop(key, None)
-        self._answers[key] = (now, answer)
+        self._answers[key] = (now, position, answer)
         self._forget(now)
         return answer
 
@@ -53,7 +62,7 @@ class RecentReads:
         self._answers.clear()
 
     def _forget(self, now: float) -> None:
-        old = [key for key, (at, _) in self._answers.items() if now - at >= _YOUNG_S]
+        old = [key for key, (at, _, _) in self._answers.items() if now - at >= _YOUNG_S]
         for key in old or list(self._answers)[: max(0, len(self._answers) - _MOST)]:
             del self._answers[key]
 

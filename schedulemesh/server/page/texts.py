@@ -20,6 +20,15 @@ TEXTS: Mapping[str, tuple[str, str]] = {
     "refresh": ("Refresh", "刷新"),
     "refresh_on": ("Refresh every {seconds} s", "每 {seconds} 秒自动刷新"),
     "refresh_off": ("Stop refreshing", "停止自动刷新"),
+    "live_on": ("Live", "实时更新"),
+    "live_away": (
+        "The scheduler does not answer; what is shown is older. This page goes on by itself when it is back.",
+        "调度器没有响应，当前显示的是之前的数据。恢复后本页会自动继续更新。",
+    ),
+    "live_lost": (
+        "The connection to the server is lost; what is shown is older. This page tries again by itself.",
+        "与服务器的连接已断开，当前显示的是之前的数据。本页会自动重连。",
+    ),
     "as_of": ("As of {at}", "数据时间 {at}"),
     "task_id": ("Task id", "任务 ID"),
     "find_task": ("Show task", "查看任务"),

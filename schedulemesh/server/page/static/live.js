@@ -1,0 +1,135 @@
+// Shows a screen anew when the scheduler says that something has changed. Without this script the page works, too.
+"use strict";
+(() => {
+  // Milliseconds between two reads of the screen: at least, and where nothing is said to have changed, so that
+  // durations go on. A server that takes long is asked less often.
+  const LEAST = 600, MOST = 15000, PATIENCE = 5;
+  // Milliseconds until a connection that the server has refused is tried again.
+  const RETRY = 2000;
+  const main = document.getElementById("content");
+  const away = document.getElementById("away"), lost = document.getElementById("lost");
+  const path = document.body.dataset.live;
+  if (!path || !window.EventSource) return;
+  let source = null, timer = 0, readAt = Date.now(), pause = LEAST, isReading = false, isDue = false;
+
+  function show(trouble) {
+    away.hidden = trouble !== away;
+    lost.hidden = trouble !== lost;
+    document.getElementById("live-on").hidden = trouble !== null;
+  }
+
+  function plan(milliseconds) {
+    clearTimeout(timer);
+    if (!document.hidden) timer = setTimeout(read, Math.max(0, milliseconds));
+  }
+
+  function changed() {
+    isDue = true;
+    if (!isReading) plan(readAt + pause - Date.now());
+  }
+
+  // Whoever selects text, or has a list of choices open, is not disturbed.
+  function isBusy() {
+    const selection = document.getSelection(), active = document.activeElement;
+    const isSelecting = selection && !selection.isCollapsed && main.contains(selection.anchorNode);
+    return isSelecting || (active && active.tagName === "SELECT" && main.contains(active));
+  }
+
+  async function read() {
+    if (isReading) return;
+    if (isBusy()) return plan(LEAST);
+    isReading = true;
+    isDue = false;
+    const began = Date.now();
+    try {
+      const answer = await fetch(location.href, { cache: "no-store", credentials: "same-origin" });
+      if (answer.status === 401) return location.reload();
+      const text = await answer.text();
+      if (answer.ok || answer.status === 404) {
+        replace(new DOMParser().parseFromString(text, "text/html"));
+        if (source && source.readyState === EventSource.OPEN) show(null);
+      } else if (answer.status === 503) show(away);
+    } catch {
+      show(lost);
+    } finally {
+      isReading = false;
+      readAt = Date.now();
+      pause = Math.max(LEAST, PATIENCE * (readAt - began));
+      plan(isDue ? pause : MOST);
+    }
+  }
+
+  // The parts of the screen that differ, in place; what is entered, checked, scrolled and focused stays.
+  function replace(fresh) {
+    const next = fresh.getElementById("content");
+    if (!next) return;
+    const checked = new Set([...main.querySelectorAll("input:checked")].map((one) => one.name + "\n" + one.value));
+    const unchecked = new Set([...main.querySelectorAll("input[type=checkbox]:not(:checked)")].map((one) => one.name + "\n" + one.value));
+    const opened = [...main.querySelectorAll("details")].map((one) => one.open);
+    const scrolled = [...main.querySelectorAll("[tabindex]")].map((one) => [one.scrollLeft, one.scrollTop]);
+    const focused = path_of(document.activeElement);
+    const before = [...main.children], after = [...next.children];
+    const sameShape = before.length === after.length && before.every((one, n) => one.tagName === after[n].tagName);
+    if (!sameShape) {
+      main.replaceChildren(...after.map((one) => document.adoptNode(one)));
+    } else {
+      before.forEach((one, n) => {
+        const isEntering = one.contains(document.activeElement) && document.activeElement.matches("input:not([type=checkbox]), textarea");
+        if (!isEntering && one.outerHTML !== after[n].outerHTML) one.replaceWith(document.adoptNode(after[n]));
+      });
+    }
+    for (const one of main.querySelectorAll("input[type=checkbox]")) {
+      const key = one.name + "\n" + one.value;
+      if (checked.has(key)) one.checked = true;
+      else if (unchecked.has(key)) one.checked = false;
+    }
+    [...main.querySelectorAll("details")].forEach((one, n) => { if (n in opened) one.open = opened[n]; });
+    [...main.querySelectorAll("[tabindex]")].forEach((one, n) => { if (scrolled[n]) [one.scrollLeft, one.scrollTop] = scrolled[n]; });
+    const again = focused && main.querySelector(focused);
+    if (again && document.activeElement === document.body) again.focus({ preventScroll: true });
+    const footer = fresh.getElementById("footer"), here = document.getElementById("footer");
+    if (footer && here) here.firstElementChild.textContent = footer.firstElementChild.textContent;
+    document.title = fresh.title;
+  }
+
+  // What finds an element of the screen again after it was replaced.
+  function path_of(element) {
+    const steps = [];
+    for (let one = element; one && one !== main; one = one.parentElement) {
+      if (!one.parentElement) return null;
+      steps.unshift(`:nth-child(${[...one.parentElement.children].indexOf(one) + 1})`);
+    }
+    return steps.length && main.contains(element) ? `#content > ${steps.join(" > ")}` : null;
+  }
+
+  function connect() {
+    source = new EventSource(path);
+    source.addEventListener("open", changed);
+    source.addEventListener("changed", changed);
+    source.addEventListener("gap", changed);
+    source.addEventListener("resumed", () => { show(null); changed(); });
+    source.addEventListener("paused", (event) => {
+      if (JSON.parse(event.data).reason === "scheduler_unavailable") show(away);
+    });
+    source.addEventListener("ended", () => location.reload());
+    source.addEventListener("error", () => {
+      show(lost);
+      if (source.readyState !== EventSource.CLOSED) return;
+      // Refused: the session may have ended, which reading the screen tells.
+      source = null;
+      setTimeout(() => { if (!document.hidden && !source) { connect(); changed(); } }, RETRY);
+    });
+  }
+
+  // Browsers have few connections to one server, so only pages that are looked at have one.
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) {
+      if (source) source.close();
+      source = null;
+      clearTimeout(timer);
+    } else if (!source) connect();
+  });
+  document.getElementById("refresh-switch").hidden = true;
+  if (!document.hidden) connect();
+  plan(MOST);
+})();
