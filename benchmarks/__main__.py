@@ -74,6 +74,7 @@ def _groups() -> dict[str, Callable[[], list[Row]]]:
         "ray-recovery": _on_ray_recovery,
         "ray-queue": _on_ray_queue,
         "ray-commands": _on_ray_commands,
+        "ray-requests": _on_ray_requests,
         "ray-attribution": _on_ray_attribution,
         "ray-contention": _on_ray_contention,
         "ray-busy": _on_ray_busy,
@@ -144,6 +145,12 @@ def _on_ray_commands() -> list[Row]:
     from benchmarks.on_ray_commands import on_ray_commands
 
     return on_ray_commands()
+
+
+def _on_ray_requests() -> list[Row]:
+    from benchmarks.on_ray_requests import on_ray_requests
+
+    return on_ray_requests()
 
 
 def main() -> int:

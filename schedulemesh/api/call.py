@@ -50,6 +50,13 @@ class Call(
         """Whether tokens of this role may make it."""
         return role.rank >= cls.least_role.rank
 
+    @property
+    def brings_handles(self) -> bool:
+        """Whether Ray handles come beside its answer. Those of a task that is to wait come only if it starts
+        at once after all.
+        """
+        return False
+
     def __post_init__(self) -> None:
         for name, optional, checks in _checked_fields(type(self)):
             value = getattr(self, name)

@@ -176,6 +176,11 @@ class SubmitTask(CallWithBlobs, tag="submit_task", frozen=True, kw_only=True):
     #: The stimulus for the engine, which gets it unchanged.
     submission: TaskSubmitted
 
+    @property
+    def brings_handles(self) -> bool:
+        """See Call."""
+        return _starts(self.submission)
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check_submission(self.submission)
@@ -193,6 +198,11 @@ class SubmitMany(CallWithBlobs, tag="submit_many", frozen=True, kw_only=True):
     references: Annotated[
         tuple[tuple[int, int], ...], msgspec.Meta(max_length=MAX_SUBMISSIONS)
     ] = ()
+
+    @property
+    def brings_handles(self) -> bool:
+        """See Call."""
+        return any(map(_starts, self.submissions))
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -212,6 +222,11 @@ class SubmitMany(CallWithBlobs, tag="submit_many", frozen=True, kw_only=True):
             if submission.task is None or submission.dry_run:
                 raise InvalidRequestError(f"submission {number} is none of a task that is to run")
             check_submission(submission)
+
+
+def _starts(submission: TaskSubmitted) -> bool:
+    """Whether its answer comes when an agent runs, or cannot."""
+    return not submission.dry_run and (not submission.queue or submission.until_runs)
 
 
 def check_submission(submission: TaskSubmitted) -> None:

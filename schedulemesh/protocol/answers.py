@@ -20,6 +20,7 @@ from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.explanation import Explanation
 from schedulemesh.engine.messages.outcomes import Evaluation, Refused, RequestOutcome
 from schedulemesh.errors import InvalidRequestError
+from schedulemesh.protocol.local_sockets import SocketAddress
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +36,8 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
     settings: SchedulerSettings
     #: The owner of this caller's tasks; empty: its token says none.
     owner: str = ""
+    #: Where it takes requests of processes on its machine; None: over Ray only.
+    socket: SocketAddress | None = None
 
 
 class GroupPlace(msgspec.Struct, frozen=True, kw_only=True):

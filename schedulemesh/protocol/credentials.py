@@ -12,6 +12,8 @@ from schedulemesh.errors import InvalidRequestError
 
 #: The process that serves the HTTP API.
 HTTP = "http"
+#: The supervisor, at its socket.
+SOCKET = "socket"
 
 #: The environment variable with the token of clients.
 ENVIRONMENT_VARIABLE = "SCHEDULEMESH_TOKEN"

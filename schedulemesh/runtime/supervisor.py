@@ -39,6 +39,8 @@ from schedulemesh.protocol.answers import (
     encode_answer,
 )
 from schedulemesh.protocol.callers import TokenCaller
+from schedulemesh.protocol.frames import Ask
+from schedulemesh.protocol.local_sockets import socket_name
 from schedulemesh.protocol.requests import decode_request
 from schedulemesh.runtime.agents.command_queue import POLL_S
 from schedulemesh.runtime.agents.gangs import every_process
@@ -62,6 +64,7 @@ from schedulemesh.runtime.journal_opening import OpenJournal, cannot_begin, mark
 from schedulemesh.runtime.periodic import Loops
 from schedulemesh.runtime.plugins.watchdog import LoadStrategy, PluginWatchdog
 from schedulemesh.runtime.reactor import Reactor
+from schedulemesh.runtime.request_socket import RequestSocket
 from schedulemesh.runtime.security.authentication import Authentication
 from schedulemesh.runtime.services.answers import Answers
 from schedulemesh.runtime.services.decision_log import log_step
@@ -131,6 +134,12 @@ class SupervisorService:
         #: The shutdown in progress, or the last one.
         self._ending: asyncio.Task[None] | None = None
         self._loops = Loops()
+        self._socket = RequestSocket(
+            backend.session_folder() / "schedulemesh" / "sockets",
+            socket_name(settings.namespace, settings.name),
+            self._authentication.socket_id,
+            self._ask_here,
+        )
         #: What is being carried out for callers, some of whom may have gone away.
         self._for_callers: set[asyncio.Future[object]] = set()
 
@@ -177,6 +186,12 @@ class SupervisorService:
         self._authentication.check_http((await self.ready()).running.reactor, key)
         holder = unpack(caller, TokenCaller)
         return await self._decode_and_answer(data, NO_REFS, holder, holder.address)
+
+    async def _ask_here(self, ask: Ask) -> bytes | tuple[bytes, list[Handle]]:
+        """As ``ask`` and ``ask_as``, for a process on this machine that asks over the socket."""
+        if ask.caller:
+            return await self.ask_as(ask.caller, ask.data, ask.credential)
+        return await self.ask(ask.data, NO_REFS, ask.credential)
 
     async def _decode_and_answer(
         self, data: bytes, refs: Refs, caller: TokenCaller | None, address: str
@@ -256,6 +271,7 @@ class SupervisorService:
             settings=msgspec.structs.replace(
                 self._settings.public(), auth=AuthSettings(required=reactor.state.tokens.required)
             ),
+            socket=self._socket.address,
         )
         return pack(hello)
 
@@ -377,11 +393,15 @@ class SupervisorService:
         if is_process(reactor.state, agent_name, incarnation):
             self._agents.usage.take(agent_name, incarnation, message, reactor.now())
 
-    async def http_serves(self, url: str, key: bytes = b"", failures: int = 0) -> None:
-        """The process of the HTTP API says where it serves, and how many requests it has not accepted."""
+    async def http_serves(self, url: str, key: bytes = b"", failures: int = 0) -> bytes:
+        """The process of the HTTP API says where it serves, and how many requests it has not accepted.
+        Returns where the socket is: a packed SocketAddress; empty: there is none.
+        """
         self._authentication.check_http((await self.ready()).running.reactor, key)
         self._http.url = url
         self._authentication.failures["http"] = failures
+        address = self._socket.address
+        return b"" if address is None else pack(address)
 
     async def shutdown(self, credential: bytes = b"") -> None:
         """End every agent and group, the journal and this process, for operators. Raises NotAllowedError."""
@@ -430,6 +450,7 @@ class SupervisorService:
             await self._forget()
         finally:
             self._answer_nothing_more()
+            self._socket.close()
             # The caller ends it as soon as it has this answer.
             asyncio.get_running_loop().call_later(_LINGER_S, self._backend.end_supervisor)
 
@@ -521,6 +542,7 @@ class SupervisorService:
         """
         self._loops.end_all()
         executor.stop_all()
+        self._socket.close()
         self._agents.endings.cancel_all()
         if self._requests is not None:
             self._requests.running.alerts.close()
@@ -590,6 +612,7 @@ class SupervisorService:
         """Begin to watch the cluster, and if the settings say so, to serve HTTP and to check agents."""
         running, settings = requests.running, self._settings
         spawn, loop = running.executor.spawn, running.loops.run
+        spawn(self._socket.serve())
         self._http.start()
         requests.alerts.start()
         spawn(loop("cluster_monitor", settings.monitor_interval_s, running.monitor.observe))

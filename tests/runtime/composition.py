@@ -38,8 +38,10 @@ def supervisor(backend, journal_file, *, clock=None, opened=SqlJournal, **settin
 class InThread:
     """A supervisor on a loop of its own, for tests that call it from elsewhere."""
 
-    def __init__(self, journal_file, **settings):
+    def __init__(self, journal_file, folder=None, **settings):
         self.backend = FakeBackend()
+        #: The folder of the session; None: that of all fakes.
+        self.backend.folder = folder or self.backend.folder
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
@@ -79,4 +81,5 @@ class InThread:
 
     async def _ended(self):
         self.running.executor.stop_all()
+        self.service._socket.close()
         await self.running.reactor.close(destroy=False)

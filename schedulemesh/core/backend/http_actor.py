@@ -40,7 +40,7 @@ class HttpActor:
 
     def __init__(self, settings: bytes, supervisor: Any) -> None:
         self._supervisor = supervisor
-        self._server, self._key, self._own = _composed(settings, supervisor)
+        self._server, self._client, self._key, self._own = _composed(settings, supervisor)
         #: Set when ``serve`` returns: Ray tells everybody of a call that is still open when a process ends.
         self._has_served = asyncio.Event()
         self._supervisor_ended = False
@@ -74,7 +74,10 @@ class HttpActor:
         url = await self._server.address()
         while True:
             try:
-                await self._supervisor.http_serves.remote(url, self._key, self._server.failures)
+                address = await self._supervisor.http_serves.remote(
+                    url, self._key, self._server.failures
+                )
+                self._client.take_address(address)
             except ActorDiedError:
                 self._supervisor_ended = True
                 self._server.end()
@@ -101,10 +104,20 @@ class HttpActor:
 
 
 class RaySupervisorClient:
-    """Asks the supervisor through its Ray handle; see SupervisorClient."""
+    """Asks the supervisor over its socket, and through its Ray handle; see SupervisorClient."""
 
     def __init__(self, supervisor: Any, name: str, key: bytes) -> None:
+        from schedulemesh.server.supervisor_socket import SupervisorSocket
+
         self._supervisor, self._name, self._key = supervisor, name, key
+        self._socket = SupervisorSocket()
+
+    def take_address(self, packed: bytes) -> None:
+        """The supervisor says where its socket is: a packed SocketAddress; empty: there is none."""
+        from schedulemesh.protocol.agents import unpack
+        from schedulemesh.protocol.local_sockets import SocketAddress
+
+        self._socket.address = unpack(packed, SocketAddress) if packed else None
 
     async def ask(self, request: Call, caller: TokenCaller | None = None) -> AnyAnswer:
         """See SupervisorClient."""
@@ -116,14 +129,9 @@ class RaySupervisorClient:
         """See SupervisorClient."""
         from schedulemesh.protocol.requests import encode_request
 
-        data, supervisor = encode_request(request), self._supervisor
-        ref = (
-            supervisor.ask.remote(data, ([], []), self._key)
-            if caller is None
-            else supervisor.ask_as.remote(pack(caller), data, self._key)
-        )
+        asking = self._answer(encode_request(request), None if caller is None else pack(caller))
         try:
-            answer = await asyncio.wait_for(as_future(ref), _ANSWER_S)
+            return await asyncio.wait_for(asking, _ANSWER_S)
         except (asyncio.TimeoutError, TimeoutError) as error:
             raise SchedulerUnavailableError(
                 f"scheduler {self._name!r} has not answered within {_ANSWER_S:g} s; the request may still "
@@ -133,6 +141,19 @@ class RaySupervisorClient:
             raise SchedulerUnavailableError(
                 f"the supervisor of scheduler {self._name!r} cannot be reached"
             ) from error
+
+    async def _answer(self, data: bytes, caller: bytes | None) -> bytes:
+        """The encoded answer. Raises RayActorError where there is no supervisor."""
+        answered = await self._socket.ask(data, self._key, caller or b"")
+        if answered is not None:
+            return answered
+        supervisor = self._supervisor
+        ref = (
+            supervisor.ask.remote(data, ([], []), self._key)
+            if caller is None
+            else supervisor.ask_as.remote(caller, data, self._key)
+        )
+        answer = await as_future(ref)
         encoded: bytes = answer[0] if isinstance(answer, tuple) else answer
         return encoded
 
@@ -178,8 +199,12 @@ def _addresses() -> tuple[str, ...]:
     return tuple(dict.fromkeys((address, f"127.0.0.1:{port}", f"::1:{port}")))
 
 
-def _composed(settings: bytes, supervisor: Any) -> tuple[Any, bytes, tuple[str, str]]:
-    """The composition root of this process: the server, the key of this process, and whose it is."""
+def _composed(
+    settings: bytes, supervisor: Any
+) -> tuple[Any, RaySupervisorClient, bytes, tuple[str, str]]:
+    """The composition root of this process: the server, what asks the supervisor, the key of this process,
+    and whose it is.
+    """
     import msgspec
 
     from schedulemesh.config.settings import SchedulerSettings
@@ -200,4 +225,4 @@ def _composed(settings: bytes, supervisor: Any) -> tuple[Any, bytes, tuple[str, 
     key = made.auth.process_key
     gateway = RaySupervisorClient(supervisor, made.name, key)
     server = HttpServer(gateway, made.http, made.namespace, made.name, _addresses())
-    return server, key, (made.namespace, made.name)
+    return server, gateway, key, (made.namespace, made.name)

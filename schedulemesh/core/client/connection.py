@@ -7,7 +7,7 @@ import logging
 import platform
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Union, cast
+from typing import Any, Literal, cast
 
 import msgspec
 import ray
@@ -15,13 +15,20 @@ from ray.actor import ActorHandle
 from ray.exceptions import ActorDiedError, ActorUnschedulableError, RayActorError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from schedulemesh.client.asking import RawAnswer, References
+from schedulemesh.client.socket_channel import SocketChannel
 from schedulemesh.config.settings import DEFAULT_NAMESPACE, PROTOCOL_VERSION, SchedulerSettings
 from schedulemesh.core.agent.process_marks import JOB_MARK
 from schedulemesh.core.backend.registered_schedulers import actor_name, registered_schedulers
 from schedulemesh.core.backend.supervisor_actor import Supervisor
 from schedulemesh.core.client.contradictions import refuse_contradictions, without_password
 from schedulemesh.core.client.credentials import FirstToken, credential_of, forget_token, token_of
-from schedulemesh.core.client.deadline import SilentSchedulerError, answer, ask_ray
+from schedulemesh.core.client.deadline import (
+    SilentSchedulerError,
+    answer,
+    ask_ray,
+    require_sign_of_life,
+)
 from schedulemesh.core.client.origin import task_of
 from schedulemesh.core.client.task_request import Caller
 from schedulemesh.core.transport.handles import actor_id
@@ -42,10 +49,6 @@ logger = logging.getLogger(__name__)
 _WITHDRAW_S = 5.0
 #: Seconds that the name of an actor which has ended may still be taken.
 _NAME_S = 2.0
-
-
-#: What the supervisor answers: bytes, with the Ray handles that belong to them where there are any.
-RawAnswer = Union[bytes, tuple[bytes, list[ActorHandle]]]
 
 
 class Connection:
@@ -73,6 +76,7 @@ class Connection:
         self._task_id = task_of(settings.name, settings.namespace)
         #: "left": this object has detached; "ended": it has shut the scheduler down.
         self.state: Literal["open", "left", "ended"] = "open"
+        self._socket = SocketChannel(hello.socket)
         #: Keys of the classes whose bytes the supervisor has.
         self.shipped: set[str] = set()
 
@@ -107,15 +111,22 @@ class Connection:
         """Whether the scheduler was to end with this job, but a detached one of that name was found."""
         return self.hello.detached and not self.settings.detached
 
-    def call(self, method: str, *args: object, what: str | None = None) -> RawAnswer:
+    def call(
+        self, method: str, *args: object, what: str | None = None, handles: bool = False
+    ) -> RawAnswer:
         """Call the supervisor and wait. Raises SchedulerUnavailableError where it is gone or silent.
 
         ``what``: the name of the request, which decides how long it may take; None: the method's name.
+        ``handles``: whether Ray handles come beside the answer, so that it is made over Ray.
         """
         handle = self.handle
         require_ray()
         name = self.settings.name
         try:
+            if method == "ask" and not handles and not any(cast("References", args[1])):
+                answered = self._over_socket(cast("bytes", args[0]), what or method)
+                if answered is not None:
+                    return answered
             ref = getattr(handle, method).remote(*args, self.credential)
             return cast("RawAnswer", answer(handle, name, what or method, ref))
         except ActorUnschedulableError as error:
@@ -125,10 +136,17 @@ class Connection:
         except RayActorError as error:
             raise SchedulerUnavailableError(_gone(name, error)) from None
 
+    def _over_socket(self, data: bytes, what: str) -> bytes | None:
+        """The answer to an encoded request over the supervisor's socket; None: it is to be asked over Ray."""
+        began = time.monotonic()
+        look = functools.partial(require_sign_of_life, self._handle, self.name, what, began)
+        return self._socket.ask(data, self.credential, look)
+
     def leave(self) -> None:
         """Use the scheduler no more, and let it run."""
         if self.state == "open":
             self.state = "left"
+            self._socket.close()
 
     def end(self) -> None:
         """Have the supervisor end everything, then end it. Nothing happens if this object did so before."""
@@ -136,6 +154,7 @@ class Connection:
             return
         end(self.handle, self.settings, self.credential)
         self.state = "ended"
+        self._socket.close()
 
     def described(self) -> str:
         """What ``repr`` shows of a scheduler object; nothing is asked of the supervisor."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import ray
@@ -75,17 +75,30 @@ def answer(handle: ActorHandle, name: str, method: str, ref: ObjectRef) -> objec
             if isinstance(error, RayTaskError):
                 # The call itself raised it.
                 raise
-            sign = handle.alive.remote()
-            done, _ = ray.wait([ref, sign], num_returns=1, timeout=SILENCE_S)
-            if ref in done:
-                continue
-            waited = time.monotonic() - began
-            if not done:
-                raise SilentSchedulerError(_silent(name, method, waited)) from None
-            is_ready, slow_s = ray.get(sign)
-            limit_s = slow_s if method in _SLOW else BOOKS_S
-            if waited > limit_s and not (is_ready and method == WAITS):
-                raise SchedulerUnavailableError(_late(name, method, waited, is_ready)) from None
+            require_sign_of_life(handle, name, method, began, [ref])
+
+
+def require_sign_of_life(
+    handle: ActorHandle,
+    name: str,
+    method: str,
+    began: float,
+    refs: Sequence[ObjectRef] = (),
+) -> None:
+    """Return where a supervisor that has not answered since ``began`` lives and is within its time limits, or
+    once one of ``refs`` is there. Raises what ``answer`` does.
+    """
+    sign = handle.alive.remote()
+    done, _ = ray.wait([*refs, sign], num_returns=1, timeout=SILENCE_S)
+    if any(ref in done for ref in refs):
+        return
+    waited = time.monotonic() - began
+    if not done:
+        raise SilentSchedulerError(_silent(name, method, waited)) from None
+    is_ready, slow_s = ray.get(sign)
+    limit_s = slow_s if method in _SLOW else BOOKS_S
+    if waited > limit_s and not (is_ready and method == WAITS):
+        raise SchedulerUnavailableError(_late(name, method, waited, is_ready)) from None
 
 
 def _silent(name: str, method: str, waited_s: float) -> str:

@@ -20,6 +20,7 @@ from schedulemesh.protocol.agents import MessageError, MetricsReport, unpack
 from schedulemesh.protocol.callers import TokenCaller
 from schedulemesh.protocol.credentials import (
     HTTP,
+    SOCKET,
     Credential,
     hash_of,
     new_process_secret,
@@ -55,6 +56,8 @@ class Authentication:
         self._secret = settings.auth.process_key or new_process_secret()
         #: The key of the process that serves the HTTP API.
         self.http_key = process_key(self._secret, HTTP)
+        #: Which scheduler answers at the socket.
+        self.socket_id = process_key(self._secret, SOCKET).hex()
         #: Calls that were not accepted since the process that checks them began.
         self.failures = {"ray": 0, "http": 0}
         self._logged_at, self._logged = float("-inf"), 0

@@ -1,0 +1,308 @@
+"""The supervisor's Unix socket: requests of processes on its machine, served by its event loop.
+
+A request is answered as one over Ray is, by the same coroutine. What cannot be answered here, such as what
+Ray handles belong to, is left to Ray: the client repeats it there, and its id makes that harmless. The same
+holds when a connection is lost, so a connection may be closed at any time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Union
+
+import msgspec
+
+from schedulemesh.config.settings import PROTOCOL_VERSION
+from schedulemesh.protocol.frames import (
+    MAX_ANSWER,
+    MAX_OPEN,
+    MAX_REQUEST,
+    Answered,
+    Ask,
+    FrameError,
+    FrameReader,
+    Greeting,
+    OverRay,
+    Withdraw,
+    frame,
+    from_client,
+)
+from schedulemesh.protocol.local_sockets import ListeningSocket, SocketAddress, is_of_same_user
+
+logger = logging.getLogger(__name__)
+
+#: Answers a request: an encoded answer, with the Ray handles that belong to it beside it, if any do.
+Answer = Callable[[Ask], Awaitable[Union[bytes, tuple[bytes, list[Any]]]]]
+
+#: Seconds between two looks for connections that are to be closed, and after an accept that failed.
+_LOOK_S, _PAUSE_S = 1.0, 0.1
+
+
+class SocketLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What connections may take of the supervisor."""
+
+    #: Connections at a time. For a further one the one that has been idle for longest is closed.
+    connections: int = 512
+    #: Requests of a connection that are not answered yet; no more of it is read meanwhile.
+    open_requests: int = MAX_OPEN
+    #: Bytes of all frames that have arrived in part.
+    partial_bytes: int = 128 * 1024 * 1024
+    #: Seconds for a frame to arrive whole, and for the client to take what was sent to it.
+    frame_s: float = 10.0
+    taken_s: float = 30.0
+    #: Seconds without a request after which a connection is closed.
+    idle_s: float = 600.0
+
+
+class RequestSocket:
+    """The socket of one supervisor, and its connections."""
+
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        scheduler: str,
+        answer: Answer,
+        limits: SocketLimits | None = None,
+    ) -> None:
+        self._folder, self._name = folder, name
+        self.scheduler, self.answer = scheduler, answer
+        self.limits = limits or SocketLimits()
+        #: Where it listens; None: it does not, so that everybody uses Ray.
+        self.address: SocketAddress | None = None
+        #: The connections, the one that has been idle for longest first.
+        self._connections: dict[_Connection, None] = {}
+        #: The next look at their times; None: there are none.
+        self._look: asyncio.TimerHandle | None = None
+
+    async def serve(self) -> None:
+        """Accept connections until this is cancelled. Returns at once where there can be no socket."""
+        try:
+            listening = ListeningSocket(self._folder, self._name)
+        except OSError as error:
+            logger.warning("requests use Ray only, because there can be no socket: %s", error)
+            return
+        self.address = SocketAddress(
+            folder=str(self._folder), name=self._name, scheduler=self.scheduler
+        )
+        try:
+            while True:
+                await self._accept(listening.socket)
+        finally:
+            self.address = None
+            listening.close()
+
+    def close(self) -> None:
+        """End all connections, once the answers that were given are sent."""
+        for connection in tuple(self._connections):
+            connection.close()
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            connected, _ = await loop.sock_accept(listening)
+        except OSError as error:
+            logger.warning("a connection to the supervisor's socket was not accepted: %s", error)
+            await asyncio.sleep(_PAUSE_S)
+            return
+        if is_of_same_user(connected) and self._has_room():
+            await loop.connect_accepted_socket(lambda: _Connection(self), connected)
+        else:
+            connected.close()
+
+    def _has_room(self) -> bool:
+        """Whether there is room for a further connection; one that is idle is closed for it."""
+        if len(self._connections) < self.limits.connections:
+            return True
+        idle = next((each for each in self._connections if each.is_idle), None)
+        if idle is not None:
+            idle.abort()
+        return idle is not None
+
+    def note_use(self, connection: _Connection) -> None:
+        """A connection was opened, or has had a request answered."""
+        self._connections.pop(connection, None)
+        self._connections[connection] = None
+        if self._look is None:
+            self._look = asyncio.get_running_loop().call_later(_LOOK_S, self._look_at_times)
+
+    def note_lost(self, connection: _Connection) -> None:
+        """A connection has ended."""
+        self._connections.pop(connection, None)
+        if not self._connections and self._look is not None:
+            self._look.cancel()
+            self._look = None
+
+    def _look_at_times(self) -> None:
+        """Close the connections that have exceeded a time limit."""
+        loop = asyncio.get_running_loop()
+        for connection in tuple(self._connections):
+            if connection.exceeds_time(loop.time()):
+                connection.abort()
+        self._look = loop.call_later(_LOOK_S, self._look_at_times)
+
+    @property
+    def partial_bytes(self) -> int:
+        """The bytes of all frames that have arrived in part."""
+        return sum(connection.buffered for connection in self._connections)
+
+
+class _Connection(asyncio.Protocol):
+    """The connection of one client."""
+
+    def __init__(self, server: RequestSocket) -> None:
+        self._server, self._limits = server, server.limits
+        self._loop = asyncio.get_running_loop()
+        self._reader = FrameReader(MAX_REQUEST)
+        #: The requests that are being answered, by number.
+        self._open: dict[int, asyncio.Task[None]] = {}
+        #: Whether the client takes what is sent to it.
+        self._takes = True
+        #: Since when the next frame has arrived in part, the client takes nothing, or nothing is asked.
+        self._partial_since: float | None = None
+        self._stalled_since: float | None = None
+        self._idle_since = self._loop.time()
+
+    # what asyncio calls
+
+    def connection_made(self, transport: Any) -> None:
+        """Greet the client."""
+        self._transport = transport
+        self._server.note_use(self)
+        self._transport.write(frame(Greeting(PROTOCOL_VERSION, self._server.scheduler)))
+
+    def data_received(self, data: bytes) -> None:
+        """Take what has arrived."""
+        self._reader.feed(data)
+        self._take()
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """The client has gone away, and with it the callers of its requests."""
+        self._server.note_lost(self)
+        for task in tuple(self._open.values()):
+            task.cancel()
+
+    def pause_writing(self) -> None:
+        """The client takes too little of what is sent to it: it gets no more asked meanwhile."""
+        self._takes, self._stalled_since = False, self._loop.time()
+        self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """The client has taken most of it."""
+        self._takes, self._stalled_since = True, None
+        self._take()
+
+    # what the server asks
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing of it is being answered."""
+        return not self._open
+
+    @property
+    def buffered(self) -> int:
+        """The bytes that have arrived of frames that are not taken yet."""
+        return len(self._reader)
+
+    def exceeds_time(self, now: float) -> bool:
+        """Whether it has exceeded a time limit."""
+        limits = self._limits
+        return (
+            (self._partial_since is not None and now - self._partial_since > limits.frame_s)
+            or (self._stalled_since is not None and now - self._stalled_since > limits.taken_s)
+            or (self.is_idle and now - self._idle_since > limits.idle_s)
+        )
+
+    def close(self) -> None:
+        """End it once what was sent is taken."""
+        self._transport.close()
+
+    def abort(self) -> None:
+        """End it at once."""
+        self._transport.abort()
+
+    # its requests
+
+    def _take(self) -> None:
+        """Begin to answer the requests that have arrived, as many as may be open."""
+        try:
+            self._take_frames()
+        except FrameError as error:
+            logger.warning("a client of the supervisor's socket is disconnected: %s", error)
+            self.abort()
+
+    def _take_frames(self) -> None:
+        """Raises FrameError."""
+        if self._transport.is_closing():
+            return
+        while self._takes and len(self._open) < self._limits.open_requests:
+            packed = self._reader.next()
+            if packed is None:
+                self._wait_for_more()
+                return
+            self._take_message(packed)
+        self._partial_since = None
+        self._transport.pause_reading()
+
+    def _wait_for_more(self) -> None:
+        """No frame has arrived whole. Raises FrameError where too much has arrived of all of them."""
+        if not self.buffered:
+            self._partial_since = None
+        elif self._partial_since is None:
+            self._partial_since = self._loop.time()
+        elif self._server.partial_bytes > self._limits.partial_bytes:
+            raise FrameError(
+                f"the messages that have arrived in part have more than {self._limits.partial_bytes:,} bytes"
+            )
+        self._transport.resume_reading()
+
+    def _take_message(self, packed: bytes) -> None:
+        self._partial_since = None
+        message = from_client(packed)
+        if isinstance(message, Withdraw):
+            if (task := self._open.get(message.number)) is not None:
+                task.cancel()
+            return
+        if message.number in self._open:
+            raise FrameError(
+                f"request {message.number} is not answered yet, and another has its number"
+            )
+        task = self._loop.create_task(self._answer(message))
+        self._open[message.number] = task
+        # Not at the end of the coroutine: what is withdrawn at once never begins.
+        task.add_done_callback(functools.partial(self._note_end, message.number))
+
+    async def _answer(self, ask: Ask) -> None:
+        """Answer a request."""
+        data = await self._answered(ask)
+        # The client may use the number again as soon as it has the answer.
+        del self._open[ask.number]
+        if not self._transport.is_closing():
+            message = OverRay(ask.number) if data is None else Answered(ask.number, data)
+            self._transport.write(frame(message))
+
+    def _note_end(self, number: int, task: asyncio.Task[None]) -> None:
+        """A request was answered, or withdrawn."""
+        if self._open.get(number) is task:
+            del self._open[number]
+        if not self._transport.is_closing():
+            self._idle_since = self._loop.time()
+            self._server.note_use(self)
+            self._take()
+
+    async def _answered(self, ask: Ask) -> bytes | None:
+        """The encoded answer; None: it is given over Ray, which also says why a request fails."""
+        try:
+            answer = await self._server.answer(ask)
+        except Exception as error:  # noqa: BLE001  # the request is repeated over Ray, and fails there, too
+            logger.debug("a request over the supervisor's socket failed: %s", error)
+            return None
+        data, handles = answer if isinstance(answer, tuple) else (answer, [])
+        if (handles and ask.handles) or len(data) > MAX_ANSWER - 64:
+            return None
+        return data

@@ -1,0 +1,168 @@
+"""Requests of this process over the supervisor's socket, many at a time on one connection."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Any
+
+from schedulemesh.protocol.frames import (
+    MAX_ANSWER,
+    MAX_OPEN,
+    MAX_REQUEST,
+    Answered,
+    Ask,
+    FrameError,
+    FrameReader,
+    Withdraw,
+    frame,
+    from_supervisor,
+    greeting,
+)
+from schedulemesh.protocol.local_sockets import SocketAddress, connect
+
+#: Seconds that a supervisor may take to greet, and after which it is tried again where nobody did.
+GREETING_S, AGAIN_S = 2.0, 0.5
+#: Bytes of a message beside what it has as bytes.
+_AROUND = 64
+
+
+class SupervisorSocket:
+    """The way over the socket, as long as there is one. ``address``: where it is; None: that is not known."""
+
+    def __init__(self, address: SocketAddress | None = None) -> None:
+        self.address = address
+        self._connection: _Connection | None = None
+        #: When the next connection may be tried, by the clock of the event loop.
+        self._again_at = float("-inf")
+
+    async def ask(self, data: bytes, credential: bytes, caller: bytes = b"") -> bytes | None:
+        """The encoded answer to an encoded request; None: it is to be asked over Ray, where a request that
+        may have been carried out here is recognised by its id. ``caller``: see ``Ask``.
+        """
+        if len(data) + len(credential) + len(caller) + _AROUND > MAX_REQUEST:
+            return None
+        connection = await self._connected()
+        if connection is None or not connection.has_room:
+            return None
+        return await connection.ask(data, credential, caller)
+
+    def close(self) -> None:
+        """End the connection."""
+        if self._connection is not None:
+            self._connection.close()
+
+    async def _connected(self) -> _Connection | None:
+        """The connection; while one is being made, and for a moment after that failed, there is none."""
+        if self._connection is not None and self._connection.is_open:
+            return self._connection
+        now = asyncio.get_running_loop().time()
+        if self.address is None or now < self._again_at:
+            return None
+        self._again_at = now + GREETING_S
+        self._connection = await _connection_to(self.address)
+        self._again_at = asyncio.get_running_loop().time() + AGAIN_S
+        return self._connection
+
+
+async def _connection_to(address: SocketAddress) -> _Connection | None:
+    """A connection whose supervisor has greeted; None: that of the address does not answer there."""
+    loop = asyncio.get_running_loop()
+    try:
+        # It does not wait: where too many wait to be accepted, it is refused.
+        connected = connect(address, GREETING_S)
+        _, connection = await loop.create_connection(
+            lambda: _Connection(address.scheduler), sock=connected
+        )
+    except OSError:
+        return None
+    try:
+        await asyncio.wait_for(connection.greeted, GREETING_S)
+    except (asyncio.TimeoutError, TimeoutError, FrameError, ConnectionError):
+        connection.close()
+        return None
+    return connection
+
+
+class _Connection(asyncio.Protocol):
+    """A connection to the socket of this scheduler's supervisor."""
+
+    def __init__(self, scheduler: str) -> None:
+        self._scheduler = scheduler
+        self._reader = FrameReader(MAX_ANSWER)
+        self._numbers = itertools.count()
+        #: The requests that are not answered yet, by number.
+        self._open: dict[int, asyncio.Future[bytes | None]] = {}
+        #: Whether the supervisor takes what is sent to it.
+        self._takes = True
+        #: Done when the supervisor has greeted.
+        self.greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Wait for the greeting."""
+        self._transport: Any = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Take what has arrived."""
+        self._reader.feed(data)
+        try:
+            while (packed := self._reader.next()) is not None:
+                self._take(packed)
+        except FrameError as error:
+            if not self.greeted.done():
+                self.greeted.set_exception(error)
+            self._transport.abort()
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """Have what is not answered be asked over Ray."""
+        if not self.greeted.done():
+            self.greeted.set_exception(ConnectionResetError("the supervisor has not greeted"))
+        for answered in self._open.values():
+            if not answered.done():
+                answered.set_result(None)
+        self._open.clear()
+
+    def pause_writing(self) -> None:
+        """The supervisor takes too little of what is sent to it."""
+        self._takes = False
+
+    def resume_writing(self) -> None:
+        """The supervisor has taken most of it."""
+        self._takes = True
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has not ended."""
+        return not self._transport.is_closing()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it takes a further request, and still a withdrawal after that."""
+        return self._takes and len(self._open) < MAX_OPEN - 1
+
+    async def ask(self, data: bytes, credential: bytes, caller: bytes) -> bytes | None:
+        """See SupervisorSocket."""
+        number = next(self._numbers)
+        answered: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+        self._open[number] = answered
+        self._transport.write(frame(Ask(number, data, credential, caller, handles=False)))
+        try:
+            return await answered
+        finally:
+            if self._open.pop(number, None) is not None and self.is_open:
+                self._transport.write(frame(Withdraw(number)))
+
+    def close(self) -> None:
+        """End it."""
+        self._transport.close()
+
+    def _take(self, packed: bytes) -> None:
+        """Raises FrameError."""
+        if not self.greeted.done():
+            greeting(packed).check(self._scheduler)
+            self.greeted.set_result(None)
+            return
+        message = from_supervisor(packed)
+        answered = self._open.pop(message.number, None)
+        if answered is not None and not answered.done():
+            answered.set_result(message.data if isinstance(message, Answered) else None)
