@@ -11,9 +11,9 @@ import asyncio
 import functools
 import logging
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any, Union
+from typing import Union, cast
 
 import msgspec
 
@@ -37,7 +37,7 @@ from schedulemesh.protocol.local_sockets import ListeningSocket, SocketAddress, 
 logger = logging.getLogger(__name__)
 
 #: Answers a request: an encoded answer, with the Ray handles that belong to it beside it, if any do.
-Answer = Callable[[Ask], Awaitable[Union[bytes, tuple[bytes, list[Any]]]]]
+Answer = Callable[[Ask], Awaitable[Union[bytes, tuple[bytes, Sequence[object]]]]]
 
 #: Seconds between two looks for connections that are to be closed, and after an accept that failed.
 _LOOK_S, _PAUSE_S = 1.0, 0.1
@@ -170,9 +170,9 @@ class _Connection(asyncio.Protocol):
 
     # what asyncio calls
 
-    def connection_made(self, transport: Any) -> None:
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Greet the client."""
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)
         self._server.note_use(self)
         self._transport.write(frame(Greeting(PROTOCOL_VERSION, self._server.scheduler)))
 

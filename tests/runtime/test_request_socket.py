@@ -296,8 +296,8 @@ def test_a_flood_of_connections_locks_nobody_out(served):
             flood = opened.enter_context(connect(server.socket.address, SOON_S))
             flood.sendall(b"\0")
             if number % 20 == 0:
-                with server.client() as newcomer:
-                    assert newcomer.ask(1, b"one") == b"one"
+                with server.client() as other:
+                    assert other.ask(1, b"one") == b"one"
         del honest
 
 
