@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 
 import pytest
 import yaml
 
+from schedulemesh.metrics.alert_rules import RULES
 from tests.docs.documents import ROOT, blocks, links, prose
 
 DOCS = ROOT / "docs"
@@ -91,6 +93,50 @@ def test_commands_and_output_are_those_of_the_english_page(page):
         each for each in blocks(page) if (each.language, without_comments(each)) not in original
     ]
     assert [str(each) for each in other if each.language != "bash"] == []
+
+
+def test_the_chinese_tutorial_has_every_block():
+    """With REWRITE_DOCS=1 it gets those of the English one, which the commands have written anew."""
+    english, chinese = DOCS / "tutorial.md", DOCS / "zh" / "tutorial.md"
+    expected = [each.code for each in blocks(english)]
+    if os.environ.get("REWRITE_DOCS"):
+        codes = iter(expected)
+        text = chinese.read_text(encoding="utf-8")
+        fence = re.compile(r"^(```\w+\n).*?^```$", re.MULTILINE | re.DOTALL)
+        chinese.write_text(fence.sub(lambda block: f"{block[1]}{next(codes)}```", text), "utf-8")
+    assert [each.code for each in blocks(chinese)] == expected
+
+
+#: What Chinese pages call something else than the glossary does.
+OTHER_WORDS = {
+    "驱逐": "抢占",
+    "放置组": "占位组",
+    "日志库": "事务日志",
+    "排水": "排空",
+    "回收配额": "收回",
+}
+
+
+@pytest.mark.parametrize("page", [*CHINESE, ROOT / "README.zh-CN.md"], ids=lambda page: page.name)
+def test_chinese_terms_are_those_of_the_glossary(page):
+    text = page.read_text(encoding="utf-8")
+    assert [f"{word}: write {term}" for word, term in OTHER_WORDS.items() if word in text] == []
+
+
+def test_the_glossary_is_the_same_in_both_languages():
+    """Each term of the English page has a row in the Chinese one."""
+    row = re.compile(r"^\| ([^|]+) \| ([^|]+) \|", re.MULTILINE)
+    english = row.findall((DOCS / "glossary.md").read_text(encoding="utf-8"))[2:]
+    chinese = (DOCS / "zh" / "glossary.md").read_text(encoding="utf-8")
+    words = {word for term, _ in english for word in term.split(", ")}
+    assert {word for word in words if word not in chinese} == set()
+
+
+def test_the_chinese_page_of_alerts_has_every_rule():
+    text = (DOCS / "zh" / "alerts.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| `(\w+)` \| (?:info|warning|critical)", text, re.MULTILINE) == list(
+        RULES
+    )
 
 
 def without_comments(block):

@@ -138,7 +138,7 @@ _WAITS_AND_REFUSALS: Mapping[str, tuple[str, str]] = {
         "常驻调度器须强制结束",
     ),
     "scheduler_unavailable": ("The scheduler does not answer", "调度器没有响应"),
-    "journal_unavailable": ("The journal is not available", "日志库暂不可用"),
+    "journal_unavailable": ("The journal is not available", "事务日志暂不可用"),
     "history_unavailable": ("The history is not available", "历史记录暂不可用"),
     "internal_error": ("The scheduler failed at this request", "调度器处理请求时出错"),
     "protected_pool": ("its pool is protected", "其资源池受保护"),

@@ -96,7 +96,7 @@ TEXTS: Mapping[str, tuple[str, str]] = {
     "version": ("Version", "版本"),
     "up_for": ("Serves since", "本次启动"),
     "starts": ("Starts of the supervisor", "启动次数"),
-    "journal": ("Journal", "日志库"),
+    "journal": ("Journal", "事务日志"),
     "node_count": ("Nodes", "节点"),
     "closed_nodes": (
         "{cordoned} closed, {draining} being drained",
