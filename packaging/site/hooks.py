@@ -18,8 +18,6 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 #: The folder of the site with what lies outside docs/.
 OUTSIDE = "repository"
-#: Pages of the navigation that need not exist yet.
-PLANNED = ("arrays.md", "gpu_models.md", "owners.md")
 
 #: What a browser fetches without being asked.
 _FETCHED = re.compile(
@@ -80,23 +78,6 @@ def rewritten(origin: str, text: str) -> str:
         parts += [_LINK.sub(link, text[end : fence.start()]), fence[0]]
         end = fence.end()
     return "".join([*parts, _LINK.sub(link, text[end:])])
-
-
-def on_config(config: Any) -> Any:
-    """Leave out the pages that are planned and not written."""
-    config["nav"] = _existing(config["nav"])
-    return config
-
-
-def _existing(entries: list[Any]) -> list[Any]:
-    kept = []
-    for entry in entries:
-        ((title, target),) = entry.items() if isinstance(entry, dict) else [(None, entry)]
-        if isinstance(target, list):
-            kept.append({title: _existing(target)})
-        elif target not in PLANNED or (DOCS / target).exists():
-            kept.append(entry)
-    return kept
 
 
 def on_files(files: Files, config: Any) -> Files:

@@ -39,17 +39,12 @@ def written():
     return {page for page in pages if not re.fullmatch(r"decisions/(?!README).*", page)}
 
 
-def planned():
-    text = (ROOT / "packaging" / "site" / "hooks.py").read_text(encoding="utf-8")
-    return set(re.findall(r'"([^"]+)"', re.search(r"^PLANNED = \((.*?)\)$", text, re.MULTILINE)[1]))
-
-
 def test_every_page_is_in_the_navigation_once():
     listed = list(entries(SETTINGS["nav"]))
     assert len(listed) == len(set(listed))
     outside = {page for page in listed if page.startswith("repository/")}
     assert written() - set(listed) == set(), "add them to nav of mkdocs.yml"
-    assert set(listed) - outside - written() <= planned()
+    assert set(listed) - outside - written() == set()
 
 
 def test_the_list_of_pages_has_those_of_the_navigation():
