@@ -6,7 +6,8 @@ import statistics
 
 from benchmarks.mesh import POOLS, amounts, finished, gone, mesh, start, submitted
 from benchmarks.rows import Row, at_most, spread, timed_ms
-from schedulemesh.domain.agent import AgentSpec, GangSpec
+from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.messages import stimuli as s
@@ -52,7 +53,7 @@ def _gang(number: int) -> s.TaskSubmitted:
         pool_name=pool,
         resources=amounts(cpu=MEMBERS, gpu=MEMBERS),
         bundles=(amounts(cpu=1, gpu=1),) * MEMBERS,
-        gang=GangSpec(),
+        payload=GangPayload(),
         class_key="class",
     )
     task = TaskSpec(task_id=f"gang-task-{number}", pool_name=pool, priority=PRIORITY)

@@ -19,8 +19,8 @@ from pathspec import PathSpec
 from pathspec.patterns.gitignore.basic import GitIgnoreBasicPattern
 
 from schedulemesh.config.settings import MAX_BLOB_BYTES
-from schedulemesh.domain.agent import FOLDER_SUFFIXES, MODULE_URI, PackedModule, module_archive
 from schedulemesh.domain.containers import plain_data
+from schedulemesh.domain.payloads import FOLDER_SUFFIXES, MODULE_URI, PackedModule, module_archive
 from schedulemesh.errors import InvalidRequestError, shown
 from schedulemesh.protocol.agents import key_of
 from schedulemesh.protocol.job_command import PackedFolder, Packer

@@ -66,8 +66,7 @@ def lease_body(arguments: Mapping[str, object], scheduler: str, namespace: str) 
     by = _submitter(scheduler, namespace, is_detached=False)
     submission = lease_request(arguments, by, "").submission
     bundles = [bundle.public() for bundle in submission.agent.bundles]
-    parts = submission.agent.lease.parts if submission.agent.lease is not None else 1
-    size = len(bundles) // parts
+    size = len(bundles) // submission.agent.payload.parts
     groups = [bundles[i : i + size] for i in range(0, len(bundles), size)]
     others = {name: value for name, value in arguments.items() if name != "groups"}
     return _packed(LEASES, {**_plain(others), "groups": groups}, by, submission)

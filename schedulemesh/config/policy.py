@@ -12,7 +12,6 @@ import msgspec
 
 from schedulemesh.config.changes import check_names, with_changes
 from schedulemesh.config.label_rules import MAX_STORED_RULES, LabelRules, parse_label_rules
-from schedulemesh.domain.agent import parse_over_claim
 from schedulemesh.domain.containers import as_elements
 from schedulemesh.domain.kinds import is_a
 from schedulemesh.domain.names import as_text, parse_name
@@ -25,6 +24,7 @@ from schedulemesh.domain.numbers import (
     parse_number,
     parse_positive,
 )
+from schedulemesh.domain.payloads import parse_over_claim
 from schedulemesh.errors import InvalidRequestError, shown
 
 logger = logging.getLogger(__name__)

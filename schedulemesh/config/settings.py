@@ -24,7 +24,7 @@ from schedulemesh.domain.numbers import (
 from schedulemesh.errors import InvalidRequestError, shown
 
 #: Version of the protocol between client and supervisor; incremented by each incompatible change.
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 
 DEFAULT_NAMESPACE = "schedulemesh"
 #: The name of a new scheduler where none is given.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from schedulemesh.domain.agent import AgentSpec, gang_of
+from schedulemesh.domain.payloads import GangPayload, LeasePayload
 
 
 class ActorName(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -46,11 +47,11 @@ class ActorNames(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
         if the user has chosen its name. A member's name is the gang's with its rank, also that of an extra
         member of an elastic gang.
         """
-        if spec.lease is not None:
+        if isinstance(spec.payload, LeasePayload):
             return ()
         options = msgspec.json.decode(spec.options, type=_NamingOptions)
         namespace = options.namespace or self.namespace
-        if spec.gang is None:
+        if not isinstance(spec.payload, GangPayload):
             member = gang_of(spec.name) if is_extra else None
             chosen = options.name if member is None else f"{options.name}-{member[1]}"
             return (ActorName(namespace=namespace, name=chosen),) if options.name else ()

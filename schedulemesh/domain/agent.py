@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import msgspec
+from typing_extensions import assert_never
 
 from schedulemesh.domain.containers import as_items
 from schedulemesh.domain.labels import MAX_BYTES, Labels, parse_labels, size_of
-from schedulemesh.domain.lease import LeaseSpec, check_lease
 from schedulemesh.domain.names import as_text, parse_key, parse_name
 from schedulemesh.domain.node_labels import NodeLabels, check_node_labels
-from schedulemesh.domain.numbers import parse_duration, parse_timeout
-from schedulemesh.domain.placement import MAX_BUNDLES, PLACEMENT_STRATEGIES, check_bundles
+from schedulemesh.domain.numbers import parse_timeout
+from schedulemesh.domain.payloads import (
+    SINGLE_PROCESS,
+    AgentPayload,
+    GangPayload,
+    JobPayload,
+    LeasePayload,
+    Payload,
+    check_gang,
+    check_job,
+    check_lease,
+)
+from schedulemesh.domain.placement import check_bundles
 from schedulemesh.domain.resources import UNIT, Resources, check_resources, sum_of
 from schedulemesh.errors import InvalidRequestError, shown
 
@@ -36,82 +46,6 @@ RAY_OPTIONS = frozenset(
         "scheduling_strategy",
     }
 )
-
-
-class MemberSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What one member of a gang has instead of the gang's own."""
-
-    #: The hash under which its class's bytes are stored.
-    class_key: str
-    #: The key of its stored constructor arguments; None: there are none.
-    arguments_key: str | None = None
-
-
-class GangSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A gang: an agent of several processes, its members, one in each of its bundles.
-
-    They are started, saved, evicted and ended together, and run in a placement group of their own.
-    """
-
-    #: One of Ray's placement strategies; empty: that of the pool's groups, PACK in a pool that keeps none.
-    strategy: str = ""
-    #: The node label that the nodes of all members must have with the same value; empty: none.
-    same_label: str = ""
-    #: In the order of the bundles; empty: all members have the class and arguments of the agent.
-    members: tuple[MemberSpec, ...] = ()
-    #: Of an elastic gang: how many members it has at most. The bundles are its core, which it never runs
-    #: without; the others, like the first of the core, come when there is room and are given up first. 0: not
-    #: elastic.
-    replicas: int = 0
-
-
-#: The method of a job's runner that its task consists of.
-RUN_DRIVER = "run_driver"
-
-#: How the names of archives end that Ray unpacks as working directories.
-FOLDER_SUFFIXES = (".zip", ".tar.gz", ".tgz", ".tar.xz")
-
-#: How the addresses begin at which Ray finds modules that are sent with jobs.
-MODULE_URI = "gcs://"
-_WHEEL = re.compile(re.escape(MODULE_URI) + r"[\w.+-]+\.whl")
-
-#: What happens to a job that holds more in Ray than it claims.
-OVER_CLAIM = ("warn", "end")
-
-
-class PackedModule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A Python module that is sent with a job."""
-
-    #: Where Ray finds it, as the runtime environment says.
-    uri: str
-    #: The key of its stored archive.
-    key: str
-
-
-class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """A job: an agent whose process runs a driver command, and takes nothing of the agent's claim in Ray.
-
-    The claim is for what the driver starts in Ray: its actors, tasks and placement groups. What the driver
-    runs is in the arguments of the agent.
-    """
-
-    #: Seconds from the notice of an eviction to its end; None: as the policy says, at least 30.
-    grace_s: float | None = None
-    #: One of Ray's placement strategies for the bundles of its claim; empty: PACK, and no bundles unless they
-    #: are given or no node is large enough.
-    strategy: str = ""
-    #: "warn" or "end": what happens where it holds more in Ray than it claims; empty: as the policy says.
-    over_claim: str = ""
-    #: The Ray job that somebody else has started and that is a task from now on; empty: the driver is started
-    #: here. Its claim is where its work is found, and until then on quota alone.
-    adopts: str = ""
-    #: The key of the stored archive that the driver's working directory is unpacked from; empty: it has none
-    #: of the submitting machine.
-    folder_key: str = ""
-    #: How the name of that archive ends, such as ".zip".
-    folder_suffix: str = ""
-    #: The modules of the submitting machine among the ``py_modules`` of its runtime environment.
-    modules: tuple[PackedModule, ...] = ()
 
 
 class MemberProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -191,16 +125,12 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     #: Whether its own process takes the first of its bundles; False: it takes nothing, and all of them are
     #: for what it starts.
     driver_bundle: bool = True
-    #: None: it is a single process, which runs in the first of its bundles.
-    gang: GangSpec | None = None
-    #: None: it runs no driver command.
-    job: JobSpec | None = None
+    #: What it is: a single process, a gang, a job, or a lease.
+    payload: Payload = SINGLE_PROCESS
     #: Object references among its arguments; they are lost when the supervisor ends.
     references: int = 0
     #: The key under which the supervisor that received them holds these references; empty: there are none.
     references_id: str = ""
-    #: None: it has a process. A lease has none.
-    lease: LeaseSpec | None = None
     #: The labels that the nodes of its processes must have; empty: any node will do.
     node_labels: NodeLabels = ()
     #: The ways in which it may run, the preferred one first; empty: one alone. Its labels, resources and
@@ -243,41 +173,38 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
         """The names of its processes: its own; of a gang that of each member in the order of ranks; of a
         lease none.
         """
-        if self.lease is not None:
-            return ()
-        if self.gang is None:
-            return (self.name,)
-        return tuple(f"{self.name}-{rank}" for rank in range(len(self.bundles)))
+        match self.payload:
+            case LeasePayload():
+                return ()
+            case GangPayload():
+                return tuple(f"{self.name}-{rank}" for rank in range(len(self.bundles)))
+            case AgentPayload() | JobPayload():
+                return (self.name,)
 
     @property
-    def own_group(self) -> GangSpec | LeaseSpec | None:
+    def own_group(self) -> GangPayload | LeasePayload | None:
         """How the placement group of a gang or a lease is placed, which it has in any pool."""
-        return self.lease if self.gang is None else self.gang
+        return self.payload if isinstance(self.payload, (GangPayload, LeasePayload)) else None
 
     @property
     def kind(self) -> str:
         """What it is, as listings show it."""
-        if self.lease is not None:
-            return "lease"
-        if self.job is not None:
-            return "job"
-        return "agent" if self.gang is None else "gang"
+        return self.payload.kind
 
     @property
     def extra_names(self) -> tuple[str, ...]:
         """The names of the agents that are the extra members of an elastic gang."""
-        if self.gang is None or self.gang.replicas <= len(self.bundles):
+        if not isinstance(self.payload, GangPayload):
             return ()
-        return tuple(f"{self.name}-{n}" for n in range(len(self.bundles), self.gang.replicas))
+        return tuple(f"{self.name}-{n}" for n in range(len(self.bundles), self.payload.replicas))
 
     @property
     def class_keys(self) -> tuple[str, ...]:
         """The keys of all classes that its processes load."""
-        if self.lease is not None:
+        if isinstance(self.payload, LeasePayload):
             return ()
-        if self.gang is None or not self.gang.members:
-            return (self.class_key,)
-        return tuple(dict.fromkeys(member.class_key for member in self.gang.members))
+        members = self.payload.members
+        return tuple(dict.fromkeys(m.class_key for m in members)) or (self.class_key,)
 
 
 def with_more_memory(spec: AgentSpec, used_mb: float, most: int) -> AgentSpec | None:
@@ -345,14 +272,6 @@ def check_agent(spec: AgentSpec) -> None:
     if spec.alternatives or spec.alternative:
         _check_alternatives(spec)
     check_options(spec.options)
-    if spec.gang is not None:
-        check_gang(spec.gang, len(spec.bundles))
-        if msgspec.json.decode(spec.options).get("max_restarts"):
-            raise InvalidRequestError(
-                "ray_options has max_restarts; a gang is restarted whole, so Ray must restart no member of it"
-            )
-    if spec.job is not None:
-        check_job(spec)
     labels_asked = (spec.node_labels, *(other.node_labels for other in spec.alternatives))
     selectors = map(dict, labels_asked)
     size = size_of(spec.labels) + len(spec.options) + sum(map(size_of, selectors))
@@ -362,12 +281,10 @@ def check_agent(spec: AgentSpec) -> None:
         )
     if spec.references_id:
         raise InvalidRequestError("references_id is set by the scheduler, not by its callers")
-    if spec.lease is not None:
-        _check_no_process(spec)
-        check_lease(spec.lease, len(spec.bundles))
+    _check_payload(spec)
     if spec.start_limits is not None:
         parse_start_limits(msgspec.structs.asdict(spec.start_limits))
-    if spec.lease is None:
+    if not isinstance(spec.payload, LeasePayload):
         parse_key(spec.class_key, "the class's key")
     if spec.arguments_key is not None:
         parse_key(spec.arguments_key, "the arguments' key")
@@ -410,23 +327,22 @@ def _check_amount(spec: AgentSpec, other: Alternative, total: Resources, what: s
         check_bundles(other.bundles, f"{what}['bundles']")
         if sum_of(other.bundles) != total:
             raise InvalidRequestError(f"{what} has {total}, which is not the sum of its bundles")
-    has_parts = bool(spec.bundles)
-    if spec.job is None and bool(other.bundles) is not has_parts:
+    has_parts, payload = bool(spec.bundles), spec.payload
+    if not isinstance(payload, JobPayload) and bool(other.bundles) is not has_parts:
         raise InvalidRequestError(
             f"{what} must have bundles like the first alternative"
             if has_parts
             else f"{what} has bundles, and the first alternative has none; give both or neither"
         )
-    gang, lease = spec.gang, spec.lease
-    varies = gang is None or not (gang.members or gang.replicas)
-    if not varies and len(other.bundles) != len(spec.bundles):
+    is_fixed = isinstance(payload, GangPayload) and bool(payload.members or payload.replicas)
+    if is_fixed and len(other.bundles) != len(spec.bundles):
         raise InvalidRequestError(
             f"{what} has {len(other.bundles)} members; a gang whose members differ, or come and go, has as "
             f"many in every alternative: {len(spec.bundles)}"
         )
-    if lease is not None and len(other.bundles) % lease.parts:
+    if len(other.bundles) % payload.parts:
         raise InvalidRequestError(
-            f"{what} has {len(other.bundles)} bundles, which {lease.parts} groups do not divide evenly"
+            f"{what} has {len(other.bundles)} bundles, which {payload.parts} groups do not divide evenly"
         )
 
 
@@ -454,6 +370,30 @@ def with_alternatives(spec: AgentSpec, others: tuple[Alternative, ...]) -> Agent
     )
 
 
+def _check_payload(spec: AgentSpec) -> None:
+    match spec.payload:
+        case AgentPayload():
+            pass
+        case GangPayload() as gang:
+            check_gang(gang, len(spec.bundles))
+            _check_no_restarts(
+                spec, "a gang is restarted whole, so Ray must restart no member of it"
+            )
+        case JobPayload() as job:
+            check_job(job)
+            _check_no_restarts(spec, "a job's driver is started again by max_retries instead")
+        case LeasePayload() as lease:
+            _check_no_process(spec)
+            check_lease(lease, len(spec.bundles))
+        case _:
+            assert_never(spec.payload)
+
+
+def _check_no_restarts(spec: AgentSpec, why: str) -> None:
+    if msgspec.json.decode(spec.options).get("max_restarts"):
+        raise InvalidRequestError(f"ray_options has max_restarts; {why}")
+
+
 def parse_start_limits(start_limits: object) -> StartLimits | None:
     """The limits in a mapping from phases to seconds; None: it has none. Raises InvalidRequestError."""
     if start_limits is None:
@@ -468,98 +408,6 @@ def parse_start_limits(start_limits: object) -> StartLimits | None:
         if seconds is not None:
             limits[phase] = parse_timeout(seconds, f"start_limits[{phase!r}]")
     return StartLimits(**limits) if limits else None
-
-
-def check_job(spec: AgentSpec) -> None:
-    """Raise InvalidRequestError if a caller may not request such a job."""
-    if spec.gang is not None:
-        raise InvalidRequestError("an agent is a gang or a job, not both; leave out replicas")
-    if spec.job is not None and spec.job.grace_s is not None:
-        parse_duration(spec.job.grace_s, "grace_s")
-    if spec.job is not None and spec.job.strategy:
-        _check_strategy(spec.job.strategy, "strategy")
-    if spec.job is not None and spec.job.over_claim:
-        parse_over_claim(spec.job.over_claim)
-    if spec.job is not None and spec.job.folder_key:
-        parse_key(spec.job.folder_key, "the working directory's key")
-        _check_suffix(spec.job.folder_suffix)
-    for module in () if spec.job is None else spec.job.modules:
-        _check_module(module)
-    if msgspec.json.decode(spec.options).get("max_restarts"):
-        raise InvalidRequestError(
-            "ray_options has max_restarts; a job's driver is started again by max_retries instead"
-        )
-
-
-def module_archive(key: str) -> str:
-    """Where Ray finds the archive of a module with this key."""
-    return f"{MODULE_URI}_ray_pkg_{key}.zip"
-
-
-def _check_module(module: PackedModule) -> None:
-    parse_key(module.key, "a module's key")
-    # Under another name it could stand in for a package that somebody else is about to send.
-    archive = module_archive(module.key)
-    if module.uri != archive and not _WHEEL.fullmatch(module.uri):
-        raise InvalidRequestError(
-            f"a module is to be found at {shown(module.uri)}; allowed are {archive} and the name of a wheel "
-            f"after {MODULE_URI}"
-        )
-
-
-def _check_suffix(suffix: str) -> None:
-    if suffix not in FOLDER_SUFFIXES:
-        raise InvalidRequestError(
-            f"the archive of the working directory ends with {shown(suffix)}; allowed are "
-            f"{', '.join(FOLDER_SUFFIXES)}"
-        )
-
-
-def parse_over_claim(over_claim: object) -> str:
-    """One of OVER_CLAIM. Raises InvalidRequestError."""
-    word = as_text(over_claim)
-    if word not in OVER_CLAIM:
-        raise InvalidRequestError(
-            f"over_claim is {shown(over_claim)}; allowed are {', '.join(OVER_CLAIM)}"
-        )
-    return word
-
-
-def check_gang(gang: GangSpec, size: int) -> None:
-    """Raise InvalidRequestError if a caller may not request such a gang of so many bundles."""
-    if not size:
-        raise InvalidRequestError("a gang has a bundle for each member; it has none")
-    if gang.strategy:
-        _check_strategy(gang.strategy, "placement")
-    if gang.same_label:
-        parse_name(gang.same_label, "same_label")
-    if gang.members and len(gang.members) != size:
-        raise InvalidRequestError(f"a gang has {len(gang.members)} members, but {size} bundles")
-    if gang.replicas:
-        _check_elastic(gang, size)
-    for member in gang.members:
-        parse_key(member.class_key, "a member's class key")
-        if member.arguments_key is not None:
-            parse_key(member.arguments_key, "a member's arguments' key")
-
-
-def _check_strategy(strategy: str, what: str) -> None:
-    if strategy not in PLACEMENT_STRATEGIES:
-        raise InvalidRequestError(
-            f"{what} is {shown(strategy)}; allowed are {', '.join(PLACEMENT_STRATEGIES)}"
-        )
-
-
-def _check_elastic(gang: GangSpec, size: int) -> None:
-    if not size <= gang.replicas <= MAX_BUNDLES:
-        raise InvalidRequestError(
-            f"replicas is {gang.replicas}; allowed are min_replicas, {size}, to {MAX_BUNDLES}"
-        )
-    if gang.members or gang.same_label or gang.strategy.startswith("STRICT"):
-        raise InvalidRequestError(
-            "members that come and go are alike and run wherever there is room; leave out same_label and the "
-            "STRICT placements, or min_replicas"
-        )
 
 
 def check_options(encoded: str) -> None:
@@ -586,5 +434,3 @@ def _check_no_process(spec: AgentSpec) -> None:
         raise InvalidRequestError(
             "a lease has no process: leave out the class, its arguments and ray_options"
         )
-    if spec.gang is not None or spec.job is not None:
-        raise InvalidRequestError("an agent is a gang, a job or a lease, and only one of these")

@@ -12,10 +12,10 @@ from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
 
-from schedulemesh.domain.agent import PackedModule
 from schedulemesh.domain.containers import as_elements, as_items, plain_data
 from schedulemesh.domain.names import as_text
 from schedulemesh.domain.numbers import parse_number
+from schedulemesh.domain.payloads import PackedModule
 from schedulemesh.domain.resources import MAX_AMOUNT, parse_resources, sum_of
 from schedulemesh.errors import InvalidRequestError, shown
 

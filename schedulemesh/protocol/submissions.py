@@ -11,20 +11,22 @@ from schedulemesh.api.tasks import SubmitTask
 from schedulemesh.config.alternatives import Amount, parse_placement, resources_or_bundles
 from schedulemesh.config.groups import parse_bundles, parse_strategy
 from schedulemesh.domain.agent import (
-    RUN_DRIVER,
     AgentSpec,
-    JobSpec,
-    PackedModule,
-    parse_over_claim,
     parse_start_limits,
     with_alternatives,
 )
 from schedulemesh.domain.containers import as_elements
 from schedulemesh.domain.kinds import is_a
 from schedulemesh.domain.labels import Selector, parse_labels, parse_selector
-from schedulemesh.domain.lease import LeaseSpec
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_duration, parse_flag, parse_timeout
+from schedulemesh.domain.payloads import (
+    RUN_DRIVER,
+    JobPayload,
+    LeasePayload,
+    PackedModule,
+    parse_over_claim,
+)
 from schedulemesh.domain.resources import NOTHING, Resources, parse_resources, sum_of
 from schedulemesh.domain.task import PARSERS, TaskSpec, parse_task
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
@@ -75,7 +77,7 @@ def job_request(arguments: Mapping[str, object], by: Submitter, code: RunnerCode
         arguments_key=code.arguments_key,
         options=code.options,
         bundles=bundles,
-        job=_job(arguments, code),
+        payload=_job(arguments, code),
         node_labels=node_labels,
         start_limits=parse_start_limits(arguments.get("start_limits")),
     )
@@ -102,7 +104,7 @@ def lease_request(arguments: Mapping[str, object], by: Submitter, holder_job: st
     bundles = tuple(need for group in groups for need in group)
     strategy, label = arguments.get("strategy"), arguments.get("same_label")
     grace, ttl_s = arguments.get("grace_s"), arguments.get("ttl_s")
-    lease = LeaseSpec(
+    lease = LeasePayload(
         strategy="" if strategy is None else parse_strategy(strategy, "strategy"),
         same_label="" if label is None else parse_name(label, "same_label"),
         parts=len(groups),
@@ -118,7 +120,7 @@ def lease_request(arguments: Mapping[str, object], by: Submitter, holder_job: st
         labels=parse_labels(arguments.get("labels")),
         bundles=bundles,
         node_labels=node_labels,
-        lease=lease,
+        payload=lease,
     )
     agent = with_alternatives(agent, others)
     return SubmitTask(submission=_submitted(arguments, by, agent, _task(arguments, by)))
@@ -188,9 +190,9 @@ def _task(arguments: Mapping[str, object], by: Submitter) -> TaskSpec:
     return parse_task({**fields, "parent": by.parent or None})
 
 
-def _job(arguments: Mapping[str, object], code: RunnerCode) -> JobSpec:
+def _job(arguments: Mapping[str, object], code: RunnerCode) -> JobPayload:
     grace_s, strategy, over_claim = map(arguments.get, ("grace_s", "strategy", "over_claim"))
-    return JobSpec(
+    return JobPayload(
         grace_s=None if grace_s is None else parse_duration(grace_s, "grace_s"),
         strategy="" if strategy is None else parse_strategy(strategy, "strategy"),
         over_claim="" if over_claim is None else parse_over_claim(over_claim),

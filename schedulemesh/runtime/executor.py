@@ -11,7 +11,8 @@ import msgspec
 from typing_extensions import assert_never
 
 from schedulemesh.api.logs import TaskKey
-from schedulemesh.domain.agent import JobSpec, StartLimits, gang_of
+from schedulemesh.domain.agent import StartLimits, gang_of
+from schedulemesh.domain.payloads import GangPayload, JobPayload, LeasePayload
 from schedulemesh.domain.resources import UNIT, Resources
 from schedulemesh.engine.lifecycle.agents import current
 from schedulemesh.engine.messages import stimuli as s
@@ -204,7 +205,7 @@ class Executor:
             await self.reactor.confirmed()
 
     async def _start(self, order: StartAgent, decided_at: float) -> None:
-        if order.agent.lease is not None and self.leases.has_started(order):
+        if isinstance(order.agent.payload, LeasePayload) and self.leases.has_started(order):
             return
         processes = member_orders(order)
         self._agents.expect(processes)
@@ -229,8 +230,9 @@ class Executor:
         """
         agent, death = order.agent, failed.death
         task = self._logged_task(self._task_of(order))
+        is_job = isinstance(agent.payload, JobPayload)
         had_process = death is None or not failed.detail
-        if task is None or (agent.job is None and had_process):
+        if task is None or (had_process and not is_job):
             return
         rank = 0 if death is None else death.rank or 0
         key = TaskKey(
@@ -248,14 +250,14 @@ class Executor:
             key,
             task.attempts.number,
             f"{text}\n",
-            None if agent.job is not None else order.incarnation,
+            None if is_job else order.incarnation,
         )
 
     async def _started(
         self, order: StartAgent, decided_at: float
     ) -> s.AgentReported | s.AgentStartFailed:
         agent = order.agent
-        if agent.lease is not None:
+        if isinstance(agent.payload, LeasePayload):
             return await self._lease_started(order)
         try:
             foreign, starts = await asyncio.gather(
@@ -289,7 +291,7 @@ class Executor:
         room = await self.rooms.prepare(order)
         is_full = room is None and await self.rooms.is_full(order)
         await self._wait_until_confirmed(decided_at)
-        if order.agent.gang is not None:
+        if isinstance(order.agent.payload, GangPayload):
             return await self._gang_started(order, starts)
         if is_full:
             return start_failed(order, "Ray has no room for it", NO_ROOM_IN_RAY)
@@ -396,7 +398,7 @@ class Executor:
         orders = member_orders(order)
         saved = await self.reactor.fetch(order.state_key)
         states = [saved]
-        if order.agent.gang is not None:
+        if isinstance(order.agent.payload, GangPayload):
             size = len(saved or b"")
             states = await beside_loop(size, lambda: states_of(saved, len(orders)))
         parts = enumerate(zip(orders, states, strict=True))
@@ -507,7 +509,7 @@ class Executor:
         """Which attempt of which job the agent is to run; None: it is no job's runner."""
         state = self.reactor.state
         tasks = state.running.on_agent(order.agent.name)
-        if order.agent.job is None or not tasks:
+        if not isinstance(order.agent.payload, JobPayload) or not tasks:
             return None
         task = state.running.by_id[tasks[0]]
         start_limits = order.agent.start_limits or StartLimits()
@@ -518,7 +520,7 @@ class Executor:
             namespace=self._agents.namespace,
             owner=owner_of(*address),
             folder=self.job_folder,
-            working_dir=await self._publish_job_files(order.agent.job),
+            working_dir=await self._publish_job_files(order.agent.payload),
             claimed=self._claim_by_node(order.agent.name),
             mark=self._agents.process_mark(*address),
             devices_limit_s=start_limits.constructor or state.policy.start_timeout,
@@ -533,7 +535,7 @@ class Executor:
         by_node = {} if agent is None else claimed_by_node(state.groups, state.cluster, agent)
         return {n: (claim.cpu / UNIT, claim.gpu / UNIT) for n, claim in by_node.items()}
 
-    async def _publish_job_files(self, job: JobSpec) -> str:
+    async def _publish_job_files(self, job: JobPayload) -> str:
         """Put what was sent with a job where Ray fetches it: the address of its working directory; empty:
         none was sent.
         """
@@ -547,7 +549,11 @@ class Executor:
 
     async def _stop(self, agent_name: str, incarnation: int) -> None:
         agent = self.reactor.state.agents.get(agent_name)
-        if agent is not None and agent.spec.job is not None and agent.process is not None:
+        if (
+            agent is not None
+            and isinstance(agent.spec.payload, JobPayload)
+            and agent.process is not None
+        ):
             await end_driver(self._agents, self.reactor.state, agent)
         await self.end(agent_name, incarnation, at_once=True)
         self.references.release_unused(self.reactor.state)
@@ -569,7 +575,7 @@ class Executor:
             await self.reactor.confirmed()
         agent = current(self.reactor.state, agent_name, incarnation)
         death = None
-        if agent is not None and agent.spec.lease is not None:
+        if agent is not None and isinstance(agent.spec.payload, LeasePayload):
             await self.leases.end(agent)
         elif agent is not None and isinstance(agent.phase, Running):
             deaths = await deaths_of(self._agents, self.reactor.state, [agent])
@@ -598,7 +604,7 @@ class Executor:
     async def _evict_agent(self, order: EvictAgent) -> None:
         await self._take_ended(order.runs)
         agent = current(self.reactor.state, order.agent_name, order.incarnation)
-        if agent is not None and agent.spec.lease is not None:
+        if agent is not None and isinstance(agent.spec.payload, LeasePayload):
             await self.leases.notify(order)
             await self._all(eviction.note_unsaved() for eviction in self._evictions(order))
         else:
@@ -626,7 +632,7 @@ class Executor:
         if task is None or not isinstance(task.phase, Preempting):
             return
         agent = self.reactor.state.agents.get(task.agent_name)
-        if agent is not None and agent.spec.lease is not None:
+        if agent is not None and isinstance(agent.spec.payload, LeasePayload):
             await self.reactor.report(not_without_agent(order.task_id))
             return
         await self._all([eviction.save()])

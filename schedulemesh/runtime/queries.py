@@ -17,6 +17,7 @@ from schedulemesh.api.tasks import TaskInfo, TaskListing, TaskStatus, row_of_tas
 from schedulemesh.config.groups import public_groups
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.owner_limits import public_owner_limits
+from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.resources import sum_of
 from schedulemesh.domain.task import Attempts, TaskPhase, TaskSpec
@@ -396,7 +397,7 @@ class StateView:
         for task_id in running.on_agent(agent.spec.name):
             if gang_name := running.by_id[task_id].spec.extra_of:
                 return {"extra_of": gang_name}
-        if agent.spec.gang is None:
+        if not isinstance(agent.spec.payload, GangPayload):
             return {}
         members = [
             {

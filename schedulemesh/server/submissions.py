@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from schedulemesh.api.tasks import SubmitTask
 from schedulemesh.config.settings import MAX_BLOB_BYTES
-from schedulemesh.domain.agent import PackedModule
 from schedulemesh.domain.names import parse_name
+from schedulemesh.domain.payloads import PackedModule
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.protocol.agents import key_of
 from schedulemesh.protocol.job_command import PackedFolder, Sent, parse_command

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from schedulemesh.domain.agent import AgentSpec, GangSpec
+from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.dependencies import parse_after
 from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.node_labels import parse_node_labels
+from schedulemesh.domain.payloads import SINGLE_PROCESS, GangPayload
 from schedulemesh.domain.resources import UNIT, Resources
 from schedulemesh.domain.task import MAX_RETRIES, TaskSpec
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
@@ -18,7 +19,7 @@ from schedulemesh.sim.jobs import Job
 _MB_PER_GB = 1024.0
 #: The class of every agent; it counts as loaded.
 CLASS_KEY = "job"
-_GANG = GangSpec(strategy="PACK")
+_GANG = GangPayload(strategy="PACK")
 
 
 class Submissions:
@@ -52,7 +53,7 @@ class Submissions:
                 resources=need,
                 class_key=CLASS_KEY,
                 bundles=bundles,
-                gang=_GANG if bundles else None,
+                payload=_GANG if bundles else SINGLE_PROCESS,
                 node_labels=parse_node_labels(job.node_labels, "node_labels"),
             ),
             task=TaskSpec(

@@ -15,6 +15,7 @@ from typing_extensions import assert_never
 from schedulemesh.domain.agent import MemberProcess
 from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.node import NodeReport
+from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.domain.reasons import LIMITS
 from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.messages import instructions as i
@@ -256,7 +257,7 @@ class World:
     def _members(self, order: i.StartAgent) -> tuple[MemberProcess, ...]:
         """The members of a gang on the nodes of its group; none for a single process."""
         group = self.engine.state.groups.by_id.get(order.group_id or "")
-        if group is None or order.agent.gang is None:
+        if group is None or not isinstance(order.agent.payload, GangPayload):
             return ()
         return tuple(
             MemberProcess(node_id=node_id, gpu_ids=self._gpus(node_id, group.key(rank)))

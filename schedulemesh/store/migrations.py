@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Callable
 from functools import partial
@@ -18,6 +19,10 @@ from schedulemesh.errors import JournalError
 from schedulemesh.store.address import Address
 from schedulemesh.store.schema import commits, journals, meta, snapshots
 
+#: The fields of format 4 for what an agent is other than a single process.
+_KINDS = {"gang", "job", "lease"}
+_HAS_PAYLOAD = re.compile(rb'"(?:gang|job|lease)":\{')
+
 
 def _no_change(_connection: Connection) -> None:
     """The next format has only new fields, whose defaults say what was true before."""
@@ -31,6 +36,13 @@ def _name_actors(connection: Connection) -> None:
         names = ActorNames(scheduler=journal.name, namespace=journal.namespace)
         _rewrite(connection, commits, commits.c.facts, journal.id, partial(_facts_named, names))
         _rewrite(connection, snapshots, snapshots.c.part, journal.id, partial(_chunk_named, names))
+
+
+def _unite_payloads(connection: Connection) -> None:
+    """Format 5 says in one field what an agent is, for which format 4 had three, of which one was used."""
+    for (journal,) in connection.execute(select(journals.c.id)).all():
+        _rewrite(connection, commits, commits.c.facts, journal, with_payloads)
+        _rewrite(connection, snapshots, snapshots.c.part, journal, _chunk_with_payloads)
 
 
 def _rewrite(
@@ -71,7 +83,39 @@ def _chunk_named(names: ActorNames, stored: bytes) -> bytes:
 
 
 def _actors_of(names: ActorNames, agent: dict[str, Any], incarnation: int) -> tuple[ActorName, ...]:
+    agent = dict(agent)
+    _unite_in(agent)
     return names.of_agent(msgspec.convert(agent, AgentSpec), incarnation)
+
+
+def with_payloads(record: bytes) -> bytes:
+    """JSON that format 4 has encoded, as format 5 would: every agent in it has its payload in one field."""
+    if not _HAS_PAYLOAD.search(record):
+        return record
+    value = msgspec.json.decode(record)
+    _unite_in(value)
+    return msgspec.json.encode(value)
+
+
+def _chunk_with_payloads(stored: bytes) -> bytes:
+    chunk = zlib.decompress(stored)
+    changed = with_payloads(chunk)
+    return stored if changed is chunk else zlib.compress(changed, 1)
+
+
+def _unite_in(value: object) -> None:
+    """Change the agents within a decoded value."""
+    if isinstance(value, dict):
+        # By these fields of an agent: a map with names as keys may have an entry "gang", too.
+        if isinstance(value.get("pool_name"), str) and isinstance(value.get("resources"), dict):
+            for kind in _KINDS & value.keys():
+                if isinstance(value[kind], dict):
+                    value["payload"] = {"type": kind, **value.pop(kind)}
+        for inner in value.values():
+            _unite_in(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            _unite_in(inner)
 
 
 #: By format: changes the tables and records of a database from that format to the next one.
@@ -79,6 +123,7 @@ MIGRATIONS: dict[int, Callable[[Connection], None]] = {
     1: _no_change,
     2: _no_change,
     3: _name_actors,
+    4: _unite_payloads,
 }
 
 

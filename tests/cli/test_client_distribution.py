@@ -111,7 +111,7 @@ def test_the_commands_work_without_ray(run, api):
     done = run("submit", *words, "--", "python", "train.py")
     assert (done.returncode, done.stderr) == (0, "submitted job\n"), done.stderr
     request = next(one for one in api.gateway.asked if isinstance(one, SubmitTask))
-    assert request.submission.agent.job.folder_key in request.blobs
+    assert request.submission.agent.payload.folder_key in request.blobs
     for look in ("status", "tasks", "queue", "jobs", "history", "metrics", "export", "events"):
         done = run(look)
         assert done.returncode == 0, (look, done.stderr)

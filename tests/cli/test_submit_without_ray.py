@@ -88,7 +88,7 @@ def test_a_folder_is_uploaded_with_the_options_of_the_command_a_file_and_the_scr
     done = run(*SUBMIT, *words)
     assert (done.returncode, done.stdout, done.stderr) == (0, "job\n", "")
     request = sent(api)
-    submission, job = request.submission, request.submission.agent.job
+    submission, job = request.submission, request.submission.agent.payload
     with zipfile.ZipFile(io.BytesIO(request.blobs[job.folder_key])) as archive:
         assert sorted(archive.namelist()) == [".gitignore", "train.py"]
     command = command_of(request)

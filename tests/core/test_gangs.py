@@ -9,7 +9,8 @@ import ray
 
 from schedulemesh.core.client.gangs import bundles_of, check_member, parse_gang
 from schedulemesh.core.client.task_request import Caller, submission
-from schedulemesh.domain.agent import AgentSpec, GangSpec, MemberSpec, check_agent, gang_of
+from schedulemesh.domain.agent import AgentSpec, check_agent, gang_of
+from schedulemesh.domain.payloads import GangPayload, MemberSpec
 from schedulemesh.domain.resources import parse_resources, sum_of
 from schedulemesh.errors import InvalidRequestError
 
@@ -26,7 +27,7 @@ def test_a_call_without_gang_is_a_single_agent():
 
 def test_equal_replicas_have_the_resources_of_the_call():
     gang = parse_gang({"replicas": 3, "placement": "strict_spread", "same_label": "rack"})
-    assert gang.spec() == GangSpec(strategy="STRICT_SPREAD", same_label="rack")
+    assert gang.spec() == GangPayload(strategy="STRICT_SPREAD", same_label="rack")
     assert bundles_of(gang, ONE) == cpu(1, 1, 1)
 
 
@@ -42,7 +43,7 @@ def test_the_core_of_an_elastic_gang_is_its_least():
     gang = parse_gang({"task_id": "t", "replicas": 5, "min_replicas": 2})
     assert (gang.size, gang.spec().replicas) == (2, 5)
     assert bundles_of(gang, ONE) == cpu(1, 1)
-    assert parse_gang({"task_id": "t", "replicas": 5, "min_replicas": 5}).spec() == GangSpec()
+    assert parse_gang({"task_id": "t", "replicas": 5, "min_replicas": 5}).spec() == GangPayload()
 
 
 @pytest.mark.parametrize(
@@ -94,7 +95,7 @@ def spec(gang, *amounts, options="{}"):
         pool_name="p",
         resources=sum_of(bundles),
         bundles=bundles,
-        gang=gang,
+        payload=gang,
         options=options,
         class_key="0" * 64,
     )
@@ -103,13 +104,13 @@ def spec(gang, *amounts, options="{}"):
 @pytest.mark.parametrize(
     ("gang", "amounts", "options", "says"),
     [
-        (GangSpec(), (), "{}", "has none"),
-        (GangSpec(strategy="TIGHT"), (1,), "{}", "STRICT_PACK"),
-        (GangSpec(members=(MemberSpec(class_key="0" * 64),)), (1, 1), "{}", "1 members, but 2"),
-        (GangSpec(replicas=2, same_label="rack"), (1,), "{}", "same_label"),
-        (GangSpec(replicas=2, strategy="STRICT_PACK"), (1,), "{}", "STRICT"),
-        (GangSpec(replicas=1), (1, 1), "{}", "min_replicas"),
-        (GangSpec(), (1,), '{"max_restarts": 1}', "max_restarts"),
+        (GangPayload(), (), "{}", "has none"),
+        (GangPayload(strategy="TIGHT"), (1,), "{}", "STRICT_PACK"),
+        (GangPayload(members=(MemberSpec(class_key="0" * 64),)), (1, 1), "{}", "1 members, but 2"),
+        (GangPayload(replicas=2, same_label="rack"), (1,), "{}", "same_label"),
+        (GangPayload(replicas=2, strategy="STRICT_PACK"), (1,), "{}", "STRICT"),
+        (GangPayload(replicas=1), (1, 1), "{}", "min_replicas"),
+        (GangPayload(), (1,), '{"max_restarts": 1}', "max_restarts"),
     ],
 )
 def test_the_supervisor_checks_gangs_again(gang, amounts, options, says):
@@ -118,7 +119,7 @@ def test_the_supervisor_checks_gangs_again(gang, amounts, options, says):
 
 
 def test_members_are_named_by_their_ranks():
-    elastic = spec(GangSpec(replicas=4), 1, 1)
+    elastic = spec(GangPayload(replicas=4), 1, 1)
     assert elastic.process_names == ("g-0", "g-1")
     assert elastic.extra_names == ("g-2", "g-3")
     assert spec(None, 1).process_names == ("g",)

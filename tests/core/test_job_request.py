@@ -185,10 +185,10 @@ def test_what_is_named_zip_and_is_none_is_refused(tmp_path):
 
 def test_the_folder_is_stored_with_the_job(project):
     request = job(working_dir=project)
-    spec = request.submission.agent.job
+    spec = request.submission.agent.payload
     assert request.blobs[spec.folder_key] == packed_folder(project).data
     assert (spec.folder_key, spec.folder_suffix) == (key_of(packed_folder(project).data), ".zip")
-    assert job().submission.agent.job.folder_key == ""
+    assert job().submission.agent.payload.folder_key == ""
 
 
 def test_a_module_is_packed_as_ray_packs_it(project, tmp_path):
@@ -233,7 +233,7 @@ def names_in(archive):
 
 def test_modules_are_stored_with_the_job(project):
     request = job(runtime_env={"py_modules": [project / "pkg"]})
-    (module,) = request.submission.agent.job.modules
+    (module,) = request.submission.agent.payload.modules
     assert request.blobs[module.key] == packed_module(project / "pkg")[1]
     options = json.loads(request.submission.agent.options)
     assert options["runtime_env"] == {"py_modules": [module.uri]}
@@ -293,7 +293,7 @@ def test_a_uri_is_left_to_ray():
     env = {"working_dir": "s3://bucket/code.zip", "env_vars": {"A": "1"}}
     agent = job(runtime_env=env).submission.agent
     assert json.loads(agent.options)["runtime_env"] == env
-    assert agent.job.folder_key == ""
+    assert agent.payload.folder_key == ""
 
 
 @pytest.mark.parametrize("within", ["as such", "in runtime_env"])

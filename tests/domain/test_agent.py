@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from schedulemesh.domain.agent import (
-    AgentSpec,
-    GangSpec,
-    JobSpec,
-    PackedModule,
-    check_agent,
-    module_archive,
-)
+from schedulemesh.domain.agent import AgentSpec, check_agent
+from schedulemesh.domain.payloads import SINGLE_PROCESS, JobPayload, PackedModule, module_archive
 from schedulemesh.domain.resources import Resources
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.runtime.agents.start import own_need
@@ -22,7 +17,7 @@ KEY = "0" * 64
 
 def job(**fields):
     """A job in pool p."""
-    own = {"job": JobSpec(grace_s=30.0), **fields}
+    own = {"payload": JobPayload(grace_s=30.0), **fields}
     return AgentSpec(name="a", pool_name="p", resources=ONE, class_key=KEY, **own)
 
 
@@ -30,16 +25,22 @@ def test_a_job_is_accepted_and_its_process_takes_nothing():
     check_agent(job())
     assert own_need(job()) == Resources()
     assert own_need(job(bundles=(ONE, ONE))) == Resources()
-    assert own_need(job(job=None)) == ONE
+    assert own_need(job(payload=SINGLE_PROCESS)) == ONE
+
+
+def test_a_single_process_is_left_out_where_it_is_stored():
+    spec = job(payload=SINGLE_PROCESS)
+    stored = msgspec.json.encode(spec)
+    assert b"payload" not in stored
+    assert msgspec.json.decode(stored, type=AgentSpec) == spec
 
 
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"job": JobSpec(grace_s=-1.0)}, "grace_s"),
-        ({"job": JobSpec(grace_s=float("nan"))}, "grace_s"),
+        ({"payload": JobPayload(grace_s=-1.0)}, "grace_s"),
+        ({"payload": JobPayload(grace_s=float("nan"))}, "grace_s"),
         ({"options": '{"max_restarts": 1}'}, "max_restarts"),
-        ({"gang": GangSpec(), "bundles": (ONE,)}, "a gang or a job"),
     ],
 )
 def test_a_job_that_cannot_be_is_refused(fields, said):
@@ -49,7 +50,7 @@ def test_a_job_that_cannot_be_is_refused(fields, said):
 
 def sent(uri, key=KEY):
     """A job with this module."""
-    return job(job=JobSpec(grace_s=30.0, modules=(PackedModule(uri=uri, key=key),)))
+    return job(payload=JobPayload(grace_s=30.0, modules=(PackedModule(uri=uri, key=key),)))
 
 
 def test_modules_have_the_address_of_their_contents_or_the_name_of_a_wheel():

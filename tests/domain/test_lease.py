@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
-from schedulemesh.domain.agent import AgentSpec, GangSpec, check_agent
-from schedulemesh.domain.lease import LeaseSpec
+from schedulemesh.domain.agent import AgentSpec, check_agent
+from schedulemesh.domain.payloads import LeasePayload
 from schedulemesh.domain.resources import parse_resources, sum_of
 from schedulemesh.errors import InvalidRequestError
 
@@ -15,14 +14,14 @@ BUNDLES = (parse_resources({"cpu": 1}),) * 4
 
 def a_lease(lease=None, **more):
     given = {"name": "a", "pool_name": "p", "resources": sum_of(BUNDLES), "bundles": BUNDLES}
-    return AgentSpec(**{**given, **more}, lease=lease or LeaseSpec(parts=2))
+    return AgentSpec(**{**given, **more}, payload=lease or LeasePayload(parts=2))
 
 
 def test_a_lease_has_no_process_and_no_class():
     spec = a_lease()
     check_agent(spec)
     assert (spec.process_names, spec.class_keys, spec.kind) == ((), (), "lease")
-    assert spec.own_group is spec.lease
+    assert spec.own_group is spec.payload
 
 
 @pytest.mark.parametrize(
@@ -39,7 +38,7 @@ def test_a_lease_has_no_process_and_no_class():
 )
 def test_a_lease_that_cannot_be_is_refused(changes, told):
     with pytest.raises(InvalidRequestError, match=told):
-        check_agent(a_lease(LeaseSpec(**changes)))
+        check_agent(a_lease(LeasePayload(**changes)))
 
 
 @pytest.mark.parametrize(
@@ -54,11 +53,6 @@ def test_a_lease_that_cannot_be_is_refused(changes, told):
 def test_a_lease_with_something_of_a_process_is_refused(more):
     with pytest.raises(InvalidRequestError, match="a lease has no process"):
         check_agent(a_lease(**more))
-
-
-def test_an_agent_is_not_a_gang_and_a_lease():
-    with pytest.raises(InvalidRequestError, match="a gang, a job or a lease"):
-        check_agent(msgspec.structs.replace(a_lease(), gang=GangSpec()))
 
 
 def test_a_lease_without_bundles_is_refused():

@@ -13,17 +13,15 @@ from schedulemesh.config.pools import parse_lending
 from schedulemesh.domain.agent import (
     AgentSpec,
     Alternative,
-    GangSpec,
-    JobSpec,
     MemberProcess,
     with_alternatives,
 )
 from schedulemesh.domain.cohort import CohortSpec
 from schedulemesh.domain.demand import ExternalDemand
 from schedulemesh.domain.labels import parse_selector
-from schedulemesh.domain.lease import LeaseSpec
 from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.node_labels import parse_node_labels
+from schedulemesh.domain.payloads import SINGLE_PROCESS, GangPayload, Payload
 from schedulemesh.domain.placement import GroupShape, GroupsSpec
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources, parse_resources, sum_of
@@ -262,9 +260,7 @@ class Mesh:
         run: str = "",
         retries: int = 0,
         bundles: Iterable[dict[str, Any]] = (),
-        gang: GangSpec | None = None,
-        job: JobSpec | None = None,
-        lease: LeaseSpec | None = None,
+        payload: Payload = SINGLE_PROCESS,
         on_preempted: str = "",
         on_restore_failure: str = "",
         on_oom: str = "",
@@ -290,9 +286,7 @@ class Mesh:
                     class_key=class_key,
                     restartable=restartable,
                     bundles=tuple(amount(**bundle) for bundle in bundles),
-                    gang=gang,
-                    job=job,
-                    lease=lease,
+                    payload=payload,
                     node_labels=parse_node_labels(node_labels, "label_selector"),
                 ),
                 tuple(map(_alternative, fallbacks)),
@@ -400,7 +394,7 @@ class Mesh:
     def _members(self, order: i.StartAgent) -> tuple[MemberProcess, ...]:
         """The members of a gang, where the state assumes them; none for a single process."""
         group = self.state.groups.by_id.get(order.group_id or "")
-        if order.agent.gang is None or group is None:
+        if not isinstance(order.agent.payload, GangPayload) or group is None:
             return ()
         return tuple(
             MemberProcess(node_id=n, gpu_ids=gpu_ids(self._devices(n, group.key(rank))))

@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable, Mapping
 from itertools import permutations, product
 from typing import NamedTuple
 
-from schedulemesh.domain.agent import GangSpec
 from schedulemesh.domain.labels import matches
+from schedulemesh.domain.payloads import SINGLE_PROCESS, GangPayload, JobPayload, Payload
 from schedulemesh.domain.placement import GroupShape, GroupsSpec
 from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.task import DEFAULT_PRIORITY
@@ -51,8 +51,17 @@ class IncomingAgent(NamedTuple):
     bundles: tuple[Resources, ...]
     priority: float
     labels: Mapping[str, str]
-    gang: GangSpec | None = None
-    is_job: bool = False
+    payload: Payload = SINGLE_PROCESS
+
+    @property
+    def gang(self) -> GangPayload | None:
+        """How its members are placed; None: it is no gang."""
+        return self.payload if isinstance(self.payload, GangPayload) else None
+
+    @property
+    def is_job(self) -> bool:
+        """Whether it takes nothing of its claim itself."""
+        return isinstance(self.payload, JobPayload)
 
     @property
     def need(self) -> Resources:
@@ -73,8 +82,7 @@ def decision_is_right(mesh: Mesh, asked: TaskSubmitted, decided: object) -> None
         asked.agent.bundles or (asked.agent.resources,),
         DEFAULT_PRIORITY if task is None else task.priority,
         asked.agent.labels if task is None else task.labels,
-        asked.agent.gang,
-        asked.agent.job is not None,
+        asked.agent.payload,
     )
     group_request = GroupRequest(new.priority, new.pool_name, new.labels)
     leaving = NOTHING_LEAVES

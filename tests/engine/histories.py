@@ -24,6 +24,7 @@ import msgspec
 from schedulemesh.domain.agent import MemberProcess
 from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.node import NodeReport
+from schedulemesh.domain.payloads import SINGLE_PROCESS, GangPayload
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.engine.codec import decode_facts, encode_facts
@@ -197,8 +198,8 @@ class History:
     def submission(self, **more: Any) -> s.TaskSubmitted:
         """Anything that somebody may submit."""
         waiting, bundles = self.mesh.state.queue.agent_names, self.any(BUNDLES)
-        gang = self.dice.gang() if self.chance(0.15) else None
-        many = len(bundles) > 1 or gang is not None or self.chance(0.1)
+        payload = self.dice.gang() if self.chance(0.15) else SINGLE_PROCESS
+        many = len(bundles) > 1 or isinstance(payload, GangPayload) or self.chance(0.1)
         fields: dict[str, Any] = {
             "may_preempt": self.chance(0.9),
             "for_group": self.chance(0.1),
@@ -224,7 +225,7 @@ class History:
             run=self.any(("", "", "train")),
             retries=self.any((0, 1, 3)),
             bundles=bundles if many else (),
-            gang=gang,
+            payload=payload,
             more=fields,
             **({} if many else bundles[0]),
         )
@@ -399,7 +400,7 @@ class History:
         if self.chance(0.1):
             node_id = self.any((None, "nowhere", *NODES))
         agent = self.mesh.state.agents.get(name)
-        gang = agent is not None and agent.spec.gang is not None
+        gang = agent is not None and isinstance(agent.spec.payload, GangPayload)
         group = self.mesh.state.groups.by_id.get((agent and agent.group_id) or "")
         members = group.node_ids if gang and group is not None else ()
         return s.AgentReported(

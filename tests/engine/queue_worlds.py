@@ -33,8 +33,9 @@ from typing import Any
 import msgspec
 
 from schedulemesh.config.pools import parse_lending
-from schedulemesh.domain.agent import AgentSpec, GangSpec
+from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.end_reasons import EndReason
+from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources, sum_of
 from schedulemesh.engine.admission.revocations import WHY
@@ -241,10 +242,10 @@ class World:
         if kind < 0.12:
             members = roll.randint(2, 4)
             how["bundles"] = [{"gpu": min(gpu, 4), "cpu": 1}] * members
-            how["gang"] = GangSpec(strategy=roll.choice(("PACK", "STRICT_SPREAD")))
+            how["gang"] = GangPayload(strategy=roll.choice(("PACK", "STRICT_SPREAD")))
         elif kind < 0.2:
             how["bundles"] = [{"gpu": 1, "cpu": 1}] * 2
-            how["gang"] = GangSpec(replicas=roll.randint(3, 6))
+            how["gang"] = GangPayload(replicas=roll.randint(3, 6))
         else:
             how |= {"gpu": gpu, "cpu": gpu}
         if self.with_models and self.models.random() < 0.4:

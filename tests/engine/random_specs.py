@@ -10,9 +10,9 @@ import msgspec
 
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.config.queueing import LAS_VICTIMS, ORDERS, QueuePolicy
-from schedulemesh.domain.agent import GangSpec
 from schedulemesh.domain.cohort import CohortSpec
 from schedulemesh.domain.labels import parse_selector
+from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.domain.placement import PLACEMENT_STRATEGIES, GroupShape, GroupsSpec
 from schedulemesh.domain.pool import QUEUEING, PoolSpec
 from tests.engine.builders import pool, shape
@@ -136,9 +136,9 @@ class Dice(random.Random):
         """Some reserved group."""
         return shape(*self.any(BUNDLES[:13]), strategy=self.any(PLACEMENT_STRATEGIES))
 
-    def gang(self) -> GangSpec:
+    def gang(self) -> GangPayload:
         """Some gang, elastic or not."""
-        return GangSpec(
+        return GangPayload(
             strategy=self.any(("", *PLACEMENT_STRATEGIES)), replicas=self.any((0, 0, 2, 4))
         )
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from schedulemesh.domain.agent import GangSpec
 from schedulemesh.domain.end_reasons import ReturnReason
+from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages import stimuli as s
 from tests.engine.builders import Mesh, node, pool
 
-GANG = {"bundles": ({"cpu": 4}, {"cpu": 4}), "gang": GangSpec(strategy="STRICT_SPREAD")}
+GANG = {"bundles": ({"cpu": 4}, {"cpu": 4}), "payload": GangPayload(strategy="STRICT_SPREAD")}
 TWO = (node("a", cpu=4), node("b", cpu=4))
 LENDING = {"cohort": "all"}
 

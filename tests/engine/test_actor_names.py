@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from schedulemesh.domain.actor_names import ActorName, ActorNames
-from schedulemesh.domain.agent import GangSpec
+from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.facts import AgentAdmitted
 from tests.engine.builders import Mesh, differences, node, pool
@@ -33,7 +33,7 @@ def submit(mesh, name, options="{}", **how):
 
 
 def gang(size, **fields):
-    return {"bundles": [{"cpu": 1}] * size, "gang": GangSpec(**fields)}
+    return {"bundles": [{"cpu": 1}] * size, "payload": GangPayload(**fields)}
 
 
 def test_the_members_of_a_gang_are_named_after_the_scheduler_and_the_gang(mesh):

@@ -1,9 +1,9 @@
 """Agents that may run in several ways: the first that starts now is taken, and what is evicted frees it."""
 
 import pytest
+from schedulemesh.domain.lease import LeaseSpec
 
 from schedulemesh.domain.agent import Alternative, GangSpec, JobSpec, check_agent, with_more_memory
-from schedulemesh.domain.lease import LeaseSpec
 from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages.outcomes import Accepted, Pending, Queued, Refused

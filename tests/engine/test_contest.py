@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from schedulemesh.domain.agent import GangSpec
 from schedulemesh.domain.demand import ExternalDemand
+from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.domain.reasons import Reason
 from tests.engine.builders import Mesh, amount, differences, node, pool
 
@@ -178,5 +178,7 @@ def test_a_gang_evicts_nobody_whose_room_waiting_work_would_get():
     mesh = full()
     mesh.see_demand(demand(gpu=1))
     bundles = [{"cpu": 1, "gpu": 1}] * 2
-    refused = mesh.submit("high", priority=9.0, bundles=bundles, gang=GangSpec(), class_key=KEY)
+    refused = mesh.submit(
+        "high", priority=9.0, bundles=bundles, payload=GangPayload(), class_key=KEY
+    )
     assert refused.reason == "external_demand"

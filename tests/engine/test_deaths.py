@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from schedulemesh.domain.agent import Death, GangSpec
+from schedulemesh.domain.agent import Death
 from schedulemesh.domain.end_reasons import EndReason, TaskEndReason
+from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import UNIT
 from schedulemesh.domain.task import EndState, TaskSpec, check_task, parse_task
@@ -79,8 +80,8 @@ def test_a_lost_node_is_named_by_its_host_where_that_is_known():
 
 def test_who_waits_for_a_group_on_a_lost_node_is_told_its_host():
     mesh = Mesh(pool("p", cpu=4), nodes=[node("a", cpu=2), node("b", cpu=2)])
-    spread = GangSpec(strategy="STRICT_SPREAD")
-    submitted = mesh.submission("g", bundles=[{"cpu": 1}] * 2, gang=spread)
+    spread = GangPayload(strategy="STRICT_SPREAD")
+    submitted = mesh.submission("g", bundles=[{"cpu": 1}] * 2, payload=spread)
     mesh.handle(msgspec.structs.replace(submitted, request_id="r"))
     mesh.handle(s.ClusterObserved(nodes=(node("b", cpu=2),), hosts={"a": "10.0.0.7"}))
     assert "node 10.0.0.7 (a) died" in mesh.state.answers["r"].outcome.error
@@ -94,7 +95,7 @@ def test_a_death_while_there_was_no_supervisor_is_recorded_when_it_is_back():
 
 def test_a_gang_says_which_of_its_members_died():
     mesh = Mesh(pool("p", cpu=4), nodes=[node("a", cpu=4)])
-    mesh.submit("g", bundles=[{"cpu": 1}] * 2, gang=GangSpec(), class_key="c")
+    mesh.submit("g", bundles=[{"cpu": 1}] * 2, payload=GangPayload(), class_key="c")
     group_id = mesh.state.agents["g"].group_id
     mesh.handle(s.GroupCreated(group_id=group_id))
     mesh.report("g")
@@ -187,7 +188,7 @@ def test_all_members_of_a_gang_grow():
     mesh.handle(s.ClassProbed(class_key="c"))
     bundles = [{"cpu": 1, "memory": 1000}] * 2
     how = {"class_key": "c", "retries": 2, "on_oom": "grow", "run": "r"}
-    mesh.submit("g", bundles=bundles, gang=GangSpec(), **how)
+    mesh.submit("g", bundles=bundles, payload=GangPayload(), **how)
     mesh.handle(s.GroupCreated(group_id=mesh.state.agents["g"].group_id))
     mesh.report("g")
     die(mesh, Death(how="was killed", out_of_memory=True, rank=0), "g")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from schedulemesh.domain.agent import GangSpec
 from schedulemesh.domain.node import NodeReport
+from schedulemesh.domain.payloads import SINGLE_PROCESS, GangPayload
 from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.domain.reasons import Change
 from schedulemesh.engine.lifecycle.drain import agents_of
@@ -237,8 +237,8 @@ def test_an_incoming_task_does_not_start_on_a_node_that_was_drained_while_it_wai
     mesh = mesh_of(pool("p", cpu=8))
     for name in ("v1", "v2"):
         start(mesh, name, on_preempted="requeue")
-    gang = GangSpec(strategy="STRICT_PACK") if bundles else None
-    mesh.queue("urgent", priority=9.0, cpu=4, class_key="c", bundles=bundles, gang=gang)
+    payload = GangPayload(strategy="STRICT_PACK") if bundles else SINGLE_PROCESS
+    mesh.queue("urgent", priority=9.0, cpu=4, class_key="c", bundles=bundles, payload=payload)
     victim, where = next((name, mesh.state.agents[name].node_id) for name in mesh.ends)
     drain(mesh, node_id=where)
     mesh.leave(victim, saved=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from schedulemesh.domain.agent import GangSpec
 from schedulemesh.domain.end_reasons import TaskEndReason
+from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.domain.reasons import PreemptionReason, Reason
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Accepted, Pending, Refused
@@ -23,8 +23,8 @@ def mesh():
 def grown(mesh, name="g", least=2, most=4, bundle=1, **how):
     """An elastic gang whose core runs, and as many others as fit; ``bundle``: CPUs of each member."""
     given = {"priority": 1.0, "class_key": "c", **how}
-    gang = GangSpec(replicas=most)
-    outcome = mesh.submit(name, bundles=[{"cpu": bundle}] * least, gang=gang, **given)
+    gang = GangPayload(replicas=most)
+    outcome = mesh.submit(name, bundles=[{"cpu": bundle}] * least, payload=gang, **given)
     assert isinstance(outcome, Pending), outcome
     mesh.make_all()
     mesh.report(name)
@@ -64,7 +64,7 @@ def test_it_runs_with_its_core_where_there_is_room_for_no_more(mesh):
 
 
 def test_an_extra_member_knows_its_rank(mesh):
-    mesh.submit("g", bundles=[{"cpu": 1}] * 2, gang=GangSpec(replicas=3), class_key="c")
+    mesh.submit("g", bundles=[{"cpu": 1}] * 2, payload=GangPayload(replicas=3), class_key="c")
     mesh.make_all()
     assert (mesh.starts["g"].rank, mesh.starts["g"].world_size) == (0, 2)
     mesh.report("g")
@@ -188,7 +188,7 @@ def test_those_that_wait_end_with_a_core_that_is_lost(mesh):
 
 def test_a_core_that_is_evicted_takes_its_extra_members_along(mesh):
     grown(mesh, least=2, most=3, priority=1.0)
-    mesh.submit("new", priority=9.0, bundles=[{"cpu": 2}] * 3, gang=GangSpec())
+    mesh.submit("new", priority=9.0, bundles=[{"cpu": 2}] * 3, payload=GangPayload())
     assert set(mesh.ends) == {"g", "g-2"}
     for name in ("g-2", "g"):
         mesh.leave(name, saved=True)
@@ -246,7 +246,7 @@ def test_extra_members_that_wait_do_not_explain_why_another_task_does():
 
 def test_names_of_extra_members_are_taken(mesh):
     mesh.run("g-3", cpu=1)
-    outcome = mesh.submit("g", bundles=[{"cpu": 1}] * 2, gang=GangSpec(replicas=4))
+    outcome = mesh.submit("g", bundles=[{"cpu": 1}] * 2, payload=GangPayload(replicas=4))
     assert isinstance(outcome, Refused)
     assert outcome.reason is Reason.DUPLICATE_AGENT
 
@@ -289,7 +289,7 @@ def saving(mesh, name, **how):
 
 def elastic(mesh):
     """A gang of two GPUs that may have more, and then a task of one GPU, which has started last."""
-    saving(mesh, "g", bundles=[{"gpu": 1}] * 2, gang=GangSpec(replicas=3), priority=1.0)
+    saving(mesh, "g", bundles=[{"gpu": 1}] * 2, payload=GangPayload(replicas=3), priority=1.0)
     mesh.now += 1.0
     saving(mesh, "solo", gpu=1, priority=1.0)
 
@@ -342,7 +342,7 @@ def test_moves_concern_extra_members_first():
         pool("p", gpu=12), nodes=[node(name, gpu=4) for name in "abc"], defragment_after_s=60.0
     )
     mesh.run("before", gpu=3)
-    saving(mesh, "g", bundles=[{"gpu": 1}] * 2, gang=GangSpec(replicas=3))
+    saving(mesh, "g", bundles=[{"gpu": 1}] * 2, payload=GangPayload(replicas=3))
     mesh.run("beside", gpu=2)
     mesh.run("after", gpu=3)
     mesh.now += 1.0
@@ -377,7 +377,7 @@ def limited(**limits):
     mesh.submit(
         "g",
         bundles=[{"cpu": 1, "gpu": 1}] * 2,
-        gang=GangSpec(replicas=4),
+        payload=GangPayload(replicas=4),
         class_key="c",
         limits={"max_run_s": 7200.0},
     )

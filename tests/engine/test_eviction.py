@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from schedulemesh.domain.agent import JobSpec
+from schedulemesh.domain.payloads import JobPayload
 from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.lifecycle.eviction import attempt_of
@@ -47,7 +47,7 @@ def test_evicting_saves_and_counts_once_under_its_reason():
 )
 def test_a_job_may_have_a_grace_of_its_own(own, policy, expected):
     mesh = Mesh(pool("p", cpu=2), nodes=[node("a", cpu=2)], preemption_grace_s=policy)
-    mesh.run("job", priority=0.0, cpu=2, class_key="c", job=JobSpec(grace_s=own))
+    mesh.run("job", priority=0.0, cpu=2, class_key="c", payload=JobPayload(grace_s=own))
     mesh.submit("high", priority=9.0, cpu=2)
     order = mesh.ends["job"]
     assert isinstance(order, EvictAgent)
@@ -91,7 +91,7 @@ def test_a_task_preempted_alone_leaves_its_agent_behind():
 
 def test_the_runner_of_a_job_that_is_preempted_alone_ends_with_it():
     mesh = Mesh(pool("p", cpu=2))
-    mesh.run("t", cpu=2, job=JobSpec())
+    mesh.run("t", cpu=2, payload=JobPayload())
     mesh.preempt(task_id="t", agent_name="t", reason=PreemptionReason.SAME_POOL)
 
     cancel(mesh, "t")
@@ -427,7 +427,13 @@ def test_a_task_whose_agent_became_known_during_its_eviction_is_cancelled_all_th
 def job_of(**how):
     """A job that has run for 100 s on a GPU, and returns when it is evicted."""
     mesh = Mesh(pool("p", cpu=2, gpu=1), nodes=[node("a", cpu=2, gpu=1)])
-    given = {"cpu": 2, "gpu": 1, "class_key": "c", "job": JobSpec(), "on_preempted": "requeue"}
+    given = {
+        "cpu": 2,
+        "gpu": 1,
+        "class_key": "c",
+        "payload": JobPayload(),
+        "on_preempted": "requeue",
+    }
     mesh.run("j", priority=0.0, **{**given, **how})
     mesh.tick(100.0)
     return mesh

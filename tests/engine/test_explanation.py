@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from schedulemesh.domain.end_reasons import TaskEndReason
+from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages.outcomes import Refused
 from tests.engine.builders import Mesh, node, pool
@@ -54,10 +55,9 @@ def test_a_starting_task_names_the_victims_that_it_waits_for():
 
 
 def test_a_starting_gang_names_the_group_that_it_waits_for():
-    from schedulemesh.domain.agent import GangSpec
 
     given = Mesh(pool("p", cpu=4), nodes=[node("n1", cpu=8)])
-    given.submit("t", bundles=[{"cpu": 1}, {"cpu": 1}], gang=GangSpec())
+    given.submit("t", bundles=[{"cpu": 1}, {"cpu": 1}], payload=GangPayload())
     found = explained(given, "t")
     assert len(found.waits_for) == 1
     assert "placement group" in found.detail

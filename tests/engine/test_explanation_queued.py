@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from schedulemesh.domain.agent import GangSpec
 from schedulemesh.domain.cohort import LoanLimit
 from schedulemesh.domain.demand import ExternalDemand
 from schedulemesh.domain.owner_limits import parse_owner_limits
+from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.domain.reason_uses import QUEUE_REASONS
 from schedulemesh.domain.reasons import Reason
@@ -420,7 +420,9 @@ def test_without_a_free_placement_group_it_says_why_there_is_none():
 def test_a_gang_says_what_its_group_lacks():
     given = Explained(pool("p", gpu=8), nodes=[node("n1", gpu=2), node("n2", gpu=2)])
     given.run("a", gpu=1)
-    given.queue("t", bundles=[{"gpu": 2}, {"gpu": 2}], gang=GangSpec(strategy="STRICT_SPREAD"))
+    given.queue(
+        "t", bundles=[{"gpu": 2}, {"gpu": 2}], payload=GangPayload(strategy="STRICT_SPREAD")
+    )
     found = given.explain("t")
     assert found.reason == Reason.GROUP_UNPLACEABLE
     assert "a new one has no room" in found.error

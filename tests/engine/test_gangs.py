@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from schedulemesh.domain.agent import GangSpec, MemberSpec
+from schedulemesh.domain.payloads import GangPayload, MemberSpec
 from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import NOTHING
@@ -17,7 +17,7 @@ from tests.engine.builders import Mesh, amount, differences, names, node, pool
 
 
 def gang(strategy="", same_label="", members=()):
-    return GangSpec(strategy=strategy, same_label=same_label, members=members)
+    return GangPayload(strategy=strategy, same_label=same_label, members=members)
 
 
 def three(**bundle):
@@ -43,7 +43,7 @@ def started(mesh, name, *args, **how):
 
 
 def test_a_gang_starts_in_a_group_of_its_own_in_a_pool_that_keeps_none(mesh):
-    outcome = started(mesh, "g", bundles=three(), gang=gang("STRICT_SPREAD"))
+    outcome = started(mesh, "g", bundles=three(), payload=gang("STRICT_SPREAD"))
     assert isinstance(outcome, Accepted)
     agent = mesh.state.agents["g"]
     group = mesh.state.groups.by_id[agent.group_id]
@@ -54,7 +54,7 @@ def test_a_gang_starts_in_a_group_of_its_own_in_a_pool_that_keeps_none(mesh):
 
 
 def test_its_group_is_removed_with_it(mesh):
-    started(mesh, "g", bundles=three(), gang=gang())
+    started(mesh, "g", bundles=three(), payload=gang())
     mesh.complete("g")
     (group_id,) = mesh.removes
     mesh.remove(group_id)
@@ -67,7 +67,7 @@ def test_its_group_is_removed_with_it(mesh):
 def test_a_gang_that_does_not_fit_whole_holds_nothing(mesh, strategy):
     mesh.run("busy", cpu=2)
     before = {n: found.free for n, found in mesh.state.cluster.nodes.items()}
-    outcome = mesh.submit("g", bundles=[{"cpu": 2}] * 3, gang=gang(strategy))
+    outcome = mesh.submit("g", bundles=[{"cpu": 2}] * 3, payload=gang(strategy))
     assert isinstance(outcome, Refused)
     assert mesh.free() == amount(cpu=4)
     assert {n: found.free for n, found in mesh.state.cluster.nodes.items()} == before
@@ -77,7 +77,7 @@ def test_a_gang_that_does_not_fit_whole_holds_nothing(mesh, strategy):
 def test_quota_for_two_of_three_members_is_no_quota():
     mesh = Mesh(pool("p", cpu=3), nodes=[node("n1", cpu=8)])
     mesh.run("one", cpu=1)
-    outcome = mesh.submit("g", bundles=three(), gang=gang())
+    outcome = mesh.submit("g", bundles=three(), payload=gang())
     assert isinstance(outcome, Refused)
     assert outcome.reason is Reason.PREEMPTION_FAILED
     assert outcome.short_quota == amount(cpu=1)
@@ -85,7 +85,7 @@ def test_quota_for_two_of_three_members_is_no_quota():
 
 
 def test_what_the_cluster_could_never_hold_is_refused_for_ever(mesh):
-    outcome = mesh.submit("g", bundles=[{"cpu": 1}] * 4, gang=gang("STRICT_SPREAD"))
+    outcome = mesh.submit("g", bundles=[{"cpu": 1}] * 4, payload=gang("STRICT_SPREAD"))
     assert isinstance(outcome, Refused)
     assert outcome.reason is Reason.CLUSTER_OUT_OF_RESOURCES
     assert "STRICT_SPREAD needs 4 nodes, and there are 3" in outcome.error
@@ -97,14 +97,14 @@ def test_bundles_without_a_gang_still_need_a_pool_with_groups(mesh):
 
 
 def test_a_gang_that_its_ray_options_place_is_refused(mesh):
-    outcome = mesh.submit("g", bundles=three(), gang=gang(), more={"choose_node": False})
+    outcome = mesh.submit("g", bundles=three(), payload=gang(), more={"choose_node": False})
     assert outcome.reason is Reason.CONFLICTING_OPTIONS
 
 
 def test_all_members_stand_on_nodes_with_the_same_label_value():
     mesh = Mesh(pool("p", cpu=10), nodes=racks())
     mesh.run("busy", cpu=2, node_id="n5")
-    started(mesh, "g", bundles=[{"cpu": 2}] * 2, gang=gang("STRICT_SPREAD", "rack"))
+    started(mesh, "g", bundles=[{"cpu": 2}] * 2, payload=gang("STRICT_SPREAD", "rack"))
     group = mesh.state.groups.by_id[mesh.state.agents["g"].group_id]
     assert sorted(group.node_ids) in (["n1", "n2"], ["n3", "n4"])
 
@@ -114,9 +114,9 @@ def test_room_in_two_racks_is_no_room_for_a_gang_of_one_rack():
     for name, node_id in (("a", "n1"), ("b", "n3"), ("c", "n4")):
         mesh.run(name, cpu=2, node_id=node_id, more={"choose_node": False})
     assert isinstance(
-        mesh.submit("g", bundles=[{"cpu": 2}] * 2, gang=gang("PACK", "rack")), Refused
+        mesh.submit("g", bundles=[{"cpu": 2}] * 2, payload=gang("PACK", "rack")), Refused
     )
-    assert isinstance(mesh.submit("h", bundles=[{"cpu": 2}] * 2, gang=gang("PACK")), Pending)
+    assert isinstance(mesh.submit("h", bundles=[{"cpu": 2}] * 2, payload=gang("PACK")), Pending)
 
 
 def test_a_gang_of_one_rack_evicts_in_one_rack():
@@ -124,7 +124,7 @@ def test_a_gang_of_one_rack_evicts_in_one_rack():
     for number in range(1, 6):
         how = {"more": {"choose_node": False}, "node_id": f"n{number}"}
         mesh.run(f"t{number}", priority=1.0, cpu=2, **how)
-    outcome = mesh.dry("g", priority=9.0, bundles=[{"cpu": 2}] * 2, gang=gang("PACK", "rack"))
+    outcome = mesh.dry("g", priority=9.0, bundles=[{"cpu": 2}] * 2, payload=gang("PACK", "rack"))
     racks_of = {"t1": "r1", "t2": "r1", "t3": "r2", "t4": "r2", "t5": "r2"}
     assert len(outcome.preempted) == 2
     assert len({racks_of[name] for name in names(outcome.preempted)}) == 1
@@ -132,14 +132,16 @@ def test_a_gang_of_one_rack_evicts_in_one_rack():
 
 def test_a_node_without_the_label_takes_no_member():
     mesh = Mesh(pool("p", cpu=10), nodes=[node("n1", cpu=4), node("n2", cpu=4)])
-    outcome = mesh.submit("g", bundles=three(), gang=gang(same_label="rack"))
+    outcome = mesh.submit("g", bundles=three(), payload=gang(same_label="rack"))
     assert outcome.reason is Reason.CLUSTER_OUT_OF_RESOURCES
 
 
 def test_victims_leave_for_the_whole_gang_and_no_more_than_needed(mesh):
     for number in (1, 2, 3):
         mesh.run(f"t{number}", priority=1.0, cpu=1.5)
-    outcome = mesh.submit("g", priority=9.0, bundles=[{"cpu": 2}] * 2, gang=gang("STRICT_SPREAD"))
+    outcome = mesh.submit(
+        "g", priority=9.0, bundles=[{"cpu": 2}] * 2, payload=gang("STRICT_SPREAD")
+    )
     assert isinstance(outcome, Pending)
     agent = mesh.state.agents["g"]
     assert len(agent.phase.for_agents) == 2
@@ -151,7 +153,7 @@ def test_victims_leave_for_the_whole_gang_and_no_more_than_needed(mesh):
 
 
 def test_a_gang_is_evicted_as_one_and_frees_all_its_nodes(mesh):
-    started(mesh, "g", priority=1.0, bundles=[{"cpu": 2}] * 3, gang=gang("SPREAD"))
+    started(mesh, "g", priority=1.0, bundles=[{"cpu": 2}] * 3, payload=gang("SPREAD"))
     mesh.submit("new", priority=9.0, cpu=2)
     assert set(mesh.ends) == {"g"}
     mesh.leave("g", saved=True)
@@ -163,7 +165,7 @@ def test_a_gang_is_evicted_as_one_and_frees_all_its_nodes(mesh):
 
 
 def test_a_gang_that_was_evicted_is_submitted_again_whole(mesh):
-    started(mesh, "g", priority=1.0, bundles=three(), gang=gang(), class_key="c")
+    started(mesh, "g", priority=1.0, bundles=three(), payload=gang(), class_key="c")
     mesh.preempt(agent_name="g", end_agent=True)
     mesh.leave("g", saved=True)
     for group_id in sorted(mesh.removes):
@@ -176,7 +178,7 @@ def test_a_gang_that_was_evicted_is_submitted_again_whole(mesh):
 
 
 def test_a_lost_gang_gives_everything_back_and_is_rebuilt_whole(mesh):
-    started(mesh, "g", bundles=three(), gang=gang("STRICT_SPREAD"), class_key="c")
+    started(mesh, "g", bundles=three(), payload=gang("STRICT_SPREAD"), class_key="c")
     mesh.save("g")
     mesh.die("g")
     assert mesh.free() == amount(cpu=6)
@@ -189,7 +191,7 @@ def test_a_lost_gang_gives_everything_back_and_is_rebuilt_whole(mesh):
 
 
 def test_a_gang_whose_start_fails_leaves_nothing(mesh):
-    mesh.submit("g", bundles=three(), gang=gang())
+    mesh.submit("g", bundles=three(), payload=gang())
     mesh.make_all()
     refused = mesh.fail("g")
     assert mesh.state.agents == {}
@@ -201,14 +203,14 @@ def test_a_gang_whose_start_fails_leaves_nothing(mesh):
 
 
 def test_a_group_that_ray_does_not_place_refuses_the_gang(mesh):
-    mesh.submit("g", bundles=three(), gang=gang())
+    mesh.submit("g", bundles=three(), payload=gang())
     mesh.unmake(*mesh.makes)
     assert mesh.state.agents == {}
     assert mesh.free() == amount(cpu=6)
 
 
 def test_names_of_members_are_taken(mesh):
-    started(mesh, "g", bundles=three(), gang=gang())
+    started(mesh, "g", bundles=three(), payload=gang())
     assert mesh.submit("g-2", cpu=1).reason is Reason.DUPLICATE_AGENT
     assert isinstance(mesh.submit("g-3", cpu=1), Pending)
     assert isinstance(mesh.submit("g-02", cpu=1), Pending)
@@ -216,7 +218,7 @@ def test_names_of_members_are_taken(mesh):
 
 def test_a_gang_does_not_take_the_names_of_agents(mesh):
     mesh.run("g-1", cpu=1)
-    refused = mesh.submit("g", bundles=three(), gang=gang())
+    refused = mesh.submit("g", bundles=three(), payload=gang())
     assert refused.reason is Reason.DUPLICATE_AGENT
     assert "'g-1'" in refused.error
 
@@ -224,7 +226,7 @@ def test_a_gang_does_not_take_the_names_of_agents(mesh):
 def test_every_class_of_unequal_members_is_probed_before_anyone_is_evicted(mesh):
     members = (MemberSpec(class_key="c1"), MemberSpec(class_key="c2", arguments_key="args"))
     mesh.run("t", priority=1.0, cpu=6, more={"choose_node": False})
-    how = {"bundles": [{"cpu": 1}, {"cpu": 2}], "gang": gang(members=members), "class_key": "c1"}
+    how = {"bundles": [{"cpu": 1}, {"cpu": 2}], "payload": gang(members=members), "class_key": "c1"}
     assert mesh.submit("g", priority=9.0, **how) == ProbeNeeded(class_key="c1")
     mesh.handle(s.ClassProbed(class_key="c1"))
     assert mesh.submit("g", priority=9.0, **how) == ProbeNeeded(class_key="c2")
@@ -235,7 +237,7 @@ def test_every_class_of_unequal_members_is_probed_before_anyone_is_evicted(mesh)
 
 def test_reported_devices_of_every_member_are_confirmed():
     mesh = Mesh(pool("p", cpu=6, gpu=4), nodes=[node("n1", cpu=4, gpu=2), node("n2", cpu=4, gpu=2)])
-    started(mesh, "g", bundles=[{"cpu": 1, "gpu": 2}] * 2, gang=gang("STRICT_SPREAD"))
+    started(mesh, "g", bundles=[{"cpu": 1, "gpu": 2}] * 2, payload=gang("STRICT_SPREAD"))
     held = [
         allocation
         for found in mesh.state.cluster.nodes.values()
@@ -246,7 +248,7 @@ def test_reported_devices_of_every_member_are_confirmed():
 
 
 def test_gangs_are_the_same_after_the_journal_and_a_snapshot(mesh):
-    started(mesh, "g", bundles=three(), gang=gang("SPREAD", ""))
+    started(mesh, "g", bundles=three(), payload=gang("SPREAD", ""))
     assert isinstance(mesh.state.agents["g"].phase, Running)
     assert differences(mesh.state, mesh.refolded()) == []
     assert differences(mesh.state, mesh.rewritten()) == []
@@ -255,7 +257,7 @@ def test_gangs_are_the_same_after_the_journal_and_a_snapshot(mesh):
 def test_a_gang_in_a_pool_with_groups_is_placed_as_it_asks():
     spec = GroupsSpec(max_dynamic=2, strategy="STRICT_PACK", reuse=False)
     mesh = Mesh(pool("p", cpu=6, groups=spec), nodes=[node(f"n{i}", cpu=2) for i in (1, 2, 3)])
-    started(mesh, "g", bundles=three(), gang=gang("STRICT_SPREAD"))
+    started(mesh, "g", bundles=three(), payload=gang("STRICT_SPREAD"))
     group = mesh.state.groups.by_id[mesh.state.agents["g"].group_id]
     assert len(set(group.node_ids)) == 3
     mesh.delete("g")
@@ -267,7 +269,7 @@ def test_a_gang_in_a_pool_with_groups_is_placed_as_it_asks():
 
 
 def test_a_member_is_not_deleted_alone(mesh):
-    started(mesh, "g", bundles=three(), gang=gang())
+    started(mesh, "g", bundles=three(), payload=gang())
     refused = mesh.delete("g-1")
     assert refused.reason is Reason.AGENT_NOT_FOUND
     assert "delete 'g'" in refused.error
@@ -289,7 +291,7 @@ def test_a_gang_waits_holding_nothing_starts_whole_loses_a_member_and_recovers()
     mesh = queued_mesh()
     for number in (1, 2, 3):
         mesh.run(f"t{number}", cpu=1.5)
-    how = {"bundles": [{"cpu": 2}] * 3, "gang": gang("STRICT_SPREAD"), "class_key": "c"}
+    how = {"bundles": [{"cpu": 2}] * 3, "payload": gang("STRICT_SPREAD"), "class_key": "c"}
     assert mesh.queue("g", **how).position == 1
     for number in (1, 2):
         mesh.complete(f"t{number}")
@@ -314,7 +316,7 @@ def test_an_evicted_gang_joins_the_queue_whole_and_returns_with_its_state():
     mesh.handle(
         s.PoolRequested(spec=msgspec.structs.replace(pool("p", cpu=6), on_preempted="requeue"))
     )
-    how = {"bundles": [{"cpu": 2}] * 3, "gang": gang("SPREAD"), "class_key": "c"}
+    how = {"bundles": [{"cpu": 2}] * 3, "payload": gang("SPREAD"), "class_key": "c"}
     mesh.queue("g", priority=1.0, **how)
     mesh.make_all()
     mesh.report("g")
@@ -337,7 +339,7 @@ def test_a_large_task_without_room_does_not_keep_a_gang_of_the_same_size_waiting
     for name, node_id in (("a", "n1"), ("b", "n2"), ("c", "n1"), ("d", "n2")):
         mesh.run(name, cpu=2, node_id=node_id, more={"choose_node": False})
     mesh.queue("wide", priority=5.5, cpu=4)
-    mesh.queue("g", bundles=[{"cpu": 2}] * 2, gang=gang())
+    mesh.queue("g", bundles=[{"cpu": 2}] * 2, payload=gang())
     mesh.complete("c")
     assert mesh.waiting() == ["wide", "g"]
     mesh.complete("d")

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from schedulemesh.domain.agent import GangSpec, JobSpec
 from schedulemesh.domain.labels import parse_selector
+from schedulemesh.domain.payloads import SINGLE_PROCESS, AgentPayload, GangPayload, JobPayload
 from schedulemesh.domain.placement import PLACEMENT_STRATEGIES, GroupsSpec, InGroup
 from schedulemesh.domain.resources import NOTHING, sum_of
 from schedulemesh.engine.admission.needs import divided
@@ -68,10 +68,10 @@ specs = st.builds(
     fill_target=st.booleans(),
 )
 gangs = st.builds(
-    GangSpec,
+    GangPayload,
     strategy=st.sampled_from(["", *PLACEMENT_STRATEGIES]),
     same_label=st.sampled_from(["", "", "rack", "zone"]),
-) | st.builds(GangSpec, replicas=st.sampled_from([2, 4]))
+) | st.builds(GangPayload, replicas=st.sampled_from([2, 4]))
 submissions = st.fixed_dictionaries(
     {
         "which": picks,
@@ -154,8 +154,8 @@ class GroupMachine(RuleBasedStateMachine):
         name = pick(free or AGENTS, given["which"])
         self.requests += 1
         kind, bundles = given["kind"], given["need"]
-        job = JobSpec() if given["job"] and given["gang"] is None else None
-        many = len(bundles) > 1 or given["gang"] is not None or job is not None
+        payload = given["gang"] or (JobPayload() if given["job"] else SINGLE_PROCESS)
+        many = len(bundles) > 1 or not isinstance(payload, AgentPayload)
         stimulus = self.mesh.submission(
             name,
             given["where"],
@@ -164,8 +164,7 @@ class GroupMachine(RuleBasedStateMachine):
             labels=given["labels"],
             duration=given["duration"],
             bundles=bundles if many else (),
-            gang=given["gang"],
-            job=job,
+            payload=payload,
             more={
                 "request_id": f"r{self.requests}",
                 "may_preempt": kind != "no preemption",
@@ -196,13 +195,13 @@ class GroupMachine(RuleBasedStateMachine):
     def it_lives_where_it_may(self, given, name):
         agent = self.state.agents[name]
         spec = self.state.ledger.accounts[given["where"]].spec.groups
-        over_bundles = agent.spec.job is not None and len(agent.spec.bundles) > 1
+        over_bundles = isinstance(agent.spec.payload, JobPayload) and len(agent.spec.bundles) > 1
         if spec is None and given["gang"] is None and not over_bundles:
             assert agent.group_id is None
             return
         group = self.groups[agent.group_id]
         assert group.pool_name == given["where"]
-        assert group.shape.virtual == (agent.spec.job is not None)
+        assert group.shape.virtual == (isinstance(agent.spec.payload, JobPayload))
         need = agent.spec.bundles or (agent.spec.resources,)
         assert group.shape.holds(need)
         if given["gang"] is not None:
@@ -228,7 +227,11 @@ class GroupMachine(RuleBasedStateMachine):
     def have_work_elsewhere(self, which, nodes):
         """Ray has placed the work of a job on these nodes; some of it may fit there, and some not."""
         agents = self.state.agents.items()
-        jobs = [n for n, a in agents if a.spec.job is not None and isinstance(a.phase, Running)]
+        jobs = [
+            n
+            for n, a in agents
+            if isinstance(a.spec.payload, JobPayload) and isinstance(a.phase, Running)
+        ]
         if jobs:
             agent = self.state.agents[pick(jobs, which)]
             parts = zip(nodes, divided(agent.spec.resources, len(nodes)), strict=True)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from schedulemesh.domain.agent import GangSpec, JobSpec
-from schedulemesh.domain.lease import LeaseSpec
+from schedulemesh.domain.payloads import GangPayload, JobPayload, LeasePayload
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Pending, Refused
@@ -150,11 +149,11 @@ def lost_on(nodes, mesh):
     [
         ({"cpu": 1}, "node a was lost, on which agent 't' ran; no state of it is stored"),
         (
-            {"bundles": [{"cpu": 1}] * 2, "gang": GangSpec(strategy="STRICT_SPREAD")},
+            {"bundles": [{"cpu": 1}] * 2, "payload": GangPayload(strategy="STRICT_SPREAD")},
             "node a was lost, on which gang 't' ran; no state of it is stored",
         ),
         (
-            {"bundles": [{"cpu": 1}] * 2, "lease": LeaseSpec(strategy="STRICT_SPREAD")},
+            {"bundles": [{"cpu": 1}] * 2, "payload": LeasePayload(strategy="STRICT_SPREAD")},
             "node a was lost, on which lease 't' had placement groups",
         ),
     ],
@@ -181,7 +180,7 @@ def test_a_process_that_dies_on_a_living_node_is_called_that():
 
 def test_a_job_whose_task_was_evicted_is_not_rebuilt_when_its_node_is_lost():
     mesh = Mesh(pool("p", cpu=4), nodes=[node("a", cpu=2), node("b", cpu=2)])
-    mesh.run("t", cpu=2, class_key="c", job=JobSpec(), run="run_driver")
+    mesh.run("t", cpu=2, class_key="c", payload=JobPayload(), run="run_driver")
     mesh.preempt(task_id="t")
     mesh.observe(*(node(n, cpu=2) for n in "ab" if n != mesh.state.agents["t"].node_id))
     mesh.die("t")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from schedulemesh.domain.agent import GangSpec
+from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.task import EndState
@@ -157,7 +157,7 @@ def test_a_gang_for_whose_members_nodes_are_missing_is_cancelled():
     mesh = Mesh(pool("p", cpu=8), nodes=[node("a", cpu=4), node("b", cpu=4)])
     mesh.order_by(on_impossible="cancel", impossible_after_s=60.0)
     mesh.run("busy", cpu=4)
-    mesh.queue("g", bundles=[{"cpu": 4}] * 2, gang=GangSpec(strategy="STRICT_SPREAD"))
+    mesh.queue("g", bundles=[{"cpu": 4}] * 2, payload=GangPayload(strategy="STRICT_SPREAD"))
     mesh.observe(node("a", cpu=4))
     mesh.tick(1.0)
     mesh.tick(60.0)

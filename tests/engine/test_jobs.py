@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schedulemesh.domain.agent import JobSpec
 from schedulemesh.domain.end_reasons import EndReason, TaskEndReason
+from schedulemesh.domain.payloads import JobPayload
 from schedulemesh.domain.placement import GroupsSpec, InGroup, OnNode
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources, sum_of
@@ -19,7 +19,7 @@ from schedulemesh.engine.messages.outcomes import Accepted, Pending, Refused
 from schedulemesh.engine.state.agents import Running
 from tests.engine.builders import Mesh, amount, differences, node, pool
 
-JOB = JobSpec()
+JOB = JobPayload()
 GPUS = {"cpu": 8, "gpu": 4}
 
 
@@ -30,7 +30,7 @@ def mesh():
 
 
 def started(mesh, name="j", **how):
-    outcome = mesh.submit(name, job=JOB, **how)
+    outcome = mesh.submit(name, payload=JOB, **how)
     assert isinstance(outcome, Pending), outcome
     mesh.make_all()
     assert isinstance(mesh.report(name), Accepted)
@@ -92,8 +92,8 @@ def test_the_parts_of_a_job_may_be_given(mesh):
 
 def test_the_parts_of_a_job_are_placed_as_it_says(mesh):
     for strategy, nodes in (("SPREAD", {"n1", "n2"}), ("PACK", {"n1"}), ("STRICT_PACK", {"n1"})):
-        job = JobSpec(strategy=strategy)
-        outcome = mesh.submit(strategy, job=job, bundles=[{"gpu": 1}, {"gpu": 1}])
+        job = JobPayload(strategy=strategy)
+        outcome = mesh.submit(strategy, payload=job, bundles=[{"gpu": 1}, {"gpu": 1}])
         assert isinstance(outcome, Pending), outcome
         group = group_of(mesh, mesh.state.agents[strategy])
         assert (group.shape.strategy, set(group.node_ids)) == (strategy, nodes)
@@ -105,15 +105,17 @@ def test_the_parts_of_a_job_are_placed_as_it_says(mesh):
 
 
 def test_a_job_that_says_only_how_its_parts_are_placed_has_one_for_each_gpu(mesh):
-    assert isinstance(mesh.submit("j", job=JobSpec(strategy="SPREAD"), cpu=8, gpu=4), Pending)
+    assert isinstance(
+        mesh.submit("j", payload=JobPayload(strategy="SPREAD"), cpu=8, gpu=4), Pending
+    )
     group = group_of(mesh, mesh.state.agents["j"])
     assert group.shape.bundles == (amount(cpu=2, gpu=1),) * 4
     assert sorted(group.node_ids) == ["n1", "n1", "n2", "n2"]
 
 
 def test_parts_that_no_nodes_can_hold_as_they_are_to_be_placed_are_refused(mesh):
-    job = JobSpec(strategy="STRICT_SPREAD")
-    refused = mesh.submit("j", job=job, bundles=[{"gpu": 1}] * 3)
+    job = JobPayload(strategy="STRICT_SPREAD")
+    refused = mesh.submit("j", payload=job, bundles=[{"gpu": 1}] * 3)
     assert refused.reason is Reason.CLUSTER_OUT_OF_RESOURCES
 
 
@@ -123,8 +125,8 @@ def test_jobs_that_differ_in_how_they_are_placed_wait_apart(mesh):
         mesh.run(name, gpu=2)
     on_node = {mesh.state.agents[name].node_id: name for name in ("a", "b", "c", "d")}
     parts, queued = [{"gpu": 2}] * 2, {"queue": True}
-    mesh.submit("packed", job=JobSpec(strategy="STRICT_PACK"), bundles=parts, more=queued)
-    mesh.submit("spread", job=JobSpec(strategy="STRICT_SPREAD"), bundles=parts, more=queued)
+    mesh.submit("packed", payload=JobPayload(strategy="STRICT_PACK"), bundles=parts, more=queued)
+    mesh.submit("spread", payload=JobPayload(strategy="STRICT_SPREAD"), bundles=parts, more=queued)
     for name in on_node.values():
         mesh.complete(name)
     assert mesh.waiting() == ["packed"]
@@ -230,7 +232,7 @@ def test_a_claim_that_has_moved_is_the_same_after_the_journal_and_a_snapshot(mes
 def adopted(mesh):
     """A job that somebody else has started, on both nodes, which are full of other work."""
     mesh.observe(*(uses(node_id, **GPUS) for node_id in ("n1", "n2")))
-    how = {"job": JobSpec(adopts="01"), "more": {"choose_node": False}}
+    how = {"payload": JobPayload(adopts="01"), "more": {"choose_node": False}}
     assert isinstance(mesh.submit("j", priority=1.0, cpu=3, gpu=3, **how), Pending)
     assert isinstance(mesh.report("j", "n1"), Accepted)
     return mesh.state.agents["j"]
@@ -243,11 +245,11 @@ def test_an_adopted_job_needs_no_room_and_claims_quota_at_once(mesh, adopted):
 
 
 def test_a_ray_job_is_adopted_once(mesh, adopted):
-    how = {"job": JobSpec(adopts="01"), "more": {"choose_node": False}}
+    how = {"payload": JobPayload(adopts="01"), "more": {"choose_node": False}}
     refused = mesh.submit("again", cpu=3, gpu=3, **how)
     assert (refused.reason, "'j'" in refused.error) == (Reason.DUPLICATE_TASK, True)
     assert mesh.state.ledger.accounts["p"].used == amount(cpu=3, gpu=3)
-    other = {**how, "job": JobSpec(adopts="02")}
+    other = {**how, "payload": JobPayload(adopts="02")}
     assert isinstance(mesh.submit("other", cpu=1, **other), Pending)
 
 
@@ -276,7 +278,7 @@ def test_an_adopted_job_is_evicted_for_its_room_and_does_not_return(mesh, adopte
 def test_a_job_is_adopted_also_in_a_pool_that_keeps_placement_groups():
     spec = GroupsSpec(max_dynamic=1)
     mesh = Mesh(pool("p", cpu=8, groups=spec), nodes=[node("n1", cpu=8)])
-    how = {"job": JobSpec(adopts="01"), "more": {"choose_node": False}}
+    how = {"payload": JobPayload(adopts="01"), "more": {"choose_node": False}}
     assert isinstance(mesh.submit("j", cpu=2, **how), Pending)
     mesh.report("j", "n1")
     assert mesh.state.agents["j"].group_id is None
@@ -321,7 +323,7 @@ def test_a_job_beyond_its_claim_for_too_long_fails_with_that_reason(mesh):
 )
 def test_a_job_may_say_for_itself_what_happens_beyond_its_claim(mesh, own, general, ends):
     mesh.policy(over_claim=general, over_claim_s=0.0)
-    mesh.submit("j", job=JobSpec(over_claim=own), cpu=1)
+    mesh.submit("j", payload=JobPayload(over_claim=own), cpu=1)
     mesh.report("j")
     over(mesh, 1.0)
     assert bool(mesh.ends) == ends
@@ -375,7 +377,7 @@ def test_a_job_that_is_stopped_because_it_is_lost_is_not_completed(mesh):
 
 def test_what_all_nodes_together_cannot_hold_is_refused(mesh):
     mesh.resize(pool("p", cpu=64, gpu=64))
-    refused = mesh.submit("j", job=JOB, cpu=12, gpu=12)
+    refused = mesh.submit("j", payload=JOB, cpu=12, gpu=12)
     assert refused.reason is Reason.CLUSTER_OUT_OF_RESOURCES
 
 
@@ -422,7 +424,7 @@ def test_after_a_recovery_the_claim_stands(mesh):
 
 def test_a_large_job_waits_in_the_queue_until_its_parts_fit(mesh):
     mesh.run("first", cpu=1, gpu=4)
-    mesh.submit("j", job=JOB, cpu=12, gpu=6, priority=1.0, more={"queue": True})
+    mesh.submit("j", payload=JOB, cpu=12, gpu=6, priority=1.0, more={"queue": True})
     assert mesh.waiting() == ["j"]
     mesh.complete("first")
     assert mesh.waiting() == []

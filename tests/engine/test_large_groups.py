@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from schedulemesh.domain.lease import LeaseSpec
+from schedulemesh.domain.payloads import LeasePayload
 from schedulemesh.domain.placement import MAX_BUNDLES, PLACEMENT_STRATEGIES, GroupsSpec
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.placement.bundles import Room
@@ -145,8 +145,8 @@ def test_the_victims_of_a_large_group_are_few_and_found_with_little_work(strateg
     mesh.policy(cross_pool_priority_threshold=1.0)
     for i in range(120):
         mesh.run(f"runs-{i:03}", "q", priority=1.0, cpu=1)
-    lease = LeaseSpec(ttl_s=60.0, strategy=strategy)
-    how = {"bundles": [{"cpu": 0.2}] * 400, "lease": lease}
+    lease = LeasePayload(ttl_s=60.0, strategy=strategy)
+    how = {"bundles": [{"cpu": 0.2}] * 400, "payload": lease}
     outcome, calls = calls_of(lambda: mesh.dry("high", "p", 9.0, **how))
     assert not isinstance(outcome, Refused), outcome
     assert len(outcome.preempted) == 80

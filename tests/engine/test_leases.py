@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from schedulemesh.domain.end_reasons import TaskEndReason
-from schedulemesh.domain.lease import LeaseSpec
+from schedulemesh.domain.payloads import LeasePayload
 from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.admission.groups import stays
@@ -24,8 +24,8 @@ def mesh():
 
 
 def request(mesh, name="l", bundles=None, **how):
-    lease = LeaseSpec(parts=how.pop("parts", 1), strategy=how.pop("strategy", ""))
-    return mesh.submit(name, bundles=bundles or TWO, lease=lease, **how)
+    lease = LeasePayload(parts=how.pop("parts", 1), strategy=how.pop("strategy", ""))
+    return mesh.submit(name, bundles=bundles or TWO, payload=lease, **how)
 
 
 def granted(mesh, name="l", **how):
@@ -104,8 +104,8 @@ def test_a_lease_whose_group_is_lost_is_lost_with_it(mesh):
 
 def test_a_lease_waits_in_the_queue_and_is_granted_from_it(mesh):
     granted(mesh, "first", priority=5.0, bundles=[{"cpu": 4}, {"cpu": 4}])
-    lease = LeaseSpec()
-    outcome = mesh.queue("second", bundles=TWO, lease=lease)
+    lease = LeasePayload()
+    outcome = mesh.queue("second", bundles=TWO, payload=lease)
     assert isinstance(outcome, Queued)
     mesh.change("second", held=True)
     mesh.change("second", held=False)
@@ -128,7 +128,7 @@ def test_the_record_says_why_a_lease_was_ended(mesh, reason):
 
 def test_a_lease_in_the_queue_whose_holder_has_ended_is_cancelled(mesh):
     granted(mesh, "first", bundles=[{"cpu": 4}, {"cpu": 4}])
-    mesh.queue("second", bundles=TWO, lease=LeaseSpec(holder_job="01"))
+    mesh.queue("second", bundles=TWO, payload=LeasePayload(holder_job="01"))
     mesh.cancel("second", reason=TaskEndReason.HOLDER_ENDED, error="job 01 has ended")
     assert not mesh.waiting()
     assert mesh.state.ended["second"].error == "job 01 has ended"
@@ -136,7 +136,7 @@ def test_a_lease_in_the_queue_whose_holder_has_ended_is_cancelled(mesh):
 
 def test_the_explanation_says_what_kind_of_task_it_is(mesh):
     granted(mesh, bundles=[{"cpu": 4}, {"cpu": 4}])
-    mesh.queue("waits", bundles=TWO, lease=LeaseSpec())
+    mesh.queue("waits", bundles=TWO, payload=LeasePayload())
     mesh.queue("agent", cpu=2)
 
     def kinds():

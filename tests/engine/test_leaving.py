@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from schedulemesh.domain.agent import GangSpec
+from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Pending, Refused
@@ -161,7 +161,7 @@ def test_a_gang_takes_what_is_leaving_on_several_nodes():
     mesh.delete("training0")
     mesh.delete("training1")
     bundles = [{"cpu": 1, "gpu": 8}, {"cpu": 1, "gpu": 8}]
-    mesh.submit("gang", priority=9.0, bundles=bundles, gang=GangSpec(), class_key="c")
+    mesh.submit("gang", priority=9.0, bundles=bundles, payload=GangPayload(), class_key="c")
     assert evicted(mesh) == []
     mesh.leave("training0")
     assert not mesh.makes
@@ -173,7 +173,7 @@ def test_a_task_uses_the_rest_of_a_gang_that_leaves():
     """Its group is removed for the first one; the second one waits for the same group."""
     mesh = Mesh(pool("p", cpu=64, gpu=16), nodes=[node(f"n{i}", cpu=64, gpu=8) for i in (1, 2)])
     bundles = [{"cpu": 1, "gpu": 8}, {"cpu": 1, "gpu": 8}]
-    mesh.submit("gang", priority=1.0, bundles=bundles, gang=GangSpec(), class_key="c")
+    mesh.submit("gang", priority=1.0, bundles=bundles, payload=GangPayload(), class_key="c")
     mesh.make_all()
     mesh.report("gang")
     for name in ("a", "b", "c"):
@@ -521,7 +521,7 @@ def test_quota_that_is_leaving_is_expected_now():
 
 
 def test_a_group_on_nodes_that_are_being_left_is_expected_now():
-    mesh = two_nodes({"bundles": [{"gpu": 4}] * 2, "gang": GangSpec()})
+    mesh = two_nodes({"bundles": [{"gpu": 4}] * 2, "payload": GangPayload()})
     assert mesh.engine.explain("first", mesh.now).earliest_start == mesh.now
     mesh.queue("later", "y", 7.0, gpu=8, class_key="c")
     assert evicted(mesh) == ["low"]

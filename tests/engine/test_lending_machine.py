@@ -25,8 +25,8 @@ from hypothesis.stateful import (
 
 from schedulemesh.config.policy import VICTIM_ORDERS
 from schedulemesh.config.queueing import QueuePolicy
-from schedulemesh.domain.agent import GangSpec
 from schedulemesh.domain.end_reasons import TaskEndReason
+from schedulemesh.domain.payloads import SINGLE_PROCESS, GangPayload
 from schedulemesh.domain.pool import QUEUEING
 from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.resources import NOTHING
@@ -247,7 +247,7 @@ class LendingMachine(RuleBasedStateMachine):
     def stimulus(self, job, **more):
         many = job["members"] > 1 and bool(job["need"])
         replicas = job["members"] + 1 if job["elastic"] and many else 0
-        gang = GangSpec(replicas=replicas) if many else None
+        payload = GangPayload(replicas=replicas) if many else SINGLE_PROCESS
         stimulus = self.mesh.submission(
             job["name"],
             job["where"],
@@ -259,7 +259,7 @@ class LendingMachine(RuleBasedStateMachine):
             run=job["run"],
             retries=job["retries"],
             bundles=[job["need"]] * job["members"] if many else (),
-            gang=gang,
+            payload=payload,
             more=more,
             **({} if many else job["need"]),
         )
@@ -283,7 +283,7 @@ class LendingMachine(RuleBasedStateMachine):
         seen = len(self.mesh.facts)
         dry = self.mesh.handle(msgspec.structs.replace(stimulus, dry_run=True)).outcome
         assert len(self.mesh.facts) == seen
-        if stimulus.agent.gang is None:
+        if not isinstance(stimulus.agent.payload, GangPayload):
             self.is_right(stimulus, dry)
         outcome = self.mesh.handle(stimulus).outcome
         if isinstance(outcome, ProbeNeeded):
@@ -533,7 +533,7 @@ class LendingMachine(RuleBasedStateMachine):
                 return
 
     def waits_with_reason(self, task, *, is_head):
-        if task.submission.agent.gang is not None:
+        if isinstance(task.submission.agent.payload, GangPayload):
             return
         total = self.state.ledger.accounts[task.pool_name].spec.resources
         need = task.submission.agent.resources

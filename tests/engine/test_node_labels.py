@@ -2,7 +2,7 @@
 
 import pytest
 
-from schedulemesh.domain.agent import GangSpec
+from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages.outcomes import Accepted, Pending, Queued, Refused
@@ -231,11 +231,11 @@ def test_a_gang_is_placed_on_the_nodes_of_its_labels():
     nodes = [node(f"a{n}", gpu=1, labels=A100) for n in (1, 2)]
     nodes += [node(f"h{n}", gpu=1, labels=H100) for n in (1, 2)]
     m = Mesh(pool("p", gpu=8), nodes=nodes)
-    gang = {"bundles": [{"gpu": 1}] * 2, "gang": GangSpec()}
+    gang = {"bundles": [{"gpu": 1}] * 2, "payload": GangPayload()}
     m.submit("g", node_labels=H100, **gang)
     (group,) = m.makes.values()
     assert sorted(group.node_ids) == ["h1", "h2"]
-    larger = {"bundles": [{"gpu": 1}] * 3, "gang": GangSpec()}
+    larger = {"bundles": [{"gpu": 1}] * 3, "payload": GangPayload()}
     refused = m.submit("h", node_labels=H100, **larger)
     assert refused.reason is Reason.CLUSTER_OUT_OF_RESOURCES
     assert f"{MODEL}=H100" in refused.error

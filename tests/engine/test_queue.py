@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from schedulemesh.config.queueing import QueuePolicy
-from schedulemesh.domain.agent import GangSpec
+from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.domain.reasons import Change, Reason
 from schedulemesh.engine.messages import queue_facts as f
@@ -671,7 +671,9 @@ def test_a_gang_starts_on_several_nodes_where_no_node_has_room_for_a_single_agen
     for name, cpu in (("a", 8), ("b", 4), ("c", 4)):
         given.run(name, priority=9, cpu=cpu)
     given.queue("single", cpu=8, priority=7)
-    given.queue("gang", cpu=8, bundles=[{"cpu": 4}, {"cpu": 4}], gang=GangSpec(strategy="SPREAD"))
+    given.queue(
+        "gang", cpu=8, bundles=[{"cpu": 4}, {"cpu": 4}], payload=GangPayload(strategy="SPREAD")
+    )
     given.cordon("n1")
     given.complete("b")
     given.complete("c")

@@ -11,7 +11,7 @@ from hypothesis import given as given_that
 from hypothesis import strategies as st
 from msgspec import structs
 
-from schedulemesh.domain.agent import GangSpec
+from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import UNIT
@@ -37,7 +37,7 @@ def small(mesh, name, node_id, duration, cpu=2, pool_name="p"):
 def queue_gang(mesh, name="gang", *, bundles=2, cpu=2, strategy="STRICT_SPREAD", **how):
     """A gang that waits."""
     return mesh.queue(
-        name, bundles=[{"cpu": cpu}] * bundles, gang=GangSpec(strategy=strategy), **how
+        name, bundles=[{"cpu": cpu}] * bundles, payload=GangPayload(strategy=strategy), **how
     )
 
 
@@ -119,7 +119,7 @@ def test_a_later_gang_is_placed_beside_the_reserved_nodes():
     assert reserved(mesh)[1] == ("n1", "n2", "n3")
     for i in (1, 4):
         mesh.complete(f"r{i}")
-    mesh.queue("other", "q", bundles=[{"cpu": 1}] * 2, gang=GangSpec(strategy="PACK"))
+    mesh.queue("other", "q", bundles=[{"cpu": 1}] * 2, payload=GangPayload(strategy="PACK"))
     (group,) = mesh.state.groups.by_id.values()
     assert (group.pool_name, group.node_ids) == ("q", ("n4", "n4"))
 
@@ -127,7 +127,10 @@ def test_a_later_gang_is_placed_beside_the_reserved_nodes():
 def test_a_gang_that_runs_ends_as_one():
     mesh = Mesh(pool("p", cpu=6), nodes=[node(n, cpu=2) for n in NODES])
     mesh.submit(
-        "first", bundles=[{"cpu": 2}] * 3, gang=GangSpec(strategy="STRICT_SPREAD"), duration=50.0
+        "first",
+        bundles=[{"cpu": 2}] * 3,
+        payload=GangPayload(strategy="STRICT_SPREAD"),
+        duration=50.0,
     )
     mesh.make_all()
     mesh.report("first")
@@ -162,7 +165,10 @@ def test_the_places_of_many_gangs_are_sought_by_turns(monkeypatch):
     for name, node_id in zip(names, ("n1", "n2"), strict=True):
         small(mesh, f"long-{name}", node_id, 100.0, cpu=4, pool_name=name)
         mesh.queue(
-            f"gang-{name}", name, bundles=[{"cpu": 2}] * 2, gang=GangSpec(strategy="STRICT_PACK")
+            f"gang-{name}",
+            name,
+            bundles=[{"cpu": 2}] * 2,
+            payload=GangPayload(strategy="STRICT_PACK"),
         )
     mesh.tick()
     assert [reserved(mesh, f"gang-{n}")[0] for n in names] == [1100.0, 1100.0]
@@ -397,9 +403,9 @@ def submit_gang(mesh, name, pool_name, need, duration, priority):
     cpu, bundles = need["cpu"], need["bundles"]
     if bundles == 1:
         return mesh.queue(name, pool_name, priority, cpu=cpu, duration=duration)
-    gang = GangSpec(strategy=need["strategy"])
+    gang = GangPayload(strategy=need["strategy"])
     return mesh.queue(
-        name, pool_name, priority, bundles=[{"cpu": cpu}] * bundles, gang=gang, duration=duration
+        name, pool_name, priority, bundles=[{"cpu": cpu}] * bundles, payload=gang, duration=duration
     )
 
 

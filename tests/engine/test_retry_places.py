@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from schedulemesh.domain.agent import GangSpec
 from schedulemesh.domain.end_reasons import TaskEndReason
+from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.domain.placement import GroupsSpec
 from tests.engine.builders import Mesh, differences, node, pool, shape
 
@@ -105,7 +105,9 @@ def test_a_gang_keeps_the_nodes_of_all_its_members():
     nodes = [node("a", cpu=2), node("b", cpu=2)]
     mesh = Mesh(pool("p", cpu=4), nodes=nodes)
     bundles = [{"cpu": 2}, {"cpu": 2}]
-    mesh.submit("gang", bundles=bundles, gang=GangSpec(), class_key="c", run="train", retries=2)
+    mesh.submit(
+        "gang", bundles=bundles, payload=GangPayload(), class_key="c", run="train", retries=2
+    )
     mesh.make_all()
     mesh.report("gang")
     mesh.queue("small", cpu=2, class_key="c")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from schedulemesh.domain.agent import GangSpec
+from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages.facts import EvictionStarted
@@ -234,7 +234,9 @@ def test_victims_of_a_cancelled_start_run_again_where_that_is_possible():
 
 def test_the_start_of_a_gang_that_borrows_is_cancelled_with_its_group():
     mesh = lent(node("n1", gpu=8, cpu=64), node("n2", gpu=8, cpu=64))
-    mesh.queue("gang", "b", 9.0, bundles=[{"gpu": 8}] * 2, gang=GangSpec(strategy="STRICT_SPREAD"))
+    mesh.queue(
+        "gang", "b", 9.0, bundles=[{"gpu": 8}] * 2, payload=GangPayload(strategy="STRICT_SPREAD")
+    )
     mesh.queue("first", "a", gpu=8)
     assert mesh.waiting("b") == ["gang"], "its group is still being created"
     remove_all(mesh)
@@ -243,7 +245,9 @@ def test_the_start_of_a_gang_that_borrows_is_cancelled_with_its_group():
 
 def test_a_gang_whose_group_is_there_and_that_starts_is_stopped():
     mesh = lent(node("n1", gpu=8, cpu=64), node("n2", gpu=8, cpu=64))
-    mesh.queue("gang", "b", 9.0, bundles=[{"gpu": 8}] * 2, gang=GangSpec(strategy="STRICT_SPREAD"))
+    mesh.queue(
+        "gang", "b", 9.0, bundles=[{"gpu": 8}] * 2, payload=GangPayload(strategy="STRICT_SPREAD")
+    )
     mesh.make_all()
     assert list(mesh.starts) == ["gang"]
     mesh.queue("owner", "a", gpu=8)

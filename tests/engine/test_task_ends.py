@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from schedulemesh.domain.agent import JobSpec
 from schedulemesh.domain.end_reasons import TaskEndReason
-from schedulemesh.domain.lease import LeaseSpec
+from schedulemesh.domain.payloads import JobPayload, LeasePayload
 from schedulemesh.domain.reasons import Change, Reason
 from schedulemesh.domain.task import EndState
 from schedulemesh.engine.messages import stimuli as s
@@ -57,7 +56,9 @@ def test_a_task_that_is_completed_while_its_agent_is_deleted_is_completed():
     assert mesh.free() == amount(cpu=2)
 
 
-@pytest.mark.parametrize("how", [{"job": JobSpec(), "run": "run_driver"}, {"lease": LeaseSpec()}])
+@pytest.mark.parametrize(
+    "how", [{"payload": JobPayload(), "run": "run_driver"}, {"payload": LeasePayload()}]
+)
 def test_the_agent_of_a_job_or_a_lease_that_is_completed_is_never_kept(how):
     mesh = Mesh(pool("p", cpu=4), nodes=[node("a", cpu=4)])
     mesh.submit("t", bundles=[{"cpu": 2}], class_key="c", **how)

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schedulemesh.domain.agent import GangSpec, JobSpec
 from schedulemesh.domain.end_reasons import TaskEndReason
-from schedulemesh.domain.lease import LeaseSpec
+from schedulemesh.domain.payloads import GangPayload, JobPayload, LeasePayload
 from schedulemesh.domain.reasons import Change, PreemptionReason
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.facts import EvictionStarted
@@ -226,9 +225,9 @@ def test_one_that_fails_while_it_is_ended_has_not_failed(how):
 @pytest.mark.parametrize(
     "kind",
     [
-        {"job": JobSpec(), "run": "run"},
-        {"lease": LeaseSpec(), "bundles": [{"cpu": 1}], "cpu": 0},
-        {"gang": GangSpec(), "bundles": [{"cpu": 1}] * 2, "cpu": 0},
+        {"payload": JobPayload(), "run": "run"},
+        {"payload": LeasePayload(), "bundles": [{"cpu": 1}], "cpu": 0},
+        {"payload": GangPayload(), "bundles": [{"cpu": 1}] * 2, "cpu": 0},
     ],
     ids=["job", "lease", "gang"],
 )
@@ -243,7 +242,7 @@ def test_jobs_leases_and_gangs_have_limits_too(kind):
     mesh.tick(HOUR)
     assert reasons(mesh) == {"t": PreemptionReason.TIME_LIMIT}
     grace = {"job": 30.0, "lease": 30.0, "gang": 0.0}
-    assert mesh.ends["t"].grace_s == next(grace[name] for name in grace if name in kind)
+    assert mesh.ends["t"].grace_s == grace[kind["payload"].kind]
 
 
 def test_of_several_tasks_on_an_agent_one_ends_alone_and_the_last_with_the_agent():

@@ -8,7 +8,7 @@ import re
 import msgspec
 import pytest
 
-from schedulemesh.domain.agent import GangSpec
+from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.engine.admission import queue_pass, reservations
 from schedulemesh.engine.admission.turns import PoolTurn, ticks_until_searched
 from schedulemesh.engine.state import invariants
@@ -63,7 +63,7 @@ def test_an_owner_gets_its_quota_back_whoever_stands_first_in_its_queue(front):
             "p",
             9.0,
             bundles=[{"gpu": 8}, {"gpu": 1 + index % 8}],
-            gang=GangSpec(),
+            payload=GangPayload(),
         )
     for index in range(2):
         mesh.queue(f"own-{index}", "p", 1.0, gpu=4)
@@ -97,7 +97,7 @@ def test_a_gang_on_several_nodes_evicts_though_a_task_before_it_lacks_a_whole_no
         mesh.run(f"low-{node_id}", priority=1.0, gpu=4, class_key="c")
     assert {a.node_id for n, a in mesh.state.agents.items() if n.startswith("low")} == {"n1", "n2"}
     mesh.queue("single", priority=9.0, gpu=8)
-    mesh.queue("gang", priority=9.0, bundles=[{"gpu": 4}] * 2, gang=GangSpec())
+    mesh.queue("gang", priority=9.0, bundles=[{"gpu": 4}] * 2, payload=GangPayload())
     assert evicted(mesh) == []
     mesh.tick(61)
     assert evicted(mesh) == ["low-n1", "low-n2"]
@@ -119,7 +119,7 @@ def test_nothing_passes_the_first_task_of_a_strict_pool_by_evictions():
     mesh = lent_out()
     spec = mesh.state.ledger.accounts["p"].spec
     mesh.resize(msgspec.structs.replace(spec, queueing="strict"))
-    mesh.queue("large", "p", 9.0, bundles=[{"gpu": 8}, {"gpu": 4}], gang=GangSpec())
+    mesh.queue("large", "p", 9.0, bundles=[{"gpu": 8}, {"gpu": 4}], payload=GangPayload())
     mesh.queue("own", "p", 1.0, gpu=4)
     all_run(mesh)
     mesh.tick(1)
@@ -217,7 +217,7 @@ def test_an_owner_behind_many_tasks_of_its_pool_gets_its_quota_back_on_the_next_
             9.0,
             bundles=[{"gpu": 8}, {"gpu": 1 + number % 8}],
             labels={"run": str(number)},
-            gang=GangSpec(),
+            payload=GangPayload(),
         )
     for name in ("own-0", "own-1"):
         mesh.queue(name, "p", 1.0, gpu=4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from schedulemesh.config.policy import VICTIM_ORDERS
-from schedulemesh.domain.agent import GangSpec
+from schedulemesh.domain.payloads import GangPayload
 from tests.engine.builders import Mesh, names, node, pool
 
 
@@ -20,7 +20,7 @@ def with_gang(before_s=100.0, **policy):
     mesh.run("small", priority=1.0, cpu=1, gpu=1, class_key="c")
     mesh.now += before_s
     bundles = [{"cpu": 1, "gpu": 8}, {"cpu": 1, "gpu": 8}]
-    mesh.submit("gang", priority=1.0, bundles=bundles, gang=GangSpec(), class_key="c")
+    mesh.submit("gang", priority=1.0, bundles=bundles, payload=GangPayload(), class_key="c")
     mesh.make_all()
     mesh.report("gang")
     mesh.now += 10.0
@@ -129,7 +129,7 @@ def lent_out(work_s):
     mesh.run("small", "q", 1.0, cpu=1, gpu=1, class_key="c", node_id="c")
     mesh.now += work_s
     bundles = [{"cpu": 1, "gpu": 8}, {"cpu": 1, "gpu": 8}]
-    mesh.submit("gang", "q", 1.0, bundles=bundles, gang=GangSpec(), class_key="c")
+    mesh.submit("gang", "q", 1.0, bundles=bundles, payload=GangPayload(), class_key="c")
     mesh.make_all()
     return mesh
 

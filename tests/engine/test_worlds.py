@@ -16,7 +16,7 @@ import random
 
 import pytest
 
-from schedulemesh.domain.agent import GangSpec
+from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import sum_of
 from schedulemesh.engine.engine import Engine
@@ -113,7 +113,7 @@ class World(Mesh):
             how |= {"cpu": 1, "gpu": chance.choice([1, 2, 4, 8])}
         else:
             how["bundles"] = [{"cpu": 1, "gpu": chance.choice([1, 4])}] * 2
-            how["gang"] = GangSpec(replicas=3 if kind == "elastic" else 0)
+            how["payload"] = GangPayload(replicas=3 if kind == "elastic" else 0)
         self.queue(name, chance.choice(self.names), float(chance.randint(0, 9)), **how)
         self.handle(s.ClassProbed(class_key="c"))
         self.probes.clear()
@@ -169,7 +169,9 @@ class World(Mesh):
         return {
             task_id: task
             for task_id, task in waiting
-            if task.submission.agent.gang is None and not task.spec.extra_of and task.queue_class
+            if not isinstance(task.submission.agent.payload, GangPayload)
+            and not task.spec.extra_of
+            and task.queue_class
         }
 
     def open_nodes(self):

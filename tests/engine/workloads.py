@@ -13,9 +13,9 @@ from heapq import heappop, heappush
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from schedulemesh.domain.agent import GangSpec
 from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.node import NodeReport
+from schedulemesh.domain.payloads import SINGLE_PROCESS, GangPayload
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.engine.messages import facts as f
@@ -152,7 +152,7 @@ class Workload:
             retries=job.retries,
             on_preempted=job.on_preempted,
             bundles=[job.need] * job.members if many else (),
-            gang=GangSpec(strategy="PACK") if many else None,
+            payload=GangPayload(strategy="PACK") if many else SINGLE_PROCESS,
             more={"queue": job.queue},
             **({} if many else job.need),
         )

@@ -26,9 +26,9 @@ from schedulemesh.api.states import RegisterStateHandlers, SaveTaskState
 from schedulemesh.api.tasks import CancelTask, CancelTasks, CompleteTask, SubmitTask
 from schedulemesh.config.settings import JournalSettings
 from schedulemesh.core.agent.safe_points import SafePoints
-from schedulemesh.domain.agent import AgentSpec, GangSpec
+from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.end_reasons import TaskEndReason
-from schedulemesh.domain.lease import LeaseSpec
+from schedulemesh.domain.payloads import SINGLE_PROCESS, GangPayload, LeasePayload
 from schedulemesh.domain.placement import GroupShape, GroupsSpec, WarmSpec
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import parse_resources, sum_of
@@ -467,7 +467,7 @@ class Story(JobEvents):
             resources=sum_of(bundles),
             class_key=key_of(CLASS),
             bundles=bundles if replicas else (),
-            gang=GangSpec(strategy="SPREAD", replicas=most) if replicas else None,
+            payload=GangPayload(strategy="SPREAD", replicas=most) if replicas else SINGLE_PROCESS,
         )
         if how["job"]:
             agent, run = job_agent(name, pool, key_of(CLASS), bundles), "run_driver"
@@ -496,7 +496,7 @@ class Story(JobEvents):
             pool_name=pool,
             resources=sum_of(bundles),
             bundles=bundles,
-            lease=LeaseSpec(parts=parts, strategy="SPREAD", grace_s=2.0, ttl_s=ttl_s),
+            payload=LeasePayload(parts=parts, strategy="SPREAD", grace_s=2.0, ttl_s=ttl_s),
         )
         task = TaskSpec(task_id=f"t-{name}", pool_name=pool, priority=priority)
         submission = TaskSubmitted(

@@ -6,8 +6,9 @@ import asyncio
 
 import msgspec
 
-from schedulemesh.domain.agent import AgentSpec, JobSpec
+from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.end_reasons import TaskEndReason
+from schedulemesh.domain.payloads import JobPayload
 from schedulemesh.domain.resources import NOTHING, parse_resources, sum_of
 from schedulemesh.protocol.agents import (
     AgentInit,
@@ -36,7 +37,9 @@ def job_agent(name, pool, class_key, bundles):
         resources=sum_of(bundles),
         class_key=class_key,
         bundles=bundles if len(bundles) > 1 else (),
-        job=JobSpec(grace_s=2.0, over_claim="end", strategy="SPREAD" if len(bundles) > 1 else ""),
+        payload=JobPayload(
+            grace_s=2.0, over_claim="end", strategy="SPREAD" if len(bundles) > 1 else ""
+        ),
     )
 
 

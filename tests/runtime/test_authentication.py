@@ -28,7 +28,7 @@ from schedulemesh.api.tasks import (
 )
 from schedulemesh.api.tokens import ChangeToken, CreateToken, ListTokens, RevokeToken, RotateToken
 from schedulemesh.config.auth import AuthSettings, parse_auth
-from schedulemesh.domain.agent import JobSpec
+from schedulemesh.domain.payloads import JobPayload
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.domain.saved_state import SavedState
 from schedulemesh.domain.task import TaskSpec
@@ -501,7 +501,7 @@ def test_a_submitter_changes_tasks_in_its_pools_only(mesh, room):
 
 def test_only_operators_adopt_ray_jobs_of_others(mesh, room):
     wanted = submission("t", owner="ada")
-    agent = msgspec.structs.replace(wanted.agent, job=JobSpec(adopts="01"))
+    agent = msgspec.structs.replace(wanted.agent, payload=JobPayload(adopts="01"))
     made = SubmitTask(submission=msgspec.structs.replace(wanted, agent=agent))
     assert "only an operator adopts" in ask(mesh, made, room[0]).refused.error
 

@@ -8,7 +8,8 @@ import threading
 
 import pytest
 
-from schedulemesh.domain.agent import AgentSpec, JobSpec
+from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.payloads import SINGLE_PROCESS, JobPayload
 from schedulemesh.domain.placement import Unplaced
 from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.resources import NOTHING
@@ -67,7 +68,12 @@ class Books:
         self.state.running.add(
             RunningTask(spec=task, agent_name="a", started_at=0.0, resources=NOTHING)
         )
-        spec = AgentSpec(name="a", pool_name="p", resources=NOTHING, job=JobSpec() if job else None)
+        spec = AgentSpec(
+            name="a",
+            pool_name="p",
+            resources=NOTHING,
+            payload=JobPayload() if job else SINGLE_PROCESS,
+        )
         self.state.agents["a"] = Agent(
             spec=spec,
             incarnation=1,

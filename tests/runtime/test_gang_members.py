@@ -8,8 +8,9 @@ import functools
 import pytest
 
 from schedulemesh.api.tasks import SubmitTask
-from schedulemesh.domain.agent import AgentSpec, GangSpec
+from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.end_reasons import TaskEndReason
+from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.domain.task import EndState, TaskPhase, TaskSpec
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
@@ -84,7 +85,7 @@ def submit_gang(life, *, queue=False, **task):
         resources=ONE + ONE,
         class_key=key_of(lives.CLASS),
         bundles=(ONE, ONE),
-        gang=GangSpec(strategy="SPREAD"),
+        payload=GangPayload(strategy="SPREAD"),
     )
     stimulus = TaskSubmitted(
         agent=agent,

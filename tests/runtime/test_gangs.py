@@ -7,8 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from schedulemesh.domain.agent import AgentSpec, GangSpec, MemberProcess, MemberSpec
+from schedulemesh.domain.agent import AgentSpec, MemberProcess
 from schedulemesh.domain.end_reasons import TaskEndReason
+from schedulemesh.domain.payloads import AgentPayload, GangPayload, MemberSpec
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.domain.saved_state import SavedState
@@ -35,7 +36,7 @@ GANG = AgentSpec(
     class_key="c",
     arguments_key="args",
     bundles=(ONE, TWO),
-    gang=GangSpec(),
+    payload=GangPayload(),
     options='{"name": "mine"}',
 )
 
@@ -45,13 +46,13 @@ def test_each_member_is_an_agent_of_its_own():
     assert (first.name, second.name) == ("g-0", "g-1")
     assert (first.resources, second.resources) == (ONE, TWO)
     assert (second.class_key, second.arguments_key) == ("c", "args")
-    assert second.gang is None
+    assert isinstance(second.payload, AgentPayload)
     assert second.bundles == ()
 
 
 def test_members_that_differ_have_their_own_class_and_arguments():
     own = (MemberSpec(class_key="a"), MemberSpec(class_key="b", arguments_key="x"))
-    found = member_specs(AgentSpec(**{**fields(GANG), "gang": GangSpec(members=own)}))
+    found = member_specs(AgentSpec(**{**fields(GANG), "payload": GangPayload(members=own)}))
     assert [(m.class_key, m.arguments_key) for m in found] == [("a", None), ("b", "x")]
 
 
@@ -69,8 +70,8 @@ def test_a_single_process_stays_as_it_is():
 @pytest.mark.parametrize("ending", [False, True])
 def test_processes_are_where_their_bundles_are(ending):
     mesh = Mesh(pool("p", cpu=4), nodes=[node("n1", cpu=2), node("n2", cpu=2)])
-    gang = GangSpec(strategy="STRICT_SPREAD")
-    mesh.submit("g", bundles=[{"cpu": 1}] * 2, gang=gang)
+    gang = GangPayload(strategy="STRICT_SPREAD")
+    mesh.submit("g", bundles=[{"cpu": 1}] * 2, payload=gang)
     mesh.make_all()
     starting = processes_of(mesh.state, mesh.state.agents["g"])
     assert [one.process for one in starting] == [None, None]
@@ -210,7 +211,7 @@ class Ranks:
 @pytest.mark.parametrize("live", [True, False])
 def test_a_member_that_fails_because_another_is_dead_ends_no_run(live):
     mesh = Mesh(pool("p", cpu=4), nodes=[node("n1", cpu=4)])
-    mesh.submit("g", bundles=[{"cpu": 1}] * 2, gang=GangSpec(), run="train", class_key="c")
+    mesh.submit("g", bundles=[{"cpu": 1}] * 2, payload=GangPayload(), run="train", class_key="c")
     mesh.make_all()
     mesh.report("g")
     (order,) = mesh.runs["g"]

@@ -15,8 +15,8 @@ from schedulemesh.api.nodes import ListExternalUsage, ListNodes
 from schedulemesh.api.policies import ChangePolicy
 from schedulemesh.api.pools import CreatePool
 from schedulemesh.api.tasks import ExplainTask, SubmitTask
-from schedulemesh.domain.agent import JobSpec
 from schedulemesh.domain.end_reasons import TaskEndReason
+from schedulemesh.domain.payloads import JobPayload
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources, parse_resources
 from schedulemesh.domain.task import EndState
@@ -174,7 +174,7 @@ class Stage:
         return decode_answer(answer[0] if isinstance(answer, tuple) else answer, kind)
 
     async def submit(self, **need):
-        given = Mesh().submission("j", job=JobSpec(), class_key=KEY, **need)
+        given = Mesh().submission("j", payload=JobPayload(), class_key=KEY, **need)
         submission = msgspec.structs.replace(given, request_id="submit")
         request = SubmitTask(submission=submission, blobs={KEY: b"class"})
         return (await self.ask(request, Response)).outcome
@@ -251,9 +251,9 @@ def test_what_a_driver_holds_is_of_its_submission_only_where_that_is_adopted():
 def test_an_adopted_submission_keeps_its_claim_when_its_driver_connects_to_ray(stage):
     async def story():
         await stage.begin()
-        spec = JobSpec(adopts="raysubmit_x")
+        spec = JobPayload(adopts="raysubmit_x")
         more = {"choose_node": False, "request_id": "adopt"}
-        submission = Mesh().submission("j", job=spec, class_key=KEY, more=more, cpu=2)
+        submission = Mesh().submission("j", payload=spec, class_key=KEY, more=more, cpu=2)
         request = SubmitTask(submission=submission, blobs={KEY: b"class"})
         await stage.ask(request, Response)
         stage.nodes(n1=2)

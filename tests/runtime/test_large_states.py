@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from schedulemesh.domain.agent import AgentSpec, GangSpec
+from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.payloads import SINGLE_PROCESS, GangPayload
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.domain.saved_state import SavedState
 from schedulemesh.domain.task import TaskSpec
@@ -51,7 +52,7 @@ def test_the_state_of_an_agent_that_starts(service, monkeypatch, world_size, siz
         resources=ONE,
         class_key="c",
         bundles=(ONE,) * world_size,
-        gang=GangSpec() if world_size else None,
+        payload=GangPayload() if world_size else SINGLE_PROCESS,
     )
     order = StartAgent(
         agent=agent,

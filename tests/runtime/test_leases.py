@@ -13,7 +13,7 @@ from schedulemesh.api.leases import ReleaseLease, RenewLease, SaveLease, WatchLe
 from schedulemesh.api.pools import CreatePool
 from schedulemesh.api.preemption import ExecutePreemption
 from schedulemesh.api.tasks import SubmitTask
-from schedulemesh.domain.lease import LeaseSpec
+from schedulemesh.domain.payloads import LeasePayload
 from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import parse_resources
@@ -74,7 +74,9 @@ class Scene:
 
     async def lease(self, name="l", priority=5.0, agent_name="", **fields):
         fields.setdefault("holder_job", "01")
-        given = Mesh().submission(name, priority=priority, bundles=TWO, lease=LeaseSpec(**fields))
+        given = Mesh().submission(
+            name, priority=priority, bundles=TWO, payload=LeasePayload(**fields)
+        )
         agent = msgspec.structs.replace(given.agent, name=agent_name or name)
         request_id = f"submit {name} {agent_name}"
         submission = msgspec.structs.replace(given, agent=agent, request_id=request_id)
@@ -433,7 +435,7 @@ def test_a_lease_in_the_queue_ends_with_the_job_of_its_holder(tmp_path):
         await scene.pool()
         await scene.lease()
         scene.backend.jobs.add("02")
-        given = Mesh().submission("q", bundles=TWO, lease=LeaseSpec(holder_job="02"))
+        given = Mesh().submission("q", bundles=TWO, payload=LeasePayload(holder_job="02"))
         submission = msgspec.structs.replace(given, request_id="q", queue=True)
         await scene.ask(SubmitTask(submission=submission))
         assert (await scene.view("q")).state == "queued"

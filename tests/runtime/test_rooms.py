@@ -10,7 +10,8 @@ import pytest
 from schedulemesh.api.agents import DeleteAgent
 from schedulemesh.api.tasks import SubmitTask
 from schedulemesh.core.agent_actor import AgentActor
-from schedulemesh.domain.agent import AgentSpec, GangSpec
+from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
@@ -236,8 +237,8 @@ def test_a_room_that_is_being_created_is_handed_to_nobody(lived):
         ({"cpu": 1}, False),
         ({"bundles": [{"gpu": 1}]}, True),
         ({"bundles": [{"cpu": 1}, {"gpu": 1}]}, False),
-        ({"bundles": [{"gpu": 1}] * 2, "gang": GangSpec()}, True),
-        ({"bundles": [{"cpu": 1}] * 2, "gang": GangSpec()}, False),
+        ({"bundles": [{"gpu": 1}] * 2, "payload": GangPayload()}, True),
+        ({"bundles": [{"cpu": 1}] * 2, "payload": GangPayload()}, False),
     ],
 )
 def test_an_agent_that_leaves_no_gpu_to_others_fills_its_group(how, fills):

@@ -10,7 +10,8 @@ import re
 import pytest
 
 from schedulemesh.api.tasks import ExplainTask, SubmitTask
-from schedulemesh.domain.agent import RUN_DRIVER, AgentSpec, Death, JobSpec, StartLimits
+from schedulemesh.domain.agent import AgentSpec, Death, StartLimits
+from schedulemesh.domain.payloads import RUN_DRIVER, SINGLE_PROCESS, JobPayload
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
@@ -31,7 +32,7 @@ def lived(tmp_path):
     return functools.partial(lives.run, tmp_path / "mesh.sqlite")
 
 
-def submit(life, options="{}", limits=None, job=None):
+def submit(life, options="{}", limits=None, payload=SINGLE_PROCESS):
     """Submit a task ``t`` whose process never gets ready, and has none to begin with."""
     life.hold("agent_report")
     life.backend.start = lambda actor: life.backend.views.update({actor: NO_PROCESS})
@@ -42,9 +43,11 @@ def submit(life, options="{}", limits=None, job=None):
         class_key=key_of(CLASS),
         options=options,
         start_limits=limits,
-        job=job,
+        payload=payload,
     )
-    task = TaskSpec(task_id="t", pool_name="p", run="" if job is None else RUN_DRIVER)
+    task = TaskSpec(
+        task_id="t", pool_name="p", run=RUN_DRIVER if isinstance(payload, JobPayload) else ""
+    )
     stimulus = TaskSubmitted(agent=agent, task=task, request_id="first", choose_node=True)
     return life.ask(SubmitTask(submission=stimulus, blobs={key_of(CLASS): CLASS}))
 
@@ -165,7 +168,7 @@ def test_the_log_of_a_job_says_why_its_environment_failed(lived):
 
     async def story(life):
         life.held.through.add("end_jobs")
-        asked = submit(life, PIP, job=JobSpec())
+        asked = submit(life, PIP, payload=JobPayload())
         report = await life.held.next("agent_report")
         (actor,) = life.backend.actors
         life.backend.deaths[actor.request.name] = Death(how=how, detail=detail)

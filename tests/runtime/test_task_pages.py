@@ -18,7 +18,7 @@ from schedulemesh.api.rows import scalar_fields
 from schedulemesh.api.states import ListSavedStates
 from schedulemesh.api.tasks import ListTasks, SubmitMany, TaskListing
 from schedulemesh.config.settings import HistorySettings
-from schedulemesh.domain.agent import RUN_DRIVER, JobSpec
+from schedulemesh.domain.payloads import RUN_DRIVER, JobPayload
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.protocol.answers import Malformed, WithHandles, read_answer
@@ -173,7 +173,9 @@ KEYS = {one.paged: one.key for request, _ in MANY.values() for one in type(reque
 
 def as_job(task):
     return replace(
-        task, agent=replace(task.agent, job=JobSpec()), task=replace(task.task, run=RUN_DRIVER)
+        task,
+        agent=replace(task.agent, payload=JobPayload()),
+        task=replace(task.task, run=RUN_DRIVER),
     )
 
 

@@ -53,7 +53,7 @@ from schedulemesh.api.tasks import (
 )
 from schedulemesh.api.values import MAX_NAMES
 from schedulemesh.config.label_rules import MAX_RULES
-from schedulemesh.domain.lease import LeaseSpec
+from schedulemesh.domain.payloads import LeasePayload
 from schedulemesh.domain.placement import MAX_BUNDLES, MAX_SIZES, PLACEMENT_STRATEGIES
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
@@ -347,7 +347,7 @@ def bundled(
         class_key="",
         resources=parse_resources({"cpu": 200}),
         bundles=(parse_resources({"cpu": 0.2}),) * MAX_BUNDLES,
-        lease=LeaseSpec(ttl_s=60.0, strategy=strategy, parts=parts),
+        payload=LeasePayload(ttl_s=60.0, strategy=strategy, parts=parts),
     )
     return msgspec.structs.replace(asked, agent=agent, dry_run=dry_run, queue=not dry_run)
 

@@ -17,8 +17,8 @@ from schedulemesh.api.history import STATES
 from schedulemesh.api.logs import ReadTaskLog
 from schedulemesh.api.pools import POOL_STATES, EnsurePool, ListPools
 from schedulemesh.api.tasks import PHASES, SubmitTask
-from schedulemesh.domain.agent import GangSpec
 from schedulemesh.domain.end_reasons import EndReason, ReturnReason, TaskEndReason
+from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.domain.reasons import PreemptionReason, Reason
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.domain.tokens import Role
@@ -226,7 +226,7 @@ def test_members_of_a_gang_are_drawn_on_their_nodes(browser):
     gpus = parse_resources({"cpu": 1, "gpu": 8})
     made = submission("train", pool="p")
     agent = msgspec.structs.replace(
-        made.agent, resources=gpus.times(2), bundles=(gpus, gpus), gang=GangSpec()
+        made.agent, resources=gpus.times(2), bundles=(gpus, gpus), payload=GangPayload()
     )
     blobs = {key_of(CLASS): CLASS}
     request = SubmitTask(submission=msgspec.structs.replace(made, agent=agent), blobs=blobs)

@@ -122,10 +122,14 @@ def test_a_job_arrives_with_all_that_was_given(remote, api, tmp_path):
         driver_cpus=0.5,
         keep_actors=("caches/weights",),
     )
-    with zipfile.ZipFile(io.BytesIO(request.blobs[agent.job.folder_key])) as archive:
+    with zipfile.ZipFile(io.BytesIO(request.blobs[agent.payload.folder_key])) as archive:
         assert archive.namelist() == ["train.py"]
     assert agent.resources.public() == {"cpu": 1.0}
-    assert (agent.job.grace_s, agent.job.strategy, agent.job.over_claim) == (20.0, "SPREAD", "end")
+    assert (agent.payload.grace_s, agent.payload.strategy, agent.payload.over_claim) == (
+        20.0,
+        "SPREAD",
+        "end",
+    )
     assert (task.labels, task.estimated_duration, task.owner) == ({"team": "a"}, 60.0, "ada")
     assert (task.on_preempted, task.max_preemptions, task.max_retries) == ("drop", 3, 2)
     assert (task.priority, task.on_oom) == (7.0, "grow")
@@ -386,13 +390,13 @@ def test_a_lease_that_waits_is_followed_until_it_is_granted_and_evicted(remote):
 
 def test_a_lease_without_a_ray_job_ends_with_the_process_or_in_time(remote, api, monkeypatch):
     lease = remote.lease("own", "p", [[CPU]])
-    assert sent(api).submission.agent.lease.ttl_s == remote_module._OWN_TTL_S
+    assert sent(api).submission.agent.payload.ttl_s == remote_module._OWN_TTL_S
     assert lease._is_renewed
     lease.release()
     with pytest.raises(InvalidRequestError, match="a detached lease needs ttl_s"):
         remote.lease("two", "p", [[CPU]], detached=True)
     timed = remote.lease("two", "p", [[CPU]], ttl_s=7, detached=True)
-    assert (sent(api).submission.agent.lease.ttl_s, timed._is_renewed) == (7.0, False)
+    assert (sent(api).submission.agent.payload.ttl_s, timed._is_renewed) == (7.0, False)
     timed.release()
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from schedulemesh.api.pools import EnsurePool
 from schedulemesh.api.tasks import SubmitTask
-from schedulemesh.domain.agent import module_archive
+from schedulemesh.domain.payloads import module_archive
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.protocol.agents import key_of
@@ -87,7 +87,7 @@ def test_a_job_runs_with_what_its_body_says(api):
         checkpoint_dir="/shared/train",
         driver_cpus=0.5,
     )
-    job, task = request.submission.agent.job, request.submission.task
+    job, task = request.submission.agent.payload, request.submission.task
     assert (job.grace_s, job.over_claim) == (20.0, "end")
     assert (task.max_retries, task.on_preempted, task.run) == (2, "requeue", "run_driver")
     assert request.submission.client.startswith("local@127.0.0.1")
@@ -100,7 +100,7 @@ def test_durations_and_sizes_may_be_texts(api):
     texts = {"grace_s": "2m", "estimated_duration": "1h30m"}
     assert api.send("POST", "/jobs", {**JOB, **claim, **texts}, 409)["short"]
     submission = sent(api).submission
-    assert submission.agent.job.grace_s == 120.0
+    assert submission.agent.payload.grace_s == 120.0
     assert submission.task.estimated_duration == 5400.0
     assert submission.agent.resources.public()["memory"] == 512.0
     for wrong, named in (
@@ -176,7 +176,7 @@ def test_a_lease_is_granted_renewed_read_and_released(api, mesh):
     (group,) = found["placement_groups"]
     assert (group["bundles"], group["strategy"]) == ([{"cpu": 1.0}] * 2, "PACK")
     assert group["id"] in mesh.backend.by_id
-    lease = sent(api).submission.agent.lease
+    lease = sent(api).submission.agent.payload
     assert (lease.ttl_s, lease.holder_job) == (60.0, "")
     assert api.send("POST", "/leases/groups/renew")["success"]
     assert api.send("POST", "/leases/groups/release")["success"]
@@ -187,7 +187,7 @@ def test_a_lease_is_granted_renewed_read_and_released(api, mesh):
 def test_a_lease_may_end_with_a_ray_job(api):
     body = {**LEASE, "ttl_s": None, "holder_job": "02000000"}
     assert api.send("POST", "/leases", body)["success"]
-    assert sent(api).submission.agent.lease.holder_job == "02000000"
+    assert sent(api).submission.agent.payload.holder_job == "02000000"
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_a_job_is_sent_with_the_archive_of_its_folder_and_with_modules(api, form
     answer = post_job(api, body, form)
     assert answer.status_code == 200, answer.text
     request = sent(api)
-    spec = request.submission.agent.job
+    spec = request.submission.agent.payload
     assert (spec.folder_key, spec.folder_suffix) == (key_of(folder), ".zip")
     assert request.blobs[spec.folder_key] == folder
     assert [(one.uri, request.blobs[one.key]) for one in spec.modules] == [(uri, module)]

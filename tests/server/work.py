@@ -7,7 +7,7 @@ import msgspec
 from schedulemesh.api.pools import EnsurePool
 from schedulemesh.api.tasks import SubmitTask
 from schedulemesh.domain.agent import AgentSpec
-from schedulemesh.domain.lease import LeaseSpec
+from schedulemesh.domain.payloads import LeasePayload
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
@@ -55,7 +55,7 @@ def lease(mesh, task_id, owner="ada"):
         pool_name="p",
         resources=CPU,
         bundles=(CPU,),
-        lease=LeaseSpec(ttl_s=60.0),
+        payload=LeasePayload(ttl_s=60.0),
     )
     waits = msgspec.structs.replace(given, agent=agent, until_runs=True)
     return ask(mesh, SubmitTask(submission=waits)).outcome

@@ -6,9 +6,15 @@ from heapq import heapify
 
 import msgspec
 
-from schedulemesh.domain.agent import RUN_DRIVER, AgentSpec, GangSpec, JobSpec
+from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.end_reasons import TaskEndReason
-from schedulemesh.domain.lease import LeaseSpec
+from schedulemesh.domain.payloads import (
+    RUN_DRIVER,
+    SINGLE_PROCESS,
+    GangPayload,
+    JobPayload,
+    LeasePayload,
+)
 from schedulemesh.domain.placement import OnNode
 from schedulemesh.domain.resources import UNIT, Resources, sum_of
 from schedulemesh.engine.codec import decode_facts
@@ -47,25 +53,27 @@ class MixedSubmissions(Submissions):
 
     def as_elastic(self, given):
         core = max(1, given.agent.resources.gpu // UNIT // 2)
-        gang = GangSpec(strategy="PACK", replicas=core + 3)
-        return _with_agent(given, bundles=(ONE,) * core, resources=sum_of((ONE,) * core), gang=gang)
+        gang = GangPayload(strategy="PACK", replicas=core + 3)
+        return _with_agent(
+            given, bundles=(ONE,) * core, resources=sum_of((ONE,) * core), payload=gang
+        )
 
     def as_job(self, given):
         task = msgspec.structs.replace(given.task, run=RUN_DRIVER)
-        job = JobSpec(over_claim="end", grace_s=1.0)
+        job = JobPayload(over_claim="end", grace_s=1.0)
         given = msgspec.structs.replace(given, task=task)
-        return _with_agent(given, bundles=(), gang=None, job=job)
+        return _with_agent(given, bundles=(), payload=job)
 
     def as_lease(self, given):
         parts = max(1, given.agent.resources.gpu // UNIT // 2)
         bundles = (ONE,) * (2 * parts)
-        lease = LeaseSpec(strategy="STRICT_PACK", parts=parts, grace_s=2.0)
+        lease = LeasePayload(strategy="STRICT_PACK", parts=parts, grace_s=2.0)
         agent = AgentSpec(
             name=given.agent.name,
             pool_name=given.agent.pool_name,
             resources=sum_of(bundles),
             bundles=bundles,
-            lease=lease,
+            payload=lease,
         )
         task = msgspec.structs.replace(given.task, run="", max_retries=0, on_preempted="")
         return msgspec.structs.replace(given, agent=agent, task=task)
@@ -73,7 +81,9 @@ class MixedSubmissions(Submissions):
     def as_bundles(self, given):
         count = max(2, given.agent.resources.gpu // UNIT)
         bundles = (ONE,) * count
-        return _with_agent(given, bundles=bundles, resources=sum_of(bundles), gang=None)
+        return _with_agent(
+            given, bundles=bundles, resources=sum_of(bundles), payload=SINGLE_PROCESS
+        )
 
     def as_called(self, given):
         task = msgspec.structs.replace(given.task, run="", max_retries=0)
@@ -156,7 +166,10 @@ class MixedWorld(DisturbedWorld):
             self.started[kind] += 1
         if name.count("-") > 1:
             self.started["extra"] = self.started.get("extra", 0) + 1
-        if not agent.spec.lease and self._submissions.kind_of(run.job) != "called":
+        if (
+            not isinstance(agent.spec.payload, LeasePayload)
+            and self._submissions.kind_of(run.job) != "called"
+        ):
             return
         seconds, _ = run.running(self.now)
         self.at(self.now + seconds, lambda: self._over(run, order.incarnation))
@@ -179,7 +192,7 @@ class MixedWorld(DisturbedWorld):
 
     def _save(self, name, incarnation):
         agent = self.engine.state.agents.get(name)
-        if agent is None or agent.spec.lease is None:
+        if agent is None or not isinstance(agent.spec.payload, LeasePayload):
             super()._save(name, incarnation)
             return
         run = self._runs[name]
@@ -243,7 +256,9 @@ class MixedWorld(DisturbedWorld):
         dead = [
             run
             for name, run in sorted(self._runs.items())
-            if run.incarnation and name in state.agents and not state.agents[name].spec.lease
+            if run.incarnation
+            and name in state.agents
+            and not isinstance(state.agents[name].spec.payload, LeasePayload)
             if self._draw.random() < 0.2
         ]
         lost = {(run.job.job_id, run.incarnation) for run in dead}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import lzma
 import sqlite3
 import zlib
@@ -15,7 +16,7 @@ from schedulemesh.store import migrations
 from schedulemesh.store.schema import commits
 from schedulemesh.store.sql import SqlJournal
 from tests.store.builders import ensured, epochs, fact, pools, write, written
-from tests.store.golden import FOLDER
+from tests.store.golden import FOLDER, stored_journals
 
 
 def renamed(old, new):
@@ -146,3 +147,79 @@ def test_a_damaged_record_is_not_made_whole_by_a_migration(format_3):
     with pytest.raises(JournalError, match="damaged"):
         journal.load()
     journal.close()
+
+
+FORMAT_4 = {journal.name: journal for journal in stored_journals(4)}
+KINDS = ("gang", "job", "lease")
+
+
+@pytest.fixture(params=FORMAT_4)
+def format_4(request, tmp_path):
+    """A journal of format 4."""
+    path = tmp_path / "mesh.sqlite"
+    path.touch(mode=0o600)
+    path.write_bytes(FORMAT_4[request.param].file)
+    return path
+
+
+def stored_values(path):
+    """Everything that the records and snapshots of a journal hold, decoded."""
+    with sqlite3.connect(path) as file:
+        records = file.execute("SELECT facts FROM schedulemesh_commits ORDER BY number").fetchall()
+        chunks = file.execute("SELECT part FROM schedulemesh_snapshots ORDER BY number").fetchall()
+    file.close()
+    return [json.loads(record) for (record,) in records] + [
+        json.loads(zlib.decompress(chunk)) for (chunk,) in chunks
+    ]
+
+
+def specs_in(value):
+    """The specifications of agents within a decoded value, in order."""
+    if isinstance(value, dict):
+        if {"name", "pool_name", "resources"} <= value.keys():
+            yield value
+        for inner in value.values():
+            yield from specs_in(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from specs_in(inner)
+
+
+def payload_of(spec):
+    """What format 4 says of an agent, as format 5 does; None: it is a single process."""
+    payloads = [{"type": kind, **spec[kind]} for kind in KINDS if kind in spec]
+    assert len(payloads) < 2
+    return payloads[0] if payloads else None
+
+
+def test_format_5_says_in_one_field_what_an_agent_is(format_4):
+    specs = list(specs_in(stored_values(format_4)))
+    before = [(spec["name"], payload_of(spec)) for spec in specs]
+    SqlJournal(format_4, must_exist=True).close()
+    migrated = list(specs_in(stored_values(format_4)))
+    assert [(spec["name"], spec.get("payload")) for spec in migrated] == before
+    assert not [spec for spec in migrated if spec.keys() & set(KINDS)]
+
+
+def test_the_journals_of_format_4_have_agents_of_every_kind(tmp_path):
+    kinds = set()
+    for name, journal in FORMAT_4.items():
+        path = tmp_path / name
+        path.write_bytes(journal.file)
+        payloads = map(payload_of, specs_in(stored_values(path)))
+        kinds |= {payload["type"] for payload in payloads if payload is not None}
+    assert kinds == set(KINDS)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"gang": {"name": "gang"}, "job": {"pool_name": "p"}},
+        {"pool_name": {"resources": {}}, "resources": {}, "gang": {}},
+        {"pool_name": "p", "resources": {}, "last_metrics": {"job": {}}},
+        {"pool_name": "p", "resources": {}, "gang": 'x"gang":{'},
+    ],
+)
+def test_what_is_no_payload_stays_as_it_is(value):
+    record = json.dumps([value], separators=(",", ":")).encode()
+    assert json.loads(migrations.with_payloads(record)) == [value]

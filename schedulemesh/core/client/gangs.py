@@ -9,10 +9,10 @@ import msgspec
 
 from schedulemesh.client.arguments import check_constructor
 from schedulemesh.core.agent.ranks import rank_arguments
-from schedulemesh.domain.agent import GangSpec, MemberSpec
 from schedulemesh.domain.containers import as_elements, as_items
 from schedulemesh.domain.names import as_text, parse_name
 from schedulemesh.domain.numbers import parse_count
+from schedulemesh.domain.payloads import GangPayload, MemberSpec
 from schedulemesh.domain.placement import MAX_BUNDLES
 from schedulemesh.domain.resources import Resources, parse_resources, sum_of
 from schedulemesh.domain.user_data import UserClass, UserValue
@@ -41,9 +41,9 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True):
     #: Of an elastic gang: the most members, of whom ``size`` are its core; 0: it is not elastic.
     most: int = 0
 
-    def spec(self, members: tuple[MemberSpec, ...] = ()) -> GangSpec:
+    def spec(self, members: tuple[MemberSpec, ...] = ()) -> GangPayload:
         """The gang with what its members have instead of the agent's own."""
-        return GangSpec(
+        return GangPayload(
             strategy=self.strategy,
             same_label=self.same_label,
             members=members,

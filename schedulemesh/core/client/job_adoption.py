@@ -8,9 +8,9 @@ import msgspec
 
 from schedulemesh.core.agent.job_adopter import JobAdopter
 from schedulemesh.core.client.task_request import Caller, PreparedSubmission, task_submission
-from schedulemesh.domain.agent import RUN_DRIVER, JobSpec, parse_over_claim
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_duration
+from schedulemesh.domain.payloads import RUN_DRIVER, JobPayload, parse_over_claim
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources, parse_resources, sum_of
 from schedulemesh.errors import InvalidRequestError, RayJobNotFoundError
 
@@ -69,13 +69,13 @@ def adoption(
     }
     made = task_submission(msgspec.structs.replace(caller, runtime_env={}), {**fields, **task})
     grace_s, over_claim = arguments.get("grace_s"), arguments.get("over_claim")
-    spec = JobSpec(
+    job = JobPayload(
         grace_s=None if grace_s is None else parse_duration(grace_s, "grace_s"),
         over_claim="" if over_claim is None else parse_over_claim(over_claim),
         adopts=ray_job_id,
     )
     agent = msgspec.structs.replace(
-        made.submission.agent, job=spec, restartable=False, node_labels=()
+        made.submission.agent, payload=job, restartable=False, node_labels=()
     )
     # Ray places the process beside the driver; the claim is not there, but where the job's work is.
     return made.changed(agent=agent, may_preempt=False, choose_node=False)

@@ -35,7 +35,6 @@ from schedulemesh.core.transport.user_code import (
 from schedulemesh.domain.agent import (
     AgentSpec,
     Alternative,
-    MemberSpec,
     parse_start_limits,
     with_alternatives,
 )
@@ -43,6 +42,7 @@ from schedulemesh.domain.labels import parse_labels
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.node_labels import NodeLabels
 from schedulemesh.domain.numbers import parse_flag
+from schedulemesh.domain.payloads import SINGLE_PROCESS, MemberSpec
 from schedulemesh.domain.resources import NOTHING, Resources, sum_of
 from schedulemesh.domain.task import PARSERS, TaskSpec, parse_task
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
@@ -162,7 +162,9 @@ def submission(
         restartable=not shipped.nested,
         bundles=parts,
         driver_bundle=driver_bundle,
-        gang=None if gang is None else gang.spec(_specs(built) if gang.members else ()),
+        payload=SINGLE_PROCESS
+        if gang is None
+        else gang.spec(_specs(built) if gang.members else ()),
         references=len(shipped.refs) + len(shipped.nested),
         node_labels=node_labels,
         start_limits=parse_start_limits(arguments.get("start_limits")),

@@ -9,6 +9,7 @@ import msgspec
 from schedulemesh.domain.agent import gang_of
 from schedulemesh.domain.end_reasons import EndReason
 from schedulemesh.domain.labels import Labels
+from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.domain.placement import GroupShape, InGroup, OnNode, Unplaced
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.domain.task import DEFAULT_PRIORITY, TaskSpec
@@ -393,7 +394,7 @@ def start_instruction(state: MeshState, agent_name: str, *, adopt: bool = False)
 
 def _rank(state: MeshState, agent: Agent) -> tuple[int, int]:
     """The agent's first rank and how many members its gang has when it starts; (0, 0): it is in no gang."""
-    if agent.spec.gang is not None:
+    if isinstance(agent.spec.payload, GangPayload):
         return 0, len(agent.spec.bundles)
     for task_id in state.running.on_agent(agent.spec.name):
         member = gang_of(agent.spec.name)

@@ -278,8 +278,7 @@ def _duplicate(state: MeshState, stimulus: TaskSubmitted) -> Refused | None:
         and (taken := duplicate_task(state, task.task_id)) is not None
     ):
         return taken
-    members = () if agent.gang is None else (*agent.process_names, *agent.extra_names)
-    for name in (agent.name, *members):
+    for name in dict.fromkeys((agent.name, *agent.process_names, *agent.extra_names)):
         if (refused := _taken(state, name, served=served)) is not None:
             return refused
     return _adopted(state, agent)
@@ -287,13 +286,14 @@ def _duplicate(state: MeshState, stimulus: TaskSubmitted) -> Refused | None:
 
 def _adopted(state: MeshState, spec: AgentSpec) -> Refused | None:
     """The refusal of a Ray job that is a task already: two tasks would both claim what it holds."""
-    if spec.job is None or not spec.job.adopts:
+    ray_job_id = spec.payload.adopts
+    if not ray_job_id:
         return None
     for agent in state.agents.values():
-        if agent.spec.job is not None and agent.spec.job.adopts == spec.job.adopts:
+        if agent.spec.payload.adopts == ray_job_id:
             tasks = ", ".join(repr(task_id) for task_id in state.running.on_agent(agent.spec.name))
             what = f"as task {tasks}" if tasks else "by a task that is ending"
-            error = f"Ray job {spec.job.adopts!r} is adopted already, {what}"
+            error = f"Ray job {ray_job_id!r} is adopted already, {what}"
             return Refused(reason=Reason.DUPLICATE_TASK, error=error)
     return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.payloads import AgentPayload, JobPayload
 from schedulemesh.domain.placement import MAX_BUNDLES
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import UNIT, Resources, sum_of
@@ -53,11 +54,13 @@ def ruled_out(
     if owner is not None and state.owners.exceeds(pool_name, owner, need) is not None:
         return Reason.EXCEEDS_OWNER_LIMIT
     agent = submission.agent
-    if agent.job is not None and agent.job.adopts:
+    if agent.payload.adopts:
         return None
     if state.ledger.accounts[pool_name].spec.groups is None:
         alone = agent.own_group is None
-        if submission.for_group or (len(agent.bundles) > 1 and alone and agent.job is None):
+        if submission.for_group or (
+            len(agent.bundles) > 1 and isinstance(agent.payload, AgentPayload)
+        ):
             return Reason.NO_PG_POOL
         if alone:
             return None
@@ -121,24 +124,24 @@ def groups_asked(
 ) -> GroupRequest | None:
     """What a submission to this pool asks of placement groups; None: it runs without one."""
     agent, task = submission.agent, submission.task
-    if agent.job is not None and agent.job.adopts:
+    is_job = isinstance(agent.payload, JobPayload)
+    if agent.payload.adopts:
         return None
     spec = state.ledger.accounts[pool_name].spec.groups
     bundles = bundles_of(state.cluster, agent, need)
-    if agent.own_group is not None or (agent.job is not None and len(bundles) > 1):
+    if agent.own_group is not None or (is_job and len(bundles) > 1):
         spec = spec or FOR_GANGS
     if spec is None:
         return None
-    virtual = agent.job is not None
     return group_request_of(
         state,
         pool_name,
-        FOR_GANGS if virtual else spec,
+        FOR_GANGS if is_job else spec,
         bundles,
         DEFAULT_PRIORITY if task is None else task.priority,
         agent.labels if task is None else task.labels,
-        agent.own_group or agent.job,
-        virtual=virtual,
+        None if isinstance(agent.payload, AgentPayload) else agent.payload,
+        virtual=is_job,
         node_labels=agent.node_labels,
     )
 
@@ -151,9 +154,9 @@ def bundles_of(cluster: Cluster, agent: AgentSpec, need: Resources) -> tuple[Res
     """
     if agent.bundles:
         return agent.bundles
-    if agent.job is None or not cluster.nodes:
+    if not isinstance(agent.payload, JobPayload) or not cluster.nodes:
         return (need,)
-    if not agent.job.strategy and cluster.could_ever(shape_on_node(agent, need)):
+    if not agent.payload.strategy and cluster.could_ever(shape_on_node(agent, need)):
         return (need,)
     return divided(need, min((need.gpu or need.cpu) // UNIT, MAX_BUNDLES))
 

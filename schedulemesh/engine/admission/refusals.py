@@ -11,6 +11,7 @@ import msgspec
 
 from schedulemesh.domain.agent import AgentSpec, Death
 from schedulemesh.domain.node_labels import spelled
+from schedulemesh.domain.payloads import GangPayload, LeasePayload
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.reasons import Reason
@@ -506,10 +507,10 @@ def loss_of(state: MeshState, agent: Agent, death: Death | None, hosts: Mapping[
         named = [lost_node(hosts, node_id) for node_id in gone]
         nodes = f"node {named[0]} was" if len(gone) == 1 else f"nodes {', '.join(named)} were"
         return f"{nodes} lost, on which {_what_ran(agent)}"
-    if agent.spec.lease is not None:
+    if isinstance(agent.spec.payload, LeasePayload):
         return f"the placement groups of lease {agent.spec.name!r} are gone from Ray"
     how = "died although nobody ended it" if death is None else death.how
-    if agent.spec.gang is None:
+    if not isinstance(agent.spec.payload, GangPayload):
         return f"the process of agent {agent.spec.name!r} {how}"
     member = "a process" if death is None or death.rank is None else f"rank {death.rank}"
     return f"{member} of gang {agent.spec.name!r} {how}"
@@ -522,7 +523,7 @@ def lost_node(hosts: Mapping[str, str], node_id: str) -> str:
 
 def _what_ran(agent: Agent) -> str:
     """What of an agent is on its nodes, as a clause."""
-    if agent.spec.lease is not None:
+    if isinstance(agent.spec.payload, LeasePayload):
         return f"lease {agent.spec.name!r} had placement groups"
-    kind = "gang" if agent.spec.gang is not None else "agent"
+    kind = "gang" if isinstance(agent.spec.payload, GangPayload) else "agent"
     return f"{kind} {agent.spec.name!r} ran"

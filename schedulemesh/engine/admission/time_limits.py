@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.numbers import span_text
+from schedulemesh.domain.payloads import JobPayload, LeasePayload
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.outcomes import Refused
@@ -21,12 +22,12 @@ def grace_of(state: MeshState, agent: AgentSpec) -> float:
     """Seconds from the notice of an eviction of this agent to its end. A job, and the holder of a lease, need
     some to save their work, since nobody else can save it.
     """
-    spec = agent.lease if agent.job is None else agent.job
-    if spec is None:
+    payload = agent.payload
+    if not isinstance(payload, (JobPayload, LeasePayload)):
         return state.policy.preemption_grace_s
-    if spec.grace_s is None:
+    if payload.grace_s is None:
         return max(DEFAULT_GRACE_S, state.policy.preemption_grace_s)
-    return spec.grace_s
+    return payload.grace_s
 
 
 def leaving_s(state: MeshState, agent: AgentSpec) -> float:

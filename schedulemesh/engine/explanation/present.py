@@ -8,6 +8,7 @@ import msgspec
 from typing_extensions import assert_never
 
 from schedulemesh.domain.numbers import span_text
+from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.admission.ends import estimate_of
@@ -212,7 +213,7 @@ def _node_ids(state: MeshState, agent: Agent | None) -> tuple[str, ...]:
     if agent is None:
         return ()
     group = state.groups.by_id.get(agent.group_id or "")
-    if group is not None and agent.spec.gang is not None:
+    if group is not None and isinstance(agent.spec.payload, GangPayload):
         return tuple(dict.fromkeys(group.node_ids))
     return () if agent.node_id is None else (agent.node_id,)
 

@@ -12,6 +12,7 @@ from collections.abc import Hashable
 
 import msgspec
 
+from schedulemesh.domain.payloads import JobPayload
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.engine.admission.admit import Request
@@ -124,14 +125,14 @@ class WaitCauses:
     def _kind_of(self, task: QueuedTask) -> Hashable:
         """What a request depends on beside its place in the queue."""
         state, submission, agent = self._tx.state, task.submission, task.submission.agent
-        own_group, job = agent.own_group, agent.job
+        own_group, payload = agent.own_group, agent.payload
+        job_strategy = payload.strategy if isinstance(payload, JobPayload) else None
         return (
             task.pool_name,
             need_of(state, task),
             agent.bundles,
             None if own_group is None else (own_group.strategy, own_group.same_label),
-            None if agent.lease is None else agent.lease.parts,
-            None if job is None else (job.strategy, bool(job.adopts)),
+            (payload.parts, job_strategy, bool(payload.adopts)),
             (agent.node_labels, agent.alternatives),
             submission.choose_node,
             submission.for_group,

@@ -8,6 +8,7 @@ from typing_extensions import assert_never
 from schedulemesh.config.settings import CLIENT_HOLD_S, POOL_HOLD_S
 from schedulemesh.domain.agent import Death
 from schedulemesh.domain.end_reasons import EndReason, ReturnReason
+from schedulemesh.domain.payloads import JobPayload
 from schedulemesh.domain.placement import InGroup
 from schedulemesh.domain.reasons import Change, Reason
 from schedulemesh.domain.resources import sum_of
@@ -159,7 +160,7 @@ def cancel_answered(tx: Transaction, stimulus: s.CancelAnswered) -> RequestOutco
     outcome = task_cancelled(tx, stimulus)
     if agent is None or not isinstance(agent.phase, Running):
         return outcome
-    if stimulus.timed_out or agent.spec.job is not None:
+    if stimulus.timed_out or isinstance(agent.spec.payload, JobPayload):
         end_agent(tx, agent, EndReason.DELETED)
     return outcome
 

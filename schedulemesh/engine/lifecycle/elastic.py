@@ -13,6 +13,7 @@ import msgspec
 from schedulemesh.domain.agent import AgentSpec, gang_of
 from schedulemesh.domain.end_reasons import EndReason, TaskEndReason
 from schedulemesh.domain.numbers import MAX_COUNT
+from schedulemesh.domain.payloads import SINGLE_PROCESS
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.task import EndState, TaskSpec
 from schedulemesh.engine.admission.pending import ended
@@ -81,7 +82,7 @@ def _queue_extras(tx: Transaction, core_name: str, *, not_before: float) -> None
                 name=name,
                 resources=spec.bundles[0],
                 bundles=(),
-                gang=None,
+                payload=SINGLE_PROCESS,
                 alternatives=(),
                 alternative=0,
             ),

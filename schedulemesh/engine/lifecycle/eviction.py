@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from schedulemesh.domain.end_reasons import EndReason
+from schedulemesh.domain.payloads import JobPayload, LeasePayload
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.admission.admit import evict_instruction
@@ -180,7 +181,7 @@ def state_stored(tx: Transaction, stimulus: s.StateStored) -> None:
 def _saves_by_itself(state: MeshState, task: RunningTask) -> bool:
     """Whether ``saved_at`` of the task may be the time of what it wrote by itself, and not of a state."""
     agent = state.agents.get(task.agent_name)
-    return agent is not None and (agent.spec.job is not None or agent.spec.lease is not None)
+    return agent is not None and isinstance(agent.spec.payload, (JobPayload, LeasePayload))
 
 
 def work_reported(tx: Transaction, stimulus: s.WorkReported) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from schedulemesh.domain.end_reasons import EndReason, TaskEndReason
 from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.node_labels import NodeLabels, selects
+from schedulemesh.domain.payloads import JobPayload
 from schedulemesh.domain.placement import OnNode
 from schedulemesh.domain.resources import NOTHING, Resources, sum_of
 from schedulemesh.domain.task import EndState
@@ -59,9 +60,9 @@ def follow_work(tx: Transaction, stimulus: JobWorkObserved) -> None:
 
 def is_over(state: MeshState, agent: Agent, since: float, now: float) -> bool:
     """Whether a job that has held more than it claims since then is to be ended now."""
-    if agent.spec.job is None:
+    if not isinstance(agent.spec.payload, JobPayload):
         return False
-    over_claim = agent.spec.job.over_claim or state.policy.over_claim
+    over_claim = agent.spec.payload.over_claim or state.policy.over_claim
     return over_claim == "end" and now - since >= state.policy.over_claim_s
 
 
@@ -93,11 +94,11 @@ def end_beyond_claim(tx: Transaction, stimulus: JobBeyondClaim) -> None:
 
 def _may_move(state: MeshState, agent: Agent) -> bool:
     """Whether the claim is that of a job that runs, and is promised to nobody."""
-    if agent.spec.job is None or not isinstance(agent.phase, Running):
+    if not isinstance(agent.spec.payload, JobPayload) or not isinstance(agent.phase, Running):
         return False
     group = state.groups.by_id.get(agent.group_id or "")
     if group is None:
-        return isinstance(agent.place, OnNode) or bool(agent.spec.job.adopts)
+        return isinstance(agent.place, OnNode) or bool(agent.spec.payload.adopts)
     promised = group.promised_to is not None or group.leaves_for is not None
     return group.shape.virtual and group.phase is GroupPhase.READY and not promised
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from schedulemesh.domain.payloads import JobPayload, LeasePayload
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.task import FIRST_ATTEMPT
 from schedulemesh.engine.admission.decide import submit_again
@@ -37,10 +38,10 @@ def rebuild(tx: Transaction, stimulus: RebuildRequested) -> RequestOutcome:
     if lost is None:
         error = f"agent {stimulus.agent_name!r} is not among the lost ones"
         return Refused(reason=Reason.AGENT_NOT_FOUND, error=error)
-    if lost.spec.lease is not None:
+    if isinstance(lost.spec.payload, LeasePayload):
         error = f"lease {lost.spec.name!r} lost its placement groups; its holder asks for another"
         outcome: RequestOutcome = Refused(reason=Reason.NOT_RESTARTABLE, error=error)
-    elif lost.spec.job is not None and not lost.tasks:
+    elif isinstance(lost.spec.payload, JobPayload) and not lost.tasks:
         error = (
             f"the runner of job {lost.spec.name!r} was lost after its task had been evicted; restore or "
             "submit the task to run it again"

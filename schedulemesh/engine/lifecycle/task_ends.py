@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from schedulemesh.domain.end_reasons import EndReason, TaskEndReason
+from schedulemesh.domain.payloads import JobPayload, LeasePayload
 from schedulemesh.domain.reasons import Change, Reason
 from schedulemesh.domain.task import EndState
 from schedulemesh.engine.admission.queue import cancel_queued
@@ -57,7 +58,7 @@ def finish_task(tx: Transaction, stimulus: s.TaskFinished) -> RequestOutcome:
 
 def _serves_one_task(agent: Agent) -> bool:
     """Whether an agent is of no use without its task: the runner of a job, or what a lease holds."""
-    return agent.spec.job is not None or agent.spec.lease is not None
+    return isinstance(agent.spec.payload, (JobPayload, LeasePayload))
 
 
 def _nothing_to_finish(state: MeshState, task_id: str) -> Refused:

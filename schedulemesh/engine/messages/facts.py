@@ -36,7 +36,7 @@ from schedulemesh.engine.messages.token_facts import AnyTokenFact
 
 #: Incremented with every change of what is stored: an older journal is migrated, a newer one refused, so that
 #: no version reads half of what another has written.
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

@@ -18,10 +18,9 @@ from typing import TypeVar
 
 import msgspec
 
-from schedulemesh.domain.agent import GangSpec, JobSpec
 from schedulemesh.domain.labels import Labels, matches
-from schedulemesh.domain.lease import LeaseSpec
 from schedulemesh.domain.node_labels import NodeLabels, selects
+from schedulemesh.domain.payloads import GangPayload, JobPayload, LeasePayload
 from schedulemesh.domain.placement import GroupShape, GroupsSpec
 from schedulemesh.domain.resources import Resources
 from schedulemesh.engine.placement.bundles import Room
@@ -95,7 +94,7 @@ def group_request_of(
     bundles: tuple[Resources, ...],
     priority: float,
     labels: Labels,
-    own_group: GangSpec | LeaseSpec | JobSpec | None = None,
+    own_group: GangPayload | LeasePayload | JobPayload | None = None,
     *,
     virtual: bool = False,
     node_labels: NodeLabels = (),

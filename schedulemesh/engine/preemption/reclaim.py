@@ -121,7 +121,7 @@ class Borrowers(RankedCandidates):
         if not isinstance(agent.phase, (Waiting, Starting)):
             return False
         spec, owner = agent.spec, self._incoming.pool_name
-        if spec.job is not None and spec.job.adopts:
+        if spec.payload.adopts:
             return False
         loans = (s for s in (*agent.shares, *agent.promised) if s.pool_name != spec.pool_name)
         if not any(loan.amount.helps(kinds) for loan in loans):

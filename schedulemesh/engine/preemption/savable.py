@@ -24,6 +24,7 @@ from collections.abc import Hashable, Sequence
 from functools import cached_property
 from typing import ClassVar
 
+from schedulemesh.domain.payloads import JobPayload, LeasePayload
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.reasons import PreemptionReason, Reason
 from schedulemesh.engine.messages.outcomes import Candidate
@@ -44,7 +45,7 @@ def can_be_saved(state: MeshState, agent: Agent) -> bool:
     """
     if not isinstance(agent.phase, Running):
         return False
-    if agent.spec.job is None and agent.spec.lease is None:
+    if not isinstance(agent.spec.payload, (JobPayload, LeasePayload)):
         return saves_states(state, agent)
     tasks = map(state.running.by_id.__getitem__, state.running.on_agent(agent.spec.name))
     return any(task.saved_at is not None or task.attempts.has_saved for task in tasks)

@@ -17,9 +17,9 @@ from typing import TypeVar, overload
 import msgspec
 from sortedcontainers import SortedList
 
-from schedulemesh.domain.agent import AgentSpec, GangSpec, JobSpec
-from schedulemesh.domain.lease import LeaseSpec
+from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.node_labels import NodeLabels
+from schedulemesh.domain.payloads import GangPayload, JobPayload, LeasePayload
 from schedulemesh.domain.placement import GroupShape, GroupsSpec
 from schedulemesh.domain.resources import Resources
 
@@ -383,7 +383,7 @@ class _Idle(Sequence[Group]):
 def dynamic_shape(
     spec: GroupsSpec,
     bundles: tuple[Resources, ...],
-    own_group: GangSpec | LeaseSpec | JobSpec | None = None,
+    own_group: GangPayload | LeasePayload | JobPayload | None = None,
     *,
     virtual: bool = False,
     node_labels: NodeLabels = (),
@@ -391,13 +391,14 @@ def dynamic_shape(
     """The shape of a dynamic group for these bundles. ``own_group``: how a gang, a lease or a job is
     placed; ``node_labels``: what its agent asks for beside the labels of the pool's groups.
     """
+    labelled = own_group if isinstance(own_group, (GangPayload, LeasePayload)) else None
     return GroupShape(
         bundles=bundles,
         strategy=spec.strategy if own_group is None else own_group.strategy or spec.strategy,
         node_labels=tuple(sorted({*spec.node_labels.items(), *node_labels})),
-        same_label=own_group.same_label if isinstance(own_group, (GangSpec, LeaseSpec)) else "",
+        same_label="" if labelled is None else labelled.same_label,
         virtual=virtual,
-        parts=own_group.parts if isinstance(own_group, LeaseSpec) else 1,
+        parts=1 if own_group is None else own_group.parts,
     )
 
 

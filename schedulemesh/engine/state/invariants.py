@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from schedulemesh.domain.dependencies import dependency
+from schedulemesh.domain.payloads import JobPayload
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources, sum_of
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.state.agents import Agent, Ending, Running, Starting, Waiting
@@ -278,7 +279,7 @@ def _check_groups(state: MeshState) -> None:
 def _check_job_claim(state: MeshState, name: str, agent: Agent) -> None:
     """Wherever the claim of a job is, it is as large as was asked for."""
     group = state.groups.by_id.get(agent.group_id or "")
-    if agent.spec.job is not None and group is not None:
+    if isinstance(agent.spec.payload, JobPayload) and group is not None:
         claimed, requested = group.shape.total, agent.spec.resources
         _expect(claimed == requested, f"job {name} claims {claimed} instead of {requested}")
         _expect(group.shape.virtual, f"job {name} is in a placement group")

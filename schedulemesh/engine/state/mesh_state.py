@@ -12,6 +12,7 @@ from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.domain.actor_names import ActorNames
 from schedulemesh.domain.agent import gang_of
 from schedulemesh.domain.end_reasons import EndReason
+from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.domain.placement import InGroup, OnNode, Unplaced
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.domain.task import EndState, TaskPhase, TaskSpec
@@ -196,7 +197,7 @@ class MeshState:
         """The gang whose member has this name; None: there is none."""
         member = gang_of(process_name)
         gang = None if member is None else self.agents.get(member[0])
-        if member is None or gang is None or gang.spec.gang is None:
+        if member is None or gang is None or not isinstance(gang.spec.payload, GangPayload):
             return None
         return gang if member[1] < len(gang.spec.bundles) else None
 
@@ -430,7 +431,7 @@ class MeshState:
         if isinstance(place, InGroup):
             self._group_facts.member_reported(agent, place, node_id, gpu_ids)
             return
-        if node_id is None or (agent.spec.job is not None and agent.spec.job.adopts):
+        if node_id is None or agent.spec.payload.adopts:
             return
         if isinstance(place, OnNode) and place.node_id != node_id:
             self.cluster.leave(place.node_id, name)

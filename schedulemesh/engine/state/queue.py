@@ -16,8 +16,8 @@ import msgspec
 from sortedcontainers import SortedList
 
 from schedulemesh.config.queueing import BY_REMAINING, QueuePolicy
-from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.dependencies import dependency
+from schedulemesh.domain.payloads import GangPayload, JobPayload
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import UNIT, Resources, least
 from schedulemesh.domain.task import FIRST_ATTEMPT, Attempts, EndState, TaskSpec
@@ -566,7 +566,9 @@ class Queue:
 def _names(task: QueuedTask) -> tuple[str, ...]:
     """The names that its agent will have: of a gang also those of its members."""
     agent = task.submission.agent
-    return (agent.name,) if agent.gang is None else (agent.name, *agent.process_names)
+    if isinstance(agent.payload, GangPayload):
+        return (agent.name, *agent.process_names)
+    return (agent.name,)
 
 
 def _class_of(task: QueuedTask, *, exceeds: bool) -> ClassKey:
@@ -576,8 +578,9 @@ def _class_of(task: QueuedTask, *, exceeds: bool) -> ClassKey:
     labels = tuple(sorted(spec.labels.items())) if spec.labels else ()
     placed = submission.choose_node
     own_group = agent.own_group
-    group = None if own_group is None else (own_group.strategy, own_group.same_label, _parts(agent))
-    extra, job = bool(spec.extra_of), None if agent.job is None else agent.job.strategy
+    payload = agent.payload
+    group = None if own_group is None else (own_group.strategy, own_group.same_label, payload.parts)
+    job_strategy = payload.strategy if isinstance(payload, JobPayload) else None
     return (
         agent.pool_name,
         spec.priority,
@@ -586,18 +589,13 @@ def _class_of(task: QueuedTask, *, exceeds: bool) -> ClassKey:
         group,
         placed,
         labels,
-        job,
+        job_strategy,
         spec.evict_pools,
         agent.node_labels,
         agent.alternatives,
         exceeds,
-        extra,
+        bool(spec.extra_of),
     )
-
-
-def _parts(agent: AgentSpec) -> int:
-    """The number of placement groups in Ray that it asks for."""
-    return 1 if agent.lease is None else agent.lease.parts
 
 
 def front_of(task: RunningTask) -> int:

@@ -19,6 +19,7 @@ from schedulemesh.domain.actor_names import ActorNames
 from schedulemesh.domain.audit import AuditRecord
 from schedulemesh.domain.cohort import CohortSpec
 from schedulemesh.domain.demand import ExternalDemand
+from schedulemesh.domain.payloads import JobPayload
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.resources import Resources
@@ -239,15 +240,11 @@ def referenced(state: MeshState) -> frozenset[str]:
     for handlers in state.handlers.values():
         keys |= {handlers.preserver_key, handlers.restorer_key}
     keys.update(key for spec in specs for key in (spec.class_key, spec.arguments_key))
-    for job in (spec.job for spec in specs if spec.job is not None):
-        keys |= {job.folder_key, *(module.key for module in job.modules)}
-    keys.update(
-        key
-        for spec in specs
-        if spec.gang is not None
-        for member in spec.gang.members
-        for key in (member.class_key, member.arguments_key)
-    )
+    for payload in (spec.payload for spec in specs):
+        for member in payload.members:
+            keys |= {member.class_key, member.arguments_key}
+        if isinstance(payload, JobPayload):
+            keys |= {payload.folder_key, *(module.key for module in payload.modules)}
     for account in state.ledger.accounts.values():
         if account.spec.groups is not None and account.spec.groups.warm is not None:
             keys.add(account.spec.groups.warm.class_key)

@@ -11,6 +11,7 @@ import msgspec
 from typing_extensions import Unpack
 
 from schedulemesh.config.policy import PreemptionPolicy
+from schedulemesh.domain.payloads import GangPayload, JobPayload, LeasePayload
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.saved_state import SavedState
 from schedulemesh.domain.task import TaskSpec, TaskState
@@ -104,7 +105,7 @@ class Eviction:
     @property
     def _is_gang(self) -> bool:
         agent = self._agent
-        return agent is not None and agent.spec.gang is not None
+        return agent is not None and isinstance(agent.spec.payload, GangPayload)
 
     @property
     def _policy(self) -> PreemptionPolicy:
@@ -117,7 +118,7 @@ class Eviction:
         patience_s = min(self._policy.cancel_timeout, 1.0)
         until = time.monotonic() + patience_s + grace_s
         agent = self._agent
-        if agent is not None and agent.spec.job is not None:
+        if agent is not None and isinstance(agent.spec.payload, JobPayload):
             # Its runner answers when the driver has ended, or the time is over.
             within_s = patience_s + grace_s
             await self._order(agent.spec.name, "notice", within_s, until=until, seconds=grace_s)
@@ -154,12 +155,12 @@ class Eviction:
         task, agent = self.task, self._agent
         if task is None or agent is None or task.saved_at is not None:
             return
-        if agent.spec.job is not None:
+        if isinstance(agent.spec.payload, JobPayload):
             await self._not_saved(
                 "the job has written nothing to its checkpoint folder since the attempt began, and has not "
                 "called schedulemesh.job.saved()"
             )
-        elif agent.spec.lease is not None:
+        elif isinstance(agent.spec.payload, LeasePayload):
             await self._not_saved("the holder of the lease has not called saved()")
 
     async def checkpoint(self) -> SavedState | Refused | None:

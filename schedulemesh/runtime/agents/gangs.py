@@ -8,6 +8,12 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from schedulemesh.domain.agent import AgentSpec, Death, MemberProcess, gang_of
+from schedulemesh.domain.payloads import (
+    SINGLE_PROCESS,
+    GangPayload,
+    JobPayload,
+    LeasePayload,
+)
 from schedulemesh.domain.placement import InGroup
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.saved_state import SavedState
@@ -31,15 +37,16 @@ _TELL_S = 30.0
 
 def member_specs(spec: AgentSpec) -> tuple[AgentSpec, ...]:
     """Its processes as agents: itself; of a gang each member in the order of ranks; of a lease none."""
-    if spec.lease is not None:
+    if isinstance(spec.payload, LeasePayload):
         return ()
-    if spec.gang is None:
-        return (spec,)
-    return tuple(_member(spec, rank, name) for rank, name in enumerate(spec.process_names))
+    if isinstance(spec.payload, GangPayload):
+        return tuple(_member(spec, rank, name) for rank, name in enumerate(spec.process_names))
+    return (spec,)
 
 
 def _member(spec: AgentSpec, rank: int, name: str) -> AgentSpec:
-    member = None if spec.gang is None or not spec.gang.members else spec.gang.members[rank]
+    members = spec.payload.members
+    member = members[rank] if members else None
     return msgspec.structs.replace(
         spec,
         name=name,
@@ -47,15 +54,15 @@ def _member(spec: AgentSpec, rank: int, name: str) -> AgentSpec:
         class_key=spec.class_key if member is None else member.class_key,
         arguments_key=spec.arguments_key if member is None else member.arguments_key,
         bundles=(),
-        gang=None,
+        payload=SINGLE_PROCESS,
     )
 
 
 def processes_of(state: MeshState, agent: Agent) -> tuple[Agent, ...]:
     """Its processes as agents: itself; of a gang each member in the order of ranks; of a lease none."""
-    if agent.spec.lease is not None:
+    if isinstance(agent.spec.payload, LeasePayload):
         return ()
-    if agent.spec.gang is None:
+    if not isinstance(agent.spec.payload, GangPayload):
         return (agent,)
     group = state.groups.by_id.get(agent.group_id or "")
     return tuple(
@@ -101,7 +108,7 @@ def _process(running: Running, rank: int) -> Running:
 def member_orders(order: StartAgent) -> tuple[StartAgent, ...]:
     """The order to start an agent as one order for each of its processes."""
     specs = member_specs(order.agent)
-    if order.agent.gang is None and specs:
+    if not isinstance(order.agent.payload, GangPayload) and specs:
         return (order,)
     return tuple(
         msgspec.structs.replace(
@@ -216,7 +223,7 @@ async def deaths_of(agents: Agents, state: MeshState, dead: Sequence[Agent]) -> 
         ]
         if member_deaths:
             first = min(member_deaths, key=lambda death: not death.out_of_memory)
-            is_gang = agent.spec.gang is not None
+            is_gang = isinstance(agent.spec.payload, GangPayload)
             deaths[agent.spec.name] = (
                 first if is_gang else msgspec.structs.replace(first, rank=None)
             )
@@ -238,7 +245,7 @@ async def end_agent(agents: Agents, state: MeshState, name: str, incarnation: in
     for process in processes:
         if process.process is not None:
             agents.know(process)
-    if agent.spec.job is not None:
+    if isinstance(agent.spec.payload, JobPayload):
         claimed = claimed_by_node(state.groups, state.cluster, agent)
         agents.know_claim(name, incarnation, claimed)
     await end_processes(agents, ((process.spec.name, incarnation) for process in processes))

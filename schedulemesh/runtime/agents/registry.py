@@ -11,6 +11,7 @@ import msgspec
 from schedulemesh.domain.actor_names import ActorName, ActorNames
 from schedulemesh.domain.agent import Death
 from schedulemesh.domain.end_reasons import TaskEndReason
+from schedulemesh.domain.payloads import JobPayload
 from schedulemesh.engine.messages.instructions import StartAgent
 from schedulemesh.engine.messages.stimuli import AgentReported, AgentStartFailed
 from schedulemesh.engine.state.agents import Agent
@@ -276,7 +277,7 @@ class Agents:
                 namespace=namespace,
                 actor_name=name,
                 node_id=agent.node_id,
-                job=agent.spec.job is not None,
+                job=isinstance(agent.spec.payload, JobPayload),
             )
         return record.place
 
@@ -373,7 +374,7 @@ class Agents:
             namespace=address[0],
             actor_name=address[1],
             node_id=node_id,
-            job=order.agent.job is not None,
+            job=isinstance(order.agent.payload, JobPayload),
         )
 
     async def _begin(self, record: _Record, start: AgentStart, address: tuple[str, str]) -> None:

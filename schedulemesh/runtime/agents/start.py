@@ -13,6 +13,7 @@ import msgspec
 
 from schedulemesh.domain.agent import START_PHASES, AgentSpec, Death, StartLimits
 from schedulemesh.domain.numbers import MAX_TIMEOUT_S
+from schedulemesh.domain.payloads import GangPayload, JobPayload
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.engine.messages.instructions import StartAgent
@@ -358,7 +359,7 @@ def fills_group(agent: AgentSpec) -> bool:
     """Whether it leaves no GPU of its placement group to what it starts: its process takes the only bundle,
     or it is a gang, whose members take all of them.
     """
-    alone = agent.gang is not None or len(agent.bundles) <= 1
+    alone = isinstance(agent.payload, GangPayload) or len(agent.bundles) <= 1
     return alone and bool(own_need(agent).gpu)
 
 
@@ -366,6 +367,6 @@ def own_need(agent: AgentSpec) -> Resources:
     """What the agent's own actor takes: the first of its bundles, or all. Nothing of a claim that is for what
     it starts: that of a job, and bundles of which it leaves the first free.
     """
-    if agent.job is not None or not agent.driver_bundle:
+    if isinstance(agent.payload, JobPayload) or not agent.driver_bundle:
         return NOTHING
     return agent.bundles[0] if agent.bundles else agent.resources

@@ -7,6 +7,7 @@ import logging
 
 import msgspec
 
+from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.messages.explanation import Explanation
 from schedulemesh.engine.state.agents import Agent, Starting
@@ -58,7 +59,7 @@ class StartPhases:
                 continue
             doing = _DOING.get(progress.phase) or await self._before_it_runs(process)
             times = f"for {progress.seconds():.0f} s, of at most {progress.limit_s:.0f} s"
-            member = f"{name}: " if agent.spec.gang is not None else ""
+            member = f"{name}: " if isinstance(agent.spec.payload, GangPayload) else ""
             line = await self._last_line(process) if progress.phase == "environment" else ""
             return f"{member}{doing} {times}" + (f"; last line: {line}" if line else "")
         return ""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from schedulemesh.domain.end_reasons import TaskEndReason
+from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.engine.messages.instructions import RunTask
 from schedulemesh.engine.messages.stimuli import RunEnded
 from schedulemesh.engine.state.agents import Agent
@@ -63,7 +64,9 @@ class TaskRunner:
         failed = next((report for report in ended if report.reason is not None), None)
         if failed is None and len(ended) < len(reports):
             return False if len(answered) == len(reports) else None
-        report = failed or (ended[0] if agent.spec.gang is None else _together(ended))
+        report = failed or (
+            _together(ended) if isinstance(agent.spec.payload, GangPayload) else ended[0]
+        )
         if failed is None or await self._failed_alone(agent, within_s):
             await self._reported(order, report)
         return True
@@ -72,7 +75,7 @@ class TaskRunner:
         """Whether a run has failed by itself. The members of a gang also fail when one of them dies, as with
         its node: then the gang is lost, which is found out soon, and no run is reported.
         """
-        if agent.spec.gang is None:
+        if not isinstance(agent.spec.payload, GangPayload):
             return True
         return await self._agents.all_live(processes_of(self._reactor.state, agent), within_s)
 
@@ -122,7 +125,7 @@ class TaskRunner:
             arguments=arguments,
             limit_bytes=self._reactor.result_bytes // len(names),
         )
-        if agent.spec.gang is None:
+        if not isinstance(agent.spec.payload, GangPayload):
             return await self._agents.run(order.agent_name, order.incarnation, to_host)
         report = await self._of_gang(names, order.incarnation, to_host)
         if report is None or report.reason is None:

@@ -14,6 +14,7 @@ import msgspec
 
 from schedulemesh.domain.agent import Death
 from schedulemesh.domain.node import NodeReport
+from schedulemesh.domain.payloads import LeasePayload
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.engine.lifecycle.job_claims import is_over
@@ -493,7 +494,9 @@ def _has_ended(ending: asyncio.Task[None]) -> bool:
 def _leases(state: MeshState) -> frozenset[tuple[str, int]]:
     """The leases, which have no process that could be dead."""
     agents = state.agents.items()
-    return frozenset((name, a.incarnation) for name, a in agents if a.spec.lease is not None)
+    return frozenset(
+        (name, a.incarnation) for name, a in agents if isinstance(a.spec.payload, LeasePayload)
+    )
 
 
 def _is_starting(agent: Agent) -> bool:
@@ -510,7 +513,7 @@ def agents_gone(
         phase = agent.phase
         if not isinstance(phase, Running) or (name, agent.incarnation) not in before:
             continue
-        if agent.spec.lease is not None:
+        if isinstance(agent.spec.payload, LeasePayload):
             continue  # it has no process; it is lost with its placement group only
         processes = phase.members or (phase,)
         if any((p.actor_namespace, p.actor_name) not in living for p in processes):

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from schedulemesh.domain.payloads import LeasePayload
 from schedulemesh.engine.admission.groups import create_instruction, stays
 from schedulemesh.engine.lifecycle.agents import current
 from schedulemesh.engine.messages import stimuli as s
@@ -77,14 +78,20 @@ class Leases:
         """Whether the agent is a lease that runs already: its start was decided with its admission."""
         agent = current(self._reactor.state, order.agent.name, order.incarnation)
         return (
-            agent is not None and agent.spec.lease is not None and isinstance(agent.phase, Running)
+            agent is not None
+            and isinstance(agent.spec.payload, LeasePayload)
+            and isinstance(agent.phase, Running)
         )
 
     def started_in(self, result: s.GroupCreated | s.GroupCreateFailed) -> list[s.AgentReported]:
         """The start of the lease that a new group was created for: nobody can have used the group before."""
         group = self._reactor.state.groups.by_id.get(result.group_id)
         agent = None if group is None else self._reactor.state.agents.get(group.agent or "")
-        if isinstance(result, s.GroupCreateFailed) or agent is None or agent.spec.lease is None:
+        if (
+            isinstance(result, s.GroupCreateFailed)
+            or agent is None
+            or not isinstance(agent.spec.payload, LeasePayload)
+        ):
             return []
         return [s.AgentReported(agent_name=agent.spec.name, incarnation=agent.incarnation)]
 

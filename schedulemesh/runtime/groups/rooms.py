@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 
 import msgspec
 
+from schedulemesh.domain.payloads import AgentPayload
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import Resources
 from schedulemesh.engine.lifecycle.agents import current
@@ -229,7 +230,7 @@ def has_room(order: StartAgent) -> bool:
     """Whether an agent is to have a room: it has GPUs, is one process, and its node is chosen."""
     agent = order.agent
     placed = order.node_id is not None and order.group_id is None
-    return placed and bool(agent.resources.gpu) and agent.job is None and agent.own_group is None
+    return placed and bool(agent.resources.gpu) and isinstance(agent.payload, AgentPayload)
 
 
 def _shape(*bundles: Resources) -> GroupShape:

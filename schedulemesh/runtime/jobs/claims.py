@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
+from schedulemesh.domain.payloads import JobPayload
 from schedulemesh.domain.resources import NOTHING, Resources, sum_of
 from schedulemesh.engine.messages.job_stimuli import JobBeyondClaim
 from schedulemesh.engine.state.agents import Agent
@@ -55,7 +56,7 @@ class ClaimOfJob(msgspec.Struct, frozen=True, kw_only=True):
 
 def jobs_of(state: MeshState) -> list[Agent]:
     """The agents that are jobs."""
-    return [agent for agent in state.agents.values() if agent.spec.job is not None]
+    return [agent for agent in state.agents.values() if isinstance(agent.spec.payload, JobPayload)]
 
 
 def claims_of(
@@ -78,15 +79,14 @@ def claims_of(
 
 def is_adopted(agent: Agent) -> bool:
     """Whether an agent stands for a Ray job that somebody else has started."""
-    return agent.spec.job is not None and bool(agent.spec.job.adopts)
+    return bool(agent.spec.payload.adopts)
 
 
 def owner_of_work(agents: Agents, agent: Agent) -> str:
     """What a job's work is found by: its runner, which the metadata of its Ray jobs name, or the id of the
     Ray job or submission that it has adopted.
     """
-    adopts = "" if agent.spec.job is None else agent.spec.job.adopts
-    return adopts or "/".join(agents.where(agent))
+    return agent.spec.payload.adopts or "/".join(agents.where(agent))
 
 
 def unused_claims(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from schedulemesh.domain.end_reasons import EndReason
+from schedulemesh.domain.payloads import JobPayload
 from schedulemesh.engine.state.agents import Agent, Ending
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.runtime.agents.registry import Agents
@@ -22,7 +23,8 @@ async def end_driver(agents: Agents, state: MeshState, agent: Agent) -> None:
     execute, within_s = agents.commands.execute, state.policy.cancel_timeout
     if _reason(agent) in _NOTICED:
         # Nothing of it is needed any more, so it has grace only where that was asked for.
-        job_grace_s = None if agent.spec.job is None else agent.spec.job.grace_s
+        payload = agent.spec.payload
+        job_grace_s = payload.grace_s if isinstance(payload, JobPayload) else None
         grace_s = state.policy.preemption_grace_s if job_grace_s is None else job_grace_s
         # Its runner answers when the driver has ended, or the time is over.
         limit_s = min(within_s, 1.0) + grace_s
@@ -32,8 +34,7 @@ async def end_driver(agents: Agents, state: MeshState, agent: Agent) -> None:
 
 def adopted_to_end(agent: Agent) -> str:
     """The adopted Ray job that is to end with an agent that is being ended; empty: there is none."""
-    job = agent.spec.job
-    return "" if job is None or _reason(agent) not in _ENDS_ADOPTED else job.adopts
+    return agent.spec.payload.adopts if _reason(agent) in _ENDS_ADOPTED else ""
 
 
 def _reason(agent: Agent) -> EndReason | None:

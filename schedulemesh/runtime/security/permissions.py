@@ -122,7 +122,7 @@ def _why_beyond_limits(state: MeshState, token: TokenSpec, request: Call) -> str
 def _submission(state: MeshState, token: TokenSpec, submission: TaskSubmitted) -> str | None:
     if submission.task is None:
         return "a submitter's agents run a task"
-    if submission.agent.job is not None and submission.agent.job.adopts:
+    if submission.agent.payload.adopts:
         return "only an operator adopts the Ray jobs of others"
     if token.pools and submission.agent.pool_name not in token.pools:
         return f"token {token.name!r} submits to the pools {', '.join(token.pools)} only"

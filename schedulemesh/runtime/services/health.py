@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Awaitable, Callable
 
 from schedulemesh.api.agents import HealthDetail, HealthReport, Problem
+from schedulemesh.domain.payloads import LeasePayload
 from schedulemesh.engine.messages.outcomes import Accepted, Pending, Refused
 from schedulemesh.engine.messages.stimuli import RebuildRequested
 from schedulemesh.engine.state.agents import Agent, Running
@@ -52,7 +53,7 @@ class HealthCheck:
     async def run(self, timeout_s: float) -> HealthReport:
         """Check every running agent. ``timeout_s``: a host without contact for so long is pinged."""
         state = self._reactor.state
-        agents = (a for a in state.agents.values() if a.spec.lease is None)
+        agents = (a for a in state.agents.values() if not isinstance(a.spec.payload, LeasePayload))
         running = [agent for agent in agents if isinstance(agent.phase, Running)]
         living = await self._backend.living_actors()
         problems = await asyncio.gather(*(self._problem(a, living, timeout_s) for a in running))

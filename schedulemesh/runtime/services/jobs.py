@@ -9,7 +9,8 @@ from typing import cast
 
 from schedulemesh.api.jobs import JobListing, ListJobs
 from schedulemesh.api.tasks import row_of_task
-from schedulemesh.domain.agent import RUN_DRIVER, AgentSpec
+from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.payloads import RUN_DRIVER, JobPayload
 from schedulemesh.domain.reasons import LIMITS
 from schedulemesh.domain.resources import sum_of
 from schedulemesh.domain.task import Attempts, EndState, TaskSpec
@@ -67,7 +68,11 @@ class JobService(Service):
             logger.warning("what jobs hold in Ray is not known: %s", error)
             return {}
         state = self._reactor.state
-        jobs = [agent for agent in picked(state.agents, agent_names) if agent.spec.job is not None]
+        jobs = [
+            agent
+            for agent in picked(state.agents, agent_names)
+            if isinstance(agent.spec.payload, JobPayload)
+        ]
         claims = claims_of(state, self._agents, jobs, usage)
         return {claim.agent_name: claim for claim in claims}
 
@@ -81,7 +86,7 @@ def _row_makers(
     causes = engine.wait_causes(now)
     for task in picked(state.running.by_id, task_ids):
         agent = state.agents.get(task.agent_name)
-        if agent is not None and agent.spec.job is not None:
+        if agent is not None and isinstance(agent.spec.payload, JobPayload):
             started: JobListing = {
                 "node_id": agent.node_id,
                 "started_at": task.started_at,
@@ -91,7 +96,7 @@ def _row_makers(
             make = partial(_row, state, task.spec, agent.spec, task.attempts, started)
             yield task.spec.task_id, make
     for waiting in picked(state.queue.by_id, task_ids):
-        if waiting.submission.agent.job is not None:
+        if isinstance(waiting.submission.agent.payload, JobPayload):
             yield waiting.task_id, partial(_waiting_row, state, waiting, causes, now)
     for ended in picked(state.ended, task_ids):
         if ended.spec.run == RUN_DRIVER:
@@ -134,8 +139,8 @@ def _row(
         row["resources"] = agent.resources.public()
         row["label_selector"] = agent.label_selector
         row["alternative"] = agent.taken
-        if agent.job is not None and agent.job.adopts:
-            row["ray_job_id"] = agent.job.adopts
+        if agent.payload.adopts:
+            row["ray_job_id"] = agent.payload.adopts
     row["attempt"] = attempts.number
     row |= more
     row |= cast("JobListing", task_status(state, task.task_id))

@@ -8,6 +8,7 @@ import logging
 from schedulemesh.api.leases import ReleaseLease, RenewLease, SaveLease, WatchLease
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.end_reasons import TaskEndReason
+from schedulemesh.domain.payloads import LeasePayload
 from schedulemesh.domain.reasons import Change, Reason
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.facts import AgentAdmitted
@@ -91,7 +92,11 @@ class LeaseService(Service):
         if isinstance(view, Refusal):
             return view.refused
         agent = _agent_of(self._reactor.state, request.task_id)
-        if agent is None or agent.lease is None or self._is_another(request):
+        if (
+            agent is None
+            or not isinstance(agent.payload, LeasePayload)
+            or self._is_another(request)
+        ):
             error = f"lease {request.task_id!r} has ended ({view.reason or view.state})"
             return Refused(reason=Reason.LEASE_ENDED, error=error)
         return agent
@@ -142,10 +147,10 @@ class LeaseService(Service):
         self._forget_ended()
         for task_id in sorted(self._tasks):
             agent = _agent_of(state, task_id)
-            if agent is None or agent.lease is None:
+            if agent is None or not isinstance(agent.payload, LeasePayload):
                 self._tasks.discard(task_id)
                 continue
-            job_id = agent.lease.holder_job
+            job_id = agent.payload.holder_job
             if job_id and job_id not in over:
                 try:
                     over[job_id] = not await self._backend.job_runs(job_id)
@@ -157,7 +162,7 @@ class LeaseService(Service):
                 self._leases.release(agent.name)
                 await self._end(task_id, TaskEndReason.HOLDER_ENDED, reason)
             elif self._is_expired(_granted(state, task_id)):
-                reason = f"it was not renewed within {agent.lease.ttl_s:g} s"
+                reason = f"it was not renewed within {agent.payload.ttl_s:g} s"
                 await self._end(task_id, TaskEndReason.EXPIRED, reason)
         if unknown is not None:
             raise unknown
@@ -171,16 +176,15 @@ class LeaseService(Service):
         """Whether the time to live of a lease is over, which begins when it is granted. One that is being
         evicted has its grace.
         """
-        if granted is None or granted.spec.lease is None or granted.spec.lease.ttl_s is None:
+        if granted is None or _ttl_s(granted) is None:
             return False
         if granted.incarnation not in self._expires:
             self._begin_again(granted)
         return _now() > self._expires[granted.incarnation]
 
     def _begin_again(self, granted: Agent) -> None:
-        lease = granted.spec.lease
-        if lease is not None and lease.ttl_s is not None:
-            self._expires[granted.incarnation] = _now() + lease.ttl_s
+        if (ttl_s := _ttl_s(granted)) is not None:
+            self._expires[granted.incarnation] = _now() + ttl_s
 
     async def _end(self, task_id: str, reason: TaskEndReason, error: str) -> None:
         logger.info("lease %s is ended: %s", task_id, error)
@@ -206,7 +210,9 @@ class LeaseService(Service):
         state = self._reactor.state
         status = task_status(state, task_id)
         agent, task = _agent_of(state, task_id), state.running.by_id.get(task_id)
-        if status["state"] == "unknown" or (agent is not None and agent.lease is None):
+        if status["state"] == "unknown" or (
+            agent is not None and not isinstance(agent.payload, LeasePayload)
+        ):
             error = f"there is no lease {task_id!r}: it was never requested, or it ended long ago"
             return Refusal(refused=Refused(reason=Reason.TASK_NOT_FOUND, error=error))
         placed = None if task is None else state.agents.get(task.agent_name)
@@ -232,8 +238,14 @@ class LeaseService(Service):
                 self._note(fact.agent, fact.task.task_id)
 
     def _note(self, agent: AgentSpec | None, task_id: str) -> None:
-        if agent is not None and agent.lease is not None:
+        if agent is not None and isinstance(agent.payload, LeasePayload):
             self._tasks.add(task_id)
+
+
+def _ttl_s(agent: Agent) -> float | None:
+    """Seconds after which a lease ends unless it is renewed; None: it need not be, or is no lease."""
+    payload = agent.spec.payload
+    return payload.ttl_s if isinstance(payload, LeasePayload) else None
 
 
 def _agent_of(state: MeshState, task_id: str) -> AgentSpec | None:

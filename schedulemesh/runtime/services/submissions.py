@@ -11,6 +11,7 @@ from itertools import islice
 import msgspec
 
 from schedulemesh.api.tasks import SubmitMany, SubmitTask
+from schedulemesh.domain.payloads import GangPayload, LeasePayload
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.admission.decide import pool_for
 from schedulemesh.engine.messages import stimuli as s
@@ -157,7 +158,7 @@ class SubmissionService(Service):
         while Ray is asked whether something runs in the group. None: nothing was decided, because it gets
         none, or one that has to be prepared.
         """
-        if stimulus.agent.lease is None:
+        if not isinstance(stimulus.agent.payload, LeasePayload):
             return None
         await self._reactor.until_consistent()
         leases, group_id = self._executor.leases, self._free_group(stimulus)
@@ -217,7 +218,7 @@ class SubmissionService(Service):
         if agent is None:
             return reply
         processes = processes_of(self._reactor.state, agent)
-        if agent.spec.gang is not None:
+        if isinstance(agent.spec.payload, GangPayload):
             members = tuple(
                 MemberPlace(name=p.spec.name, node_id=p.node_id, resources=p.spec.resources)
                 for p in processes
@@ -237,7 +238,7 @@ class SubmissionService(Service):
             node_ids=() if group is None else group.node_ids,
         )
         slot = self._groups.slot(outcome.group_id)
-        if slot is None or agent is None or agent.spec.lease is None:
+        if slot is None or agent is None or not isinstance(agent.spec.payload, LeasePayload):
             return place
         return msgspec.structs.replace(place, ray_id=slot.ray_id, shape=slot.shape)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from schedulemesh.domain.agent import JobSpec
+from schedulemesh.domain.payloads import JobPayload
 from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.messages import queue_facts as q
 from schedulemesh.engine.messages import stimuli as s
@@ -48,7 +48,7 @@ def test_what_a_supervisor_decided_after_a_restart_is_an_event():
 
 def test_a_job_that_held_more_than_it_claimed_has_failed_for_that():
     mesh = Mesh(pool("p", cpu=4), nodes=[node("n", cpu=4)])
-    mesh.submit("j", job=JobSpec(over_claim="end"), cpu=2)
+    mesh.submit("j", payload=JobPayload(over_claim="end"), cpu=2)
     agent = mesh.state.agents["j"]
     mesh.report("j")
     ours = {"agent_name": "j", "incarnation": agent.incarnation}

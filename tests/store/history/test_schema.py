@@ -6,11 +6,14 @@ import subprocess
 import sys
 from contextlib import contextmanager
 
+import msgspec
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import inspect
+from sqlalchemy import inspect, select
 
+from schedulemesh.domain.payloads import SINGLE_PROCESS, GangPayload, JobPayload
+from schedulemesh.engine.codec import decode_facts
 from schedulemesh.store.address import Address
 from schedulemesh.store.history import schema
 from schedulemesh.store.history.tables import VERSION_TABLE, _upgrade, history_engine, migrate
@@ -89,6 +92,34 @@ def test_a_new_database_has_what_the_migrations_make(address):
             connection.exec_driver_sql(f"DROP TABLE {table}")
         _upgrade(connection, None)
         assert created == described(connection)
+
+
+def test_the_facts_of_an_older_history_have_their_agents_payload(address):
+    spec = {"name": "g", "pool_name": "p", "resources": {"cpu": 10000}}
+    agents = [
+        {**spec, **kind} for kind in ({"gang": {"strategy": "PACK"}}, {"job": {"adopts": "01"}}, {})
+    ]
+    facts = [{"type": "agent_admitted", "agent": a, "incarnation": 1, "at": 1.0} for a in agents]
+    stored = [*(msgspec.json.encode([fact]).decode() for fact in facts), None]
+    with connected(address) as connection:
+        migrate(connection)
+        events = schema.metadata.tables[f"{PREFIX}_events"]
+        connection.execute(
+            events.insert(),
+            [
+                {"journal": 1, "number": number, "at": 1.0, "kind": "admitted", "fact": fact}
+                for number, fact in enumerate(stored)
+            ],
+        )
+        connection.exec_driver_sql(f"UPDATE {VERSION_TABLE} SET version_num = '0005'")
+        migrate(connection)
+        *migrated, last = connection.scalars(select(events.c.fact).order_by(events.c.number))
+    assert last is None
+    assert [decode_facts(fact.encode())[0].agent.payload for fact in migrated] == [
+        GangPayload(strategy="PACK"),
+        JobPayload(adopts="01"),
+        SINGLE_PROCESS,
+    ]
 
 
 def test_a_difference_would_be_seen(address):
