@@ -242,10 +242,10 @@ class World:
         if kind < 0.12:
             members = roll.randint(2, 4)
             how["bundles"] = [{"gpu": min(gpu, 4), "cpu": 1}] * members
-            how["gang"] = GangPayload(strategy=roll.choice(("PACK", "STRICT_SPREAD")))
+            how["payload"] = GangPayload(strategy=roll.choice(("PACK", "STRICT_SPREAD")))
         elif kind < 0.2:
             how["bundles"] = [{"gpu": 1, "cpu": 1}] * 2
-            how["gang"] = GangPayload(replicas=roll.randint(3, 6))
+            how["payload"] = GangPayload(replicas=roll.randint(3, 6))
         else:
             how |= {"gpu": gpu, "cpu": gpu}
         if self.with_models and self.models.random() < 0.4:
