@@ -594,7 +594,8 @@ class World:
         so that the numbers of them for which each node has room say it.
         """
         member, size = (agent.bundles or (agent.resources,))[0], max(len(agent.bundles), 1)
-        at_once = 1 if agent.gang is not None and agent.gang.strategy == "STRICT_SPREAD" else size
+        own_group = agent.own_group
+        at_once = 1 if own_group is not None and own_group.strategy == "STRICT_SPREAD" else size
         hosted = (
             next(
                 (count for count in range(at_once, 0, -1) if sum_of([member] * count).fits(room)), 0

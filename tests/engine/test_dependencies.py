@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import pytest
 
-from schedulemesh.domain.agent import GangSpec
 from schedulemesh.domain.end_reasons import TaskEndReason
+from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.task import EndState
 from schedulemesh.engine.messages.explanation import Explanation
@@ -237,7 +237,7 @@ def test_pools_are_renamed_and_deleted_around_it():
 
 def test_a_gang_waits_and_is_waited_for():
     mesh = mesh_of()
-    gang = {"bundles": [{"cpu": 1}, {"cpu": 1}], "gang": GangSpec(strategy="PACK")}
+    gang = {"bundles": [{"cpu": 1}, {"cpu": 1}], "payload": GangPayload(strategy="PACK")}
     mesh.queue("a", class_key="c", **gang)
     mesh.make_all()
     mesh.report("a")

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from schedulemesh.domain.agent import GangSpec
+from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Pending
 from schedulemesh.engine.preemption.limits import Limits
@@ -61,10 +61,10 @@ def test_whether_all_members_of_a_gang_have_room_is_counted_by_node(strategy, fr
     world = World("any")
     world.nodes = {name: node(name, cpu=cpu) for name, cpu in free.items()}
     world.mesh = Mesh(pool("p", cpu=6), nodes=world.nodes.values())
-    gang = GangSpec(strategy=strategy)
-    agent = world.mesh.submission("g", bundles=[{"cpu": 2}] * 3, gang=gang).agent
+    gang = GangPayload(strategy=strategy)
+    agent = world.mesh.submission("g", bundles=[{"cpu": 2}] * 3, payload=gang).agent
     assert Leaving(world).is_enough_for("p", agent, spares_quota=True) is fits
-    outcome = world.mesh.submit("g", bundles=[{"cpu": 2}] * 3, gang=gang, class_key="c")
+    outcome = world.mesh.submit("g", bundles=[{"cpu": 2}] * 3, payload=gang, class_key="c")
     assert isinstance(outcome, Pending) is fits
 
 
