@@ -10,7 +10,7 @@ import ray
 from schedulemesh.core.client.gangs import bundles_of, check_member, parse_gang
 from schedulemesh.core.client.task_request import Caller, submission
 from schedulemesh.domain.agent import AgentSpec, check_agent, gang_of
-from schedulemesh.domain.payloads import GangPayload, MemberSpec
+from schedulemesh.domain.payloads import SINGLE_PROCESS, GangPayload, MemberSpec
 from schedulemesh.domain.resources import parse_resources, sum_of
 from schedulemesh.errors import InvalidRequestError
 
@@ -122,7 +122,7 @@ def test_members_are_named_by_their_ranks():
     elastic = spec(GangPayload(replicas=4), 1, 1)
     assert elastic.process_names == ("g-0", "g-1")
     assert elastic.extra_names == ("g-2", "g-3")
-    assert spec(None, 1).process_names == ("g",)
+    assert spec(SINGLE_PROCESS, 1).process_names == ("g",)
     assert gang_of("a-b-12") == ("a-b", 12)
     for name in ("g", "g-", "g-x", "g-01", "-1"):
         assert gang_of(name) is None
