@@ -21,7 +21,7 @@ from schedulemesh.store.schema import commits, journals, meta, snapshots
 
 #: The fields of format 4 for what an agent is other than a single process.
 _KINDS = {"gang", "job", "lease"}
-_HAS_PAYLOAD = re.compile(rb'"(?:gang|job|lease)":\{')
+_CHANGED = re.compile(rb'"(?:gang|job|lease)":\{|"fallback_labels":\[')
 
 
 def _no_change(_connection: Connection) -> None:
@@ -38,11 +38,13 @@ def _name_actors(connection: Connection) -> None:
         _rewrite(connection, snapshots, snapshots.c.part, journal.id, partial(_chunk_named, names))
 
 
-def _unite_payloads(connection: Connection) -> None:
-    """Format 5 says in one field what an agent is, for which format 4 had three, of which one was used."""
+def _change_agents(connection: Connection) -> None:
+    """Format 5 says in one field what an agent is, for which format 4 had three, of which one was used, and
+    calls labels of nodes that will do instead alternatives.
+    """
     for (journal,) in connection.execute(select(journals.c.id)).all():
-        _rewrite(connection, commits, commits.c.facts, journal, with_payloads)
-        _rewrite(connection, snapshots, snapshots.c.part, journal, _chunk_with_payloads)
+        _rewrite(connection, commits, commits.c.facts, journal, in_format_5)
+        _rewrite(connection, snapshots, snapshots.c.part, journal, _chunk_in_format_5)
 
 
 def _rewrite(
@@ -84,26 +86,26 @@ def _chunk_named(names: ActorNames, stored: bytes) -> bytes:
 
 def _actors_of(names: ActorNames, agent: dict[str, Any], incarnation: int) -> tuple[ActorName, ...]:
     agent = dict(agent)
-    _unite_in(agent)
+    _change_in(agent)
     return names.of_agent(msgspec.convert(agent, AgentSpec), incarnation)
 
 
-def with_payloads(record: bytes) -> bytes:
-    """JSON that format 4 has encoded, as format 5 would: every agent in it has its payload in one field."""
-    if not _HAS_PAYLOAD.search(record):
+def in_format_5(record: bytes) -> bytes:
+    """JSON that format 4 has encoded, as format 5 would."""
+    if not _CHANGED.search(record):
         return record
     value = msgspec.json.decode(record)
-    _unite_in(value)
+    _change_in(value)
     return msgspec.json.encode(value)
 
 
-def _chunk_with_payloads(stored: bytes) -> bytes:
+def _chunk_in_format_5(stored: bytes) -> bytes:
     chunk = zlib.decompress(stored)
-    changed = with_payloads(chunk)
+    changed = in_format_5(chunk)
     return stored if changed is chunk else zlib.compress(changed, 1)
 
 
-def _unite_in(value: object) -> None:
+def _change_in(value: object) -> None:
     """Change the agents within a decoded value."""
     if isinstance(value, dict):
         # By these fields of an agent: a map with names as keys may have an entry "gang", too.
@@ -111,11 +113,14 @@ def _unite_in(value: object) -> None:
             for kind in _KINDS & value.keys():
                 if isinstance(value[kind], dict):
                     value["payload"] = {"type": kind, **value.pop(kind)}
+            if labels := value.pop("fallback_labels", None):
+                choices = [value.get("node_labels", []), *labels]
+                value["alternatives"] = [{"node_labels": choice} for choice in choices]
         for inner in value.values():
-            _unite_in(inner)
+            _change_in(inner)
     elif isinstance(value, list):
         for inner in value:
-            _unite_in(inner)
+            _change_in(inner)
 
 
 #: By format: changes the tables and records of a database from that format to the next one.
@@ -123,7 +128,7 @@ MIGRATIONS: dict[int, Callable[[Connection], None]] = {
     1: _no_change,
     2: _no_change,
     3: _name_actors,
-    4: _unite_payloads,
+    4: _change_agents,
 }
 
 

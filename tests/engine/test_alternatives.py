@@ -1,9 +1,9 @@
 """Agents that may run in several ways: the first that starts now is taken, and what is evicted frees it."""
 
 import pytest
-from schedulemesh.domain.lease import LeaseSpec
 
-from schedulemesh.domain.agent import Alternative, GangSpec, JobSpec, check_agent, with_more_memory
+from schedulemesh.domain.agent import Alternative, check_agent, with_more_memory
+from schedulemesh.domain.payloads import GangPayload, JobPayload, LeasePayload
 from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages.outcomes import Accepted, Pending, Queued, Refused
@@ -17,9 +17,9 @@ H100, A100, L40S = {MODEL: "H100"}, {MODEL: "A100"}, {MODEL: "L40S"}
 ANY = {"node_labels": H100, "fallbacks": [A100, {**L40S, "takes": {"gpu": 2}}], "gpu": 1}
 KINDS = {
     "agent": {},
-    "gang": {"gang": GangSpec(), "bundles": ({"gpu": 1},)},
-    "job": {"job": JobSpec()},
-    "lease": {"lease": LeaseSpec(), "bundles": ({"gpu": 1},)},
+    "gang": {"payload": GangPayload(), "bundles": ({"gpu": 1},)},
+    "job": {"payload": JobPayload()},
+    "lease": {"payload": LeasePayload(), "bundles": ({"gpu": 1},)},
 }
 
 
@@ -104,7 +104,7 @@ def test_a_dry_run_says_where_it_would_run(kind):
 
 def test_a_gang_does_not_mix_its_alternatives():
     m = fleet()
-    two = {"gang": GangSpec(strategy="SPREAD"), "bundles": ({"gpu": 1},) * 2}
+    two = {"payload": GangPayload(strategy="SPREAD"), "bundles": ({"gpu": 1},) * 2}
     refused = m.submit(
         "x", node_labels=H100, fallbacks=[{**A100, "bundles": two["bundles"]}], **two
     )
@@ -289,7 +289,7 @@ def test_a_pool_with_groups_makes_one_in_the_first_alternative_that_has_room():
         ({"fallbacks": [{MODEL: "A100", "takes": {"gpu": -1}}]}, "gpu"),
         (
             {
-                "gang": GangSpec(replicas=2),
+                "payload": GangPayload(replicas=2),
                 "bundles": ({"gpu": 1},),
                 "fallbacks": [{**A100, "bundles": [{"gpu": 1}] * 2}],
             },
@@ -297,7 +297,7 @@ def test_a_pool_with_groups_makes_one_in_the_first_alternative_that_has_room():
         ),
         (
             {
-                "lease": LeaseSpec(parts=2),
+                "payload": LeasePayload(parts=2),
                 "bundles": ({"gpu": 1},) * 2,
                 "fallbacks": [{**A100, "bundles": [{"gpu": 1}] * 3}],
             },
@@ -326,6 +326,6 @@ def test_more_memory_is_more_in_every_alternative():
 
 def test_the_claim_of_a_job_follows_its_work_to_no_other_model():
     m = fleet(h=2, a=2)
-    run(m, "j", gpu=1, job=JobSpec(), node_labels=H100)
+    run(m, "j", gpu=1, payload=JobPayload(), node_labels=H100)
     m.find_work("j", {"a": amount(gpu=1)})
     assert node_of(m, "j") == "h"

@@ -201,14 +201,29 @@ def test_format_5_says_in_one_field_what_an_agent_is(format_4):
     assert not [spec for spec in migrated if spec.keys() & set(KINDS)]
 
 
-def test_the_journals_of_format_4_have_agents_of_every_kind(tmp_path):
-    kinds = set()
+def alternatives_of(spec):
+    """What format 5 says of the nodes that will do instead; None: there are none."""
+    if "fallback_labels" not in spec:
+        return spec.get("alternatives")
+    choices = (spec.get("node_labels", []), *spec["fallback_labels"])
+    return [{"node_labels": labels} for labels in choices]
+
+
+def test_labels_that_will_do_instead_became_alternatives(format_4):
+    before = list(map(alternatives_of, specs_in(stored_values(format_4))))
+    SqlJournal(format_4, must_exist=True).close()
+    migrated = list(specs_in(stored_values(format_4)))
+    assert [spec.get("alternatives") for spec in migrated] == before
+    assert not [spec for spec in migrated if "fallback_labels" in spec]
+
+
+def test_the_journals_of_format_4_have_what_is_changed(tmp_path):
+    fields = set()
     for name, journal in FORMAT_4.items():
         path = tmp_path / name
         path.write_bytes(journal.file)
-        payloads = map(payload_of, specs_in(stored_values(path)))
-        kinds |= {payload["type"] for payload in payloads if payload is not None}
-    assert kinds == set(KINDS)
+        fields |= {field for spec in specs_in(stored_values(path)) for field in spec}
+    assert {*KINDS, "fallback_labels"} <= fields
 
 
 @pytest.mark.parametrize(
@@ -222,4 +237,4 @@ def test_the_journals_of_format_4_have_agents_of_every_kind(tmp_path):
 )
 def test_what_is_no_payload_stays_as_it_is(value):
     record = json.dumps([value], separators=(",", ":")).encode()
-    assert json.loads(migrations.with_payloads(record)) == [value]
+    assert json.loads(migrations.in_format_5(record)) == [value]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from schedulemesh.store.migrations import with_payloads
+from schedulemesh.store.migrations import in_format_5
 
 revision = "0006"
 down_revision = "0005"
@@ -23,7 +23,7 @@ _ROWS = 1000
 
 
 def upgrade() -> None:
-    """Rewrite the facts with agents that are gangs, jobs or leases."""
+    """Rewrite the facts with agents that are told differently."""
     connection, columns, last = op.get_bind(), _EVENTS.c, (-1, -1)
     key = sa.tuple_(columns.journal, columns.number)
     facts = (
@@ -33,7 +33,7 @@ def upgrade() -> None:
     )
     while rows := connection.execute(facts.where(key > last).limit(_ROWS)).all():
         for journal, number, fact in rows:
-            changed = with_payloads(fact.encode()).decode()
+            changed = in_format_5(fact.encode()).decode()
             if changed != fact:
                 row = _EVENTS.update().where(columns.journal == journal, columns.number == number)
                 connection.execute(row.values(fact=changed))
