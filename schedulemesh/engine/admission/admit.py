@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import inf, nextafter
 
 import msgspec
 
@@ -254,14 +255,30 @@ def _order_value(state: MeshState, waiting: QueuedTask | None) -> float | None:
     if waiting is None or waiting.spec.extra_of:
         return None
     entry = state.queue.entry(waiting)
-    value = min(entry[0], LARGEST)
+    value = min(float(entry[0]), LARGEST)
     if waiting.front:
         return value
+    if state.owners.is_fair(waiting.pool_name):
+        return _before_all_passed(state, waiting, value)
     if state.queue.policy.is_by_priority and not state.preemption.ranks.ranks:
         return None
     classes = state.queue.pools[waiting.pool_name].classes.values()
     passed = (c for c in classes if _outranks(state, c, waiting) and c.entries[-1] > entry)
     return value if any(passed) else None
+
+
+def _before_all_passed(state: MeshState, waiting: QueuedTask, value: float) -> float | None:
+    """In a fair pool an order value before those of all tasks with more priority that a task passes, so that
+    none of them evicts it for having waited; None: it passes none.
+    """
+    entry, classes = state.queue.entry(waiting), state.queue.pools[waiting.pool_name].classes
+    passed = [
+        float(queue_class.entries[behind][0])
+        for queue_class in classes.values()
+        if _outranks(state, queue_class, waiting)
+        and (behind := queue_class.entries.bisect_right(entry)) < len(queue_class.entries)
+    ]
+    return nextafter(min(value, *passed), -inf) if passed else None
 
 
 def _outranks(state: MeshState, queue_class: QueueClass, task: QueuedTask) -> bool:

@@ -371,26 +371,50 @@ class _Pass:
         self, classes: list[QueueClass], share: Callable[[QueueClass], ShareKey] | None
     ) -> None:
         """Serve these classes: those with the lowest share first (None: all have the same), then in the order
-        of the queue. Shares only grow while tasks start, so one that has grown is put back.
+        of the queue; a fair pool is served in the order of its owners, at the place of its first task. Shares
+        only grow while tasks start, so one that has grown is put back.
         """
+        fair = self._fair_pools(classes)
+        served = [c for c in classes if c.entries and c.pool_name not in fair]
+        served += [classes_of_pool.first for classes_of_pool in fair.values()]
 
         def place(number: int) -> tuple[ShareKey, Entry, int]:
-            queue_class = classes[number]
+            queue_class = served[number]
             entry = self._later.get(queue_class) or queue_class.first
             return (() if share is None else share(queue_class), entry, number)
 
-        heap = [place(number) for number in range(len(classes)) if classes[number].entries]
+        heap = [place(number) for number in range(len(served))]
         heapify(heap)
         while heap:
             earlier_share, earlier_entry, number = heappop(heap)
-            queue_class = classes[number]
-            if not queue_class.entries:
-                continue  # an owner has reached its limit
+            queue_class = served[number]
+            if queue_class.owners or queue_class.pool_name in fair:
+                others = fair.get(queue_class.pool_name)
+                if others is not None:
+                    if not others:
+                        continue
+                    queue_class = served[number] = others.first
+                elif not queue_class.entries:
+                    continue  # owners have reached their limits
+                if place(number)[1] > earlier_entry:
+                    heappush(heap, place(number))
+                    continue
             grown = share is not None and share(queue_class) > earlier_share
-            if queue_class.owners and place(number)[1] > earlier_entry:
-                grown = True
             if grown or (self._serve(queue_class) and queue_class.entries):
+                if queue_class.pool_name in fair:
+                    fair[queue_class.pool_name].sort_anew()
                 heappush(heap, place(number))
+            elif queue_class.pool_name in fair:
+                fair[queue_class.pool_name].drop(queue_class)
+                heappush(heap, (earlier_share, earlier_entry, number))
+
+    def _fair_pools(self, classes: list[QueueClass]) -> dict[str, _FairClasses]:
+        """Those of these classes that are of fair pools, by pool."""
+        owners, fair = self._tx.state.owners, dict[str, list[QueueClass]]()
+        for queue_class in classes if owners.pools else ():
+            if queue_class.entries and owners.is_fair(queue_class.pool_name):
+                fair.setdefault(queue_class.pool_name, []).append(queue_class)
+        return {name: _FairClasses(self._tx, of_pool, self._later) for name, of_pool in fair.items()}
 
     def _usage(self, queue_class: QueueClass) -> ShareKey:
         """The dominant share of all quota that the pool's tasks hold, by its weight."""
@@ -474,6 +498,8 @@ class _Pass:
         and still cannot, as no pool is changed while a pass lasts.
         """
         state = self._tx.state
+        if state.owners.is_fair(pool_name):
+            return first_in_order(state, pool_name)
         first = self._firsts.get(pool_name)
         if first is None or first[-1] not in state.queue.by_id:
             first = first_in_order(state, pool_name, first)
@@ -680,6 +706,52 @@ class _Pass:
             if run_times(tx, task.submission, task.pool_name, need).within(limits):
                 self._later[queue_class] = later
                 return
+
+
+class _FairClasses:
+    """The classes of a fair pool in their order, which changes with every fact."""
+
+    def __init__(
+        self, tx: Transaction, classes: list[QueueClass], later: dict[QueueClass, Entry]
+    ) -> None:
+        self._tx, self._classes, self._later = tx, dict.fromkeys(classes), later
+        self._heap: list[tuple[Entry, int, QueueClass]] = []
+        self._facts = -1
+
+    def __bool__(self) -> bool:
+        self._renew()
+        return bool(self._heap)
+
+    @property
+    def first(self) -> QueueClass:
+        """The class that is served next."""
+        self._renew()
+        return self._heap[0][-1]
+
+    def drop(self, queue_class: QueueClass) -> None:
+        """Serve a class no more."""
+        del self._classes[queue_class]
+        self._renew()
+        if self._heap and self._heap[0][-1] is queue_class:
+            heappop(self._heap)
+        else:
+            self.sort_anew()
+
+    def sort_anew(self) -> None:
+        """Another task of a class is served next."""
+        self._facts = -1
+
+    def _renew(self) -> None:
+        """Put them in order again, where facts may have changed what owners have used."""
+        if self._facts == len(self._tx.facts):
+            return
+        self._facts = len(self._tx.facts)
+        self._heap = [
+            (self._later.get(queue_class) or queue_class.first, number, queue_class)
+            for number, queue_class in enumerate(self._classes)
+            if queue_class.entries
+        ]
+        heapify(self._heap)
 
 
 class _Turns(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -253,6 +253,8 @@ class MeshState:
         self.policy, self.preemption = fact.policy, preemption
         self.ledger.half_life_s = fact.policy.usage_half_life_s
         self.owners.half_life_s = fact.policy.usage_half_life_s
+        for pool_name in self.owners.pools:
+            self.queue.rank_owners(pool_name)
         self.running.partition_by(self.preemption.ranks.named(), ClassOrder.of(fact.policy))
         for node in self.cluster.nodes.values():
             node.version += 1

@@ -7,7 +7,7 @@ gone: also quota that it borrows, and what its victims have not left yet. Agents
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 import msgspec
 
@@ -16,6 +16,7 @@ from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.engine.state.agents import Agent
 from schedulemesh.engine.state.decay import decayed_mean
+from schedulemesh.engine.state.fair_order import OwnerRank
 
 #: Owners of one pool that hold nothing, beyond which those that have used least are forgotten.
 _IDLE_OWNERS = 1_000
@@ -53,6 +54,9 @@ class Owners:
         self.pools: dict[str, PoolSpec] = {}
         #: By pool and owner.
         self.uses: dict[str, dict[str, OwnerUse]] = {}
+        #: Of fair pools: when what their owners hold has changed last, and the ranks of owners by that time.
+        self.changed_at: dict[str, float] = {}
+        self.ranks: dict[str, dict[str, OwnerRank]] = {}
         #: The half-life of past use; 0: only what is held now counts.
         self.half_life_s = 0.0
 
@@ -75,12 +79,56 @@ class Owners:
         """Count the owners of a pool no more."""
         self.pools.pop(pool_name, None)
         self.uses.pop(pool_name, None)
+        self.changed_at.pop(pool_name, None)
+        self.ranks.pop(pool_name, None)
+
+    def is_fair(self, pool_name: str) -> bool:
+        """Whether in this pool the owner comes first who has used least."""
+        spec = self.pools.get(pool_name)
+        return spec is not None and spec.is_fair
+
+    def share(self, pool_name: str, owner: str, now: float) -> float:
+        """The dominant share of an owner: over all kinds of which the pool has quota the largest part of that
+        which its tasks hold, or have held on average where that is more.
+        """
+        use = self.uses.get(pool_name, {}).get(owner)
+        if use is None:
+            return 0.0
+        present, mean = dict(use.held.items()), use.mean_until(now, self.half_life_s)
+        quota = self.pools[pool_name].resources.items()
+        parts = (max(present.get(k, 0), mean.get(k, 0.0)) / units for k, units in quota)
+        return max(parts, default=0.0)
+
+    def rank_of(self, pool_name: str, owner: str) -> OwnerRank:
+        """The rank that all tasks of an owner have which wait in a fair pool."""
+        ranks = self.ranks.setdefault(pool_name, {})
+        if owner not in ranks:
+            at = self.changed_at.get(pool_name, 0.0)
+            ranks[owner] = OwnerRank(pool_name, self.share(pool_name, owner, at))
+        return ranks[owner]
+
+    def rank(self, pool_name: str, waiting: Container[str]) -> bool:
+        """Compute the ranks anew, and forget those of owners none of whose tasks wait; whether the order of
+        the others may have changed.
+        """
+        if not self.is_fair(pool_name):
+            return False
+        ranks = self.ranks.get(pool_name, {})
+        kept = {owner: rank for owner, rank in ranks.items() if owner in waiting}
+        self.ranks[pool_name] = kept
+        at = self.changed_at.get(pool_name, 0.0)
+        before = [rank.share for rank in kept.values()]
+        shares = [self.share(pool_name, owner, at) for owner in kept]
+        for rank, share in zip(kept.values(), shares, strict=True):
+            rank.share = share
+        return _order(before) != _order(shares)
 
     def admitted(self, agent: Agent, at: float) -> None:
         """Count the claim of an agent."""
         if agent.owner is None:
             return
         uses = self.uses[agent.spec.pool_name]
+        self.changed_at[agent.spec.pool_name] = at
         use = uses.setdefault(agent.owner, OwnerUse(mean_at=at))
         use.change(agent.spec.resources, 1, at, self.half_life_s)
 
@@ -89,6 +137,7 @@ class Owners:
         if agent.owner is None:
             return
         uses = self.uses[agent.spec.pool_name]
+        self.changed_at[agent.spec.pool_name] = at
         uses[agent.owner].change(NOTHING - agent.spec.resources, -1, at, self.half_life_s)
         if len(uses) > _IDLE_OWNERS:
             self._forget_idle(uses, at)
@@ -141,6 +190,9 @@ class Owners:
             spec = self.pools.pop(name)
             self.pools[new_name] = msgspec.structs.replace(spec, name=new_name)
             self.uses[new_name] = self.uses.pop(name)
+            if name in self.changed_at:
+                self.changed_at[new_name] = self.changed_at.pop(name)
+            self.ranks.pop(name, None)
 
 
 def _exceeded(
@@ -158,5 +210,11 @@ def _exceeded(
     return OwnerLimit(named=named, running=limit.running if too_many else None)
 
 
+def _order(shares: list[float]) -> list[int]:
+    """The place of each of these in their order; equal ones have the same."""
+    places = {share: place for place, share in enumerate(sorted(set(shares)))}
+    return [places[share] for share in shares]
+
+
 def _seen_by_queue(spec: PoolSpec) -> tuple[object, ...]:
-    return (spec.owner_limits, spec.owner_order, spec.default_agent())
+    return (spec.owner_limits, spec.owner_order, spec.default_agent(), spec.resources)

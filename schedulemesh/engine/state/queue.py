@@ -26,6 +26,7 @@ from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.state.children import Children
 from schedulemesh.engine.state.dependents import Dependents
 from schedulemesh.engine.state.estimates import expected_total_s
+from schedulemesh.engine.state.fair_order import FairOrder
 from schedulemesh.engine.state.long_waits import LongWaits
 from schedulemesh.engine.state.owners import Owners
 from schedulemesh.engine.state.queue_classes import ClassKey, Entry, PoolQueue, QueueClass
@@ -219,7 +220,9 @@ class Queue:
             self.children.add(task.spec)
         for agent_name in _names(task):
             self.agent_names[agent_name] = task_id
-        pool = self.pools.setdefault(name, PoolQueue())
+        pool = self.pools.get(name)
+        if pool is None:
+            pool = self.pools[name] = PoolQueue(is_fair=self.owners.is_fair(name))
         self.next_number = max(self.next_number, task.number + 1)
         if self.policy.orders_by_estimates:
             self._note_kind(task)
@@ -456,7 +459,11 @@ class Queue:
         """The place of a task in its class."""
         if task.front:
             return (-FRONT * task.front, task.number, task.task_id)
-        return (order_value(task, self.policy), task.number, task.task_id)
+        value = order_value(task, self.policy)
+        if self.owners.pools and self.owners.is_fair(task.pool_name):
+            rank = self.owners.rank_of(task.pool_name, task.spec.owner)
+            value = FairOrder.of(value, rank)
+        return (value, task.number, task.task_id)
 
     def entry_now(self, submission: TaskSubmitted, now: float) -> Entry | None:
         """The place that a submission would have if it joined the queue now; None: it has no task."""
@@ -484,7 +491,8 @@ class Queue:
             return
         counts_owners = task.pool_name in self.owners.pools
         exceeds = counts_owners and self._exceeds_limit(task)
-        key = _class_of(task, exceeds=exceeds)
+        is_fair = counts_owners and self.owners.is_fair(task.pool_name)
+        key = _class_of(task, owner=task.spec.owner if is_fair else "", exceeds=exceeds)
         queue_class = pool.classes.get(key) or pool.withheld.get(key)
         if queue_class is None:
             queue_class = pool.classes[key] = QueueClass(key)
@@ -544,22 +552,34 @@ class Queue:
 
     def note_use(self, pool_name: str, owner: str) -> None:
         """An owner holds more or less of a pool: other entries of its tasks are withheld."""
-        pool = self.pools.get(pool_name)
-        for queue_class in [] if pool is None else list(pool.of_owner.get(owner, ())):
-            room = None if queue_class.exceeds else self._room(pool_name, owner, queue_class)
-            if pool is not None and room != queue_class.owners[owner].room:
-                pool.set_room(queue_class, owner, room)
-                self._note_withheld(pool, queue_class)
-
-    def sort_anew(self, pool_name: str) -> None:
-        """The pool counts owners in another way than before."""
+        self.rank_owners(pool_name)
         pool = self.pools.get(pool_name)
         if pool is None:
             return
-        ready = [self.by_id[task_id] for *_, task_id in pool.ready]
-        for task in ready:
-            self._leave(task)
-        for task in ready:
+        for queue_class in list(pool.of_owner.get(owner, ())):
+            room = None if queue_class.exceeds else self._room(pool_name, owner, queue_class)
+            if room != queue_class.owners[owner].room:
+                pool.set_room(queue_class, owner, room)
+                self._note_withheld(pool, queue_class)
+
+    def rank_owners(self, pool_name: str) -> None:
+        """Have the owners of a fair pool come in the order of what they have used until its last change."""
+        pool = self.pools.get(pool_name)
+        waiting = () if pool is None else pool.of_owner
+        if self.owners.rank(pool_name, waiting) and pool is not None:
+            pool.sort_firsts()
+
+    def sort_anew(self, pool_name: str) -> None:
+        """The pool counts owners in another way than before."""
+        before = self.pools.get(pool_name)
+        if before is None:
+            return
+        pool = self.pools[pool_name] = PoolQueue(is_fair=self.owners.is_fair(pool_name))
+        pool.later = before.later
+        for queue_class in before.classes.values():
+            self.close(queue_class)
+        for task in [self.by_id[task_id] for *_, task_id in before.ready]:
+            self.long_waits.discard(task.queued_at, task.task_id)
             self._enter(task)
 
 
@@ -571,7 +591,7 @@ def _names(task: QueuedTask) -> tuple[str, ...]:
     return (agent.name,)
 
 
-def _class_of(task: QueuedTask, *, exceeds: bool) -> ClassKey:
+def _class_of(task: QueuedTask, *, owner: str, exceeds: bool) -> ClassKey:
     """What a decision about the task depends on."""
     submission, spec = task.submission, task.spec
     agent = submission.agent
@@ -593,6 +613,7 @@ def _class_of(task: QueuedTask, *, exceeds: bool) -> ClassKey:
         spec.evict_pools,
         agent.node_labels,
         agent.alternatives,
+        owner,
         exceeds,
         bool(spec.extra_of),
     )

@@ -17,9 +17,8 @@ from schedulemesh.domain.labels import Labels
 from schedulemesh.domain.node_labels import NodeLabels
 from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.task import TaskSpec
+from schedulemesh.engine.state.fair_order import Entry, OwnedReady
 
-#: (order value, number, task id): the smallest is the first.
-Entry = tuple[float, int, str]
 ClassKey = tuple[
     str,
     float,
@@ -32,6 +31,7 @@ ClassKey = tuple[
     tuple[str, ...] | None,
     NodeLabels,
     tuple[Alternative, ...],
+    str,
     bool,
     bool,
 ]
@@ -108,7 +108,7 @@ class PoolQueue:
 
     __slots__ = ("classes", "firsts", "later", "of_owner", "ready", "withheld")
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_fair: bool = False) -> None:
         self.classes: dict[ClassKey, QueueClass] = {}
         #: Classes of which every entry is withheld.
         self.withheld: dict[ClassKey, QueueClass] = {}
@@ -117,7 +117,7 @@ class PoolQueue:
         #: The first entry of each class but those of extra members.
         self.firsts: SortedList[Entry] = SortedList()
         #: The entries of all classes.
-        self.ready: SortedList[Entry] = SortedList()
+        self.ready: SortedList[Entry] | OwnedReady = OwnedReady() if is_fair else SortedList()
         #: (number, task id) of tasks that may not start yet.
         self.later: SortedList[tuple[int, str]] = SortedList()
 
@@ -149,7 +149,8 @@ class PoolQueue:
         self, queue_class: QueueClass, entry: Entry, owner: str, room: int | None
     ) -> None:
         """Add an entry to a class of a pool that counts owners, where its owner has this room."""
-        self.ready.add(entry)
+        ready = self.ready
+        ready.add(entry, owner) if isinstance(ready, OwnedReady) else ready.add(entry)
         of_owner = queue_class.owners.get(owner)
         if of_owner is None:
             of_owner = queue_class.owners[owner] = OwnerEntries(room)
@@ -163,7 +164,8 @@ class PoolQueue:
 
     def displace_of_owner(self, queue_class: QueueClass, entry: Entry, owner: str) -> None:
         """Remove an entry from its class in such a pool; the next one of its owner takes its place."""
-        self.ready.remove(entry)
+        ready = self.ready
+        ready.remove(entry, owner) if isinstance(ready, OwnedReady) else ready.remove(entry)
         of_owner = queue_class.owners[owner]
         index, room = of_owner.entries.bisect_left(entry), of_owner.room
         of_owner.entries.remove(entry)
@@ -186,6 +188,11 @@ class PoolQueue:
             self._let_in(queue_class, entry)
         for entry in of_owner.entries[after:before]:
             self._take_out(queue_class, entry)
+
+    def sort_firsts(self) -> None:
+        """Put the classes in order again, of a fair pool whose owners have changed theirs."""
+        firsts = (c.entries[0] for c in self.classes.values() if not c.extra)
+        self.firsts = SortedList(firsts)
 
     def _let_in(self, queue_class: QueueClass, entry: Entry) -> None:
         entries = queue_class.entries

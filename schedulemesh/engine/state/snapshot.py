@@ -89,6 +89,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     agents: list[Agent] = []
     #: (pool name, owner, what its tasks hold). Before the queue, which depends on it.
     owners: list[tuple[str, str, OwnerUse]] = []
+    #: (pool name, when what its owners hold has changed last), of those that count owners.
+    owners_changed: list[tuple[str, float]] = []
     tasks: list[RunningTask] = []
     queue_policy: QueuePolicy | None = None
     next_task_number: int | None = None
@@ -158,6 +160,7 @@ def take_snapshot(state: MeshState) -> Snapshot:
             for pool_name, uses in state.owners.uses.items()
             for owner, use in uses.items()
         ],
+        owners_changed=list(state.owners.changed_at.items()),
         tasks=[
             msgspec.structs.replace(task, task_class=None) for task in state.running.by_id.values()
         ],
@@ -356,6 +359,7 @@ def _put_lives(state: MeshState, part: Snapshot) -> None:
             state.elastic.add(agent.spec.name)
         if isinstance(agent.phase, Ending):
             state.leaving.add(agent.spec.name)
+    state.owners.changed_at.update(part.owners_changed)
     for pool_name, owner, use in part.owners:
         state.owners.uses[pool_name][owner] = use
     for task in part.tasks:

@@ -1,0 +1,160 @@
+"""Fair pools: the tasks of the owner come first who has used least."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from schedulemesh.domain.owner_limits import parse_owner_limits
+from tests.engine.builders import Mesh, differences, node, pool
+
+
+def fair(spec, **changes):
+    return msgspec.structs.replace(spec, owner_order="fair", **changes)
+
+
+def mesh_of(cpu=4, *, spec=None, half_life_s=100.0, **policy):
+    given = Mesh(
+        fair(pool("p", cpu=cpu)) if spec is None else spec,
+        nodes=[node("n", cpu=cpu)],
+        usage_half_life_s=half_life_s,
+        **policy,
+    )
+    return given
+
+
+def finish(mesh, name, after=0.0):
+    mesh.now += after
+    if name in mesh.starts:
+        mesh.report(name)
+    mesh.complete(name)
+
+
+def differs(mesh):
+    return differences(mesh.state, mesh.refolded()) + differences(mesh.state, mesh.rewritten())
+
+
+def test_the_owner_who_has_used_less_starts_first():
+    mesh = mesh_of()
+    mesh.queue("a1", cpu=4, owner="ada")
+    for name in ("a2", "a3"):
+        mesh.queue(name, cpu=4, owner="ada")
+    mesh.queue("b1", cpu=4, owner="ben")
+    assert mesh.waiting() == ["b1", "a2", "a3"]
+    finish(mesh, "a1", after=50.0)
+    assert list(mesh.starts)[-1] == "b1"
+    mesh.queue("b2", cpu=4, owner="ben")
+    finish(mesh, "b1", after=10.0)
+    # Ada has used it for 50 s, ben for 10 s since.
+    assert list(mesh.starts)[-1] == "b2"
+    assert differs(mesh) == []
+
+
+def test_past_use_is_forgotten_by_half_lives():
+    mesh = mesh_of()
+    mesh.queue("a1", cpu=4, owner="ada")
+    finish(mesh, "a1", after=50.0)
+    mesh.now += 1000.0
+    mesh.queue("b1", cpu=4, owner="ben")
+    mesh.queue("a2", cpu=4, owner="ada")
+    mesh.queue("b2", cpu=4, owner="ben")
+    finish(mesh, "b1", after=10.0)
+    assert list(mesh.starts)[-1] == "a2"
+    assert differs(mesh) == []
+
+
+def test_what_is_held_now_counts_at_once():
+    mesh = mesh_of()
+    mesh.queue("c1", cpu=4, owner="cid")
+    for name, owner in (("a1", "ada"), ("a2", "ada"), ("b1", "ben"), ("b2", "ben")):
+        mesh.queue(name, cpu=2, owner=owner)
+    finish(mesh, "c1", after=1.0)
+    assert list(mesh.starts) == ["a1", "b1"]
+
+
+def test_among_tasks_of_one_owner_the_priority_decides():
+    mesh = mesh_of()
+    mesh.queue("c1", cpu=4, owner="cid", priority=9.0)
+    mesh.queue("a1", cpu=4, owner="ada", priority=1.0)
+    mesh.queue("a2", cpu=4, owner="ada", priority=5.0)
+    assert mesh.waiting() == ["a2", "a1"]
+
+
+def test_one_that_was_moved_to_the_front_comes_first():
+    mesh = mesh_of()
+    mesh.queue("a1", cpu=4, owner="ada")
+    mesh.queue("a2", cpu=4, owner="ada")
+    mesh.queue("b1", cpu=4, owner="ben")
+    mesh.change("a2", to_front=True)
+    assert mesh.waiting() == ["a2", "b1"]
+    finish(mesh, "a1", after=5.0)
+    assert list(mesh.starts)[-1] == "a2"
+
+
+def test_one_that_was_passed_does_not_evict_who_came_first():
+    mesh = mesh_of()
+    mesh.queue("c1", cpu=4, owner="cid", priority=99.0)
+    mesh.report("c1")
+    mesh.now += 5.0
+    mesh.queue("a1", cpu=4, owner="cid", priority=9.0)
+    mesh.queue("b1", cpu=4, owner="ben", priority=1.0)
+    finish(mesh, "c1")
+    assert list(mesh.starts) == ["b1"]
+    mesh.report("b1")
+    mesh.tick(60.0)
+    assert mesh.ends == {}
+    mesh.queue("d1", cpu=4, owner="dan", priority=9.0)
+    mesh.tick(60.0)
+    assert list(mesh.ends) == ["b1"]
+    assert differs(mesh) == []
+
+
+def test_the_first_by_use_has_the_reserved_start():
+    mesh = mesh_of()
+    mesh.queue("a1", cpu=3, owner="ada", duration=100.0)
+    mesh.report("a1")
+    mesh.queue("a2", cpu=1, owner="ada", duration=500.0)
+    mesh.report("a2")
+    mesh.queue("a3", cpu=3, owner="ada")
+    mesh.queue("b1", cpu=4, owner="ben")
+    mesh.tick()
+    assert list(mesh.state.queue.reserved) == ["b1"]
+    finish(mesh, "a1", after=10.0)
+    assert mesh.waiting() == ["b1", "a3"]
+
+
+def test_limits_and_order_together():
+    limits = parse_owner_limits({"default": {"cpu": 2}})
+    mesh = mesh_of(spec=fair(pool("p", cpu=4), owner_limits=limits))
+    for name in ("a1", "a2", "a3"):
+        mesh.queue(name, cpu=1, owner="ada")
+    mesh.queue("b1", cpu=2, owner="ben")
+    mesh.queue("b2", cpu=1, owner="ben")
+    assert list(mesh.starts) == ["a1", "a2", "b1"]
+    finish(mesh, "a1", after=1.0)
+    assert list(mesh.starts)[-1] == "a3"
+    assert differs(mesh) == []
+
+
+@pytest.mark.parametrize("queueing", ["best_effort", "strict", "greedy"])
+def test_it_is_switched_on_and_off_while_tasks_wait(queueing):
+    off = msgspec.structs.replace(pool("p", cpu=4), queueing=queueing)
+    mesh = mesh_of(spec=off)
+    mesh.queue("a1", cpu=4, owner="ada")
+    mesh.queue("a2", cpu=4, owner="ada")
+    mesh.queue("b1", cpu=4, owner="ben")
+    mesh.tick(5.0)
+    assert mesh.waiting() == ["a2", "b1"]
+    mesh.resize(fair(off))
+    assert mesh.waiting() == ["b1", "a2"]
+    assert differs(mesh) == []
+    mesh.resize(off)
+    assert mesh.waiting() == ["a2", "b1"]
+    mesh.resize(fair(off))
+    finish(mesh, "a1", after=5.0)
+    assert list(mesh.starts)[-1] == "b1"
+    mesh.rename_pool("p", "q")
+    mesh.queue("c1", "q", cpu=4, owner="cid")
+    finish(mesh, "b1", after=5.0)
+    assert list(mesh.starts)[-1] == "c1"
+    assert differs(mesh) == []
