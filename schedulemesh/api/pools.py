@@ -413,6 +413,42 @@ class ListPools(Call, tag="list_pools", frozen=True, kw_only=True):
     )
 
 
+class ShareInfo(TypedDict, total=False):
+    """A pool, or an owner in it: what it holds, and what counts of it where it is compared with others."""
+
+    pool_name: PoolOf
+    #: None: the row is the pool's.
+    owner: str | None
+    #: What its tasks hold, borrowed quota included.
+    resources: Amounts
+    #: How many agents hold it, and how many tasks wait.
+    running: int
+    queued: int
+    #: Of a pool: the largest part of the quota of all pools that it holds, by its weight; of an owner: that
+    #: of the pool's quota.
+    usage: float
+    #: Of a pool: what it has borrowed beyond what it lends, as a part of its cohorts' quota by its weight; of
+    #: an owner: what it has used of the pool. Each as it is now, or its decayed mean where that is more.
+    share: float
+    #: Of a pool: what its use is divided by; None: an owner.
+    weight: float | None
+    #: Of an owner: its limits, as in ``owner_limits``; None: a pool.
+    limit: dict[str, Any] | None
+
+
+class ListShares(Call, tag="list_shares", frozen=True, kw_only=True):
+    """List what pools and their owners use, and by which shares they are compared."""
+
+    listings: ClassVar = (
+        ListRoute(
+            path="/shares",
+            summary="List what pools and their owners use, and by which shares they are compared",
+            row=ShareInfo,
+            key=("pool_name", "owner"),
+        ),
+    )
+
+
 class ListCohorts(Call, tag="list_cohorts", frozen=True, kw_only=True):
     """List the cohorts."""
 

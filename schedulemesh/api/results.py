@@ -168,6 +168,15 @@ class DurationInfo(TypedDict, total=False):
     cpus: float | None
 
 
+class OrderFactorInfo(TypedDict, total=False):
+    """Something by which tasks are compared in the queue, and what counts of one."""
+
+    factor: str
+    #: None: not known.
+    value: float | None
+    detail: str
+
+
 class ExplainResult(Result, TaskInfo, total=False):
     """The answer of ``explain``; times are in seconds since 1970."""
 
@@ -213,6 +222,8 @@ class ExplainResult(Result, TaskInfo, total=False):
     queue_length: int
     #: The first of the tasks that come before it.
     before: list[str]
+    #: By what it is compared with other tasks that wait, the first to be compared first.
+    order: list[OrderFactorInfo]
     #: By which factor its pool weighs more where pools are compared by their shares, because the pool's first
     #: task has waited for so long; 1.0: it does not.
     weight_raised_by: float

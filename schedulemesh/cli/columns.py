@@ -13,6 +13,7 @@ from schedulemesh.cli.texts import (
     local_time,
     names,
     number,
+    owner_limit,
     remaining,
     text,
     time_until,
@@ -39,6 +40,16 @@ def amounts_column(heading: str, key: str) -> Column:
 def priority(value: float) -> str:
     """A priority in few digits."""
     return f"{value:.6g}"
+
+
+def _owner(owner: str | None) -> str:
+    """The owner of a row; none of the row of a pool."""
+    return "" if owner is None else owner or "(none)"
+
+
+def _percent(part: float) -> str:
+    """A part of a quota."""
+    return f"{part:.1%}"
 
 
 def _count(value: Sequence[object] | None) -> str:
@@ -276,6 +287,18 @@ COHORTS = (
     amounts_column("total", "resources"),
     amounts_column("idle", "idle"),
     wide("cohorts", "cohorts", names),
+    wide("weight", "weight", number),
+)
+
+SHARES = (
+    Column(heading="pool", key="pool_name"),
+    Column(heading="owner", key="owner", show=_owner),
+    Column(heading="running", key="running", right=True),
+    Column(heading="queued", key="queued", right=True),
+    amounts_column("holds", "resources"),
+    Column(heading="usage", key="usage", show=_percent, right=True),
+    Column(heading="share", key="share", show=_percent, right=True),
+    Column(heading="limit", key="limit", show=lambda limit: owner_limit(limit) if limit else "-"),
     wide("weight", "weight", number),
 )
 

@@ -14,8 +14,8 @@ import typer
 
 from schedulemesh.cli.command import Format, Target, View, command
 from schedulemesh.cli.output import repeat
-from schedulemesh.cli.rows import Record
-from schedulemesh.cli.texts import amounts
+from schedulemesh.cli.rows import Column, Listing, Record
+from schedulemesh.cli.texts import amounts, number
 from schedulemesh.cli.wording import in_commands, node
 from schedulemesh.domain.numbers import span_text
 from schedulemesh.domain.reasons import LIMITS, Reason
@@ -42,6 +42,12 @@ _NARROWEST = 40
 _SECOND = "\0"
 #: What each code says, as part of a line.
 _MEANINGS = {reason.value: in_commands(reason.meaning).rstrip(".") for reason in Reason}
+#: The columns of ``--order``.
+_FACTORS = (
+    Column(heading="factor", key="factor"),
+    Column(heading="value", key="value", show=lambda value: number(value and round(value, 4))),
+    Column(heading="", key="detail"),
+)
 #: States of tasks that have ended.
 _ENDED = ("completed", "failed", "cancelled", "lost")
 #: How many holders and spared groups of tasks are shown.
@@ -53,6 +59,10 @@ def explain(
     target: Target,
     view: View,
     task: Annotated[str, typer.Argument(help="The task's id.")],
+    order: Annotated[
+        bool,
+        typer.Option("--order", help="By what it is compared with other tasks that wait."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The same as -o json.")] = False,
 ) -> None:
     """Say why a task waits, where it runs, by whom it was evicted or how it ended."""
@@ -67,11 +77,35 @@ def explain(
         def look() -> Record:
             answer = explained(gateway.ask(ExplainTask(task_id=task), Explained).explanation)
             facts: ExplainResult = reworded(answer, in_commands)
+            if order:
+                return _order(facts)
             width = shutil.get_terminal_size((WIDTH, 24)).columns
             text = text_of(facts, time.time(), max(width, _NARROWEST))
             return Record(facts=facts, name="task_id", text=text)
 
         repeat(view, look)
+
+
+def _order(answer: ExplainResult) -> Record:
+    """The factors of its place, the first to be compared first."""
+    place = {
+        "task_id": answer["task_id"],
+        "pool_name": answer["pool_name"],
+        "state": answer["state"],
+        "position": answer["position"],
+        "queue_length": answer["queue_length"],
+    }
+    rows = [dict(factor) for factor in answer["order"]]
+    listing = Listing(kind="order", rows=rows, columns=_FACTORS, name="factor")
+    return Record(facts=place, name="task_id", text=_where(answer), listings=(listing,))
+
+
+def _where(answer: ExplainResult) -> str:
+    """Which place a task has, in one sentence."""
+    task, pool = f"task {answer['task_id']}", f"pool {answer['pool_name']}"
+    if not answer["position"]:
+        return f"{task} is {answer['state']}; it does not wait in the queue"
+    return f"{task} is number {answer['position']} of {answer['queue_length']} in {pool}"
 
 
 class Line(NamedTuple):

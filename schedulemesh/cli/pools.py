@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from schedulemesh.cli.columns import pool_columns
+from schedulemesh.cli.columns import SHARES, pool_columns
 from schedulemesh.cli.command import Output, Select, Target, View, command, group
 from schedulemesh.cli.declared import File
 from schedulemesh.cli.output import emit, show
@@ -211,6 +211,22 @@ def _merged(assigned: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
         part = fields.get(first, before.get(first))
         fields[first] = {**(part if isinstance(part, dict) else {}), inner[0]: value}
     return fields
+
+
+@command(app, "shares")
+def shares(target: Target, view: View, select: Select) -> None:
+    """List what pools and their owners use, and by which shares they are compared.
+
+    Of two owners in a pool whose owner_order is fair the one with the smaller share comes first.
+    """
+    from schedulemesh.api.pools import ListShares, ShareInfo
+    from schedulemesh.protocol.answers import Listed
+
+    def listing(gateway: Gateway) -> Listing:
+        rows = gateway.ask(ListShares(), Listed).rows
+        return Listing(kind="shares", rows=rows, columns=SHARES, row=ShareInfo, name="pool_name")
+
+    show(target, view, listing, select)
 
 
 @command(pools, "apply")

@@ -27,6 +27,7 @@ GROUPS = {
     ),
     "Understand": (
         "explain",
+        "shares",
         "events",
         "history",
         "usage",

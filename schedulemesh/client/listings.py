@@ -7,7 +7,14 @@ from schedulemesh.api.cluster import OrphanInfo, SchedulerFigures, SchedulerStat
 from schedulemesh.api.jobs import JobListing
 from schedulemesh.api.nodes import DrainInfo, ExternalWork, NodeInfo, NodeName
 from schedulemesh.api.policies import PolicyChange, PolicyFields, QueuePolicyFields
-from schedulemesh.api.pools import AllGroups, CohortInfo, PoolDefinition, PoolInfo, ReservedGroups
+from schedulemesh.api.pools import (
+    AllGroups,
+    CohortInfo,
+    PoolDefinition,
+    PoolInfo,
+    ReservedGroups,
+    ShareInfo,
+)
 from schedulemesh.api.preemption import PreemptionCounts, PreemptionRecord
 from schedulemesh.api.queue import QueueListing
 from schedulemesh.api.results import Result
@@ -160,6 +167,12 @@ class CohortsResult(Result, total=False):
     """The answer of ``list_cohorts``."""
 
     cohorts: list[CohortInfo]
+
+
+class SharesResult(Result, total=False):
+    """The answer of ``shares``."""
+
+    shares: list[ShareInfo]
 
 
 class JobsResult(Result, total=False):

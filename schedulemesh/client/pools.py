@@ -18,6 +18,7 @@ from schedulemesh.api.pools import (
     GetGroupStats,
     ListCohorts,
     ListPools,
+    ListShares,
     RenameCohort,
     RenamePool,
     ResizePool,
@@ -33,6 +34,7 @@ from schedulemesh.client.listings import (
     GroupsResult,
     PoolResult,
     PoolsResult,
+    SharesResult,
 )
 from schedulemesh.client.scheduler_object import SchedulerObject
 from schedulemesh.client.task_fields import LendingFields
@@ -330,6 +332,14 @@ class PoolCalls(SchedulerObject):
         ``borrowed_from``, which say by which pool and from which.
         """
         return listed(self._connection, ListPools(), "pools", PoolsResult)
+
+    def shares(self) -> SharesResult:
+        """Return ``shares``: a row for each pool, and behind it one for each ``owner`` whose tasks run or
+        wait in it, or have used it lately: what they hold (``resources``), how many are ``running`` and
+        ``queued``, the ``usage`` now as a part of the quota, the ``share`` by which they are compared, and
+        the ``weight`` of a pool or the ``limit`` of an owner.
+        """
+        return listed(self._connection, ListShares(), "shares", SharesResult)
 
     def pg_pool_stats(self, pool: str | None = None) -> GroupsResult:
         """Count the placement groups of all pools, or of one.

@@ -144,6 +144,10 @@ class Reason(Code):
             "them have ended; others do not wait for it."
         ),
     )
+    BEHIND_OWNER = (
+        "behind_owner",
+        "Tasks of an owner come first who has used less of the pool, whose `owner_order` is `fair`.",
+    )
     EXCEEDS_OWNER_LIMIT = (
         "exceeds_owner_limit",
         (

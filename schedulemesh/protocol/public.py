@@ -207,6 +207,10 @@ def explained(explanation: Explanation) -> ExplainResult:
         "position": explanation.position,
         "queue_length": explanation.queue_length,
         "before": list(explanation.before),
+        "order": [
+            {"factor": one.factor, "value": one.value, "detail": one.detail}
+            for one in explanation.order
+        ],
         "weight_raised_by": explanation.weight_raised_by,
         "short": _short(explanation.short_quota, explanation.short_node),
         "holders": holders(explanation.holders),

@@ -10,7 +10,7 @@ from schedulemesh.api.agents import AgentListing, MeasuredUsage, PlacementGroupI
 from schedulemesh.api.cluster import OrphanInfo, SchedulerStats
 from schedulemesh.api.nodes import DrainInfo, NodeInfo
 from schedulemesh.api.policies import PolicyChange, PolicyFields
-from schedulemesh.api.pools import CohortInfo, PoolInfo, lending_definition
+from schedulemesh.api.pools import CohortInfo, PoolInfo, ShareInfo, lending_definition
 from schedulemesh.api.preemption import PreemptionCounts
 from schedulemesh.api.states import SavedStateInfo
 from schedulemesh.api.tasks import TaskInfo, TaskListing, TaskStatus, row_of_task
@@ -21,6 +21,7 @@ from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.resources import sum_of
 from schedulemesh.domain.task import Attempts, TaskPhase, TaskSpec
+from schedulemesh.engine.explanation.shares import shares_of
 from schedulemesh.engine.explanation.waiting import WaitCauses
 from schedulemesh.engine.lifecycle.drain import agents_of
 from schedulemesh.engine.messages.facts import PolicyChanged
@@ -192,6 +193,23 @@ class StateView:
                 "state": self._state_of(name),
             }
             for name, account in ledger.accounts.items()
+        ]
+
+    def shares(self) -> list[ShareInfo]:
+        """Each pool, and behind it its owners, with what they use and by which shares they are compared."""
+        return [
+            {
+                "pool_name": row.pool_name,
+                "owner": row.owner,
+                "resources": row.resources.public(),
+                "running": row.running,
+                "queued": row.queued,
+                "usage": row.usage,
+                "share": row.share,
+                "weight": row.weight,
+                "limit": None if row.limit is None else row.limit.public(),
+            }
+            for row in shares_of(self._state, self._now)
         ]
 
     def _state_of(self, pool_name: str) -> str:

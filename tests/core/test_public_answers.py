@@ -158,6 +158,7 @@ def test_answers_have_the_keys_and_values_that_their_types_promise(service):
         ("explain", ("w",), {}),
         ("list_pools", (), {}),
         ("list_cohorts", (), {}),
+        ("shares", (), {}),
         ("list_tasks", (), {}),
         ("list_agents", (), {}),
         ("pg_pool_stats", (), {}),

@@ -477,6 +477,61 @@ def test_an_owner_at_its_limit_is_told_so_before_what_is_short():
     assert mesh.explain("c1").reason == Reason.EXCEEDS_OWNER_LIMIT
 
 
+def test_in_a_fair_pool_it_says_who_comes_first_and_by_what():
+    spec = msgspec.structs.replace(pool("p", cpu=4), owner_order="fair")
+    mesh = Explained(spec, nodes=[node("n1", cpu=4)])
+    mesh.run("a1", cpu=3, owner="ada", priority=9.0)
+    mesh.run("b1", cpu=1, owner="ben", priority=9.0)
+    mesh.queue("a2", cpu=2, owner="ada", priority=9.0)
+    mesh.queue("b2", cpu=2, owner="ben", priority=1.0)
+    explained = mesh.explain("a2")
+    assert explained.reason == Reason.BEHIND_OWNER
+    assert explained.error == (
+        "behind ben, who has used less of pool 'p': 25.0%, and owner 'ada' 75.0%"
+    )
+    assert explained.before == ("b2",)
+    assert [(f.factor, f.value) for f in explained.order] == [
+        ("promotion", 0.0),
+        ("owner's share", 0.75),
+        ("priority", 9.0),
+        ("number", 3.0),
+    ]
+    assert mesh.explain("b2").reason == Reason.INSUFFICIENT_QUOTA
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        ({"order": "fifo"}, ["promotion", "number"]),
+        ({"ageing_per_hour": 2.0}, ["promotion", "priority", "age", "number"]),
+        ({"order": "two_level_las"}, ["promotion", "level", "size", "number"]),
+        ({"order": "shortest_remaining"}, ["promotion", "remaining", "number"]),
+        ({"order": "dominant_share"}, ["promotion", "pool's use", "priority", "number"]),
+    ],
+)
+def test_each_order_of_the_queue_has_its_factors(policy, expected):
+    mesh = full()
+    mesh.order_by(**policy)
+    mesh.now += 3600.0
+    factors = {factor.factor: factor.value for factor in mesh.explain("t").order}
+    assert list(factors) == expected
+    assert factors.get("age", 2.0) == 2.0
+    assert factors.get("pool's use", 1.0) == 1.0
+
+
+def test_a_borrower_has_its_pools_share_among_its_factors():
+    lender, borrower = ({"cohort": "c"}, {"cohort": "c", "weight": 2.0})
+    mesh = Explained(
+        pool("p", cpu=2, lending=borrower),
+        pool("q", cpu=2, lending=lender),
+        nodes=[node("n", cpu=4)],
+    )
+    mesh.run("a", cpu=4)
+    mesh.queue("t", cpu=2)
+    (share,) = [f.value for f in mesh.explain("t").order if f.factor == "pool's share"]
+    assert share == 0.25
+
+
 def test_every_reason_of_a_queued_task_is_produced_here():
     text = Path(__file__).read_text(encoding="utf-8")
     assert [r for r in QUEUE_REASONS if f"Reason.{r.name}" not in text] == []

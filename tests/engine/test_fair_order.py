@@ -14,13 +14,12 @@ def fair(spec, **changes):
 
 
 def mesh_of(cpu=4, *, spec=None, half_life_s=100.0, **policy):
-    given = Mesh(
+    return Mesh(
         fair(pool("p", cpu=cpu)) if spec is None else spec,
         nodes=[node("n", cpu=cpu)],
         usage_half_life_s=half_life_s,
         **policy,
     )
-    return given
 
 
 def finish(mesh, name, after=0.0):

@@ -143,6 +143,7 @@ CALLS: dict[str, dict[str, Kind]] = {
         "weight": one_of(1.0, 2),
     },
     "list_cohorts": {},
+    "shares": {},
     "pg_pool_stats": {"pool": given_or_not(pool)},
     "create_agent": {
         "name": name,

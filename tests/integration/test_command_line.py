@@ -50,6 +50,7 @@ LOOKS = {
     "external": [],
     "queue": [],
     "explain": ["排队"],
+    "shares": [],
     "preemptions": ["--since", "1h"],
     "metrics": [],
     "alerts": [],

@@ -16,10 +16,10 @@ from schedulemesh.engine.admission.reservations import is_reserved_for, reserve,
 from schedulemesh.engine.placement.bundles import Room
 from schedulemesh.engine.placement.group_choice import Assignment, GroupRequest
 from schedulemesh.engine.preemption.search import EvictionPlan
+from schedulemesh.engine.state.fair_order import Entry
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node, held_by
 from schedulemesh.engine.state.queue import QueuedTask
-from schedulemesh.engine.state.queue_classes import Entry
 from schedulemesh.engine.transaction import Transaction
 
 #: At how many tasks of a pool without a reserved start is looked for one that could have one.

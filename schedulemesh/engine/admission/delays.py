@@ -20,10 +20,10 @@ from schedulemesh.engine.admission.projection import Projection, classes_by_pool
 from schedulemesh.engine.admission.time_limits import longest_run_s
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.placement.group_choice import GroupRequest, suits
+from schedulemesh.engine.state.fair_order import Entry
 from schedulemesh.engine.state.groups import Group
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.queue import QueuedTask, Reservation
-from schedulemesh.engine.state.queue_classes import Entry
 from schedulemesh.engine.state.tasks import TaskClass
 from schedulemesh.engine.transaction import Transaction
 

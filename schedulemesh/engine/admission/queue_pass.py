@@ -66,11 +66,12 @@ from schedulemesh.engine.placement.group_choice import GroupRequest
 from schedulemesh.engine.preemption.limits import Limits
 from schedulemesh.engine.preemption.search import EvictionPlan
 from schedulemesh.engine.preemption.sites import KnownNodes
+from schedulemesh.engine.state.fair_order import Entry
 from schedulemesh.engine.state.groups import shape_on_node
 from schedulemesh.engine.state.lending import clipped, idle_of_tree
 from schedulemesh.engine.state.long_waits import PROMOTED
 from schedulemesh.engine.state.queue import QueuedTask
-from schedulemesh.engine.state.queue_classes import Entry, QueueClass
+from schedulemesh.engine.state.queue_classes import QueueClass
 from schedulemesh.engine.state.shares import ShareKey, Shares, dominant_usage, raised_weight
 from schedulemesh.engine.transaction import Transaction
 
@@ -414,7 +415,9 @@ class _Pass:
         for queue_class in classes if owners.pools else ():
             if queue_class.entries and owners.is_fair(queue_class.pool_name):
                 fair.setdefault(queue_class.pool_name, []).append(queue_class)
-        return {name: _FairClasses(self._tx, of_pool, self._later) for name, of_pool in fair.items()}
+        return {
+            name: _FairClasses(self._tx, of_pool, self._later) for name, of_pool in fair.items()
+        }
 
     def _usage(self, queue_class: QueueClass) -> ShareKey:
         """The dominant share of all quota that the pool's tasks hold, by its weight."""

@@ -19,12 +19,12 @@ from schedulemesh.engine.messages.queue_facts import StartReserved, TaskQueued
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.preemption.savable import returns_when_evicted
 from schedulemesh.engine.state.agents import Agent, Ending, Starting, Submission
+from schedulemesh.engine.state.fair_order import Entry
 from schedulemesh.engine.state.gangs import core_runs
 from schedulemesh.engine.state.groups import GroupPhase
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.past import attempts_of
 from schedulemesh.engine.state.queue import QueuedTask
-from schedulemesh.engine.state.queue_classes import Entry
 from schedulemesh.engine.state.task_phases import Preempting
 from schedulemesh.engine.state.tasks import RunningTask
 from schedulemesh.engine.transaction import Transaction

@@ -6,7 +6,7 @@ has to change before anything else matters comes first.
 1. it is held;
 2. it can never start as things are: its pool or every node is too small, or the request contradicts the pool;
 3. it waits for other tasks to end, or for a time;
-4. its owner holds as much of the pool as its limit permits;
+4. its owner holds as much of the pool as its limit permits, or in a fair pool others have used less;
 5. it is behind the first task of a strict pool; others could be evicted for it if it were the first; or it
    would delay a reserved start;
 6. its class has to load before others are evicted for it;
@@ -53,6 +53,7 @@ from schedulemesh.engine.admission.turns import (
 from schedulemesh.engine.explanation.dependencies import dependency_finding
 from schedulemesh.engine.explanation.estimate import Start, duration_of, earliest_start
 from schedulemesh.engine.explanation.evictions import last_eviction
+from schedulemesh.engine.explanation.order import behind_owner, order_of
 from schedulemesh.engine.explanation.shortage import Shortage, shortage_of
 from schedulemesh.engine.messages.explanation import (
     AlternativeFinding,
@@ -65,9 +66,9 @@ from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.preemption.search import EvictionPlan
 from schedulemesh.engine.preemption.veto import PluginVeto
 from schedulemesh.engine.preemption.victims import evicted_tasks
+from schedulemesh.engine.state.fair_order import Entry
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.queue import QueuedTask
-from schedulemesh.engine.state.queue_classes import Entry
 from schedulemesh.engine.state.shares import raised_weight
 from schedulemesh.engine.transaction import Transaction
 
@@ -113,6 +114,8 @@ def explain_queued(tx: Transaction, task: QueuedTask) -> Explanation:
         findings += [_owner_limit(limited), *shortage.findings]
         start = Start(at=None, unknown="it waits for tasks of its owner to end")
         return _concluded(_with(explained, shortage, None, start), findings)
+    if not request.fits_now and (behind := behind_owner(tx.state, task)) is not None:
+        findings.append(behind)
     findings += _order(tx, task, request, plan)
     if plan is None and not request.fits_now:
         findings += _contested(tx, request)
@@ -235,6 +238,7 @@ def _place_of(tx: Transaction, task: QueuedTask) -> Explanation:
         position=position,
         queue_length=queue.pools[task.pool_name].size,
         before=_before(tx, task) if position > 1 else (),
+        order=order_of(tx.state, task, tx.now),
         weight_raised_by=raised_weight(tx.state, task.pool_name, tx.now),
         preemptions=task.attempts.preemptions,
         failures=task.attempts.failures,

@@ -20,11 +20,12 @@ from schedulemesh.engine.admission.backfill import first_in_order
 from schedulemesh.engine.admission.decide import understand
 from schedulemesh.engine.admission.needs import need_of
 from schedulemesh.engine.admission.owner_limits import excess
+from schedulemesh.engine.explanation.order import behind_owner
 from schedulemesh.engine.explanation.shortage import cause_of_shortage
 from schedulemesh.engine.messages.outcomes import Refused
+from schedulemesh.engine.state.fair_order import Entry
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.queue import QueuedTask
-from schedulemesh.engine.state.queue_classes import Entry
 from schedulemesh.engine.transaction import Transaction
 
 #: Reasons that only a search finds, and that come before what is short.
@@ -106,6 +107,8 @@ class WaitCauses:
             return WaitCause(Reason.BACK_OFF)
         if (short := self._beyond_owner_limit(task)) is not None:
             return WaitCause(Reason.OWNER_LIMIT, short)
+        if not request.fits_now and behind_owner(self._tx.state, task) is not None:
+            return WaitCause(Reason.BEHIND_OWNER)
         if self._is_behind_in_strict_pool(task):
             return WaitCause(Reason.BEHIND_QUEUE_HEAD)
         cause = self._cause_now(kind, request, task)

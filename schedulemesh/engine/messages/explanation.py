@@ -135,6 +135,16 @@ class EvictionSummary(_Part, frozen=True, kw_only=True):
     idle_since: float | None = None
 
 
+class OrderFactor(_Part, frozen=True, kw_only=True):
+    """Something by which tasks are compared in the queue, and what counts of one."""
+
+    factor: str
+    #: None: not known.
+    value: float | None = None
+    #: What it is, for people.
+    detail: str = ""
+
+
 class Explanation(_Part, frozen=True, kw_only=True):
     """What is known of a task. Times are seconds since 1970."""
 
@@ -193,6 +203,8 @@ class Explanation(_Part, frozen=True, kw_only=True):
     queue_length: int = 0
     #: The first of those that come before it.
     before: tuple[str, ...] = ()
+    #: By what it is compared with other tasks that wait, the first to be compared first.
+    order: tuple[OrderFactor, ...] = ()
     #: By which factor its pool weighs more where pools are compared by their shares, because the pool's first
     #: task has waited for so long; 1.0: it does not.
     weight_raised_by: float = 1.0

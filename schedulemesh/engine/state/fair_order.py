@@ -37,7 +37,7 @@ class FairOrder(float):
 
     @classmethod
     def of(cls, value: float, rank: OwnerRank) -> FairOrder:
-        """This order value of a task whose owner has this rank."""
+        """An order value of a task whose owner has this rank."""
         order = cls(value)
         order.rank = rank
         return order

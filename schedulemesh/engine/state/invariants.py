@@ -7,11 +7,11 @@ from schedulemesh.domain.payloads import JobPayload
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources, sum_of
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.state.agents import Agent, Ending, Running, Starting, Waiting
+from schedulemesh.engine.state.fair_order import Entry
 from schedulemesh.engine.state.groups import Group, GroupPhase, bundle_of, is_bundle
 from schedulemesh.engine.state.lending import idle_of_tree, lendable, payment_for
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node
-from schedulemesh.engine.state.queue_classes import Entry
 from schedulemesh.engine.state.task_phases import Preempting
 
 

@@ -7,7 +7,7 @@ gone: also quota that it borrows, and what its victims have not left yet. Agents
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 
 import msgspec
 
@@ -94,10 +94,9 @@ class Owners:
         use = self.uses.get(pool_name, {}).get(owner)
         if use is None:
             return 0.0
-        present, mean = dict(use.held.items()), use.mean_until(now, self.half_life_s)
-        quota = self.pools[pool_name].resources.items()
-        parts = (max(present.get(k, 0), mean.get(k, 0.0)) / units for k, units in quota)
-        return max(parts, default=0.0)
+        mean = use.mean_until(now, self.half_life_s)
+        most = {kind: max(units, mean.pop(kind, 0.0)) for kind, units in use.held.items()}
+        return dominant_part({**mean, **most}, self.pools[pool_name].resources)
 
     def rank_of(self, pool_name: str, owner: str) -> OwnerRank:
         """The rank that all tasks of an owner have which wait in a fair pool."""
@@ -114,12 +113,12 @@ class Owners:
         if not self.is_fair(pool_name):
             return False
         ranks = self.ranks.get(pool_name, {})
-        kept = {owner: rank for owner, rank in ranks.items() if owner in waiting}
-        self.ranks[pool_name] = kept
+        waiting_ranks = {owner: rank for owner, rank in ranks.items() if owner in waiting}
+        self.ranks[pool_name] = waiting_ranks
         at = self.changed_at.get(pool_name, 0.0)
-        before = [rank.share for rank in kept.values()]
-        shares = [self.share(pool_name, owner, at) for owner in kept]
-        for rank, share in zip(kept.values(), shares, strict=True):
+        before = [rank.share for rank in waiting_ranks.values()]
+        shares = [self.share(pool_name, owner, at) for owner in waiting_ranks]
+        for rank, share in zip(waiting_ranks.values(), shares, strict=True):
             rank.share = share
         return _order(before) != _order(shares)
 
@@ -193,6 +192,11 @@ class Owners:
             if name in self.changed_at:
                 self.changed_at[new_name] = self.changed_at.pop(name)
             self.ranks.pop(name, None)
+
+
+def dominant_part(amounts: Mapping[str, float], quota: Resources) -> float:
+    """The largest part that these amounts are of a quota, over all kinds of which it has any."""
+    return max((amounts.get(kind, 0) / units for kind, units in quota.items()), default=0.0)
 
 
 def _exceeded(

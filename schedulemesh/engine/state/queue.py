@@ -26,10 +26,10 @@ from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.state.children import Children
 from schedulemesh.engine.state.dependents import Dependents
 from schedulemesh.engine.state.estimates import expected_total_s
-from schedulemesh.engine.state.fair_order import FairOrder
+from schedulemesh.engine.state.fair_order import Entry, FairOrder
 from schedulemesh.engine.state.long_waits import LongWaits
 from schedulemesh.engine.state.owners import Owners
-from schedulemesh.engine.state.queue_classes import ClassKey, Entry, PoolQueue, QueueClass
+from schedulemesh.engine.state.queue_classes import ClassKey, PoolQueue, QueueClass
 from schedulemesh.engine.state.queue_kinds import QueueKinds
 from schedulemesh.engine.state.tasks import RunningTask
 
@@ -491,8 +491,11 @@ class Queue:
             return
         counts_owners = task.pool_name in self.owners.pools
         exceeds = counts_owners and self._exceeds_limit(task)
-        is_fair = counts_owners and self.owners.is_fair(task.pool_name)
-        key = _class_of(task, owner=task.spec.owner if is_fair else "", exceeds=exceeds)
+        # With alternatives it depends on its owner which of them is within the limits.
+        alone = counts_owners and (
+            bool(task.submission.agent.alternatives) or self.owners.is_fair(task.pool_name)
+        )
+        key = _class_of(task, owner=task.spec.owner if alone else "", exceeds=exceeds)
         queue_class = pool.classes.get(key) or pool.withheld.get(key)
         if queue_class is None:
             queue_class = pool.classes[key] = QueueClass(key)

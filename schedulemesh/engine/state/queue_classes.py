@@ -137,20 +137,19 @@ class PoolQueue:
 
     def place(self, queue_class: QueueClass, entry: Entry) -> None:
         """Add an entry to a class."""
-        self.ready.add(entry)
+        self._add_ready(entry, "")
         self._let_in(queue_class, entry)
 
     def displace(self, queue_class: QueueClass, entry: Entry) -> None:
         """Remove an entry from its class."""
-        self.ready.remove(entry)
+        self._remove_ready(entry, "")
         self._take_out(queue_class, entry)
 
     def place_of_owner(
         self, queue_class: QueueClass, entry: Entry, owner: str, room: int | None
     ) -> None:
         """Add an entry to a class of a pool that counts owners, where its owner has this room."""
-        ready = self.ready
-        ready.add(entry, owner) if isinstance(ready, OwnedReady) else ready.add(entry)
+        self._add_ready(entry, owner)
         of_owner = queue_class.owners.get(owner)
         if of_owner is None:
             of_owner = queue_class.owners[owner] = OwnerEntries(room)
@@ -164,8 +163,7 @@ class PoolQueue:
 
     def displace_of_owner(self, queue_class: QueueClass, entry: Entry, owner: str) -> None:
         """Remove an entry from its class in such a pool; the next one of its owner takes its place."""
-        ready = self.ready
-        ready.remove(entry, owner) if isinstance(ready, OwnedReady) else ready.remove(entry)
+        self._remove_ready(entry, owner)
         of_owner = queue_class.owners[owner]
         index, room = of_owner.entries.bisect_left(entry), of_owner.room
         of_owner.entries.remove(entry)
@@ -188,6 +186,18 @@ class PoolQueue:
             self._let_in(queue_class, entry)
         for entry in of_owner.entries[after:before]:
             self._take_out(queue_class, entry)
+
+    def _add_ready(self, entry: Entry, owner: str) -> None:
+        if isinstance(self.ready, OwnedReady):
+            self.ready.add(entry, owner)
+        else:
+            self.ready.add(entry)
+
+    def _remove_ready(self, entry: Entry, owner: str) -> None:
+        if isinstance(self.ready, OwnedReady):
+            self.ready.remove(entry, owner)
+        else:
+            self.ready.remove(entry)
 
     def sort_firsts(self) -> None:
         """Put the classes in order again, of a fair pool whose owners have changed theirs."""
