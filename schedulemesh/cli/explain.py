@@ -128,8 +128,8 @@ def _lines(answer: ExplainResult, now: float) -> list[Line]:
     lines += _part("next step", answer["hint"])
     for other in answer["others"]:
         lines += _part(f"also {other['reason']}", other["error"])
-    for number, one in enumerate(answer["alternatives"], start=1):
-        lines += _part(f"alternative {number}", _alternative(one))
+    for rank, one in enumerate(answer["alternatives"], start=1):
+        lines += _part(f"alternative {rank}", _alternative(one))
     lines += _part("before it", _before(answer))
     if answer["weight_raised_by"] > 1.0:
         lines += _part("pool's weight", _weight(answer))
