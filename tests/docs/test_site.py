@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 import re
 
@@ -136,6 +137,16 @@ def test_the_chinese_page_of_alerts_has_every_rule():
 
 def without_comments(block):
     return re.sub(r" *#.*", "", block.code)
+
+
+def test_figures_are_those_of_the_program_that_draws_them():
+    path = ROOT / "packaging" / "site" / "figures.py"
+    spec = importlib.util.spec_from_file_location("figures", path)
+    figures = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(figures)
+    for name, content in figures.drawn().items():
+        drawn = (DOCS / "pictures" / name).read_text(encoding="utf-8")
+        assert drawn == content, "run python packaging/site/figures.py"
 
 
 def test_nothing_is_fetched_from_elsewhere():
