@@ -14,8 +14,8 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.routing import Match, Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from schedulemesh.api.audit import MAX_LISTED, QueryAudit
 from schedulemesh.api.call import Call
@@ -106,7 +106,6 @@ def application(
     reads = SharedReads(gateway)
     page = Page(gateway, reads, tokens, feed, connections)
     app = Starlette(
-        routes=[*page.routes(), *_routes(_Calls(gateway, tokens, feed, prove, reads))],
         middleware=[Middleware(Guard, settings=settings, tokens=tokens, connections=connections)],
         exception_handlers={
             Problem: answer_problem,
@@ -116,9 +115,31 @@ def application(
             Exception: _for_both(page.failed, answer_failure),
         },
     )
-    # A slash too many is answered as any other path that is no call.
-    app.router.redirect_slashes = False
+    app.router = _Router([*page.routes(), *_routes(_Calls(gateway, tokens, feed, prove, reads))])
     return app
+
+
+class _Router(Router):
+    """Has the routes whose paths are no patterns by path: there are dozens of others to be tried."""
+
+    def __init__(self, routes: Sequence[Route]) -> None:
+        # A slash too many is answered as any other path that is no call.
+        super().__init__(routes, redirect_slashes=False)
+        self._by_path: dict[str, list[Route]] = {}
+        for number, route in enumerate(routes):
+            patterns = (each for each in routes[:number] if each.path != route.path)
+            if not any(each.path_regex.match(route.path) for each in patterns):
+                self._by_path.setdefault(route.path, []).append(route)
+
+    async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See Router."""
+        for route in self._by_path.get(scope["path"], ()):
+            match, matched = route.matches(scope)
+            if match is Match.FULL:
+                scope.update({"router": self, "route": route, **matched})
+                await route.handle(scope, receive, send)
+                return
+        await super().app(scope, receive, send)
 
 
 def _for_both(of_page: ExceptionHandler, of_calls: ExceptionHandler) -> ExceptionHandler:

@@ -36,16 +36,19 @@ class SupervisorSocket:
         #: When the next connection may be tried, by the clock of the event loop.
         self._again_at = float("-inf")
 
-    async def ask(self, data: bytes, credential: bytes, caller: bytes = b"") -> bytes | None:
+    async def ask(
+        self, data: bytes, credential: bytes, caller: bytes, within_s: float
+    ) -> bytes | None:
         """The encoded answer to an encoded request; None: it is to be asked over Ray, where a request that
-        may have been carried out here is recognised by its id. ``caller``: see ``Ask``.
+        may have been carried out here is recognised by its id. ``caller``: see ``Ask``. Raises TimeoutError
+        where there is no answer ``within_s`` seconds.
         """
         if len(data) + len(credential) + len(caller) + _AROUND > MAX_REQUEST:
             return None
         connection = await self._connected()
         if connection is None or not connection.has_room:
             return None
-        return await connection.ask(data, credential, caller)
+        return await connection.ask(data, credential, caller, within_s)
 
     def close(self) -> None:
         """End the connection."""
@@ -140,15 +143,20 @@ class _Connection(asyncio.Protocol):
         """Whether it takes a further request, and still a withdrawal after that."""
         return self._takes and len(self._open) < MAX_OPEN - 1
 
-    async def ask(self, data: bytes, credential: bytes, caller: bytes) -> bytes | None:
+    async def ask(
+        self, data: bytes, credential: bytes, caller: bytes, within_s: float
+    ) -> bytes | None:
         """See SupervisorSocket."""
-        number = next(self._numbers)
-        answered: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+        number, loop = next(self._numbers), asyncio.get_running_loop()
+        answered: asyncio.Future[bytes | None] = loop.create_future()
         self._open[number] = answered
+        # Cheaper than a task of its own, which asyncio.wait_for makes.
+        limit = loop.call_later(within_s, _time_out, answered)
         self._transport.write(frame(Ask(number, data, credential, caller, handles=False)))
         try:
             return await answered
         finally:
+            limit.cancel()
             if self._open.pop(number, None) is not None and self.is_open:
                 self._transport.write(frame(Withdraw(number)))
 
@@ -166,3 +174,9 @@ class _Connection(asyncio.Protocol):
         answered = self._open.pop(message.number, None)
         if answered is not None and not answered.done():
             answered.set_result(message.data if isinstance(message, Answered) else None)
+
+
+def _time_out(answered: asyncio.Future[bytes | None]) -> None:
+    """Nobody has answered in time."""
+    if not answered.done():
+        answered.set_exception(TimeoutError())

@@ -266,3 +266,15 @@ def test_what_is_not_given_or_the_same_contradicts_nothing(tmp_path):
     refuse_contradictions(living(node_strategy="spread", **same), made.public())
     (tmp_path / "link").symlink_to(tmp_path)
     refuse_contradictions(living(state_path=str(tmp_path / "link")), made.public())
+
+
+def test_a_caller_over_the_socket_waits_while_the_supervisor_lives_within_its_limits(supervised):
+    living = supervised()
+    deadline.require_sign_of_life(living, "x", "submit_task", living.now)
+    assert living.asked == 1
+
+
+def test_a_caller_over_the_socket_gives_a_silent_supervisor_up(supervised):
+    silent = supervised(alive_until_s=0.0)
+    with pytest.raises(SchedulerUnavailableError, match=r"'x' shows no sign .*'list_pools'"):
+        deadline.require_sign_of_life(silent, "x", "list_pools", silent.now)

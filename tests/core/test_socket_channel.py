@@ -288,6 +288,10 @@ def test_a_forked_process_makes_a_connection_of_its_own(scripted):
 # the process of the HTTP API, which has many requests at a time on one connection
 
 
+def ask(way, data, within_s=20.0):
+    return way.ask(data, b"", b"", within_s)
+
+
 def asked(story, address):
     async def within():
         way = SupervisorSocket(address)
@@ -304,8 +308,8 @@ def test_many_requests_share_a_connection(scripted):
     server = scripted(echo)
 
     async def story(way):
-        assert await way.ask(b"first", b"") == b"first"
-        return await asyncio.gather(*(way.ask(b"%d" % number, b"") for number in range(100)))
+        assert await ask(way, b"first") == b"first"
+        return await asyncio.gather(*(ask(way, b"%d" % number) for number in range(100)))
 
     assert asked(story, server.address) == [b"%d" % number for number in range(100)]
     assert server.accepted == 1
@@ -315,9 +319,9 @@ def test_while_a_connection_is_made_and_above_the_limit_others_use_ray(scripted,
     monkeypatch.setattr(supervisor_socket, "MAX_OPEN", 5)
 
     async def story(way):
-        first = await asyncio.gather(*(way.ask(b"data", b"") for _ in range(3)))
+        first = await asyncio.gather(*(ask(way, b"data") for _ in range(3)))
         assert first.count(None) == 2
-        answers = await asyncio.gather(*(way.ask(b"data", b"") for _ in range(10)))
+        answers = await asyncio.gather(*(ask(way, b"data") for _ in range(10)))
         assert answers.count(b"data") == 4
 
     asked(story, scripted(echo).address)
@@ -328,7 +332,7 @@ def test_while_a_connection_is_made_and_above_the_limit_others_use_ray(scripted,
 )
 def test_where_it_is_of_no_use_the_process_of_the_http_api_uses_ray(scripted, script):
     async def story(way):
-        return await way.ask(b"data", b"")
+        return await ask(way, b"data")
 
     assert asked(story, scripted(script).address) is None
 
@@ -337,8 +341,8 @@ def test_requests_whose_connection_is_lost_are_asked_over_ray_and_the_next_on_an
     server = scripted(once, echo)
 
     async def story(way):
-        assert await way.ask(b"data", b"") == b"data"
-        answers = [await way.ask(b"data", b"") for _ in range(3)]
+        assert await ask(way, b"data") == b"data"
+        answers = [await ask(way, b"data") for _ in range(3)]
         assert answers[1:] == [b"data"] * 2
 
     asked(story, server.address)
@@ -355,11 +359,24 @@ def test_a_caller_that_goes_away_withdraws_its_request(scripted):
             withdrawn.set()
 
     async def story(way):
-        asking = asyncio.ensure_future(way.ask(b"data", b""))
+        asking = asyncio.ensure_future(ask(way, b"data"))
         while way._connection is None or not way._connection._open:  # noqa: ASYNC110
             await asyncio.sleep(0)  # a round of the event loop
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
         assert await asyncio.to_thread(withdrawn.wait, 20)
+
+    asked(story, scripted(waits).address)
+
+
+def test_a_request_that_nobody_answers_in_time_is_given_up(scripted):
+    def waits(connected):
+        connected.sendall(GREETING)
+        for _ in requests(connected):
+            pass
+
+    async def story(way):
+        with pytest.raises(TimeoutError):
+            await ask(way, b"data", within_s=0.05)
 
     asked(story, scripted(waits).address)

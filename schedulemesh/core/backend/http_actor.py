@@ -129,9 +129,12 @@ class RaySupervisorClient:
         """See SupervisorClient."""
         from schedulemesh.protocol.requests import encode_request
 
-        asking = self._answer(encode_request(request), None if caller is None else pack(caller))
+        data, packed = encode_request(request), b"" if caller is None else pack(caller)
         try:
-            return await asyncio.wait_for(asking, _ANSWER_S)
+            answered = await self._socket.ask(data, self._key, packed, _ANSWER_S)
+            if answered is not None:
+                return answered
+            return await asyncio.wait_for(self._over_ray(data, packed), _ANSWER_S)
         except (asyncio.TimeoutError, TimeoutError) as error:
             raise SchedulerUnavailableError(
                 f"scheduler {self._name!r} has not answered within {_ANSWER_S:g} s; the request may still "
@@ -142,16 +145,13 @@ class RaySupervisorClient:
                 f"the supervisor of scheduler {self._name!r} cannot be reached"
             ) from error
 
-    async def _answer(self, data: bytes, caller: bytes | None) -> bytes:
-        """The encoded answer. Raises RayActorError where there is no supervisor."""
-        answered = await self._socket.ask(data, self._key, caller or b"")
-        if answered is not None:
-            return answered
+    async def _over_ray(self, data: bytes, caller: bytes) -> bytes:
+        """The encoded answer. ``caller``: packed; empty: this process asks for itself."""
         supervisor = self._supervisor
         ref = (
-            supervisor.ask.remote(data, ([], []), self._key)
-            if caller is None
-            else supervisor.ask_as.remote(caller, data, self._key)
+            supervisor.ask_as.remote(caller, data, self._key)
+            if caller
+            else supervisor.ask.remote(data, ([], []), self._key)
         )
         answer = await as_future(ref)
         encoded: bytes = answer[0] if isinstance(answer, tuple) else answer
