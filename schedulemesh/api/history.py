@@ -151,6 +151,10 @@ class AttemptInfo(TypedDict, total=False):
     max_run_s: float | None
     #: What becomes of the task then: ``end`` or ``requeue``; empty: ``end``.
     on_time_limit: str
+    #: Conditions on the labels of its nodes; of one that waits, those that it prefers.
+    label_selector: dict[str, str]
+    #: The number of the alternative that it ran in, from 1; 0: it had one alone, or has not started.
+    alternative: int
     waited_s: float
     ran_s: float
     #: What it used: CPU-seconds and GPU-seconds, until its agent had ended.

@@ -16,7 +16,7 @@ from schedulemesh.domain.dependencies import parse_after
 from schedulemesh.domain.node_labels import parse_node_labels
 from schedulemesh.domain.numbers import MAX_DURATION_S, parse_number
 from schedulemesh.errors import InvalidRequestError, shown
-from schedulemesh.sim.jobs import LIMITS, Job
+from schedulemesh.sim.jobs import LIMITS, Job, JobAlternative
 from schedulemesh.sim.tables import as_float, as_pairs
 
 #: The fields of a row by the names of the columns: text, or the values themselves.
@@ -99,6 +99,7 @@ def _job(
     try:
         node_labels = as_pairs(_text(row, "node_labels"), "node_labels")
         parse_node_labels(node_labels, "node_labels")
+        alternatives = tuple(map(_alternative, filter(None, _text(row, "alternatives").split("|"))))
     except InvalidRequestError as error:
         raise InvalidRequestError(f"{place}: {error}") from None
     return Job(
@@ -117,8 +118,22 @@ def _job(
         savable=_savable(place, row),
         fails_at_s=fails_at_s,
         node_labels=node_labels,
+        alternatives=alternatives,
         after=parse_after(after) if (after := _text(row, "after")) else (),
     )
+
+
+def _alternative(text: str) -> JobAlternative:
+    """One of the alternatives in a cell, such as ``ray.io/accelerator-type=L40S;gpus=2``. Raises
+    InvalidRequestError.
+    """
+    labels = as_pairs(text, "alternatives")
+    amounts = {
+        name: parse_number(as_float(labels.pop(name), name), name, *LIMITS[name])
+        for name in ("gpus", "cpus", "memory_gb")
+        if name in labels
+    }
+    return JobAlternative(node_labels=labels, **amounts)
 
 
 def _check_columns(place: str, row: Row) -> None:

@@ -28,6 +28,23 @@ LIMITS = {
 }
 
 
+class JobAlternative(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """Another way in which a job may run; None: with as much as it asks for itself."""
+
+    #: The labels that its nodes must have.
+    node_labels: dict[str, str] = {}
+    gpus: float | None = None
+    cpus: float | None = None
+    memory_gb: float | None = None
+
+    def __post_init__(self) -> None:
+        """Check the labels and the ranges."""
+        parse_node_labels(self.node_labels, "node_labels")
+        for name in ("gpus", "cpus", "memory_gb"):
+            if getattr(self, name) is not None:
+                parse_number(getattr(self, name), name, *LIMITS[name])
+
+
 class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One submission. Times are in seconds from the start of the trace. Raises InvalidRequestError for values
     out of range.
@@ -48,6 +65,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     labels: dict[str, str] = {}
     #: The labels that its nodes must have, with conditions as in Ray's ``label_selector``.
     node_labels: dict[str, str] = {}
+    #: What will do instead, the first ones before the others.
+    alternatives: tuple[JobAlternative, ...] = ()
     #: What its user believes that it takes, in seconds; None: nothing is known.
     estimate_s: float | None = None
     #: Seconds that each of its attempts may run; None: what its pool says.

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from schedulemesh.domain.agent import AgentSpec
+import msgspec
+
+from schedulemesh.domain.agent import AgentSpec, Alternative, with_alternatives
 from schedulemesh.domain.dependencies import parse_after
 from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.node_labels import parse_node_labels
@@ -14,7 +16,7 @@ from schedulemesh.domain.resources import UNIT, Resources
 from schedulemesh.domain.task import MAX_RETRIES, TaskSpec
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.errors import InvalidRequestError
-from schedulemesh.sim.jobs import Job
+from schedulemesh.sim.jobs import Job, JobAlternative
 
 _MB_PER_GB = 1024.0
 #: The class of every agent; it counts as loaded.
@@ -41,21 +43,9 @@ class Submissions:
 
     def submission_of(self, job: Job) -> TaskSubmitted:
         """The submission of this job. Raises InvalidRequestError where no node has the kind of it at all."""
-        need = self.need(job)
-        bundles = self._bundles.get(need)
-        if bundles is None:
-            bundles = self._bundles[need] = self._divided(job, need)
         pool_name = self._only_pool or job.pool
         return TaskSubmitted(
-            agent=AgentSpec(
-                name=job.job_id,
-                pool_name=pool_name,
-                resources=need,
-                class_key=CLASS_KEY,
-                bundles=bundles,
-                payload=_GANG if bundles else SINGLE_PROCESS,
-                node_labels=parse_node_labels(job.node_labels, "node_labels"),
-            ),
+            agent=self._agent(job, pool_name),
             task=TaskSpec(
                 task_id=job.job_id,
                 pool_name=pool_name,
@@ -72,6 +62,39 @@ class Submissions:
             ),
             queue=True,
         )
+
+    def _agent(self, job: Job, pool_name: str) -> AgentSpec:
+        """The agent of a job, a gang where it is too large for every node in any of its alternatives."""
+        each = [job, *(_in_place(job, other) for other in job.alternatives)]
+        needs = [self.need(one) for one in each]
+        parts = [self._bundles_of(one, need) for one, need in zip(each, needs, strict=True)]
+        if any(parts):
+            parts = [bundles or (need,) for bundles, need in zip(parts, needs, strict=True)]
+        agent = AgentSpec(
+            name=job.job_id,
+            pool_name=pool_name,
+            resources=needs[0],
+            class_key=CLASS_KEY,
+            bundles=parts[0],
+            payload=_GANG if parts[0] else SINGLE_PROCESS,
+            node_labels=parse_node_labels(job.node_labels, "node_labels"),
+        )
+        others = tuple(
+            Alternative(
+                node_labels=parse_node_labels(one.node_labels, "node_labels"),
+                resources=need,
+                bundles=bundles,
+            )
+            for one, need, bundles in zip(each[1:], needs[1:], parts[1:], strict=True)
+        )
+        return with_alternatives(agent, others)
+
+    def _bundles_of(self, job: Job, need: Resources) -> tuple[Resources, ...]:
+        """The members of a gang; empty: it fits on one node."""
+        bundles = self._bundles.get(need)
+        if bundles is None:
+            bundles = self._bundles[need] = self._divided(job, need)
+        return bundles
 
     def need(self, job: Job) -> Resources:
         """What it asks for; CPU and memory only where the nodes of the cluster have any."""
@@ -100,6 +123,13 @@ class Submissions:
             Resources(cpu=cpu, memory=memory, gpu=gpu)
             for cpu, memory, gpu in zip(cpus, memories, gpus, strict=True)
         )
+
+
+def _in_place(job: Job, other: JobAlternative) -> Job:
+    """The job as it is in one of its alternatives."""
+    amounts = {name: getattr(other, name) for name in ("gpus", "cpus", "memory_gb")}
+    changed = {name: amount for name, amount in amounts.items() if amount is not None}
+    return msgspec.structs.replace(job, node_labels=other.node_labels, **changed)
 
 
 def _gpus_of_a_member(amount: int, most: int, count: int) -> int:

@@ -12,8 +12,7 @@ from itertools import combinations, product
 
 import pytest
 
-from schedulemesh.domain.agent import GangSpec, JobSpec
-from schedulemesh.domain.lease import LeaseSpec
+from schedulemesh.domain.payloads import GangPayload, JobPayload, LeasePayload
 from schedulemesh.domain.resources import UNIT
 from schedulemesh.engine.messages.outcomes import Pending, Queued, Refused
 from tests.engine.builders import Mesh, node, pool
@@ -108,9 +107,9 @@ class World:
             alternatives = [(condition, bundles[:1]) for condition, bundles in alternatives]
         how = {
             "agent": {},
-            "job": {"job": JobSpec()},
-            "gang": {"gang": GangSpec(strategy="PACK")},
-            "lease": {"lease": LeaseSpec(strategy="PACK")},
+            "job": {"payload": JobPayload()},
+            "gang": {"payload": GangPayload(strategy="PACK")},
+            "lease": {"payload": LeasePayload(strategy="PACK")},
         }[kind]
         (condition, bundles), *others = alternatives
         in_parts = kind != "agent"

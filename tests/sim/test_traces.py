@@ -342,3 +342,27 @@ def test_conditions_that_are_none_are_refused_with_their_line(tmp_path):
     path.write_text("job_id,submit_s,duration_s,node_labels\nj,0,1,zone=in(a\n")
     with pytest.raises(InvalidRequestError, match=r"line 2: node_labels\['zone'\] is 'in\(a'"):
         read_trace(path)
+
+
+def test_jobs_run_in_the_first_of_their_alternatives_that_is_free(tmp_path):
+    path = tmp_path / "trace.csv"
+    wanted = "model=H100,model=A100|model=L40S;gpus=16"
+    path.write_text(
+        "job_id,submit_s,duration_s,gpus,node_labels,alternatives\n"
+        + "".join(f"j{number},{number},100,8,{wanted}\n" for number in range(4))
+    )
+    nodes = [
+        NodeKind(name=name, gpu=8, count=count, labels={"model": model})
+        for name, model, count in (("a", "A100", 1), ("h", "H100", 1), ("l", "L40S", 2))
+    ]
+    result = simulate(read_trace(path), nodes)
+    starts = {run.job.job_id: run.first_start - result.begin for run in result.runs}
+    assert [starts[f"j{number}"] for number in range(3)] == [0.0, 1.0, 2.0]
+    assert starts["j3"] == 100.0, "it waits for the first of the three that ends"
+
+
+def test_an_alternative_that_is_none_is_refused_with_its_line(tmp_path):
+    path = tmp_path / "trace.csv"
+    path.write_text("job_id,submit_s,duration_s,alternatives\nj,0,1,zone=b|gpus=many\n")
+    with pytest.raises(InvalidRequestError, match="line 2: gpus"):
+        read_trace(path)

@@ -69,6 +69,8 @@ class Attempt(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     restored: bool | None = None
     max_run_s: float | None = None
     on_time_limit: str = ""
+    node_labels: str = ""
+    alternative: int = 0
     charged: bool = False
     open: bool = True
 
@@ -82,6 +84,7 @@ class Attempt(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
         if agent is not None:
             self.agent_name, self.pool_name = agent.name, agent.pool_name
             self.labels = text_of(agent.labels)
+            self.node_labels = text_of(agent.label_selector)
             self.charge(agent.resources)
         if task is None:
             return

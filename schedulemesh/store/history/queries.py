@@ -32,7 +32,19 @@ from schedulemesh.store.history.usage import (
 MOST = 10_000
 #: How the columns of an attempt that are not shown as they are stored are called.
 _HIDDEN = frozenset(
-    ("id", "number", "cpu", "memory", "gpu", "custom", "labels", "nodes", "charged", "open")
+    (
+        "id",
+        "number",
+        "cpu",
+        "memory",
+        "gpu",
+        "custom",
+        "labels",
+        "node_labels",
+        "nodes",
+        "charged",
+        "open",
+    )
 )
 
 
@@ -289,6 +301,7 @@ class History:
             "gpu": attempt.gpu / UNIT,
             "custom": {n: units / UNIT for n, units in _object(attempt.custom).items()},
             "labels": _object(attempt.labels),
+            "label_selector": _object(attempt.node_labels),
             "node_ids": [node_ids.get(number, "") for number in numbers],
             "waited_s": _span(attempt.queued_at, waits_until),
             "ran_s": _span(attempt.started_at, attempt.ended_at or self._now),

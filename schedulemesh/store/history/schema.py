@@ -89,6 +89,10 @@ attempts = Table(
     #: leaves that to its pool.
     Column("max_run_s", Float),
     Column("on_time_limit", String(12)),
+    #: The labels of nodes that it ran with, or waits for: a JSON object. The number of the alternative that
+    #: was taken, from 1; 0: none, or there is one alone.
+    Column("node_labels", Text),
+    Column("alternative", Integer),
     #: Whether its use of resources is counted: one attempt of each agent at a time.
     Column("charged", Boolean, nullable=False),
     #: Whether it may still change.

@@ -136,3 +136,13 @@ def test_the_history_says_when_a_limit_in_time_was_near_changed_and_reached():
     assert (first.max_run_s, first.on_time_limit) == (1000.0, "requeue")
     assert (second.max_run_s, second.on_time_limit) == (1000.0, "requeue")
     assert sum(sums.preempted + sums.failed for sums in fold.booking.sums.values()) == 0
+
+
+def test_the_alternative_that_was_taken_is_kept_with_its_labels():
+    nodes = [node("a", gpu=1, labels={"zone": "a"}), node("b", labels={"zone": "b"}, cpu=1)]
+    mesh = Mesh(pool("p", gpu=2), nodes=nodes)
+    mesh.submit(
+        "t", gpu=2, node_labels={"zone": "b"}, fallbacks=[{"zone": "a", "takes": {"gpu": 1}}]
+    )
+    (attempt,) = folded(mesh).changed.values()
+    assert (attempt.node_labels, attempt.alternative) == ('{"zone":"a"}', 2)
