@@ -16,7 +16,7 @@ from schedulemesh.engine.admission.needs import divided
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.job_stimuli import JobBeyondClaim
 from schedulemesh.engine.messages.outcomes import Accepted, Pending, Refused
-from schedulemesh.engine.state.agents import Running
+from schedulemesh.engine.state.agents import Running, Waiting
 from tests.engine.builders import Mesh, amount, differences, node, pool
 
 JOB = JobPayload()
@@ -363,6 +363,20 @@ def test_a_job_over_several_nodes_is_lost_with_any_of_them(mesh):
     mesh.leave("j")
     mesh.remove(*mesh.removes)
     assert mesh.state.cluster.nodes["n1"].free == amount(**GPUS)
+
+
+def test_a_job_that_has_lost_a_node_holds_what_it_claims_on_the_others_until_it_has_ended(mesh):
+    """Its driver and the actors there have not ended yet."""
+    started(mesh, cpu=12, gpu=6)
+    claimed = mesh.state.cluster.nodes["n1"].free
+    mesh.observe(node("n1", **GPUS))
+    assert list(mesh.removes) == []
+    assert mesh.state.cluster.nodes["n1"].free == claimed
+    mesh.submit("next", cpu=8, gpu=4)
+    assert isinstance(mesh.state.agents["next"].phase, Waiting)
+    mesh.leave("j")
+    mesh.remove(*mesh.removes)
+    assert isinstance(mesh.report("next"), Accepted)
 
 
 def test_a_job_that_is_stopped_because_it_is_lost_is_not_completed(mesh):

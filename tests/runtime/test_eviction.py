@@ -6,10 +6,11 @@ import asyncio
 import logging
 import threading
 
+import msgspec
 import pytest
 
 from schedulemesh.domain.agent import AgentSpec
-from schedulemesh.domain.payloads import SINGLE_PROCESS, JobPayload
+from schedulemesh.domain.payloads import SINGLE_PROCESS, GangPayload, JobPayload
 from schedulemesh.domain.placement import Unplaced
 from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.resources import NOTHING
@@ -150,6 +151,28 @@ def test_a_state_is_as_old_as_its_saving_and_not_as_the_notice():
     asyncio.run(story())
     ((stored, blobs),) = fed
     assert stored.saved_at == unpack(blobs[stored.state_key], SavedState).saved_at == 40.0
+
+
+def test_the_state_of_a_gang_is_as_old_as_the_first_of_its_members():
+    """A save that begins later and ends earlier has newer states of the others, and is kept."""
+
+    class OneLate(Answering):
+        async def execute(self, name, incarnation, kind, timeout_s, until=None, **fields):
+            if name == "a-1":
+                await asyncio.sleep(0)  # its answer comes after that of the other one
+            books.clock = {"a-0": 10.0, "a-1": 40.0}[name]
+            return await super().execute(name, incarnation, kind, timeout_s, until, **fields)
+
+    fed = []
+    eviction = eviction_after(fed, OneLate(save=CommandResult(data=b"state")))
+    books = eviction._reactor
+    agent = books.state.agents["a"]
+    agent.spec = msgspec.structs.replace(
+        agent.spec, payload=GangPayload(), bundles=(NOTHING, NOTHING)
+    )
+    asyncio.run(eviction.save())
+    ((stored, _),) = fed
+    assert stored.saved_at == 10.0
 
 
 def test_a_task_that_has_ended_meanwhile_is_not_saved():

@@ -36,13 +36,15 @@ def group_gone(tx: Transaction, stimulus: GroupGone) -> None:
 
 
 def node_lost(tx: Transaction, node_id: str) -> None:
-    """The groups with a bundle on this node are lost, with those who live in them."""
+    """The groups with a bundle on this node are lost, with those who live in them. A virtual group keeps what
+    its job claims on other nodes until the job has ended there.
+    """
     cause = f"node {lost_node(tx.hosts, node_id)} died"
     for group in [g for g in tx.state.groups.by_id.values() if node_id in g.node_ids]:
         if group.phase is GroupPhase.PLANNED:
             _gone(tx, group.group_id, cause)
             continue
-        if group.phase is not GroupPhase.ENDING:
+        if group.phase is not GroupPhase.ENDING and not group.shape.virtual:
             tx.emit(GroupEnding(group_id=group.group_id))
             tx.instruct(RemoveGroup(group_id=group.group_id))
         _turn_out(tx, group, cause)

@@ -288,9 +288,17 @@ class Eviction:
             )
         if able := self._able("save_state"):
             size = len(pack(base))
-            save_results = await asyncio.gather(*(self._save_state(p, size) for p in able))
+            answered_at: list[float] = []
+
+            async def save_state(process: str) -> CommandResult:
+                result = await self._save_state(process, size)
+                answered_at.append(self._reactor.now())
+                return result
+
+            save_results = await asyncio.gather(*map(save_state, able))
             if all(r.data is not None and not r.error for r in save_results):
-                base = self._with_metrics(base, processes)
+                # Of a gang the first state counts: a save that ends earlier may have newer ones of others.
+                base = self._with_metrics(base, processes, saved_at=answered_at[0])
                 results = dict(zip(able, save_results, strict=True))
                 return self._together(base, processes, results, failed)
             return self._why_not_saved(save_results, failed)
@@ -377,11 +385,14 @@ class Eviction:
         """Bytes that the state itself may have: all that is stored with it counts, too."""
         return max(0, self._reactor.saved_state_bytes - size - _ENVELOPE_BYTES)
 
-    def _with_metrics(self, saved: SavedState, processes: Sequence[str]) -> SavedState:
-        """A state that is taken now, with the newest metrics."""
+    def _with_metrics(
+        self, saved: SavedState, processes: Sequence[str], saved_at: float | None = None
+    ) -> SavedState:
+        """A state that was taken at that time, or is taken now, with the newest metrics."""
         metrics = self._agents.metrics.newest_of(processes[0]) if processes else {}
-        now = self._reactor.now()
-        return msgspec.structs.replace(saved, saved_at=now, last_metrics=metrics)
+        if saved_at is None:
+            saved_at = self._reactor.now()
+        return msgspec.structs.replace(saved, saved_at=saved_at, last_metrics=metrics)
 
     async def _preserver(self, task: RunningTask) -> bytes | None:
         """The preserver of the task's pool; None: there is none."""
