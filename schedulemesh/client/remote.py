@@ -10,6 +10,7 @@ from schedulemesh.api.cluster import GetAbout
 from schedulemesh.client.arguments import public, public_calls
 from schedulemesh.client.asking import References, details, logged
 from schedulemesh.client.calls import SchedulerCalls
+from schedulemesh.client.futures import FutureCalls
 from schedulemesh.client.http_channel import PACKED_CALLS, HttpChannel, Served, is_url
 from schedulemesh.client.lease_calls import LeaseFields
 from schedulemesh.client.listings import AboutResult
@@ -34,7 +35,6 @@ NEEDS_RAY = {
     "adopt_job": (_CLASS, f"{_ON_NODE}, or use `schedulemesh adopt` there"),
     "attach": ("it looks for a scheduler in the Ray cluster", "use schedulemesh.connect(url)"),
     "create_agent": (_CLASS, _AS_JOB),
-    "future": ("it follows a result over Ray", "use wait(task_id), then result(task_id)"),
     "list": ("it lists the schedulers of the Ray cluster", _ON_NODE),
     "register_running_task": ("it registers what runs in the Ray cluster", _ON_NODE),
     "register_state_handlers": ("it sends functions", _ON_NODE),
@@ -110,7 +110,7 @@ class HttpConnection:
 
 
 @public_calls
-class HttpScheduler(SchedulerCalls):
+class HttpScheduler(SchedulerCalls, FutureCalls):
     """A scheduler over its HTTP API; made by ``schedulemesh.connect``. Agents have no handles.
 
     Calls that send a class, a function or an object reference, or return a Ray handle, raise

@@ -86,7 +86,16 @@ REFUSED = {
 }
 #: Of those that return no dict what they return or raise is looked at one by one.
 OTHERS = {
-    *("dashboard", "detach", "export_history", "get_lease", "job_logs", "lease", "metrics_text"),
+    *(
+        "dashboard",
+        "detach",
+        "export_history",
+        "future",
+        "get_lease",
+        "job_logs",
+        "lease",
+        "metrics_text",
+    ),
     *("name", "restore_task", "task_logs", "test_alerts"),
 }
 

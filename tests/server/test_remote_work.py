@@ -273,6 +273,52 @@ def test_a_result_of_plain_data_is_loaded_and_no_other(remote, report):
     assert isinstance(other.value.__cause__, TaskFailedError)
 
 
+def test_futures_follow_tasks_to_their_ends(remote, report):
+    assert remote.submit_job("running", "train", "p", CPU, wait=True)["success"]
+    running, of_nobody = remote.future("running"), remote.future("none")
+    with pytest.raises(TaskFailedError, match="none") as unknown:
+        of_nobody.result(30)
+    assert unknown.value.reason == "task_not_found"
+    assert not running.done()
+    report(kept({"loss": 0.5}))
+    assert remote.submit_job("plain", "train", "p", CPU)["success"]
+    plain, again = remote.future("plain"), remote.future("plain")
+    assert plain.result(30) == again.result(30) == {"loss": 0.5}
+    report(raised(JobFailedError("exit code 3", "failed", exit_code=3)))
+    assert remote.submit_job("failed", "train", "p", CPU)["success"]
+    with pytest.raises(JobFailedError, match="exit code 3"):
+        remote.future("failed").result(30)
+    assert not running.done()
+    assert running.cancel()
+    assert remote.wait("running", 30)["done"] == ["running"]
+
+
+def test_a_future_can_be_awaited_and_ends_with_a_task_that_somebody_cancels(remote):
+    assert remote.submit_job("t", "train", "p", CPU, wait=True)["success"]
+
+    async def awaited():
+        future = remote.future("t")
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(future, 0.01)
+        assert not future.done()
+        assert remote.cancel_task("t")["success"]
+        with pytest.raises(asyncio.CancelledError):
+            await future
+
+    asyncio.run(asyncio.wait_for(awaited(), 30))
+    assert not remote.future("t").cancel()
+
+
+def test_futures_of_a_connection_that_was_left_fail(remote):
+    assert remote.submit_job("t", "train", "p", CPU, wait=True)["success"]
+    future = remote.future("t")
+    remote.detach()
+    with pytest.raises(InvalidRequestError, match="has detached"):
+        future.result(30)
+    with pytest.raises(InvalidRequestError, match="task_id"):
+        remote.future(7)
+
+
 class Evil:
     """Runs something when it is loaded."""
 

@@ -1,12 +1,10 @@
-"""Futures of tasks: for ``concurrent.futures`` and ``asyncio``."""
+"""Futures of tasks over Ray, each with a request of its own."""
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import queue
 import threading
-from collections.abc import Generator
 from concurrent.futures import Future
 from typing import cast
 
@@ -15,51 +13,15 @@ from ray.exceptions import RayError
 
 from schedulemesh.api.tasks import LONGEST_WAIT_S, GetResult
 from schedulemesh.client.arguments import public_calls
-from schedulemesh.client.scheduler_object import SchedulerObject
-from schedulemesh.client.task_results import value_of
-from schedulemesh.client.tasks import cancel_task
+from schedulemesh.client.futures import FutureCalls, TaskFuture
 from schedulemesh.core.client.connection import Connection
-from schedulemesh.domain.names import parse_name
-from schedulemesh.domain.reasons import Reason
-from schedulemesh.domain.user_data import UserValue
-from schedulemesh.engine.messages.outcomes import Refused
-from schedulemesh.errors import SchedulerUnavailableError, TaskFailedError
+from schedulemesh.errors import SchedulerUnavailableError
 from schedulemesh.protocol.answers import TaskResult, decode_answer
 from schedulemesh.protocol.requests import encode_request
 from schedulemesh.runtime.agents.references import NO_REFS
 
 
-class TaskFuture(Future[UserValue]):
-    """The result of a task, when it has ended: what its run returned, or the exception that it raised.
-
-    It works with ``concurrent.futures.wait`` and ``as_completed``, and can be awaited. Cancelling it cancels
-    the task; cancelling an ``await`` of it, or letting its time run out, does not. A task that was cancelled
-    raises CancelledError, and one that was lost TaskFailedError.
-    """
-
-    def __init__(self, connection: Connection, task_id: str) -> None:
-        super().__init__()
-        self.task_id = task_id
-        self._connection = connection
-
-    def cancel(self) -> bool:
-        """Cancel the task; False: it had ended before, or cannot be cancelled now."""
-        if self.done():
-            return self.cancelled()
-        answer = cancel_task(self._connection, self.task_id)
-        if not answer["success"] or "detail" in answer:
-            return False
-        return super().cancel()
-
-    def note_cancelled(self) -> None:
-        """The task was cancelled."""
-        super().cancel()
-
-    def __await__(self) -> Generator[object, None, UserValue]:
-        return asyncio.shield(asyncio.wrap_future(self)).__await__()
-
-
-class TaskFutures:
+class RayFutures:
     """Makes the futures of one connection, and completes them on one thread, which exists while there are
     any that are not done. Each has one request open at the supervisor.
     """
@@ -71,9 +33,9 @@ class TaskFutures:
         #: A future, and the supervisor's answer to its request.
         self._answers: queue.SimpleQueue[tuple[TaskFuture, Future[object]]] = queue.SimpleQueue()
 
-    def of(self, task_id: object) -> TaskFuture:
+    def future_of(self, task_id: object) -> TaskFuture:
         """The future of a task, which need not have started yet."""
-        future = TaskFuture(self._connection, parse_name(task_id, "task_id"))
+        future = TaskFuture(self._connection, task_id)
         self._ask(future)
         with self._lock:
             self._open += 1
@@ -102,47 +64,23 @@ class TaskFutures:
         """Complete a future with an answer; False: its task has not ended, and was asked about again."""
         try:
             outcome = decode_answer(cast("bytes", answer.result()), TaskResult)
-            if isinstance(outcome, Refused) and outcome.reason is Reason.TASK_NOT_ENDED:
-                if not future.done():
-                    self._ask(future)
-                    return False
-                return True
-            _complete(future, outcome)
+            if not future.complete(outcome, cloudpickle.loads):
+                self._ask(future)
+                return False
         except RayError as error:
             name = self._connection.settings.name
-            _fail(future, SchedulerUnavailableError(f"scheduler {name!r} cannot be asked: {error}"))
+            future.fail(SchedulerUnavailableError(f"scheduler {name!r} cannot be asked: {error}"))
         except BaseException as error:  # noqa: BLE001  # the caller's to handle
-            _fail(future, error)
+            future.fail(error)
         return True
 
 
 @public_calls
-class FutureCalls(SchedulerObject):
-    """A scheduler object that makes futures of tasks."""
+class RayFutureCalls(FutureCalls):
+    """A scheduler object that makes futures of tasks over Ray."""
 
     _connection: Connection
 
     @functools.cached_property
-    def _futures(self) -> TaskFutures:
-        return TaskFutures(self._connection)
-
-    def future(self, task_id: str) -> TaskFuture:
-        """A future of the task's result, which can be awaited, and used with ``concurrent.futures``."""
-        return self._futures.of(task_id)
-
-
-def _complete(future: TaskFuture, outcome: TaskResult | Refused) -> None:
-    """Raises what the run raised."""
-    if future.done():
-        return
-    if not isinstance(outcome, Refused):
-        future.set_result(value_of(future.task_id, outcome, cloudpickle.loads))
-    elif outcome.reason is Reason.TASK_CANCELLED:
-        future.note_cancelled()
-    else:
-        raise TaskFailedError(outcome.error, future.task_id, outcome.reason)
-
-
-def _fail(future: TaskFuture, error: BaseException) -> None:
-    if not future.done():
-        future.set_exception(error)
+    def _futures(self) -> RayFutures:
+        return RayFutures(self._connection)

@@ -18,7 +18,7 @@ from schedulemesh.client.group_config import GroupConfig, parse_group_config
 from schedulemesh.core.client import submissions
 from schedulemesh.core.client.connection import Connection, connect, find
 from schedulemesh.core.client.console import show_log
-from schedulemesh.core.client.futures import FutureCalls
+from schedulemesh.core.client.futures import RayFutureCalls
 from schedulemesh.core.client.lease_request import lease_submission
 from schedulemesh.core.client.leases import RayLease
 from schedulemesh.core.client.new_settings import SchedulerOptions, parse_settings
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 
 @public_calls
-class RayScheduler(SchedulerCalls, SubmissionCalls, StateHandlerCalls, FutureCalls):
+class RayScheduler(SchedulerCalls, SubmissionCalls, StateHandlerCalls, RayFutureCalls):
     """The scheduler of one name in one Ray namespace: finds its supervisor or creates it, and calls it.
 
     ``detached`` False: the scheduler ends with this job, and nothing of it stays in Ray. True: it outlives
