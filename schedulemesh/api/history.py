@@ -205,6 +205,8 @@ class QueryHistory(Call, tag="query_history", frozen=True, kw_only=True):
     after: Cursor | None = None
     #: Whether each is listed with its events.
     with_events: bool = False
+    #: Whether to answer at once, also where the history does not contain all that is durable yet.
+    at_once: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -226,6 +228,8 @@ class QueryUsage(Call, tag="query_usage", frozen=True, kw_only=True):
     until: Time | None = None
     #: Of the labels only those with this key.
     label: Name | None = None
+    #: Whether to answer at once, as in QueryHistory.
+    at_once: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

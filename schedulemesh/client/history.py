@@ -102,13 +102,16 @@ class HistoryCalls(SchedulerObject):
         limit: int = 100,
         before: int | None = None,
         with_events: bool = False,
+        at_once: bool = False,
     ) -> HistoryResult:
         """Return ``attempts`` to run tasks, the newest first; of one task: all of its attempts.
 
         Each says who submitted it, how long it waited, where it ran, by whom it was evicted, how it ended and
         what it used. ``since`` leaves out those that ended before, ``until`` those that were submitted later;
         both are seconds since 1970, "2h" (ago; s, m, h, d or w) or a date such as "2026-11-01T12:00".
-        ``before`` continues a list: those with a lower ``cursor``.
+        ``before`` continues a list: those with a lower ``cursor``. The answer waits, up to two seconds, for what
+        is durable already but not in the history yet; with ``at_once`` it does not, and ``behind`` says how
+        many commits it lacks.
         """
         request = QueryHistory(
             task_id=_name(task_id, "task_id"),
@@ -121,6 +124,7 @@ class HistoryCalls(SchedulerObject):
             limit=parse_count(limit, "limit", 1, MAX_ROWS),
             before=None if before is None else parse_count(before, "before", 0, HIGHEST_CURSOR),
             with_events=parse_flag(with_events, "with_events"),
+            at_once=parse_flag(at_once, "at_once"),
         )
         return details(self._connection, request, HistoryResult)
 
@@ -131,11 +135,12 @@ class HistoryCalls(SchedulerObject):
         since: float | str = "24h",
         until: float | str | None = None,
         label: str | None = None,
+        at_once: bool = False,
     ) -> UsageResult:
         """Return ``usage``: GPU-hours, CPU-hours, waiting and lost work by "pool", "owner" or "label".
 
         The time span is extended to whole hours, and answered as ``since`` and ``until``. What still runs is
-        included up to now. ``label`` lists only the values of this label.
+        included up to now. ``label`` lists only the values of this label. ``at_once`` is as for ``history``.
         """
         begin = parse_time(since, "since")
         if begin is None:
@@ -148,6 +153,7 @@ class HistoryCalls(SchedulerObject):
             since=begin,
             until=parse_time(until, "until"),
             label=_name(label, "label"),
+            at_once=parse_flag(at_once, "at_once"),
         )
         return details(self._connection, request, UsageResult)
 

@@ -79,6 +79,7 @@ def _history(parameters: Mapping[str, Any]) -> QueryHistory:
         before=None if oldest_first else cursor,
         after=(cursor or 0) if oldest_first else None,
         with_events=parameters["with_events"],
+        at_once=parameters["at_once"],
     )
 
 
@@ -94,6 +95,7 @@ def _usage(parameters: Mapping[str, Any]) -> QueryUsage:
         since=parameters["since"],
         until=parameters["until"],
         label=parameters["label_key"],
+        at_once=parameters["at_once"],
     )
 
 
@@ -124,6 +126,10 @@ def _happened(facts: Json, parameters: Mapping[str, Any], _query: QueryParams) -
     return {"items": rows, "next": following, **stream_state}
 
 
+_AT_ONCE = p.flag(
+    "at_once",
+    "Whether to answer at once; else the answer waits, up to 2 s, for what is durable already.",
+)
 #: By which events are chosen, in pages and in streams.
 EVENT_FILTERS = (
     p.name("task_id", "Only those of this task."),
@@ -140,6 +146,7 @@ _HISTORY = (
     p.time("since", "Only those that had not ended before."),
     p.time("until", "Only those that were submitted before."),
     p.flag("with_events", "Whether each has its events."),
+    _AT_ONCE,
     p.choice("sort", "The newest or the oldest first.", (_NEWEST_FIRST, _OLDEST_FIRST)),
     p.count("cursor", "`next` of the page before, with the same `sort`."),
     _LIMIT,
@@ -149,6 +156,7 @@ _USAGE = (
     p.name("label_key", "With by=label: only the values of this label."),
     p.time("since", "The begin; it is extended to a whole hour.", "24h"),
     p.time("until", "The end; it is extended to a whole hour."),
+    _AT_ONCE,
 )
 _EVENTS = (
     *EVENT_FILTERS,

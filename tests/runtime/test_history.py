@@ -87,6 +87,24 @@ def test_a_task_is_found_with_its_events(begin):
     assert answer["behind"] == 0
 
 
+@pytest.mark.parametrize("query", [QueryHistory, functools.partial(QueryUsage, since=0.0)])
+def test_whoever_asks_at_once_does_not_wait_for_what_is_not_written(begin, query):
+    mesh = begin()
+    make_pool(mesh)
+    # Until it is open, everybody waits.
+    ask(mesh, query())
+    history, patience = mesh.running.history, []
+
+    async def caught_up(patience_s):
+        patience.append(patience_s)
+        return 3
+
+    history.caught_up = caught_up
+    assert ask(mesh, query(at_once=True))["behind"] == 3
+    ask(mesh, query())
+    assert patience[0] == 0.0 < patience[1]
+
+
 def test_why_a_task_waits_is_written_also_while_much_happens(begin):
     mesh = begin()
     busy = asyncio.run_coroutine_threadsafe(keep_busy(mesh), mesh.loop)

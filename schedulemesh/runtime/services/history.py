@@ -55,7 +55,7 @@ class HistoryService:
                 rows = [row | {"events": events[row["cursor"]]} for row in rows]
             return {"attempts": rows, "more": more}
 
-        return await self._answered(look)
+        return await self._answered(look, 0.0 if request.at_once else _PATIENCE_S)
 
     @handler
     async def usage(self, request: QueryUsage) -> Details | Refusal:
@@ -69,7 +69,7 @@ class HistoryService:
             rows = history.usage(by, since, until, request.label)
             return {"usage": rows, "since": since, "until": min(until, now)}
 
-        return await self._answered(look)
+        return await self._answered(look, 0.0 if request.at_once else _PATIENCE_S)
 
     @handler
     async def events(self, request: QueryEvents) -> Details | Refusal:
@@ -97,7 +97,7 @@ class HistoryService:
         return self._reactor.state.pool_names.all_of(pool_name)
 
     async def _answered(
-        self, look: Callable[[History], dict[str, object]], patience_s: float = _PATIENCE_S
+        self, look: Callable[[History], dict[str, object]], patience_s: float
     ) -> Details | Refusal:
         """The answer of a query, with how many commits of the journal the history does not contain yet."""
         history = self._history

@@ -88,7 +88,7 @@ async def _or_error(read: Any) -> Mapping[str, Any]:
 
 async def _history(reader: ScreenReads, task_id: str) -> Sequence[Row]:
     """The newest attempts of a task with their events, the newest first."""
-    query = QueryHistory(task_id=task_id, limit=_ATTEMPTS, with_events=True)
+    query = QueryHistory(task_id=task_id, limit=_ATTEMPTS, with_events=True, at_once=True)
     attempts: Sequence[Row] = (await reader.facts(query))["attempts"]
     return attempts
 
