@@ -109,9 +109,9 @@ class HistoryCalls(SchedulerObject):
         Each says who submitted it, how long it waited, where it ran, by whom it was evicted, how it ended and
         what it used. ``since`` leaves out those that ended before, ``until`` those that were submitted later;
         both are seconds since 1970, "2h" (ago; s, m, h, d or w) or a date such as "2026-11-01T12:00".
-        ``before`` continues a list: those with a lower ``cursor``. The answer waits, up to two seconds, for what
-        is durable already but not in the history yet; with ``at_once`` it does not, and ``behind`` says how
-        many commits it lacks.
+        ``before`` continues a list: those with a lower ``cursor``. The answer waits, up to two seconds, for
+        what is durable already but not in the history yet; with ``at_once`` it does not, and ``behind`` says
+        how many commits it lacks.
         """
         request = QueryHistory(
             task_id=_name(task_id, "task_id"),

@@ -58,6 +58,8 @@ from schedulemesh.server.page.sessions import (
     set_session,
 )
 from schedulemesh.server.page.task import task
+from schedulemesh.server.page.timeline import timeline
+from schedulemesh.server.page.usage import usage, usage_csv
 from schedulemesh.server.page.words import (
     WORDS,
     Words,
@@ -132,7 +134,9 @@ SCREENS = (
     Screen("/queue", "queue", queue),
     Screen("/task", "task", task, in_menu=False),
     Screen("/nodes", "nodes", nodes),
+    Screen("/timeline", "timeline", timeline),
     Screen("/evictions", "evictions", evictions),
+    Screen("/usage", "usage", usage, is_live=False),
     Screen(CHANGE, "change", confirmation, in_menu=False, is_live=False),
 )
 
@@ -176,6 +180,7 @@ class Page:
             Route(SIGN_IN, self._sign_in, methods=["POST"]),
             Route(SIGN_OUT, self._sign_out, methods=["POST"]),
             Route(_LIVE, self._live, methods=["GET"]),
+            Route("/usage.csv", self._usage_csv, methods=["GET"]),
             Route(_STYLE_PATH, _style, methods=["GET"]),
             Route(_SCRIPT_PATH, _script, methods=["GET"]),
             Route(_ICON_PATH, _icon, methods=["GET"]),
@@ -183,42 +188,62 @@ class Page:
 
     async def _screen(self, screen: Screen, request: Request) -> Response:
         """One screen; the form to sign in where the browser has no session."""
-        visit = _visit(request)
         frame: dict[str, Any] = {"screen": screen}
+
+        async def drawn(visit: Visit, caller: TokenCaller) -> Response:
+            reads = ScreenReads(self._reads, self._gateway, caller)
+            about = await reads.facts(GetAbout())
+            frame.update(caller=caller, scheduler=about["name"], now=about["time"])
+            view = await screen.view(reads, request.query_params)
+            return self._drawn(visit, f"{screen.name}.html", {**frame, **view})
+
+        return await self._in_session(request, drawn, frame)
+
+    async def _usage_csv(self, request: Request) -> Response:
+        """What the screen of usage shows, as a file."""
+
+        async def file(_visit: Visit, caller: TokenCaller) -> Response:
+            reads = ScreenReads(self._reads, self._gateway, caller)
+            text = await usage_csv(reads, request.query_params)
+            named = {"content-disposition": 'attachment; filename="usage.csv"'}
+            return Response(text, 200, {**_HEADERS, **named}, "text/csv; charset=utf-8")
+
+        return await self._in_session(request, file)
+
+    async def _in_session(
+        self,
+        request: Request,
+        answer: Callable[[Visit, TokenCaller], Awaitable[Response]],
+        frame: View | None = None,
+    ) -> Response:
+        """The answer for whoever has a session, the form to sign in for others, and else a page that says why
+        there is none. ``frame``: what else that page shows.
+        """
+        visit = _visit(request)
+        if request.method != "GET" and not request.headers.get("origin"):
+            return self.problem(visit, 403, visit.words.text("origin_missing"))
         try:
             caller = await self._sessions.caller(session_in(request), address_of(request.scope))
             if caller is None:
-                return self._sign_in_page(visit, following=_target(request.url.path, visit))
+                is_screen = request.method == "GET"
+                following = _target(request.url.path, visit) if is_screen else "/"
+                return self._sign_in_page(visit, following)
             check_connection(self._connections, request.scope, caller)
-            reads = ScreenReads(self._reads, self._gateway, caller)
-            about = await reads.facts(GetAbout())
-            frame |= {"caller": caller, "scheduler": about["name"], "now": about["time"]}
-            view = await screen.view(reads, request.query_params)
+            return await answer(visit, caller)
         except SchedulerUnavailableError:
             return self.unavailable(visit)
         except InvalidRequestError as error:
             return self.problem(visit, 400, str(error), frame=frame)
         except Problem as problem:
             return self.problem(visit, problem.status, str(problem), problem.headers, frame)
-        return self._drawn(visit, f"{screen.name}.html", {**frame, **view})
 
     async def _change(self, request: Request) -> Response:
         """Carry out a change that was confirmed."""
-        visit = _visit(request)
-        if not request.headers.get("origin"):
-            return self.problem(visit, 403, visit.words.text("origin_missing"))
-        try:
-            caller = await self._sessions.caller(session_in(request), address_of(request.scope))
-            if caller is None:
-                return self._sign_in_page(visit, following="/")
-            check_connection(self._connections, request.scope, caller)
+
+        async def carried_out(visit: Visit, caller: TokenCaller) -> Response:
             return await self._carried_out(visit, caller, _pairs(await request.body()))
-        except SchedulerUnavailableError:
-            return self.unavailable(visit)
-        except InvalidRequestError as error:
-            return self.problem(visit, 400, str(error))
-        except Problem as problem:
-            return self.problem(visit, problem.status, str(problem), problem.headers)
+
+        return await self._in_session(request, carried_out)
 
     async def _carried_out(
         self, visit: Visit, caller: TokenCaller, fields: Sequence[tuple[str, str]]

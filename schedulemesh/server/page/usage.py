@@ -1,0 +1,171 @@
+"""Usage: GPU-hours, waiting and lost work by pool, owner or label, in sum and over time, also as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from starlette.datastructures import QueryParams
+
+from schedulemesh.api.history import GROUPINGS, QueryUsage
+from schedulemesh.domain.names import parse_name
+from schedulemesh.server.listings import Row
+from schedulemesh.server.page.links import link
+from schedulemesh.server.page.periods import Period, period
+from schedulemesh.server.page.reads import ScreenReads, together
+
+#: The periods that may be chosen, and into how many parts each is drawn.
+_PARTS: Mapping[str, int] = {"24h": 12, "7d": 7, "30d": 30}
+_HOUR_S = 3600.0
+#: How many have a colour of their own, and the measures of the picture.
+_COLORED, _WIDTH, _HEIGHT, _FOOT = 7, 1_000, 160, 20
+#: The figures of a row, in the order of the file.
+FIGURES = (
+    "gpu_hours",
+    "cpu_hours",
+    "memory_gb_hours",
+    "waiting_hours",
+    "lost_hours",
+    "lost_gpu_hours",
+    "started",
+    "completed",
+    "failed",
+    "cancelled",
+    "lost",
+    "preempted",
+)
+
+
+class UsagePart(NamedTuple):
+    """What one of the rows used in a part of the period."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    style: str
+    title: str
+
+
+class UsagePicture(NamedTuple):
+    """GPU-hours over time."""
+
+    width: int
+    height: int
+    parts: Sequence[UsagePart]
+    marks: Sequence[tuple[float, str]]
+    #: The most of one part, in GPU-hours.
+    most: float
+
+
+async def usage(reader: ScreenReads, query: QueryParams) -> Mapping[str, Any]:
+    """What the template ``usage.html`` shows. Raises InvalidRequestError."""
+    chosen = await _chosen(reader, query)
+    totals, *parts = await together(
+        _rows(reader, chosen, chosen.period.since, chosen.period.until),
+        *(_rows(reader, chosen, since, until) for since, until in _parts_of(chosen.period)),
+    )
+    names = [row[chosen.by] for row in totals]
+    here = [("by", chosen.by), ("label_key", chosen.label_key), ("span", chosen.period.span)]
+    return {
+        "rows": totals,
+        "by": chosen.by,
+        "groupings": GROUPINGS,
+        "label_key": chosen.label_key,
+        "period": chosen.period,
+        "spans": tuple(_PARTS),
+        "sum": sum(row["gpu_hours"] for row in totals),
+        "style_of": {name: _style(number) for number, name in enumerate(names)},
+        "picture": usage_picture(parts, chosen.period, chosen.by, names),
+        "csv": link("/usage.csv", *here),
+    }
+
+
+async def usage_csv(reader: ScreenReads, query: QueryParams) -> str:
+    """The rows of the screen as CSV. Raises InvalidRequestError."""
+    chosen = await _chosen(reader, query)
+    rows = await _rows(reader, chosen, chosen.period.since, chosen.period.until)
+    file = io.StringIO()
+    writer = csv.writer(file)
+    writer.writerow((chosen.by, *FIGURES))
+    for row in rows:
+        writer.writerow((_cell(row[chosen.by]), *(row[figure] for figure in FIGURES)))
+    return file.getvalue()
+
+
+def _cell(text: str) -> str:
+    """A name that spreadsheets do not take for a formula."""
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
+
+
+class _Chosen(NamedTuple):
+    by: str
+    label_key: str
+    period: Period
+
+
+async def _chosen(reader: ScreenReads, query: QueryParams) -> _Chosen:
+    by = query.get("by") or GROUPINGS[0]
+    label_key = query.get("label_key", "").strip() if by == "label" else ""
+    span = query.get("span", "")
+    now = await reader.now()
+    # Whole hours, as use is summed up by them.
+    end = (now // _HOUR_S + 1.0) * _HOUR_S
+    shown = period(QueryParams([("span", span if span in _PARTS else "")]), end, "7d")
+    return _Chosen(by, label_key and parse_name(label_key, "label_key"), shown)
+
+
+async def _rows(reader: ScreenReads, chosen: _Chosen, since: float, until: float) -> Sequence[Row]:
+    """What was used in a time, most GPU-hours first. Raises InvalidRequestError."""
+    call = QueryUsage(
+        by=chosen.by, label=chosen.label_key or None, since=since, until=until, at_once=True
+    )
+    rows: Sequence[Row] = (await reader.facts(call))["usage"]
+    return sorted(rows, key=lambda row: (-row["gpu_hours"], -row["cpu_hours"], row[chosen.by]))
+
+
+def _parts_of(shown: Period) -> list[tuple[float, float]]:
+    count = _PARTS[shown.span]
+    length = shown.length_s / count
+    return [
+        (shown.since + number * length, shown.since + (number + 1) * length)
+        for number in range(count)
+    ]
+
+
+def _style(number: int) -> str:
+    """The colour of a row by its place; those that come later share the last."""
+    return f"color-{min(number, _COLORED)}"
+
+
+def usage_picture(
+    parts: Sequence[Sequence[Row]], shown: Period, by: str, names: Sequence[str]
+) -> UsagePicture:
+    """A column for each part of the period, of what each of these names used in it."""
+    sums = [sum(row["gpu_hours"] for row in rows) for rows in parts]
+    most = max(sums, default=0.0)
+    step = _WIDTH / max(len(parts), 1)
+    drawn: list[UsagePart] = []
+    for number, rows in enumerate(parts):
+        used, y = {row[by]: row["gpu_hours"] for row in rows}, float(_HEIGHT)
+        for place, name in enumerate(names):
+            if most <= 0.0 or (amount := used.get(name, 0.0)) <= 0.0:
+                continue
+            height = _HEIGHT * amount / most
+            y -= height
+            drawn.append(
+                UsagePart(
+                    x=round(number * step + 1.0, 1),
+                    y=round(y, 2),
+                    width=round(step - 2.0, 1),
+                    height=round(height, 2),
+                    style=_style(place),
+                    title=f"{name} {amount:,.1f}",
+                )
+            )
+    marks = [
+        (round(_WIDTH * (at - shown.since) / shown.length_s, 1), text) for at, text in shown.marks()
+    ]
+    return UsagePicture(_WIDTH, _HEIGHT + _FOOT, drawn, marks, most)
