@@ -49,8 +49,9 @@ def signed_in(api, browser):
 def asked(document):
     """The fields of the form with which a page asks for confirmation."""
     hidden = [i for i in document.all("input") if i.get("type") == "hidden"]
-    begin = max(number for number, one in enumerate(hidden) if one["name"] == "do")
-    return [(one["name"], one["value"]) for one in hidden[begin:]]
+    end = [one["name"] for one in hidden].index("form") + 1
+    begin = max(number for number, one in enumerate(hidden[:end]) if one["name"] == "do")
+    return [(one["name"], one["value"]) for one in hidden[begin:end]]
 
 
 def confirm(browser, path):
@@ -332,3 +333,84 @@ def test_what_users_write_is_text_where_changes_are_asked(api, browser):
     assert document.all("i") == []
     document = browser.get(f"/change?do=priority&id=parked&priority={name}")
     assert document.all("b") == []
+
+
+# -- policies, pools and tokens --------------------------------------------------------------------------
+
+
+def test_a_policy_is_changed_after_its_differences_were_shown(api, browser):
+    document = browser.get("/change?do=policy&id=preemption")
+    inputs = [i for i in document.all("input") if i["name"].startswith("policy.")]
+    assert {i["name"]: i["value"] for i in inputs}["policy.min_runtime"] == "0.0"
+    # As the form is sent: all fields, of which one differs.
+    query = "&".join(f"{i['name']}={quote(i['value'])}" for i in inputs)
+    query = query.replace("policy.min_runtime=0.0", "policy.min_runtime=60")
+    document = browser.get(f"/change?do=policy&id=preemption&{query}")
+    assert "min_runtime 0.0 60" in document.words
+    fields = asked(document)
+    assert [name for name, _ in fields if name.startswith("policy.")] == ["policy.min_runtime"]
+    assert send(browser, fields).status_code == 200
+    assert "min_runtime 60.0 changed" in browser.get("/policy").words
+    (change,) = changes(api, call="change_policy")
+    assert (change["token"], change["after"]) == ("local", {"min_runtime": 60.0})
+    assert "change_policy" in browser.get("/policy").words
+
+
+def test_the_policy_of_the_queue_is_changed(api, browser):
+    path = "/change?do=policy&id=queue&policy.order=fifo&policy.ageing_per_hour=0.5"
+    assert confirm(browser, path).status_code == 200
+    assert "ageing_per_hour 0.5 changed" in browser.get("/policy").words
+
+
+def test_settings_of_a_pool_are_changed(api, browser):
+    path = "/change?do=pool&id=robotics&pool.max_run_s=12h&pool.queueing=strict&pool.cohort=none"
+    assert confirm(browser, path).status_code == 200
+    pool = api.get("/pools/robotics")
+    assert (pool["max_run_s"], pool["queueing"], pool["cohort"]) == (43_200, "strict", None)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "do=policy&id=preemption&policy.min_runtime=soon",
+        "do=policy&id=preemption&policy.victim_order=best",
+        "do=policy&id=queue&policy.order=[1]",
+        "do=pool&id=robotics&pool.weight=-1",
+        "do=pool&id=robotics&pool.queueing=" + quote("<b>"),
+        "do=pool&id=robotics&pool.owner_limits=" + "[" * 3_000,
+        "do=policy&id=preemption&policy.preemption_aggressiveness=env:HOME",
+    ],
+)
+def test_values_that_cannot_be_are_said_and_not_confirmed(browser, query):
+    document = browser.get(f"/change?{query}")
+    assert not [form for form in document.all("form") if form.get("class") == "confirm"]
+
+
+def test_a_token_is_revoked_and_its_sessions_end(api, browser, signed_in):
+    other = signed_in()
+    assert "lin-1" in browser.get("/audit").words
+    answer = confirm(browser, "/change?do=revoke&id=lin-1")
+    assert answer.status_code == 200
+    other.get("/", 401)
+    assert "revoke_token name lin-1 done" in browser.get("/audit").words
+    assert "name lin-1 done" not in browser.get("/audit?call=drain").words
+
+
+def test_tokens_and_the_record_are_for_operators(api, signed_in):
+    for role in ("viewer", "submitter"):
+        other = signed_in(name=role, role=role, owner="lin" if role == "submitter" else "")
+        assert "/audit" not in [a["href"] for a in other.get("/policy").all("a")]
+        other.get("/audit", 403)
+        assert buttons(other.get("/policy")) == set()
+        for action in ("policy", "pool", "revoke"):
+            other.get(f"/change?do={action}&id=queue", 403)
+
+
+def test_pages_of_the_record_follow_each_other(api, browser):
+    for number in range(60):
+        api.send("PATCH", "/queue_policy", {"ageing_per_hour": number / 10 + 0.1})
+    first = browser.get("/audit")
+    (following,) = [a["href"] for a in first.all("a") if a.get("rel") == "next"]
+    assert "First page" in browser.get(following).words
+    browser.get("/audit?before=x", 400)
+    browser.get("/audit?outcome=x", 400)

@@ -7,34 +7,46 @@ from typing import NamedTuple
 
 from schedulemesh.api.call import Call
 from schedulemesh.api.nodes import CordonNode, Drain
+from schedulemesh.api.policies import ChangePolicy
 from schedulemesh.api.pools import ResizePool
 from schedulemesh.api.queue import ChangeQueuedTask
 from schedulemesh.api.tasks import CancelTasks
+from schedulemesh.api.tokens import RevokeToken
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_priority, parse_timeout
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.domain.task import ENDED_STATES
-from schedulemesh.domain.tokens import Role
+from schedulemesh.domain.tokens import LOCAL, Role
 from schedulemesh.errors import InvalidRequestError
 from schedulemesh.protocol.callers import TokenCaller
 from schedulemesh.server.listings import Row
+from schedulemesh.server.page.settings_fields import policy_call, pool_call
 
 #: The most tasks that one form changes; the queue shows as many on a page.
 MAX_TARGETS = 50
-#: What the inputs of a quota are called: with the kind of resource after it.
-QUOTA = "quota."
+#: What inputs are called of which there are several, with the kind of resource or the name of the field
+#: after it.
+QUOTA, POLICY, POOL = "quota.", "policy.", "pool."
 
 
 class ActionForm(NamedTuple):
     """What a browser has sent of a change."""
 
-    #: The ids of the tasks or nodes, or the name of the pool.
+    #: The ids of the tasks or nodes, or the name of the pool, the policy or the token.
     targets: tuple[str, ...]
     #: What was entered, by the name of the input; those that are empty are left out.
     values: Mapping[str, str]
     #: The id of the form: sending it twice changes nothing more.
     request_id: str
     client: str
+
+    def entered(self, prefix: str) -> dict[str, str]:
+        """What was entered in inputs of this prefix, by what comes after it."""
+        return {
+            name.removeprefix(prefix): text
+            for name, text in self.values.items()
+            if name.startswith(prefix)
+        }
 
     def id_of(self, number: int) -> str:
         """The id of the request for one of its targets."""
@@ -52,14 +64,14 @@ class Action(NamedTuple):
     """Something that the page can change."""
 
     name: str
-    #: "task", "node" or "pool".
+    #: "task", "node", "pool", "policy" or "token".
     subject: str
     call: type[Call]
     #: Makes the calls of a form. Raises InvalidRequestError.
     calls: Callable[[ActionForm], list[Requested]]
     #: Whether submitters may not do it, although they may make the call.
     for_operators: bool = False
-    #: What it asks for besides the targets: "priority", "deadline" or "quota".
+    #: What it asks for besides the targets: the name of the input, or what the names of several begin with.
     input_name: str = ""
     #: Whether it is made only with that.
     needs_input: bool = False
@@ -99,7 +111,22 @@ def actions_of_node(caller: TokenCaller, node: Row) -> list[Action]:
 
 def actions_of_pool(caller: TokenCaller, pool: Row) -> list[Action]:
     """What a caller may do to a pool now."""
-    return _allowed(caller, ["quota", "drain_pool" if pool["state"] == "open" else "undrain_pool"])
+    drain = "drain_pool" if pool["state"] == "open" else "undrain_pool"
+    return _allowed(caller, ["quota", "pool", drain])
+
+
+def actions_of_policies(caller: TokenCaller) -> list[Action]:
+    """What a caller may do to a policy."""
+    return _allowed(caller, ["policy"])
+
+
+def actions_of_token(caller: TokenCaller, token: Row) -> list[Action]:
+    """What a caller may do to a token. The one of this session, and the one of the server's own machine, are
+    not revoked from here: whoever did so would lock themselves out.
+    """
+    if token["name"] in (caller.token.name, LOCAL):
+        return []
+    return _allowed(caller, ["revoke"])
 
 
 def actions_of_queue(caller: TokenCaller) -> list[Action]:
@@ -193,11 +220,7 @@ def _deadline(form: ActionForm) -> float | None:
 
 def _resized(form: ActionForm) -> list[Requested]:
     """Another quota of pools: of each kind of resource what was entered."""
-    amounts = {
-        name.removeprefix(QUOTA): _number(text)
-        for name, text in form.values.items()
-        if name.startswith(QUOTA)
-    }
+    amounts = {kind: _number(text) for kind, text in form.entered(QUOTA).items()}
     quota: dict[str, object] = {
         kind: amounts.pop(kind) for kind in ("cpu", "memory", "gpu") if kind in amounts
     }
@@ -206,6 +229,31 @@ def _resized(form: ActionForm) -> list[Requested]:
     return [
         Requested(
             (name,), ResizePool(name=name, resources=resources, request_id=form.id_of(number))
+        )
+        for number, name in enumerate(form.targets)
+    ]
+
+
+def _policy_changed(form: ActionForm) -> list[Requested]:
+    entered = form.entered(POLICY)
+    return [
+        Requested((name,), policy_call(name, entered, form.client, form.id_of(number)))
+        for number, name in enumerate(form.targets)
+    ]
+
+
+def _pool_changed(form: ActionForm) -> list[Requested]:
+    entered = form.entered(POOL)
+    return [
+        Requested((name,), pool_call(name, entered, form.id_of(number)))
+        for number, name in enumerate(form.targets)
+    ]
+
+
+def _revoked(form: ActionForm) -> list[Requested]:
+    return [
+        Requested(
+            (name,), RevokeToken(name=name, client=form.client, request_id=form.id_of(number))
         )
         for number, name in enumerate(form.targets)
     ]
@@ -245,7 +293,10 @@ ACTIONS = (
         input_name="deadline",
     ),
     Action("undrain_pool", "pool", Drain, lambda form: _drained(form, "pool_name", drained=False)),
-    Action("quota", "pool", ResizePool, _resized, input_name="quota", needs_input=True),
+    Action("quota", "pool", ResizePool, _resized, input_name=QUOTA, needs_input=True),
+    Action("pool", "pool", ResizePool, _pool_changed, input_name=POOL, needs_input=True),
+    Action("policy", "policy", ChangePolicy, _policy_changed, input_name=POLICY, needs_input=True),
+    Action("revoke", "token", RevokeToken, _revoked),
 )
 _ACTIONS: Mapping[str, Action] = {action.name: action for action in ACTIONS}
 

@@ -22,6 +22,7 @@ from starlette.types import ASGIApp
 from schedulemesh.api.cluster import GetAbout
 from schedulemesh.config.language import LANGUAGES, Language
 from schedulemesh.domain.names import parse_name
+from schedulemesh.domain.tokens import Role
 from schedulemesh.errors import InvalidRequestError, SchedulerUnavailableError
 from schedulemesh.protocol.callers import TokenCaller
 from schedulemesh.server.connections import Connections
@@ -43,12 +44,14 @@ from schedulemesh.server.guard import (
     check_connection,
 )
 from schedulemesh.server.page.actions import MAX_TARGETS, action_named
+from schedulemesh.server.page.audit import audit
 from schedulemesh.server.page.carrying_out import carry_out
 from schedulemesh.server.page.confirmation import after, confirmation, form_of
 from schedulemesh.server.page.evictions import evictions
 from schedulemesh.server.page.links import link
 from schedulemesh.server.page.nodes import nodes
 from schedulemesh.server.page.overview import overview
+from schedulemesh.server.page.policy import policy
 from schedulemesh.server.page.queue import queue
 from schedulemesh.server.page.reads import RecentReads, ScreenReads
 from schedulemesh.server.page.sessions import (
@@ -127,6 +130,8 @@ class Screen(NamedTuple):
     in_menu: bool = True
     #: Whether it is shown anew when something has changed.
     is_live: bool = True
+    #: Whose menu has it.
+    least_role: Role = Role.VIEWER
 
 
 SCREENS = (
@@ -137,6 +142,8 @@ SCREENS = (
     Screen("/timeline", "timeline", timeline),
     Screen("/evictions", "evictions", evictions),
     Screen("/usage", "usage", usage, is_live=False),
+    Screen("/policy", "policy", policy, is_live=False),
+    Screen("/audit", "audit", audit, is_live=False, least_role=Role.OPERATOR),
     Screen(CHANGE, "change", confirmation, in_menu=False, is_live=False),
 )
 
@@ -165,7 +172,7 @@ class Page:
         self._gateway, self._feed, self._connections = gateway, feed, connections
         self._reads = RecentReads(reads, lambda: feed.cursor)
         self._streams = OpenStreams()
-        self._sessions = Sessions(tokens)
+        self._tokens, self._sessions = tokens, Sessions(tokens)
         self._templates = _templates()
 
     def routes(self) -> list[Route]:
@@ -255,6 +262,8 @@ class Page:
         form = form_of(fields, action, request_id, caller.client)
         outcomes = await carry_out(self._gateway, caller, action, form)
         self._reads.outdated()
+        if action.subject == "token":
+            self._tokens.outdated()
         reads = ScreenReads(self._reads, self._gateway, caller)
         names, now = await reads.node_names(), await reads.now()
         view = {

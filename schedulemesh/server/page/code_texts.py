@@ -34,6 +34,15 @@ _WAITS_AND_REFUSALS: Mapping[str, tuple[str, str]] = {
         "Ray options and placement group contradict each other",
         "Ray 选项与放置组互相冲突",
     ),
+    "owner_limit": ("Its owner is at its limit in the pool", "该用户在资源池中已达上限"),
+    "exceeds_owner_limit": (
+        "Asks for more than the pool permits its owner",
+        "申请量超过资源池对该用户的限额",
+    ),
+    "owner_queue_full": (
+        "As many tasks of its owner wait as the pool permits",
+        "该用户在资源池中的排队任务数已达上限",
+    ),
     "pool_exists": ("The pool exists with another definition", "同名资源池已存在，定义不同"),
     "pool_in_use": ("The pool is in use", "资源池正在使用"),
     "pool_ending": ("The pool is being deleted", "资源池正在删除"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from starlette.datastructures import QueryParams
@@ -12,6 +12,7 @@ from schedulemesh.api.pages import PageQuery
 from schedulemesh.api.pools import ListPools
 from schedulemesh.api.preemption import EvaluatePreemption
 from schedulemesh.api.tasks import ExplainTask
+from schedulemesh.api.tokens import ListTokens
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.request_ids import new_request_id
 from schedulemesh.domain.resources import parse_resources
@@ -21,6 +22,8 @@ from schedulemesh.protocol.callers import TokenCaller
 from schedulemesh.server.listings import Row
 from schedulemesh.server.page.actions import (
     MAX_TARGETS,
+    POLICY,
+    POOL,
     QUOTA,
     Action,
     ActionForm,
@@ -31,15 +34,21 @@ from schedulemesh.server.page.actions import (
 from schedulemesh.server.page.links import link
 from schedulemesh.server.page.nodes import agents_named
 from schedulemesh.server.page.reads import ScreenReads, together
+from schedulemesh.server.page.settings_fields import (
+    POLICIES,
+    SettingsField,
+    policy_fields,
+    pool_fields,
+)
 from schedulemesh.server.page.words import by_kind
 from schedulemesh.server.problems import Problem
 
 #: The tasks of which is read when they were saved, and those for which is evaluated whom they may evict.
 _SAVES_READ, _EVALUATED = 20, 5
-#: Characters of an input.
-_MOST_ENTERED = 100
+#: Characters of an input: rules by labels, as JSON, are long.
+_MOST_ENTERED = 8_000
 #: The screens on which is chosen what is to be changed.
-_AFTER = {"task": "/queue", "node": "/nodes", "pool": "/"}
+_AFTER = {"task": "/queue", "node": "/nodes", "pool": "/", "policy": "/policy", "token": "/audit"}
 _BY_TASK = (("task_id", False),)
 #: Phases in which a task has work that can be lost.
 _AT_WORK = ("running", "preempting")
@@ -90,10 +99,11 @@ async def confirmation(reader: ScreenReads, query: QueryParams) -> Mapping[str, 
         "node": None,
         "foreseen": (),
         "inputs": (),
+        "fields": (),
         "after": after(action, form.targets),
+        "form_was_sent": bool(form.values),
     }
-    about = {"task": _of_tasks, "node": _of_node, "pool": _of_pool}[action.subject]
-    return {**view, **await about(reader, action, form)}
+    return {**view, **await _ABOUT[action.subject](reader, action, form)}
 
 
 def after(action: Action, targets: Sequence[str]) -> str:
@@ -123,9 +133,14 @@ def form_of(
     values = {
         name: value.strip()[:_MOST_ENTERED]
         for name, value in fields
-        if value.strip() and (name == action.input_name or name.startswith(QUOTA))
+        if value.strip() and _is_input(name, action.input_name)
     }
     return ActionForm(targets, values, request_id, client)
+
+
+def _is_input(name: str, input_name: str) -> bool:
+    """Whether a field is an input of an action; see ``Action.input_name``."""
+    return name.startswith(input_name) if input_name.endswith(".") else name == input_name
 
 
 def _error(action: Action, form: ActionForm) -> str:
@@ -166,6 +181,9 @@ async def _of_pool(reader: ScreenReads, action: Action, form: ActionForm) -> Map
         raise Problem(404, Reason.POOL_NOT_FOUND.value, f"there is no pool {form.targets[0]!r} now")
     if action.name == "quota":
         return {"pool": pool, "inputs": _quota_inputs(pool, form)}
+    if action.name == "pool":
+        fields = pool_fields(pool, form.entered(POOL))
+        return {"pool": pool, **_changed_fields(form, POOL, fields)}
     page = await reader.page(
         "tasks",
         PageQuery(
@@ -175,6 +193,34 @@ async def _of_pool(reader: ScreenReads, action: Action, form: ActionForm) -> Map
         ),
     )
     return {"pool": pool, "effect": await _effect(reader, page.items, page.total)}
+
+
+async def _of_policy(reader: ScreenReads, _action: Action, form: ActionForm) -> Mapping[str, Any]:
+    name = form.targets[0]
+    if name not in POLICIES:
+        raise InvalidRequestError(f"there is no policy {name!r}; there are {', '.join(POLICIES)}")
+    fields = (await policy_fields(reader, form.entered(POLICY)))[name]
+    return {"policy_name": name, **_changed_fields(form, POLICY, fields)}
+
+
+def _changed_fields(
+    form: ActionForm, prefix: str, fields: Sequence[SettingsField]
+) -> Mapping[str, Any]:
+    """The fields, and the form with those only that were entered otherwise than they are."""
+    values = {f"{prefix}{one.name}": one.entered or "" for one in fields if one.is_changed}
+    view: dict[str, Any] = {"fields": fields, "changed": [one for one in fields if one.is_changed]}
+    if form.values and not values:
+        view["is_ready"] = False
+    return {**view, "prefix": prefix, "form": form._replace(values=values)}
+
+
+async def _of_token(reader: ScreenReads, _action: Action, form: ActionForm) -> Mapping[str, Any]:
+    rows = await reader.rows(ListTokens())
+    token = next((row for row in rows if row["name"] == form.targets[0]), None)
+    if token is None:
+        error = f"there is no token {form.targets[0]!r} now"
+        raise Problem(404, Reason.TOKEN_NOT_FOUND.value, error)
+    return {"token": token}
 
 
 def _quota_inputs(pool: Row, form: ActionForm) -> list[Mapping[str, Any]]:
@@ -258,3 +304,13 @@ def _foreseen_of(row: Row, evaluation: Any) -> Foreseen:
     victims = [candidates[task_id] for task_id in evaluation.victims if task_id in candidates]
     reason = "" if victims or evaluation.reason is None else evaluation.reason.value
     return Foreseen(row["task_id"], victims, reason)
+
+
+#: What is shown of a change, by what is changed.
+_ABOUT: Mapping[str, Callable[[ScreenReads, Action, ActionForm], Awaitable[Mapping[str, Any]]]] = {
+    "task": _of_tasks,
+    "node": _of_node,
+    "pool": _of_pool,
+    "policy": _of_policy,
+    "token": _of_token,
+}

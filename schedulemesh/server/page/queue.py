@@ -23,6 +23,7 @@ _FILTERS = ("pool_name", "owner", "reason")
 #: Why tasks wait; what is chosen in the address besides these is offered, too.
 _REASONS = (
     Reason.INSUFFICIENT_QUOTA,
+    Reason.OWNER_LIMIT,
     Reason.INSUFFICIENT_RESOURCES,
     Reason.BEHIND_QUEUE_HEAD,
     Reason.HELD_BY_USER,

@@ -98,8 +98,8 @@ async def timeline(reader: ScreenReads, query: QueryParams) -> Mapping[str, Any]
     cursors = {row["cursor"] for name in page for row in grouped[name]}
     drawn = [row for row in ran if row["cursor"] in cursors]
     colors = colors_of(pool_names)
-    kept = [(name, value) for name, value in (*chosen.items(), ("by", query.get("by", "")))]
-    here = [*kept, ("span", shown.span)]
+    filters = [(name, value) for name, value in (*chosen.items(), ("by", query.get("by", "")))]
+    here = [*filters, ("span", shown.span)]
     return {
         "period": shown,
         "spans": tuple(SPANS),
@@ -192,15 +192,15 @@ def _arrows(bands: Sequence[Band]) -> list[Arrow]:
     arrows = []
     for victims in by_task.values():
         for victim in victims:
-            newcomer = _newcomer(victim.row, by_task.get(str(victim.row["by_task"]), ()))
-            if newcomer is not None:
-                title = f"{victim.row['task_id']} → {newcomer.row['task_id']}"
-                y1, y2 = victim.y + _LANE / 2, newcomer.y + _LANE / 2
-                arrows.append(Arrow(victim.x + victim.width, y1, newcomer.x, y2, title))
+            evictor = _evictor_bar(victim.row, by_task.get(str(victim.row["by_task"]), ()))
+            if evictor is not None:
+                title = f"{victim.row['task_id']} → {evictor.row['task_id']}"
+                y1, y2 = victim.y + _LANE / 2, evictor.y + _LANE / 2
+                arrows.append(Arrow(victim.x + victim.width, y1, evictor.x, y2, title))
     return arrows
 
 
-def _newcomer(victim: Row, bars: Sequence[RunBar]) -> RunBar | None:
+def _evictor_bar(victim: Row, bars: Sequence[RunBar]) -> RunBar | None:
     """The bar of the attempt for which a victim was evicted: the first that began afterwards."""
     if not victim["by_task"] or victim["evicted_at"] is None:
         return None

@@ -1,0 +1,70 @@
+"""Tokens, and the record of changes: by whom, from where, and what came of them. For operators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.datastructures import QueryParams
+
+from schedulemesh.api.audit import QueryAudit
+from schedulemesh.api.calls import CHANGES
+from schedulemesh.api.tokens import ListTokens
+from schedulemesh.domain.audit import DONE, OPEN, REFUSED
+from schedulemesh.domain.names import parse_name
+from schedulemesh.errors import InvalidRequestError
+from schedulemesh.server.page.actions import actions_of_token
+from schedulemesh.server.page.links import link
+from schedulemesh.server.page.policy import recorded_change
+from schedulemesh.server.page.reads import ScreenReads, together
+from schedulemesh.server.page.settings_fields import written
+
+#: Rows of a page.
+_ROWS = 50
+_FILTERS = ("token", "call", "outcome")
+#: Digits of the number of a change that is read.
+_DIGITS = 15
+
+
+async def audit(reader: ScreenReads, query: QueryParams) -> Mapping[str, Any]:
+    """What the template ``audit.html`` shows. Raises Problem and InvalidRequestError."""
+    chosen = {name: query.get(name, "") for name in _FILTERS}
+    token, call = (
+        parse_name(chosen[name], name) if chosen[name] else None for name in ("token", "call")
+    )
+    before = _number(query.get("before", ""))
+    record = QueryAudit(
+        token=token, call=call, outcome=chosen["outcome"] or None, before=before, limit=_ROWS
+    )
+    rows, tokens = await together(reader.rows(record), reader.rows(ListTokens()))
+    here = list(chosen.items())
+    following = ("before", rows[-1]["number"]) if len(rows) == _ROWS else None
+    return {
+        "tokens": [
+            {**token, "actions": actions_of_token(reader.caller, token)}
+            for token in sorted(tokens, key=lambda token: str(token["name"]))
+        ],
+        "rows": [
+            {
+                **row,
+                "fields": recorded_change(row).fields,
+                "shown": {key: written(value) for key, value in row["request"].items()},
+            }
+            for row in rows
+        ],
+        "chosen": chosen,
+        "filtered": any(chosen.values()),
+        "calls": sorted(str(one.__struct_config__.tag) for one in CHANGES),
+        "outcomes": (DONE, REFUSED, OPEN),
+        "following": following and link("/audit", *here, following),
+        "begun": link("/audit", *here) if before is not None else "",
+    }
+
+
+def _number(text: str) -> int | None:
+    """The number of a change; None: none is given. Raises InvalidRequestError."""
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS):
+        raise InvalidRequestError(f"before is {text!r}; allowed is the number of a change")
+    return int(text)
