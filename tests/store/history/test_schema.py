@@ -111,6 +111,9 @@ def test_the_facts_of_an_older_history_have_their_agents_payload(address):
                 for number, fact in enumerate(stored)
             ],
         )
+        # Later revisions add these.
+        for column in ("node_labels", "alternative"):
+            connection.exec_driver_sql(f"ALTER TABLE {PREFIX}_attempts DROP COLUMN {column}")
         connection.exec_driver_sql(f"UPDATE {VERSION_TABLE} SET version_num = '0005'")
         migrate(connection)
         *migrated, last = connection.scalars(select(events.c.fact).order_by(events.c.number))
