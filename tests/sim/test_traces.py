@@ -268,7 +268,7 @@ def test_an_export_of_the_history_has_a_job_for_each_submission(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", sorted(WRITERS))
-def test_an_exported_history_keeps_the_time_limits_of_tasks(kind, tmp_path):
+def test_an_exported_history_keeps_the_time_limits_and_nodes_of_tasks(kind, tmp_path):
     if kind == "parquet":
         pytest.importorskip("pyarrow")
     attempt = {
@@ -290,11 +290,14 @@ def test_an_exported_history_keeps_the_time_limits_of_tasks(kind, tmp_path):
         "cpu_s": 600.0,
         "max_run_s": 600.0,
         "on_time_limit": "requeue",
+        "label_selector": {"model": "in(H100,A100)", "zone": "!b"},
+        "alternative": 2,
     }
     path = tmp_path / f"history.{kind}"
     export(lambda after, _most: {"attempts": [attempt], "more": False}, path, None)
     (job,) = read_trace(path)
     assert (job.max_run_s, job.requeued_at_limit) == (600.0, True)
+    assert job.node_labels == {"model": "in(H100,A100)", "zone": "!b"}
 
 
 @pytest.mark.parametrize("kind", sorted(WRITERS))
