@@ -132,7 +132,17 @@ def test_the_overview_shows_pools_and_what_waits(browser):
     assert "mesh" in document.words
 
 
-SCREENS = ("/", "/queue", "/task", "/nodes", "/timeline", "/evictions", "/usage", "/policy")
+SCREENS = (
+    "/",
+    "/queue",
+    "/task",
+    "/nodes",
+    "/timeline",
+    "/evictions",
+    "/usage",
+    "/policy",
+    "/rehearsal",
+)
 #: A text in Chinese on each screen, and one of a code.
 CHINESE = {
     "/": "空闲 GPU",
@@ -143,6 +153,7 @@ CHINESE = {
     "/evictions": "抢占记录",
     "/usage": "统计维度",
     "/policy": "排队策略",
+    "/rehearsal": "开始推演",
 }
 
 

@@ -54,6 +54,8 @@ from schedulemesh.server.page.overview import overview
 from schedulemesh.server.page.policy import policy
 from schedulemesh.server.page.queue import queue
 from schedulemesh.server.page.reads import RecentReads, ScreenReads
+from schedulemesh.server.page.rehearsal import REHEARSAL, begin_rehearsal, rehearsal
+from schedulemesh.server.page.rehearsals import Rehearsals, run_command
 from schedulemesh.server.page.sessions import (
     LIFETIME_S,
     Sessions,
@@ -143,6 +145,7 @@ SCREENS = (
     Screen("/evictions", "evictions", evictions),
     Screen("/usage", "usage", usage, is_live=False),
     Screen("/policy", "policy", policy, is_live=False),
+    Screen(REHEARSAL, "rehearsal", rehearsal, is_live=False),
     Screen("/audit", "audit", audit, is_live=False, least_role=Role.OPERATOR),
     Screen(CHANGE, "change", confirmation, in_menu=False, is_live=False),
 )
@@ -173,6 +176,7 @@ class Page:
         self._reads = RecentReads(reads, lambda: feed.cursor)
         self._streams = OpenStreams()
         self._tokens, self._sessions = tokens, Sessions(tokens)
+        self._rehearsals = Rehearsals(run_command)
         self._templates = _templates()
 
     def routes(self) -> list[Route]:
@@ -183,6 +187,7 @@ class Page:
         return [
             *screens,
             Route(CHANGE, self._change, methods=["POST"]),
+            Route(REHEARSAL, self._rehearse, methods=["POST"]),
             Route(SIGN_IN, self._sign_in_form, methods=["GET"]),
             Route(SIGN_IN, self._sign_in, methods=["POST"]),
             Route(SIGN_OUT, self._sign_out, methods=["POST"]),
@@ -198,7 +203,7 @@ class Page:
         frame: dict[str, Any] = {"screen": screen}
 
         async def drawn(visit: Visit, caller: TokenCaller) -> Response:
-            reads = ScreenReads(self._reads, self._gateway, caller)
+            reads = self._reads_of(caller)
             about = await reads.facts(GetAbout())
             frame.update(caller=caller, scheduler=about["name"], now=about["time"])
             view = await screen.view(reads, request.query_params)
@@ -206,11 +211,25 @@ class Page:
 
         return await self._in_session(request, drawn, frame)
 
+    def _reads_of(self, caller: TokenCaller) -> ScreenReads:
+        return ScreenReads(self._reads, self._gateway, self._rehearsals, caller)
+
+    async def _rehearse(self, request: Request) -> Response:
+        """Have a rehearsal made; the screen shows its answer."""
+
+        async def begun(_visit: Visit, caller: TokenCaller) -> Response:
+            fields = dict(_pairs(await request.body()))
+            is_begun = await begin_rehearsal(self._reads_of(caller), fields)
+            target = REHEARSAL if is_begun else link(REHEARSAL, ("busy", 1))
+            return RedirectResponse(target, 303, _HEADERS)
+
+        return await self._in_session(request, begun)
+
     async def _usage_csv(self, request: Request) -> Response:
         """What the screen of usage shows, as a file."""
 
         async def file(_visit: Visit, caller: TokenCaller) -> Response:
-            reads = ScreenReads(self._reads, self._gateway, caller)
+            reads = self._reads_of(caller)
             text = await usage_csv(reads, request.query_params)
             named = {"content-disposition": 'attachment; filename="usage.csv"'}
             return Response(text, 200, {**_HEADERS, **named}, "text/csv; charset=utf-8")
@@ -264,7 +283,7 @@ class Page:
         self._reads.outdated()
         if action.subject == "token":
             self._tokens.outdated()
-        reads = ScreenReads(self._reads, self._gateway, caller)
+        reads = self._reads_of(caller)
         names, now = await reads.node_names(), await reads.now()
         view = {
             "caller": caller,
@@ -391,8 +410,9 @@ class Page:
         sent = {**_HEADERS, **(headers or {})}
         if (screen := view.get("screen")) is not None and screen.is_live:
             sent["content-security-policy"] = _LIVE_POLICY + _POLICY
-        if visit.refreshes and status == 200:
-            sent["refresh"] = str(_REFRESH_S)
+        reload_s = view.get("reload_s") or (_REFRESH_S if visit.refreshes else None)
+        if reload_s is not None and status == 200:
+            sent["refresh"] = str(reload_s)
         response = Response(html, status, sent, "text/html; charset=utf-8")
         for name, value in visit.preferences.items():
             response.set_cookie(

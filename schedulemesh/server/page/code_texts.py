@@ -35,6 +35,10 @@ _WAITS_AND_REFUSALS: Mapping[str, tuple[str, str]] = {
         "Ray 选项与放置组互相冲突",
     ),
     "owner_limit": ("Its owner is at its limit in the pool", "该用户在资源池中已达上限"),
+    "behind_owner": (
+        "Waits behind tasks of owners that have used less",
+        "排在用量更少的用户的任务之后",
+    ),
     "exceeds_owner_limit": (
         "Asks for more than the pool permits its owner",
         "申请量超过资源池对该用户的限额",

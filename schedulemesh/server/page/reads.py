@@ -22,6 +22,7 @@ from schedulemesh.protocol.requests import encode_request
 from schedulemesh.server.answers import plain, rows_of
 from schedulemesh.server.gateway import SupervisorClient
 from schedulemesh.server.listings import Row
+from schedulemesh.server.page.rehearsals import Rehearsals
 from schedulemesh.server.problems import Problem
 from schedulemesh.server.shared_reads import SharedReads
 
@@ -80,8 +81,15 @@ class RowPage(NamedTuple):
 class ScreenReads:
     """Reads on behalf of whoever looks at the page."""
 
-    def __init__(self, reads: RecentReads, gateway: SupervisorClient, caller: TokenCaller) -> None:
+    def __init__(
+        self,
+        reads: RecentReads,
+        gateway: SupervisorClient,
+        rehearsals: Rehearsals,
+        caller: TokenCaller,
+    ) -> None:
         self._reads, self._gateway, self.caller = reads, gateway, caller
+        self.rehearsals = rehearsals
 
     async def answer(self, call: Call) -> AnyAnswer:
         """The answer to a call. Raises Problem where the role does not allow it."""

@@ -475,6 +475,40 @@ TEXTS: Mapping[str, tuple[str, str]] = {
         "A secret is shown once, to who issues the token, so tokens are issued on the command line:",
         "密钥只在签发时显示一次，因此令牌在命令行签发：",
     ),
+    # Rehearsal.
+    "rehearsal": ("Rehearsal", "推演"),
+    "rehearsal_says": (
+        "What the past would have been with more nodes or another quota. The history is only read.",
+        "如果节点更多、或配额不同，过去一段时间会怎样：按历史记录重新调度一遍，只读取、不改动。",
+    ),
+    "rehearsal_role": (
+        "Rehearsals take a processor for a while; submitters and operators may have them made.",
+        "推演会占用一段时间的 CPU，需要提交者或运维角色。",
+    ),
+    "rehearsal_busy": (
+        "Another rehearsal runs now. Try again when it has ended.",
+        "已有一次推演正在进行，请稍后再试。",
+    ),
+    "rehearsal_runs": (
+        "It runs for {time}, and may take up to {limit}. This page shows its answer by itself.",
+        "已进行 {time}，最长 {limit}。完成后本页会自动显示结果。",
+    ),
+    "rehearsal_failed": ("It could not be made:", "推演没有完成："),
+    "rehearsal_more": (
+        "Other policies and pools, and every task's wait, are rehearsed on the command line:",
+        "推演其他策略和资源池，或查看每个任务的等待，请用命令行：",
+    ),
+    "more_nodes": ("Nodes more (+) or less (-)", "增加（+）或减少（-）节点"),
+    "other_quota": ("Another quota for", "修改配额的资源池"),
+    "gpus_then": ("Its GPUs", "GPU 配额"),
+    "rehearse": ("Rehearse", "开始推演"),
+    "nodes_then": ("nodes {nodes}", "节点 {nodes}"),
+    "pool_then": ("{pool} with {gpus} GPUs", "{pool} 配额 {gpus} 块 GPU"),
+    "recorded": ("was", "实际"),
+    "rehearsed": ("would be", "推演"),
+    "mean_wait": ("Mean wait", "平均等待"),
+    "p95_wait": ("95 % waited at most", "95% 等待不超过"),
+    "all_pools": ("all pools", "全部资源池"),
     # Amounts and times.
     "gb": ("{amount} GB", "{amount} GB"),
     "mb": ("{amount} MB", "{amount} MB"),
