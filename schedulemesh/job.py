@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 
 __all__ = [
+    "array_index",
     "attempt",
     "checkpoint_dir",
     "on_preemption",
@@ -35,6 +36,12 @@ _called = threading.Lock()
 def task_id() -> str | None:
     """The id of the task that this process runs for; None: it belongs to no job."""
     return os.environ.get("SCHEDULEMESH_TASK_ID")
+
+
+def array_index() -> int | None:
+    """The index of this task in its array; None: it is no member of an array."""
+    index = os.environ.get("SCHEDULEMESH_ARRAY_INDEX")
+    return int(index) if index else None
 
 
 def attempt() -> int:

@@ -61,6 +61,8 @@ class SimpleTaskSpec:
     #: Ids of tasks that it starts after: when they have completed, "any:ID" however it ends, "fail:ID" when
     #: it does not complete.
     after: str | Sequence[str] | None = None
+    #: Indices of an array, such as "0-99%10", or the number of its members.
+    array: str | int | None = None
     #: Whether it outlives the task from inside which it is submitted; else it ends with that one.
     detached: bool = False
     payload: UserValue = None

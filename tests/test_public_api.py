@@ -133,6 +133,7 @@ ARGUMENTS = {
 }
 #: Fields that only a submitted task has.
 SUBMITTED = {
+    "array",
     "after",
     "run",
     "run_key",
@@ -148,7 +149,7 @@ def test_every_submitting_call_takes_every_field_of_a_task():
     from schedulemesh.domain.task import PARSERS, TaskSpec
     from schedulemesh.simple import SimpleScheduler, SimpleTaskSpec
 
-    set_by_the_scheduler = {"asked_priority", "extra_of", "evict_pools"}
+    set_by_the_scheduler = {"asked_priority", "extra_of", "evict_pools", "array_id", "array_index"}
     assert set(TaskSpec.__struct_fields__) == set(PARSERS) | set_by_the_scheduler
     for call in (
         RayScheduler.submit_task_with_preemption,
@@ -168,6 +169,8 @@ def test_every_submitting_call_takes_every_field_of_a_task():
 OF_AGENTS = {"payload_key", "run", "run_key", "on_restore_failure"}
 #: Fields that say what happens after an end; a lease is never started again.
 OF_RETRIES = {"max_retries", "on_oom", "oom_max_memory", "on_preempted", "on_time_limit"}
+#: Fields of what runs by itself, which the holder of a lease does.
+OF_RUNS = {"array"}
 #: The options of the command ``submit`` that are called otherwise.
 OPTIONS = {
     "pool_name": {"pool"},
@@ -197,10 +200,14 @@ def test_jobs_and_leases_take_every_field_of_a_task_on_every_surface():
         "submit_job": (of_call("submit_job"), ARGUMENTS, set()),
         "POST /jobs": (set(NewJob.__struct_fields__), {}, set()),
         "submit": (options, OPTIONS, set()),
-        "lease": (of_call("lease"), ARGUMENTS, OF_RETRIES),
-        "POST /leases": (set(NewLease.__struct_fields__), {"pool_name": {"pool"}}, OF_RETRIES),
+        "lease": (of_call("lease"), ARGUMENTS, OF_RETRIES | OF_RUNS),
+        "POST /leases": (
+            set(NewLease.__struct_fields__),
+            {"pool_name": {"pool"}},
+            OF_RETRIES | OF_RUNS,
+        ),
         # It runs already, outside of any task.
-        "adopt_job": (of_call("adopt_job"), ARGUMENTS, {*OF_RETRIES, "parent", "after"}),
+        "adopt_job": (of_call("adopt_job"), ARGUMENTS, {*OF_RETRIES, *OF_RUNS, "parent", "after"}),
     }
     for surface, (taken, names, absent) in surfaces.items():
         missing = {field for field in PARSERS if not taken & names.get(field, {field})}

@@ -39,6 +39,8 @@ EVENT_KINDS = (
     "priority_changed",
     "moved_to_front",
     "dependencies_met",
+    "split",
+    "members_cancelled",
     "admitted",
     "started",
     "restarted",

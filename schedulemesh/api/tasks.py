@@ -82,6 +82,11 @@ class TaskInfo(TypedDict, total=False):
     parent: TaskName
     #: The tasks that it starts after, each as "ok:ID", "any:ID" or "fail:ID".
     after: list[str]
+    #: Of an array: its indices, of one that waits those that are no tasks yet; empty: it is none.
+    array: str
+    #: Of a member of an array: the array's id, and its index; empty, None: it is none.
+    array_id: str
+    array_index: int | None
 
 
 TaskRow = TypeVar("TaskRow", bound=TaskInfo)

@@ -140,6 +140,19 @@ AGENTS = (
     wide("labels", "labels", labels),
 )
 
+MEMBERS = (
+    Column(heading="index", key="array_index", right=True),
+    Column(heading="task", key="task_id"),
+    Column(heading="state", key="state"),
+    Column(heading="since", key="started_at", show=local_time),
+    Column(heading="ended", key="ended_at", show=local_time),
+    Column(heading="reason", key="reason"),
+    wide("node", "node_id", node),
+    wide("agent", "agent_name"),
+    wide("failures", "failures"),
+    wide("error", "error"),
+)
+
 TASKS = (
     Column(heading="task", key="task_id"),
     Column(heading="owner", key="owner"),
@@ -180,6 +193,16 @@ JOBS = (
     wide("class", "priority_class"),
     wide("labels", "labels", labels),
 )
+
+_ARRAY = Column(heading="array", key="array")
+
+
+def queue_columns(tasks: Sequence[Row]) -> tuple[Column, ...]:
+    """Those of a table of queued tasks: with the indices that wait where one of them is an array."""
+    if not any(task.get("array") for task in tasks):
+        return QUEUE
+    return (*QUEUE[:3], _ARRAY, *QUEUE[3:])
+
 
 QUEUE = (
     Column(heading="pool", key="pool_name"),

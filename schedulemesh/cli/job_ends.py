@@ -16,7 +16,7 @@ from schedulemesh.cli.rows import Row
 from schedulemesh.client.pickling import load_plain
 from schedulemesh.client.task_results import value_of
 from schedulemesh.domain.reasons import Reason
-from schedulemesh.errors import JobFailedError
+from schedulemesh.errors import JobFailedError, TaskFailedError
 from schedulemesh.protocol.answers import Listed, TaskResult
 from schedulemesh.protocol.patience import until_answered
 
@@ -83,6 +83,9 @@ def exit_code(gateway: Gateway, task_id: str, waiting: Callable[[], None] = lamb
         except JobFailedError as error:
             note(str(error))
             return error.exit_code if error.exit_code > 0 else _SIGNALLED - error.exit_code
+        except TaskFailedError as error:
+            note(str(error))  # not all members of an array were completed
+            return 1
         except RefusedError as error:
             if error.reason is not Reason.TASK_NOT_ENDED:
                 raise

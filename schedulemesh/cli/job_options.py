@@ -121,6 +121,14 @@ class JobOptions:
             "it does not complete. Repeatable.",
         ),
     ] = None
+    array: Annotated[
+        str | None,
+        typer.Option(
+            metavar="INDICES",
+            help="Many jobs: 0-99, 0-99:5 or 1,4,7-9, and %10 behind it where at most ten run at once. "
+            "Each has its index as SCHEDULEMESH_ARRAY_INDEX.",
+        ),
+    ] = None
     working_dir: Annotated[
         str | None,
         typer.Option(help="A folder of this machine that it runs in, up to 16 MB packed."),

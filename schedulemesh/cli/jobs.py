@@ -78,6 +78,7 @@ def submit(
     from schedulemesh.cli.gateway import gateway_to
 
     job, command_words = completed(context, job, entrypoint or [], file)
+    _check_array(job, now=now, follow=follow)
     name = _checked_id(job.task_id) or f"job-{uuid.uuid4().hex[:8]}"
     fields = {**_job_arguments(job), "task_id": name, "entrypoint": command_words, "queue": not now}
     with gateway_to(target) as gateway:
@@ -93,6 +94,20 @@ def submit(
             return 0
         note(f"submitted {name}")
         return _wait_for_job(gateway, name, follow=follow)
+
+
+def _check_array(job: JobOptions, *, now: bool, follow: bool) -> None:
+    """Raise InvalidRequestError for what an array cannot do."""
+    from schedulemesh.errors import InvalidRequestError
+
+    if job.array is not None and now:
+        raise InvalidRequestError(
+            "--now is for one job; an array waits in the queue, so leave it out"
+        )
+    if job.array is not None and follow:
+        raise InvalidRequestError(
+            "--follow prints what one job writes; use --wait, and `schedulemesh logs ID[INDEX] --follow`"
+        )
 
 
 def _checked_id(task_id: str | None) -> str | None:
@@ -112,6 +127,7 @@ def _job_arguments(job: JobOptions) -> dict[str, object]:
         "on_time_limit": job.on_time_limit,
         "idle_s": None if job.idle is None else seconds(job.idle, "--idle"),
         "after": ",".join(job.after) if job.after else None,
+        "array": job.array,
         "bundles": parse_bundle_words(job.bundle or ()),
         "strategy": job.strategy,
         "label_selector": node_selector(job.gpu_model, job.node_label or ()),

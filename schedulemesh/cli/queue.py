@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from schedulemesh.cli.columns import QUEUE
+from schedulemesh.cli.columns import queue_columns
 from schedulemesh.cli.command import Output, Select, Target, Tasks, View, command
 from schedulemesh.cli.output import show
 from schedulemesh.cli.priorities import PriorityArgument
@@ -65,14 +65,14 @@ def _left_out(rows: list[dict[str, Any]], total: int, limit: int) -> str:
     return f"{sentence}; --limit 0 shows all, --after {last} the next ones"
 
 
-def queue_listing(rows: list[dict[str, object]], notes: tuple[str, ...] = ()) -> Listing:
+def queue_listing(rows: list[dict[str, Any]], notes: tuple[str, ...] = ()) -> Listing:
     """Queued tasks."""
     from schedulemesh.api.queue import QueueListing
 
     return Listing(
         kind="queued tasks",
         rows=rows,
-        columns=QUEUE,
+        columns=queue_columns(rows),
         row=QueueListing,
         name="task_id",
         notes=notes,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from schedulemesh.cli.columns import CHANGES, TASKS
+from schedulemesh.cli.columns import CHANGES, MEMBERS, TASKS
 from schedulemesh.cli.command import Output, Select, Target, Tasks, View, command, group, note
 from schedulemesh.cli.output import emit, show
 from schedulemesh.cli.rows import Listing, Record
@@ -20,6 +20,9 @@ from schedulemesh.protocol.wording import reworded
 if TYPE_CHECKING:
     from schedulemesh.cli.gateway import Gateway
 
+#: What members of an array do, or how they have ended, in the order in which a sentence counts them.
+MEMBER_COUNTS = ("queued", "running", "completed", "failed", "cancelled", "lost")
+
 app = typer.Typer()
 tasks_app = typer.Typer()
 app.add_typer(tasks_app, name="tasks")
@@ -27,11 +30,51 @@ command(tasks_app, "wait")(wait)
 
 
 @group(tasks_app)
-def list_tasks(target: Target, view: View, select: Select) -> None:
-    """List the tasks that run, and those that wait."""
+def list_tasks(
+    target: Target,
+    view: View,
+    select: Select,
+    array: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="The members of this array, those that have ended too."),
+    ] = None,
+    after: Annotated[
+        int | None, typer.Option(min=0, help="Of an array: only members behind this index.")
+    ] = None,
+    limit: Annotated[
+        int, typer.Option(min=1, max=1000, help="Of an array: how many members are shown.")
+    ] = 100,
+) -> None:
+    """List the tasks that run, and those that wait; or the members of an array."""
     from schedulemesh.api.tasks import ListTasks
 
+    if array is not None:
+        show(target, view, lambda g: _members(g, array, after, limit), select)
+        return
     show(target, view, lambda g: listed(g, ListTasks(), task_listing, select), select)
+
+
+def _members(gateway: Gateway, array_id: str, after: int | None, limit: int) -> Listing:
+    """The members of an array, with how it stands. Raises RefusedError."""
+    from schedulemesh.api.arrays import GetArray, MemberRow
+    from schedulemesh.protocol.answers import Details
+
+    request = GetArray(task_id=array_id, after=after, limit=limit)
+    facts = gateway.ask(request, Details).facts
+    notes = [
+        f"array {array_id} ({facts['array']}): {facts['state']}; "
+        + ", ".join(f"{facts[state]:,} {state}" for state in MEMBER_COUNTS if facts[state])
+    ]
+    if facts["next"] is not None:
+        notes.append(f"--after {facts['next']} shows the next members")
+    return Listing(
+        kind="members",
+        rows=facts["members"],
+        columns=MEMBERS,
+        row=MemberRow,
+        name="task_id",
+        notes=tuple(notes),
+    )
 
 
 def task_listing(rows: list[dict[str, object]]) -> Listing:

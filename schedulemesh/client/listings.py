@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from schedulemesh.api.agents import HealthReport
+from schedulemesh.api.arrays import ArrayInfo
 from schedulemesh.api.cluster import OrphanInfo, SchedulerFigures, SchedulerStats, StrategyInfo
 from schedulemesh.api.jobs import JobListing
 from schedulemesh.api.nodes import DrainInfo, ExternalWork, NodeInfo, NodeName
@@ -49,6 +50,10 @@ class AgentsResult(Result, total=False):
 
 class HealthResult(Result, HealthReport, total=False):
     """The answer of ``ensure_agent_health``."""
+
+
+class ArrayResult(Result, ArrayInfo, total=False):
+    """The answer of ``array``."""
 
 
 class TasksResult(Result, total=False):

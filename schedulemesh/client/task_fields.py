@@ -49,6 +49,14 @@ class PlacementFields(TypedDict, total=False):
     fallback_strategy: Sequence[Mapping[str, object]] | None
 
 
+class ArrayFields(TypedDict, total=False):
+    """What makes an array of a submission."""
+
+    #: Indices, such as "0-99", "0-99:5" or "1,4,7-9", with "%10" behind them where at most ten run at once;
+    #: or the number of members. Each member is a task, ID[INDEX]; see ``queue``.
+    array: str | int | None
+
+
 class TaskFields(DescriptionFields, total=False):
     """What describes a task, whether it is submitted or only registered, beside its priority."""
 
@@ -121,7 +129,9 @@ class PreemptionFilter(TypedDict, total=False):
     limit: int
 
 
-class OptionalFields(TaskFields, QueueFields, RunFields, ConstructionFields, total=False):
+class OptionalFields(
+    TaskFields, QueueFields, ArrayFields, RunFields, ConstructionFields, total=False
+):
     """What ``submit_task_with_preemption`` takes by keyword only."""
 
     agent_name: str | None
@@ -136,7 +146,7 @@ class OptionalFields(TaskFields, QueueFields, RunFields, ConstructionFields, tot
     request_id: str | None
 
 
-class JobFields(DescriptionFields, PlacementFields, QueueFields, total=False):
+class JobFields(DescriptionFields, PlacementFields, QueueFields, ArrayFields, total=False):
     """What ``submit_job`` takes by keyword only."""
 
     #: "requeue" or "drop" when it is evicted; None: "requeue".

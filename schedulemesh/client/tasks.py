@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Iterable
 
+from schedulemesh.api.arrays import GetArray
 from schedulemesh.api.results import ExplainResult, Result
 from schedulemesh.api.tasks import (
     LONGEST_WAIT_S,
@@ -19,13 +20,21 @@ from schedulemesh.api.tasks import (
 )
 from schedulemesh.api.values import MAX_NAMES
 from schedulemesh.client.arguments import parse_ids, public_calls
-from schedulemesh.client.asking import SchedulerConnection, ask, done, listed_all, logged, with_ids
-from schedulemesh.client.listings import TasksResult
+from schedulemesh.client.asking import (
+    SchedulerConnection,
+    ask,
+    details,
+    done,
+    listed_all,
+    logged,
+    with_ids,
+)
+from schedulemesh.client.listings import ArrayResult, TasksResult
 from schedulemesh.client.progress import NoDisplay, display
 from schedulemesh.client.results import combined
 from schedulemesh.client.scheduler_object import SchedulerObject
 from schedulemesh.domain.names import as_text, parse_name
-from schedulemesh.domain.numbers import MAX_DURATION_S, parse_duration, parse_flag
+from schedulemesh.domain.numbers import MAX_DURATION_S, parse_count, parse_duration, parse_flag
 from schedulemesh.domain.task import ENDED_STATES
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import InvalidRequestError, shown
@@ -72,6 +81,23 @@ class TaskCalls(SchedulerObject):
         ids = None if task_ids is None else parse_ids(task_ids, "task_ids")
         requests = with_ids(ListTasks(), "task_ids", ids)
         return listed_all(self._connection, requests, "tasks", TasksResult)
+
+    def array(
+        self, task_id: str, state: str | None = None, limit: int = 100, after: int | None = None
+    ) -> ArrayResult:
+        """Return how an array stands: how many of its members wait, run and have ended in which way, which
+        were ``not_completed``, and ``members``, the first ``limit`` in the order of their indices.
+
+        ``state`` chooses those that are "queued", "running", "completed", "failed", "cancelled" or "lost".
+        ``after`` is the index after which the list begins: for the next page, ``next`` of this one.
+        """
+        request = GetArray(
+            task_id=parse_name(task_id, "task_id"),
+            state=None if state is None else as_text(state) or shown(state),
+            limit=parse_count(limit, "limit"),
+            after=None if after is None else parse_count(after, "after"),
+        )
+        return details(self._connection, request, ArrayResult)
 
     def explain(self, task_id: str) -> ExplainResult:
         """Say why a task waits, where it runs, by whom it was evicted or how it ended.

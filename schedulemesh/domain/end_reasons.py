@@ -107,4 +107,8 @@ class TaskEndReason(Code):
             "again by itself; `detached` tasks do not end with it."
         ),
     )
+    MEMBERS_NOT_COMPLETED = (
+        "members_not_completed",
+        "It is an array, and not all of its members were completed; `error` says how many have ended how.",
+    )
     LOST = ("lost", "Its agent's process died although nobody ended it.")

@@ -30,6 +30,7 @@ EVALUATION_REASONS = (
 QUEUE_REASONS = (
     Reason.HELD_BY_USER,
     Reason.DEPENDENCY,
+    Reason.ARRAY_LIMIT,
     Reason.BACK_OFF,
     Reason.BEHIND_QUEUE_HEAD,
     Reason.HELD_FOR_QUEUE,

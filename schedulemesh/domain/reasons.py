@@ -272,12 +272,24 @@ class Reason(Code):
         ),
     )
 
+    INVALID_ARRAY = (
+        "invalid_array",
+        ("It cannot be an array, or no member of the array has these indices; `error` says why."),
+    )
+
     # Why a task waits in the queue.
     DEPENDENCY = (
         "dependency",
         (
             "Tasks that it starts after (`after`) have not ended yet (Slurm: Dependency); `error` says "
             "where each of them stands."
+        ),
+    )
+    ARRAY_LIMIT = (
+        "array_limit",
+        (
+            "As many members of its array run as may at once: `%N` behind the indices (Slurm: "
+            "JobArrayTaskLimit)."
         ),
     )
     HELD_BY_USER = (

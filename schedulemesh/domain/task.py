@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from schedulemesh.domain.arrays import check_array_id, parse_array
 from schedulemesh.domain.dependencies import parse_after
 from schedulemesh.domain.labels import Labels, parse_labels
 from schedulemesh.domain.names import as_text, parse_key, parse_method, parse_name
@@ -122,6 +123,11 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     idle_s: float | None = None
     #: The tasks that it starts after, each as ``ok:ID``, ``any:ID`` or ``fail:ID``; see ``dependencies``.
     after: tuple[str, ...] = ()
+    #: Of an array: its indices, and how many members run at once; see ``arrays``. Empty: it is none.
+    array: str = ""
+    #: Of a member of an array: the array's id, and its index; set by the scheduler.
+    array_id: str = ""
+    array_index: int | None = None
 
     def as_asked(self) -> TaskSpec:
         """The task as it was submitted."""
@@ -257,6 +263,7 @@ PARSERS: dict[str, Callable[[Any], Any]] = {
     "on_time_limit": parse_on_time_limit,
     "idle_s": lambda value: parse_timeout(value, "idle_s"),
     "after": parse_after,
+    "array": parse_array,
 }
 
 #: Every field with its default; the task's id has none, so that it is always checked.
@@ -278,6 +285,8 @@ def parse_task(fields: Mapping[str, object]) -> TaskSpec:
     }
     spec = TaskSpec(**parsed)
     _check_growth(spec)
+    if spec.array:
+        check_array_id(spec.task_id)
     return spec
 
 
@@ -296,6 +305,8 @@ def check_task(spec: TaskSpec) -> None:
             raise InvalidRequestError(f"{name} is set by the scheduler, not by its callers")
         PARSERS[name](value)
     _check_growth(spec)
+    if spec.array:
+        check_array_id(spec.task_id)
 
 
 def task_row(spec: TaskSpec) -> dict[str, Any]:
@@ -332,6 +343,9 @@ class TaskState:
     idle_s: float | None = None
     #: The tasks that it started after.
     after: tuple[str, ...] = ()
+    #: Of a member of an array: the array's id, and its index; empty, None: it is none.
+    array_id: str = ""
+    array_index: int | None = None
     #: When it started, in seconds since 1970.
     started_at: float = 0.0
     #: The metric ``progress`` as last reported; None: never reported.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from schedulemesh.domain.arrays import member_id
 from schedulemesh.domain.name_patterns import name_pattern
 from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.task import TaskSpec
@@ -28,7 +29,7 @@ class TaskKind(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
         return cls(
             owner=spec.owner,
             pool_name=spec.pool_name,
-            pattern=name_pattern(spec.task_id),
+            pattern=name_pattern(member_id(spec.task_id, 0) if spec.array else spec.task_id),
             gpu=None if need is None else need.gpu,
             cpu=None if need is None or need.gpu else need.cpu,
         )

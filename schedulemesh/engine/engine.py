@@ -11,6 +11,7 @@ from schedulemesh.config.settings import ANSWER_MEMORY_S
 from schedulemesh.domain.reasons import Change, Reason
 from schedulemesh.domain.request_ids import key_of_content
 from schedulemesh.engine.admission import queue
+from schedulemesh.engine.admission.arrays import refused_as_array
 from schedulemesh.engine.admission.decide import submit
 from schedulemesh.engine.admission.dependencies import refused_for_dependencies
 from schedulemesh.engine.admission.evaluate import evaluate
@@ -237,6 +238,8 @@ def _submit(tx: Transaction, stimulus: s.TaskSubmitted) -> RequestOutcome:
         task = with_known_parent(tx.state, stimulus.task)
         stimulus = msgspec.structs.replace(stimulus, task=task)
     if (refused := refused_for_dependencies(tx.state, stimulus)) is not None:
+        return refused
+    if (refused := refused_as_array(tx.state, stimulus)) is not None:
         return refused
     if stimulus.queue and not stimulus.dry_run:
         return queue.join(tx, stimulus)

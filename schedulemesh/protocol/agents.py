@@ -101,6 +101,8 @@ class JobStart(msgspec.Struct, frozen=True, kw_only=True):
     claimed: dict[str, tuple[float, float]] = {}
     #: The mark of its processes; 0: they are not marked.
     mark: int = 0
+    #: Variables of the environment that say which member of an array it is; empty: it is none.
+    array: dict[str, str] = {}
     #: Seconds that Ray may take to give the driver its part of the claim, as for the last phase of a start.
     devices_limit_s: float = 60.0
     #: Conditions on the labels of the nodes of its claim, and the number of the alternative in which it runs,
@@ -123,6 +125,8 @@ class AgentInit(msgspec.Struct, frozen=True, kw_only=True):
     log_task: str = ""
     #: Which attempt of that task this is, from 1.
     attempt: int = 1
+    #: Variables of the environment that say which member of an array that task is; empty: it is none.
+    array: dict[str, str] = {}
     labels: dict[str, str]
     shipped: bytes
     arguments: bytes | None

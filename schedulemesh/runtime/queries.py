@@ -78,7 +78,7 @@ def task_status(state: MeshState, task_id: str, causes: WaitCauses | None = None
         status |= {"state": "queued", "position": position, "held": waiting.held}
         return status if causes is None else {**status, **_waits(state, waiting, causes)}
     if ended is None:
-        return status
+        return {**status, **_of_array(state, task_id)}
     return {
         "task_id": task_id,
         "state": ended.state.value,
@@ -88,6 +88,17 @@ def task_status(state: MeshState, task_id: str, causes: WaitCauses | None = None
         **({"reason": ended.reason} if ended.reason else {}),
         **({"error": ended.error} if ended.error else {}),
     }
+
+
+def _of_array(state: MeshState, task_id: str) -> TaskStatus:
+    """What an array without an entry in the queue does, or a member that is no task; empty: it is neither."""
+    array = state.arrays.alive(task_id)
+    if array is not None:
+        return {"state": "running" if array.running else "queued", "error": array.described()}
+    end = state.end_of(task_id)
+    if end is not None:
+        return {"state": end.value}
+    return {"state": "queued"} if state.is_alive(task_id) else {}
 
 
 def _waits(state: MeshState, waiting: QueuedTask, causes: WaitCauses) -> TaskStatus:

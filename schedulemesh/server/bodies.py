@@ -231,6 +231,9 @@ class NewJob(_Submitted, frozen=True, kw_only=True):
     driver_gpus: float | None = None
     #: Seconds that each phase of a start may take: "environment", "load" and "constructor".
     start_limits: dict[str, float | str] | None = None
+    #: Indices of an array of jobs, such as "0-99", "0-99:5" or "1,4,7-9", with "%10" behind them where at
+    #: most ten run at once; or the number of jobs. Null: it is one job.
+    array: str | int | None = None
     #: How often it is started again after its driver failed or was lost.
     max_retries: int = 0
     #: "retry", "grow" (with twice the memory) or "fail" when its process is killed because its node is short

@@ -8,13 +8,14 @@ from typing import Any
 
 import msgspec
 
+from schedulemesh.api.arrays import MAX_MEMBERS_LISTED, MEMBER_STATES, ArrayInfo, GetArray
 from schedulemesh.api.call import Call
 from schedulemesh.api.leases import WatchLease
 from schedulemesh.api.logs import MAX_PIECE, STREAMS, ReadTaskLog
 from schedulemesh.api.tasks import LONGEST_WAIT_S
 from schedulemesh.domain.placement import PART_JOINT
 from schedulemesh.domain.task import ENDED_STATES
-from schedulemesh.protocol.answers import AnyAnswer, LeaseView, TaskLog
+from schedulemesh.protocol.answers import AnyAnswer, Details, LeaseView, TaskLog
 from schedulemesh.server import parameters as p
 from schedulemesh.server import schemas
 from schedulemesh.server.answers import unexpected
@@ -115,6 +116,12 @@ def _groups(lease: LeaseView) -> list[Json]:
     ]
 
 
+def _array(answer: AnyAnswer) -> Json:
+    if not isinstance(answer, Details):
+        raise unexpected(answer)
+    return dict(answer.facts)
+
+
 _LOG_PARAMETERS = (
     p.count("attempt", "Of this attempt; else of the last one.", least=1),
     p.count("offset", "The position of the first byte.", default=0),
@@ -142,6 +149,21 @@ TASK_READS = (
         asks=ReadTaskLog,
         request=_log_request,
         facts_of=_log_part,
+    ),
+    TaskRead(
+        path="/arrays/{task_id:name}",
+        summary="Read how an array stands, and a page of its members",
+        answer=ArrayInfo,
+        parameters=(
+            p.optional_choice("state", "Only members in this state.", MEMBER_STATES),
+            p.count(
+                "after", "Only members with a higher index: of the next page, `next` of this one."
+            ),
+            p.count("limit", "The most members.", MAX_MEMBERS_LISTED, default=100),
+        ),
+        asks=GetArray,
+        request=lambda task_id, parameters: GetArray(task_id=task_id, **parameters),
+        facts_of=_array,
     ),
     TaskRead(
         path="/leases/{task_id:name}",

@@ -597,6 +597,7 @@ def pictures(state: MeshState) -> dict[str, object]:
     left_out = {
         "_apply",
         "past",
+        "arrays",
         "evictions",
         "drains",
         "pool_names",
@@ -678,6 +679,10 @@ def pictures(state: MeshState) -> dict[str, object]:
         for task_id, task in state.running.by_id.items()
     }
     shown["by agent"] = state.running._by_agent
+    shown["arrays"] = {
+        array_id: (one.stored(), sorted(one.running), sorted(one.waiting))
+        for array_id, one in state.arrays.by_id.items()
+    }
     shown["dependents"] = {
         field: {
             key: sorted(value) if isinstance(value, dict) else value for key, value in found.items()

@@ -532,6 +532,14 @@ def test_a_borrower_has_its_pools_share_among_its_factors():
     assert share == 0.25
 
 
+def test_an_array_of_which_as_many_members_run_as_may_says_so():
+    mesh = Explained(pool("p", cpu=4), nodes=[node("n1", cpu=8)])
+    mesh.queue("t", cpu=1, class_key="c", run="go", limits={"array": "0-3%2"})
+    found = mesh.explain("t")
+    assert found.reason == Reason.ARRAY_LIMIT
+    assert found.error == "2 members of array 't' run, and at most 2 may at once"
+
+
 def test_every_reason_of_a_queued_task_is_produced_here():
     text = Path(__file__).read_text(encoding="utf-8")
     assert [r for r in QUEUE_REASONS if f"Reason.{r.name}" not in text] == []

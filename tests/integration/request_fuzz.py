@@ -220,6 +220,12 @@ CALLS: dict[str, dict[str, Kind]] = {
     },
     "complete_task": {"task_id": name, "end_agent": flag},
     "cancel_task": {"task_id": name},
+    "array": {
+        "task_id": name,
+        "state": one_of(None, "queued", "completed", "asleep"),
+        "limit": count,
+        "after": count,
+    },
     "cancel_tasks": {"task_ids": one_of([], "no-such-task", ["no-such-task"], [1])},
     "hold_task": {"task_id": name},
     "release_task": {"task_id": name},

@@ -72,6 +72,7 @@ CALLS = {
     "end_orphans": ([],),
     "complete_task": ("second",),
     "submit_job": ("new-job", ["true"], "renamed"),
+    "array": ("many",),
     "delete_agent": ("second-agent",),
     **dict.fromkeys(("drain_node", "undrain_node", "cordon_node"), ("node-1",)),
 }
@@ -105,6 +106,8 @@ def test_every_public_call_works_or_says_what_it_needs(remote, tmp_path, capsys)
     offered = {name for name in dir(HttpScheduler) if not name.startswith("_")}
     assert offered == {*CALLS, *REFUSED, *OTHERS}
     for name, arguments in CALLS.items():
+        if name == "array":
+            remote.submit_job("many", ["true"], "renamed", queue=True, array="0-9%2")
         extra = {"queue": True} if name == "submit_job" else {}
         answer = getattr(remote, name)(*arguments, **extra)
         assert answer["success"] is True, (name, answer)

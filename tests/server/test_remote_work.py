@@ -97,6 +97,7 @@ JOB = {
     "on_time_limit": "requeue",
     "idle_s": 600,
     "after": ["first", "any:second"],
+    "array": "0-9%2",
     "over_claim": "end",
     "keep_actors": ("caches/weights",),
 }
@@ -134,6 +135,7 @@ def test_a_job_arrives_with_all_that_was_given(remote, api, tmp_path):
     assert (task.on_preempted, task.max_preemptions, task.max_retries) == ("drop", 3, 2)
     assert (task.priority, task.on_oom) == (7.0, "grow")
     assert (task.max_run_s, task.on_time_limit, task.idle_s) == (7200.0, "requeue", 600.0)
+    assert task.array == "0-9%2"
     assert task.after == ("ok:first", "any:second")
     assert (submission.queue, submission.request_id) == (True, "once")
     assert submission.client == schedulemesh.api.values.client_name()

@@ -113,6 +113,7 @@ class AgentHost:
     def _sm_begin(self, init: bytes, supervisor: ActorHandle) -> None:
         self._sm_init = msgspec.msgpack.decode(init, type=AgentInit)
         link_log_files(self._sm_init, log_files())
+        os.environ.update(self._sm_init.array)
         if self._sm_init.fills_group:
             hide_placement_group()
         if self._sm_init.world_size:

@@ -325,6 +325,7 @@ def job_variables(
         "RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps(config),
         "SCHEDULEMESH_TASK_ID": job.task_id,
         "SCHEDULEMESH_ATTEMPT": str(job.attempt),
+        **job.array,
         "SCHEDULEMESH_NAME": job.scheduler,
         "SCHEDULEMESH_NAMESPACE": job.namespace,
         # Output is seen when it is printed.

@@ -14,6 +14,7 @@ from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.domain.placement import GroupShape, InGroup, OnNode, Unplaced
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.domain.task import DEFAULT_PRIORITY, TaskSpec
+from schedulemesh.engine.admission.arrays import next_member
 from schedulemesh.engine.admission.groups import end as end_group
 from schedulemesh.engine.admission.groups import plan as plan_group
 from schedulemesh.engine.admission.time_limits import grace_of, run_limit
@@ -195,7 +196,12 @@ def _labels(state: MeshState, request: Request) -> Labels:
 
 
 def admit(tx: Transaction, request: Request, plan: EvictionPlan | None) -> Pending:
-    """Reserve the agent's quota and its resources on a node, and start the eviction of its victims."""
+    """Reserve the agent's quota and its resources on a node, and start the eviction of its victims. Of an
+    array the next member is admitted.
+    """
+    if request.waiting is not None and request.waiting.spec.array:
+        member = next_member(tx, request.waiting)
+        request = msgspec.structs.replace(request, stimulus=member.submission, waiting=member)
     state, stimulus = tx.state, request.stimulus
     payment = request.payment if plan is None or plan.payment is None else plan.payment
     if plan is not None and plan.exchanged:

@@ -46,21 +46,21 @@ def _refused_for(state: MeshState, task: TaskSpec, one: Dependency) -> Refused |
             reason=Reason.INVALID_DEPENDENCY,
             error=f"task {task.task_id!r} would start after itself; name other tasks in after",
         )
-    if _is_alive(state, one.task_id):
+    if state.is_alive(one.task_id):
         return None
-    past = state.ended.get(one.task_id)
-    if past is None:
+    end = state.end_of(one.task_id)
+    if end is None:
         return Refused(
             reason=Reason.INVALID_DEPENDENCY,
             error=f"there is no task {one.task_id!r}{_nearest(state, one.task_id)} for {task.task_id!r} to "
             "start after; it was never submitted, or ended so long ago that it is forgotten",
             hint="submit the tasks that others start after first",
         )
-    if one.is_met_by(past.state.value):
+    if one.is_met_by(end.value):
         return None
     return Refused(
         reason=Reason.DEPENDENCY_NOT_MET,
-        error=f"task {task.task_id!r} would never start: {unmet(one, past.state.value)}",
+        error=f"task {task.task_id!r} would never start: {unmet(one, end.value)}",
     )
 
 
@@ -72,7 +72,7 @@ def unmet(one: Dependency, state: str) -> str:
 
 def awaited_ends(state: MeshState, task: TaskSpec) -> tuple[str, ...]:
     """Those of the tasks which an accepted one starts after that have not ended, as ``after`` has them."""
-    return tuple(text for text in task.after if _is_alive(state, dependency(text).task_id))
+    return tuple(text for text in task.after if state.is_alive(dependency(text).task_id))
 
 
 def with_known_dependencies(state: MeshState, stimulus: TaskSubmitted) -> TaskSubmitted:
@@ -89,10 +89,6 @@ def with_known_dependencies(state: MeshState, stimulus: TaskSubmitted) -> TaskSu
 def has_to(one: Dependency) -> str:
     """The verb that says how a task has to end."""
     return _HAS_TO[one.condition]
-
-
-def _is_alive(state: MeshState, task_id: str) -> bool:
-    return task_id in state.running.by_id or task_id in state.queue.by_id
 
 
 def _nearest(state: MeshState, task_id: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from schedulemesh.domain.reasons import Change, Reason
+from schedulemesh.engine.admission.arrays import SelectedMembers, selected, split
 from schedulemesh.engine.admission.backfill import Backfill, is_behind_in_strict_pool
 from schedulemesh.engine.admission.decide import (
     pool_for,
@@ -70,7 +71,7 @@ def join(tx: Transaction, stimulus: TaskSubmitted) -> RequestOutcome:
         TaskQueued(
             submission=waiting,
             at=tx.now,
-            number=state.queue.next_number,
+            number=state.queue.number_of(task),
             waits_for=awaited_ends(state, task),
         )
     )
@@ -135,6 +136,37 @@ def change_queued(tx: Transaction, stimulus: QueuedTaskChanged) -> RequestOutcom
     """Hold or release a queued task, change its priority, or move it to the front. The priority of a task
     that runs is changed likewise.
     """
+    selection = selected(tx.state, stimulus.task_id)
+    if selection is None:
+        return _change_one(tx, stimulus)
+    return selection if isinstance(selection, Refused) else _change_members(tx, stimulus, selection)
+
+
+def _change_members(
+    tx: Transaction, stimulus: QueuedTaskChanged, selection: SelectedMembers
+) -> RequestOutcome:
+    """Change how members of an array wait, and with all of them the array; the priority also of those that
+    run. The first refusal of one of them is the outcome, if nothing was changed before.
+    """
+    queue, array_id = tx.state.queue, selection.array.array_id
+    if selection.indices is not None and (refused := split(tx, selection)) is not None:
+        return refused
+    entry_ids = [array_id] if selection.indices is None and array_id in queue.by_id else []
+    running = selection.running() if stimulus.priority is not None else []
+    task_ids = [*entry_ids, *selection.waiting(), *running]
+    if not task_ids:
+        error = f"no member that is meant by {stimulus.task_id!r} waits in the queue: they run or have ended"
+        return Refused(reason=Reason.NOT_QUEUED, error=error)
+    changed = False
+    for task_id in reversed(task_ids) if stimulus.to_front else task_ids:
+        outcome = _change_one(tx, msgspec.structs.replace(stimulus, task_id=task_id))
+        if isinstance(outcome, Refused) and not changed:
+            return outcome
+        changed = changed or outcome != Done(change=Change.UNCHANGED)
+    return Done() if changed else Done(change=Change.UNCHANGED)
+
+
+def _change_one(tx: Transaction, stimulus: QueuedTaskChanged) -> RequestOutcome:
     queue, running = tx.state.queue, tx.state.running
     task = queue.by_id.get(stimulus.task_id)
     if task is None and stimulus.priority is not None and stimulus.task_id in running.by_id:

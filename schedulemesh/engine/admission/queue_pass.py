@@ -32,6 +32,7 @@ from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import Resources
 from schedulemesh.engine.admission.admit import Request, admit
+from schedulemesh.engine.admission.arrays import SelectedMembers, cancel_remaining
 from schedulemesh.engine.admission.backfill import Backfill, StartWouldDelay, first_in_order
 from schedulemesh.engine.admission.decide import admit_by, understand, veto_for
 from schedulemesh.engine.admission.delays import RunTimes, run_times
@@ -198,8 +199,14 @@ def _promote_overdue(tx: Transaction) -> None:
 
 
 def cancel(tx: Transaction, task: QueuedTask, reason: Reason, error: str = "") -> None:
-    """Remove a task from the queue, and refuse the request that waits until it runs."""
-    tx.emit(TaskCancelled(task_id=task.task_id, at=tx.now, reason=reason, error=error))
+    """Remove a task from the queue, and refuse the request that waits until it runs. Of an array, no further
+    member starts.
+    """
+    if task.spec.array:
+        all_members = SelectedMembers(array=tx.state.arrays.by_id[task.task_id])
+        cancel_remaining(tx, all_members, reason, error)
+    else:
+        tx.emit(TaskCancelled(task_id=task.task_id, at=tx.now, reason=reason, error=error))
     release_quota(tx, task.task_id)
     if is_strict(tx, task.pool_name):
         tx.state.queue.reopen(task.pool_name)
@@ -389,14 +396,14 @@ class _Pass:
         while heap:
             earlier_share, earlier_entry, number = heappop(heap)
             queue_class = served[number]
+            if not queue_class.entries and queue_class.pool_name not in fair:
+                continue  # owners have reached their limits, or as many members of an array run as may
             if queue_class.owners or queue_class.pool_name in fair:
                 others = fair.get(queue_class.pool_name)
                 if others is not None:
                     if not others:
                         continue
                     queue_class = served[number] = others.first
-                elif not queue_class.entries:
-                    continue  # owners have reached their limits
                 if place(number)[1] > earlier_entry:
                     heappush(heap, place(number))
                     continue

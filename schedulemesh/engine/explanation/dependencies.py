@@ -36,7 +36,9 @@ def _standing(state: MeshState, text: str) -> str:
     running = state.running.by_id.get(one.task_id)
     if running is not None:
         where = f"it is {running.phase.value}"
-    elif state.queue.by_id[one.task_id].depends:
+    elif (array := state.arrays.alive(one.task_id)) is not None:
+        where = array.described()
+    elif (waiting := state.queue.by_id.get(one.task_id)) is not None and waiting.depends:
         where = "it waits for others itself"
     else:
         where = "it waits in the queue"

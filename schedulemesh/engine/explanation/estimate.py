@@ -63,6 +63,8 @@ def _earliest_start(state: MeshState, task: QueuedTask, request: Request, now: f
     """The same for one of its alternatives."""
     if task.held:
         return Start(unknown="it is held")
+    if state.arrays.is_full(task.spec):
+        return Start(unknown="as many members of its array run as may at once")
     if task.depends:
         return Start(unknown="nobody knows when the tasks that it starts after have ended")
     # First by the ends that decisions count; where they tell nothing, by those of earlier runs, too.

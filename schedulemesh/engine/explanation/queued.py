@@ -228,7 +228,9 @@ def _place_of(tx: Transaction, task: QueuedTask) -> Explanation:
     """Where it waits, since when, and what comes before it."""
     queue = tx.state.queue
     position = queue.position(task)
+    array = tx.state.arrays.alive(task.task_id)
     return Explanation(
+        detail="" if array is None else f"array {task.task_id!r}: {array.described()}",
         task=task.spec,
         kind=task.submission.agent.kind,
         run_limit_s=run_limit(tx.state, task.pool_name, task.spec),
@@ -278,11 +280,23 @@ def _of_its_own(tx: Transaction, task: QueuedTask) -> list[Finding]:
         )
     if task.depends:
         findings.append(dependency_finding(tx, task))
+    if tx.state.arrays.is_full(task.spec):
+        findings.append(_array_limit(tx.state, task))
     if task.not_before > tx.now:
         findings.append(
             Finding(reason=Reason.BACK_OFF, error=_back_off(task, task.not_before - tx.now))
         )
     return findings
+
+
+def _array_limit(state: MeshState, task: QueuedTask) -> Finding:
+    """That as many members of a task's array run as may at once."""
+    one = state.arrays.by_id[task.spec.array_id or task.task_id]
+    return Finding(
+        reason=Reason.ARRAY_LIMIT,
+        error=f"{len(one.running)} members of array {one.array_id!r} run, and at most {one.most} may at once",
+        hint="another one starts when one of them has ended",
+    )
 
 
 def _back_off(task: QueuedTask, wait_s: float) -> str:

@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from itertools import chain, islice
 
 from schedulemesh.domain.reasons import Reason
+from schedulemesh.engine.explanation.arrays import explain_array
 from schedulemesh.engine.explanation.past import explain_past
 from schedulemesh.engine.explanation.present import explain_present
 from schedulemesh.engine.explanation.queued import explain_queued
@@ -34,6 +35,9 @@ def explain(
     running = state.running.by_id.get(task_id)
     if running is not None:
         return explain_present(state, running, now)
+    array = explain_array(state, strategies, task_id, now)
+    if array is not None:
+        return array
     past = explain_past(state, task_id)
     return _unknown(state, task_id) if past is None else past
 

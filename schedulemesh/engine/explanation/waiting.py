@@ -103,6 +103,8 @@ class WaitCauses:
             return request
         if task.depends:
             return WaitCause(Reason.DEPENDENCY)
+        if self._tx.state.arrays.is_full(task.spec):
+            return WaitCause(Reason.ARRAY_LIMIT)
         if task.not_before > self._tx.now:
             return WaitCause(Reason.BACK_OFF)
         if (short := self._beyond_owner_limit(task)) is not None:

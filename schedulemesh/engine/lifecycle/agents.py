@@ -13,6 +13,7 @@ from schedulemesh.domain.placement import InGroup
 from schedulemesh.domain.reasons import Change, Reason
 from schedulemesh.domain.resources import sum_of
 from schedulemesh.domain.task import TaskPhase
+from schedulemesh.engine.admission.arrays import member_taken
 from schedulemesh.engine.admission.groups import is_placed
 from schedulemesh.engine.admission.pending import ended, hand_on, start_cancelled, undo
 from schedulemesh.engine.admission.registration import (
@@ -80,7 +81,7 @@ def register_task(tx: Transaction, stimulus: s.TaskAnnounced) -> RequestOutcome:
             reason=Reason.AGENT_ENDING,
             error=f"agent {stimulus.agent_name!r} is being ended ({agent.phase.reason}); choose another",
         )
-    refusal = refused_for_parent(state, task)
+    refusal = refused_for_parent(state, task) or member_taken(state, task.task_id)
     return refusal or register(tx, task, stimulus.agent_name) or Done()
 
 

@@ -17,6 +17,7 @@ from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.task import EndState
 from schedulemesh.engine.admission.dependencies import unmet
 from schedulemesh.engine.admission.queue_pass import cancel
+from schedulemesh.engine.lifecycle.arrays import finish_arrays
 from schedulemesh.engine.messages.queue_facts import DependencyEnded
 from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.engine.transaction import Transaction
@@ -37,7 +38,10 @@ def settle_dependencies(tx: Transaction) -> None:
 
 
 def note_ends(tx: Transaction) -> None:
-    """Note the ends that tasks wait for; those that can never start are cancelled in the next step."""
+    """Note the ends that tasks wait for, those of arrays included; tasks that can never start are cancelled
+    in the next step.
+    """
+    finish_arrays(tx)
     for task_id, state in list(tx.state.queue.dependents.ended.items()):
         _note_end(tx, task_id, state)
 

@@ -8,6 +8,7 @@ from schedulemesh.domain.end_reasons import EndReason, TaskEndReason
 from schedulemesh.domain.payloads import JobPayload, LeasePayload
 from schedulemesh.domain.reasons import Change, Reason
 from schedulemesh.domain.task import EndState
+from schedulemesh.engine.admission.arrays import SelectedMembers, cancel_remaining, selected
 from schedulemesh.engine.admission.queue import cancel_queued
 from schedulemesh.engine.admission.requeue import may_retry
 from schedulemesh.engine.lifecycle.agents import current, end_agent
@@ -152,6 +153,11 @@ def cancel_task(tx: Transaction, stimulus: s.TaskCancellationRequested) -> Reque
     does not return; what it frees still is for whom it was evicted.
     """
     state, task_id = tx.state, stimulus.task_id
+    selection = selected(state, task_id)
+    if isinstance(selection, Refused):
+        return selection
+    if selection is not None:
+        return _cancel_members(tx, stimulus, selection)
     task = state.running.by_id.get(task_id)
     if task_id in state.queue.by_id:
         return cancel_queued(tx, task_id, stimulus.error)
@@ -184,6 +190,25 @@ def cancel_task(tx: Transaction, stimulus: s.TaskCancellationRequested) -> Reque
     return outcome
 
 
+def _cancel_members(
+    tx: Transaction, stimulus: s.TaskCancellationRequested, selection: SelectedMembers
+) -> RequestOutcome:
+    """Cancel members of an array; with all of them the array ends."""
+    ending = []
+    members = (*selection.waiting(), *selection.running())
+    anything = cancel_remaining(tx, selection, Reason.CANCELLED, stimulus.error)
+    for task_id in members:
+        one = s.TaskCancellationRequested(
+            task_id=task_id, reason=stimulus.reason, error=stimulus.error
+        )
+        outcome = cancel_task(tx, one)
+        if isinstance(outcome, Pending):
+            ending.append(outcome.agent_name)
+    if not members and not anything:
+        return Done(change=Change.ALREADY_ENDED)
+    return TasksCancelled(ending=tuple(ending))
+
+
 def cancel_tasks(tx: Transaction, stimulus: s.TasksCancellationRequested) -> RequestOutcome:
     """Cancel several tasks; what cannot be cancelled does not concern the others."""
     refused: dict[str, Refused] = {}
@@ -194,6 +219,8 @@ def cancel_tasks(tx: Transaction, stimulus: s.TasksCancellationRequested) -> Req
             refused[task_id] = outcome
         elif isinstance(outcome, Pending):
             ending.append(outcome.agent_name)
+        elif isinstance(outcome, TasksCancelled):
+            ending += outcome.ending
     return TasksCancelled(refused=refused, ending=tuple(ending))
 
 

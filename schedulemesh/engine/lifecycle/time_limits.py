@@ -20,6 +20,7 @@ from schedulemesh.domain.numbers import span_text
 from schedulemesh.domain.reasons import Change, PreemptionReason, Reason
 from schedulemesh.domain.task import TaskPhase, TaskSpec
 from schedulemesh.engine.admission.admit import evict_instruction
+from schedulemesh.engine.admission.arrays import SelectedMembers, selected, split
 from schedulemesh.engine.admission.time_limits import beyond_pool, run_limit
 from schedulemesh.engine.messages.facts import AgentEnding, AnyFact, EvictionStarted
 from schedulemesh.engine.messages.instructions import EvictTask
@@ -53,6 +54,30 @@ def advance_limits(tx: Transaction) -> None:
 
 def change_limit(tx: Transaction, stimulus: TimeLimitRequested) -> RequestOutcome:
     """Set how long a task may run that runs or waits. Who may only shorten it is refused more than it has."""
+    selection = selected(tx.state, stimulus.task_id)
+    if selection is None:
+        return _change_one(tx, stimulus)
+    return selection if isinstance(selection, Refused) else _change_members(tx, stimulus, selection)
+
+
+def _change_members(
+    tx: Transaction, stimulus: TimeLimitRequested, selection: SelectedMembers
+) -> RequestOutcome:
+    """Set how long members of an array may run; with all of them also those that are no tasks yet. The first
+    refusal is the outcome.
+    """
+    array_id = selection.array.array_id
+    if selection.indices is not None and (refused := split(tx, selection)) is not None:
+        return refused
+    entry_ids = [array_id] if selection.indices is None and array_id in tx.state.queue.by_id else []
+    for task_id in (*entry_ids, *selection.waiting(), *selection.running()):
+        outcome = _change_one(tx, msgspec.structs.replace(stimulus, task_id=task_id))
+        if isinstance(outcome, Refused):
+            return outcome
+    return Done()
+
+
+def _change_one(tx: Transaction, stimulus: TimeLimitRequested) -> RequestOutcome:
     state, task_id = tx.state, stimulus.task_id
     task = state.running.by_id.get(task_id) or state.queue.by_id.get(task_id)
     if task is None:

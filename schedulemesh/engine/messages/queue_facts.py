@@ -40,6 +40,36 @@ class DependencyEnded(Fact, tag="dependency_ended", frozen=True, kw_only=True):
     broken: tuple[str, ...] = ()
 
 
+class ArrayMembersSplit(Fact, tag="array_members_split", frozen=True, kw_only=True):
+    """Members of an array are tasks in the queue from now on, to start or to be changed alone."""
+
+    array_id: str
+    indices: tuple[int, ...]
+    at: float
+
+
+class ArrayMembersCancelled(Fact, tag="array_members_cancelled", frozen=True, kw_only=True):
+    """Members of an array that were no tasks yet never start."""
+
+    array_id: str
+    #: As ranges, such as ``3-7,9``.
+    indices: str
+    at: float
+    reason: Reason
+    #: One sentence for people; empty: the reason says all.
+    error: str = ""
+
+
+class ArrayEnded(Fact, tag="array_ended", frozen=True, kw_only=True):
+    """All members of an array have ended."""
+
+    array_id: str
+    at: float
+    state: EndState
+    #: How many have ended in which way, where not all were completed; empty: they were.
+    error: str = ""
+
+
 class QueuePlaceChanged(Fact, tag="queue_place_changed", frozen=True, kw_only=True):
     """How a task waits in the queue from now on."""
 
@@ -148,6 +178,9 @@ class Ticked(Fact, tag="ticked", frozen=True, kw_only=True):
 
 
 AnyQueueFact = Union[
+    ArrayEnded,
+    ArrayMembersCancelled,
+    ArrayMembersSplit,
     ClassLoaded,
     DependencyEnded,
     ImpossibilityNoted,

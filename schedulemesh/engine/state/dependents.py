@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from schedulemesh.domain.arrays import Indices, members_named
 from schedulemesh.domain.dependencies import dependency
 from schedulemesh.domain.task import EndState
 
@@ -41,6 +42,13 @@ class Dependents:
         """A task has ended, and may still join the queue again."""
         if task_id in self.by_task:
             self.ended[task_id] = state
+
+    def note_members_end(self, array_id: str, indices: Indices, state: EndState) -> None:
+        """Members of an array have ended that were no tasks yet."""
+        for task_id in self.by_task:
+            named = members_named(task_id)
+            if named is not None and named[0] == array_id and int(named[1]) in indices:
+                self.ended[task_id] = state
 
     def pop(self, task_id: str) -> list[str]:
         """The ids of those that start after a task that has ended; they wait for it no more."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from schedulemesh.domain.arrays import member_id
 from schedulemesh.domain.dependencies import dependency
 from schedulemesh.domain.payloads import JobPayload
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources, sum_of
@@ -31,6 +32,7 @@ def check(state: MeshState) -> None:
     _check_owners(state)
     _check_children(state)
     _check_dependents(state)
+    _check_arrays(state)
 
 
 def _expect(holds: bool, what: str) -> None:
@@ -119,8 +121,10 @@ def _check_dependents(state: MeshState) -> None:
     broken = set()
     for task_id, task in state.queue.by_id.items():
         for one in map(dependency, task.waits_for):
-            alive = one.task_id in state.running.by_id or one.task_id in state.queue.by_id
-            _expect(alive, f"task {task_id} waits for {one.task_id}, which has ended")
+            _expect(
+                state.is_alive(one.task_id),
+                f"task {task_id} waits for {one.task_id}, which has ended",
+            )
             expected.setdefault(one.task_id, set()).add(task_id)
         if task.broken_by is not None:
             broken.add(task_id)
@@ -130,6 +134,36 @@ def _check_dependents(state: MeshState) -> None:
     _expect(noted == expected, f"dependents are {expected}, not {noted}")
     _expect(set(dependents.broken) == broken, f"tasks {broken} can never start")
     _expect(not dependents.ended, f"the ends of {list(dependents.ended)} are not noted")
+
+
+def _check_arrays(state: MeshState) -> None:
+    """Each member of an array waits, runs or has ended, and what it does is known; no more run than may."""
+    live: dict[str, tuple[set[int], set[int]]] = {}
+    for task in state.queue.by_id.values():
+        if task.spec.array_id:
+            live.setdefault(task.spec.array_id, (set(), set()))[0].add(task.spec.array_index or 0)
+    for running in state.running.by_id.values():
+        if running.spec.array_id:
+            live.setdefault(running.spec.array_id, (set(), set()))[1].add(
+                running.spec.array_index or 0
+            )
+    for array_id, one in state.arrays.by_id.items():
+        waiting, running_now = live.pop(array_id, (set(), set()))
+        if one.ended_at is not None:
+            waiting, running_now = set(), set()
+        _expect(waiting == set(one.waiting), f"array {array_id} has other members that wait")
+        _expect(running_now == set(one.running), f"array {array_id} has other members that run")
+        parts = [len(waiting), len(running_now), len(one.remaining), *map(len, one.ended.values())]
+        _expect(sum(parts) == one.size, f"array {array_id} has {one.size} members, not {parts}")
+        _expect(not one.most or len(running_now) <= one.most, f"too many of array {array_id} run")
+        entry = one.ended_at is None and array_id in state.queue.by_id
+        _expect(entry == bool(one.remaining), f"array {array_id} waits without members, or not")
+        _expect((one.ended_at is None) == (not one.is_over), f"array {array_id} has ended, or not")
+        ready = [array_id, *(member_id(array_id, index) for index in waiting)]
+        for task_id in ready if one.is_full else ():
+            entry_of = state.queue.by_id.get(task_id)
+            _expect(entry_of is None or entry_of.queue_class is None, f"{task_id} may start")
+    _expect(not state.arrays.over and not state.arrays.turned, "arrays have changed")
 
 
 def _check_ledger(state: MeshState) -> None:

@@ -78,7 +78,9 @@ class MeshState:
         self.external_demands = ExternalDemands(self.cluster.nodes)
         self.running = RunningTasks()
         self.owners, dependents = Owners(), Dependents()
-        self.queue = Queue(self.running.children, dependents, self.owners)
+        #: Those of ``running``, which counts the members that have an agent.
+        self.arrays = self.running.arrays
+        self.queue = Queue(self.running.children, dependents, self.owners, self.arrays)
         self.groups = GroupTable()
         #: By name.
         self.agents: dict[str, Agent] = {}
@@ -98,7 +100,7 @@ class MeshState:
         self.handlers: dict[str, f.StateHandlersRegistered] = {}
         #: Keys of classes that have loaded at least once, the last used last, at most LOADED.
         self.loaded: dict[str, None] = {}
-        self.past = Past(dependents)
+        self.past = Past(dependents, self.arrays)
         self.evictions = Evictions()
         self.drains = Drains()
         self.pool_names = PoolNames()
@@ -179,6 +181,8 @@ class MeshState:
         """Make the fact true. A fact that cannot be is a broken promise and raises."""
         self.spared.note(fact)
         self._apply[type(fact)](fact)
+        while self.arrays.turned:
+            self.queue.sort_array(self.arrays.turned.popitem()[0])
 
     @classmethod
     def fold(cls, facts: Iterable[f.AnyFact]) -> MeshState:
@@ -192,6 +196,22 @@ class MeshState:
     def nodes_known(self) -> bool:
         """Whether the cluster has been seen; until then only quota decides."""
         return bool(self.cluster.nodes)
+
+    def is_alive(self, task_id: str) -> bool:
+        """Whether a task, an array or a member of one runs or waits."""
+        if task_id in self.running.by_id or task_id in self.queue.by_id:
+            return True
+        member = self.arrays.member_of(task_id)
+        waits = member is not None and member[1] in member[0].remaining
+        return waits or self.arrays.alive(task_id) is not None
+
+    def end_of(self, task_id: str) -> EndState | None:
+        """How a task has ended whose end is on record; None: it has not, or that is not on record."""
+        past = self.ended.get(task_id)
+        if past is not None:
+            return past.state
+        member = self.arrays.member_of(task_id)
+        return None if member is None else member[0].end_of(member[1])
 
     def gang_with(self, process_name: str) -> Agent | None:
         """The gang whose member has this name; None: there is none."""
@@ -235,6 +255,7 @@ class MeshState:
         rename.in_agents(self.agents)
         rename.in_tasks(self.running, self.agents)
         self.owners.rename(fact.pool_name, fact.new_name)
+        rename.in_arrays(self.arrays)
         rename.in_queue(self.queue)
         rename.in_groups(self.groups)
         rename.in_drains(self.drains)

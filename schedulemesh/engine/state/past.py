@@ -14,8 +14,9 @@ from schedulemesh.domain.resources import UNIT
 from schedulemesh.domain.task import FIRST_ATTEMPT, Attempts, EndState, TaskPhase, TaskSpec
 from schedulemesh.domain.task_kinds import TaskKind
 from schedulemesh.engine.messages.facts import AgentEnded, TaskEnded, TaskPreempted
-from schedulemesh.engine.messages.queue_facts import TaskCancelled
+from schedulemesh.engine.messages.queue_facts import ArrayEnded, TaskCancelled
 from schedulemesh.engine.state.agents import Agent, LostAgent, Preempted
+from schedulemesh.engine.state.arrays import Arrays, TaskArray
 from schedulemesh.engine.state.dependents import Dependents
 from schedulemesh.engine.state.estimates import Estimates
 from schedulemesh.engine.state.queue import QueuedTask
@@ -85,6 +86,11 @@ class EndedTask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     attempts: Attempts = FIRST_ATTEMPT
 
 
+def end_in_queue(reason: Reason) -> EndState:
+    """How a task ends that is removed from the queue for this reason."""
+    return EndState.CANCELLED if reason in _CANCELLATIONS else EndState.FAILED
+
+
 def _code(reason: TaskEndReason | None) -> str:
     return "" if reason is None else reason.value
 
@@ -129,7 +135,9 @@ def attempts_of(
 class Past:
     """Ended and preempted tasks, lost agents and the names of former agents."""
 
-    def __init__(self, dependents: Dependents) -> None:
+    def __init__(self, dependents: Dependents, arrays: Arrays) -> None:
+        #: What the members of arrays do.
+        self._arrays = arrays
         #: Tasks that wait for others to end.
         self._dependents = dependents
         #: The last preemptions by task, oldest first.
@@ -183,8 +191,12 @@ class Past:
         """Remember a task that has ended."""
         self.ended[ended.spec.task_id] = ended
         self._dependents.note_end(ended.spec.task_id, ended.state)
+        if ended.spec.array_id:
+            self._arrays.note_end(ended.spec, ended.state)
         if len(self.ended) > ENDED:
-            del self.ended[next(iter(self.ended))]
+            oldest = self.ended.pop(next(iter(self.ended)))
+            if oldest.spec.array:
+                self._arrays.by_id.pop(oldest.spec.task_id, None)
 
     def note_task_ended(self, task: RunningTask, fact: TaskEnded, kind: str) -> None:
         """Remember a task that has ended while its agent, which is of this kind, existed."""
@@ -205,17 +217,31 @@ class Past:
 
     def note_cancelled(self, task: QueuedTask, fact: TaskCancelled) -> None:
         """Remember a task that ended in the queue."""
-        cancelled = fact.reason in _CANCELLATIONS
         self.note_ended(
             EndedTask(
                 spec=task.spec,
                 agent_name=task.submission.agent.name,
                 kind=task.submission.agent.kind,
-                state=EndState.CANCELLED if cancelled else EndState.FAILED,
+                state=end_in_queue(fact.reason),
                 at=fact.at,
                 reason=fact.reason.value,
                 error=fact.error,
                 attempts=task.attempts,
+            )
+        )
+
+    def note_array_ended(self, array: TaskArray, fact: ArrayEnded) -> None:
+        """Remember an array of which all members have ended."""
+        completed = fact.state is EndState.COMPLETED
+        self.note_ended(
+            EndedTask(
+                spec=array.spec,
+                agent_name=array.agent_name,
+                kind=array.kind,
+                state=fact.state,
+                at=fact.at,
+                reason="" if completed else TaskEndReason.MEMBERS_NOT_COMPLETED.value,
+                error=fact.error,
             )
         )
 
@@ -250,8 +276,15 @@ class Past:
 
     def forget_ended(self, task_id: str) -> None:
         """A task of this id exists again."""
+        self._arrays.note_alive(task_id)
         self.ended.pop(task_id, None)
         self._dependents.ended.pop(task_id, None)
+
+    def forget_members(self, array_id: str) -> None:
+        """Another array of this id waits: the members of a former one are not its own."""
+        former = [t for t, one in self.ended.items() if one.spec.array_id == array_id]
+        for task_id in former:
+            del self.ended[task_id]
 
     def note_queued(self, task_id: str) -> None:
         """A task of this id waits in the queue, so it is not rebuilt with an agent that was lost."""

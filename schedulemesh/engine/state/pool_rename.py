@@ -26,6 +26,7 @@ from schedulemesh.engine.state.agents import (
     Submission,
     Waiting,
 )
+from schedulemesh.engine.state.arrays import Arrays
 from schedulemesh.engine.state.drains import Drains
 from schedulemesh.engine.state.estimates import Estimates
 from schedulemesh.engine.state.evictions import EvictionRecord, Evictions
@@ -156,6 +157,11 @@ class PoolRename:
         queue.turns = Turns(
             evictions=self.one(queue.turns.evictions), starts=self.one(queue.turns.starts)
         )
+
+    def in_arrays(self, arrays: Arrays) -> None:
+        """Arrays, whose members have the names of their pools themselves."""
+        for one in arrays.by_id.values():
+            one.spec = self.task(one.spec)
 
     def in_groups(self, groups: GroupTable) -> None:
         """Placement groups."""

@@ -16,6 +16,7 @@ import msgspec
 from sortedcontainers import SortedList
 
 from schedulemesh.config.queueing import BY_REMAINING, QueuePolicy
+from schedulemesh.domain.arrays import member_id
 from schedulemesh.domain.dependencies import dependency
 from schedulemesh.domain.payloads import GangPayload, JobPayload
 from schedulemesh.domain.placement import GroupShape
@@ -23,6 +24,7 @@ from schedulemesh.domain.resources import UNIT, Resources, least
 from schedulemesh.domain.task import FIRST_ATTEMPT, Attempts, EndState, TaskSpec
 from schedulemesh.domain.task_kinds import TaskKind
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
+from schedulemesh.engine.state.arrays import Arrays
 from schedulemesh.engine.state.children import Children
 from schedulemesh.engine.state.dependents import Dependents
 from schedulemesh.engine.state.estimates import expected_total_s
@@ -162,10 +164,14 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Queue:
     """All tasks that wait, by id, by pool and by class."""
 
-    def __init__(self, children: Children, dependents: Dependents, owners: Owners) -> None:
+    def __init__(
+        self, children: Children, dependents: Dependents, owners: Owners, arrays: Arrays
+    ) -> None:
         #: What owners hold, in the pools that count them.
         self.owners = owners
         self.by_id: dict[str, QueuedTask] = {}
+        #: Those whose members are in the queue as one entry, and what their members do.
+        self.arrays = arrays
         #: Those that wait for other tasks to end.
         self.dependents = dependents
         #: Those of running tasks, which may wait here.
@@ -218,6 +224,8 @@ class Queue:
         self.by_id[task_id] = task
         if task.spec.parent:
             self.children.add(task.spec)
+        if task.spec.array_id:
+            self.arrays.note_queued(task.spec)
         for agent_name in _names(task):
             self.agent_names[agent_name] = task_id
         pool = self.pools.get(name)
@@ -247,6 +255,8 @@ class Queue:
         task = self.by_id.pop(task_id)
         if task.spec.parent:
             self.children.remove(task.spec)
+        if task.spec.array_id:
+            self.arrays.note_not_queued(task.spec)
         if task.reservation is not None:
             del self.reserved[task_id]
             self.changed = True
@@ -300,14 +310,49 @@ class Queue:
     def _enter_anew(self, task: QueuedTask, at: float) -> None:
         """Have a task come in the queue as if it were submitted now."""
         self._leave(task)
-        task.queued_at, task.number = at, self.next_number
-        self.next_number += 1
+        task.queued_at, task.number = at, self.number_of(task.spec)
+        self.next_number = task.number + 1
         if task.expires_at is not None:
             self._expiring.add((task.expires_at, task.task_id))
         self._enter(task)
         if task.queue_class is not None:
             self.open[task.queue_class] = None
             self.changed = True
+
+    def number_of(self, spec: TaskSpec) -> int:
+        """The number of a submission that joins the queue now. That of an array leaves one free before it,
+        with which its members come before those that have not been tried yet.
+        """
+        return self.next_number + bool(spec.array)
+
+    def split(self, array_id: str, indices: Iterable[int]) -> None:
+        """Have members of an array wait as tasks of their own."""
+        entry = self.by_id[array_id]
+        for index in indices:
+            self.add(_member_of(entry, index))
+            self.arrays.by_id[array_id].remaining.discard(index)
+        if entry.reservation is not None:
+            # It was for one of them.
+            self.reserve(array_id, None)
+            entry.first_at = None
+        if not self.arrays.by_id[array_id].remaining:
+            self.remove(array_id)
+
+    def sort_array(self, array_id: str) -> None:
+        """As many members of an array run as may at once, or no longer: its entries may start, or may not."""
+        one = self.arrays.by_id[array_id]
+        task_ids = [array_id, *(member_id(array_id, index) for index in one.waiting)]
+        for task in (self.by_id[task_id] for task_id in task_ids if task_id in self.by_id):
+            self._leave(task)
+            if (task.not_before, task.task_id) in self._delayed:
+                self.pools[task.pool_name].later.add((task.number, task.task_id))
+                continue
+            if one.is_full and task.reservation is not None:
+                self.reserve(task.task_id, None)
+            self._enter(task)
+            if task.queue_class is not None:
+                self.open[task.queue_class] = None
+                self.changed = True
 
     def limit(self, task_id: str, max_run_s: float | None) -> None:
         """Change for how long a task may run that waits, which does not change its place."""
@@ -486,7 +531,7 @@ class Queue:
 
     def _enter(self, task: QueuedTask) -> None:
         pool = self.pools[task.pool_name]
-        if task.held or task.depends:
+        if task.held or task.depends or self.arrays.is_full(task.spec):
             pool.later.add((task.number, task.task_id))
             return
         counts_owners = task.pool_name in self.owners.pools
@@ -584,6 +629,29 @@ class Queue:
         for task in [self.by_id[task_id] for *_, task_id in before.ready]:
             self.long_waits.discard(task.queued_at, task.task_id)
             self._enter(task)
+
+
+def _member_of(entry: QueuedTask, index: int) -> QueuedTask:
+    """A member of an array as a task of its own, at the array's place."""
+    submission = entry.submission
+    agent = msgspec.structs.replace(submission.agent, name=member_id(submission.agent.name, index))
+    spec = msgspec.structs.replace(
+        entry.spec,
+        task_id=member_id(entry.task_id, index),
+        array="",
+        array_id=entry.task_id,
+        array_index=index,
+        after=(),
+    )
+    return QueuedTask(
+        submission=msgspec.structs.replace(submission, agent=agent, task=spec, request_id=None),
+        queued_at=entry.queued_at,
+        number=entry.number - 1,
+        held=entry.held,
+        front=entry.front,
+        waits_for=entry.waits_for,
+        estimate_s=entry.estimate_s,
+    )
 
 
 def _names(task: QueuedTask) -> tuple[str, ...]:

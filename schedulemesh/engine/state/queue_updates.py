@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from schedulemesh.domain.arrays import member_id, parse_indices
 from schedulemesh.engine.messages import queue_facts as f
 from schedulemesh.engine.messages.fact import Fact
 from schedulemesh.engine.state.evictions import Evictions
-from schedulemesh.engine.state.past import Past
+from schedulemesh.engine.state.past import Past, end_in_queue
 from schedulemesh.engine.state.queue import Queue, QueuedTask, Reservation, Turns, front_of
 from schedulemesh.engine.state.tasks import RunningTask, RunningTasks
 
@@ -37,6 +38,9 @@ class QueueFacts:
             f.TaskQueued: self._queued,
             f.QueuePlaceChanged: self._place_changed,
             f.DependencyEnded: self._dependency_ended,
+            f.ArrayMembersSplit: self._members_split,
+            f.ArrayMembersCancelled: self._members_cancelled,
+            f.ArrayEnded: self._array_ended,
             f.TaskCancelled: self._cancelled,
             f.QueuePolicyChanged: self._policy_changed,
             f.StartReserved: self._reserved,
@@ -58,6 +62,10 @@ class QueueFacts:
             not_before=fact.not_before,
             waits_for=fact.waits_for,
         )
+        if task.spec.array:
+            self._past.forget_members(task.task_id)
+            agent = fact.submission.agent
+            self._queue.arrays.add(task.spec, agent.kind, agent.name)
         self._queue.add(task)
         self._past.note_queued(task.task_id)
         self._evictions.note_queued(task.task_id, fact.at)
@@ -67,6 +75,28 @@ class QueueFacts:
 
     def _dependency_ended(self, fact: f.DependencyEnded) -> None:
         self._queue.note_end(fact.task_id, fact.state, fact.ready, fact.at)
+
+    def _members_split(self, fact: f.ArrayMembersSplit) -> None:
+        self._queue.split(fact.array_id, fact.indices)
+        for index in fact.indices:
+            self._past.note_queued(member_id(fact.array_id, index))
+
+    def _members_cancelled(self, fact: f.ArrayMembersCancelled) -> None:
+        one = self._queue.arrays.by_id[fact.array_id]
+        cancelled, state = parse_indices(fact.indices), end_in_queue(fact.reason)
+        for first, last in cancelled.ranges():
+            one.remaining.discard_range(first, last)
+            one.ended[state].add_range(first, last)
+        self._queue.arrays.note_if_over(one)
+        self._queue.dependents.note_members_end(fact.array_id, cancelled, state)
+        if not one.remaining:
+            self._queue.remove(fact.array_id)
+
+    def _array_ended(self, fact: f.ArrayEnded) -> None:
+        one = self._queue.arrays.by_id[fact.array_id]
+        one.ended_at = fact.at
+        self._queue.arrays.over.pop(fact.array_id, None)
+        self._past.note_array_ended(one, fact)
 
     def _cancelled(self, fact: f.TaskCancelled) -> None:
         self._past.note_cancelled(self._queue.remove(fact.task_id), fact)

@@ -34,6 +34,7 @@ from schedulemesh.engine.state.agents import (
     RememberedAnswer,
     Waiting,
 )
+from schedulemesh.engine.state.arrays import StoredArray
 from schedulemesh.engine.state.class_order import ClassOrder
 from schedulemesh.engine.state.estimates import RunKey
 from schedulemesh.engine.state.evictions import EvictionRecord
@@ -91,6 +92,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     owners: list[tuple[str, str, OwnerUse]] = []
     #: (pool name, when what its owners hold has changed last), of those that count owners.
     owners_changed: list[tuple[str, float]] = []
+    #: Before the tasks, some of which are members.
+    arrays: list[StoredArray] = []
     tasks: list[RunningTask] = []
     queue_policy: QueuePolicy | None = None
     next_task_number: int | None = None
@@ -161,6 +164,7 @@ def take_snapshot(state: MeshState) -> Snapshot:
             for owner, use in uses.items()
         ],
         owners_changed=list(state.owners.changed_at.items()),
+        arrays=[one.stored() for one in state.arrays.by_id.values()],
         tasks=[
             msgspec.structs.replace(task, task_class=None) for task in state.running.by_id.values()
         ],
@@ -214,6 +218,7 @@ def restored(stored: Iterable[Snapshot]) -> MeshState:
         _put_head(state, part)
         _put_books(state, part)
         _put_lives(state, part)
+    state.arrays.turned.clear()
     return state
 
 
@@ -362,6 +367,8 @@ def _put_lives(state: MeshState, part: Snapshot) -> None:
     state.owners.changed_at.update(part.owners_changed)
     for pool_name, owner, use in part.owners:
         state.owners.uses[pool_name][owner] = use
+    for stored_array in part.arrays:
+        state.arrays.restore(stored_array)
     for task in part.tasks:
         state.running.add(task)
     for waiting in part.queue:

@@ -23,6 +23,7 @@ from schedulemesh.domain.labels import Labels
 from schedulemesh.domain.reasons import LIMITS, PreemptionReason
 from schedulemesh.domain.resources import UNIT, Resources
 from schedulemesh.domain.task import FIRST_ATTEMPT, Attempts, TaskPhase, TaskSpec
+from schedulemesh.engine.state.arrays import Arrays
 from schedulemesh.engine.state.children import Children
 from schedulemesh.engine.state.class_order import ClassOrder
 from schedulemesh.engine.state.task_phases import (
@@ -412,6 +413,8 @@ class RunningTasks:
         self.idle_warned: dict[str, None] = {}
         #: Of these tasks and of those that wait in the queue.
         self.children = Children()
+        #: The arrays of which some of them are members.
+        self.arrays = Arrays()
         #: {key: values} that label rules name; only these tell classes apart.
         self._named: Mapping[str, frozenset[str]] = {}
         self._order = ClassOrder()
@@ -438,6 +441,8 @@ class RunningTasks:
             self.idle_warned[task_id] = None
         if task.spec.parent:
             self.children.add(task.spec)
+        if task.spec.array_id:
+            self.arrays.note_running(task.spec)
         others = self._by_agent.setdefault(task.agent_name, task_id)
         if isinstance(others, dict):
             others[task_id] = None
@@ -457,6 +462,8 @@ class RunningTasks:
         self.idle_warned.pop(task_id, None)
         if task.spec.parent or task_id in self.children.by_parent:
             self.children.leave(task.spec)
+        if task.spec.array_id:
+            self.arrays.note_left(task.spec)
         self.starting.pop(task_id, None)
         self.ordered.pop(task_id, None)
         self._declassify(task)

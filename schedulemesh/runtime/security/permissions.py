@@ -21,11 +21,13 @@ from schedulemesh.api.tasks import (
     SubmitMany,
     SubmitTask,
 )
+from schedulemesh.domain.arrays import members_named
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.task import DEFAULT_PRIORITY, TaskSpec
 from schedulemesh.domain.tokens import Role, TokenSpec
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
+from schedulemesh.engine.state.arrays import TaskArray
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.protocol.callers import TokenCaller
 from schedulemesh.runtime.queries import past_of
@@ -234,6 +236,8 @@ def _changeable(
     pool_name = "" if agent is None else agent.spec.pool_name
     if waiting is not None:
         pool_name = waiting.pool_name
+    elif running is None and (array := _array_of(state, task_id)) is not None:
+        pool_name = array.spec.pool_name
     return _own(state, token, task_id, lost) or _pool(token, pool_name)
 
 
@@ -255,7 +259,15 @@ def _known(state: MeshState, task_id: str, lost: Mapping[str, TaskSpec] | None) 
     ended = state.ended.get(task_id)
     if ended is not None:
         return ended.spec
+    if (array := _array_of(state, task_id)) is not None:
+        return array.spec
     return (_lost_tasks(state) if lost is None else lost).get(task_id)
+
+
+def _array_of(state: MeshState, task_id: str) -> TaskArray | None:
+    """The array on record that an id means, or some of whose members it means; None: there is none."""
+    named = members_named(task_id)
+    return state.arrays.by_id.get(task_id if named is None else named[0])
 
 
 def _first(errors: Iterable[str | None]) -> str | None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+import msgspec
+
 from schedulemesh.api.queue import ListQueue
+from schedulemesh.domain.task import TaskSpec
 from schedulemesh.domain.task_kinds import TaskKind
 from schedulemesh.engine.admission.needs import need_of, why_ruled_out
 from schedulemesh.engine.admission.time_limits import run_limit
@@ -13,6 +16,9 @@ from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.queue import Queue, QueuedTask
 from schedulemesh.protocol.answers import QueueRow
 from schedulemesh.runtime.queries import picked
+
+#: How many ranges of the indices of an array a row has.
+_RANGES = 8
 
 
 def positioned(
@@ -60,7 +66,7 @@ def queue_row(
     expected_s, runs = _expected(state, task)
     cause = causes.cause_of(task)
     return QueueRow(
-        task=task.spec,
+        task=_with_remaining(state, task.spec),
         agent_name=task.submission.agent.name,
         kind=task.submission.agent.kind,
         position=position,
@@ -80,6 +86,15 @@ def queue_row(
         run_limit_s=run_limit(state, task.pool_name, task.spec),
         node_labels=task.submission.agent.node_labels,
     )
+
+
+def _with_remaining(state: MeshState, spec: TaskSpec) -> TaskSpec:
+    """An array with the indices of those members that are no tasks yet."""
+    if not spec.array:
+        return spec
+    one = state.arrays.by_id[spec.task_id]
+    most = f"%{one.most}" if one.most else ""
+    return msgspec.structs.replace(spec, array=f"{one.remaining.written(_RANGES)}{most}")
 
 
 def _expected(state: MeshState, task: QueuedTask) -> tuple[float | None, int]:

@@ -28,6 +28,7 @@ from schedulemesh.runtime.security.permissions import limited, refusal
 from schedulemesh.runtime.services.agents import AgentService
 from schedulemesh.runtime.services.alerts import AlertService
 from schedulemesh.runtime.services.answers import OpenRequests
+from schedulemesh.runtime.services.arrays import ArrayService
 from schedulemesh.runtime.services.cluster import ClusterService
 from schedulemesh.runtime.services.external_usage import ExternalUsageService
 from schedulemesh.runtime.services.history import HistoryService
@@ -74,6 +75,7 @@ class RequestService(Service):
             submissions,
             jobs,
             self.states,
+            ArrayService(running),
             ClusterService(running),
             external,
             HistoryService(running),

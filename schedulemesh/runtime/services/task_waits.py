@@ -16,7 +16,11 @@ from schedulemesh.engine.messages.facts import (
     TaskPreempted,
     TaskRegistered,
 )
-from schedulemesh.engine.messages.queue_facts import TaskCancelled
+from schedulemesh.engine.messages.queue_facts import (
+    ArrayEnded,
+    ArrayMembersCancelled,
+    TaskCancelled,
+)
 from schedulemesh.engine.state.agents import Ending
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.transaction import Step
@@ -97,15 +101,25 @@ class TaskWaits:
             return (fact.task_id,)
         if isinstance(fact, TaskPreempted):
             return (fact.task.task_id,)
+        if isinstance(fact, ArrayEnded | ArrayMembersCancelled):
+            return self._of_array(fact.array_id)
         if isinstance(fact, AgentStarted):
             return self._on_agent.get(fact.agent_name, ())
         if isinstance(fact, AgentEnded):
             return self._on_agent.pop(fact.agent_name, ())
         if isinstance(fact, AgentAdmitted):
-            return () if fact.task is None else self._placed(fact.task.task_id, fact.agent.name)
+            if fact.task is None:
+                return ()
+            of_task = self._placed(fact.task.task_id, fact.agent.name)
+            return (*of_task, fact.task.array_id) if fact.task.array_id else of_task
         if isinstance(fact, TaskRegistered):
             return self._placed(fact.task.task_id, fact.agent_name)
         return ()
+
+    def _of_array(self, array_id: str) -> list[str]:
+        """The array and its members that somebody waits for."""
+        begin = f"{array_id}["
+        return [one for one in self._waiting if one == array_id or one.startswith(begin)]
 
     def _placed(self, task_id: str, agent_name: str) -> tuple[str, ...]:
         """A task was put on an agent; it is only remembered where somebody waits for it."""
@@ -123,14 +137,16 @@ class TaskWaits:
 def runs(state: MeshState, task_id: str) -> bool:
     """Whether a task runs or has ended; one that is not known has ended."""
     task = state.running.by_id.get(task_id)
+    if task is None and (array := state.arrays.alive(task_id)) is not None:
+        return bool(array.running)
     if task is None:
-        return task_id not in state.queue.by_id
+        return not state.is_alive(task_id)
     return task.phase is not TaskPhase.STARTING
 
 
 def has_ended(state: MeshState, task_id: str) -> bool:
     """Whether a task has ended; one that is not known has."""
-    return task_id not in state.running.by_id and task_id not in state.queue.by_id
+    return not state.is_alive(task_id)
 
 
 def has_left(state: MeshState, task_id: str) -> bool:

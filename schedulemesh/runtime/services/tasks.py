@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from schedulemesh.api.tasks import CancelTask, GetResult, SetTimeLimit, WaitTasks
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.task import EndState
 from schedulemesh.engine.messages import stimuli as s
-from schedulemesh.engine.messages.outcomes import Done, Pending, Refused
+from schedulemesh.engine.messages.outcomes import Done, Pending, Refused, TasksCancelled
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.past import ENDED, EndedTask
 from schedulemesh.protocol.answers import Listed, Refusal, Response, TaskResult, listed
@@ -84,7 +86,10 @@ class TaskService(Service):
         )
         step = await self._reactor.step(stimulus)
         outcome = step.outcome or Done()
-        if isinstance(outcome, Pending):
+        if isinstance(outcome, TasksCancelled):
+            await asyncio.gather(*(self._answers.end_of(name) for name in outcome.ending))
+            outcome = Done()
+        elif isinstance(outcome, Pending):
             await self._answers.end_of(outcome.agent_name)
             outcome = Done()
         else:
@@ -96,8 +101,9 @@ class TaskService(Service):
 
         def look() -> str | None:
             state = self._reactor.state
-            task_tables = (state.running.by_id, state.queue.by_id, state.ended)
-            return next((t for t in task_ids if not any(t in tasks for tasks in task_tables)), None)
+            return next(
+                (t for t in task_ids if not state.is_alive(t) and state.end_of(t) is None), None
+            )
 
         task_id = await self._reactor.read(look)
         if task_id is None:

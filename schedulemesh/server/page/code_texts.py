@@ -96,6 +96,15 @@ _WAITS_AND_REFUSALS: Mapping[str, tuple[str, str]] = {
     ),
     "cancelled_by_request": ("Cancelled by request", "按请求取消"),
     "dependency": ("Tasks that it starts after have not ended", "依赖的任务还没有结束"),
+    "array_limit": ("As many members of its array run as may", "数组中同时运行的任务数已达上限"),
+    "invalid_array": (
+        "It cannot be an array, or has no such member",
+        "不能作为数组，或没有这样的成员",
+    ),
+    "members_not_completed": (
+        "Not all members of the array were completed",
+        "数组中有成员没有完成",
+    ),
     "dependency_not_met": (
         "A task that it was to start after ended otherwise",
         "依赖的任务没有按要求结束",
@@ -252,6 +261,8 @@ _EVENTS: Mapping[str, tuple[str, str]] = {
     "held": ("held", "被挂起"),
     "released": ("released", "已释放"),
     "priority_changed": ("priority changed", "优先级改变"),
+    "members_cancelled": ("members of an array were cancelled", "数组成员被取消"),
+    "split": ("a member of an array became a task", "数组成员成为独立任务"),
     "dependencies_met": ("the tasks before it have ended", "依赖的任务已结束"),
     "moved_to_front": ("moved to the front", "移到队首"),
     "admitted": ("admitted", "已准入"),

@@ -28,6 +28,7 @@ _REASONS = (
     Reason.BEHIND_QUEUE_HEAD,
     Reason.HELD_BY_USER,
     Reason.DEPENDENCY,
+    Reason.ARRAY_LIMIT,
     Reason.BACK_OFF,
     Reason.QUOTA_ON_LOAN,
     Reason.QUOTA_ON_HOLD,

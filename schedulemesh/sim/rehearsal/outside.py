@@ -81,6 +81,7 @@ class Outside:
             "released": self._changed,
             "priority_changed": self._changed,
             "moved_to_front": self._changed,
+            "members_cancelled": self._members_cancelled,
             "preempting": self._preempting,
             "claim_moved": self._claim_moved,
             "time_limit_changed": self._limited,
@@ -130,7 +131,7 @@ class Outside:
                 self._world.recorded_at(
                     event.at, event.number, functools.partial(self._world.recover, event.number)
                 )
-            elif event.kind in ("queued", "admitted"):
+            elif event.kind in ("queued", "admitted", "split"):
                 self._plan_submission(event)
             elif event.kind in self._known:
                 happen = self._happening(event)
@@ -171,6 +172,10 @@ class Outside:
 
     def _plan_submission(self, event: Event) -> None:
         submission = self._first.get(event.attempt or 0)
+        if event.kind == "split":
+            if submission is not None:
+                self._world.expect(submission)
+            return
         fact = fact_of(event)
         if event.kind == "admitted" and fact is None:
             return  # it came from the queue
@@ -235,6 +240,14 @@ class Outside:
         for event, attempt in ends:
             if event.kind == "cancelled" and attempt.reason in _BY_REQUEST:
                 self._cancelled_at.setdefault(event.at, []).append(attempt)
+
+    def _members_cancelled(self, event: Event) -> s.AnyStimulus | None:
+        """Members of an array that a client cancelled and that were no tasks yet."""
+        fact = fact_of(event)
+        if not isinstance(fact, q.ArrayMembersCancelled) or fact.reason is not Reason.CANCELLED:
+            return None
+        members = f"{fact.array_id}[{fact.indices}]"
+        return s.TaskCancellationRequested(task_id=members)
 
     def _changed(self, event: Event) -> s.AnyStimulus | None:
         """How a task waits from then on."""

@@ -12,6 +12,7 @@ from heapq import heappop, heappush
 from math import inf
 
 from schedulemesh.domain.agent import MemberProcess
+from schedulemesh.domain.arrays import member_id
 from schedulemesh.domain.end_reasons import ReturnReason
 from schedulemesh.domain.reasons import LIMITS, Reason
 from schedulemesh.domain.task import TaskSpec
@@ -22,7 +23,7 @@ from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.messages import instructions as i
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import ProbeNeeded, Refused
-from schedulemesh.engine.messages.queue_facts import TaskQueued
+from schedulemesh.engine.messages.queue_facts import ArrayMembersSplit, TaskQueued
 from schedulemesh.engine.transaction import Step
 from schedulemesh.sim.rehearsal.life import End, Life
 from schedulemesh.sim.rehearsal.recording import RecordedSubmission, Recording
@@ -192,6 +193,11 @@ class RehearsedWorld(World):
 
     def _follow(self, fact: f.AnyFact) -> None:
         """Which attempt of a submission is the present one."""
+        if isinstance(fact, ArrayMembersSplit):
+            array = self.engine.state.arrays.by_id[fact.array_id]
+            for index in fact.indices:
+                self._member_waits(array.member(index), member_id(array.agent_name, index))
+            return
         if isinstance(fact, TaskQueued):
             task, name = fact.submission.task, fact.submission.agent.name
             if task is not None and task.extra_of and fact.attempts.arrived_at is None:
@@ -213,6 +219,12 @@ class RehearsedWorld(World):
             life.waits = False
             life.attempt = max(life.attempt, 0)
             life.admitted_at = self.now
+
+    def _member_waits(self, task: TaskSpec, agent_name: str) -> None:
+        """A member of an array is a task from now on."""
+        submission = self._next(task.task_id) or RecordedSubmission(key=task.task_id, attempts=[])
+        life = self._new_life(submission, task, agent_name)
+        life.waits, life.attempt = True, 0
 
     def expect(self, submission: RecordedSubmission) -> None:
         """A submission that the engine makes by itself, in the order in which it does so for each key."""

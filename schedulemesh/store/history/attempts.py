@@ -93,6 +93,13 @@ class Attempt(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
         self.labels = text_of(task.labels) or self.labels
         self.max_run_s, self.on_time_limit = task.max_run_s, task.on_time_limit
 
+    def as_member(self, task_id: str) -> dict[str, Any]:
+        """The fields of the first attempt of a member of this array, which has waited with it."""
+        shared = ("pool_name", "owner", "client", "priority", "labels", "submitted_at", "queued_at")
+        fields = {name: getattr(self, name) for name in (*shared, "max_run_s", "on_time_limit")}
+        resources = {name: getattr(self, name) for name in ("cpu", "memory", "gpu", "custom")}
+        return {**fields, **resources, "task_id": task_id}
+
     def charge(self, resources: Resources) -> None:
         """Count the use of these resources for it."""
         self.cpu, self.memory, self.gpu = resources.cpu, resources.memory, resources.gpu

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from schedulemesh.domain.end_reasons import EndReason, ReturnReason
+from schedulemesh.domain.arrays import member_id
+from schedulemesh.domain.end_reasons import EndReason, ReturnReason, TaskEndReason
 from schedulemesh.domain.reasons import LIMITS, Reason
+from schedulemesh.domain.task import EndState
 from schedulemesh.engine.codec import encode_facts
 from schedulemesh.engine.messages import facts as f
 from schedulemesh.engine.messages import limit_facts as limits
@@ -85,6 +87,9 @@ class Fold:
             q.QueuePlaceChanged: self._queue_place_changed,
             q.PriorityChanged: self._priority_changed,
             q.DependencyEnded: self._dependency_ended,
+            q.ArrayMembersSplit: self._members_split,
+            q.ArrayMembersCancelled: self._members_cancelled,
+            q.ArrayEnded: self._array_ended,
             q.TaskCancelled: self._task_cancelled,
             f.AgentAdmitted: self._agent_admitted,
             f.AgentStarted: self._agent_started,
@@ -170,9 +175,18 @@ class Fold:
         self.changed[attempt.id] = attempt
 
     def end(
-        self, attempt: Attempt, state: str, reason: str = "", error: str = "", *, kind: str = ""
+        self,
+        attempt: Attempt,
+        state: str,
+        reason: str = "",
+        error: str = "",
+        *,
+        kind: str = "",
+        counts: bool = True,
     ) -> None:
-        """A task has ended now. ``kind``: of the event; empty: that of the state."""
+        """A task has ended now. ``kind``: of the event; empty: that of the state. ``counts``: whether usage
+        counts it, as it does the members of an array in place of that.
+        """
         if attempt.has_ended:
             return
         attempt.state, attempt.reason, attempt.error = state, reason, error
@@ -180,7 +194,7 @@ class Fold:
         if self.tasks.get(attempt.task_id) is attempt:
             del self.tasks[attempt.task_id]
         self._leave(attempt)
-        if attempt.task_id:
+        if attempt.task_id and counts:
             self.booking.end(attempt)
         self.event(kind or state, attempt, reason=reason, error=error)
         self._close_if_over(attempt)
@@ -275,6 +289,29 @@ class Fold:
                 attempt.queued_at = fact.at
                 self.touch(attempt)
                 self.event("dependencies_met", attempt, after=fact.task_id)
+
+    def _members_split(self, fact: q.ArrayMembersSplit) -> None:
+        """Members of an array are tasks from now on, which have waited with it."""
+        array = self.tasks.get(fact.array_id)
+        for index in fact.indices if array is not None else ():
+            if array is not None:
+                member = self.begin(**array.as_member(member_id(fact.array_id, index)))
+                self.tasks[member.task_id] = member
+                self.event("split", member, array=fact.array_id)
+
+    def _members_cancelled(self, fact: q.ArrayMembersCancelled) -> None:
+        """Members of an array that were no tasks never start."""
+        array = self.tasks.get(fact.array_id)
+        if array is not None:
+            detail = {"indices": fact.indices, "reason": fact.reason.value}
+            self.event("members_cancelled", array, fact=fact, **detail)
+
+    def _array_ended(self, fact: q.ArrayEnded) -> None:
+        array = self.tasks.get(fact.array_id)
+        if array is not None:
+            completed = fact.state is EndState.COMPLETED
+            reason = "" if completed else TaskEndReason.MEMBERS_NOT_COMPLETED.value
+            self.end(array, fact.state.value, reason, fact.error, counts=False)
 
     def _task_cancelled(self, fact: q.TaskCancelled) -> None:
         attempt = self.tasks.get(fact.task_id)
