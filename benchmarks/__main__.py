@@ -30,6 +30,7 @@ def _groups() -> dict[str, Callable[[], list[Row]]]:
     from benchmarks.lending import lending
     from benchmarks.many_tensors import many_tensors
     from benchmarks.metrics import metrics
+    from benchmarks.models import models
     from benchmarks.observing import observing
     from benchmarks.openb import openb
     from benchmarks.queueing import queueing
@@ -56,6 +57,7 @@ def _groups() -> dict[str, Callable[[], list[Row]]]:
         "recovery": recovery,
         "queue": queueing,
         "gangs": waiting_gangs,
+        "models": models,
         "metrics": metrics,
         "history": history,
         "streams": streams,

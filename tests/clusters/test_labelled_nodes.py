@@ -23,3 +23,21 @@ def test_agents_run_on_the_nodes_that_they_ask_for_and_evict_there_alone():
         assert answer["reason"] == "cluster_out_of_resources"
         assert "A100, H100" in answer["error"]
         assert answer["seconds"] < 10.0
+
+
+def test_a_job_a_gang_and_a_lease_take_the_first_alternative_that_is_free():
+    told = output_of("tests.clusters.models_on_nodes", 300)
+    models, beside, after = (
+        told["models"],
+        told["job beside the lease"],
+        told["job after the lease"],
+    )
+    assert [models[node_id] for node_id in told["lease"]] == ["H100"]
+    assert told["explain"] == 1
+    gang = told["gang"]
+    assert [models[node_id] for node_id in gang["where"]] == ["A100", "A100"]
+    assert (gang["alternative"], list(gang["labels"].values())) == (2, ["A100"])
+    for job, model, alternative in ((beside, "A100", "2"), (after, "H100", "1")):
+        assert job["submitted"]
+        assert models[job["where"]] == model
+        assert (list(job["told"].values()), job["alternative"]) == ([model], alternative)

@@ -78,12 +78,15 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     only_extras: bool = False
     #: The task where it waits in the queue; None: it is submitted now.
     waiting: QueuedTask | None = None
-    #: The same in the other ways in which the agent may run, as far as they are possible at all.
+    #: The same in other ways in which the agent may run: of one that fits those that come before, which do
+    #: not; else all. As far as they are possible at all.
     others: tuple[Request, ...] = ()
+    #: The submission in the ways that come after one that fits, which were not looked at.
+    untried: tuple[TaskSubmitted, ...] = ()
 
     @property
     def each_alternative(self) -> tuple[Request, ...]:
-        """The request in each way in which the agent may run, the preferred one first."""
+        """The request in each way that was looked at, the preferred one first."""
         if not self.others:
             return (self,)
         alone = msgspec.structs.replace(self, others=())

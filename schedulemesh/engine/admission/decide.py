@@ -7,6 +7,7 @@ from the victims that leave for it, or a refusal that changed nothing.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import msgspec
 
@@ -116,20 +117,33 @@ def understand(
     what its owner holds already counts.
 
     Of several ways in which the agent may run, the first that fits now, else the first that is possible; with
-    the others that are possible.
+    the others, of which ``each_way`` gives all.
     """
     if not stimulus.agent.alternatives:
         return understand_alone(tx, stimulus, limits_owner=limits_owner)
-    answers = [
-        understand_alone(tx, each, limits_owner=limits_owner) for each in stimulus.each_alternative
-    ]
-    requests = [answer for answer in answers if isinstance(answer, Request)]
+    requests, refused = list[Request](), list[Refused]()
+    submissions = stimulus.each_alternative
+    for number, submission in enumerate(submissions, start=1):
+        answer = understand_alone(tx, submission, limits_owner=limits_owner)
+        if isinstance(answer, Refused):
+            refused.append(answer)
+        elif answer.fits_now:
+            untried = submissions[number:]
+            return msgspec.structs.replace(answer, others=tuple(requests), untried=untried)
+        else:
+            requests.append(answer)
     if not requests:
-        refused = [answer for answer in answers if isinstance(answer, Refused)]
         return refusals.no_alternative(stimulus.agent, refused)
-    chosen = next((request for request in requests if request.fits_now), requests[0])
-    others = tuple(request for request in requests if request is not chosen)
-    return msgspec.structs.replace(chosen, others=others)
+    return msgspec.structs.replace(requests[0], others=tuple(requests[1:]))
+
+
+def each_way(tx: Transaction, request: Request, *, limits_owner: bool = True) -> Iterator[Request]:
+    """A request in each way in which its agent may run, as far as it is possible, the preferred one first."""
+    yield from request.each_alternative
+    for submission in request.untried:
+        further = understand_alone(tx, submission, limits_owner=limits_owner)
+        if isinstance(further, Request):
+            yield further
 
 
 def understand_alone(
@@ -316,21 +330,22 @@ def _decide(tx: Transaction, request: Request) -> RequestOutcome:
     """Admit with what is free, or with victims, or refuse: each of these in the first way of running for
     which it is possible.
     """
-    each_alternative, refused = request.each_alternative, None
-    for each in each_alternative:
+    unfitting, refused = list[Request](), None
+    for each in each_way(tx, request):
         if not each.fits_now:
+            unfitting.append(each)
             continue
         allowed = _not_reserved(tx, each) if tx.state.queue.by_id else each
         if isinstance(allowed, Request):
             dry_run = request.stimulus.dry_run
             return would_run(tx.state, allowed, None) if dry_run else admit(tx, allowed, None)
         refused = refused or allowed
-    for each in each_alternative:
-        if not each.fits_now and (outcome := _with_victims(tx, each)) is not None:
+    for each in unfitting:
+        if (outcome := _with_victims(tx, each)) is not None:
             return outcome
     if refused is not None:
         return refused
-    answers = [_no_victim(tx, each) for each in each_alternative]
+    answers = [_no_victim(tx, each) for each in unfitting]
     return refusals.no_alternative(request.stimulus.agent, answers)
 
 

@@ -25,9 +25,13 @@ from schedulemesh.engine.state.quota import Payment, can_pay
 
 def need_of(state: MeshState, task: QueuedTask) -> Resources:
     """The resources that a queued task asks for, as it prefers to run."""
-    submission = task.submission
+    return need_of_submission(state, task.submission)
+
+
+def need_of_submission(state: MeshState, submission: TaskSubmitted) -> Resources:
+    """The resources that a submission to a pool asks for, in the way of running that its agent has."""
     if submission.default_resources:
-        return state.ledger.accounts[task.pool_name].spec.default_agent()
+        return state.ledger.accounts[submission.agent.pool_name].spec.default_agent()
     return submission.agent.resources
 
 

@@ -34,10 +34,16 @@ from schedulemesh.domain.resources import Resources
 from schedulemesh.engine.admission.admit import Request, admit
 from schedulemesh.engine.admission.arrays import SelectedMembers, cancel_remaining
 from schedulemesh.engine.admission.backfill import Backfill, StartWouldDelay, first_in_order
-from schedulemesh.engine.admission.decide import admit_by, understand, veto_for
+from schedulemesh.engine.admission.decide import admit_by, each_way, understand, veto_for
 from schedulemesh.engine.admission.delays import RunTimes, run_times
 from schedulemesh.engine.admission.evictions import may_take_back, plan_for, unprobed
-from schedulemesh.engine.admission.needs import can_be_paid, groups_asked, is_ruled_out, need_of
+from schedulemesh.engine.admission.needs import (
+    can_be_paid,
+    groups_asked,
+    is_ruled_out,
+    need_of,
+    need_of_submission,
+)
 from schedulemesh.engine.admission.pending import finish_revocations
 from schedulemesh.engine.admission.queue_estimates import estimate_all, estimate_new
 from schedulemesh.engine.admission.requeue import release_quota
@@ -62,6 +68,7 @@ from schedulemesh.engine.messages.stimuli import (
     AnyStimulus,
     ClockTicked,
     RecoveryObserved,
+    TaskSubmitted,
 )
 from schedulemesh.engine.placement.group_choice import GroupRequest
 from schedulemesh.engine.preemption.limits import Limits
@@ -232,7 +239,7 @@ def start(tx: Transaction, task: QueuedTask, *, may_preempt: bool) -> bool:
 def _start_beside_heads(tx: Transaction, task: QueuedTask, request: Request) -> bool:
     """Admit a task in the first of its alternatives that fits and delays no reserved start before it."""
     entry, backfill = tx.state.queue.entry(task), Backfill(tx, keep=True)
-    for each in request.each_alternative:
+    for each in each_way(tx, request):
         allowed = backfill.permitted(each, entry) if each.fits_now else None
         if allowed is not None:
             admit(tx, allowed, None)
@@ -262,7 +269,7 @@ def start_with_evictions(
     """
     tried, known_nodes = Tried.IN_VAIN, KnownNodes()
     until, has_veto = inf, False
-    for each in request.each_alternative:
+    for each in each_way(tx, request):
         if each.fits_now:
             continue
         veto, known_nodes.until = veto_for(tx, each), inf
@@ -606,22 +613,23 @@ class _Pass:
     def _may_fit(self, task: QueuedTask, queue_class: QueueClass) -> bool:
         """False: its pool's quota is short, or no node has room, or there is no group. Costs little."""
         state = self._tx.state
-        alternatives = task.each_alternative
-        if not any(map(self._may_have_room, alternatives)):
+        submissions = queue_class.each_alternative(task.submission)
+        if not any(map(self._may_have_room, submissions)):
             return False
+        pool_name, client = task.pool_name, task.submission.client
         if any(
-            can_be_paid(state, each.pool_name, need_of(state, each), each.submission.client)
-            for each in alternatives
+            can_be_paid(state, pool_name, need_of_submission(state, each), client)
+            for each in submissions
         ):
             return True
         state.queue.close(queue_class)
         return False
 
-    def _may_have_room(self, task: QueuedTask) -> bool:
-        """False: no node has room in this one of its alternatives, or there is no group."""
-        state, submission = self._tx.state, task.submission
-        need = need_of(state, task)
-        group_request = groups_asked(state, submission, task.pool_name, need)
+    def _may_have_room(self, submission: TaskSubmitted) -> bool:
+        """False: no node has room for a task in this one of its alternatives, or there is no group."""
+        state = self._tx.state
+        need = need_of_submission(state, submission)
+        group_request = groups_asked(state, submission, submission.agent.pool_name, need)
         if group_request is not None:
             return (
                 group_request.spare is not None
@@ -661,7 +669,7 @@ class _Pass:
         fits: then why.
         """
         refusal: StartWouldDelay | None = None
-        for each in request.each_alternative:
+        for each in each_way(self._tx, request):
             if not each.fits_now:
                 continue
             allowed = self._backfill.permitted_or_noted(each, task)

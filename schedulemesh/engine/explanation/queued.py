@@ -28,6 +28,7 @@ from schedulemesh.domain.reasons import PreemptionReason, Reason
 from schedulemesh.engine.admission.admit import Request
 from schedulemesh.engine.admission.backfill import Backfill, is_behind
 from schedulemesh.engine.admission.decide import (
+    each_way,
     sufficient_priority_for,
     understand,
     understand_alone,
@@ -99,7 +100,9 @@ def explain_queued(tx: Transaction, task: QueuedTask) -> Explanation:
             ),
             findings,
         )
-    examined = [(each, *_considered(tx, task, each)) for each in request.each_alternative]
+    examined = [
+        (each, *_considered(tx, task, each)) for each in each_way(tx, request, limits_owner=False)
+    ]
     if task.submission.agent.alternatives:
         alternatives = _of_each(tx, task, examined)
         explained = msgspec.structs.replace(explained, alternatives=alternatives)

@@ -17,6 +17,7 @@ from schedulemesh.domain.labels import Labels
 from schedulemesh.domain.node_labels import NodeLabels
 from schedulemesh.domain.resources import Resources
 from schedulemesh.domain.task import TaskSpec
+from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.state.fair_order import Entry, OwnedReady
 
 ClassKey = tuple[
@@ -66,6 +67,7 @@ class QueueClass:
         "pool_name",
         "priority",
         "shortest",
+        "submissions",
     )
 
     def __init__(self, key: ClassKey) -> None:
@@ -84,6 +86,16 @@ class QueueClass:
         self.owners: dict[str, OwnerEntries] = {}
         #: No task of it has declared a shorter duration, or time limit, in seconds since it last was empty.
         self.shortest = inf
+        #: The submission of one of them in each way in which they may run; empty: not needed yet.
+        self.submissions: tuple[TaskSubmitted, ...] = ()
+
+    def each_alternative(self, submission: TaskSubmitted) -> tuple[TaskSubmitted, ...]:
+        """A submission of the class in each way in which its tasks may run, the preferred one first."""
+        if not submission.agent.alternatives:
+            return (submission,)
+        if not self.submissions:
+            self.submissions = submission.each_alternative
+        return self.submissions
 
     @property
     def is_empty(self) -> bool:
