@@ -55,6 +55,12 @@ def test_the_list_of_pages_has_those_of_the_navigation():
     assert chinese - set(links(DOCS / "zh" / "README.md")) == set(), "add them to docs/zh/README.md"
 
 
+def test_every_example_is_on_their_page():
+    listed = {target.rpartition("/")[2] for target in links(DOCS / "examples.md")}
+    written_examples = {path.name for path in (ROOT / "examples").glob("*.py")} - {"__init__.py"}
+    assert written_examples - listed == set()
+
+
 def test_the_parts_are_the_same_in_both():
     parts = [next(iter(entry)) for entry in SETTINGS["nav"]]
     assert parts == ["Home", "Tutorial", "How-to", "Reference", "Explanation", "中文"]
