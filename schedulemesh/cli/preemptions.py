@@ -57,12 +57,17 @@ def preemptions(
     show(target, view, look, select)
 
 
+def rounded_score(score: float | None) -> str:
+    """A score with four digits, as `explain` has it; it changes with every second that is left to run."""
+    return "-" if score is None else f"{score:.4g}"
+
+
 _CANDIDATES = (
     Column(heading="task", key="task_id"),
     Column(heading="owner", key="owner"),
     Column(heading="pool", key="pool_name"),
     Column(heading="prio", key="priority", show=number, right=True),
-    Column(heading="score", key="preempt_score", show=number, right=True),
+    Column(heading="score", key="preempt_score", show=rounded_score, right=True),
     Column(heading="rule", key="reason", least=20),
     Column(heading="remaining", key="remaining_time", show=remaining, right=True),
     Column(heading="agent", key="agent_name", wide=True),
@@ -165,7 +170,7 @@ def _evictor(row: Row) -> str:
 def _rule(row: Row) -> str:
     score = row["preempt_score"]
     rule = str(row["reason"].removesuffix("_preemption"))
-    return rule if score is None else f"{rule}\nscore {score:.6g}"
+    return rule if score is None else f"{rule}\nscore {rounded_score(score)}"
 
 
 def _lost(row: Row) -> str:

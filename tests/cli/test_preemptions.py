@@ -6,7 +6,7 @@ import pytest
 
 from schedulemesh.cli.command import Output
 from schedulemesh.cli.output import emit
-from schedulemesh.cli.preemptions import preemption_listing
+from schedulemesh.cli.preemptions import preemption_listing, rounded_score
 
 ROW = {
     "timestamp": 1_700_000_000.0,
@@ -55,6 +55,16 @@ def test_both_owners_see_who_why_and_what_it_cost_in_80_columns(shown):
         assert words in text
     for words in ("cross_pool", "score 8.25", "12s", "96 GPU-s", "free after", "requeued"):
         assert words in text
+
+
+def test_a_score_has_as_many_digits_as_explain_says(shown):
+    assert "score 32.9 " in shown({**ROW, "preempt_score": 32.9022204161})
+    assert [rounded_score(score) for score in (32.9022204161, 2763.4, 8.0, None)] == [
+        "32.9",
+        "2763",
+        "8",
+        "-",
+    ]
 
 
 def test_one_by_request_that_is_in_progress(shown):
