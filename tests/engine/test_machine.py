@@ -681,8 +681,12 @@ class MeshMachine(RuleBasedStateMachine):
             assert differences(self.state, stored) == []
 
     def finish_everything(self):
-        """Every agent is deleted and gone, every task done, every hold over."""
-        while self.state.agents:
+        """Every agent is deleted and gone, every task done, every hold over. Victims whose place was lost wait
+        in the queue.
+        """
+        while self.state.agents or self.state.queue.by_id:
+            for task_id in sorted(self.state.queue.by_id):
+                self.mesh.cancel(task_id)
             for name in sorted(self.state.agents):
                 self.mesh.delete(name)
             for name in sorted(self.mesh.ends):
