@@ -89,7 +89,7 @@ class HttpChannel:
         and what a status other than 200 stands for.
         """
         try:
-            response, body = self._sent(path, data)
+            response, body = self._exchange(path, data)
         except TimeoutError:
             raise
         except (OSError, http.client.HTTPException) as error:
@@ -113,8 +113,8 @@ class HttpChannel:
             while True:
                 self._idle.pop()[0].close()
 
-    def _sent(self, path: str, data: bytes) -> tuple[http.client.HTTPResponse, bytes]:
-        connection = self._taken()
+    def _exchange(self, path: str, data: bytes) -> tuple[http.client.HTTPResponse, bytes]:
+        connection = self._take_connection()
         headers = {"content-type": _TYPE, "authorization": f"Bearer {self.served.token}"}
         try:
             connection.request("POST", self.served.path(path), data, headers)
@@ -129,7 +129,7 @@ class HttpChannel:
             self._close_idle()
         return response, body
 
-    def _taken(self) -> http.client.HTTPConnection:
+    def _take_connection(self) -> http.client.HTTPConnection:
         """A connection that was used just now, or a new one."""
         try:
             connection, idle_since = self._idle.pop()

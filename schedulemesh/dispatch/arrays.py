@@ -122,7 +122,7 @@ def fitting(pad_value: Scalar, dtype: Any) -> Scalar:
     Raises ``InvalidRequestError`` if the dtype does not hold it. Numbers may be rounded, but not to whole
     numbers and not to infinity; None is held by NumPy's objects only.
     """
-    fits, allowed = _held(pad_value, dtype)
+    fits, allowed = _can_hold(pad_value, dtype)
     if not fits:
         raise InvalidRequestError(
             f"pad_value={pad_value!r} for an array of {dtype}; allowed is {allowed}"
@@ -130,7 +130,7 @@ def fitting(pad_value: Scalar, dtype: Any) -> Scalar:
     return pad_value
 
 
-def _held(value: Any, dtype: Any) -> tuple[bool, str]:
+def _can_hold(value: Any, dtype: Any) -> tuple[bool, str]:
     """Whether arrays of this dtype hold the value, and what they hold."""
     library, kind = _library_and_kind(dtype)
     if kind == "b":
@@ -147,13 +147,13 @@ def _held(value: Any, dtype: Any) -> tuple[bool, str]:
         number = isinstance(value, Real)
         fits = number and (value != value or not most < abs(value) < _INF)
         return fits, f"a number from {-most} to {most}, infinity or NaN"
-    return _held_by_numpy(value, dtype)
+    return _numpy_can_hold(value, dtype)
 
 
-def _held_by_numpy(value: Any, dtype: Any) -> tuple[bool, str]:
-    """As ``_held``, for dtypes of NumPy that are no numbers; a record has the value in all of its fields."""
+def _numpy_can_hold(value: Any, dtype: Any) -> tuple[bool, str]:
+    """As ``_can_hold``, for dtypes of NumPy that are no numbers; all fields of a record have the value."""
     for name in dtype.names or ():
-        fits, allowed = _held(value, dtype[name].base)
+        fits, allowed = _can_hold(value, dtype[name].base)
         if not fits:
             return False, f"{allowed}, for its field {name!r}"
     if dtype.kind in "US":

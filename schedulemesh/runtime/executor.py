@@ -210,7 +210,7 @@ class Executor:
         processes = member_orders(order)
         self._agents.expect(processes)
         try:
-            result = await self._started(order, decided_at)
+            result = await self._try_start(order, decided_at)
         except Exception as error:  # reported: nobody else would end its claim
             logger.exception("starting agent %s failed", order.agent.name)
             result = start_failed(order, repr(error))
@@ -253,12 +253,12 @@ class Executor:
             None if is_job else order.incarnation,
         )
 
-    async def _started(
+    async def _try_start(
         self, order: StartAgent, decided_at: float
     ) -> s.AgentReported | s.AgentStartFailed:
         agent = order.agent
         if isinstance(agent.payload, LeasePayload):
-            return await self._lease_started(order)
+            return await self._start_lease(order)
         try:
             foreign, starts = await asyncio.gather(
                 self._foreign_members(order), self._agent_starts(order)
@@ -277,14 +277,14 @@ class Executor:
                 order, f"its placement group {order.group_id} is gone", room_lost=True
             )
         try:
-            result = await self._processes_started(order, starts, decided_at)
+            result = await self._start_processes(order, starts, decided_at)
         except BackendError as failed:
             return start_failed(order, str(failed))
         if isinstance(result, s.AgentStartFailed) and result.reason == NO_ROOM_IN_RAY:
             return await self._with_holders(order, result)
         return result
 
-    async def _processes_started(
+    async def _start_processes(
         self, order: StartAgent, starts: list[AgentStart], decided_at: float
     ) -> s.AgentReported | s.AgentStartFailed:
         """Start the processes of an agent, one with GPUs in a room where it gets one."""
@@ -292,7 +292,7 @@ class Executor:
         is_full = room is None and await self.rooms.is_full(order)
         await self._wait_until_confirmed(decided_at)
         if isinstance(order.agent.payload, GangPayload):
-            return await self._gang_started(order, starts)
+            return await self._start_gang(order, starts)
         if is_full:
             return start_failed(order, "Ray has no room for it", NO_ROOM_IN_RAY)
         # Nothing is awaited from here until it is started: no warm host is taken for one that has been ended.
@@ -301,7 +301,7 @@ class Executor:
         start = msgspec.structs.replace(starts[0], slot=room or starts[0].slot, ready=ready)
         return self.rooms.noted(await self._agents.start(start))
 
-    async def _gang_started(
+    async def _start_gang(
         self, order: StartAgent, starts: list[AgentStart]
     ) -> s.AgentReported | s.AgentStartFailed:
         """Start the members of a gang; where one fails, find out whether their nodes live."""
@@ -314,7 +314,7 @@ class Executor:
             return await with_lost_nodes(self._agents, result, node_ids)
         return result
 
-    async def _lease_started(self, order: StartAgent) -> s.AgentReported | s.AgentStartFailed:
+    async def _start_lease(self, order: StartAgent) -> s.AgentReported | s.AgentStartFailed:
         """Hand the groups of a lease over; nothing of ours, nor of a former agent, stays in them."""
         group_id = order.group_id or ""
         if not order.adopt:

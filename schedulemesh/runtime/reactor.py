@@ -267,7 +267,7 @@ class Reactor:
         """
         if self._condition is not JournalCondition.OK:
             await self.until_consistent()
-            if (decided := self._decided(stimulus)) is not None:
+            if (decided := self._repeated_step(stimulus)) is not None:
                 return decided
         self._check_writable()
         limit = self.saved_state_bytes
@@ -277,7 +277,7 @@ class Reactor:
         await self._publish_once_durable([step], commit)
         return step
 
-    def _decided(self, stimulus: AnyStimulus) -> Step | None:
+    def _repeated_step(self, stimulus: AnyStimulus) -> Step | None:
         """The step of a repeated request that was decided before, while nothing can be written."""
         if self._condition is JournalCondition.OK:
             return None

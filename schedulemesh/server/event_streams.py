@@ -79,7 +79,7 @@ class EventStream:
         """See ASGI."""
         with self._feed.joined():
             writing = asyncio.ensure_future(self._write(send))
-            disconnected = asyncio.ensure_future(_disconnected(receive))
+            disconnected = asyncio.ensure_future(_wait_for_disconnect(receive))
             try:
                 await asyncio.wait((writing, disconnected), return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -120,16 +120,16 @@ class EventStream:
             self._cursor = self._feed.cursor
         lines = None if self._cursor is None else self._feed.after(self._cursor, _AT_ONCE)
         if lines:
-            return self._moved(lines, lines[-1].cursor)
+            return self._move_to(lines, lines[-1].cursor)
         if lines is None and self._cursor is not None:
-            return await self._paged(self._cursor)
+            return await self._next_page(self._cursor)
         return self._heartbeat() if self._until_heartbeat() <= 0.0 else None
 
     def _message(self, lines: Sequence[EventLine], _cursor: int) -> bytes:
         """What the client gets of events that it asked for."""
         return b"".join(line.data for line in lines)
 
-    async def _paged(self, cursor: int) -> bytes | None:
+    async def _next_page(self, cursor: int) -> bytes | None:
         """What the supervisor answers after a cursor that is further back than what is kept."""
         page = await self._feed.page(cursor)
         if page is None:
@@ -137,9 +137,9 @@ class EventStream:
             await asyncio.sleep(RETRY_S)
             return b""
         gap_event = b"" if page.gap is None else self._gap(page.gap)
-        return gap_event + self._moved(page.lines, page.cursor)
+        return gap_event + self._move_to(page.lines, page.cursor)
 
-    def _moved(self, lines: Sequence[EventLine], cursor: int) -> bytes:
+    def _move_to(self, lines: Sequence[EventLine], cursor: int) -> bytes:
         self._cursor = cursor
         passing = [line for line in lines if self._filter.has(line)]
         return self._message(passing, cursor) if passing else b""
@@ -216,7 +216,7 @@ async def _wait(changed: asyncio.Event, seconds: float) -> None:
         return
 
 
-async def _disconnected(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     """Return when the client has closed the connection."""
     while (await receive())["type"] != "http.disconnect":
         continue

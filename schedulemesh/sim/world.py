@@ -234,9 +234,9 @@ class World:
         seconds = self._timing.start_s
         if order.state_key is not None:
             seconds += self._timing.restore_of(run.job.gpus)
-        self.at(self.now + seconds, lambda: self._started(order))
+        self.at(self.now + seconds, lambda: self._report_started(order))
 
-    def _started(self, order: i.StartAgent) -> None:
+    def _report_started(self, order: i.StartAgent) -> None:
         run = self._runs[order.agent.name]
         if run.incarnation != order.incarnation:
             return

@@ -681,8 +681,8 @@ class MeshMachine(RuleBasedStateMachine):
             assert differences(self.state, stored) == []
 
     def finish_everything(self):
-        """Every agent is deleted and gone, every task done, every hold over. Victims whose place was lost wait
-        in the queue.
+        """Every agent is deleted and gone, every task done, every hold over. Victims may wait in the queue,
+        where there was no room for them once the task that evicted them had failed.
         """
         while self.state.agents or self.state.queue.by_id:
             for task_id in sorted(self.state.queue.by_id):

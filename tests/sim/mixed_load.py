@@ -154,8 +154,8 @@ class MixedWorld(DisturbedWorld):
         self._submissions.parent = self._draw.choice(running) if running else ""
         super().submit(run)
 
-    def _started(self, order):
-        super()._started(order)
+    def _report_started(self, order):
+        super()._report_started(order)
         name = order.agent.name
         run = self._runs[name]
         agent = self.engine.state.agents.get(name)

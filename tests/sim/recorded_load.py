@@ -81,11 +81,11 @@ class FailingWorld(UnevenWorld):
     dies.
     """
 
-    def _started(self, order):
+    def _report_started(self, order):
         name, incarnation = order.agent.name, order.incarnation
         run = self._runs[name]
         if run.incarnation != incarnation or self._draw.random() < 0.75:
-            super()._started(order)
+            super()._report_started(order)
             return
         run.lost(self.now)
         self._free(run)

@@ -69,8 +69,8 @@ class Watched(World):
             check(self.engine.state)
         return step
 
-    def _started(self, order):
-        super()._started(order)
+    def _report_started(self, order):
+        super()._report_started(order)
         if self.every == Watched.every or self.steps % self.every == 0:
             self.compare()
 

@@ -76,12 +76,12 @@ class ObservedWorld(MixedWorld):
     def _take_room(self):
         self._takes = True
 
-    def _started(self, order):
+    def _report_started(self, order):
         agent = self.engine.state.agents.get(order.agent.name)
         evicted = agent is not None and agent.submission and agent.submission.evicting
         run = self._runs[order.agent.name]
         if not (self._takes and evicted and run.incarnation == order.incarnation):
-            super()._started(order)
+            super()._report_started(order)
             return
         self._takes = False
         run.lost(self.now)

@@ -85,7 +85,7 @@ class LogWriter:
         segments = _segments(folder, attempt)
         #: Of an attempt that has written before, its log goes on.
         self._position = segments[-1].end if segments else 0
-        self._file = self._opened()
+        self._file = self._open()
         #: The last bytes.
         self._tail = b""
         self._lock = threading.Lock()
@@ -111,7 +111,7 @@ class LogWriter:
                 self._next_segment()
 
     def _next_segment(self) -> None:
-        following = self._opened()
+        following = self._open()
         self._file.close()
         self._file = following
         for old in _segments(self._folder, self._attempt)[:-SEGMENTS]:
@@ -132,7 +132,7 @@ class LogWriter:
         """Close the log."""
         self._file.close()
 
-    def _opened(self) -> FileIO:
+    def _open(self) -> FileIO:
         path = self._folder / f"{self._attempt}.{self._position}.log"
         return open(path, "ab", buffering=0, opener=open_private)
 

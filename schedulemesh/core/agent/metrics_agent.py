@@ -62,12 +62,12 @@ class MetricsReportingAgent(AgentActor):
         if channel is not None:
             return channel.metrics
         if self._sender is None and self.supervisor is not None:
-            report = functools.partial(_reported, self.supervisor)
+            report = functools.partial(_send_report, self.supervisor)
             self._sender = MetricsSender(self.name, None, report)
         return self._sender
 
 
-def _reported(supervisor: ActorHandle, message: bytes) -> ObjectRef:
+def _send_report(supervisor: ActorHandle, message: bytes) -> ObjectRef:
     """Send metrics from a process that ScheduleMesh did not start, with the token of its environment."""
     token = os.environ.get(ENVIRONMENT_VARIABLE, "")
     credential = msgspec.msgpack.encode(Credential(token=token, pid=os.getpid()))

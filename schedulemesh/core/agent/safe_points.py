@@ -111,14 +111,14 @@ class SafePoints:
     def reach(self) -> None:
         """A method is at a safe point, on a thread that it may block: save if that is requested, and wait."""
         self.reached += 1
-        while (request := self._taken()) is not None:
+        while (request := self._take_request()) is not None:
             self._save(request, None)
             request.hold()
 
     def reach_on_loop(self) -> SafePoint:
         """As ``reach``, on an event loop: save here, and wait if the safe point is awaited."""
         self.reached += 1
-        request = self._taken()
+        request = self._take_request()
         point = SafePoint(self, request)
         if request is not None:
             self._save(request, point)
@@ -128,11 +128,11 @@ class SafePoints:
         """Wait where the object was saved for a request, and save it again where that is requested."""
         while request is not None:
             await request.hold_async()
-            request = self._taken()
+            request = self._take_request()
             if request is not None:
                 self._save(request, point)
 
-    def _taken(self) -> SaveRequest | None:
+    def _take_request(self) -> SaveRequest | None:
         """The newest request, if this caller is to serve it."""
         request = self._request
         return request if request is not None and request.take() else None

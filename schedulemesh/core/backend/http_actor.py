@@ -40,7 +40,7 @@ class HttpActor:
 
     def __init__(self, settings: bytes, supervisor: Any) -> None:
         self._supervisor = supervisor
-        self._server, self._client, self._key, self._own = _composed(settings, supervisor)
+        self._server, self._client, self._key, self._own = _compose(settings, supervisor)
         #: Set when ``serve`` returns: Ray tells everybody of a call that is still open when a process ends.
         self._has_served = asyncio.Event()
         self._supervisor_ended = False
@@ -199,7 +199,7 @@ def _addresses() -> tuple[str, ...]:
     return tuple(dict.fromkeys((address, f"127.0.0.1:{port}", f"::1:{port}")))
 
 
-def _composed(
+def _compose(
     settings: bytes, supervisor: Any
 ) -> tuple[Any, RaySupervisorClient, bytes, tuple[str, str]]:
     """The composition root of this process: the server, what asks the supervisor, the key of this process,

@@ -106,7 +106,7 @@ class RayBackend(RayGroups):
         if handle is None:
             return
         with contextlib.suppress(BackendError, asyncio.TimeoutError, TimeoutError):
-            await asyncio.wait_for(_called(handle, "end"), _HTTP_END_S)
+            await asyncio.wait_for(_call(handle, "end"), _HTTP_END_S)
         self.kill_actor(handle)
 
     # the cluster
@@ -145,7 +145,7 @@ class RayBackend(RayGroups):
             cls = self._hosts.host_class_for(request.class_key, request.shipped, warm=False)
             placing = _placing(request.slot, request.node_id)
             options = {**_options(request, request.resources, placed=bool(placing)), **placing}
-            return _created(cls, options, request.init, self._supervisor, *request.refs)
+            return _create_actor(cls, options, request.init, self._supervisor, *request.refs)
 
     def start_warm_host(self, request: WarmHostRequest) -> Handle:
         """See Backend."""
@@ -155,7 +155,7 @@ class RayBackend(RayGroups):
                 **_options(request, NOTHING, placed=True),
                 **_placing(request.slot, None),
             }
-            return _created(
+            return _create_actor(
                 cls,
                 options,
                 request.shipped,
@@ -166,19 +166,19 @@ class RayBackend(RayGroups):
 
     async def agent_report(self, handle: Handle) -> object:
         """See Backend."""
-        return await _called(handle, "schedulemesh_report")
+        return await _call(handle, "schedulemesh_report")
 
     async def warm_host_report(self, handle: Handle) -> object:
         """See Backend."""
-        return await _called(handle, "schedulemesh_ready")
+        return await _call(handle, "schedulemesh_ready")
 
     async def build_agent(self, handle: Handle, init: bytes, refs: Refs) -> object:
         """See Backend."""
-        return await _called(handle, "schedulemesh_build", init, *refs)
+        return await _call(handle, "schedulemesh_build", init, *refs)
 
     async def run_task(self, handle: Handle, order: bytes) -> object:
         """See Backend."""
-        return await _called(handle, "schedulemesh_run", order)
+        return await _call(handle, "schedulemesh_run", order)
 
     async def find_actor(self, name: str, namespace: str) -> Handle | None:
         """See Backend."""
@@ -218,7 +218,7 @@ class RayBackend(RayGroups):
     async def actor_ended(self, handle: Handle) -> None:
         """See Backend. Every actor of Ray has the method that is called, also one that is no host of ours."""
         with contextlib.suppress(BackendError):
-            await _called(handle, "__ray_ready__")
+            await _call(handle, "__ray_ready__")
 
     async def publish_folder(self, key: str, suffix: str, archive: bytes) -> str:
         """See Backend."""
@@ -302,12 +302,12 @@ def _placing(slot: BundleSlot | None, node_id: str | None) -> dict[str, Any]:
     return {}
 
 
-def _created(cls: type, options: dict[str, Any], *args: Any) -> Handle:
+def _create_actor(cls: type, options: dict[str, Any], *args: Any) -> Handle:
     class_options = {name: options.pop(name) for name in OF_THE_CLASS if name in options}
     return Handle(actor_class(cls, class_options).options(**options).remote(*args))
 
 
-async def _called(handle: Any, method: str, *args: Any) -> object:
+async def _call(handle: Any, method: str, *args: Any) -> object:
     with translated():
         answer: object = await getattr(handle, method).remote(*args)
         return answer

@@ -60,7 +60,7 @@ class RayGroups:
 
     async def create_group(self, request: RayGroupRequest) -> str:
         """See Backend."""
-        return await self._group_call(_created_and_placed, request)
+        return await self._group_call(_create_and_place, request)
 
     async def groups(self) -> list[GroupView]:
         """See Backend."""
@@ -115,11 +115,11 @@ def scheduling_strategy_of(slot: BundleSlot) -> PlacementGroupSchedulingStrategy
     )
 
 
-def _created_and_placed(request: RayGroupRequest) -> str:
+def _create_and_place(request: RayGroupRequest) -> str:
     """Create a group and wait for a moment until Ray has placed it; asking again and again would find that
     out later.
     """
-    ray_id = _created(request)
+    ray_id = _create(request)
     with (
         contextlib.suppress(BackendError),
         refused(),
@@ -128,21 +128,21 @@ def _created_and_placed(request: RayGroupRequest) -> str:
     return ray_id
 
 
-def _created(request: RayGroupRequest) -> str:
+def _create(request: RayGroupRequest) -> str:
     shape = request.shape
     if shape.parts == 1:
-        return _created_part(request.name, shape, request.node_ids)
+        return _create_part(request.name, shape, request.node_ids)
     existing = {view.name: view.ray_id for view in _views()}
     ray_ids, at = [], 0
     for number, part in enumerate(shape.each_part):
         node_ids = request.node_ids[at : at + len(part.bundles)]
         name = f"{request.name}{_PART}{number}/{shape.parts}"
-        ray_ids.append(existing.get(name) or _created_part(name, part, node_ids))
+        ray_ids.append(existing.get(name) or _create_part(name, part, node_ids))
         at += len(part.bundles)
     return PART_JOINT.join(ray_ids)
 
 
-def _created_part(name: str, shape: GroupShape, node_ids: Sequence[str]) -> str:
+def _create_part(name: str, shape: GroupShape, node_ids: Sequence[str]) -> str:
     group = placement_group(
         [bundle_amounts(bundle) for bundle in shape.bundles],
         strategy=shape.strategy,

@@ -22,7 +22,7 @@ class RayMetrics:
         """Observe a value of a histogram, or set the present value of another metric."""
         ray_metric = self._known.get(metric.name)
         if ray_metric is None:
-            ray_metric = self._known[metric.name] = _created(metric)
+            ray_metric = self._known[metric.name] = _create_metric(metric)
         tags = dict(zip(metric.labels, map(ascii_label, labels), strict=True))
         if metric.kind is Kind.HISTOGRAM:
             ray_metric.observe(value, tags)
@@ -35,7 +35,7 @@ def ascii_label(value: str) -> str:
     return value.encode("ascii", "backslashreplace").decode("ascii") or "-"
 
 
-def _created(metric: Metric) -> AnyRayMetric:
+def _create_metric(metric: Metric) -> AnyRayMetric:
     if metric.kind is Kind.HISTOGRAM:
         return ray_metrics.Histogram(
             metric.name, metric.help, boundaries=list(metric.buckets), tag_keys=metric.labels

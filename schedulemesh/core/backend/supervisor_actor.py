@@ -21,14 +21,14 @@ class Supervisor:
     def __init__(self, settings: bytes, job_id: str) -> None:
         import ray
 
-        self._service = _composed(settings, job_id)
+        self._service = _compose(settings, job_id)
         # After a restart nobody may call for long, and recovery must not wait for that. Older versions of Ray
         # need the handle to exist as long as the call.
         itself = ray.get_runtime_context().current_actor
         itself.recover.remote()
 
 
-def _composed(settings: bytes, job_id: str) -> SupervisorService:
+def _compose(settings: bytes, job_id: str) -> SupervisorService:
     """The composition root of the supervisor's process: the one place where its parts are chosen."""
     from schedulemesh.core.backend.process_priority import (
         take_oom_score_of_ray,

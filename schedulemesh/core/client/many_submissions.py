@@ -40,7 +40,7 @@ def submit_many(connection: Connection, specs: object) -> SubmitManyResult:
         return {"success": True, "results": [], "refused": 0}
     results_so_far: list[SubmitResult] = []
     for part in _parts(submissions):
-        answers = _submitted(connection, part)
+        answers = _submit_part(connection, part)
         if isinstance(answers, Refused):
             if not results_so_far:
                 return combined(SubmitManyResult, refused(answers))
@@ -70,7 +70,7 @@ def _parts(submissions: Sequence[PreparedSubmission]) -> Iterator[list[PreparedS
     yield part
 
 
-def _submitted(
+def _submit_part(
     connection: Connection, part: Sequence[PreparedSubmission]
 ) -> list[SubmitResult] | Refused:
     """The results of one message."""

@@ -293,7 +293,7 @@ def _duplicate(state: MeshState, stimulus: TaskSubmitted) -> Refused | None:
     ):
         return taken
     for name in dict.fromkeys((agent.name, *agent.process_names, *agent.extra_names)):
-        if (refused := _taken(state, name, served=served)) is not None:
+        if (refused := _refusal_of_taken_name(state, name, served=served)) is not None:
             return refused
     return _adopted(state, agent)
 
@@ -312,7 +312,7 @@ def _adopted(state: MeshState, spec: AgentSpec) -> Refused | None:
     return None
 
 
-def _taken(state: MeshState, name: str, *, served: bool) -> Refused | None:
+def _refusal_of_taken_name(state: MeshState, name: str, *, served: bool) -> Refused | None:
     """The refusal of an agent name that is taken; ``served``: by its own task, which is in the queue."""
     where = "already exists; delete it first"
     if name not in state.agents and state.gang_with(name) is None:

@@ -490,7 +490,7 @@ class _Pass:
             return False
         spared = self._tx.state.spared
         in_vain = spared.is_in_vain(task.task_id, self._tx.now)
-        if not in_vain and self._may_fit(task, queue_class) and self._started(task, queue_class):
+        if not in_vain and self._may_fit(task, queue_class) and self._try_start(task, queue_class):
             return True
         if behind is not None:
             behind.append(queue_class)  # it is not the first of its pool that does not fit
@@ -638,7 +638,7 @@ class _Pass:
         shape = shape_on_node(submission.agent, need)
         return not submission.choose_node or shape not in state.queue.no_room
 
-    def _started(self, task: QueuedTask, queue_class: QueueClass) -> bool:
+    def _try_start(self, task: QueuedTask, queue_class: QueueClass) -> bool:
         if (refusal := self._backfill.refusal_of(task)) is not None:
             self._look_behind(queue_class, queue_class.first, refusal.limits)
             return False
@@ -646,7 +646,7 @@ class _Pass:
         if isinstance(request, Refused):
             return False
         if request.fits_now:
-            refusal = self._admitted(request, task)
+            refusal = self._try_admit(request, task)
             if refusal is not None:
                 self._look_behind(queue_class, queue_class.first, refusal.limits)
             return refusal is None
@@ -664,7 +664,7 @@ class _Pass:
         if group_request is not None and group_request.spare is None and not request.payment.short:
             queue.no_group.add(_kind_of(group_request))
 
-    def _admitted(self, request: Request, task: QueuedTask) -> StartWouldDelay | None:
+    def _try_admit(self, request: Request, task: QueuedTask) -> StartWouldDelay | None:
         """Start a task that fits, unless that would delay a reserved start in each of its alternatives that
         fits: then why.
         """
@@ -698,7 +698,7 @@ class _Pass:
             request = understand(self._tx, task.submission)
             if isinstance(request, Refused) or not request.fits_now:
                 return False
-            refusal = self._admitted(request, task)
+            refusal = self._try_admit(request, task)
         limits = self._limits[queue_class] if refusal is None else refusal.limits
         self._look_behind(queue_class, entry, limits)
         return queue_class in self._later

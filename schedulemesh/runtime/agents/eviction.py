@@ -144,9 +144,9 @@ class Eviction:
                 await self._keep(saved, self._reactor.report)
                 return
         except Exception as error:
-            await self._not_saved(f"the state was not saved: {error}")
+            await self._report_not_saved(f"the state was not saved: {error}")
             raise
-        await self._not_saved(saved.error)
+        await self._report_not_saved(saved.error)
 
     async def note_unsaved(self) -> None:
         """Report of a job or a lease that nothing of its attempt was saved. What it has saved was reported by
@@ -156,12 +156,12 @@ class Eviction:
         if task is None or agent is None or task.saved_at is not None:
             return
         if isinstance(agent.spec.payload, JobPayload):
-            await self._not_saved(
+            await self._report_not_saved(
                 "the job has written nothing to its checkpoint folder since the attempt began, and has not "
                 "called schedulemesh.job.saved()"
             )
         elif isinstance(agent.spec.payload, LeasePayload):
-            await self._not_saved("the holder of the lease has not called saved()")
+            await self._report_not_saved("the holder of the lease has not called saved()")
 
     async def checkpoint(self) -> SavedState | Refused | None:
         """As ``save``, while the task goes on; None: it has ended. A state that was saved before is never
@@ -218,7 +218,7 @@ class Eviction:
         except NotStorableError as error:
             raise StateTooLargeError(str(error)) from error
 
-    async def _not_saved(self, error: str) -> None:
+    async def _report_not_saved(self, error: str) -> None:
         logger.warning("task %s was not saved: %s", self.task_id, error)
         failed = StateNotSaved(task_id=self.task_id, attempt=self._attempt, error=error)
         await self._reactor.report(failed, {})

@@ -325,14 +325,14 @@ class Agents:
         finally:
             record.progress = None
         if isinstance(report, NoReport):
-            return await self._not_started(record, start, report)
+            return await self._end_failed_start(record, start, report)
         if self._open(*start.key) is not record:
             return start_failed(start.order, _ENDED)
         record.capabilities = report.capabilities
         record.place = self._place_of(start.order, address, report.node_id)
         return start.reported(report, address)
 
-    async def _not_started(
+    async def _end_failed_start(
         self, record: _Record, start: AgentStart, report: NoReport
     ) -> AgentReported | AgentStartFailed:
         """End what was started in vain; a warm host that died is replaced by a process of its own."""

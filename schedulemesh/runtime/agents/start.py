@@ -286,13 +286,13 @@ async def first_report(
     except MessageError as error:
         return NoReport(error=f"its first report cannot be read: {error}")
     except BackendError as error:
-        return await _died(backend, handle, error)
+        return await _death_report(backend, handle, error)
     if report.error:
         return NoReport(error=report.error, restore_failed=report.restore_failed)
     return report
 
 
-async def _died(backend: Backend, handle: Handle, error: BackendError) -> NoReport:
+async def _death_report(backend: Backend, handle: Handle, error: BackendError) -> NoReport:
     """How the process died that was to build the object, or could not be made."""
     try:
         death = await backend.death_of(handle)

@@ -374,7 +374,9 @@ class ClusterMonitor:
         """End what dead agents left behind. Returns those of whom something still ends after a while: they
         stay in the state until then, and nobody waits for them.
         """
-        late = [dead[i] for i in await self._begun(self._end_dead(name) for name, _ in dead)]
+        late = [
+            dead[i] for i in await self._start_endings(self._end_dead(name) for name, _ in dead)
+        ]
         for agent in late:
             self._spawn(self._executor.end(*agent))
         return frozenset(late)
@@ -388,7 +390,7 @@ class ClusterMonitor:
             logger.warning("Ray does not say how %d agents died; their tasks are lost", len(dead))
             return {}
 
-    async def _begun(self, endings: Iterable[Coroutine[object, object, None]]) -> list[int]:
+    async def _start_endings(self, endings: Iterable[Coroutine[object, object, None]]) -> list[int]:
         """Begin to end things, and wait for that a while: the positions of those that have not ended then,
         whose ending goes on by itself, and of those that could not be ended, which the log says.
         """
@@ -446,7 +448,7 @@ class ClusterMonitor:
         orphans = await self._orphans.take(unclaimed, rolled_back=rolled_back)
         for _, name in orphans:
             logger.warning("actor %s is ours, but nobody claims it; ending it", name)
-        await self._begun(self._agents.end_unclaimed(*address) for address in orphans)
+        await self._start_endings(self._agents.end_unclaimed(*address) for address in orphans)
         # A gang of which a member is dead is dead: the others are ended with it.
         dead = list(dict.fromkeys(k for a, k in addresses.items() if a not in living))
         # Those of whom the first look has made an end meanwhile are gone.

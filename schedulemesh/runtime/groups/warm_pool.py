@@ -132,7 +132,7 @@ class WarmPool:
     async def leave(self, group_id: str) -> None:
         """Terminate the warm hosts in a group that is about to be removed."""
         hosts = self._hosts.pop(group_id, [])
-        await asyncio.gather(*(self._ended(host) for host in hosts))
+        await asyncio.gather(*(self._end(host) for host in hosts))
         self._accelerators.pop(group_id, None)
         self._not_before.pop(group_id, None)
 
@@ -264,9 +264,9 @@ class WarmPool:
     def _drop(self, host: _Host) -> None:
         if self._is_wanted(host):
             self._hosts[host.group_id].remove(host)
-        self._spawn(self._ended(host))
+        self._spawn(self._end(host))
 
-    async def _ended(self, host: _Host) -> None:
+    async def _end(self, host: _Host) -> None:
         """End the host, with the processes that its class started while it was loaded."""
         if host.handle is not None:
             place = ActorLocation(namespace=self._agents.namespace, actor_name=host.name)

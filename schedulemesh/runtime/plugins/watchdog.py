@@ -119,7 +119,7 @@ class PluginWatchdog:
         if self._mark is not None:
             self._mark.begin(ref.name, "to load")
         try:
-            plugin = self._made(ref)
+            plugin = self._make_plugin(ref)
         except BaseException as error:  # logged  # whatever it raises, the supervisor begins
             reason = f"it cannot be loaded: {type(error).__name__}: {error}"
             logger.exception("scheduling strategy %s is disabled: %s", ref.name, reason)
@@ -131,7 +131,7 @@ class PluginWatchdog:
                 self._mark.end()
         return Guarded(ref.name, plugin, time.monotonic, self._was_disabled, self._mark)
 
-    def _made(self, ref: StrategyRef) -> SchedulingStrategyPlugin:
+    def _make_plugin(self, ref: StrategyRef) -> SchedulingStrategyPlugin:
         made = self._load_strategy(ref)
         if not isinstance(made, SchedulingStrategyPlugin):
             raise InvalidRequestError(f"{made!r} is no SchedulingStrategyPlugin")

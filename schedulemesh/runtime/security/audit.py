@@ -122,12 +122,12 @@ class Audit:
         """
         subject = _changed_alone(request)
         if subject is None:
-            return await self._recorded(request, caller, address, execute)
+            return await self._execute_recorded(request, caller, address, execute)
         lock = self._changing.setdefault(subject, asyncio.Lock())
         async with lock:
-            return await self._recorded(request, caller, address, execute)
+            return await self._execute_recorded(request, caller, address, execute)
 
-    async def _recorded(
+    async def _execute_recorded(
         self,
         request: Call,
         caller: TokenCaller | None,
@@ -150,9 +150,9 @@ class Audit:
             # Another change may have come first; a caller that may not ask for this is refused.
             outcome = _outcome(answer)
             if outcome[0] == REFUSED or _subject(state, request) != record.before:
-                await self._record_outcome(await self._received(record), request, outcome)
+                await self._record_outcome(await self._record_received(record), request, outcome)
             return answer
-        number = await self._received(record)
+        number = await self._record_received(record)
         try:
             answer = await execute()
         except JournalError as failed:
@@ -164,7 +164,7 @@ class Audit:
         await self._record_outcome(number, request, _outcome(answer))
         return answer
 
-    async def _received(self, record: AuditRecord) -> int:
+    async def _record_received(self, record: AuditRecord) -> int:
         """Record a change that was requested; returns its number."""
         step = await self._reactor.step(s.ChangeWasReceived(record=record))
         return max(fact.record.number for fact in step.facts if hasattr(fact, "record"))

@@ -35,7 +35,7 @@ class AgentService(Service):
         stimulus = s.TaskAnnounced(
             task=request.task, agent_name=request.agent_name, request_id=request.request_id
         )
-        return await self._decided(stimulus, request.blobs)
+        return await self._decide(stimulus, request.blobs)
 
     @handler
     async def complete_task(self, request: CompleteTask) -> Response:
@@ -45,7 +45,7 @@ class AgentService(Service):
             end_agent=request.end_agent,
             request_id=request.request_id,
         )
-        response = await self._ended(stimulus)
+        response = await self._end(stimulus)
         if isinstance(response.outcome, Done):
             # One that is repeated is decided already, and its agent may not have ended.
             await self._answers.end_with(request.task_id)
@@ -60,13 +60,13 @@ class AgentService(Service):
         stimulus = s.AgentDeletionRequested(
             agent_name=name, destroy_group=destroy, request_id=request.request_id
         )
-        response = await self._ended(stimulus)
+        response = await self._end(stimulus)
         until = time.monotonic() + _GROUP_GOES_S
         while group_id in self._reactor.state.groups.by_id and time.monotonic() < until:
             await self._groups.changed(until - time.monotonic())
         return response
 
-    async def _ended(self, stimulus: s.TaskFinished | s.AgentDeletionRequested) -> Response:
+    async def _end(self, stimulus: s.TaskFinished | s.AgentDeletionRequested) -> Response:
         step = await self._reactor.step(stimulus)
         outcome = step.outcome or Done()
         if isinstance(outcome, Pending):

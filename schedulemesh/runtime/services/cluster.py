@@ -64,7 +64,7 @@ class ClusterService(Service):
         stimulus = s.CordonRequested(
             node_id=request.node_id, cordoned=request.cordoned, request_id=request.request_id
         )
-        return await self._decided(stimulus)
+        return await self._decide(stimulus)
 
     @handler
     async def drain(self, request: Drain) -> Response:
@@ -77,7 +77,7 @@ class ClusterService(Service):
             client=request.client,
             request_id=request.request_id,
         )
-        return await self._decided(stimulus)
+        return await self._decide(stimulus)
 
     @handler
     async def drains(self, _: GetDrainStatus) -> Listed:
@@ -118,7 +118,7 @@ class ClusterService(Service):
             restorer_key=request.restorer_key,
             request_id=request.request_id,
         )
-        return await self._decided(stimulus, request.blobs)
+        return await self._decide(stimulus, request.blobs)
 
     # the policy
 
@@ -169,7 +169,7 @@ class ClusterService(Service):
             client=request.client,
             request_id=request.request_id,
         )
-        return await self._decided(stimulus)
+        return await self._decide(stimulus)
 
     @handler
     async def rotate_token(self, request: RotateToken) -> Response:
@@ -183,7 +183,7 @@ class ClusterService(Service):
             client=request.client,
             request_id=request.request_id,
         )
-        return await self._decided(stimulus)
+        return await self._decide(stimulus)
 
     @handler
     async def change_token(self, request: ChangeToken) -> Response:
@@ -201,7 +201,7 @@ class ClusterService(Service):
             client=request.client,
             request_id=request.request_id,
         )
-        return await self._decided(stimulus)
+        return await self._decide(stimulus)
 
     @handler
     async def revoke_token(self, request: RevokeToken) -> Response:
@@ -209,7 +209,7 @@ class ClusterService(Service):
         stimulus = s.TokenRevocationRequested(
             name=request.name, client=request.client, request_id=request.request_id
         )
-        return await self._decided(stimulus)
+        return await self._decide(stimulus)
 
     @handler
     async def tokens(self, _: ListTokens) -> Listed:

@@ -55,7 +55,7 @@ class HistoryService:
                 rows = [row | {"events": events[row["cursor"]]} for row in rows]
             return {"attempts": rows, "more": more}
 
-        return await self._answered(look, 0.0 if request.at_once else _PATIENCE_S)
+        return await self._answer(look, 0.0 if request.at_once else _PATIENCE_S)
 
     @handler
     async def usage(self, request: QueryUsage) -> Details | Refusal:
@@ -69,7 +69,7 @@ class HistoryService:
             rows = history.usage(by, since, until, request.label)
             return {"usage": rows, "since": since, "until": min(until, now)}
 
-        return await self._answered(look, 0.0 if request.at_once else _PATIENCE_S)
+        return await self._answer(look, 0.0 if request.at_once else _PATIENCE_S)
 
     @handler
     async def events(self, request: QueryEvents) -> Details | Refusal:
@@ -81,7 +81,7 @@ class HistoryService:
             # Taken before the look, so that no write between the two is missed.
             written = None if self._history is None else self._history.written()
             look = functools.partial(_events, request, self._names_of(request.pool_name))
-            answer = await self._answered(look, patience_s)
+            answer = await self._answer(look, patience_s)
             if isinstance(answer, Refusal) or written is None:
                 return answer
             facts, left_s = answer.facts, until - time.monotonic()
@@ -96,7 +96,7 @@ class HistoryService:
             return None
         return self._reactor.state.pool_names.all_of(pool_name)
 
-    async def _answered(
+    async def _answer(
         self, look: Callable[[History], dict[str, object]], patience_s: float
     ) -> Details | Refusal:
         """The answer of a query, with how many commits of the journal the history does not contain yet."""

@@ -112,7 +112,7 @@ class LeaseService(Service):
             return Response(outcome=Done(change=Change.ALREADY_ENDED))
         task = state.running.by_id.get(task_id)
         if task is None:
-            return await self._withdrawn(request)
+            return await self._withdraw(request)
         self._leases.release(task.agent_name)
         if isinstance(task.phase, Preempting):
             await self._answers.end_of(task.agent_name)
@@ -128,7 +128,7 @@ class LeaseService(Service):
             self._leases.release(task.agent_name, released=False)
         return Response(outcome=outcome)
 
-    async def _withdrawn(self, request: ReleaseLease) -> Response:
+    async def _withdraw(self, request: ReleaseLease) -> Response:
         """Remove a lease from the queue; one that has ended before is no error."""
         if request.task_id not in self._reactor.state.queue.by_id:
             await self._answers.end_with(request.task_id)
@@ -136,7 +136,7 @@ class LeaseService(Service):
         stimulus = s.TaskCancellationRequested(
             task_id=request.task_id, request_id=request.request_id
         )
-        return await self._decided(stimulus)
+        return await self._decide(stimulus)
 
     async def check(self) -> None:
         """End the leases whose holder's job has ended, and those that were not renewed in time. Raises

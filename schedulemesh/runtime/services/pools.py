@@ -70,7 +70,7 @@ class PoolService(Service):
         before = self._reactor.state.ledger.cohorts.specs.get(request.name)
         base = before or CohortSpec(name=request.name)
         spec = request.applied_to(base)
-        return await self._decided(s.CohortRequested(spec=spec, request_id=request.request_id))
+        return await self._decide(s.CohortRequested(spec=spec, request_id=request.request_id))
 
     @handler
     async def delete_pool(self, request: DeletePool) -> Response:
@@ -82,7 +82,7 @@ class PoolService(Service):
             client=request.client,
             request_id=request.request_id,
         )
-        return await self._decided(stimulus)
+        return await self._decide(stimulus)
 
     @handler
     async def rename_pool(self, request: RenamePool) -> Response:
@@ -90,7 +90,7 @@ class PoolService(Service):
         stimulus = s.PoolRenameRequested(
             pool_name=request.name, new_name=request.new_name, request_id=request.request_id
         )
-        return await self._decided(stimulus)
+        return await self._decide(stimulus)
 
     @handler
     async def create_cohort(self, request: CreateCohort) -> Response:
@@ -98,13 +98,13 @@ class PoolService(Service):
         stimulus = s.CohortRequested(
             spec=request.spec, must_be_new=True, request_id=request.request_id
         )
-        return await self._decided(stimulus)
+        return await self._decide(stimulus)
 
     @handler
     async def delete_cohort(self, request: DeleteCohort) -> Response:
         """Delete a cohort."""
         stimulus = s.CohortDeletionRequested(name=request.name, request_id=request.request_id)
-        return await self._decided(stimulus)
+        return await self._decide(stimulus)
 
     @handler
     async def rename_cohort(self, request: RenameCohort) -> Response:
@@ -112,7 +112,7 @@ class PoolService(Service):
         stimulus = s.CohortRenameRequested(
             name=request.name, new_name=request.new_name, request_id=request.request_id
         )
-        return await self._decided(stimulus)
+        return await self._decide(stimulus)
 
     async def _change(self, base: PoolSpec, request: EnsurePool | ResizePool) -> PoolResponse:
         """Change the definition ``base``, which the caller read from a whole state and has not awaited since:

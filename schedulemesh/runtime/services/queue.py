@@ -39,7 +39,7 @@ class QueueService(Service):
             to_front=request.to_front,
             request_id=request.request_id,
         )
-        return await self._decided(stimulus)
+        return await self._decide(stimulus)
 
     @handler
     async def cancel(self, request: CancelTasks) -> Response:

@@ -113,15 +113,15 @@ class RequestService(Service):
         with self._open.answering(request) as earlier:
             try:
                 if not (kind in AUDITED or (refused and kind.changes_state)):
-                    return await self._answered(request, refs, refused)
+                    return await self._answer(request, refs, refused)
                 return await self._audit.carry_out(
-                    request, caller, address, lambda: self._answered(request, refs, refused)
+                    request, caller, address, lambda: self._answer(request, refs, refused)
                 )
             except JournalError as error:
                 await self._open.resolved(error, earlier)
                 return Refusal(refused=Refused(reason=Reason.JOURNAL_UNAVAILABLE, error=str(error)))
 
-    async def _answered(
+    async def _answer(
         self, request: Call, refs: Refs, refused: Refused | None
     ) -> AnyAnswer | WithHandles:
         """The answer to a request, which is this refusal if there is one. Raises JournalError."""

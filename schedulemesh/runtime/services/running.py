@@ -60,7 +60,7 @@ class Service:
         self._plugins, self._monitor = running.plugins, running.monitor
         self._http = running.http
 
-    async def _decided(
+    async def _decide(
         self, stimulus: s.AnyStimulus, blobs: Mapping[str, bytes] | None = None
     ) -> Response:
         """A change that is done when it is decided."""

@@ -74,7 +74,7 @@ class TaskService(Service):
             may_lengthen=request.may_lengthen,
             request_id=request.request_id,
         )
-        return await self._decided(stimulus)
+        return await self._decide(stimulus)
 
     @handler
     async def cancel(self, request: CancelTask) -> Response:

@@ -57,10 +57,10 @@ class TraceService:
         while True:
             query = functools.partial(_ends_after, self._cursor)
             events = await self._history.read(query)
-            if not events or not await self._sent(events):
+            if not events or not await self._send(events):
                 return
 
-    async def _sent(self, events: list[tuple[int, dict[str, object]]]) -> bool:
+    async def _send(self, events: list[tuple[int, dict[str, object]]]) -> bool:
         """Send these attempts; returns whether to go on."""
         spans = [span for _, attempt in events for span in spans_of(attempt, self._scheduler)]
         if not await in_thread(functools.partial(self._collector.send, spans)):

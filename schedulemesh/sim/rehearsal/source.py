@@ -98,10 +98,10 @@ def open_history(
     """
     address = address_at(source, name, namespace)
     with _read_errors(address):
-        return _read(address, since)
+        return _read_recording(address, since)
 
 
-def _read(address: Address, since: float | None) -> Recording:
+def _read_recording(address: Address, since: float | None) -> Recording:
     journal = _journal(address)
     with _reading(address) as connection:
         rows = connection.execute(
