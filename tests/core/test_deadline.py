@@ -59,12 +59,12 @@ class Supervised:
         return "answer"
 
     def wait(self, refs, num_returns, timeout):
-        _, sign = refs
+        *asked, sign = refs
         if sign[1]:
             self.now += 0.001
-            return [sign], refs[:1]
+            return [sign], asked
         if self.now + timeout >= self.answer_after_s:
-            return refs[:1], [sign]
+            return asked, [sign]
         self.now += timeout
         return [], refs
 
