@@ -117,6 +117,37 @@ def test_storing_a_blob_again_renews_its_age(journal):
     assert journal.blob(key_of(b"1")) == b"1"
 
 
+def test_a_blob_that_is_stored_is_looked_up_again_after_a_snapshot_and_a_failure_only(path):
+    journal = SqlJournal(path)
+    journal.begin()
+    journal._put_blob = looked_up = Mock(wraps=journal._put_blob)
+    for name in ("a", "b", "c"):
+        write(journal, ensured(name), k=b"1")
+    assert looked_up.call_count == 1
+    journal.compact(written(journal.load().fold()), 3, frozenset())
+    for name in ("d", "e"):
+        write(journal, ensured(name), k=b"1")
+    assert looked_up.call_count == 2
+    looked_up.side_effect = OSError
+    with pytest.raises(JournalError):
+        write(journal, ensured("f"), k=b"1", l=b"2")
+    looked_up.side_effect = None
+    write(journal, ensured("f"), k=b"1", l=b"2")
+    assert journal.blob(key_of(b"1")) == b"1"
+    assert journal.blob(key_of(b"2")) == b"2"
+    journal.close()
+
+
+def test_nothing_new_is_a_test_of_the_disk_though_its_blob_is_stored(path):
+    journal = SqlJournal(path)
+    journal.begin()
+    journal._write_something = tested = Mock(wraps=journal._write_something)
+    write(journal, k=b"1")
+    write(journal, k=b"1")
+    assert tested.call_count == 1
+    journal.close()
+
+
 def test_epochs_rise(journal):
     assert [journal.begin(), journal.begin(), journal.begin(take_over=True)] == [1, 2, 3]
 
