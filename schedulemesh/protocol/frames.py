@@ -20,7 +20,7 @@ MAX_REQUEST = 16 * 1024 * 1024
 #: The most bytes of a message of the supervisor; what has more is fetched over Ray.
 MAX_ANSWER = 64 * 1024 * 1024
 #: The most requests of one connection that are not answered yet.
-MAX_OPEN = 256
+MAX_OPEN = 64
 
 _LENGTH = struct.Struct(">I")
 

@@ -39,6 +39,8 @@ logger = logging.getLogger(__name__)
 #: Answers a request: an encoded answer, with the Ray handles that belong to it beside it, if any do.
 Answer = Callable[[Ask], Awaitable[Union[bytes, tuple[bytes, Sequence[object]]]]]
 
+#: Bytes of the answers of a connection that are not counted among those of all.
+_LARGE = 256 * 1024
 #: Seconds between two looks for connections that are to be closed, and after an accept that failed.
 _LOOK_S, _PAUSE_S = 1.0, 0.1
 
@@ -50,8 +52,9 @@ class SocketLimits(msgspec.Struct, frozen=True, kw_only=True):
     connections: int = 512
     #: Requests of a connection that are not answered yet; no more of it is read meanwhile.
     open_requests: int = MAX_OPEN
-    #: Bytes of all frames that have arrived in part.
+    #: Bytes of all frames that have arrived in part, and of all answers that are not taken yet.
     partial_bytes: int = 128 * 1024 * 1024
+    untaken_bytes: int = 256 * 1024 * 1024
     #: Seconds for a frame to arrive whole, and for the client to take what was sent to it.
     frame_s: float = 10.0
     taken_s: float = 30.0
@@ -147,6 +150,11 @@ class RequestSocket:
         self._look = loop.call_later(_LOOK_S, self._look_at_times)
 
     @property
+    def untaken_bytes(self) -> int:
+        """The bytes of all answers that are not taken yet."""
+        return sum(connection.untaken for connection in self._connections)
+
+    @property
     def partial_bytes(self) -> int:
         """The bytes of all frames that have arrived in part."""
         return sum(connection.buffered for connection in self._connections)
@@ -161,6 +169,8 @@ class _Connection(asyncio.Protocol):
         self._reader = FrameReader(MAX_REQUEST)
         #: The requests that are being answered, by number.
         self._open: dict[int, asyncio.Task[None]] = {}
+        #: The next turn in which a request that has arrived is begun; None: none has.
+        self._turn: asyncio.Handle | None = None
         #: Whether the client takes what is sent to it.
         self._takes = True
         #: Since when the next frame has arrived in part, the client takes nothing, or nothing is asked.
@@ -209,6 +219,11 @@ class _Connection(asyncio.Protocol):
         """The bytes that have arrived of frames that are not taken yet."""
         return len(self._reader)
 
+    @property
+    def untaken(self) -> int:
+        """The bytes of its answers that it has not taken yet."""
+        return self._transport.get_write_buffer_size()
+
     def exceeds_time(self, now: float) -> bool:
         """Whether it has exceeded a time limit."""
         limits = self._limits
@@ -237,17 +252,26 @@ class _Connection(asyncio.Protocol):
             self.abort()
 
     def _take_frames(self) -> None:
-        """Raises FrameError."""
+        """Take one request, and the next in another round of the event loop, so that a client with many has
+        one turn among the others. Raises FrameError.
+        """
         if self._transport.is_closing():
             return
-        while self._takes and len(self._open) < self._limits.open_requests:
-            packed = self._reader.next()
-            if packed is None:
-                self._wait_for_more()
-                return
+        if not self._takes or len(self._open) >= self._limits.open_requests:
+            self._partial_since = None
+            self._transport.pause_reading()
+            return
+        packed = self._reader.next()
+        if packed is not None:
             self._take_message(packed)
-        self._partial_since = None
-        self._transport.pause_reading()
+        if packed is None or not self.buffered:
+            self._wait_for_more()
+        elif self._turn is None:
+            self._turn = self._loop.call_soon(self._take_turn)
+
+    def _take_turn(self) -> None:
+        self._turn = None
+        self._take()
 
     def _wait_for_more(self) -> None:
         """No frame has arrived whole. Raises FrameError where too much has arrived of all of them."""
@@ -303,6 +327,12 @@ class _Connection(asyncio.Protocol):
             logger.debug("a request over the supervisor's socket failed: %s", error)
             return None
         data, handles = answer if isinstance(answer, tuple) else (answer, [])
-        if (handles and ask.handles) or len(data) > MAX_ANSWER - 64:
-            return None
-        return data
+        return None if (handles and ask.handles) or not self._has_room_for(data) else data
+
+    def _has_room_for(self, data: bytes) -> bool:
+        """Whether an answer may be sent here: whoever takes no answers gets no large ones made."""
+        size = self.untaken + len(data)
+        if size <= _LARGE:
+            return True
+        all_size = self._server.untaken_bytes + len(data)
+        return len(data) <= MAX_ANSWER - 64 and all_size <= self._limits.untaken_bytes
