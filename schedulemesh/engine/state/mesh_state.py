@@ -254,7 +254,6 @@ class MeshState:
         self.agents_of = rename.keys(self.agents_of)
         rename.in_agents(self.agents)
         rename.in_tasks(self.running, self.agents)
-        self.owners.rename(fact.pool_name, fact.new_name)
         rename.in_arrays(self.arrays)
         rename.in_queue(self.queue)
         rename.in_groups(self.groups)

@@ -73,7 +73,10 @@ class Owners:
             self.uses[spec.name] = {}
             for agent in agents:
                 self.admitted(agent, at)
-        return before is None or _seen_by_queue(before) != _seen_by_queue(spec)
+        if before is not None and _seen_by_queue(before) == _seen_by_queue(spec):
+            return False
+        self.ranks.pop(spec.name, None)
+        return True
 
     def forget(self, pool_name: str) -> None:
         """Count the owners of a pool no more."""
