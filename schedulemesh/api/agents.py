@@ -11,6 +11,7 @@ from schedulemesh.api.tasks import PoolOf, TaskInfo, TaskKind
 from schedulemesh.api.values import AgentName, Names, PoolName, Seconds
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import Amounts
+from schedulemesh.domain.tokens import Role
 from schedulemesh.domain.user_data import UserValue
 
 
@@ -98,6 +99,8 @@ class HealthReport(TypedDict, total=False):
 
 class DeleteAgent(ChangingCall, tag="delete_agent", frozen=True, kw_only=True):
     """Terminate an agent."""
+
+    least_role: ClassVar[Role] = Role.POOL_OPERATOR
 
     routes: ClassVar = (delete("/agents/{agent_name}", "End an agent with its tasks"),)
 

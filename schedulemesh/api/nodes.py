@@ -12,6 +12,7 @@ from schedulemesh.api.values import ClientName, NodeId, Seconds
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import Amounts
+from schedulemesh.domain.tokens import Role
 from schedulemesh.errors import InvalidRequestError
 
 
@@ -121,6 +122,8 @@ class CordonNode(ChangingCall, tag="cordon_node", frozen=True, kw_only=True):
 
 class Drain(ChangingCall, tag="drain", frozen=True, kw_only=True):
     """Drain a node or a pool, or end its drain."""
+
+    least_role: ClassVar[Role] = Role.POOL_OPERATOR
 
     routes: ClassVar = (
         put(

@@ -46,6 +46,7 @@ from schedulemesh.domain.pool import QUEUEING, PoolSpec
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import Amounts
 from schedulemesh.domain.task import parse_on_preempted
+from schedulemesh.domain.tokens import Role
 from schedulemesh.engine.state.groups import GroupPhase
 from schedulemesh.errors import InvalidRequestError
 
@@ -300,9 +301,13 @@ class PoolChanges(ChangeWithBlobs, frozen=True, kw_only=True):
 class EnsurePool(PoolChanges, tag="ensure_pool", frozen=True, kw_only=True):
     """Create a pool, or change the given fields."""
 
+    least_role: ClassVar[Role] = Role.POOL_OPERATOR
+
 
 class ResizePool(PoolChanges, tag="resize_pool", frozen=True, kw_only=True):
     """Change the given fields of a pool."""
+
+    least_role: ClassVar[Role] = Role.POOL_OPERATOR
 
 
 class DeletePool(ChangingCall, tag="delete_pool", frozen=True, kw_only=True):

@@ -19,6 +19,7 @@ from schedulemesh.api.values import (
     whole_number,
 )
 from schedulemesh.domain.reasons import PreemptionReason
+from schedulemesh.domain.tokens import Role
 from schedulemesh.errors import InvalidRequestError
 
 #: The most candidates that one evaluation lists, and the most preemptions that one call lists.
@@ -96,6 +97,8 @@ class PreemptionCounts(TypedDict, total=False):
 class ExecutePreemption(ChangingCall, tag="execute_preemption", frozen=True, kw_only=True):
     """Save a task's state and cancel it; its agent is kept."""
 
+    least_role: ClassVar[Role] = Role.POOL_OPERATOR
+
     task_id: TaskId
     agent_name: Name
     request_id: RequestId
@@ -103,6 +106,8 @@ class ExecutePreemption(ChangingCall, tag="execute_preemption", frozen=True, kw_
 
 class PreemptTask(ChangingCall, tag="preempt_task", frozen=True, kw_only=True):
     """Evict manually: save the states of an agent's tasks, cancel them and terminate the agent."""
+
+    least_role: ClassVar[Role] = Role.POOL_OPERATOR
 
     routes: ClassVar = (
         post(

@@ -81,6 +81,8 @@ class RegisterStateHandlers(
 ):
     """Save and restore the states of a pool's tasks with these functions."""
 
+    least_role: ClassVar[Role] = Role.POOL_OPERATOR
+
     pool_name: PoolName
     preserver_key: Key | None = None
     restorer_key: Key | None = None

@@ -61,10 +61,15 @@ def create(
     target: Target,
     output: Output,
     token: Token,
-    role: Annotated[str, typer.Option(help="viewer, submitter or operator.")] = "viewer",
+    role: Annotated[
+        str, typer.Option(help="viewer, submitter, pool_operator or operator.")
+    ] = "viewer",
     owner: Annotated[str, typer.Option(help="Of a submitter: the owner of its tasks.")] = "",
     pool: Annotated[
-        list[str] | None, typer.Option(help="Of a submitter: a pool of its; default: all.")
+        list[str] | None,
+        typer.Option(
+            help="Of a submitter or pool operator: a pool of its; default for a submitter: all."
+        ),
     ] = None,
     max_priority: MaxPriorityOption = None,
     evict_pool: Annotated[

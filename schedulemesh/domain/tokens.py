@@ -35,6 +35,8 @@ class Role(str, Enum):
     VIEWER = "viewer"
     #: Submit tasks, and change and cancel those of the same owner.
     SUBMITTER = "submitter"
+    #: Everything in the pools that the token names, and nothing elsewhere: a team's lead.
+    POOL_OPERATOR = "pool_operator"
     #: Everything.
     OPERATOR = "operator"
 
@@ -51,11 +53,12 @@ class TokenSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     role: Role
     #: The SHA-256 of the secret in hex.
     secret_hash: str
-    #: Of a submitter: the pools that it may submit to; empty: all.
+    #: Of a submitter: the pools that it may submit to; empty: all. Of a pool operator: its pools.
     pools: tuple[str, ...] = ()
-    #: Of a submitter: the highest priority of its tasks; None: any.
+    #: Of both: the highest priority of their tasks; None: any.
     max_priority: float | None = None
-    #: Of a submitter: the pools whose tasks its tasks may evict; None: any, as the policy says.
+    #: Of both: the pools whose tasks their tasks may evict; None: any, as the policy says, and of a pool
+    #: operator its pools.
     evict_pools: tuple[str, ...] | None = None
     #: Of a submitter: the values that labels of its tasks may have, by key, so that they neither evict others
     #: nor are protected by a label that is not theirs; other keys may have any value.
@@ -146,10 +149,23 @@ def contradiction(spec: TokenSpec) -> str | None:
     limited = spec.pools or spec.owner or spec.label_values or limits != (None, None, None)
     if spec.role is Role.SUBMITTER and not spec.owner:
         return "a submitter's token needs the owner of its tasks"
+    if spec.role is Role.POOL_OPERATOR:
+        return _contradiction_of_pool_operator(spec)
     if spec.role is not Role.SUBMITTER and limited:
         return (
             "owner, pools, max_priority, evict_pools, label_values and least_max_preemptions limit "
             f"submitters, not the role {spec.role.value}"
+        )
+    return None
+
+
+def _contradiction_of_pool_operator(spec: TokenSpec) -> str | None:
+    if not spec.pools:
+        return "a pool operator's token needs the pools that it is for"
+    if spec.owner or spec.label_values or spec.least_max_preemptions is not None:
+        return (
+            "owner, label_values and least_max_preemptions limit submitters; a pool operator has pools, "
+            "max_priority and evict_pools"
         )
     return None
 

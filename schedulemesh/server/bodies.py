@@ -103,13 +103,14 @@ class NewToken(Body, frozen=True, kw_only=True):
     """A token to be issued."""
 
     name: str
-    #: "viewer", "submitter" or "operator".
+    #: "viewer", "submitter", "pool_operator" or "operator".
     role: str
-    #: Of a submitter: the pools that it may submit to; empty: all.
+    #: Of a submitter: the pools that it may submit to; empty: all. Of a pool operator: its pools.
     pools: list[str] = []
-    #: Of a submitter: the highest priority of its tasks; null: any.
+    #: Of both: the highest priority of its tasks; null: any.
     max_priority: float | str | None = None
-    #: Of a submitter: the pools whose tasks its tasks may evict; null: any, as the policy says.
+    #: Of both: the pools whose tasks their tasks may evict; null: any, as the policy says, and of a pool
+    #: operator its pools.
     evict_pools: list[str] | None = None
     #: Of a submitter: the values that labels of its tasks may have, by key.
     label_values: dict[str, list[str]] = {}

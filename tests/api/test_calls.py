@@ -44,6 +44,16 @@ OF_SUBMITTERS = {
     "get_saved_state",
     "restore_task",
 }
+#: Changes that operators of pools make in theirs; the table of ``tests/runtime/test_pool_operators.py``.
+OF_POOL_OPERATORS = {
+    "delete_agent",
+    "drain",
+    "ensure_pool",
+    "execute_preemption",
+    "preempt_task",
+    "register_state_handlers",
+    "resize_pool",
+}
 #: Queries that only operators make.
 OF_OPERATORS = {"list_tokens", "get_token_hashes", "query_audit"}
 
@@ -55,19 +65,23 @@ def tag_of(call):
 def test_who_may_make_which_call():
     roles = {tag_of(call): call.least_role for call in CALLS}
     assert {tag for tag, role in roles.items() if role is Role.SUBMITTER} == OF_SUBMITTERS
-    others = [call for call in CALLS if tag_of(call) not in OF_SUBMITTERS | OF_OPERATORS]
+    assert {tag for tag, role in roles.items() if role is Role.POOL_OPERATOR} == OF_POOL_OPERATORS
+    listed = OF_SUBMITTERS | OF_POOL_OPERATORS | OF_OPERATORS
+    others = [call for call in CALLS if tag_of(call) not in listed]
     for call in others:
         assert call.least_role is (Role.OPERATOR if call.changes_state else Role.VIEWER), call
     assert all(roles[tag] is Role.OPERATOR for tag in OF_OPERATORS)
 
 
 @pytest.mark.parametrize(
-    ("role", "number"), [(Role.VIEWER, 0), (Role.SUBMITTER, 1), (Role.OPERATOR, 2)]
+    ("role", "number"),
+    [(Role.VIEWER, 0), (Role.SUBMITTER, 1), (Role.POOL_OPERATOR, 2), (Role.OPERATOR, 3)],
 )
 def test_each_role_may_do_what_those_before_it_may(role, number):
     assert [r for r in Role if ExplainTask.allows(r)] == list(Role)
     assert GetResult.allows(role) == (number >= 1)
-    assert EnsureCohort.allows(role) == (number == 2)
+    assert Drain.allows(role) == (number >= 2)
+    assert EnsureCohort.allows(role) == (number == 3)
 
 
 def test_every_call_that_is_written_down_is_known():

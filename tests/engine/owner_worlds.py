@@ -1,4 +1,4 @@
-"""Random worlds of owners, beside an oracle that is written from ``docs/owners.md`` and does not share its code.
+"""Random worlds of owners, beside an oracle that is written from ``docs/owners.md``, not from the engine.
 
     python -m tests.engine.owner_worlds --worlds 1000 --seed 7
 

@@ -125,7 +125,8 @@ def _changed(token: TokenSpec, stimulus: s.TokenChangeRequested) -> TokenSpec:
     fields = ("role", *LIMITS, "expires_at")
     requested = {name: getattr(stimulus, name) for name in fields}
     changes = {name: value for name, value in requested.items() if value is not msgspec.UNSET}
-    if changes.get("role", token.role) is not Role.SUBMITTER:
+    role = changes.get("role", token.role)
+    if role in (Role.VIEWER, Role.OPERATOR) or (role != token.role and token.pools):
         none = {field.name: field.default for field in msgspec.structs.fields(TokenSpec)}
         none["label_values"] = {}
         changes = {**{name: none[name] for name in LIMITS}, **changes}

@@ -163,11 +163,18 @@ class Authentication:
 
     def _may_report(self, reactor: Reactor, caller: TokenCaller, agent_name: str) -> bool:
         if caller.role is not Role.SUBMITTER:
-            return caller.role is Role.OPERATOR
+            return caller.role is Role.OPERATOR or self._leads(reactor, caller, agent_name)
         running = reactor.state.running
         tasks = [running.by_id[task_id] for task_id in running.on_agent(agent_name)]
         # An agent without a task, and one that the scheduler does not know, has no owner.
         return bool(tasks) and all(task.spec.owner == caller.token.owner for task in tasks)
+
+    def _leads(self, reactor: Reactor, caller: TokenCaller, agent_name: str) -> bool:
+        """Whether a caller is the operator of an agent's pool."""
+        agent = reactor.state.agents.get(agent_name)
+        if agent is None or caller.role is not Role.POOL_OPERATOR:
+            return False
+        return agent.spec.pool_name in caller.token.pools
 
     def _refused(self, error: str, credential: Credential | None) -> Refused:
         """Count a call that is not accepted; the log says so now and then."""

@@ -1,4 +1,6 @@
-"""What the holders of tokens may request: submitters are limited to their own tasks."""
+"""What the holders of tokens may request: submitters are limited to their own tasks, and
+operators of pools to these pools (``pool_operators``).
+"""
 
 from __future__ import annotations
 
@@ -31,6 +33,8 @@ from schedulemesh.engine.state.arrays import TaskArray
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.protocol.callers import TokenCaller
 from schedulemesh.runtime.queries import past_of
+from schedulemesh.runtime.security.pool_operators import beyond_pools
+from schedulemesh.runtime.security.tasks_on_record import array_on_record, lost_tasks, task_on_record
 
 
 def refusal(state: MeshState, caller: TokenCaller, request: Call, now: float) -> Refused | None:
@@ -43,17 +47,18 @@ def refusal(state: MeshState, caller: TokenCaller, request: Call, now: float) ->
             f"token {token.name!r} has the role {token.role.value}; this needs the role "
             f"{request.least_role.value}"
         )
-    if token.role is not Role.SUBMITTER or request.least_role is not Role.SUBMITTER:
+    if token.role is Role.OPERATOR or request.least_role is Role.VIEWER:
         return None
-    error = _why_beyond_limits(state, token, request)
+    beyond = beyond_pools if token.role is Role.POOL_OPERATOR else _why_beyond_limits
+    error = beyond(state, token, request)
     return None if error is None else _refused(error)
 
 
 def limited(request: Call, token: TokenSpec) -> Call:
-    """A request whose tasks have the limits of a submitter's token: they evict in its pools only, one of the
-    default priority has at most the token's highest, and one that runs is not let run longer.
+    """A request whose tasks have the limits of a token: they evict in its pools only, one of the default
+    priority has at most the token's highest, and one that runs is not let run longer by a submitter.
     """
-    if token.role is not Role.SUBMITTER:
+    if token.role in (Role.VIEWER, Role.OPERATOR):
         return request
     match request:
         case SubmitTask():
@@ -68,7 +73,7 @@ def limited(request: Call, token: TokenSpec) -> Call:
             task = _limited_task(request.saved.task, token)
             saved = msgspec.structs.replace(request.saved, task=task)
             return msgspec.structs.replace(request, saved=saved)
-        case SetTimeLimit():
+        case SetTimeLimit() if token.role is Role.SUBMITTER:
             return msgspec.structs.replace(request, may_lengthen=False)
         case _:
             return request
@@ -84,7 +89,10 @@ def _limited_task(task: TaskSpec, token: TokenSpec) -> TaskSpec:
     priority = task.priority
     if priority == DEFAULT_PRIORITY and token.max_priority is not None:
         priority = min(priority, token.max_priority)
-    return msgspec.structs.replace(task, priority=priority, evict_pools=token.evict_pools)
+    evict_pools = token.evict_pools
+    if evict_pools is None and token.role is Role.POOL_OPERATOR:
+        evict_pools = token.pools
+    return msgspec.structs.replace(task, priority=priority, evict_pools=evict_pools)
 
 
 def _why_beyond_limits(state: MeshState, token: TokenSpec, request: Call) -> str | None:
@@ -99,7 +107,7 @@ def _why_beyond_limits(state: MeshState, token: TokenSpec, request: Call) -> str
         case RestoreTask():
             return _restoration(state, token, request.saved.task)
         case CancelTasks():
-            lost = _lost_tasks(state)
+            lost = lost_tasks(state)
             return _first(_changeable(state, token, task_id, lost) for task_id in request.task_ids)
         case ChangeQueuedTask():
             if request.to_front:
@@ -221,7 +229,7 @@ def _own(
     """Whether a task is one of the token's owner; one that is not on record is, so that it is not found.
     ``lost``: the lost tasks, where several are looked for.
     """
-    task = _known(state, task_id, lost)
+    task = task_on_record(state, task_id, lost)
     if task is None or task.owner == token.owner:
         return None
     return f"task {task_id!r} is not one of {token.owner!r}"
@@ -236,38 +244,9 @@ def _changeable(
     pool_name = "" if agent is None else agent.spec.pool_name
     if waiting is not None:
         pool_name = waiting.pool_name
-    elif running is None and (array := _array_of(state, task_id)) is not None:
+    elif running is None and (array := array_on_record(state, task_id)) is not None:
         pool_name = array.spec.pool_name
     return _own(state, token, task_id, lost) or _pool(token, pool_name)
-
-
-def _lost_tasks(state: MeshState) -> dict[str, TaskSpec]:
-    """The tasks that were lost with their agents, by id."""
-    return {spec.task_id: spec for agent in state.lost.values() for spec, _ in agent.tasks}
-
-
-def _known(state: MeshState, task_id: str, lost: Mapping[str, TaskSpec] | None) -> TaskSpec | None:
-    running = state.running.by_id.get(task_id)
-    if running is not None:
-        return running.spec
-    waiting = state.queue.by_id.get(task_id)
-    if waiting is not None:
-        return waiting.spec
-    past = state.preempted.get(task_id)
-    if past is not None:
-        return past.fact.task
-    ended = state.ended.get(task_id)
-    if ended is not None:
-        return ended.spec
-    if (array := _array_of(state, task_id)) is not None:
-        return array.spec
-    return (_lost_tasks(state) if lost is None else lost).get(task_id)
-
-
-def _array_of(state: MeshState, task_id: str) -> TaskArray | None:
-    """The array on record that an id means, or some of whose members it means; None: there is none."""
-    named = members_named(task_id)
-    return state.arrays.by_id.get(task_id if named is None else named[0])
 
 
 def _first(errors: Iterable[str | None]) -> str | None:

@@ -78,7 +78,7 @@ class Action(NamedTuple):
 
     def is_allowed(self, role: Role) -> bool:
         """Whether a role may do it, at least to its own tasks."""
-        return self.call.allows(role) and not (self.for_operators and role is not Role.OPERATOR)
+        return self.call.allows(role) and not (self.for_operators and role is Role.SUBMITTER)
 
 
 def action_named(name: str) -> Action:
@@ -104,6 +104,8 @@ def actions_of_task(caller: TokenCaller, task: Row) -> list[Action]:
 
 def actions_of_node(caller: TokenCaller, node: Row) -> list[Action]:
     """What a caller may do to a node now."""
+    if caller.role is Role.POOL_OPERATOR:
+        return []
     if node["draining"]:
         return _allowed(caller, ["undrain"])
     return _allowed(caller, ["uncordon" if node["cordoned"] else "cordon", "drain"])
@@ -112,6 +114,8 @@ def actions_of_node(caller: TokenCaller, node: Row) -> list[Action]:
 def actions_of_pool(caller: TokenCaller, pool: Row) -> list[Action]:
     """What a caller may do to a pool now."""
     drain = "drain_pool" if pool["state"] == "open" else "undrain_pool"
+    if caller.role is Role.POOL_OPERATOR:
+        return _allowed(caller, [drain] if pool["name"] in caller.token.pools else [])
     return _allowed(caller, ["quota", "pool", drain])
 
 
@@ -141,6 +145,8 @@ def _allowed(caller: TokenCaller, names: Sequence[str]) -> list[Action]:
 def _is_in_reach(caller: TokenCaller, task: Row) -> bool:
     """Whether a task is one of those that a token may change, as the supervisor checks it again."""
     token = caller.token
+    if token.role is Role.POOL_OPERATOR:
+        return task["pool_name"] in token.pools
     if token.role is not Role.SUBMITTER:
         return True
     return task["owner"] == token.owner and (not token.pools or task["pool_name"] in token.pools)
