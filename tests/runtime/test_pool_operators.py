@@ -79,7 +79,9 @@ OF_POOLS = {
         name=pool, owner_limits=parse_owner_limits({"ada": {"cpu": 1}}), owner_order="fair"
     ),
     RestoreTask: lambda pool, task: RestoreTask(
-        saved=SavedState(task=TaskSpec(task_id=task, pool_name=pool), agent_name=f"{task}-agent"),
+        saved=SavedState(
+            task=TaskSpec(task_id=task, pool_name=pool), agent_name="", source="given", saved_at=0.0
+        ),
         client="c",
         request_id="r",
     ),

@@ -23,18 +23,20 @@ from schedulemesh.api.tasks import (
     SubmitMany,
     SubmitTask,
 )
-from schedulemesh.domain.arrays import members_named
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.task import DEFAULT_PRIORITY, TaskSpec
 from schedulemesh.domain.tokens import Role, TokenSpec
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
-from schedulemesh.engine.state.arrays import TaskArray
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.protocol.callers import TokenCaller
 from schedulemesh.runtime.queries import past_of
 from schedulemesh.runtime.security.pool_operators import beyond_pools
-from schedulemesh.runtime.security.tasks_on_record import array_on_record, lost_tasks, task_on_record
+from schedulemesh.runtime.security.tasks_on_record import (
+    array_on_record,
+    lost_tasks,
+    task_on_record,
+)
 
 
 def refusal(state: MeshState, caller: TokenCaller, request: Call, now: float) -> Refused | None:
