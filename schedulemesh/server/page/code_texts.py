@@ -88,19 +88,6 @@ _WAITS_AND_REFUSALS: Mapping[str, tuple[str, str]] = {
         "Tasks that wait come first, and it would delay them",
         "排队中的任务优先，插入会推迟它们",
     ),
-    "owner_limit": (
-        "Its owner holds as much of the pool as its limit permits",
-        "所属用户在该池中的用量已达上限",
-    ),
-    "behind_owner": ("Others have used less of the pool", "其他用户用得更少，排在前面"),
-    "exceeds_owner_limit": (
-        "It alone asks for more than its owner's limit",
-        "单个任务超过所属用户的上限",
-    ),
-    "owner_queue_full": (
-        "As many tasks of its owner wait as may",
-        "所属用户排队的任务数已达上限",
-    ),
     "not_queued": ("The task does not wait in the queue", "任务不在队列中"),
     "wait_timeout": ("It did not start in time", "没有在限定时间内开始"),
     "impossible": (
@@ -264,6 +251,7 @@ _STATES: Mapping[str, tuple[str, str]] = {
     "job": ("job", "作业"),
     "viewer": ("viewer", "只读"),
     "submitter": ("submitter", "提交者"),
+    "pool_operator": ("operator of pools", "资源池运维"),
     "operator": ("operator", "运维"),
     "requeue": ("is queued again", "重新排队"),
     "drop": ("is dropped", "丢弃"),
