@@ -61,6 +61,9 @@ class SimpleTaskSpec:
     #: Ids of tasks that it starts after: when they have completed, "any:ID" however it ends, "fail:ID" when
     #: it does not complete.
     after: str | Sequence[str] | None = None
+    #: Conditions on the labels of its nodes, and what will do instead, the first ones before the others.
+    label_selector: Mapping[str, str] | None = None
+    fallback_strategy: Sequence[Mapping[str, object]] | None = None
     #: Indices of an array, such as "0-99%10", or the number of its members.
     array: str | int | None = None
     #: Whether it outlives the task from inside which it is submitted; else it ends with that one.

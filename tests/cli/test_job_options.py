@@ -137,3 +137,21 @@ def test_sizes_are_read_as_tables_show_them():
         parse_resources({"memory": "64"})
     with pytest.raises(InvalidRequestError):
         parse_resources({"cpu": "1G"})
+
+
+def test_models_labels_and_alternatives_are_joined_from_the_line_the_file_and_the_script(
+    submitted, run, tmp_path
+):
+    script = tmp_path / "train.sh"
+    script.write_text("#!/bin/sh\n#SM --gpus 1 --gpu-model H100 --node-label zone=!b\ntrue\n")
+    job = tmp_path / "job.yaml"
+    job.write_text(f"pool: 研究\nor: [gpu-model=A100]\ncommand: [sh, {script}]\n")
+    done = run("submit", "-f", job, "--or", "gpu-model=L40S,gpus=2")
+    assert done.exit_code == 0, done.stderr
+    (given,) = submitted
+    model = "ray.io/accelerator-type"
+    assert given["label_selector"] == {model: "H100", "zone": "!b"}
+    assert given["fallback_strategy"] == [
+        {"label_selector": {model: "A100"}},
+        {"label_selector": {model: "L40S"}, "resources": {"gpu": 2, "cpu": 2.0}},
+    ]

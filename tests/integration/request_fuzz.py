@@ -83,6 +83,18 @@ actor_class: Kind = one_of(Agent, NoLabels)
 saved: Kind = one_of({"task_id": "a"}, {"task_id": "b", "source": "save_state", "state": 3})
 rules: Kind = one_of({}, {"tier": {"gold": ["batch"]}}, {"t": {"a": ["b"], "b": ["a"]}})
 
+node_labels: Kind = one_of(None, None, {}, {"zone": "!a"}, {"zone": "in(a, b)"}, {"zone": "in("})
+fallbacks: Kind = one_of(
+    None,
+    None,
+    [],
+    [{}],
+    [{"label_selector": {"zone": "a"}, "resources": {"cpu": 1}}],
+    [{"bundles": [{"cpu": 1}]}, {"replicas": 2}],
+    [{"groups": [[{"cpu": 1}]]}],
+    [{"label_selector": {"zone": "b"}}] * 11,
+)
+
 TASK: dict[str, Kind] = {
     "resources": resources,
     "priority": number,
@@ -98,6 +110,8 @@ TASK: dict[str, Kind] = {
     "run": one_of(None, None, "work", "_private", "no_such_method"),
     "replicas": one_of(None, None, 2, 0),
     "same_label": one_of(None, None, "rack"),
+    "label_selector": node_labels,
+    "fallback_strategy": fallbacks,
     "queue": flag,
     "payload": one_of(None, {"a": 1}),
     "ray_options": options,

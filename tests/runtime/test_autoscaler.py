@@ -124,3 +124,11 @@ def test_no_more_is_requested_for_queued_tasks_than_their_quota_covers():
     mesh = queued_mesh(6, 6, 6, 6, cpu=13)
     assert len(mesh.waiting()) == 4
     assert list(queued_needs(mesh.state)) == [(parse_resources({"cpu": 6}), ())] * 2
+
+
+def test_it_is_asked_for_nodes_for_the_first_alternative_where_none_could_hold_any():
+    h100, a100 = {"model": "H100"}, {"model": "A100", "takes": {"gpu": 2}}
+    mesh = Mesh(pool("p", gpu=8), nodes=[node("n", gpu=1, labels={"model": "A100"})])
+    mesh.queue("t", gpu=1, node_labels=h100, fallbacks=[a100])
+    mesh.queue("u", gpu=1, node_labels=h100, fallbacks=[{"model": "A100"}])
+    assert list(queued_needs(mesh.state)) == [(parse_resources({"gpu": 1}), (("model", "H100"),))]

@@ -100,6 +100,8 @@ JOB = {
     "array": "0-9%2",
     "over_claim": "end",
     "keep_actors": ("caches/weights",),
+    "label_selector": {"zone": "!b"},
+    "fallback_strategy": [{"label_selector": {"zone": "b"}, "resources": {"cpu": 2}}],
 }
 
 
@@ -126,6 +128,8 @@ def test_a_job_arrives_with_all_that_was_given(remote, api, tmp_path):
     with zipfile.ZipFile(io.BytesIO(request.blobs[agent.payload.folder_key])) as archive:
         assert archive.namelist() == ["train.py"]
     assert agent.resources.public() == {"cpu": 1.0}
+    ways = [(each.label_selector, each.resources.public()) for each in agent.each_alternative]
+    assert ways == [({"zone": "!b"}, {"cpu": 1.0}), ({"zone": "b"}, {"cpu": 2.0})]
     assert (agent.payload.grace_s, agent.payload.strategy, agent.payload.over_claim) == (
         20.0,
         "SPREAD",
@@ -484,3 +488,18 @@ def test_a_proxy_may_serve_it_below_a_path(remote, api, monkeypatch, path):
         with pytest.raises(InvalidRequestError, match="/elsewhere/api/v1/requests"):
             schedulemesh.connect(f"{url}/elsewhere", token=api.token)
         server.shutdown()
+
+
+def test_a_lease_arrives_with_its_alternatives(remote, api):
+    other = {"label_selector": {"zone": "b"}, "groups": [[CPU, CPU]]}
+    remote.lease(
+        "l",
+        "p",
+        [[CPU]],
+        label_selector={"zone": "in(a, c)"},
+        fallback_strategy=[other],
+        queue=True,
+    )
+    agent = sent(api).submission.agent
+    ways = [(each.label_selector, len(each.bundles)) for each in agent.each_alternative]
+    assert ways == [({"zone": "in(a, c)"}, 1), ({"zone": "b"}, 2)]
