@@ -408,7 +408,8 @@ def _amounts(
     memory = changed.get("memory") or (
         0.0 if job.memory is None else megabytes(job.memory, "--memory")
     )
-    amounts = {"cpu": cpus, "gpu": gpus, "memory": memory, "custom": _custom(job.resource or ())}
+    custom = changed.get("custom", _custom(job.resource or ()))
+    amounts = {"cpu": cpus, "gpu": gpus, "memory": memory, "custom": custom}
     return _resources(amounts, () if changed else job.bundle)
 
 

@@ -13,9 +13,11 @@ _COMMA = re.compile(r",(?![^()]*\))")
 _LABEL_FORM = "a label is LABEL=VALUE; the value may be '!value', 'in(a, b)' or '!in(a, b)'"
 #: What an alternative says beside labels, by the words of the other options.
 _MODEL, _KINDS = "gpu-model", {"gpus": "gpu", "cpus": "cpu", "memory": "memory"}
+#: What the name of a custom resource begins with there.
+_CUSTOM = "resource."
 _FORM = (
-    "an alternative is NAME=VALUE,… of gpu-model, gpus, cpus, memory and labels of nodes, such as "
-    "gpu-model=L40S,gpus=2"
+    "an alternative is NAME=VALUE,… of gpu-model, gpus, cpus, memory, resource.NAME and labels of nodes, such "
+    "as gpu-model=L40S,gpus=2"
 )
 
 
@@ -39,6 +41,11 @@ def fallback_strategy(
         changed = assignments(
             f"{_KINDS[name]}={fields.pop(name)}" for name in _KINDS if name in fields
         )
+        custom = [name for name in fields if name.startswith(_CUSTOM)]
+        if custom:
+            changed["custom"] = assignments(
+                f"{name.removeprefix(_CUSTOM)}={fields.pop(name)}" for name in custom
+            )
         alternative: dict[str, object] = {"label_selector": _selector(model, fields)}
         if changed:
             alternative["resources"] = resources(changed)

@@ -32,6 +32,9 @@ def test_alternatives_keep_their_order_and_say_only_what_changes():
         {"label_selector": {MODEL: "L40S", "zone": "in(a, b)"}, "resources": {"gpu": 2}},
     ]
     assert fallback_strategy([], same) is None
+    assert fallback_strategy(["gpu-model=A100,resource.a100=1"], same) == [
+        {"label_selector": {MODEL: "A100"}, "resources": {"custom": {"a100": 1}}}
+    ]
 
 
 @pytest.mark.parametrize(

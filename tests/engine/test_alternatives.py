@@ -329,3 +329,46 @@ def test_the_claim_of_a_job_follows_its_work_to_no_other_model():
     run(m, "j", gpu=1, payload=JobPayload(), node_labels=H100)
     m.find_work("j", {"a": amount(gpu=1)})
     assert node_of(m, "j") == "h"
+
+
+# a quota for each model, by a resource of its own
+
+
+PER_MODEL = {
+    "gpu": 1,
+    "custom": {"h100": 1},
+    "fallbacks": [{"takes": {"gpu": 1, "custom": {"a100": 1}}}],
+}
+
+
+def shared_models():
+    """Two pools of a cohort, each with a quota of one H100 and one A100, and two nodes of each model."""
+    nodes = [
+        node(f"{model}-{number}", gpu=1, custom={model: 1})
+        for model in ("h100", "a100")
+        for number in (0, 1)
+    ]
+    quota = {"gpu": 2, "custom": {"h100": 1, "a100": 1}}
+    pools = [pool(name, **quota, lending={"cohort": "c"}) for name in ("p", "q")]
+    return Mesh(*pools, nodes=nodes)
+
+
+def test_a_quota_for_each_model_is_lent_and_used_by_model():
+    m = shared_models()
+    for name, where in (("1", "h100"), ("2", "h100"), ("3", "a100"), ("4", "a100")):
+        assert isinstance(m.submit(name, "q", **PER_MODEL), Pending)
+        assert node_of(m, name).startswith(where)
+    account = m.state.ledger.accounts["p"]
+    assert account.lent == amount(gpu=2, custom={"h100": 1, "a100": 1})
+
+
+def test_an_owner_takes_back_the_model_that_it_asks_for():
+    m = shared_models()
+    for name in "1234":
+        run(m, name, "q", priority=50.0, **PER_MODEL)
+    m.queue("x", "p", priority=1.0, gpu=1, custom={"a100": 1})
+    (victim,) = m.ends
+    assert node_of(m, victim).startswith("a100")
+    clear(m)
+    assert node_of(m, "x").startswith("a100")
+    assert m.state.ledger.accounts["p"].lent == amount(gpu=1, custom={"h100": 1})

@@ -36,7 +36,7 @@ class AlternativesMachine(QueueMachine):
 
 TestAlternatives = AlternativesMachine.TestCase
 TestAlternatives.settings = settings(
-    max_examples=int(os.environ.get("MACHINE_EXAMPLES", "15")),
+    max_examples=int(os.environ.get("HYPOTHESIS_EXAMPLES", "30")),
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),
