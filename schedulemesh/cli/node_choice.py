@@ -16,8 +16,8 @@ _MODEL, _KINDS = "gpu-model", {"gpus": "gpu", "cpus": "cpu", "memory": "memory"}
 #: What the name of a custom resource begins with there.
 _CUSTOM = "resource."
 _FORM = (
-    "an alternative is NAME=VALUE,… of gpu-model, gpus, cpus, memory, resource.NAME and labels of nodes, such "
-    "as gpu-model=L40S,gpus=2"
+    "an alternative is NAME=VALUE,… of gpu-model, gpus, cpus, memory, resource.NAME and labels of nodes, "
+    "such as gpu-model=L40S,gpus=2"
 )
 
 

@@ -372,3 +372,15 @@ def test_an_owner_takes_back_the_model_that_it_asks_for():
     clear(m)
     assert node_of(m, "x").startswith("a100")
     assert m.state.ledger.accounts["p"].lent == amount(gpu=1, custom={"h100": 1})
+
+
+def test_a_pool_is_chosen_that_can_hold_any_of_the_alternatives():
+    m = fleet(pool("p", gpu=2))
+    for cordoned in (False, True):
+        m.cordon("h", cordoned)
+        more = {"pool_name": "", "selector": {"name": "p"}}
+        outcome = m.queue(f"x{cordoned}", gpu=9, fallbacks=[{**H100, "takes": {"gpu": 1}}], **more)
+        assert isinstance(outcome, Queued)
+        assert outcome.pool_name == "p"
+    assert node_of(m, "xFalse") == "h"
+    assert m.waiting() == ["xTrue"]

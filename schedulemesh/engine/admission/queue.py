@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from schedulemesh.domain.reasons import Change, Reason
+from schedulemesh.engine.admission.admit import Request
 from schedulemesh.engine.admission.arrays import SelectedMembers, selected, split
 from schedulemesh.engine.admission.backfill import Backfill, is_behind_in_strict_pool
 from schedulemesh.engine.admission.decide import (
@@ -54,7 +55,7 @@ def join(tx: Transaction, stimulus: TaskSubmitted) -> RequestOutcome:
     request = understand(tx, stimulus)
     if isinstance(request, Refused) and request.reason not in _MAY_PASS:
         return request
-    pool_name = pool_for(state, tx.strategies, stimulus) or ""
+    pool_name = _pool_to_wait_in(tx, stimulus, request)
     if (refused := too_many_queued(state, pool_name, task.owner)) is not None:
         return refused
     if task.pool_name != pool_name:
@@ -77,6 +78,14 @@ def join(tx: Transaction, stimulus: TaskSubmitted) -> RequestOutcome:
     )
     estimate_new(tx)
     return _tried_at_once(tx, state.queue.by_id[task.task_id])
+
+
+def _pool_to_wait_in(tx: Transaction, stimulus: TaskSubmitted, request: Request | Refused) -> str:
+    """The pool in whose queue a submission waits: that of the way of running that is tried first."""
+    if isinstance(request, Request):
+        return request.pool_name
+    pool_names = (pool_for(tx.state, tx.strategies, each) for each in stimulus.each_alternative)
+    return next(filter(None, pool_names), "")
 
 
 def _tried_at_once(tx: Transaction, task: QueuedTask) -> Queued | Pending:
