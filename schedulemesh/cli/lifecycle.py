@@ -52,6 +52,20 @@ def start(
             help="Port or host:port of its HTTP API; off: there is none. Default: 127.0.0.1:8090."
         ),
     ] = None,
+    http_base_path: Annotated[
+        str,
+        typer.Option(
+            metavar="PATH", help="The path below which a proxy serves its HTTP API and page."
+        ),
+    ] = "",
+    http_proxy: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="The IP address of a proxy whose header X-Forwarded-User says who looks at the page. "
+            "Repeatable.",
+        ),
+    ] = None,
     alerts: Annotated[
         str | None,
         typer.Option(help="A YAML file of alert rules and receivers; off: there are no alerts."),
@@ -92,7 +106,9 @@ def start(
             health_interval_s=(
                 None if health_interval is None else seconds(health_interval, "--health-interval")
             ),
-            http=None if http in (None, "off") else http,
+            http=None
+            if http in (None, "off")
+            else {"address": http, "base_path": http_base_path, "proxies": http_proxy or ()},
             alerts=alert_settings(alerts),
             history=None
             if traces is None

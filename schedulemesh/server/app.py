@@ -53,7 +53,7 @@ from schedulemesh.server.event_streams import (
     OpenStreams,
 )
 from schedulemesh.server.gateway import SupervisorClient
-from schedulemesh.server.guard import Guard, TokenSource, address_of, is_page, secret_in
+from schedulemesh.server.guard import BasePath, Guard, TokenSource, address_of, is_page, secret_in
 from schedulemesh.server.history import QUESTIONS, STREAM_PARAMETERS, STREAM_PATH, Question
 from schedulemesh.server.listings import ListingPage, Row, page_answer, page_of, page_query
 from schedulemesh.server.openapi import Json, document
@@ -104,9 +104,12 @@ def application(
     nonce.
     """
     reads = SharedReads(gateway)
-    page = Page(gateway, reads, tokens, feed, connections)
+    page = Page(gateway, reads, tokens, feed, connections, settings)
     app = Starlette(
-        middleware=[Middleware(Guard, settings=settings, tokens=tokens, connections=connections)],
+        middleware=[
+            Middleware(BasePath, base_path=settings.base_path),
+            Middleware(Guard, settings=settings, tokens=tokens, connections=connections),
+        ],
         exception_handlers={
             Problem: answer_problem,
             HTTPException: _for_both(page.unknown, answer_unknown),

@@ -116,14 +116,20 @@ class EventStream:
         if self._restarts != self._feed.restarts:
             self._restarts = self._feed.restarts
             return self._gap(Gap(after=self._cursor or 0, reason="began_again", cursor=0))
-        if self._cursor is None:
+        if self._cursor is None and self._feed.cursor is not None:
             self._cursor = self._feed.cursor
+            if beginning := self._beginning(self._cursor):
+                return beginning
         lines = None if self._cursor is None else self._feed.after(self._cursor, _AT_ONCE)
         if lines:
             return self._move_to(lines, lines[-1].cursor)
         if lines is None and self._cursor is not None:
             return await self._next_page(self._cursor)
         return self._heartbeat() if self._until_heartbeat() <= 0.0 else None
+
+    def _beginning(self, _cursor: int) -> bytes:
+        """What the client gets once it is known after which event its stream begins."""
+        return b""
 
     def _message(self, lines: Sequence[EventLine], _cursor: int) -> bytes:
         """What the client gets of events that it asked for."""
@@ -162,6 +168,10 @@ class EventStream:
 
 class ChangeStream(EventStream):
     """A stream that says no more than that there were events, for pages, which read what they show anew."""
+
+    def _beginning(self, cursor: int) -> bytes:
+        # What the page shows may be older than that.
+        return self._message((), cursor)
 
     def _message(self, _lines: Sequence[EventLine], cursor: int) -> bytes:
         return b"id: %d\n%b" % (cursor, _named("changed", {}))

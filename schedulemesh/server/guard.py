@@ -65,6 +65,9 @@ class TokenSource(Protocol):
     async def holder(self, hashed: str, address: str) -> TokenCaller | None:
         """As ``caller``, from the hash of the token."""
 
+    async def named(self, name: str, address: str) -> TokenCaller | None:
+        """As ``caller``, from the name of the token."""
+
     def outdated(self) -> None:
         """The tokens have changed."""
 
@@ -101,6 +104,20 @@ class Bodies:
         self._of_token[token] -= size
         if not self._of_token[token]:
             del self._of_token[token]
+
+
+class BasePath:
+    """ASGI middleware that takes off the path below which a proxy serves, where the proxy has not done so."""
+
+    def __init__(self, app: ASGIApp, base_path: str) -> None:
+        self._app, self._base_path = app, base_path.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI. The path is read from ``raw_path``; see ``path_of``."""
+        path = scope.get("raw_path", b"")
+        if self._base_path and (path + b"/").startswith(self._base_path + b"/"):
+            scope["raw_path"] = path.removeprefix(self._base_path) or b"/"
+        await self._app(scope, receive, send)
 
 
 class Guard:

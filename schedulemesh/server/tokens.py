@@ -10,7 +10,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -56,14 +56,34 @@ class TokenTable:
 
     async def holder(self, hashed: str, address: str) -> TokenCaller | None:
         """As ``caller``, from the hash of the token."""
+        by_hash = await self._tokens(lambda by_hash: hashed in by_hash)
+        return self._valid(by_hash.get(hashed), address)
+
+    async def named(self, name: str, address: str) -> TokenCaller | None:
+        """As ``caller``, from the name of the token."""
+
+        def token_in(by_hash: Mapping[str, TokenSpec]) -> TokenSpec | None:
+            return next((token for token in by_hash.values() if token.name == name), None)
+
+        by_hash = await self._tokens(lambda by_hash: token_in(by_hash) is not None)
+        return self._valid(token_in(by_hash), address)
+
+    async def _tokens(
+        self, has_token: Callable[[Mapping[str, TokenSpec]], bool]
+    ) -> Mapping[str, TokenSpec]:
+        """The tokens by their hashes, read again where they may have changed: sooner where the one that is
+        looked for is not among them. Raises as ``caller``.
+        """
         age_s = time.monotonic() - self._read_at
-        if age_s > (_FRESH_S if hashed in (self._by_hash or ()) else _PAUSE_S):
+        if age_s > (_FRESH_S if has_token(self._by_hash or {}) else _PAUSE_S):
             await self.read()
         if self._by_hash is None:
             raise SchedulerUnavailableError(
                 "the scheduler cannot be reached, so it is not known which tokens it accepts"
             )
-        token_spec = self._by_hash.get(hashed)
+        return self._by_hash
+
+    def _valid(self, token_spec: TokenSpec | None, address: str) -> TokenCaller | None:
         if token_spec is None or not token_spec.valid(self._now()):
             return None
         return TokenCaller(token=token_spec, address=address)

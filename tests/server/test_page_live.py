@@ -57,7 +57,8 @@ def live(browser, **headers):
 def test_a_page_learns_of_a_change_and_reads_it_at_once(api, browser):
     assert "new-one" not in browser.get("/queue").words
     with live(browser) as stream:
-        stream.until("heartbeat")
+        # Where it begins; what comes after that is told.
+        stream.until("changed")
         submit(api.mesh, "new-one", priority=0.1)
         stream.until("changed")
         assert "new-one" in browser.get("/queue").words
@@ -65,7 +66,8 @@ def test_a_page_learns_of_a_change_and_reads_it_at_once(api, browser):
 
 def test_a_page_that_comes_back_learns_what_it_has_missed(api, browser):
     with live(browser) as stream:
-        stream.until("heartbeat")
+        # Where it begins; what comes after that is told.
+        stream.until("changed")
         submit(api.mesh, "new-one", priority=0.1)
         stream.until("changed")
     submit(api.mesh, "new-two", priority=0.1)
@@ -92,7 +94,7 @@ def test_a_stream_ends_when_its_session_does(browser):
 
 def test_a_page_learns_that_the_supervisor_is_away_and_that_it_is_back(api, browser, monkeypatch):
     with live(browser) as stream:
-        stream.until("heartbeat")
+        stream.until("changed")
         monkeypatch.setattr(api.gateway, "cut_off", True)
         submit(api.mesh, "wakes-the-reader", priority=0.1)
         stream.until("paused")

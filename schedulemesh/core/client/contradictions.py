@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 
+import msgspec
+
 from schedulemesh.config.auth import AUTH, AuthSettings
 from schedulemesh.config.http import HttpSettings
 from schedulemesh.config.settings import SchedulerSettings
@@ -46,7 +48,7 @@ def _same(field: str, new_value: object, living_value: object) -> bool:
         )
     if isinstance(new_value, HttpSettings) and isinstance(living_value, HttpSettings):
         # The folder is that of the user who started it.
-        return (new_value.host, new_value.port) == (living_value.host, living_value.port)
+        return msgspec.structs.replace(new_value, folder=living_value.folder) == living_value
     return new_value == living_value
 
 

@@ -54,7 +54,7 @@ class ScheduleMeshHead:
         state_path: str | os.PathLike[str] | None = None,
         health_interval_s: float | None = None,
         journal: JournalSettings | None = None,
-        http: bool | int | str | None = None,
+        http: bool | int | str | Mapping[str, object] | None = None,
         alerts: AlertSettings | Mapping[str, object] | bool | None = None,
         history: HistorySettings | None = None,
         auth: str | None = None,

@@ -38,7 +38,7 @@ class SchedulerOptions(TypedDict, total=False):
     strategies: Sequence[str | SchedulingStrategyPlugin]
     health_interval_s: float | None
     journal: JournalSettings | None
-    http: bool | int | str | None
+    http: bool | int | str | Mapping[str, object] | None
     history: HistorySettings | None
     alerts: AlertSettings | Mapping[str, object] | bool | None
     auth: str | None

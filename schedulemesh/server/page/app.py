@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 import shlex
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -20,6 +21,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from schedulemesh.api.cluster import GetAbout
+from schedulemesh.config.http import HttpSettings
 from schedulemesh.config.language import LANGUAGES, Language
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.tokens import Role
@@ -59,6 +61,7 @@ from schedulemesh.server.page.rehearsals import Rehearsals, run_command
 from schedulemesh.server.page.sessions import (
     LIFETIME_S,
     Sessions,
+    Visitors,
     session_in,
     set_session,
 )
@@ -112,6 +115,8 @@ _HEADERS = {
 _REFRESH_S, _RETRY_S = 15, 5
 #: Cookies with what a browser prefers, and the seconds for which they are kept.
 _LANGUAGE, _REFRESH, _PREFERENCES_S = "schedulemesh_language", "schedulemesh_refresh", 365 * 86_400
+#: An attribute of a template with an address of this page.
+_OWN_ADDRESS = re.compile(r'(\s(?:href|action|src|data-live)=")/')
 #: Digits of a position in the events that is read.
 _CURSOR_DIGITS = 16
 #: Fields of a form that are read.
@@ -171,11 +176,14 @@ class Page:
         tokens: TokenSource,
         feed: EventFeed,
         connections: Connections,
+        settings: HttpSettings,
     ) -> None:
         self._gateway, self._feed, self._connections = gateway, feed, connections
         self._reads = RecentReads(reads, lambda: feed.cursor)
         self._streams = OpenStreams()
         self._tokens, self._sessions = tokens, Sessions(tokens)
+        self._visitors = Visitors(self._sessions, tokens, settings.proxies)
+        self._base_path = settings.base_path
         self._rehearsals = Rehearsals(run_command)
         self._templates = _templates()
 
@@ -221,7 +229,7 @@ class Page:
             fields = dict(_pairs(await request.body()))
             is_begun = await begin_rehearsal(self._reads_of(caller), fields)
             target = REHEARSAL if is_begun else link(REHEARSAL, ("busy", 1))
-            return RedirectResponse(target, 303, _HEADERS)
+            return self._redirect(target)
 
         return await self._in_session(request, begun)
 
@@ -249,7 +257,7 @@ class Page:
         if request.method != "GET" and not request.headers.get("origin"):
             return self.problem(visit, 403, visit.words.text("origin_missing"))
         try:
-            caller = await self._sessions.caller(session_in(request), address_of(request.scope))
+            caller = await self._visitors.caller(request)
             if caller is None:
                 is_screen = request.method == "GET"
                 following = _target(request.url.path, visit) if is_screen else "/"
@@ -300,13 +308,15 @@ class Page:
 
     async def _live(self, request: Request) -> ASGIApp:
         """A stream that says when something has changed, until its session ends."""
-        session_id, address = session_in(request), address_of(request.scope)
 
         async def accepted() -> bool:
-            return await self._sessions.caller(session_id, address) is not None
+            try:
+                return await self._visitors.caller(request) is not None
+            except Problem:
+                return False
 
         try:
-            caller = await self._sessions.caller(session_id, address)
+            caller = await self._visitors.caller(request)
             if caller is None:
                 return Response(status_code=401, headers=_HEADERS)
             check_connection(self._connections, request.scope, caller)
@@ -341,8 +351,8 @@ class Page:
         if session_id is None:
             return self._sign_in_page(visit, following, refused=True)
         self._sessions.end(session_in(request))
-        response = RedirectResponse(following, 303, _HEADERS)
-        set_session(request, response, session_id)
+        response = self._redirect(following)
+        set_session(request, response, session_id, self._base_path)
         return response
 
     async def _sign_out(self, request: Request) -> Response:
@@ -351,8 +361,8 @@ class Page:
         if not request.headers.get("origin"):
             return self.problem(visit, 403, visit.words.text("origin_missing"))
         self._sessions.end(session_in(request))
-        response = RedirectResponse(SIGN_IN, 303, _HEADERS)
-        set_session(request, response, "")
+        response = self._redirect(SIGN_IN)
+        set_session(request, response, "", self._base_path)
         return response
 
     def _sign_in_page(self, visit: Visit, following: str, *, refused: bool = False) -> Response:
@@ -406,19 +416,41 @@ class Page:
         headers: Mapping[str, str] | None = None,
     ) -> Response:
         """A template as a page."""
-        html = self._templates.get_template(template).render({**_frame(visit), **view})
+        frame = {**_frame(visit), "has_session": not self._is_named(visit.request)}
+        html = self._templates.get_template(template).render({**frame, **view})
         sent = {**_HEADERS, **(headers or {})}
         if (screen := view.get("screen")) is not None and screen.is_live:
             sent["content-security-policy"] = _LIVE_POLICY + _POLICY
         reload_s = view.get("reload_s") or (_REFRESH_S if visit.refreshes else None)
         if reload_s is not None and status == 200:
             sent["refresh"] = str(reload_s)
-        response = Response(html, status, sent, "text/html; charset=utf-8")
+        response = Response(self._based(html), status, sent, "text/html; charset=utf-8")
         for name, value in visit.preferences.items():
             response.set_cookie(
-                name, value, max_age=_PREFERENCES_S, path="/", httponly=True, samesite="strict"
+                name,
+                value,
+                max_age=_PREFERENCES_S,
+                path=self._base_path or "/",
+                httponly=True,
+                samesite="strict",
             )
         return response
+
+    def _based(self, html: str) -> str:
+        """A page whose own addresses have the path below which a proxy serves. Only templates begin an
+        attribute so: quotes in values are escaped.
+        """
+        return _OWN_ADDRESS.sub(rf"\1{self._base_path}/", html) if self._base_path else html
+
+    def _redirect(self, target: str) -> RedirectResponse:
+        return RedirectResponse(f"{self._base_path}{target}", 303, _HEADERS)
+
+    def _is_named(self, request: Request) -> bool:
+        """Whether a proxy says who this is, so that there is no session to end."""
+        try:
+            return bool(self._visitors.user(request))
+        except Problem:
+            return False
 
 
 def _templates() -> Environment:

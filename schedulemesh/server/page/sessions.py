@@ -7,23 +7,30 @@ the token's hash only. A session ends when its token is not accepted any more.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from hashlib import sha256
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from schedulemesh.domain.reasons import Reason
 from schedulemesh.protocol.callers import TokenCaller
 from schedulemesh.protocol.credentials import hash_of, new_secret
-from schedulemesh.server.guard import TokenSource
+from schedulemesh.server.guard import TokenSource, address_of
+from schedulemesh.server.problems import Problem
 
 #: Seconds after which a session ends, however much it is used.
 LIFETIME_S = 12 * 3600
 #: Sessions with one token; above it the oldest of them ends.
 MAX_SESSIONS_OF_TOKEN = 50
-#: Characters of a cookie that is looked at.
-_MOST_OF_ID = 100
+#: Characters of a cookie, and of a user's name, that are looked at.
+_MOST_OF_ID, _MOST_OF_USER = 100, 200
+
+
+#: The header in which a proxy says who looks at the page, and what the name of that user's token begins with:
+#: tokens of machines are not those of users of the same name.
+USER_HEADER, USER_TOKEN = "x-forwarded-user", "user:"
 
 
 class _Session(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,6 +94,43 @@ class Sessions:
             del self._sessions[key]
 
 
+class Visitors:
+    """Tells who looks at the page: who has a session, or whom a trusted proxy names."""
+
+    def __init__(self, sessions: Sessions, tokens: TokenSource, proxies: Collection[str]) -> None:
+        self._sessions, self._tokens, self._proxies = sessions, tokens, proxies
+
+    async def caller(self, request: Request) -> TokenCaller | None:
+        """Who sends a request; None: nobody. Raises Problem where a proxy names a user who has no token, and
+        as ``Sessions.begin``.
+        """
+        address = address_of(request.scope)
+        user = self.user(request)
+        if not user:
+            return await self._sessions.caller(session_in(request), address)
+        caller = await self._tokens.named(f"{USER_TOKEN}{user}", address)
+        if caller is None:
+            self._tokens.refused()
+            raise Problem(
+                403,
+                Reason.TOKEN_NOT_ACCEPTED.value,
+                f"there is no valid token for user {user!r}; an operator issues one with: schedulemesh "
+                f"tokens create {USER_TOKEN}{user} --role viewer",
+            )
+        return caller
+
+    def user(self, request: Request) -> str:
+        """The user whom a trusted proxy names; empty: none does. Raises Problem."""
+        names = request.headers.getlist(USER_HEADER)
+        if not names or address_of(request.scope) not in self._proxies:
+            return ""
+        if len(names) > 1:
+            raise Problem(
+                400, "invalid_request", f"the header {USER_HEADER} is given more than once"
+            )
+        return names[0].strip()[:_MOST_OF_USER]
+
+
 def _hashed(session_id: str) -> str:
     return sha256(session_id.encode(errors="surrogatepass")).hexdigest()
 
@@ -96,13 +140,13 @@ def session_in(request: Request) -> str:
     return request.cookies.get(_cookie(request), "")[:_MOST_OF_ID]
 
 
-def set_session(request: Request, response: Response, session_id: str) -> None:
-    """Have the browser keep a session; an empty id removes it."""
+def set_session(request: Request, response: Response, session_id: str, base_path: str = "") -> None:
+    """Have the browser keep a session, for this path; an empty id removes it."""
     response.set_cookie(
         _cookie(request),
         session_id,
         max_age=LIFETIME_S if session_id else 0,
-        path="/",
+        path=base_path or "/",
         httponly=True,
         samesite="strict",
         secure=request.url.scheme == "https",
