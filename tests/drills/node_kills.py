@@ -312,7 +312,9 @@ class Round:
         last = attempts[-1]
         if status["state"] == "completed":
             began = self.mesh.result(task_id)["result"]["began"]
-            if bool(began) != bool(last["restored"]):
+            # One that is evicted as soon as it works is restored at step 0.
+            restored_steps = {int(name.split("@")[2]) for name in restored}
+            if began not in (restored_steps if last["restored"] else {0}):
                 wrong.append(f"{task_id} began at step {began}, restored: {last['restored']}")
         # A start for which too little became free gives its claim back, and counts as no attempt.
         numbers = [each["attempt"] for each in attempts if each["state"] != "returned"]

@@ -7,7 +7,9 @@ for each asynchronous call: when it takes effect, and whether it or its answer i
 from __future__ import annotations
 
 import asyncio
+import os
 import pickle
+import tempfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -58,6 +60,9 @@ NOTHING_RETURNED = pack(KeptResult(value=pickle.dumps(None)))
 
 #: The node of the supervisor, and of actors that nothing places elsewhere.
 OWN_NODE = "own"
+
+#: Where the fakes of this process and of those that it forks have the folders of their sessions.
+_SESSIONS = tempfile.TemporaryDirectory(prefix="sessions-of-fakes-")
 
 
 class Verdict(Enum):
@@ -271,7 +276,8 @@ class FakeBackend:
         self.remains_of_jobs = JobRemains()
         self.ended_jobs: list[str] = []
         self.folders: dict[str, bytes] = {}
-        self.folder = Path("/tmp/session_of_the_fake")
+        # Of this process alone: sockets have the names of their schedulers, which are the same in all tests.
+        self.folder = Path(_SESSIONS.name, str(os.getpid()))
         #: The cluster's nodes; those that are not in it are lost.
         self.free: list[NodeView] = []
         self.kept: dict[str, bytes] = {}

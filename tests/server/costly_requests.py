@@ -5,8 +5,8 @@ request at a time, beside an honest caller that reads, submits and changes somet
 (default 3), or those whose name has one of the words, on a scheduler with 5,000 waiting tasks, 300 running
 ones, their history and 10,000 recorded changes. The honest caller's percentiles are compared with those
 beside a client that sends a cheap request as often as it is answered, so that the clients take the same of
-the processors. Supervisor and HTTP server are threads of one process here, so what they do at the same time
-is slower than in two. The longest portions are what each of them does without serving anybody else, in
+the processors. Supervisor, HTTP server and clients are processes of their own, which share the processors of
+the machine. The longest portions are what each of them does without serving anybody else, in
 milliseconds on a processor: unlike the percentiles they do not depend on what else the machine does. Those
 above ``MOST_MS`` are listed at the end, and it exits with 1.
 """
@@ -19,7 +19,6 @@ import multiprocessing
 import statistics
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from multiprocessing.connection import Connection
@@ -64,7 +63,8 @@ from schedulemesh.server.changes import CHANGES
 from schedulemesh.server.guard import MAX_BODY, MAX_JSON
 from schedulemesh.server.reads import LISTINGS, SINGLES
 from tests.runtime.composition import InThread
-from tests.server.local import Api
+from tests.server.api_process import ApiProcess
+from tests.server.portions import Portions
 from tests.server.work import CLASS, ask, key_of, submission
 
 WAITING, RUNNING, RECORDED = 5_000, 300, 10_000
@@ -362,31 +362,6 @@ def dry_run(cpus: int) -> SubmitTask:
     )
 
 
-class Portions:
-    """The longest portion of work of each loop, between which it serves others, in seconds of its thread on a
-    processor: what other processes take does not count.
-    """
-
-    def __init__(self, *threads: threading.Thread) -> None:
-        self._threads, self._longest = threads, dict.fromkeys((t.ident for t in threads), 0.0)
-        run = asyncio.Handle._run
-
-        def timed(handle: asyncio.Handle) -> None:
-            began = time.thread_time()
-            run(handle)
-            portion, ident = time.thread_time() - began, threading.get_ident()
-            if portion > self._longest.get(ident, portion):
-                self._longest[ident] = portion
-
-        asyncio.Handle._run = timed
-
-    def longest(self) -> list[float]:
-        """Of each thread, since the last call."""
-        found = [self._longest[thread.ident] for thread in self._threads]
-        self._longest = dict.fromkeys(self._longest, 0.0)
-        return found
-
-
 def hostile(connection: Connection, url: str, token: str) -> None:
     """Send a request again and again until another one comes; then say how many were answered, and how."""
     headers = {"authorization": f"Bearer {token}"}
@@ -443,7 +418,7 @@ def honest(connection: Connection, url: str, token: str) -> None:
 class Client:
     """One of the functions above in a process of its own."""
 
-    def __init__(self, work: Any, api: Api) -> None:
+    def __init__(self, work: Any, api: ApiProcess) -> None:
         self.connection, other = multiprocessing.Pipe()
         context = multiprocessing.get_context("spawn")
         self.process = context.Process(target=work, args=(other, api.url, api.token), daemon=True)
@@ -456,7 +431,7 @@ class Client:
 
 def prepared(
     folder: Path, waiting: int = WAITING, running: int = RUNNING, recorded: int = RECORDED
-) -> tuple[InThread, Api]:
+) -> tuple[InThread, ApiProcess]:
     """A scheduler with so many tasks that wait and run, a history and recorded changes; and its HTTP API."""
     mesh = InThread(folder / "j.sqlite")
     room = parse_resources({"cpu": running})
@@ -469,7 +444,7 @@ def prepared(
             last = min(first + MAX_SUBMISSIONS, number)
             given = tuple(submission(f"{name}-{i}") for i in range(first, last))
             ask(mesh, SubmitMany(submissions=given, blobs={key_of(CLASS): CLASS}))
-    api = Api(mesh, folder / "home")
+    api = ApiProcess(mesh, str(folder / "home"))
     mesh.do(recorded_changes(mesh, recorded))
     return mesh, api
 
@@ -499,17 +474,21 @@ class Row(NamedTuple):
 
 
 class Measurement:
-    def __init__(self, mesh: InThread, api: Api) -> None:
+    def __init__(self, mesh: InThread, api: ApiProcess) -> None:
         self.hostile, self.honest = Client(hostile, api), Client(honest, api)
-        self.portions = Portions(mesh.thread, api.thread)
+        self.portions, self.api = Portions(mesh.thread), api
+
+    def longest(self) -> list[float]:
+        """The longest portions of the supervisor and of the HTTP server since the last call, in ms."""
+        return [1000 * s for s in (*self.portions.longest(), self.api.longest_portion())]
 
     def of(self, request: Costly, seconds: float) -> Row:
         self.hostile.connection.send(request)
         self.hostile.connection.recv()  # it has been answered once
-        self.portions.longest()
+        self.longest()
         self.honest.connection.send(seconds)
         times = self.honest.connection.recv()
-        portions = [1000 * s for s in self.portions.longest()]
+        portions = self.longest()
         self.hostile.connection.send("stop")
         while (answer := self.hostile.connection.recv()) == "answered":
             pass
@@ -524,7 +503,7 @@ class Measurement:
 
 
 def measured(
-    mesh: InThread, api: Api, requests: Sequence[Costly], seconds: float
+    mesh: InThread, api: ApiProcess, requests: Sequence[Costly], seconds: float
 ) -> tuple[list[Row], Row]:
     """What was measured with each request, and in the middle with the cheap one."""
     cheap = Costly(CHEAP, "GET", f"{API}/queue_policy")
@@ -552,8 +531,6 @@ def too_long(rows: Iterable[Row]) -> list[Row]:
 
 
 def main(seconds: float, words: list[str]) -> int:
-    # Supervisor and server are processes of their own elsewhere, and do not wait for each other's lock.
-    sys.setswitchinterval(0.0005)
     requests = [*costly_reads(), *costly_changes(), *costly_packed()]
     requests = [one for one in requests if not words or any(word in one.name for word in words)]
     with tempfile.TemporaryDirectory() as folder:
