@@ -12,7 +12,7 @@ from schedulemesh.domain.resources import NOTHING
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Accepted, Pending, ProbeNeeded, Refused
 from schedulemesh.engine.state.agents import Running, Waiting
-from schedulemesh.engine.state.snapshot import referenced
+from schedulemesh.engine.state.snapshot import referenced, take_snapshot
 from tests.engine.builders import Mesh, amount, differences, names, node, pool
 
 
@@ -232,7 +232,7 @@ def test_every_class_of_unequal_members_is_probed_before_anyone_is_evicted(mesh)
     assert mesh.submit("g", priority=9.0, **how) == ProbeNeeded(class_key="c2")
     mesh.handle(s.ClassProbed(class_key="c2"))
     assert isinstance(mesh.submit("g", priority=9.0, **how), Pending)
-    assert {"c1", "c2", "args"} <= referenced(mesh.state)
+    assert {"c1", "c2", "args"} <= referenced(take_snapshot(mesh.state))
 
 
 def test_reported_devices_of_every_member_are_confirmed():

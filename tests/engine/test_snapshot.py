@@ -10,7 +10,14 @@ from schedulemesh.engine.codec import decode_chunk, encode_chunk
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.state.invariants import check
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.snapshot import Snapshot, parts, referenced, restored, take_snapshot
+from schedulemesh.engine.state.snapshot import (
+    Snapshot,
+    copied,
+    parts,
+    referenced,
+    restored,
+    take_snapshot,
+)
 from tests.engine.builders import Mesh, differences, node, on, pool
 
 
@@ -79,6 +86,7 @@ def test_every_field_of_the_state_is_in_the_snapshot_or_derived():
         "cohorts",
         "loans",
         "group_counts",
+        "owners_changed",
         "groups_dropped",
         "next_group",
         "workload_sampled",
@@ -113,6 +121,20 @@ def test_a_snapshot_stays_as_it_is_while_the_state_goes_on():
     assert differences(mesh.state, restored(map(decode_chunk, before))) != []
 
 
+def test_what_is_made_later_of_a_copy_is_the_state_as_it_was():
+    mesh = busy()
+    copy = copied(mesh.state)
+    before = [encode_chunk(part) for part in parts(copy.snapshot())]
+    kept = referenced(copy.snapshot())
+    assert mesh.state.answers
+    mesh.die("x")
+    mesh.cordon("a", False)
+    for request_id in list(mesh.state.answers):
+        mesh.state.answers.forget(request_id)
+    assert [encode_chunk(part) for part in parts(copy.snapshot())] == before
+    assert referenced(copy.snapshot()) == kept
+
+
 def test_facts_go_on_after_a_snapshot():
     mesh = busy()
     again = written(mesh.state)
@@ -127,9 +149,9 @@ def test_facts_go_on_after_a_snapshot():
 
 def test_what_the_state_may_ask_for_is_referenced():
     mesh = busy()
-    assert referenced(mesh.state) == {"save", "state-v"}
+    assert referenced(take_snapshot(mesh.state)) == {"save", "state-v"}
     mesh.handle(s.StatesOutlived(state_keys=("state-v", "unknown")))
-    assert referenced(mesh.state) == {"save"}
+    assert referenced(take_snapshot(mesh.state)) == {"save"}
     assert mesh.state.preempted["v"].state_key is None
     assert mesh.handle(s.StatesOutlived(state_keys=("state-v",))).facts == ()
     assert differences(mesh.state, mesh.refolded()) == []
@@ -138,6 +160,6 @@ def test_what_the_state_may_ask_for_is_referenced():
 def test_classes_arguments_and_payloads_are_referenced():
     mesh = Mesh(pool("p", cpu=4))
     mesh.run("x", cpu=1, class_key="class")
-    assert referenced(mesh.state) == {"class"}
+    assert referenced(take_snapshot(mesh.state)) == {"class"}
     mesh.complete("x")
-    assert referenced(mesh.state) == set()
+    assert referenced(take_snapshot(mesh.state)) == set()

@@ -11,7 +11,7 @@ from schedulemesh.domain.task import EndState
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Done, Evicted, Pending
 from schedulemesh.engine.state import past
-from schedulemesh.engine.state.snapshot import past_states, referenced
+from schedulemesh.engine.state.snapshot import past_states, referenced, take_snapshot
 from tests.engine.builders import Mesh, amount, differences, node, pool
 
 
@@ -39,7 +39,7 @@ def test_a_task_is_run_when_its_agent_runs_and_ends_with_its_agent():
     assert mesh.free() == amount(), "its process still runs"
     mesh.leave("t")
     assert mesh.free() == amount(cpu=2)
-    assert "kept" in referenced(mesh.state)
+    assert "kept" in referenced(take_snapshot(mesh.state))
     assert differences(mesh.state, mesh.refolded()) == []
     assert differences(mesh.state, mesh.rewritten()) == []
 
@@ -260,7 +260,7 @@ def test_a_result_expires_like_a_saved_state():
     mesh.handle(s.StatesOutlived(state_keys=("kept",)))
     found = mesh.state.ended["t"]
     assert (found.result_key, found.expired) == (None, True)
-    assert "kept" not in referenced(mesh.state)
+    assert "kept" not in referenced(take_snapshot(mesh.state))
 
 
 def failing(retries=2, **how):

@@ -31,7 +31,7 @@ from schedulemesh.engine.messages.queue_facts import TaskCancelled, TaskQueued
 from schedulemesh.engine.state.agents import Running, Starting
 from schedulemesh.engine.state.invariants import check
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.engine.state.snapshot import referenced
+from schedulemesh.engine.state.snapshot import referenced, take_snapshot
 from schedulemesh.engine.state.task_phases import Preempting
 from schedulemesh.protocol.agents import key_of
 from tests.engine.builders import amount, differences, gpu_ids, node, pool
@@ -152,7 +152,7 @@ class CrashSimulation:
             assert (None if account is None else account.spec) in specs
         assert state.policy in self.policies or not self.policies
         assert state.queue.by_id.keys() | state.running.by_id.keys() == self.alive
-        kept = referenced(state)
+        kept = referenced(take_snapshot(state))
         for key, data in self.saved.items():
             assert key not in kept or self.journal.blob(key) == data
         for task_id, key in self.kept.items():
@@ -247,7 +247,7 @@ class CrashSimulation:
     def take_snapshot(self):
         state = self.engine.state
         self.maybe_crash()
-        self.journal.compact(written(state, 3), self.journal.last, referenced(state))
+        self.journal.compact(written(state, 3), self.journal.last, referenced(take_snapshot(state)))
         self._fresh = 0
         self.snapshots += 1
         self.maybe_crash()

@@ -78,10 +78,6 @@ class RememberedOutcomes(dict[str, Remembered]):
         for request_id, answer in answers:
             self.note(request_id, answer.at, answer.outcome)
 
-    def stored(self) -> list[tuple[str, RememberedAnswer]]:
-        """What is remembered, for a snapshot."""
-        return [(i, RememberedAnswer(at=each.at, outcome=each.outcome)) for i, each in self.items()]
-
     def _count(self, owner: str, size: int) -> None:
         self._bytes[owner] = self._bytes.get(owner, 0) + size
         self._all_bytes += size

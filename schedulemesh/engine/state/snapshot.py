@@ -46,6 +46,7 @@ from schedulemesh.engine.state.past import EndedTask
 from schedulemesh.engine.state.preemption_rules import PreemptionRules
 from schedulemesh.engine.state.queue import QueuedTask, Turns
 from schedulemesh.engine.state.quota import Account, Hold
+from schedulemesh.engine.state.request_updates import Remembered
 from schedulemesh.engine.state.tasks import RunningTask
 
 #: Entries of one list in one part.
@@ -129,8 +130,34 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     next_change: int = 1
 
 
+class StateCopy(msgspec.Struct, frozen=True):
+    """The state as it was, with all that can change copied; the rest of a snapshot may be made later, and
+    beside the event loop.
+    """
+
+    without_answers: Snapshot
+    answers: list[tuple[str, Remembered]]
+
+    def snapshot(self) -> Snapshot:
+        """The state as it was."""
+        answers = [
+            (request_id, RememberedAnswer(at=each.at, outcome=each.outcome))
+            for request_id, each in self.answers
+        ]
+        return msgspec.structs.replace(self.without_answers, answers=answers)
+
+
 def take_snapshot(state: MeshState) -> Snapshot:
     """The state as it is now."""
+    return copied(state).snapshot()
+
+
+def copied(state: MeshState) -> StateCopy:
+    """The state as it is now, as far as it has to be copied at once: nobody decides meanwhile."""
+    return StateCopy(_without_answers(state), list(state.answers.items()))
+
+
+def _without_answers(state: MeshState) -> Snapshot:
     return Snapshot(
         policy=state.policy,
         epoch=state.epoch,
@@ -191,7 +218,6 @@ def take_snapshot(state: MeshState) -> Snapshot:
         durations=list(state.past.estimates.items()),
         ended=list(state.ended.values()),
         requests=list(state.requests.items()),
-        answers=state.answers.stored(),
         external_demand=list(state.external_demands.waiting),
         rooms_lost=[
             (n, task) for n, tasks in state.external_demands.lost.items() for task in tasks
@@ -222,30 +248,30 @@ def restored(stored: Iterable[Snapshot]) -> MeshState:
     return state
 
 
-def referenced(state: MeshState) -> frozenset[str]:
-    """The keys of all stored bytes to which the state refers."""
+def referenced(snapshot: Snapshot) -> frozenset[str]:
+    """The keys of all stored bytes to which a state refers."""
     keys: set[str | None] = set()
-    specs = [agent.spec for agent in state.agents.values()]
-    tasks = [task.spec for task in state.running.by_id.values()]
-    keys.update(a.submission.state_key for a in state.agents.values() if a.submission is not None)
-    for running in state.running.by_id.values():
+    specs = [agent.spec for agent in snapshot.agents]
+    tasks = [task.spec for task in snapshot.tasks]
+    keys.update(a.submission.state_key for a in snapshot.agents if a.submission is not None)
+    for running in snapshot.tasks:
         keys |= {running.state_key, running.attempts.previous_state}
-    for waiting in state.queue.by_id.values():
+    for waiting in snapshot.queue:
         keys |= {waiting.submission.state_key, waiting.attempts.previous_state}
         specs.append(waiting.submission.agent)
         tasks.append(waiting.spec)
-    for past in state.preempted.values():
+    for past in snapshot.preempted:
         if past.ran_again:
             continue
         keys |= {past.state_key, past.fact.attempts.previous_state}
         specs += [] if past.fact.agent is None else [past.fact.agent]
         tasks.append(past.fact.task)
-    for lost in state.lost.values():
+    for lost in snapshot.lost:
         specs.append(lost.spec)
         tasks += [task for task, _ in lost.tasks]
         keys.update(state_key for _, state_key in lost.tasks)
         keys.update(attempts.previous_state for attempts in lost.attempts.values())
-    for handlers in state.handlers.values():
+    for handlers in snapshot.handlers:
         keys |= {handlers.preserver_key, handlers.restorer_key}
     keys.update(key for spec in specs for key in (spec.class_key, spec.arguments_key))
     for payload in (spec.payload for spec in specs):
@@ -253,10 +279,10 @@ def referenced(state: MeshState) -> frozenset[str]:
             keys |= {member.class_key, member.arguments_key}
         if isinstance(payload, JobPayload):
             keys |= {payload.folder_key, *(module.key for module in payload.modules)}
-    for account in state.ledger.accounts.values():
+    for account in snapshot.accounts:
         if account.spec.groups is not None and account.spec.groups.warm is not None:
             keys.add(account.spec.groups.warm.class_key)
-    for ended in state.ended.values():
+    for ended in snapshot.ended:
         keys |= {ended.result_key, ended.state_key}
     for task in tasks:
         keys |= {task.payload_key, task.run_key}

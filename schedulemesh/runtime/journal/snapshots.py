@@ -14,11 +14,11 @@ from schedulemesh.engine.codec import encode_chunk
 from schedulemesh.engine.messages.stimuli import AnyStimulus, StatesOutlived, StateStored
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.snapshot import (
-    Snapshot,
+    StateCopy,
+    copied,
     parts,
     past_states,
     referenced,
-    take_snapshot,
 )
 from schedulemesh.engine.transaction import Step
 from schedulemesh.errors import JournalError
@@ -94,9 +94,9 @@ class Snapshots:
         try:
             await self._forget_states()
             await self._decider.until_consistent()
-            snapshot, keep = take_snapshot(self._decider.state), referenced(self._decider.state)
+            copy = copied(self._decider.state)
             upto = await self._writer.mark()
-            written = await in_thread(functools.partial(_encoded, snapshot))
+            written, keep = await in_thread(functools.partial(_written, copy))
             await self._writer.compact(written, upto, keep, self.keep_after())
         except JournalError as error:
             logger.warning("no snapshot of the journal could be made: %s", error)
@@ -123,8 +123,10 @@ class Snapshots:
             await self._decider.step(StatesOutlived(state_keys=tuple(outlived)))
 
 
-def _encoded(snapshot: Snapshot) -> list[bytes]:
-    return [encode_chunk(part) for part in parts(snapshot)]
+def _written(copy: StateCopy) -> tuple[list[bytes], frozenset[str]]:
+    """The parts of a snapshot as they are stored, and the keys of the bytes to which it refers."""
+    snapshot = copy.snapshot()
+    return [encode_chunk(part) for part in parts(snapshot)], referenced(snapshot)
 
 
 def is_small_enough(stimulus: StateStored, blobs: Mapping[str, bytes], limit: int) -> bool:

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.exc import OperationalError
 
-from schedulemesh.engine.state.snapshot import referenced
+from schedulemesh.engine.state.snapshot import referenced, take_snapshot
 from schedulemesh.store.history import follower as module
 from schedulemesh.store.history.commits import SqlCommits
 from schedulemesh.store.history.database import TABLES
@@ -83,7 +83,9 @@ class Simulation(CrashSimulation):
         keep_after = 0 if self.follower is None else self.follower.upto
         self.maybe_crash()
         chunks = written(state, 3)
-        self.journal.compact(chunks, self.journal.last, referenced(state), keep_after)
+        self.journal.compact(
+            chunks, self.journal.last, referenced(take_snapshot(state)), keep_after
+        )
         self._fresh = 0
         self.snapshots += 1
         self.maybe_crash()
