@@ -162,6 +162,11 @@ def test_the_proxy_knows_the_names_of_the_service_and_the_ingress():
     assert {host for tls in ingress["tls"] for host in tls["hosts"]} == hosts
 
 
+def test_no_browser_can_say_who_it_is():
+    """A scheduler that trusts the proxy believes this header."""
+    assert 'proxy_set_header X-Forwarded-User "";' in (BASE / "nginx.conf").read_text("utf-8")
+
+
 def test_versions_are_those_of_this_release():
     image = re.search(r"ARG RAY_IMAGE=rayproject/ray:([\d.]+)-py(\d)(\d+)", DOCKERFILE)
     assert only(BASE / "raycluster.yaml")["spec"]["rayVersion"] == image[1]
