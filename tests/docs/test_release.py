@@ -78,6 +78,23 @@ def test_the_manifest_has_every_folder_and_file_of_the_repository():
         assert entry in graft | included | always, f"{entry} is missing from MANIFEST.in"
 
 
+def test_the_changelog_is_for_readers():
+    """A point says one thing, in short sentences, in the section of those whom it concerns."""
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    points = re.findall(r"^- (.+)$", re.sub(r"\]\([^)]*\)", "]", text), re.MULTILINE)
+    assert [point for point in points if len(point.split()) > 50] == []
+    sentences = [each for point in points for each in re.split(r"(?<=[.:;])\s", point)]
+    assert [each for each in sentences if len(each.split()) > 30] == []
+    sections = re.findall(r"^### (.+)$", text, re.MULTILINE)
+    assert sections[:5] == [
+        "To run work",
+        "To know why",
+        "To share a cluster",
+        "To operate it",
+        "For programs",
+    ]
+
+
 def tracked():
     """What lies in the root of the checkout and is not ignored or built."""
     built = {".git", ".venv", ".venv-oldest", "build", "dist", "site", "shared"}
