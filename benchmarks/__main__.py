@@ -38,6 +38,7 @@ def _groups() -> dict[str, Callable[[], list[Row]]]:
     from benchmarks.scaling import scaling
     from benchmarks.simulating import simulating
     from benchmarks.streams import streams
+    from benchmarks.task_arrays import task_arrays
     from benchmarks.throughput import engine_alone, through_journal
     from benchmarks.victims import victims
     from benchmarks.waiting_gangs import waiting_gangs
@@ -58,6 +59,7 @@ def _groups() -> dict[str, Callable[[], list[Row]]]:
         "queue": queueing,
         "gangs": waiting_gangs,
         "models": models,
+        "arrays": task_arrays,
         "metrics": metrics,
         "history": history,
         "streams": streams,

@@ -21,6 +21,7 @@ from benchmarks.queueing import queueing
 from benchmarks.rows import at_least, at_most, note, print_table
 from benchmarks.scaling import scaling
 from benchmarks.streams import streams
+from benchmarks.task_arrays import task_arrays
 from benchmarks.throughput import engine_alone, through_journal
 from benchmarks.victims import victims
 from benchmarks.waiting_gangs import waiting_gangs
@@ -43,6 +44,7 @@ TINY = [
     lambda: many_tensors(tensors=4),
     lambda: scaling(nodes=(5, 10), turnovers=20),
     lambda: estimates(jobs=60),
+    lambda: task_arrays(members=50, rounds=2),
 ]
 
 
@@ -67,6 +69,7 @@ TINY = [
         "many-tensors",
         "scaling",
         "estimates",
+        "arrays",
     ],
 )
 def test_a_benchmark_gives_rows(measure):

@@ -11,6 +11,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from itertools import pairwise
 
 import msgspec
 
@@ -82,6 +83,11 @@ class Indices:
 
     def add_range(self, first: int, last: int) -> None:
         """Add all indices of a range."""
+        if not self._size or first > self._lasts[-1] + 1:
+            self._firsts.append(first)
+            self._lasts.append(last)
+            self._size += last - first + 1
+            return
         begin = bisect_right(self._lasts, first - 2)
         end = bisect_right(self._firsts, last + 1)
         if begin < end:
@@ -115,6 +121,27 @@ class Indices:
                 at += 1
         return common
 
+    def without(self, other: Indices) -> Indices:
+        """Those that are not in the other set; takes no longer than looking at both once."""
+        rest, holes = Indices(), other.ranges()
+        hole = next(holes, None)
+        for first, last in self.ranges():
+            begin = first
+            while hole is not None and hole[0] <= last:
+                if begin < hole[0]:
+                    rest.add_range(begin, hole[0] - 1)
+                begin = max(begin, hole[1] + 1)
+                if hole[1] > last:
+                    break
+                hole = next(holes, None)
+            if begin <= last:
+                rest.add_range(begin, last)
+        return rest
+
+    def joined_with(self, other: Indices) -> Indices:
+        """Those of both sets; takes no longer than looking at both once."""
+        return Indices(sorted((*self.ranges(), *other.ranges())))
+
     def written(self, most: int | None = None) -> str:
         """The indices as text, such as ``0-3,7``. ``most``: how many ranges are written before ``…``."""
         words = []
@@ -134,23 +161,63 @@ class Indices:
         self._size += sum(last - first + 1 for first, last in pieces)
 
 
+class Span(msgspec.Struct, frozen=True, gc=False):
+    """Indices from one to another, each so far from the one before."""
+
+    first: int
+    last: int
+    step: int
+
+    def __len__(self) -> int:
+        return (self.last - self.first) // self.step + 1
+
+    def __contains__(self, index: int) -> bool:
+        return self.first <= index <= self.last and not (index - self.first) % self.step
+
+    def add_to(self, indices: Indices) -> None:
+        """Add its indices to a set."""
+        if self.step == 1:
+            indices.add_range(self.first, self.last)
+            return
+        for index in range(self.first, self.last + 1, self.step):
+            indices.add_range(index, index)
+
+
 class ArrayForm(msgspec.Struct, frozen=True, gc=False):
     """An array as it is written, taken apart."""
 
-    ranges: tuple[tuple[int, int], ...]
+    #: Without an index that is in two of them.
+    spans: tuple[Span, ...]
     #: How many members run at once; 0: as many as there is room for.
     most: int
 
+    @property
+    def size(self) -> int:
+        """How many indices it has."""
+        return sum(map(len, self.spans))
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        """The lowest and the highest index."""
+        return min(span.first for span in self.spans), max(span.last for span in self.spans)
+
+    def has(self, index: int) -> bool:
+        """Whether this is one of its indices."""
+        return any(index in span for span in self.spans)
+
     def indices(self) -> Indices:
         """Its indices."""
-        return Indices(self.ranges)
+        indices = Indices()
+        for span in self.spans:
+            span.add_to(indices)
+        return indices
 
 
 @lru_cache(maxsize=64)
 def array_form(text: str) -> ArrayForm:
     """The array that a text stands for, which ``parse_array`` has given."""
     indices, _, most = text.partition("%")
-    return ArrayForm(tuple(_indices(indices).ranges()), int(most or 0))
+    return ArrayForm(_spans(indices), int(most or 0))
 
 
 def parse_array(value: object) -> str:
@@ -169,7 +236,7 @@ def parse_array(value: object) -> str:
             f"array is {shown(text)}, and how many members run at once is {shown(most)}; it must be a number "
             "from 1"
         )
-    _indices(indices)
+    _spans(indices)
     return text
 
 
@@ -186,26 +253,33 @@ def _as_range(value: object) -> str:
     return text.replace(" ", "")
 
 
-def _indices(text: str) -> Indices:
-    """The indices in a text without the limit. Raises InvalidRequestError."""
+def _spans(text: str) -> tuple[Span, ...]:
+    """The spans in a text without the limit. Raises InvalidRequestError."""
+    spans = tuple(_span(text, word) for word in text.split(","))
+    if sum(map(len, spans)) > MAX_MEMBERS:
+        raise InvalidRequestError(
+            f"array is {shown(text)}; an array has up to {MAX_MEMBERS:,} members"
+        )
+    in_order = sorted(spans, key=lambda span: span.first)
+    if any(one.last >= other.first for one, other in pairwise(in_order)):
+        _check_apart(text, spans)
+    return spans
+
+
+def _check_apart(text: str, spans: Iterable[Span]) -> None:
+    """Raise InvalidRequestError where an index is in two of these spans."""
     indices = Indices()
-    for word in text.split(","):
-        for first, last in _ranges(text, word):
-            size = len(indices)
-            indices.add_range(first, last)
-            if len(indices) != size + last - first + 1:
-                raise InvalidRequestError(
-                    f"array is {shown(text)}, which has indices of {shown(word)} twice; name each once"
-                )
-            if len(indices) > MAX_MEMBERS:
-                raise InvalidRequestError(
-                    f"array is {shown(text)}; an array has up to {MAX_MEMBERS:,} members"
-                )
-    return indices
+    for span in spans:
+        size = len(indices)
+        span.add_to(indices)
+        if len(indices) != size + len(span):
+            raise InvalidRequestError(
+                f"array is {shown(text)}, which has indices of {span.first}-{span.last} twice; name each once"
+            )
 
 
-def _ranges(text: str, word: str) -> Iterator[tuple[int, int]]:
-    """The ranges that one word of an array stands for."""
+def _span(text: str, word: str) -> Span:
+    """What one word of an array stands for. Raises InvalidRequestError."""
     match = _RANGE.fullmatch(word)
     if match is None:
         raise InvalidRequestError(f"array is {shown(text)}; {_FORM}")
@@ -216,15 +290,7 @@ def _ranges(text: str, word: str) -> Iterator[tuple[int, int]]:
             f"array is {shown(text)}, and {shown(word)} is no range: it goes from a lower to a higher index, "
             f"of at most {MAX_INDEX:,}, in steps from 1"
         )
-    if step == 1:
-        yield first, last
-        return
-    if (last - first) // step >= MAX_MEMBERS:
-        raise InvalidRequestError(
-            f"array is {shown(text)}; an array has up to {MAX_MEMBERS:,} members"
-        )
-    for index in range(first, last + 1, step):
-        yield index, index
+    return Span(first, first + (last - first) // step * step, step)
 
 
 def check_array_id(task_id: str) -> None:
@@ -249,4 +315,4 @@ def members_named(task_id: str) -> tuple[str, str] | None:
 
 def parse_indices(text: str) -> Indices:
     """The indices behind the id of an array, such as ``3-7,9``. Raises InvalidRequestError."""
-    return _indices(text)
+    return ArrayForm(_spans(text), 0).indices()

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from schedulemesh.domain.arrays import Indices, member_id, members_named, parse_indices
+from schedulemesh.domain.arrays import Indices, array_form, member_id, members_named, parse_indices
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.messages.queue_facts import ArrayMembersCancelled, ArrayMembersSplit
@@ -66,12 +66,12 @@ def selected(state: MeshState, task_id: str) -> SelectedMembers | Refused | None
         indices = parse_indices(named[1])
     except InvalidRequestError as error:
         return Refused(reason=Reason.INVALID_ARRAY, error=str(error))
-    missing = next((index for index in indices if not one.has(index)), None)
-    if missing is None:
+    missing = indices.without(array_form(one.spec.array).indices())
+    if not missing:
         return SelectedMembers(array=one, indices=indices)
     return Refused(
         reason=Reason.INVALID_ARRAY,
-        error=f"array {named[0]!r} has no member {missing}: its indices are {one.spec.array}",
+        error=f"array {named[0]!r} has no member {missing.first}: its indices are {one.spec.array}",
     )
 
 
@@ -107,7 +107,7 @@ def cancel_remaining(
         tx.emit(
             ArrayMembersCancelled(
                 array_id=selection.array.array_id,
-                indices=indices.written(),
+                indices="" if selection.indices is None else indices.written(),
                 at=tx.now,
                 reason=reason,
                 error=error,

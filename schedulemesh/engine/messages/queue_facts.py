@@ -52,7 +52,7 @@ class ArrayMembersCancelled(Fact, tag="array_members_cancelled", frozen=True, kw
     """Members of an array that were no tasks yet never start."""
 
     array_id: str
-    #: As ranges, such as ``3-7,9``.
+    #: As ranges, such as ``3-7,9``; empty: all that were no tasks yet.
     indices: str
     at: float
     reason: Reason

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from schedulemesh.domain.arrays import Indices, array_form, member_id, members_named
+from schedulemesh.domain.arrays import Indices, array_form, member_id, members_named, parse_indices
 from schedulemesh.domain.task import EndState, TaskSpec
 
 #: How many ranges of indices a sentence names of those that have ended in one way.
@@ -82,11 +82,11 @@ class TaskArray:
     @property
     def size(self) -> int:
         """How many members it has."""
-        return sum(last - first + 1 for first, last in array_form(self.spec.array).ranges)
+        return array_form(self.spec.array).size
 
     def has(self, index: int) -> bool:
         """Whether it has a member with this index."""
-        return any(first <= index <= last for first, last in array_form(self.spec.array).ranges)
+        return array_form(self.spec.array).has(index)
 
     def member(self, index: int) -> TaskSpec:
         """A member as a task."""
@@ -143,9 +143,9 @@ class Arrays:
         one = self.by_id[stored.spec.task_id] = TaskArray(
             stored.spec, stored.kind, stored.agent_name
         )
-        one.remaining = array_form(stored.remaining).indices() if stored.remaining else Indices()
+        one.remaining = parse_indices(stored.remaining) if stored.remaining else Indices()
         for state, indices in stored.ended.items():
-            one.ended[state] = array_form(indices).indices()
+            one.ended[state] = parse_indices(indices)
         one.ended_at = stored.ended_at
 
     def alive(self, task_id: str) -> TaskArray | None:
@@ -172,13 +172,13 @@ class Arrays:
         one = self.by_id.get(spec.array_id)
         if one is None:
             return {}
-        ranges = array_form(one.spec.array).ranges
+        lowest, highest = array_form(one.spec.array).ends
         return {
             "SCHEDULEMESH_ARRAY_ID": one.array_id,
             "SCHEDULEMESH_ARRAY_INDEX": str(spec.array_index),
             "SCHEDULEMESH_ARRAY_COUNT": str(one.size),
-            "SCHEDULEMESH_ARRAY_MIN": str(ranges[0][0]),
-            "SCHEDULEMESH_ARRAY_MAX": str(ranges[-1][1]),
+            "SCHEDULEMESH_ARRAY_MIN": str(lowest),
+            "SCHEDULEMESH_ARRAY_MAX": str(highest),
         }
 
     def note_queued(self, spec: TaskSpec) -> None:

@@ -83,10 +83,10 @@ class QueueFacts:
 
     def _members_cancelled(self, fact: f.ArrayMembersCancelled) -> None:
         one = self._queue.arrays.by_id[fact.array_id]
-        cancelled, state = parse_indices(fact.indices), end_in_queue(fact.reason)
-        for first, last in cancelled.ranges():
-            one.remaining.discard_range(first, last)
-            one.ended[state].add_range(first, last)
+        state = end_in_queue(fact.reason)
+        cancelled = parse_indices(fact.indices) if fact.indices else one.remaining
+        one.remaining = one.remaining.without(cancelled)
+        one.ended[state] = one.ended[state].joined_with(cancelled)
         self._queue.arrays.note_if_over(one)
         self._queue.dependents.note_members_end(fact.array_id, cancelled, state)
         if not one.remaining:

@@ -79,7 +79,7 @@ def _summary(state: MeshState, one: TaskArray) -> ArrayInfo:
 def _indices(one: TaskArray, state: str | None, begin: int) -> Iterator[int]:
     """The indices of the members in a state (None: of all) from one on, ascending."""
     if state is None:
-        return _from(Indices(array_form(one.spec.array).ranges), begin)
+        return _from(array_form(one.spec.array).indices(), begin)
     if state == "queued":
         waiting = (index for index in sorted(one.waiting) if index >= begin)
         return merge(_from(one.remaining, begin), waiting)

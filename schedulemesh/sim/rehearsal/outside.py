@@ -246,7 +246,7 @@ class Outside:
         fact = fact_of(event)
         if not isinstance(fact, q.ArrayMembersCancelled) or fact.reason is not Reason.CANCELLED:
             return None
-        members = f"{fact.array_id}[{fact.indices}]"
+        members = f"{fact.array_id}[{fact.indices}]" if fact.indices else fact.array_id
         return s.TaskCancellationRequested(task_id=members)
 
     def _changed(self, event: Event) -> s.AnyStimulus | None:
