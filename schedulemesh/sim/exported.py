@@ -119,6 +119,7 @@ def _job(
         fails_at_s=fails_at_s,
         node_labels=node_labels,
         alternatives=alternatives,
+        array=_text(row, "array"),
         after=parse_after(after) if (after := _text(row, "after")) else (),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from schedulemesh.domain.arrays import parse_array
 from schedulemesh.domain.dependencies import parse_after
 from schedulemesh.domain.names import as_text
 from schedulemesh.domain.node_labels import parse_node_labels
@@ -79,6 +80,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
     fails_at_s: tuple[float, ...] = ()
     #: The jobs that it starts after, submitted before it, each as ``ok:ID``, ``any:ID`` or ``fail:ID``.
     after: tuple[str, ...] = ()
+    #: Of an array of such jobs: their indices, as ``0-99%10``; each is ``ID[INDEX]``, and as long.
+    array: str = ""
 
     def __post_init__(self) -> None:
         """Check the id and the ranges."""
@@ -87,6 +90,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fals
         parse_node_labels(self.node_labels, "node_labels")
         if self.after:
             parse_after(self.after)
+        if self.array:
+            parse_array(self.array)
         for name, (least, most) in LIMITS.items():
             parse_number(getattr(self, name), name, least, most)
         if self.estimate_s is not None:

@@ -20,6 +20,7 @@ class Run:
         "_since",
         "_state",
         "_unsaved_s",
+        "array",
         "ended_at",
         "error",
         "first_start",
@@ -35,8 +36,12 @@ class Run:
         "waited_s",
     )
 
-    def __init__(self, job: Job, pool_name: str, pool: PoolUsage, need: Resources) -> None:
+    def __init__(
+        self, job: Job, pool_name: str, pool: PoolUsage, need: Resources, array: Job | None = None
+    ) -> None:
         self.job = job
+        #: The array of which it is a member; None: it is none's.
+        self.array = array
         self.pool_name = pool_name
         self._pool = pool
         #: What it holds while it runs.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 import msgspec
 
+from schedulemesh.domain.arrays import array_form, member_id, parse_array
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.resources import Resources, sum_of
 from schedulemesh.engine.engine import Engine
@@ -148,9 +149,20 @@ def _runs(
             raise InvalidRequestError(
                 f"job {job.job_id!r} is for pool {name!r}, and the policy declares {', '.join(pools)}"
             )
-        if job.job_id in runs:
-            raise InvalidRequestError(
-                f"two jobs have the id {job.job_id!r}; give each job an id of its own"
-            )
-        runs[job.job_id] = Run(job, name, pools[name], submissions.need(job))
+        for one in _members(job):
+            if one.job_id in runs:
+                raise InvalidRequestError(
+                    f"two jobs have the id {one.job_id!r}; give each job an id of its own"
+                )
+            array = job if job.array else None
+            runs[one.job_id] = Run(one, name, pools[name], submissions.need(job), array)
     return runs
+
+
+def _members(job: Job) -> Iterator[Job]:
+    """The members of an array; else the job itself."""
+    if not job.array:
+        yield job
+        return
+    for index in array_form(parse_array(job.array)).indices():
+        yield msgspec.structs.replace(job, job_id=member_id(job.job_id, index), array="")

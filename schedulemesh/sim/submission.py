@@ -58,6 +58,7 @@ class Submissions:
                 on_preempted="requeue",
                 max_run_s=job.max_run_s,
                 after=parse_after(job.after),
+                array=job.array,
                 on_time_limit="requeue" if job.requeued_at_limit else "",
             ),
             queue=True,

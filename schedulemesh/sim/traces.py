@@ -23,13 +23,13 @@ def read_trace(path: str | Path) -> list[Job]:
     """The jobs of a trace in the order of their submission: a ``.csv``, ``.jsonl`` or ``.swf`` file, packed
     with gzip or not, or a ``.parquet`` file. Jobs that did not run are left out.
 
-    A table has the columns job_id, submit_s, duration_s (empty or 0: it did not run), and any of gpus, cpus,
-    memory_gb, user, group_or_vc (the pool), priority, requested_s (the estimated duration), max_run_s,
-    on_time_limit ("end" or "requeue"), savable (0 or 1), node_labels (``zone=a;disk=!slow``), alternatives
-    (``zone=b|zone=c;gpus=2``: what will do instead) and after (the
-    jobs that it starts after: ``first,any:second``); others are passed over. An export of the history, which
-    has a row for each attempt, has a job for each submission (``schedulemesh.sim.exported``). Raises
-    InvalidRequestError.
+    A table has the columns job_id, submit_s, duration_s (empty or 0: it did not run), and any of gpus,
+    cpus, memory_gb, user, group_or_vc (the pool), priority, requested_s (the estimated duration),
+    max_run_s, on_time_limit ("end" or "requeue"), savable (0 or 1), node_labels (``zone=a;disk=!slow``),
+    alternatives (``zone=b|zone=c;gpus=2``: what will do instead) after (the jobs that it starts after:
+    ``first,any:second``) and array (indices of many such jobs: ``0-99%10``); others are passed over. An
+    export of the history, which has a row for each attempt, has a job for each submission
+    (``schedulemesh.sim.exported``). Raises InvalidRequestError.
     """
     return read_counted(path)[0]
 

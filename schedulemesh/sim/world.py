@@ -6,7 +6,8 @@ same time happen in the order of ``Rank``, then in the order in which they were 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from heapq import heappop, heappush
 
@@ -21,11 +22,17 @@ from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.messages import instructions as i
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Refused
-from schedulemesh.engine.messages.queue_facts import ReservationDropped, StartReserved
+from schedulemesh.engine.messages.queue_facts import (
+    ArrayMembersCancelled,
+    ReservationDropped,
+    StartReserved,
+    TaskCancelled,
+)
 from schedulemesh.engine.state.nodes import Node
 from schedulemesh.engine.transaction import Step
 from schedulemesh.errors import ScheduleMeshError
 from schedulemesh.sim.deadlines import next_deadline
+from schedulemesh.sim.jobs import Job
 from schedulemesh.sim.node_changes import NodeChange
 from schedulemesh.sim.runs import Run
 from schedulemesh.sim.submission import Submissions
@@ -114,9 +121,28 @@ class World:
         step = self.engine.handle(stimulus, self.now)
         for instruction in step.instructions:
             self._carry_out(instruction)
+        for fact in step.facts:
+            if isinstance(fact, TaskCancelled):
+                self._give_up([fact.task_id], fact.error)
+            elif isinstance(fact, ArrayMembersCancelled):
+                cancelled = [run.job.job_id for run in self._waiting_of(fact.array_id)]
+                self._give_up(cancelled, fact.error)
         if step.facts:
             self._plan_tick(step)
         return step
+
+    def _waiting_of(self, array_id: str) -> list[Run]:
+        """The members of an array that wait and are no tasks."""
+        queue = self.engine.state.queue.by_id
+        runs = (run for run in self._runs.values() if run.array and run.array.job_id == array_id)
+        return [run for run in runs if run.is_waiting and run.job.job_id not in queue]
+
+    def _give_up(self, job_ids: Iterable[str], error: str) -> None:
+        """Jobs were cancelled while they waited, because they can never start."""
+        for run in map(self._runs.get, job_ids):
+            if run is not None and run.is_waiting:
+                run.given_up(self.now, error)
+                self._left -= 1
 
     # ticks
 
@@ -158,6 +184,16 @@ class World:
         if isinstance(outcome, Refused):
             run.refused(self.now, outcome.error)
             self._left -= 1
+
+    def submit_array(self, array: Job, members: Sequence[Run]) -> None:
+        """Submit an array, whose members these are."""
+        for run in members:
+            run.submitted(self.now)
+        outcome = self.handle(self._submissions.submission_of(array)).outcome
+        if isinstance(outcome, Refused):
+            for run in members:
+                run.refused(self.now, outcome.error)
+            self._left -= len(members)
 
     # nodes
 
@@ -348,5 +384,12 @@ class World:
 
 def plan_submissions(world: World, runs: Iterable[Run], begin: float) -> None:
     """Have every job submitted at its time."""
+    arrays: dict[str, tuple[Job, list[Run]]] = {}
     for run in runs:
+        if run.array is not None:
+            arrays.setdefault(run.array.job_id, (run.array, []))[1].append(run)
+            continue
         world.at(begin + run.job.submit_s, lambda run=run: world.submit(run), Rank.SUBMISSION)  # type: ignore[misc]
+    for array, members in arrays.values():
+        submit = functools.partial(world.submit_array, array, members)
+        world.at(begin + array.submit_s, submit, Rank.SUBMISSION)

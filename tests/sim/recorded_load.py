@@ -13,8 +13,7 @@ from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.sim import Job, NodeKind, Timing
 from schedulemesh.sim.cluster import reports
 from schedulemesh.sim.policy import parse_policy
-from schedulemesh.sim.runs import Run
-from schedulemesh.sim.simulation import BEGIN, _allowance, _open
+from schedulemesh.sim.simulation import BEGIN, _allowance, _open, _runs
 from schedulemesh.sim.submission import Submissions
 from schedulemesh.sim.usage import PoolUsage
 from schedulemesh.sim.world import Rank, World, plan_submissions
@@ -135,7 +134,7 @@ def recorded_world(jobs, policy, timing, nodes=FOUR, world=World):
         for spec in policy.pools
     }
     submissions = Submissions(cluster)
-    runs = {job.job_id: Run(job, job.pool, usage[job.pool], submissions.need(job)) for job in jobs}
+    runs = _runs(jobs, submissions, "", usage)
     world = world(engine, runs, submissions, timing, BEGIN)
     _open(world, policy, policy.pools)
     world.handle(s.ClusterObserved(nodes=cluster))

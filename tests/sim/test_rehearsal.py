@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import random
 
 import msgspec
 import pytest
@@ -307,4 +308,31 @@ def test_limits_in_time_end_the_same_attempts_again(tmp_path):
     found = rehearse(open_history(str(tmp_path / "mesh.sqlite")))
     assert found.check.differences == ()
     assert found.check.same == found.check.decisions > 100
+    assert found.rehearsed == found.recorded
+
+
+def with_order(jobs, seed):
+    """The same jobs, of which some start after earlier ones, and some are arrays."""
+    draw, ordered = random.Random(seed), []
+    for job in jobs:
+        earlier = [one.job_id for one in ordered[-6:]]
+        awaited = draw.sample(earlier, min(draw.choice((0, 0, 0, 1, 2)), len(earlier)))
+        after = tuple(f"{draw.choice(('ok', 'any', 'fail'))}:{one}" for one in awaited)
+        array = draw.choice(("", "", "", "0-5%2", "0-9:3"))
+        small = min(job.gpus, 2.0) if array else job.gpus
+        ordered.append(msgspec.structs.replace(job, after=after, array=array, gpus=small))
+    return ordered
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_so_it_is_where_tasks_start_after_others_and_are_arrays(seed, tmp_path):
+    jobs = with_order(random_jobs(seed, 50, "ab", mean_s=6.0, shorter=15.0), seed)
+    uneven = functools.partial(UnevenWorld, seed=seed)
+    world = recorded_world(jobs, policy_of(), Timing(start_s=1.0, end_s=0.5), world=uneven)
+    world.run()
+    written(world, tmp_path / "mesh.sqlite")
+    found = rehearse(open_history(str(tmp_path / "mesh.sqlite")))
+    assert found.check.differences == ()
+    assert found.check.same == found.check.decisions > 60
+    assert found.check.left_out == {}
     assert found.rehearsed == found.recorded

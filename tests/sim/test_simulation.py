@@ -221,6 +221,46 @@ def test_so_does_the_process_of_a_run_that_failed():
     assert (only.overhead_s, only.lost_s) == (50, 50)
 
 
+# -- order and arrays
+
+
+def test_jobs_start_after_others_and_what_never_starts_is_given_up():
+    jobs = [
+        job("first", 0, 100, 1),
+        job("next", 1, 10, 1, after=("ok:first",)),
+        job("last", 2, 10, 1, after=("any:next", "ok:first")),
+        job("cut", 0, 1000, 1, max_run_s=50.0),
+        job("never", 1, 10, 1, after=("ok:cut",)),
+        job("rescue", 1, 10, 1, after=("fail:cut",)),
+    ]
+    result = simulate(jobs, EIGHT, None, NO_COSTS)
+    by_name = {run.job.job_id: run for run in result.runs}
+    starts = {
+        name: run.first_start and run.first_start - result.begin for name, run in by_name.items()
+    }
+    assert starts == {"first": 0, "next": 100, "last": 110, "cut": 0, "never": None, "rescue": 51}
+    assert "task 'cut', which had to complete" in by_name["never"].error
+
+
+def test_the_members_of_an_array_run_a_few_at_a_time():
+    jobs = [job("many", 0, 10, 1, array="0-9%3"), job("end", 1, 5, 1, after=("ok:many",))]
+    result = simulate(jobs, EIGHT, None, NO_COSTS)
+    by_name = {run.job.job_id: run for run in result.runs}
+    starts = [by_name[f"many[{index}]"].first_start - result.begin for index in range(10)]
+    assert starts == [0, 0, 0, 10, 10, 10, 20, 20, 20, 30]
+    assert by_name["end"].first_start - result.begin == 40
+    assert not any(run.error for run in result.runs)
+
+
+def test_an_array_whose_dependency_fails_is_given_up_whole():
+    jobs = [
+        job("cut", 0, 1000, 1, max_run_s=50.0),
+        job("many", 1, 10, 1, array="0-3", after=("ok:cut",)),
+    ]
+    result = simulate(jobs, EIGHT, None, NO_COSTS)
+    assert [bool(run.error) for run in result.runs] == [False, True, True, True, True]
+
+
 # -- limits in time
 
 

@@ -496,17 +496,19 @@ class CrashSimulation:
             "pool_name": self.rng.choice(POOLS),
             "resources": amount(**self.rng.choice(NEEDS)),
         }
+        run = self.rng.choice(["", "train"])
         task = s.TaskSpec(
             task_id=name,
             pool_name=labels["pool_name"],
             priority=float(self.rng.randrange(10)),
             estimated_duration=self.rng.choice([None, 5.0, 50.0]),
             on_preempted=self.rng.choice(["", "requeue"]),
-            run=self.rng.choice(["", "train"]),
+            run=run,
             max_retries=self.rng.choice([0, 2]),
             max_run_s=self.rng.choice([None, None, 3.0, 40.0]),
             on_time_limit=self.rng.choice(["", "requeue"]),
             after=self.some_dependencies() if queue else (),
+            array=self.rng.choice(["", "", "0-3%2", "0-4:2"]) if queue and run else "",
         )
         return s.TaskSubmitted(
             agent=s.AgentSpec(name=name, class_key="class", **labels),
