@@ -11,6 +11,7 @@ import random
 import msgspec
 
 from schedulemesh.config.policy import PreemptionPolicy
+from schedulemesh.domain.arrays import Indices, parse_indices
 from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import NOTHING
@@ -27,7 +28,12 @@ from schedulemesh.engine.messages.facts import (
     TaskRegistered,
 )
 from schedulemesh.engine.messages.outcomes import Done, Pending, ProbeNeeded
-from schedulemesh.engine.messages.queue_facts import TaskCancelled, TaskQueued
+from schedulemesh.engine.messages.queue_facts import (
+    ArrayMembersCancelled,
+    ArrayMembersSplit,
+    TaskCancelled,
+    TaskQueued,
+)
 from schedulemesh.engine.state.agents import Running, Starting
 from schedulemesh.engine.state.invariants import check
 from schedulemesh.engine.state.mesh_state import MeshState
@@ -215,21 +221,38 @@ class CrashSimulation:
     def note_tasks(self, fact):
         """Which tasks have begun and not ended, and what is kept of them, by the facts alone."""
         if isinstance(fact, TaskQueued):
-            assert fact.number not in self.finished, "a task that has ended waits again"
-            self.begin_task(fact.submission.task.task_id)
+            task_id = fact.submission.task.task_id
+            assert (fact.number, task_id) not in self.finished, "a task that has ended waits again"
+            self.begin_task(task_id)
+            if fact.submission.task.array:
+                former = [one for one in self.kept if one.startswith(f"{task_id}[")]
+                self.kept = {t: key for t, key in self.kept.items() if t not in former}
+        elif isinstance(fact, ArrayMembersSplit):
+            for index in fact.indices:
+                self.begin_task(f"{fact.array_id}[{index}]")
+            self.note_entry(fact.array_id, Indices((i, i) for i in fact.indices))
+        elif isinstance(fact, ArrayMembersCancelled):
+            remaining = self.durable.arrays.by_id[fact.array_id].remaining
+            cancelled = parse_indices(fact.indices) if fact.indices else remaining
+            self.note_entry(fact.array_id, cancelled)
         elif isinstance(fact, AgentAdmitted | TaskRegistered) and fact.task is not None:
             self.begin_task(fact.task.task_id)
         elif isinstance(fact, TaskCancelled):
-            self.finished.add(self.durable.queue.by_id[fact.task_id].number)
+            self.finished.add((self.durable.queue.by_id[fact.task_id].number, fact.task_id))
             self.alive.remove(fact.task_id)
         elif isinstance(fact, TaskEnded):
-            self.finished.add(self.durable.running.by_id[fact.task_id].number)
+            self.finished.add((self.durable.running.by_id[fact.task_id].number, fact.task_id))
             self.alive.remove(fact.task_id)
             self.note_result(fact)
         elif isinstance(fact, TaskPreempted):
             self.alive.remove(fact.task.task_id)
         elif isinstance(fact, AgentEnded):
             self.alive -= set(self.durable.running.on_agent(fact.agent_name))
+
+    def note_entry(self, array_id, indices):
+        """The entry of an array is gone with the last member that was no task."""
+        if not self.durable.arrays.by_id[array_id].remaining.without(indices):
+            self.alive.remove(array_id)
 
     def begin_task(self, task_id):
         self.alive.add(task_id)
