@@ -161,7 +161,7 @@ class Indices:
         self._size += sum(last - first + 1 for first, last in pieces)
 
 
-class Span(msgspec.Struct, frozen=True, gc=False):
+class IndexSpan(msgspec.Struct, frozen=True, gc=False):
     """Indices from one to another, each so far from the one before."""
 
     first: int
@@ -187,7 +187,7 @@ class ArrayForm(msgspec.Struct, frozen=True, gc=False):
     """An array as it is written, taken apart."""
 
     #: Without an index that is in two of them.
-    spans: tuple[Span, ...]
+    spans: tuple[IndexSpan, ...]
     #: How many members run at once; 0: as many as there is room for.
     most: int
 
@@ -253,7 +253,7 @@ def _as_range(value: object) -> str:
     return text.replace(" ", "")
 
 
-def _spans(text: str) -> tuple[Span, ...]:
+def _spans(text: str) -> tuple[IndexSpan, ...]:
     """The spans in a text without the limit. Raises InvalidRequestError."""
     spans = tuple(_span(text, word) for word in text.split(","))
     if sum(map(len, spans)) > MAX_MEMBERS:
@@ -266,7 +266,7 @@ def _spans(text: str) -> tuple[Span, ...]:
     return spans
 
 
-def _check_apart(text: str, spans: Iterable[Span]) -> None:
+def _check_apart(text: str, spans: Iterable[IndexSpan]) -> None:
     """Raise InvalidRequestError where an index is in two of these spans."""
     indices = Indices()
     for span in spans:
@@ -278,7 +278,7 @@ def _check_apart(text: str, spans: Iterable[Span]) -> None:
             )
 
 
-def _span(text: str, word: str) -> Span:
+def _span(text: str, word: str) -> IndexSpan:
     """What one word of an array stands for. Raises InvalidRequestError."""
     match = _RANGE.fullmatch(word)
     if match is None:
@@ -290,7 +290,7 @@ def _span(text: str, word: str) -> Span:
             f"array is {shown(text)}, and {shown(word)} is no range: it goes from a lower to a higher index, "
             f"of at most {MAX_INDEX:,}, in steps from 1"
         )
-    return Span(first, first + (last - first) // step * step, step)
+    return IndexSpan(first, first + (last - first) // step * step, step)
 
 
 def check_array_id(task_id: str) -> None:
