@@ -30,6 +30,17 @@ class ExternalJobInfo(TypedDict, total=False):
     resources: Amounts
 
 
+class GpuHolderInfo(TypedDict):
+    """What an agent holds of one GPU of a node, as the agent has reported."""
+
+    agent_name: str
+    #: As Ray names it, and its number among the GPUs of the node.
+    gpu_id: str
+    index: int
+    #: 1.0: all of it.
+    amount: float
+
+
 class ExternalWork(TypedDict, total=False):
     """What a Ray job holds and waits for in one namespace, beside what is the scheduler's; or what a job of
     the scheduler's holds beyond its claim.
@@ -88,6 +99,8 @@ class NodeInfo(NodeName, total=False):
     cordoned: bool
     draining: bool
     agents: list[str]
+    #: Who holds which GPU, as far as agents have reported it.
+    gpu_holders: list[GpuHolderInfo]
 
 
 class DrainInfo(TypedDict, total=False):

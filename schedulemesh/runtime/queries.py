@@ -8,7 +8,7 @@ from typing import TypeVar, cast
 
 from schedulemesh.api.agents import AgentListing, MeasuredUsage, PlacementGroupInfo
 from schedulemesh.api.cluster import OrphanInfo, SchedulerStats
-from schedulemesh.api.nodes import DrainInfo, NodeInfo
+from schedulemesh.api.nodes import DrainInfo, GpuHolderInfo, NodeInfo
 from schedulemesh.api.policies import PolicyChange, PolicyFields
 from schedulemesh.api.pools import CohortInfo, PoolInfo, ShareInfo, lending_definition
 from schedulemesh.api.preemption import PreemptionCounts
@@ -19,15 +19,17 @@ from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.owner_limits import public_owner_limits
 from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.domain.reasons import PreemptionReason
-from schedulemesh.domain.resources import sum_of
+from schedulemesh.domain.resources import UNIT, sum_of
 from schedulemesh.domain.task import Attempts, TaskPhase, TaskSpec
 from schedulemesh.engine.explanation.shares import shares_of
 from schedulemesh.engine.explanation.waiting import WaitCauses
 from schedulemesh.engine.lifecycle.drain import agents_of
 from schedulemesh.engine.messages.facts import PolicyChanged
 from schedulemesh.engine.state.agents import Agent, kind_of
+from schedulemesh.engine.state.groups import bundle_of, is_bundle
 from schedulemesh.engine.state.lending import lendable
 from schedulemesh.engine.state.mesh_state import MeshState
+from schedulemesh.engine.state.nodes import Node
 from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.engine.state.tasks import RunningTask
 from schedulemesh.protocol.answers import QueueRow
@@ -281,9 +283,33 @@ class StateView:
                 "cordoned": node.cordoned,
                 "draining": node.node_id in self._state.drains.nodes,
                 "agents": sorted(node.allocations),
+                "gpu_holders": self._gpu_holders(node),
             }
             for node in self._state.cluster.nodes.values()
         ]
+
+    def _gpu_holders(self, node: Node) -> list[GpuHolderInfo]:
+        """What agents have reported of the GPUs of a node, by the number of the GPU."""
+        names = {index: name for name, index in node.slots.items()}
+        holders: list[GpuHolderInfo] = [
+            {
+                "agent_name": self._holder(key),
+                "gpu_id": names.get(index, ""),
+                "index": index,
+                "amount": units / UNIT,
+            }
+            for key, allocation in node.allocations.items()
+            if allocation.reported
+            for index, units in allocation.devices.units
+        ]
+        return sorted(holders, key=lambda holder: (holder["index"], holder["agent_name"]))
+
+    def _holder(self, key: str) -> str:
+        """The agent whose allocation has this key; empty: its placement group has no agent."""
+        if not is_bundle(key):
+            return key
+        group = self._state.groups.by_id.get(bundle_of(key)[0])
+        return "" if group is None else group.agent or ""
 
     def drains(self) -> list[DrainInfo]:
         """The drains in progress, with the agents and tasks that each still waits for."""

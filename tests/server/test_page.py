@@ -270,6 +270,22 @@ def test_shares_of_gpus_fill_parts_of_squares():
     ]
 
 
+def test_gpus_that_agents_have_reported_are_drawn_where_they_are():
+    holdings = [
+        GpuHolding("a", "a", "p", 1.0, "color-1"),
+        GpuHolding("b", "b", "p", 1.5, "color-2", ((0, 1.0), (3, 0.5))),
+    ]
+    picture = gpu_picture(4.0, holdings, 0.5)
+    assert [(part.x, part.width, part.style) for part in picture.parts] == [
+        (0, 22, "color-2"),
+        (78, 11, "color-2"),
+        (26, 22, "color-1"),
+        (89, 11, "other"),
+    ]
+    # A number that the node does not have any more is drawn nowhere.
+    assert gpu_picture(1.0, [GpuHolding("c", "c", "p", 1.0, "", ((7, 1.0),))], 0.0).parts == []
+
+
 EVIL = '<script>alert("x")</script>\'&{{7777*7777}}'
 
 

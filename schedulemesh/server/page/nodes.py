@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -41,6 +41,13 @@ class GpuHolding(NamedTuple):
     gpus: float
     #: The class of its colour, which is that of its pool.
     style: str
+    #: The numbers of its GPUs on the node, and how much it has of each; empty: not known.
+    devices: tuple[tuple[int, float], ...] = ()
+
+    @property
+    def title(self) -> str:
+        """What it is called."""
+        return self.task_id or self.agent_name
 
 
 class SquarePart(NamedTuple):
@@ -123,6 +130,11 @@ async def _holdings(
     names = dict.fromkeys(name for node in page for name in node["agents"])
     names.update((group["agent"], None) for group in groups if group["agent"])
     agents = {str(row["name"]): row for row in await agents_named(reader, names)}
+    devices: dict[tuple[str, str], list[tuple[int, float]]] = {}
+    for node in page:
+        for holder in node["gpu_holders"]:
+            key = (str(node["node_id"]), str(holder["agent_name"]))
+            devices.setdefault(key, []).append((holder["index"], holder["amount"]))
     holdings: dict[str, list[GpuHolding]] = {}
 
     def add(node_id: str, amounts: Mapping[str, float], name: str, pool_name: str) -> None:
@@ -134,6 +146,7 @@ async def _holdings(
                 pool_name=pool_name,
                 gpus=amounts["gpu"],
                 style=f"color-{colors.get(pool_name, 0)}",
+                devices=tuple(devices.get((node_id, name), ())),
             )
             holdings.setdefault(node_id, []).append(holding)
 
@@ -187,31 +200,50 @@ def _row(node: Row, holdings: Sequence[GpuHolding]) -> Mapping[str, Any]:
 
 
 def gpu_picture(total: float, holdings: Sequence[GpuHolding], other: float) -> GpuPicture:
-    """A square per GPU of a node: filled from the first on by who holds them, at the end by other Ray work.
-    Which GPU it is of which a task has a share is not known, so shares are drawn one after the other.
+    """A square per GPU of a node, filled by who holds it. Where it is not known which GPU a task has, what
+    others leave is filled from the first square on; by other Ray work, from the last one back.
     """
     count = max(1, -int(-total // 1))
     frames = [(_STEP * (n % _IN_ROW), _STEP * (n // _IN_ROW)) for n in range(count)]
-    parts: list[SquarePart] = []
-    begin = 0.0
+    squares = _Squares(total, count)
     for holding in holdings:
-        title = holding.task_id or holding.agent_name
-        end = min(begin + holding.gpus, total)
-        parts += _parts(begin, end, holding.style, title)
-        begin = end
-    parts += _parts(max(begin, total - other), total, "other", "")
+        for index, amount in holding.devices:
+            squares.fill(index, amount, holding.style, holding.title)
+    for holding in holdings:
+        rest = holding.gpus if not holding.devices else 0.0
+        for index in range(count):
+            rest -= squares.fill(index, rest, holding.style, holding.title)
+    for index in reversed(range(count)):
+        other -= squares.fill(index, other, "other", "", at_end=True)
     rows = (count - 1) // _IN_ROW + 1
-    return GpuPicture(_STEP * min(count, _IN_ROW), _STEP * rows, frames, parts)
+    return GpuPicture(_STEP * min(count, _IN_ROW), _STEP * rows, frames, squares.parts)
 
 
-def _parts(begin: float, end: float, style: str, title: str) -> Iterator[SquarePart]:
-    """What is filled from one amount of GPUs to another, square by square."""
-    while end - begin > _LEAST:
-        number = int(begin + _LEAST)
-        upto = min(end, number + 1.0)
-        x = _STEP * (number % _IN_ROW) + _SIDE * max(0.0, begin - number)
-        y = _STEP * (number // _IN_ROW)
-        yield SquarePart(
-            round(x, 2), y, round(_SIDE * (upto - max(begin, number)), 2), style, title
-        )
-        begin = upto
+class _Squares:
+    """The squares of a node while they are filled."""
+
+    def __init__(self, total: float, count: int) -> None:
+        #: How much of each is not filled yet.
+        self._room = [min(1.0, total - number) for number in range(count)]
+        self._begin = [0.0] * count
+        self.parts: list[SquarePart] = []
+
+    def fill(
+        self, index: int, amount: float, style: str, title: str, *, at_end: bool = False
+    ) -> float:
+        """Fill a square as far as there is room, from the left, or from the right; returns how much."""
+        if not 0 <= index < len(self._room):
+            return 0.0
+        amount = min(amount, self._room[index])
+        if amount <= _LEAST:
+            return 0.0
+        begin = self._begin[index]
+        if at_end:
+            begin += self._room[index] - amount
+        else:
+            self._begin[index] += amount
+        self._room[index] -= amount
+        x = _STEP * (index % _IN_ROW) + _SIDE * begin
+        y = _STEP * (index // _IN_ROW)
+        self.parts.append(SquarePart(round(x, 2), y, round(_SIDE * amount, 2), style, title))
+        return amount

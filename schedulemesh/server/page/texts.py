@@ -226,6 +226,7 @@ TEXTS: Mapping[str, tuple[str, str]] = {
     "node": ("Node", "节点"),
     "node_name": ("Name or id", "名称或 ID"),
     "gpus": ("GPUs", "GPU"),
+    "gpu_numbers": ("GPU {numbers}", "GPU {numbers}"),
     "other_work": ("other Ray work", "其他 Ray 作业"),
     "cordoned": ("closed", "已封锁"),
     "draining": ("draining", "排空中"),
