@@ -19,7 +19,12 @@ from tests.server.scenes import three_teams
 
 PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 #: Of each picture: its path on the server and its height.
-SCREENS = {"page": ("/", 760), "page_task": ("/task?id=ablation-1", 940)}
+SCREENS = {
+    "page": ("/", 760),
+    "page_task": ("/task?id=ablation-1", 940),
+    "page_nodes": ("/nodes", 620),
+    "page_change": ("/change?do=priority&id=ablation-1&priority=1000", 620),
+}
 LANGUAGES = {"": "en", "_zh": "zh"}
 _WIDTH = 1280
 
