@@ -375,7 +375,7 @@ def test_an_owner_takes_back_the_model_that_it_asks_for():
 
 
 def test_a_pool_is_chosen_that_can_hold_any_of_the_alternatives():
-    m = fleet(pool("p", gpu=2))
+    m = fleet(pool("p", labels={"name": "p"}, gpu=2))
     for cordoned in (False, True):
         m.cordon("h", cordoned)
         more = {"pool_name": "", "selector": {"name": "p"}}
