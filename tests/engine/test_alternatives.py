@@ -1,8 +1,10 @@
 """Agents that may run in several ways: the first that starts now is taken, and what is evicted frees it."""
 
+import msgspec
 import pytest
 
 from schedulemesh.domain.agent import Alternative, check_agent, with_more_memory
+from schedulemesh.domain.owner_limits import parse_owner_limits
 from schedulemesh.domain.payloads import GangPayload, JobPayload, LeasePayload
 from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.domain.reasons import Reason
@@ -384,3 +386,38 @@ def test_a_pool_is_chosen_that_can_hold_any_of_the_alternatives():
         assert outcome.pool_name == "p"
     assert node_of(m, "xFalse") == "h"
     assert m.waiting() == ["xTrue"]
+
+
+# what a client may send that parses nothing itself
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"alternative": 1}, "set by the scheduler"),
+        ({"alternatives": ()}, "2 to 10"),
+        ({"node_labels": ((MODEL, "A100"),)}, "must be what the agent asks for itself"),
+        ({"resources": amount(gpu=8)}, "must be what the agent asks for itself"),
+    ],
+)
+def test_an_agent_that_says_other_than_its_first_alternative_is_refused(change, message):
+    m = fleet()
+    agent = m.submission("x", class_key="0" * 64, **ANY).agent
+    check_agent(agent)
+    change = {"alternative": 1, **change} if change == {"alternatives": ()} else change
+    with pytest.raises(InvalidRequestError, match=message):
+        check_agent(msgspec.structs.replace(agent, **change))
+
+
+def test_the_limits_of_an_owner_hold_in_each_alternative():
+    limits = parse_owner_limits({"default": {"gpu": 1}})
+    m = fleet(msgspec.structs.replace(pool("p", gpu=16, cpu=64), owner_limits=limits))
+    assert isinstance(
+        m.submit(
+            "1", owner="ada", node_labels=L40S, gpu=2, fallbacks=[{**A100, "takes": {"gpu": 1}}]
+        ),
+        Pending,
+    )
+    assert node_of(m, "1") == "a"
+    refused = m.submit("2", owner="ada", **ANY)
+    assert refused.reason is Reason.OWNER_LIMIT

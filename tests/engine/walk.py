@@ -402,8 +402,11 @@ class Later(NamedTuple):
 
 
 def is_ruled_out(state: MeshState, task: QueuedTask) -> bool:
-    """Whether a task waits in a pool that became smaller than it, loans included."""
-    return not could_ever_pay(state, task.pool_name, need_of(state, task))
+    """Whether a task waits in a pool that became smaller than each of its alternatives, loans included."""
+    return not any(
+        could_ever_pay(state, task.pool_name, need_of(state, each))
+        for each in task.each_alternative
+    )
 
 
 def held_back(state: MeshState, later: Later, seats: Seats, now: float) -> bool:
@@ -416,10 +419,10 @@ def held_back(state: MeshState, later: Later, seats: Seats, now: float) -> bool:
         tx = Transaction(state, now, Strategies())
         reserved = start_of(tx, Delays(tx), first)
         waiting.append(msgspec.structs.replace(first, reservation=reserved))
-    for head in waiting:
-        if head.reservation is None or state.queue.entry(head) >= later.entry:
+    for task in waiting:
+        if task.reservation is None or state.queue.entry(task) >= later.entry:
             continue
-        at = head.reservation.at
+        head, at = task.as_reserved, task.reservation.at
         if at is None and now - head.queued_at < state.queue.policy.backfill_limit_s:
             continue
         over_at = None if later.duration is None else now + later.duration
