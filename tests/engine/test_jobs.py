@@ -379,6 +379,17 @@ def test_a_job_that_has_lost_a_node_holds_what_it_claims_on_the_others_until_it_
     assert isinstance(mesh.report("next"), Accepted)
 
 
+def test_a_node_that_returns_holds_the_claims_of_jobs_that_have_not_ended(mesh):
+    started(mesh, cpu=12, gpu=6)
+    claimed = mesh.state.cluster.nodes["n2"].free
+    mesh.observe(node("n1", **GPUS))
+    mesh.observe(node("n1", **GPUS), node("n2", **GPUS))
+    assert mesh.state.cluster.nodes["n2"].free == claimed
+    mesh.leave("j")
+    mesh.remove(*mesh.removes)
+    assert all(each.free == each.total for each in mesh.state.cluster.nodes.values())
+
+
 def test_a_job_that_is_stopped_because_it_is_lost_is_not_completed(mesh):
     """Its driver ends early, and may do so with exit code 0."""
     agent = started(mesh, cpu=12, gpu=6, run="run_driver", retries=1, class_key="k")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import selectors
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -140,10 +141,18 @@ async def _cancelled():
 
 
 def clock(began=lambda: 0.0):
-    """A supervisor's clock that shows the loop's time, and when that began in seconds since 1970."""
+    """A supervisor's clock that shows the loop's time, and when that began in seconds since 1970. As on a
+    real machine no two readings are the same.
+    """
     loop = asyncio.get_running_loop()
+    latest = 0.0
 
     def now():
         return began() + loop.time()
 
-    return SteadyClock(system=now, ticks=now, boot_id=lambda: "boot")
+    def ticks():
+        nonlocal latest
+        latest = max(now(), math.nextafter(latest, math.inf))
+        return latest
+
+    return SteadyClock(system=now, ticks=ticks, boot_id=lambda: "boot")

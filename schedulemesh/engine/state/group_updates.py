@@ -25,6 +25,15 @@ class GroupFacts:
             del self._groups.dropped[key]
         self._groups.define(spec.name, spec.groups)
 
+    def node_returned(self, node_id: str) -> None:
+        """A node that was taken for lost is back: jobs that have not ended yet hold there what they did."""
+        for group in self._groups.by_id.values():
+            if not group.shape.virtual or group.phase is not GroupPhase.READY:
+                continue
+            for i, bundle in enumerate(group.shape.bundles):
+                if group.node_ids[i] == node_id:
+                    self._cluster.confirm(node_id, group.key(i), bundle, ())
+
     def planned(self, fact: f.GroupPlanned) -> None:
         """A group without room as yet."""
         self._groups.add(

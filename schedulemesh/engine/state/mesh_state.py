@@ -291,6 +291,7 @@ class MeshState:
             here = isinstance(place, OnNode) and place.node_id == node_id
             if isinstance(place, OnNode) and here and not isinstance(agent.phase, Waiting):
                 self.cluster.confirm(node_id, name, agent.spec.resources, place.gpu_ids)
+        self._group_facts.node_returned(node_id)
 
     def _node_lost(self, fact: f.NodeLost) -> None:
         self.cluster.lose(fact.node_id)
