@@ -67,6 +67,10 @@ class SocketChannel:
                 return answer
         return None
 
+    def __reduce__(self) -> tuple[type[SocketChannel], tuple[SocketAddress | None]]:
+        """In another process, where a scheduler object may be sent to, it makes connections of its own."""
+        return SocketChannel, (self._address,)
+
     def close(self) -> None:
         """End the connections that nobody uses."""
         while self._idle:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import pickle
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -283,6 +284,17 @@ def test_a_forked_process_makes_a_connection_of_its_own(scripted):
     assert channel.ask(b"parent", b"", no_look) == b"parent"
     assert server.accepted == 2
     channel.close()
+
+
+def test_a_channel_that_is_sent_to_another_process_makes_a_connection_of_its_own(scripted):
+    server = scripted(echo)
+    channel = SocketChannel(server.address)
+    assert channel.ask(b"here", b"", no_look) == b"here"
+    copy = pickle.loads(pickle.dumps(channel))
+    assert copy.ask(b"there", b"", no_look) == b"there"
+    assert server.accepted == 2
+    channel.close()
+    copy.close()
 
 
 # the process of the HTTP API, which has many requests at a time on one connection
