@@ -171,7 +171,7 @@ OF_AGENTS = {"payload_key", "run", "run_key", "on_restore_failure"}
 OF_RETRIES = {"max_retries", "on_oom", "oom_max_memory", "on_preempted", "on_time_limit"}
 #: Fields of what runs by itself, which the holder of a lease does.
 OF_RUNS = {"array"}
-#: The options of the command ``submit`` that are called otherwise.
+#: The options of commands that are called otherwise.
 OPTIONS = {
     "pool_name": {"pool"},
     "labels": {"label"},
@@ -195,11 +195,25 @@ def test_jobs_and_leases_take_every_field_of_a_task_on_every_surface():
     def of_call(name):
         return set(inspect.signature(getattr(RayScheduler, name)).parameters)
 
-    options = {option.name for option in get_command(app).commands["submit"].params}
+    def of_command(name):
+        return {option.name for option in get_command(app).commands[name].params}
+
+    #: A session of a person, who does not say how long it takes.
+    of_sessions = {"estimated_duration", "max_preemptions", "parent"}
     surfaces = {
         "submit_job": (of_call("submit_job"), ARGUMENTS, set()),
         "POST /jobs": (set(NewJob.__struct_fields__), {}, set()),
-        "submit": (options, OPTIONS, set()),
+        "schedulemesh submit": (of_command("submit"), OPTIONS, set()),
+        "schedulemesh lease": (
+            of_command("lease"),
+            OPTIONS,
+            OF_RETRIES | OF_RUNS | of_sessions,
+        ),
+        "schedulemesh adopt": (
+            of_command("adopt"),
+            OPTIONS,
+            OF_RETRIES | OF_RUNS | of_sessions | {"after", "idle_s", "labels"},
+        ),
         "lease": (of_call("lease"), ARGUMENTS, OF_RETRIES | OF_RUNS),
         "POST /leases": (
             set(NewLease.__struct_fields__),

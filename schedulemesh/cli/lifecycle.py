@@ -87,18 +87,14 @@ def start(
     from schedulemesh.cli.ray_gateway import on_ray
     from schedulemesh.config.settings import HistorySettings
     from schedulemesh.config.traces import TraceSettings
-    from schedulemesh.core.client.connection import living_schedulers
     from schedulemesh.core.client.head import ScheduleMeshHead
-    from schedulemesh.core.client.scheduler_list import chosen_scheduler
     from schedulemesh.errors import InvalidRequestError
 
     if auth not in ("off", "token"):
         raise InvalidRequestError(f"--auth is {auth!r}; allowed are token and off")
     with on_ray(target.address):
-        if http is None:
-            name, namespace = chosen_scheduler(target.name, target.namespace)
-            lives = (namespace or DEFAULT_NAMESPACE, name) in living_schedulers()
-            http = None if lives else f"{DEFAULT_HOST}:{DEFAULT_PORT}"
+        api = _http_address(target, http)
+        http_settings = {"address": api, "base_path": http_base_path, "proxies": http_proxy or ()}
         head = ScheduleMeshHead(
             target.name,
             namespace=target.namespace,
@@ -106,9 +102,7 @@ def start(
             health_interval_s=(
                 None if health_interval is None else seconds(health_interval, "--health-interval")
             ),
-            http=None
-            if http in (None, "off")
-            else {"address": http, "base_path": http_base_path, "proxies": http_proxy or ()},
+            http=None if api is None else http_settings,
             alerts=alert_settings(alerts),
             history=None
             if traces is None
@@ -120,6 +114,20 @@ def start(
     print(f"scheduler {name!r} is alive (epoch {about['epoch']}, process {about['pid']})")
     print(f"journal: {about['journal']}")
     print(f"attach:  RayScheduler.attach({name!r}, namespace={namespace!r})")
+
+
+def _http_address(target: Target, http: str | None) -> str | None:
+    """Where the HTTP API of a scheduler is to listen; ``http``: what was said. None: nowhere, or where it
+    listens already.
+    """
+    from schedulemesh.core.client.connection import living_schedulers
+    from schedulemesh.core.client.scheduler_list import chosen_scheduler
+
+    if http is not None:
+        return None if http == "off" else http
+    name, namespace = chosen_scheduler(target.name, target.namespace)
+    lives = (namespace or DEFAULT_NAMESPACE, name) in living_schedulers()
+    return None if lives else f"{DEFAULT_HOST}:{DEFAULT_PORT}"
 
 
 @command(app)

@@ -189,15 +189,11 @@ def simulate(
     from schedulemesh.sim.frontier_picture import draw_frontier
     from schedulemesh.sim.picture import check, draw
     from schedulemesh.sim.policy import read_policies
-    from schedulemesh.sim.traces import read_counted
 
     for path in filter(None, (picture, frontier)):
         check(path)
     timings = _timings(save_s, restore_s, start_s)
-    every, not_run = read_counted(trace)
-    jobs = sim.with_load(_selected(every, only), load)
-    if savable is not None:
-        jobs = sim.with_savable(jobs, savable)
+    jobs, remark = _workload(trace, only, load, savable)
     nodes = sim.read_nodes(cluster)
     files = [*([policy] if policy else []), *(compare or [])]
     policies = read_policies(files) or [sim.Policy()]
@@ -226,10 +222,27 @@ def simulate(
         emit(_over_time(by_timing[0], every_s), output)
     else:
         emit(_figures(comparisons, alone=alone, costs=len(timings) > 1), output)
+    if remark:
+        note(remark)
+
+
+def _workload(
+    trace: str, pool: str | None, load: float, savable: float | None
+) -> tuple[list[Job], str]:
+    """The jobs of a trace (``pool``: of one pool of it), with their submissions ``load`` times as fast and
+    ``savable`` as the share of those that save their state (None: as it says), and a remark about those that
+    are left out.
+    """
+    from schedulemesh import sim
+    from schedulemesh.sim.traces import read_counted
+
+    every, not_run = read_counted(trace)
+    jobs = sim.with_load(_selected(every, pool), load)
+    if savable is not None:
+        jobs = sim.with_savable(jobs, savable)
     if not_run:
-        note(f"{not_run} jobs of {trace} did not run, and are left out")
-    elif not every:
-        note(f"{trace} has no jobs")
+        return jobs, f"{not_run} jobs of {trace} did not run, and are left out"
+    return jobs, "" if every else f"{trace} has no jobs"
 
 
 def _selected(jobs: list[Job], pool: str | None) -> list[Job]:
