@@ -11,6 +11,7 @@ from schedulemesh.domain.task import EndState
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.explanation import Explanation
 from schedulemesh.engine.messages.outcomes import Done, Queued, Refused, TasksCancelled
+from schedulemesh.runtime.queries import saved_key
 from tests.engine.builders import Mesh, differences, node, pool
 
 
@@ -376,3 +377,23 @@ def test_a_refused_change_of_too_many_members_names_the_most():
     refused = mesh.change("a[100-4000]", priority=7.0)
     assert isinstance(refused, Refused)
     assert "up to 1,000" in refused.error
+
+
+def test_former_tasks_with_the_ids_of_its_members_are_not_its_members():
+    mesh = mesh_of(cpu=1)
+    mesh.run("a[3]", cpu=1)
+    mesh.complete("a[3]")
+    mesh.run("a[4]", cpu=1, on_preempted="drop")
+    mesh.preempt(agent_name="a[4]")
+    mesh.leave("a[4]", saved=True)
+    mesh.run("a[5]", cpu=1)
+    mesh.die("a[5]")
+    array(mesh)
+    for index in (3, 4, 5):
+        assert mesh.engine.explain(f"a[{index}]", mesh.now).state == "queued"
+        assert saved_key(mesh.state, f"a[{index}]") is None
+    mesh.cancel("a[3]")
+    assert mesh.engine.explain("a[3]", mesh.now).state == "cancelled"
+    refused = mesh.queue("t", cpu=1, limits={"after": ("ok:a[3]",)})
+    assert refused.reason is Reason.DEPENDENCY_NOT_MET
+    agree(mesh)

@@ -11,6 +11,7 @@ import pytest
 from schedulemesh.api.agents import DeleteAgent
 from schedulemesh.api.calls import CALLS
 from schedulemesh.api.metrics import GetMetrics
+from schedulemesh.api.nodes import Drain
 from schedulemesh.api.policies import ChangePolicy, GetPolicy
 from schedulemesh.api.pools import EnsurePool, ListPools
 from schedulemesh.api.preemption import PreemptTask
@@ -488,6 +489,37 @@ def test_a_submitter_takes_no_id_of_a_task_of_others(mesh, room):
     assert saved is not None
     assert submit(mesh, "t", ada, owner="ada").refused.reason == "not_allowed"
     assert ask(mesh, GetSavedState(task_id="t"), bob).state == saved
+
+
+def test_who_had_a_task_with_the_id_of_a_member_has_no_part_in_the_array(mesh, room):
+    ada, bob = room
+    for task_id in ("a[3]", "a[0-9]"):
+        submit(mesh, task_id, bob, owner="bob")
+        ask(mesh, CancelTask(task_id=task_id, request_id=f"end {task_id}"), bob)
+    submit(mesh, "a[4]", bob, owner="bob")
+    ask(mesh, PreemptTask(task_id="a[4]", request_id="evict"))
+    ask(mesh, Drain(pool_name="p", drained=True, client="me"))
+    made = submission("a", owner="ada")
+    members = msgspec.structs.replace(made.task, array="0-9", run="go")
+    queued = msgspec.structs.replace(made, task=members, queue=True)
+    ask(mesh, SubmitTask(submission=queued, blobs={key_of(CLASS): CLASS}), ada)
+    assert len(mesh.running.reactor.state.arrays.by_id["a"].remaining) == 10
+    for number, task_id in enumerate(("a[3]", "a[4]", "a[0-9]", "a[3-9]", "a")):
+        cancel = CancelTask(task_id=task_id, request_id=f"steal {number}")
+        hold = ChangeQueuedTask(task_id=task_id, held=True, request_id=f"hold {number}")
+        for request in (cancel, hold, CancelTasks(task_ids=(task_id,)), GetResult(task_id=task_id)):
+            assert "not one of 'bob'" in str(ask(mesh, request, bob)), task_id
+
+
+def test_who_had_a_task_that_was_evicted_has_no_part_in_a_later_one_of_its_id(mesh, room):
+    ada, bob = room
+    submit(mesh, "t", bob, owner="bob")
+    ask(mesh, PreemptTask(task_id="t", request_id="evict"))
+    submit(mesh, "t", owner="ada")
+    ask(mesh, CompleteTask(task_id="t", request_id="complete"), ada)
+    assert "t" in mesh.running.reactor.state.preempted
+    assert "not one of 'bob'" in str(ask(mesh, GetResult(task_id="t"), bob))
+    assert not hasattr(ask(mesh, GetResult(task_id="t"), ada), "refused")
 
 
 def test_a_submitter_changes_tasks_in_its_pools_only(mesh, room):

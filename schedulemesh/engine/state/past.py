@@ -5,9 +5,11 @@ names that were used before.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 
 import msgspec
 
+from schedulemesh.domain.arrays import members_named
 from schedulemesh.domain.end_reasons import EndReason, TaskEndReason
 from schedulemesh.domain.reasons import PreemptionReason, Reason
 from schedulemesh.domain.resources import UNIT
@@ -130,6 +132,12 @@ def attempts_of(
         gpu_s=before.gpu_s + ran_s * agent.spec.resources.gpu / UNIT,
         has_saved=before.has_saved or task.saved_at is not None,
     )
+
+
+def _like_members(array_id: str, task_ids: Iterable[str]) -> list[str]:
+    """Those of these ids that name members of an array of this id."""
+    begin = f"{array_id}["
+    return [one for one in task_ids if one.startswith(begin) and members_named(one)]
 
 
 class Past:
@@ -281,10 +289,13 @@ class Past:
         self._dependents.ended.pop(task_id, None)
 
     def forget_members(self, array_id: str) -> None:
-        """Another array of this id waits: the members of a former one are not its own."""
-        former = [t for t, one in self.ended.items() if one.spec.array_id == array_id]
-        for task_id in former:
-            del self.ended[task_id]
+        """An array of this id waits: former tasks with ids such as its members have are not its own."""
+        for task_id in _like_members(array_id, self.ended):
+            self.forget_ended(task_id)
+        for task_id in _like_members(array_id, self.preempted):
+            self.note_running(task_id)
+        for task_id in _like_members(array_id, self._lost_with):
+            self._forget_lost_task(task_id)
 
     def note_queued(self, task_id: str) -> None:
         """A task of this id waits in the queue, so it is not rebuilt with an agent that was lost."""

@@ -27,13 +27,18 @@ def task_on_record(
     waiting = state.queue.by_id.get(task_id)
     if waiting is not None:
         return waiting.spec
-    past = state.preempted.get(task_id)
-    if past is not None:
-        return past.fact.task
+    array = array_on_record(state, task_id)
+    if array is not None and array.ended_at is None:
+        # Whoever had a task with the id of a member before has no part in it.
+        return array.spec
     ended = state.ended.get(task_id)
     if ended is not None:
         return ended.spec
-    if (array := array_on_record(state, task_id)) is not None:
+    # It may be of a former task of this id, which somebody else had.
+    past = state.preempted.get(task_id)
+    if past is not None:
+        return past.fact.task
+    if array is not None:
         return array.spec
     return (lost_tasks(state) if lost is None else lost).get(task_id)
 
