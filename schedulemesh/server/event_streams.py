@@ -167,7 +167,30 @@ class EventStream:
 
 
 class ChangeStream(EventStream):
-    """A stream that says no more than that there were events, for pages, which read what they show anew."""
+    """A stream that says no more than that there were events, for pages, which read what they show anew; and
+    whether the supervisor answers, which nobody would notice while there are none.
+
+    ``answers``: whether the supervisor answers now.
+    """
+
+    def __init__(
+        self,
+        feed: EventFeed,
+        after: int | None,
+        accepted: Callable[[], Awaitable[bool]],
+        answers: Callable[[], Awaitable[bool]],
+    ) -> None:
+        super().__init__(feed, EventFilter(), after, accepted)
+        self._answers = answers
+        self._is_away = False
+
+    async def _next(self) -> bytes | None:
+        if self._until_heartbeat() <= 0.0 and self._trouble is None:
+            is_away = not await self._answers()
+            if is_away != self._is_away:
+                self._is_away = is_away
+                return _trouble(_AWAY if is_away else None)
+        return await super()._next()
 
     def _beginning(self, cursor: int) -> bytes:
         # What the page shows may be older than that.
@@ -178,6 +201,10 @@ class ChangeStream(EventStream):
 
     def _heartbeat_s(self) -> float:
         return PAGE_HEARTBEAT_S
+
+
+#: What pages are told while the supervisor does not answer.
+_AWAY = Trouble("scheduler_unavailable", "the supervisor does not answer")
 
 
 def _trouble(trouble: Trouble | None) -> bytes:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import threading
 
 import httpx
 import pytest
 
+from schedulemesh.api.cluster import GetAbout
 from schedulemesh.api.history import QueryEvents
 from schedulemesh.server import event_feed, event_streams
 from schedulemesh.server.page import app
+from tests.server.sse import Stream
 from tests.server.test_page import Browser
 from tests.server.work import filled, submit
 
@@ -98,12 +102,43 @@ def test_a_page_learns_that_the_supervisor_is_away_and_that_it_is_back(api, brow
         monkeypatch.setattr(api.gateway, "cut_off", True)
         submit(api.mesh, "wakes-the-reader", priority=0.1)
         stream.until("paused")
-        api.gateway.asked.clear()
         monkeypatch.setattr(api.gateway, "cut_off", False)
         stream.until("resumed")
-    # Whether it is back is not waited for until the next event.
+
+
+def test_whether_the_supervisor_is_back_is_not_waited_for_until_the_next_event(
+    api, browser, monkeypatch
+):
+    monkeypatch.setattr(event_streams, "HEARTBEAT_S", 0.1)
+    with Stream(api.url, api.token) as stream:
+        # It is known where it begins.
+        stream.until(lambda message: message.id is not None)
+        monkeypatch.setattr(api.gateway, "cut_off", True)
+        submit(api.mesh, "wakes-the-reader", priority=0.1)
+        stream.until(lambda message: message.event == "paused")
+        api.gateway.asked.clear()
+        monkeypatch.setattr(api.gateway, "cut_off", False)
+        stream.until(lambda message: message.event == "resumed")
     waits = {call.wait_s for call in api.gateway.asked if isinstance(call, QueryEvents)}
     assert 0.0 in waits
+
+
+def test_a_page_learns_that_the_supervisor_hangs_and_that_it_is_back(api, browser, monkeypatch):
+    monkeypatch.setattr(app, "_ANSWER_S", 0.1)
+    goes_on, ask_packed = threading.Event(), api.gateway.ask_packed
+
+    async def hanging(request, caller=None):
+        # As where Ray starts the supervisor again, and repeats what it was asked.
+        if isinstance(request, GetAbout):
+            await asyncio.to_thread(goes_on.wait, 30)
+        return await ask_packed(request, caller)
+
+    with live(browser) as stream:
+        stream.until("changed")
+        monkeypatch.setattr(api.gateway, "ask_packed", hanging)
+        stream.until("paused")
+        goes_on.set()
+        stream.until("resumed")
 
 
 @pytest.mark.parametrize("cookie", ["", "schedulemesh_session_1=x"])

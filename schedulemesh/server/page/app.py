@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 import re
@@ -33,7 +34,6 @@ from schedulemesh.server.event_streams import (
     MAX_PAGES,
     MAX_PAGES_OF_TOKEN,
     ChangeStream,
-    EventFilter,
     OpenStreams,
 )
 from schedulemesh.server.gateway import SupervisorClient
@@ -117,6 +117,8 @@ _REFRESH_S, _RETRY_S = 15, 5
 _LANGUAGE, _REFRESH, _PREFERENCES_S = "schedulemesh_language", "schedulemesh_refresh", 365 * 86_400
 #: An attribute of a template with an address of this page.
 _OWN_ADDRESS = re.compile(r'(\s(?:href|action|src|data-live)=")/')
+#: Seconds that the supervisor has to answer, or pages say that it does not.
+_ANSWER_S = 1.0
 #: Digits of a position in the events that is read.
 _CURSOR_DIGITS = 16
 #: Fields of a form that are read.
@@ -329,8 +331,16 @@ class Page:
         after = (
             int(last) if last.isascii() and last.isdigit() and len(last) < _CURSOR_DIGITS else None
         )
-        stream = ChangeStream(self._feed, EventFilter(), after, accepted)
+        stream = ChangeStream(self._feed, after, accepted, self._answers)
         return self._streams.counted(caller.token.name, stream)
+
+    async def _answers(self) -> bool:
+        """Whether the supervisor answers within ``_ANSWER_S``; all pages share the read."""
+        try:
+            await asyncio.wait_for(self._reads.ask(GetAbout()), _ANSWER_S)
+        except (SchedulerUnavailableError, asyncio.TimeoutError, TimeoutError):
+            return False
+        return True
 
     async def _sign_in_form(self, request: Request) -> Response:
         return self._sign_in_page(_visit(request), following="/")

@@ -4,6 +4,8 @@
   // Milliseconds between two reads of the screen: at least, and where nothing is said to have changed, so that
   // durations go on. A server that takes long is asked less often.
   const LEAST = 600, MOST = 15000, PATIENCE = 5;
+  // Milliseconds after which a read that is not answered is said.
+  const SLOW = 4000;
   // Milliseconds until a connection that the server has refused is tried again.
   const RETRY = 2000;
   const main = document.getElementById("content");
@@ -40,7 +42,7 @@
     if (isBusy()) return plan(LEAST);
     isReading = true;
     isDue = false;
-    const began = Date.now();
+    const began = Date.now(), slow = setTimeout(() => show(away), SLOW);
     try {
       const answer = await fetch(location.href, { cache: "no-store", credentials: "same-origin" });
       if (answer.status === 401) return location.reload();
@@ -52,6 +54,7 @@
     } catch {
       show(lost);
     } finally {
+      clearTimeout(slow);
       isReading = false;
       readAt = Date.now();
       pause = Math.max(LEAST, PATIENCE * (readAt - began));
