@@ -397,3 +397,12 @@ def test_former_tasks_with_the_ids_of_its_members_are_not_its_members():
     refused = mesh.queue("t", cpu=1, limits={"after": ("ok:a[3]",)})
     assert refused.reason is Reason.DEPENDENCY_NOT_MET
     agree(mesh)
+
+
+def test_no_start_stays_reserved_between_two_attempts_while_the_array_is_full():
+    mesh = mesh_of(cpu=4)
+    array(mesh, "0-9%1", cpu=2, retries=1)
+    fails(mesh, 0)
+    assert runs(mesh) == [1]
+    mesh.tick()
+    assert not mesh.state.queue.reserved

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.owner_limits import parse_owner_limits
 from schedulemesh.engine.messages.outcomes import Queued, Refused
 from tests.engine.builders import Mesh, differences, node, pool
@@ -231,3 +232,16 @@ def test_a_renamed_pool_counts_on():
     mesh.complete("a1")
     assert "a2" in mesh.starts
     assert differs(mesh) == []
+
+
+def test_no_start_stays_reserved_between_two_attempts_while_the_owner_has_no_room():
+    mesh = mesh_of(4, ada={"cpu": 2})
+    how = {"cpu": 2, "owner": "ada", "run": "go", "class_key": "c", "retries": 1}
+    mesh.queue("a1", **how)
+    mesh.queue("a2", **how)
+    mesh.report("a1")
+    mesh.run_ends("a1", reason=TaskEndReason.RUN_RAISED, error="it raised")
+    mesh.leave("a1")
+    assert list(mesh.state.agents) == ["a2"]
+    mesh.tick()
+    assert not mesh.state.queue.reserved

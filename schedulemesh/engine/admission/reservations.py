@@ -63,7 +63,8 @@ def reserve_starts(tx: Transaction, heads: Iterable[QueuedTask]) -> str:
     queue = tx.state.queue
     keep = {task.task_id: task for task in heads if is_reserved_for(tx.state, task)}
     for task_id in sorted(queue.reserved.keys() - keep.keys()):
-        if queue.by_id[task_id].not_before > tx.now:
+        task = queue.by_id[task_id]
+        if task.not_before > tx.now and not _is_passed_over(tx.state, task):
             continue
         tx.emit(ReservationDropped(task_id=task_id))
     names, next_name = in_turn({t.pool_name for t in keep.values()}, queue.turns.starts, _STARTS)
@@ -90,6 +91,13 @@ def reserve_starts(tx: Transaction, heads: Iterable[QueuedTask]) -> str:
         elif earliest.at is None and projections.of(task).nothing_ends:
             spared.note_start(task.task_id, start)
     return next_name
+
+
+def _is_passed_over(state: MeshState, task: QueuedTask) -> bool:
+    """Whether a task may not start at present, because of its owner's limits or as a member of an array."""
+    need = task.submission.agent.resources
+    is_limited = state.owners.short(task.pool_name, task.spec.owner, need) is not None
+    return is_limited or state.arrays.is_full(task.spec)
 
 
 def is_reserved_for(state: MeshState, task: QueuedTask) -> bool:
