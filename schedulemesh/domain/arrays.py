@@ -11,7 +11,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import msgspec
 
@@ -174,13 +174,13 @@ class IndexSpan(msgspec.Struct, frozen=True, gc=False):
     def __contains__(self, index: int) -> bool:
         return self.first <= index <= self.last and not (index - self.first) % self.step
 
-    def add_to(self, indices: Indices) -> None:
-        """Add its indices to a set."""
-        if self.step == 1:
-            indices.add_range(self.first, self.last)
-            return
-        for index in range(self.first, self.last + 1, self.step):
-            indices.add_range(index, index)
+    def indices(self) -> range:
+        """Its indices, ascending."""
+        return range(self.first, self.last + 1, self.step)
+
+    def ranges(self) -> Iterable[tuple[int, int]]:
+        """Its indices as ranges, ascending."""
+        return [(self.first, self.last)] if self.step == 1 else ((i, i) for i in self.indices())
 
 
 class ArrayForm(msgspec.Struct, frozen=True, gc=False):
@@ -207,10 +207,7 @@ class ArrayForm(msgspec.Struct, frozen=True, gc=False):
 
     def indices(self) -> Indices:
         """Its indices."""
-        indices = Indices()
-        for span in self.spans:
-            span.add_to(indices)
-        return indices
+        return Indices(sorted(chain.from_iterable(span.ranges() for span in self.spans)))
 
 
 @lru_cache(maxsize=64)
@@ -268,14 +265,13 @@ def _spans(text: str) -> tuple[IndexSpan, ...]:
 
 def _check_apart(text: str, spans: Iterable[IndexSpan]) -> None:
     """Raise InvalidRequestError where an index is in two of these spans."""
-    indices = Indices()
+    before: set[int] = set()
     for span in spans:
-        size = len(indices)
-        span.add_to(indices)
-        if len(indices) != size + len(span):
+        if not before.isdisjoint(span.indices()):
             raise InvalidRequestError(
                 f"array is {shown(text)}, which has indices of {span.first}-{span.last} twice; name each once"
             )
+        before.update(span.indices())
 
 
 def _span(text: str, word: str) -> IndexSpan:
