@@ -10,7 +10,13 @@ import msgspec
 from schedulemesh.domain.containers import as_items
 from schedulemesh.domain.names import as_text, parse_name
 from schedulemesh.domain.numbers import parse_count
-from schedulemesh.domain.resources import UNIT, Resources, check_resources, parse_resources
+from schedulemesh.domain.resources import (
+    UNIT,
+    Resources,
+    bytes_hint,
+    check_resources,
+    parse_resources,
+)
 from schedulemesh.errors import InvalidRequestError, shown
 
 #: The entry for owners that have none of their own, and for what theirs leaves out.
@@ -21,6 +27,8 @@ OWNER_ORDERS = ("none", "fair")
 MAX_OWNERS = 1_000
 #: The keys of an entry beside kinds of resources: how many tasks run at once, and how many wait.
 COUNTS = ("running", "queued")
+#: MB of memory that no owner has on all machines together: an amount of bytes.
+_LIKE_BYTES = 10**9
 _KINDS = ("cpu", "memory", "gpu")
 #: The least of each of ``COUNTS``: an owner of whom nothing may wait could not submit anything.
 _LEAST = {"running": 0, "queued": 1}
@@ -101,6 +109,11 @@ def _parse_entry(owner: object, entry: object) -> OwnerLimit:
     named = {} if custom is None else dict(as_items(custom, f"{what}['custom']", "a dict"))
     _check_kinds(fields, named, what)
     amounts = parse_resources({**_not_none(fields), "custom": _not_none(named)}, what)
+    if amounts.memory >= _LIKE_BYTES * UNIT:
+        raise InvalidRequestError(
+            f"{what}['memory'] is {shown(fields['memory'])}, which nobody has. {bytes_hint(amounts)}; write "
+            "it with its unit, such as '64GB'"
+        )
     units = dict(amounts.items())
     kinds = {as_text(kind) or "": value for kind, value in {**fields, **named}.items()}
     return OwnerLimit(

@@ -46,6 +46,7 @@ def test_what_an_entry_leaves_out_is_as_in_the_default():
         ({"ada": 3}, r"owner_limits\['ada'\] must be a dict of limits such as"),
         ({"ada": {"gup": 1}}, r"unknown key 'gup'; allowed are cpu, memory, gpu, custom, running"),
         ({"ada": {"gpu": -1}}, r"owner_limits\['ada'\]\['gpu'\] is -1"),
+        ({"ada": {"memory": 64e9}}, r"Memory is given in MB; 64000000000 bytes are 61035.2 MB"),
         ({"ada": {"queued": 0}}, r"\['queued'\] must be a whole number of at least 1"),
         ({"ada": {"running": 1.5}}, r"\['running'\] must be a whole number"),
         ({"ada": {"custom": {"running": 1}}}, "'running', which is a limit of its own"),
