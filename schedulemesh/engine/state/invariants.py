@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from schedulemesh.domain.arrays import member_id
 from schedulemesh.domain.dependencies import dependency
 from schedulemesh.domain.payloads import JobPayload
@@ -56,6 +58,9 @@ def _check_queue(state: MeshState) -> None:
         _expect(bool(pool.size), f"the queue of pool {name} is empty")
         _expect(sorted(entries) == [*pool.ready], f"the order of pool {name} is not its classes'")
         later = {task_id for _, task_id in pool.later}
+        specs = (queue.by_id[task_id].spec for task_id in later)
+        of_owner = Counter(spec.owner for spec in specs if not spec.extra_of)
+        _expect(of_owner == pool.later_of_owner, f"owners of what may not start in {name}")
         for task_id in (*(task_id for *_, task_id in entries), *later):
             task = queue.by_id[task_id]
             _expect(task.pool_name == name, f"task {task_id} is in two queues")

@@ -246,7 +246,7 @@ class Queue:
             self._expiring.add((task.expires_at, task_id))
         if task.not_before:
             self._delayed.add((task.not_before, task_id))
-            pool.later.add((task.number, task_id))
+            pool.add_later(task.number, task.spec)
         else:
             self._enter(task)
 
@@ -289,7 +289,7 @@ class Queue:
         if held and task.reservation is not None:
             self.reserve(task_id, None)
         if (task.not_before, task_id) in self._delayed:
-            self.pools[task.pool_name].later.add((task.number, task_id))
+            self.pools[task.pool_name].add_later(task.number, task.spec)
         else:
             self._enter(task)
 
@@ -345,7 +345,7 @@ class Queue:
         for task in (self.by_id[task_id] for task_id in task_ids if task_id in self.by_id):
             self._leave(task)
             if (task.not_before, task.task_id) in self._delayed:
-                self.pools[task.pool_name].later.add((task.number, task.task_id))
+                self.pools[task.pool_name].add_later(task.number, task.spec)
                 continue
             if one.is_full and task.reservation is not None:
                 self.reserve(task.task_id, None)
@@ -487,8 +487,7 @@ class Queue:
             return 0
         classes = pool.of_owner.get(owner, ())
         ready = sum(len(c.owners[owner].entries) for c in classes if not c.extra)
-        later = (self.by_id[task_id].spec for _, task_id in pool.later)
-        return ready + sum(spec.owner == owner and not spec.extra_of for spec in later)
+        return ready + pool.later_of_owner.get(owner, 0)
 
     def of_pool(
         self, pool_name: str, begin: int = 0, end: int | None = None
@@ -532,7 +531,7 @@ class Queue:
     def _enter(self, task: QueuedTask) -> None:
         pool = self.pools[task.pool_name]
         if task.held or task.depends or self.arrays.is_full(task.spec):
-            pool.later.add((task.number, task.task_id))
+            pool.add_later(task.number, task.spec)
             return
         counts_owners = task.pool_name in self.owners.pools
         exceeds = counts_owners and self._exceeds_limit(task)
@@ -561,7 +560,7 @@ class Queue:
         queue_class, task.queue_class = task.queue_class, None
         pool = self.pools[task.pool_name]
         if queue_class is None:
-            pool.later.remove((task.number, task.task_id))
+            pool.remove_later(task.number, task.spec)
             return
         if queue_class.owners:
             pool.displace_of_owner(queue_class, self.entry(task), task.spec.owner)
@@ -623,7 +622,7 @@ class Queue:
         if before is None:
             return
         pool = self.pools[pool_name] = PoolQueue(is_fair=self.owners.is_fair(pool_name))
-        pool.later = before.later
+        pool.later, pool.later_of_owner = before.later, before.later_of_owner
         for queue_class in before.classes.values():
             self.close(queue_class)
         for task in [self.by_id[task_id] for *_, task_id in before.ready]:

@@ -118,7 +118,7 @@ class QueueClass:
 class PoolQueue:
     """The queue of one pool."""
 
-    __slots__ = ("classes", "firsts", "later", "of_owner", "ready", "withheld")
+    __slots__ = ("classes", "firsts", "later", "later_of_owner", "of_owner", "ready", "withheld")
 
     def __init__(self, *, is_fair: bool = False) -> None:
         self.classes: dict[ClassKey, QueueClass] = {}
@@ -132,6 +132,8 @@ class PoolQueue:
         self.ready: SortedList[Entry] | OwnedReady = OwnedReady() if is_fair else SortedList()
         #: (number, task id) of tasks that may not start yet.
         self.later: SortedList[tuple[int, str]] = SortedList()
+        #: How many of these each owner has, without extra members.
+        self.later_of_owner: dict[str, int] = {}
 
     @property
     def size(self) -> int:
@@ -146,6 +148,21 @@ class PoolQueue:
         last = None if end is None else max(0, end - count)
         yield from (task_id for *_, task_id in self.ready.islice(begin, end))
         yield from (task_id for _, task_id in self.later.islice(max(0, begin - count), last))
+
+    def add_later(self, number: int, spec: TaskSpec) -> None:
+        """Add a task that may not start yet."""
+        self.later.add((number, spec.task_id))
+        if not spec.extra_of:
+            self.later_of_owner[spec.owner] = self.later_of_owner.get(spec.owner, 0) + 1
+
+    def remove_later(self, number: int, spec: TaskSpec) -> None:
+        """Remove a task that might not start yet."""
+        self.later.remove((number, spec.task_id))
+        if spec.extra_of:
+            return
+        self.later_of_owner[spec.owner] -= 1
+        if not self.later_of_owner[spec.owner]:
+            del self.later_of_owner[spec.owner]
 
     def place(self, queue_class: QueueClass, entry: Entry) -> None:
         """Add an entry to a class."""
