@@ -6,7 +6,8 @@ from typing import Annotated, TypedDict
 
 from schedulemesh.api.rows import OneOf
 from schedulemesh.api.tasks import OfTask
-from schedulemesh.api.values import Count
+from schedulemesh.api.values import Count, whole_number
+from schedulemesh.domain.arrays import MAX_INDEX
 from schedulemesh.domain.task import EndState
 from schedulemesh.errors import InvalidRequestError
 
@@ -74,7 +75,7 @@ class GetArray(OfTask, tag="get_array", frozen=True, kw_only=True):
     #: Only members in this state.
     state: Annotated[str, OneOf(*MEMBER_STATES)] | None = None
     #: Only members with a higher index; None: from the first one on.
-    after: Count | None = None
+    after: Annotated[int, whole_number(0, MAX_INDEX)] | None = None
     limit: Count = 100
 
     def __post_init__(self) -> None:

@@ -33,6 +33,7 @@ from schedulemesh.client.listings import ArrayResult, TasksResult
 from schedulemesh.client.progress import NoDisplay, display
 from schedulemesh.client.results import combined
 from schedulemesh.client.scheduler_object import SchedulerObject
+from schedulemesh.domain.arrays import MAX_INDEX
 from schedulemesh.domain.names import as_text, parse_name
 from schedulemesh.domain.numbers import MAX_DURATION_S, parse_count, parse_duration, parse_flag
 from schedulemesh.domain.task import ENDED_STATES
@@ -95,7 +96,7 @@ class TaskCalls(SchedulerObject):
             task_id=parse_name(task_id, "task_id"),
             state=None if state is None else as_text(state) or shown(state),
             limit=parse_count(limit, "limit"),
-            after=None if after is None else parse_count(after, "after"),
+            after=None if after is None else parse_count(after, "after", most=MAX_INDEX),
         )
         return details(self._connection, request, ArrayResult)
 
