@@ -83,9 +83,12 @@ class Indices:
 
     def add_range(self, first: int, last: int) -> None:
         """Add all indices of a range."""
-        if not self._size or first > self._lasts[-1] + 1:
-            self._firsts.append(first)
-            self._lasts.append(last)
+        if not self._size or first > self._lasts[-1]:
+            if self._size and first == self._lasts[-1] + 1:
+                self._lasts[-1] = last
+            else:
+                self._firsts.append(first)
+                self._lasts.append(last)
             self._size += last - first + 1
             return
         begin = bisect_right(self._lasts, first - 2)
