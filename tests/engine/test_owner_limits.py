@@ -7,6 +7,7 @@ import pytest
 
 from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.owner_limits import parse_owner_limits
+from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.engine.messages.outcomes import Queued, Refused
 from tests.engine.builders import Mesh, differences, node, pool
 
@@ -245,3 +246,14 @@ def test_no_start_stays_reserved_between_two_attempts_while_the_owner_has_no_roo
     assert list(mesh.state.agents) == ["a2"]
     mesh.tick()
     assert not mesh.state.queue.reserved
+
+
+def test_each_extra_member_of_an_elastic_gang_counts_as_one_that_runs():
+    mesh = mesh_of(ada={"running": 2})
+    gang = GangPayload(replicas=5)
+    mesh.queue("g", bundles=[{"cpu": 1}] * 2, payload=gang, class_key="c", owner="ada")
+    mesh.make_all()
+    mesh.report("g")
+    mesh.tick()
+    assert list(mesh.state.agents) == ["g", "g-2"]
+    assert mesh.waiting() == ["g-3", "g-4"]
