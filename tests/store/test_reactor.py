@@ -177,7 +177,9 @@ async def test_a_step_that_fails_before_it_changed_anything_costs_nothing(reacto
         s.TaskAnnounced(
             task=s.TaskSpec(task_id="t", pool_name="p", labels={"k": 1}), agent_name="x"
         ),
-        s.TaskAnnounced(task=s.TaskSpec(task_id=("t", 1), pool_name="p"), agent_name="x"),
+        s.TaskAnnounced(
+            task=s.TaskSpec(task_id="t", pool_name="p", owner=("o", 1)), agent_name="x"
+        ),
     ],
     ids=["number for truth", "infinity", "lone surrogate", "number for text", "tuple for text"],
 )
