@@ -33,6 +33,7 @@ def _groups() -> dict[str, Callable[[], list[Row]]]:
     from benchmarks.models import models
     from benchmarks.observing import observing
     from benchmarks.openb import openb
+    from benchmarks.owners import owners
     from benchmarks.queueing import queueing
     from benchmarks.rules import rules
     from benchmarks.scaling import scaling
@@ -60,6 +61,7 @@ def _groups() -> dict[str, Callable[[], list[Row]]]:
         "gangs": waiting_gangs,
         "models": models,
         "arrays": task_arrays,
+        "owners": owners,
         "metrics": metrics,
         "history": history,
         "streams": streams,

@@ -54,11 +54,6 @@ class Oracle:
         self.changed_at = 0.0
         self.number = 0
 
-    @property
-    def counts(self) -> bool:
-        """Whether it matters who owns tasks."""
-        return bool(self.limits) or self.fair
-
     def amount(self, owner: str) -> tuple[int, int]:
         """How many CPUs the tasks of an owner hold, and how many run."""
         amounts = [cpu for other, cpu in self.running.values() if other == owner]
@@ -101,7 +96,7 @@ class Oracle:
 
     def note(self, owner: str, now: float) -> None:
         """What an owner holds has changed."""
-        if self.counts:
+        if self.fair:
             self.past.setdefault(owner, []).append((now, self.amount(owner)[0]))
             self.changed_at = now
 
@@ -118,11 +113,11 @@ class Oracle:
 
     def define(self, limits: dict[str, dict[str, Any]], *, fair: bool, now: float) -> None:
         """The pool has other limits, or another order."""
-        counted = self.counts
+        was_fair = self.fair
         self.limits, self.fair = limits, fair
-        if not self.counts:
+        if not fair:
             self.past, self.changed_at = {}, 0.0
-        elif not counted:
+        elif not was_fair:
             for owner in {owner for owner, _ in self.running.values()}:
                 self.note(owner, now)
 

@@ -182,13 +182,33 @@ def test_so_many_tasks_of_an_owner_wait_at_most():
     refused = mesh.queue("a4", cpu=1, owner="ada")
     assert (refused.reason, refused.error) == (
         "owner_queue_full",
-        "owner 'ada' has 2 tasks in the queue of pool 'p', as many as owner_limits permits",
+        "owner 'ada' has 2 tasks in the queue of pool 'p', and owner_limits permits 2",
     )
     assert isinstance(mesh.queue("b1", cpu=4, owner="ben"), Queued)
     mesh.change("a2", held=True)
     assert mesh.queue("a4", cpu=1, owner="ada").reason == "owner_queue_full"
     mesh.cancel("a2")
     assert isinstance(mesh.queue("a4", cpu=1, owner="ada"), Queued)
+
+
+def test_each_member_of_an_array_counts_running_and_waiting():
+    mesh = mesh_of(default={"cpu": 2, "queued": 4})
+    refused = mesh.queue("big", cpu=1, owner="ada", run="work", limits={"array": "0-4"})
+    assert refused.error == (
+        "owner 'ada' has 0 tasks in the queue of pool 'p', and owner_limits permits 4; the array has 5 "
+        "members"
+    )
+    mesh.queue("a", cpu=1, owner="ada", run="work", limits={"array": "0-3"})
+    assert len(mesh.starts) == 2
+    assert isinstance(mesh.queue("b", cpu=1, owner="ada"), Queued)
+    assert isinstance(mesh.queue("c", cpu=1, owner="ada"), Queued)
+    assert mesh.queue("d", cpu=1, owner="ada").reason == "owner_queue_full"
+    first = next(iter(mesh.starts))
+    mesh.report(first)
+    mesh.complete(first)
+    assert held_by(mesh, "ada") == 2
+    assert len(mesh.starts) == 2
+    assert differs(mesh) == []
 
 
 def test_what_waits_again_is_not_refused_and_counts():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from schedulemesh.domain.arrays import array_form
 from schedulemesh.domain.owner_limits import OwnerLimit
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources
+from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.state.mesh_state import MeshState
@@ -61,17 +63,20 @@ def exceeds_owner_limit(
     )
 
 
-def too_many_queued(state: MeshState, pool_name: str, owner: str) -> Refused | None:
-    """The refusal of one more task that waits; None: the owner may have it wait."""
+def too_many_queued(state: MeshState, pool_name: str, task: TaskSpec) -> Refused | None:
+    """The refusal of one more task that waits, or of an array; None: its owner may have it wait."""
+    owner, members = task.owner, len(array_form(task.array).indices()) if task.array else 1
     spec = state.owners.pools.get(pool_name)
     most = None if spec is None else spec.owner_limit(owner).queued
-    if most is None or state.queue.count_of_owner(pool_name, owner) < most:
+    waiting = 0 if most is None else state.queue.count_of_owner(pool_name, owner)
+    if most is None or waiting + members <= most:
         return None
+    further = f"; the array has {members:,} members" if task.array else ""
     return Refused(
         reason=Reason.OWNER_QUEUE_FULL,
         error=(
-            f"{named_owner(owner)} has {most} task{'' if most == 1 else 's'} in the queue of pool "
-            f"{pool_name!r}, as many as owner_limits permits"
+            f"{named_owner(owner)} has {waiting} task{'' if waiting == 1 else 's'} in the queue of pool "
+            f"{pool_name!r}, and owner_limits permits {most}{further}"
         ),
         hint=(
             "submit it when one of them has started, cancel one, or have an operator raise queued in "

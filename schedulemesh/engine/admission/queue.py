@@ -56,7 +56,7 @@ def join(tx: Transaction, stimulus: TaskSubmitted) -> RequestOutcome:
     if isinstance(request, Refused) and request.reason not in _MAY_PASS:
         return request
     pool_name = _pool_to_wait_in(tx, stimulus, request)
-    if (refused := too_many_queued(state, pool_name, task.owner)) is not None:
+    if (refused := too_many_queued(state, pool_name, task)) is not None:
         return refused
     if task.pool_name != pool_name:
         task = msgspec.structs.replace(task, pool_name=pool_name)

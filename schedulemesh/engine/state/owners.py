@@ -20,6 +20,8 @@ from schedulemesh.engine.state.fair_order import OwnerRank
 
 #: Owners of one pool that hold nothing, beyond which those that have used least are forgotten.
 _IDLE_OWNERS = 1_000
+#: Owners whose limits are kept, so that they are not made of their entry and the default each time.
+_LIMITS = 10_000
 
 
 class OwnerUse(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
@@ -38,10 +40,13 @@ class OwnerUse(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
         """
         return decayed_mean(self.mean, self.mean_at, self.held, now, half_life_s)
 
-    def change(self, amount: Resources, running: int, at: float, half_life_s: float) -> None:
-        """They hold so much more, or less, from now on."""
+    def remember(self, at: float, half_life_s: float) -> None:
+        """Have the mean include what they have held until this time."""
         self.mean = self.mean_until(at, half_life_s)
         self.mean_at = max(self.mean_at, at)
+
+    def change(self, amount: Resources, running: int) -> None:
+        """They hold so much more, or less, from now on."""
         self.held = self.held + amount
         self.running += running
 
@@ -52,11 +57,15 @@ class Owners:
     def __init__(self) -> None:
         #: The definitions of the pools that count owners.
         self.pools: dict[str, PoolSpec] = {}
+        #: Those of them in which the owner comes first who has used least.
+        self.fair: set[str] = set()
         #: By pool and owner.
         self.uses: dict[str, dict[str, OwnerUse]] = {}
         #: Of fair pools: when what their owners hold has changed last, and the ranks of owners by that time.
         self.changed_at: dict[str, float] = {}
         self.ranks: dict[str, dict[str, OwnerRank]] = {}
+        #: What limits each owner, by pool and owner; found out as it is asked for.
+        self._limits: dict[tuple[str, str], OwnerLimit] = {}
         #: The half-life of past use; 0: only what is held now counts.
         self.half_life_s = 0.0
 
@@ -69,26 +78,39 @@ class Owners:
             self.forget(spec.name)
             return True
         self.pools[spec.name] = spec
+        (self.fair.add if spec.is_fair else self.fair.discard)(spec.name)
+        self._limits.clear()
         if before is None:
             self.uses[spec.name] = {}
             for agent in agents:
                 self.admitted(agent, at)
+        if before is None or before.is_fair != spec.is_fair:
+            self._begin_to_remember(spec, at)
         if before is not None and _seen_by_queue(before) == _seen_by_queue(spec):
             return False
         self.ranks.pop(spec.name, None)
         return True
 
+    def _begin_to_remember(self, spec: PoolSpec, at: float) -> None:
+        """Past use counts from now on in a fair pool, and in others not at all."""
+        self.changed_at.pop(spec.name, None)
+        if spec.is_fair:
+            self.changed_at[spec.name] = at
+        for use in self.uses[spec.name].values():
+            use.mean, use.mean_at = {}, at
+
     def forget(self, pool_name: str) -> None:
         """Count the owners of a pool no more."""
         self.pools.pop(pool_name, None)
+        self.fair.discard(pool_name)
+        self._limits.clear()
         self.uses.pop(pool_name, None)
         self.changed_at.pop(pool_name, None)
         self.ranks.pop(pool_name, None)
 
     def is_fair(self, pool_name: str) -> bool:
         """Whether in this pool the owner comes first who has used least."""
-        spec = self.pools.get(pool_name)
-        return spec is not None and spec.is_fair
+        return pool_name in self.fair
 
     def share(self, pool_name: str, owner: str, now: float) -> float:
         """The dominant share of an owner: over all kinds of which the pool has quota the largest part of that
@@ -130,19 +152,26 @@ class Owners:
         if agent.owner is None:
             return
         uses = self.uses[agent.spec.pool_name]
-        self.changed_at[agent.spec.pool_name] = at
         use = uses.setdefault(agent.owner, OwnerUse(mean_at=at))
-        use.change(agent.spec.resources, 1, at, self.half_life_s)
+        self._remember(agent.spec.pool_name, use, at)
+        use.change(agent.spec.resources, 1)
 
     def ended(self, agent: Agent, at: float) -> None:
         """The claim of an agent is released."""
         if agent.owner is None:
             return
         uses = self.uses[agent.spec.pool_name]
-        self.changed_at[agent.spec.pool_name] = at
-        uses[agent.owner].change(NOTHING - agent.spec.resources, -1, at, self.half_life_s)
+        use = uses[agent.owner]
+        self._remember(agent.spec.pool_name, use, at)
+        use.change(NOTHING - agent.spec.resources, -1)
         if len(uses) > _IDLE_OWNERS:
             self._forget_idle(uses, at)
+
+    def _remember(self, pool_name: str, use: OwnerUse, at: float) -> None:
+        """In a fair pool, remember what an owner has held until its use changes now."""
+        if self.pools[pool_name].is_fair:
+            self.changed_at[pool_name] = at
+            use.remember(at, self.half_life_s)
 
     def _forget_idle(self, uses: dict[str, OwnerUse], at: float) -> None:
         """Forget half of the owners that hold nothing, of whose use least is left."""
@@ -160,31 +189,41 @@ class Owners:
 
     def room(self, pool_name: str, owner: str, need: Resources) -> int | None:
         """How many more tasks with this need an owner may start in a pool by its limits; None: any number."""
-        limit = self.pools[pool_name].owner_limit(owner)
-        if not limit.limits_running:
+        limit = self.limit_of(pool_name, owner)
+        if not limit.named and limit.running is None:
             return None
-        use = self.use_of(pool_name, owner)
-        rooms = [] if limit.running is None else [limit.running - use.running]
-        amounts, needs = dict(use.held.items()), dict(need.items())
-        rooms += [
-            (most - amounts.get(kind, 0)) // needs[kind]
-            for kind, most in limit.named
-            if needs.get(kind, 0)
-        ]
-        return max(0, min(rooms)) if rooms else None
+        use = self.uses[pool_name].get(owner)
+        return (
+            _room(limit, NOTHING, 0, need)
+            if use is None
+            else _room(limit, use.held, use.running, need)
+        )
+
+    def limit_of(self, pool_name: str, owner: str) -> OwnerLimit:
+        """What limits an owner in a pool that counts owners."""
+        key = (pool_name, owner)
+        limit = self._limits.get(key)
+        if limit is None:
+            if len(self._limits) >= _LIMITS:
+                self._limits.clear()
+            limit = self._limits[key] = self.pools[pool_name].owner_limit(owner)
+        return limit
 
     def short(self, pool_name: str, owner: str, need: Resources) -> OwnerLimit | None:
         """The limits that an owner would exceed with one more task that needs this; None: none."""
-        if pool_name not in self.pools:
+        if pool_name not in self.pools or self.room(pool_name, owner, need) != 0:
             return None
-        limit, use = self.pools[pool_name].owner_limit(owner), self.use_of(pool_name, owner)
-        return _exceeded(limit, use.held, use.running, need)
+        use = self.use_of(pool_name, owner)
+        return _exceeded(self.limit_of(pool_name, owner), use.held, use.running, need)
 
     def exceeds(self, pool_name: str, owner: str, need: Resources) -> OwnerLimit | None:
         """The limits that one task alone would exceed if its owner held nothing; None: none."""
         if pool_name not in self.pools:
             return None
-        return _exceeded(self.pools[pool_name].owner_limit(owner), NOTHING, 0, need)
+        limit = self.limit_of(pool_name, owner)
+        if _room(limit, NOTHING, 0, need) != 0:
+            return None
+        return _exceeded(limit, NOTHING, 0, need)
 
     def rename(self, name: str, new_name: str) -> None:
         """A pool has another name."""
@@ -195,6 +234,10 @@ class Owners:
             if name in self.changed_at:
                 self.changed_at[new_name] = self.changed_at.pop(name)
             self.ranks.pop(name, None)
+            self._limits.clear()
+            if name in self.fair:
+                self.fair.discard(name)
+                self.fair.add(new_name)
 
 
 def dominant_part(amounts: Mapping[str, float], quota: Resources) -> float:
@@ -202,14 +245,33 @@ def dominant_part(amounts: Mapping[str, float], quota: Resources) -> float:
     return max((amounts.get(kind, 0) / units for kind, units in quota.items()), default=0.0)
 
 
+def _room(limit: OwnerLimit, in_use: Resources, running: int, need: Resources) -> int | None:
+    """How many tasks with this need a limit permits beside what is in use; None: any number."""
+    room = None if limit.running is None else limit.running - running
+    for kind, most in limit.named:
+        if units := _units(need, kind):
+            further = (most - _units(in_use, kind)) // units
+            room = further if room is None or further < room else room
+    return None if room is None else max(0, room)
+
+
+def _units(amount: Resources, kind: str) -> int:
+    """The units of one kind."""
+    if kind == "gpu":
+        return amount.gpu  # what most limits are about
+    if kind == "cpu":
+        return amount.cpu
+    return amount.memory if kind == "memory" else dict(amount.custom).get(kind, 0)
+
+
 def _exceeded(
     limit: OwnerLimit, in_use: Resources, running: int, need: Resources
 ) -> OwnerLimit | None:
-    amounts, needs = dict(in_use.items()), dict(need.items())
+    """Which of the limits one more task with this need would exceed; None: none."""
     named = tuple(
         (kind, most)
         for kind, most in limit.named
-        if needs.get(kind, 0) and amounts.get(kind, 0) + needs[kind] > most
+        if (units := _units(need, kind)) and _units(in_use, kind) + units > most
     )
     too_many = limit.running is not None and running >= limit.running
     if not named and not too_many:

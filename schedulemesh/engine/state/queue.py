@@ -487,7 +487,14 @@ class Queue:
             return 0
         classes = pool.of_owner.get(owner, ())
         ready = sum(len(c.owners[owner].entries) for c in classes if not c.extra)
-        return ready + pool.later_of_owner.get(owner, 0)
+        waiting = ready + pool.later_of_owner.get(owner, 0)
+        # An array is one entry, and each of its members that wait in it counts.
+        return waiting + sum(
+            len(array.remaining) - 1
+            for array in self.arrays.by_id.values()
+            if (entry := self.by_id.get(array.array_id)) is not None
+            and (entry.pool_name, entry.spec.owner) == (pool_name, owner)
+        )
 
     def of_pool(
         self, pool_name: str, begin: int = 0, end: int | None = None
@@ -504,7 +511,7 @@ class Queue:
         if task.front:
             return (-FRONT * task.front, task.number, task.task_id)
         value = order_value(task, self.policy)
-        if self.owners.pools and self.owners.is_fair(task.pool_name):
+        if self.owners.fair and task.pool_name in self.owners.fair:
             rank = self.owners.rank_of(task.pool_name, task.spec.owner)
             value = FairOrder.of(value, rank)
         return (value, task.number, task.task_id)
