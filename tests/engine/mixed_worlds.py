@@ -414,9 +414,9 @@ class World:
             how["priority"],
         )
         waiting = sum(
-            t.spec.owner == owner and not t.spec.extra_of
+            len(st.arrays.by_id[t.task_id].remaining) if t.spec.array else 1
             for t in st.queue.by_id.values()
-            if t.pool_name == pool_name
+            if t.pool_name == pool_name and t.spec.owner == owner and not t.spec.extra_of
         )
         amounts = {"cpu": how.get("cpu", 2), "gpu": how.get("gpu", 0)}
         alone = self.permits(pool_name, owner, amounts, alone=True)

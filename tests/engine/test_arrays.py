@@ -404,5 +404,7 @@ def test_no_start_stays_reserved_between_two_attempts_while_the_array_is_full():
     array(mesh, "0-9%1", cpu=2, retries=1)
     fails(mesh, 0)
     assert runs(mesh) == [1]
+    assert not mesh.state.queue.reserved
     mesh.tick()
     assert not mesh.state.queue.reserved
+    agree(mesh)

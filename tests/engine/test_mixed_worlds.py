@@ -7,6 +7,6 @@ import pytest
 from tests.engine.mixed_worlds import World
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", [*range(20), 20062])
 def test_a_world_keeps_what_the_pages_promise(seed):
     World(seed).run()

@@ -344,11 +344,11 @@ class Queue:
         task_ids = [array_id, *(member_id(array_id, index) for index in one.waiting)]
         for task in (self.by_id[task_id] for task_id in task_ids if task_id in self.by_id):
             self._leave(task)
+            if one.is_full and task.reservation is not None:
+                self.reserve(task.task_id, None)
             if (task.not_before, task.task_id) in self._delayed:
                 self.pools[task.pool_name].add_later(task.number, task.spec)
                 continue
-            if one.is_full and task.reservation is not None:
-                self.reserve(task.task_id, None)
             self._enter(task)
             if task.queue_class is not None:
                 self.open[task.queue_class] = None
