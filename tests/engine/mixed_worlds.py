@@ -17,6 +17,7 @@ import random
 
 import msgspec
 
+from schedulemesh.domain.arrays import array_form
 from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.owner_limits import parse_owner_limits
 from schedulemesh.domain.payloads import GangPayload, LeasePayload
@@ -419,6 +420,7 @@ class World:
             if t.pool_name == pool_name and t.spec.owner == owner and not t.spec.extra_of
         )
         amounts = {"cpu": how.get("cpu", 2), "gpu": how.get("gpu", 0)}
+        members = array_form(limits["array"]).size if kind == "array" else 1
         alone = self.permits(pool_name, owner, amounts, alone=True)
         fits_now = self.permits(pool_name, owner, amounts)
         mets = [self.met(c, k) for c, k in after]
@@ -430,7 +432,7 @@ class World:
             assert alone, "admitted beyond its owner's limit"
             if queue:
                 most = self.limit(pool_name, owner, "queued")
-                assert most is None or waiting < most, "queued beyond"
+                assert most is None or waiting + members <= most, "queued beyond"
             else:
                 assert fits_now
             assert False not in mets, "accepted although it can never start"
@@ -444,7 +446,7 @@ class World:
                 assert not alone
             if reason == "owner_queue_full":
                 assert most is not None
-                assert waiting >= most
+                assert waiting + members > most
             if reason == "owner_limit":
                 assert not fits_now
                 assert not queue

@@ -65,7 +65,7 @@ def exceeds_owner_limit(
 
 def too_many_queued(state: MeshState, pool_name: str, task: TaskSpec) -> Refused | None:
     """The refusal of one more task that waits, or of an array; None: its owner may have it wait."""
-    owner, members = task.owner, len(array_form(task.array).indices()) if task.array else 1
+    owner, members = task.owner, array_form(task.array).size if task.array else 1
     spec = state.owners.pools.get(pool_name)
     most = None if spec is None else spec.owner_limit(owner).queued
     waiting = 0 if most is None else state.queue.count_of_owner(pool_name, owner)
