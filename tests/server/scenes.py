@@ -59,7 +59,9 @@ def observe(mesh, views):
 
 
 def three_teams(mesh):
-    """Three teams that share a cluster of five nodes: one lends, one borrows and waits, one was evicted."""
+    """Three teams that share a cluster of five nodes: one lends, one borrows and waits, one was evicted. What
+    waits has no right to what others hold, so that nothing changes any more.
+    """
     observe(mesh, nodes(5, taken=2))
     # Closed first, so that nothing of the scheduler's hides what other Ray work holds there.
     ask(mesh, CordonNode(node_id=f"{4:056x}", cordoned=True))
@@ -68,7 +70,7 @@ def three_teams(mesh):
         amounts = {"cpu": 64, "memory": 512_000, "gpu": gpu}
         lending = {"cohort": "company"}
         ask(mesh, EnsurePool(name=name, resources=parse_resources(amounts), lending=lending))
-    submit(mesh, "notebook", "vision", gpu=2, priority=0.5, owner="mei", queue=False)
+    submit(mesh, "notebook", "vision", gpu=2, priority=5.0, owner="mei", queue=False)
     for number in range(4):
         submit(mesh, f"pretrain-{number}", "language", gpu=4, owner="lin", queue=False)
     submit(mesh, "simulate", "robotics", gpu=2, priority=1.0, owner="ada", queue=False)
