@@ -28,6 +28,7 @@ VALUES = {
     float | None: 60.0,
     int | None: 3,
     dict[str, str]: {"team": "search"},
+    tuple[str, ...]: ("another",),
 }
 
 SPEC = TaskSpec(
@@ -38,7 +39,12 @@ SPEC = TaskSpec(
         if field.name not in INTERNAL | {"parent"}
     }
 )
-SHOWN = {name: getattr(SPEC, name) for name in TaskSpec.__struct_fields__ if name not in INTERNAL}
+#: As rows have it, in which sequences are lists.
+SHOWN = {
+    name: list(value) if isinstance(value := getattr(SPEC, name), tuple) else value
+    for name in TaskSpec.__struct_fields__
+    if name not in INTERNAL
+}
 
 
 def as_in_spec(row):
