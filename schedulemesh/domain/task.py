@@ -341,8 +341,10 @@ class TaskState:
     max_run_s: float | None = None
     #: Seconds for which its GPUs may be idle; None: what its pool says.
     idle_s: float | None = None
-    #: The tasks that it started after.
-    after: tuple[str, ...] = ()
+    #: The tasks that it started after, each as ``ok:ID``, ``any:ID`` or ``fail:ID``.
+    after: list[str] = dataclasses.field(default_factory=list)
+    #: The indices of an array as it was submitted; empty, as it is of a member: it is none.
+    array: str = ""
     #: Of a member of an array: the array's id, and its index; empty, None: it is none.
     array_id: str = ""
     array_index: int | None = None
