@@ -10,7 +10,7 @@ _WAITS_AND_REFUSALS: Mapping[str, tuple[str, str]] = {
         "资源不足，且没有可以抢占的任务",
     ),
     "insufficient_quota": ("The pool's quota is short", "资源池配额不足"),
-    "group_unplaceable": ("No placement group can be created now", "暂时无法创建放置组"),
+    "group_unplaceable": ("No placement group can be created now", "暂时无法创建占位组"),
     "exceeds_pool_capacity": (
         "Asks for more than the whole quota of its pool",
         "申请量超过资源池的全部配额",
@@ -29,23 +29,23 @@ _WAITS_AND_REFUSALS: Mapping[str, tuple[str, str]] = {
     ),
     "pool_not_found": ("There is no such pool", "资源池不存在"),
     "no_matching_pool": ("No pool matches its selector", "没有符合条件的资源池"),
-    "no_pg_pool": ("The pool keeps no placement groups", "资源池没有预建放置组"),
+    "no_pg_pool": ("The pool keeps no placement groups", "资源池没有预建占位组"),
     "conflicting_options": (
         "Ray options and placement group contradict each other",
-        "Ray 选项与放置组互相冲突",
+        "Ray 选项与占位组互相冲突",
     ),
-    "owner_limit": ("Its owner is at its limit in the pool", "该用户在资源池中已达上限"),
+    "owner_limit": ("Its owner is at its limit in the pool", "该负责人在资源池中已达上限"),
     "behind_owner": (
         "Waits behind tasks of owners that have used less",
-        "排在用量更少的用户的任务之后",
+        "排在用量更少的负责人的任务之后",
     ),
     "exceeds_owner_limit": (
         "Asks for more than the pool permits its owner",
-        "申请量超过资源池对该用户的限额",
+        "申请量超过资源池对该负责人的限额",
     ),
     "owner_queue_full": (
         "As many tasks of its owner wait as the pool permits",
-        "该用户在资源池中的排队任务数已达上限",
+        "该负责人在资源池中的排队任务数已达上限",
     ),
     "pool_exists": ("The pool exists with another definition", "同名资源池已存在，定义不同"),
     "pool_in_use": ("The pool is in use", "资源池正在使用"),
