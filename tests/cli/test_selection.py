@@ -43,7 +43,7 @@ NONSENSE = {
     "pools -f cohort=nope": "there is no cohort 'nope'",
     "jobs -f state=done": "it may be queued",
     "audit -f outcome=failed": "it may be done, refused, open",
-    "audit -f role=admin": "it may be viewer, submitter, operator",
+    "audit -f role=admin": "it may be viewer, submitter, pool_operator, operator",
     "alerts -f severity=high": "it may be info, warning, critical",
     "events -f kind=start": "kind is 'start'",
     "history -f rule=1 -f state=dead": "state is 'dead'",
@@ -51,7 +51,7 @@ NONSENSE = {
     "events --pool nope": "there is no pool 'nope'",
     "preemptions --pool nope": "there is no pool 'nope'",
     "preemptions -f reason=nope": "it may be label_based_preemption",
-    "tokens list -f role=root": "it may be viewer, submitter, operator",
+    "tokens list -f role=root": "it may be viewer, submitter, pool_operator, operator",
     "external -f ended=perhaps": "ended is yes or no",
     "drains -f pool_name=nope": "there is no pool 'nope'",
 }

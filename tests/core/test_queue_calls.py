@@ -107,7 +107,7 @@ def test_references_of_a_waiting_task_are_kept(service, mesh):
     references = service.running.executor.references
     refs = ([object()], [])
     given = mesh._connection.call
-    mesh._connection.call = lambda method, data, *_refs, what: given(method, data, refs, what=what)
+    mesh._connection.call = lambda method, data, *_refs, **how: given(method, data, refs, **how)
     submit(mesh, "b", queue=True)
     mesh._connection.call = given
     submit(mesh, "c", queue=True)
@@ -137,9 +137,9 @@ def test_many_submissions_are_one_message_and_one_commit(service, mesh):
     journal = service.running.reactor._journal
     append = journal.append
 
-    def counted(method, data, *refs, what):
+    def counted(method, data, *refs, **how):
         messages.append(data)
-        return call(method, data, *refs, what=what)
+        return call(method, data, *refs, **how)
 
     def written(record, blobs):
         if record:
@@ -198,10 +198,10 @@ def test_each_of_many_keeps_its_own_references(service, mesh):
     call = mesh._connection.call
     refs = ([object(), object()], [])
 
-    def with_refs(method, data, *_refs, what):
+    def with_refs(method, data, *_refs, **how):
         request = decode_request(data)
         changed = msgspec.structs.replace(request, references=((1, 0), (0, 0), (1, 0)))
-        return call(method, encode_request(changed), refs, what=what)
+        return call(method, encode_request(changed), refs, **how)
 
     submit(mesh, "first")
     mesh._connection.call = with_refs

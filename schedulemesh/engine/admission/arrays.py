@@ -121,6 +121,8 @@ def refused_as_array(state: MeshState, stimulus: TaskSubmitted) -> Refused | Non
     task, agent = stimulus.task, stimulus.agent
     if task is None:
         return None
+    if not task.array and not state.arrays.by_id:
+        return None
     refused = member_taken(state, task.task_id) or _taken_agent(state, agent.name)
     if refused or not task.array:
         return refused

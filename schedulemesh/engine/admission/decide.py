@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import msgspec
 
@@ -51,6 +52,7 @@ from schedulemesh.engine.placement.group_choice import (
 )
 from schedulemesh.engine.placement.plugin_views import submitted_view
 from schedulemesh.engine.placement.strategies import Strategies
+from schedulemesh.engine.preemption.limits import Limits
 from schedulemesh.engine.preemption.search import EvictionPlan
 from schedulemesh.engine.preemption.sites import KnownNodes
 from schedulemesh.engine.preemption.sufficient_priority import sufficient_priority
@@ -330,28 +332,43 @@ def _decide(tx: Transaction, request: Request) -> RequestOutcome:
     """Admit with what is free, or with victims, or refuse: each of these in the first way of running for
     which it is possible.
     """
-    unfitting, refused = list[Request](), None
+    searches, refused = list[_VictimSearch](), None
     for each in each_way(tx, request):
         if not each.fits_now:
-            unfitting.append(each)
+            searches.append(_search_for(tx, each))
             continue
         allowed = _not_reserved(tx, each) if tx.state.queue.by_id else each
         if isinstance(allowed, Request):
             dry_run = request.stimulus.dry_run
             return would_run(tx.state, allowed, None) if dry_run else admit(tx, allowed, None)
         refused = refused or allowed
-    for each in unfitting:
-        if (outcome := _with_victims(tx, each)) is not None:
+    for search in searches:
+        if (outcome := _with_victims(tx, search)) is not None:
             return outcome
     if refused is not None:
         return refused
-    answers = [_no_victim(tx, each) for each in unfitting]
+    answers = [_no_victim(tx, search) for search in searches]
     return refusals.no_alternative(request.stimulus.agent, answers)
 
 
-def _with_victims(tx: Transaction, request: Request) -> RequestOutcome | None:
+class _VictimSearch(NamedTuple):
+    """The search of victims for a request. Its refusal names what the search has noted in ``veto`` and
+    ``limits``, so that no strategy is asked about a candidate twice.
+    """
+
+    request: Request
+    veto: PluginVeto | None
+    limits: Limits
+
+
+def _search_for(tx: Transaction, request: Request) -> _VictimSearch:
+    return _VictimSearch(request, veto_for(tx, request), request.limits(tx.state, tx.now))
+
+
+def _with_victims(tx: Transaction, search: _VictimSearch) -> RequestOutcome | None:
     """Admit a request for which others have to leave; None: nobody's leaving would help."""
-    plan = plan_for(tx, request, veto_for(tx, request), request.limits(tx.state, tx.now))
+    request = search.request
+    plan = plan_for(tx, request, search.veto, search.limits)
     if plan is None:
         return None
     if request.stimulus.dry_run:
@@ -374,12 +391,12 @@ def admit_by(tx: Transaction, request: Request, plan: EvictionPlan) -> Pending |
     as_owner = msgspec.structs.replace(as_owner, takes_back=request.takes_back + short)
     if as_owner.fits_now:
         return admit(tx, as_owner, None)
-    veto, limits = veto_for(tx, again), again.limits(tx.state, tx.now)
-    case = Case(tx=tx, request=as_owner, veto=veto, limits=limits, known=KnownNodes())
+    search = _search_for(tx, again)
+    case = Case(tx=tx, request=as_owner, veto=search.veto, limits=search.limits, known=KnownNodes())
     after = after_revocations(case)
     if after is not None:
         return admit_by(tx, as_owner, after)
-    return admit(tx, again, None) if again.fits_now else _no_victim(tx, again)
+    return admit(tx, again, None) if again.fits_now else _no_victim(tx, search)
 
 
 def _not_reserved(tx: Transaction, request: Request) -> Request | Refused:
@@ -408,9 +425,9 @@ def veto_for(tx: Transaction, request: Request) -> PluginVeto | None:
     return plugin_veto(tx.strategies, tx.state.preemption, request.incoming(tx.state), view, tx.now)
 
 
-def _no_victim(tx: Transaction, request: Request) -> Refused:
+def _no_victim(tx: Transaction, search: _VictimSearch) -> Refused:
     """The refusal of a request that does not fit, and for which nobody may be evicted."""
-    state, veto, limits = tx.state, veto_for(tx, request), request.limits(tx.state, tx.now)
+    state, (request, veto, limits) = tx.state, search
     turned_away: dict[Reason, int] = {}
     enough = sufficient_priority_for(tx, request)
     if request.stimulus.may_preempt:

@@ -284,7 +284,8 @@ class Past:
 
     def forget_ended(self, task_id: str) -> None:
         """A task of this id exists again."""
-        self._arrays.note_alive(task_id)
+        if self._arrays.by_id:
+            self._arrays.note_alive(task_id)
         self.ended.pop(task_id, None)
         self._dependents.ended.pop(task_id, None)
 
