@@ -386,7 +386,7 @@ class Story(JobEvents):
         self.service = supervisor(
             self.backend,
             self.journal_file,
-            clock=virtual_time.clock(),
+            clock=virtual_time.clock(distinct=True),
             monitor_interval_s=1.0,
             health_interval_s=15.0,
             journal=JournalSettings(saved_state_bytes=STATE_BYTES),

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from schedulemesh.runtime import reactor, supervisor
+from schedulemesh.runtime import reactor, request_socket, supervisor
 from schedulemesh.runtime.agents import command_queue, eviction, job_cleanup
 from schedulemesh.runtime.clock import SteadyClock
 from schedulemesh.runtime.groups import manager, warm_pool
@@ -88,6 +88,13 @@ class _NoThread:
         pass
 
 
+class _NoSocket:
+    """In place of a socket: nothing could come from one."""
+
+    def __init__(self, folder, name):
+        raise OSError("in virtual time nobody listens")
+
+
 class InlineWriter(writer.GroupWriter):
     """Writes on the loop instead of in its thread, one entry at a time."""
 
@@ -118,6 +125,7 @@ def running():
                 module, "time", SimpleNamespace(monotonic=loop.time, perf_counter=loop.time)
             )
         patch.setattr(reactor, "GroupWriter", InlineWriter)
+        patch.setattr(request_socket, "ListeningSocket", _NoSocket)
         patch.setattr(writer, "threading", SimpleNamespace(Thread=_NoThread))
         try:
             yield loop
@@ -140,9 +148,9 @@ async def _cancelled():
     await asyncio.gather(*left, return_exceptions=True)
 
 
-def clock(began=lambda: 0.0):
-    """A supervisor's clock that shows the loop's time, and when that began in seconds since 1970. As on a
-    real machine no two readings are the same.
+def clock(began=lambda: 0.0, *, distinct=False):
+    """A supervisor's clock that shows the loop's time, and when that began in seconds since 1970.
+    ``distinct``: no two readings are the same, as on a real machine.
     """
     loop = asyncio.get_running_loop()
     latest = 0.0
@@ -152,7 +160,7 @@ def clock(began=lambda: 0.0):
 
     def ticks():
         nonlocal latest
-        latest = max(now(), math.nextafter(latest, math.inf))
+        latest = max(now(), math.nextafter(latest, math.inf) if distinct else 0.0)
         return latest
 
     return SteadyClock(system=now, ticks=ticks, boot_id=lambda: "boot")
