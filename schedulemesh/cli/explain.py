@@ -148,7 +148,7 @@ def _lines(answer: ExplainResult, now: float) -> list[Line]:
     if answer["state"] == "queued":
         lines += _part("earliest start", _start(answer, now))
     if answer["eviction"] is not None and not _is_said(answer["eviction"], answer):
-        lines += _part("last eviction", _eviction(answer["eviction"], now))
+        lines += _part("last eviction", _eviction(answer["eviction"], answer["state"], now))
     return lines
 
 
@@ -301,8 +301,11 @@ def _idle_limit(answer: ExplainResult, now: float) -> str:
     )
 
 
-def _eviction(eviction: EvictionInfo, now: float) -> str:
-    """By whom, by which rule, what was saved, and what became of what was freed."""
+def _eviction(eviction: EvictionInfo, state: str, now: float) -> str:
+    """By whom, by which rule, what was saved, and what became of what was freed. ``state``: of the task,
+    which may not have been saved yet.
+    """
+    leaves = state == "preempting"
     who = f"task {eviction['by_task']}" if eviction["by_task"] else f"agent {eviction['by_agent']}"
     owner = f" of {eviction['by_owner']}" if eviction["by_owner"] else ""
     by = f"for {who}{owner} in pool {eviction['by_pool']}" if eviction["by_agent"] else "by request"
@@ -314,14 +317,15 @@ def _eviction(eviction: EvictionInfo, now: float) -> str:
         earlier = "; an earlier state of the attempt was" if eviction["state_saved"] else ""
         parts.append(f"its state was not saved: {eviction['save_error']}{earlier}")
     else:
-        parts.append("its state was saved" if eviction["state_saved"] else "no state was saved")
+        unsaved = "its state is not saved yet" if leaves else "no state was saved"
+        parts.append("its state was saved" if eviction["state_saved"] else unsaved)
     if eviction["idle_since"] is not None:
         idle_s = eviction["at"] - eviction["idle_since"]
         parts.append(
             f"its GPUs had been idle for {span_text(idle_s)}, so it came first among victims"
         )
     if eviction["lost_s"] is not None:
-        parts.append(f"{span_text(eviction['lost_s'])} of work lost")
+        parts.append(f"{span_text(eviction['lost_s'])} of work {'at risk' if leaves else 'lost'}")
     if eviction["used"] is not None:
         parts.append(
             "what was freed is used" if eviction["used"] else "what was freed was not used"

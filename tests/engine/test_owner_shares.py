@@ -40,6 +40,14 @@ def test_in_other_pools_the_share_is_what_is_held_now():
     assert list(rows) == [("p", None), ("p", "ben"), ("p", "ada"), ("q", None)]
 
 
+def test_each_member_of_an_array_waits_as_it_counts_for_its_owners_limit():
+    mesh = Mesh(pool("p", cpu=2), nodes=[node("n", cpu=2)])
+    mesh.queue("a", cpu=1, owner="ada", class_key="c", run="go", limits={"array": "0-9"})
+    rows = rows_of(mesh)
+    assert (rows["p", "ada"].running, rows["p", "ada"].queued) == (2, 8)
+    assert rows["p", None].queued == 8
+
+
 def test_a_pools_share_is_what_it_has_borrowed_by_its_weight():
     lending = {"cohort": "c", "weight": 2.0}
     mesh = Mesh(

@@ -26,7 +26,8 @@ def dependency_finding(tx: Transaction, task: QueuedTask) -> Finding:
     return Finding(
         reason=Reason.DEPENDENCY,
         error=f"it waits for {', for '.join(awaited)}{others}",
-        hint="it comes in the queue when these have ended so; it is cancelled when one ends otherwise",
+        hint="it takes its place in the order when all of them have ended as they have to, and is cancelled "
+        "when one ends otherwise",
     )
 
 

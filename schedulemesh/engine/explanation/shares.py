@@ -10,6 +10,7 @@ from schedulemesh.domain.owner_limits import OwnerLimit
 from schedulemesh.domain.resources import Resources, sum_of
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.owners import dominant_part
+from schedulemesh.engine.state.queue import QueuedTask
 from schedulemesh.engine.state.shares import Shares, dominant_usage
 
 
@@ -47,7 +48,7 @@ def shares_of(state: MeshState, now: float, pool_name: str | None = None) -> Ite
             pool_name=name,
             resources=account.reserved + account.used + account.net_loans,
             running=sum(row.running for row in owners),
-            queued=state.queue.size(name),
+            queued=sum(row.queued for row in owners),
             usage=dominant_usage(state, name),
             share=shares.key(name)[-1],
             weight=account.spec.weight,
@@ -64,7 +65,7 @@ def _owners(state: MeshState, pool_name: str, now: float) -> Iterator[ShareRow]:
             claims.setdefault(agent.owner, []).append(agent.spec.resources)
     waiting: dict[str, int] = {}
     for task in state.queue.of_pool(pool_name):
-        waiting[task.spec.owner] = waiting.get(task.spec.owner, 0) + 1
+        waiting[task.spec.owner] = waiting.get(task.spec.owner, 0) + _count(state, task)
     for owner in claims.keys() | waiting.keys():
         of_owner = claims.get(owner, [])
         amount = sum_of(of_owner)
@@ -80,3 +81,8 @@ def _owners(state: MeshState, pool_name: str, now: float) -> Iterator[ShareRow]:
             share=state.owners.share(pool_name, owner, now) if counts else usage,
             limit=spec.owner_limit(owner),
         )
+
+
+def _count(state: MeshState, task: QueuedTask) -> int:
+    """How many tasks wait as an entry of the queue: the members of an array that have not started."""
+    return len(state.arrays.by_id[task.task_id].remaining) if task.spec.array else 1

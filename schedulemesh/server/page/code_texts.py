@@ -109,7 +109,10 @@ _WAITS_AND_REFUSALS: Mapping[str, tuple[str, str]] = {
         "A task that it was to start after ended otherwise",
         "依赖的任务没有按要求结束",
     ),
-    "invalid_dependency": ("`after` names no such task", "after 指定的任务不存在"),
+    "invalid_dependency": (
+        "`after` names an unknown task or the task itself, or the task does not wait in a queue",
+        "after 指定的任务不存在或就是它自己，或者它没有进入队列",
+    ),
     "held_by_user": ("Held: it starts only after it is released", "被挂起，释放后才会开始"),
     "back_off": ("Its last start or run failed; tried again later", "上次启动或运行失败，稍后重试"),
     "behind_queue_head": (
