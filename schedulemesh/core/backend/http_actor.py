@@ -208,7 +208,6 @@ def _compose(
     import msgspec
 
     from schedulemesh.config.settings import SchedulerSettings
-    from schedulemesh.core.backend.garbage import collect_garbage_rarely
     from schedulemesh.core.backend.process_priority import (
         take_oom_score_of_ray,
         take_priority_of_ray,
@@ -226,5 +225,4 @@ def _compose(
     key = made.auth.process_key
     gateway = RaySupervisorClient(supervisor, made.name, key)
     server = HttpServer(gateway, made.http, made.namespace, made.name, _addresses())
-    collect_garbage_rarely()
     return server, gateway, key, (made.namespace, made.name)
