@@ -168,9 +168,7 @@ class SharedDay:
         running = self.service._requests.running
         while running.history._recorder.upto < running.reactor.last:
             self.until(asyncio.sleep(0))
-            time.sleep(
-                0.001
-            )  # between two looks at how far the thread is, which tells only this loop
+            time.sleep(0.001)  # between two looks at the thread, which tells only this loop
 
     # what processes do
 
