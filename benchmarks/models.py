@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import itertools
 import statistics
 import time
 from collections.abc import Iterator
@@ -11,13 +9,12 @@ from collections.abc import Iterator
 import msgspec
 
 from benchmarks.mesh import POOLS, amounts, submitted
-from benchmarks.queueing import Drain
+from benchmarks.queueing import drained, in_each_way
 from benchmarks.rows import Row, at_least, note, spread
 from schedulemesh.domain.agent import AgentSpec, Alternative, with_alternatives
 from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.node_labels import ACCELERATOR_TYPE, NodeLabels
 from schedulemesh.domain.pool import PoolSpec
-from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.messages import stimuli as s
 
 MODELS = ("H100", "A100", "L40S")
@@ -27,43 +24,20 @@ WAYS = ("any node", "a model", "alternatives")
 
 
 def models(nodes: int = 300, tasks: int = 9_000, rounds: int = 5) -> list[Row]:
-    """Decisions per second while a queue is drained, by what its tasks say of nodes."""
-    rates: dict[str, list[float]] = {way: [] for way in WAYS}
-    for _ in range(rounds):
-        for way in WAYS:
-            rates[way].append(_drained(nodes, tasks, way))
-    plain, *others = rates.items()
+    """Decisions per second of processor time while a queue is drained, by what its tasks say of nodes."""
+
+    def in_way(way: str) -> float:
+        submissions = (_submission(number, way) for number in range(tasks))
+        return drained(_opening(nodes), submissions, tasks, time.process_time)
+
+    plain, ratios = in_each_way(WAYS, rounds, in_way)
     what = f"{tasks:,} queued tasks on {nodes:,} nodes of {len(MODELS)} models"
-    rows = [note(f"{what}, {plain[0]}", f"{statistics.median(plain[1]):,.0f} /s")]
-    for way, measured in others:
-        ratios = [one / base for one, base in zip(measured, plain[1], strict=True)]
-        rows.append(
-            at_least(
-                f"{what}, {way}, against {plain[0]}",
-                statistics.median(ratios),
-                MARK,
-                "",
-                spread(ratios, ""),
-            )
-        )
+    rows = [note(f"{what}, {WAYS[0]}", f"{plain:,.0f} /s")]
+    for way, of_rounds in ratios.items():
+        label = f"{what}, {way}, against {WAYS[0]}"
+        median = statistics.median(of_rounds)
+        rows.append(at_least(label, median, MARK, "", spread(of_rounds, "")))
     return rows
-
-
-def _drained(nodes: int, tasks: int, way: str) -> float:
-    """Admissions per second: all tasks are queued before the clock starts, but those that fit at once."""
-    engine = Engine()
-    drain = Drain(engine)
-    submissions = (_submission(number, way) for number in range(tasks))
-    for stimulus in itertools.chain(_opening(nodes), submissions):
-        drain.take(engine.handle(stimulus, 1.0).instructions)
-    gc.collect()
-    began = time.perf_counter()
-    for stimulus in drain.stimuli():
-        drain.take(engine.handle(stimulus, drain.now).instructions)
-    took = time.perf_counter() - began
-    if drain.admitted != tasks or engine.state.queue.by_id:
-        raise AssertionError(f"{drain.admitted} of {tasks} tasks were admitted")
-    return tasks / took
 
 
 def _opening(nodes: int) -> Iterator[s.AnyStimulus]:

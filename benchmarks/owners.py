@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import itertools
 import statistics
 import time
 from collections.abc import Iterator
@@ -11,12 +9,11 @@ from collections.abc import Iterator
 import msgspec
 
 from benchmarks.mesh import POOLS, amounts, submitted
-from benchmarks.queueing import Drain
+from benchmarks.queueing import drained, in_each_way
 from benchmarks.rows import Row, at_least, note, spread
 from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.owner_limits import parse_owner_limits
 from schedulemesh.domain.pool import PoolSpec
-from schedulemesh.engine.engine import Engine
 from schedulemesh.engine.messages import stimuli as s
 
 #: Owners of each pool, of whom the limits hold back all: they permit less than the quota together.
@@ -31,41 +28,23 @@ WAYS = {
 
 def owners(nodes: int = 30, tasks: int = 3_000, rounds: int = 3) -> list[Row]:
     """Decisions per second of processor time while a queue is drained, by what pools say of owners."""
-    rates: dict[str, list[float]] = {way: [] for way in WAYS}
-    for _ in range(rounds):
-        for way in WAYS:
-            rates[way].append(_drained(nodes, tasks, way))
-    plain, *others = rates.items()
+
+    def in_way(way: str) -> float:
+        submissions = map(_submission, range(tasks))
+        return drained(_opening(nodes, way), submissions, tasks, time.process_time)
+
+    plain, ratios = in_each_way(WAYS, rounds, in_way)
     what = f"{tasks:,} queued tasks of {OWNERS} owners in {POOLS} pools"
-    rows = [note(f"{what}, {plain[0]}", f"{statistics.median(plain[1]):,.0f} /s")]
-    for way, measured in others:
-        ratios = [one / base for one, base in zip(measured, plain[1], strict=True)]
-        median, of_rounds = statistics.median(ratios), spread(ratios, "")
-        label = f"{what}, {way}, against {plain[0]}"
-        is_limits = "limits" in way
+    rows = [note(f"{what}, no limits", f"{plain:,.0f} /s")]
+    for way, of_rounds in ratios.items():
+        label, median = f"{what}, {way}, against no limits", statistics.median(of_rounds)
+        has_mark = "limits" in way
         rows.append(
-            at_least(label, median, MARK, "", of_rounds)
-            if is_limits
+            at_least(label, median, MARK, "", spread(of_rounds, ""))
+            if has_mark
             else note(label, f"{median:.2f}")
         )
     return rows
-
-
-def _drained(nodes: int, tasks: int, way: str) -> float:
-    """Admissions per second: all tasks are queued before the clock starts, but those that fit at once."""
-    engine = Engine()
-    drain = Drain(engine)
-    submissions = (_submission(number) for number in range(tasks))
-    for stimulus in itertools.chain(_opening(nodes, way), submissions):
-        drain.take(engine.handle(stimulus, 1.0).instructions)
-    gc.collect()
-    began = time.process_time()
-    for stimulus in drain.stimuli():
-        drain.take(engine.handle(stimulus, drain.now).instructions)
-    took = time.process_time() - began
-    if drain.admitted != tasks or engine.state.queue.by_id:
-        raise AssertionError(f"{drain.admitted} of {tasks} tasks were admitted")
-    return tasks / took
 
 
 def _opening(nodes: int, way: str) -> Iterator[s.AnyStimulus]:

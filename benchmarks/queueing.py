@@ -9,7 +9,7 @@ import statistics
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -47,11 +47,11 @@ def queueing(
     rounds: int = 5,
 ) -> list[Row]:
     """The marks of the queue that need no Ray."""
-    drained = [_drained(tasks) for _ in range(rounds)]
+    measured = [drained(_opening(), _submissions(tasks), tasks) for _ in range(rounds)]
     journalled = [_journalled(tasks) for _ in range(rounds)]
     what = f"{tasks:,} queued tasks in {POOLS} pools and {len(SIZES)} sizes, drained as they fit"
     return [
-        _rate(f"{what}, engine alone", drained, 5_000),
+        _rate(f"{what}, engine alone", measured, 5_000),
         _rate(f"{what}, through the SQLite journal", [rate for rate, _ in journalled], 1_500),
         *_passes(waiting, classes),
         *_verdicts(nodes),
@@ -108,19 +108,42 @@ class Drain:
                 yield gone(number, order.incarnation)
 
 
-def _drained(tasks: int) -> float:
+def drained(
+    opening: Iterable[s.AnyStimulus],
+    submissions: Iterable[s.AnyStimulus],
+    tasks: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> float:
     """Admissions per second: all tasks are queued before the clock starts, but those that fit at once."""
     engine = Engine()
     drain = Drain(engine)
-    for stimulus in itertools.chain(_opening(), _submissions(tasks)):
+    for stimulus in itertools.chain(opening, submissions):
         drain.take(engine.handle(stimulus, 1.0).instructions)
     gc.collect()
-    began = time.perf_counter()
+    began = clock()
     for stimulus in drain.stimuli():
         drain.take(engine.handle(stimulus, drain.now).instructions)
-    took = time.perf_counter() - began
+    took = clock() - began
     _check_drained(engine, drain, tasks)
     return tasks / took
+
+
+def in_each_way(
+    ways: Iterable[str], rounds: int, drained_in: Callable[[str], float]
+) -> tuple[float, dict[str, list[float]]]:
+    """The median of admissions per second in the first way, and the ratios to it in each of the others, by
+    rounds in which all ways take turns.
+    """
+    rates: dict[str, list[float]] = {way: [] for way in ways}
+    for _ in range(rounds):
+        for way, measured in rates.items():
+            measured.append(drained_in(way))
+    (_, plain), *others = rates.items()
+    ratios = {
+        way: [one / base for one, base in zip(measured, plain, strict=True)]
+        for way, measured in others
+    }
+    return statistics.median(plain), ratios
 
 
 def _check_drained(engine: Engine, drain: Drain, tasks: int) -> None:

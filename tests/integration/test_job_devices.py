@@ -34,7 +34,7 @@ import os, time, ray
 ray.init()
 ray.shutdown()
 print("sees", os.environ["CUDA_VISIBLE_DEVICES"], flush=True)
-time.sleep(600)
+time.sleep(600)  # it stays, so that others run beside it
 """
 
 
