@@ -10,15 +10,13 @@ import os
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import invariant, rule
 
-from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.task import EndState
 from schedulemesh.engine.messages import stimuli as s
-from schedulemesh.engine.messages.instructions import EvictAgent
 from schedulemesh.engine.messages.outcomes import Refused
-from schedulemesh.engine.state.agents import Running
 from tests.engine.builders import Mesh, differences, node, pool
+from tests.engine.task_lives import TaskLives
 
 ARRAYS = ("a", "b")
 INDICES = {"a": range(6), "b": range(0, 12, 3)}
@@ -43,8 +41,10 @@ def named(word):
     return {f"{name}[{index}]" for index in chosen}
 
 
-class ArrayMachine(RuleBasedStateMachine):
+class ArrayMachine(TaskLives):
     """Arrays come, their members end in every way, and they are changed whole and in part."""
+
+    NAMES, RUNS = (*MEMBERS, "x"), MEMBERS
 
     def __init__(self):
         super().__init__()
@@ -56,10 +56,6 @@ class ArrayMachine(RuleBasedStateMachine):
         self.most: dict[str, int] = {}
         #: How each member of these has ended; None: it has not.
         self.ends: dict[str, EndState | None] = {}
-
-    @property
-    def state(self):
-        return self.mesh.state
 
     @rule(
         name=arrays,
@@ -101,42 +97,12 @@ class ArrayMachine(RuleBasedStateMachine):
             self.follow()
 
     @rule(name=st.sampled_from([*MEMBERS, "x"]))
-    def report(self, name):
-        if name in self.mesh.starts:
-            self.mesh.report(name)
-            self.follow()
-
-    @rule(name=st.sampled_from([*MEMBERS, "x"]))
     def complete(self, name):
         if self.runs(name):
             if name == "x":
                 self.mesh.handle(s.TaskFinished(task_id=name, end_agent=True))
             else:
                 self.mesh.run_ends(name)
-            self.follow()
-
-    @rule(name=members)
-    def fail(self, name):
-        if self.runs(name):
-            self.mesh.run_ends(name, reason=TaskEndReason.RUN_RAISED, error="it raised")
-            self.follow()
-
-    @rule(name=members)
-    def lose(self, name):
-        if self.runs(name):
-            self.mesh.die(name)
-            self.follow()
-
-    @rule(name=st.sampled_from([*MEMBERS, "x"]))
-    def leave(self, name):
-        if name in self.mesh.ends:
-            self.mesh.leave(name, saved=isinstance(self.mesh.ends[name], EvictAgent))
-            self.follow()
-
-    @rule(name=members)
-    def evict(self, name):
-        if self.runs(name):
-            self.mesh.preempt(agent_name=name)
             self.follow()
 
     @rule(word=some)
@@ -171,19 +137,6 @@ class ArrayMachine(RuleBasedStateMachine):
     def first(self, word):
         self.mesh.change(word, to_front=True)
         self.follow()
-
-    @rule(seconds=st.sampled_from([0.0, 1.0, 5.0]))
-    def tick(self, seconds):
-        self.mesh.tick(seconds)
-        self.follow()
-
-    @rule(by_snapshot=st.booleans())
-    def restart(self, by_snapshot):
-        self.mesh.engine.state = self.mesh.rewritten() if by_snapshot else self.mesh.refolded()
-
-    def runs(self, name):
-        agent = self.state.agents.get(name)
-        return name in self.state.running.by_id and isinstance(agent.phase, Running)
 
     def follow(self):
         """Which members have ended since, and which arrays with them."""
@@ -248,10 +201,6 @@ class ArrayMachine(RuleBasedStateMachine):
             fits = need.fits(free) and any(need.fits(room) for room in rooms)
             reserved = bool(self.state.queue.reserved)
             assert full or not fits or reserved, f"{task.task_id} could start"
-
-    @invariant()
-    def a_restored_state_is_the_same(self):
-        assert differences(self.state, self.mesh.rewritten()) == []
 
     def teardown(self):
         assert differences(self.state, self.mesh.refolded()) == []

@@ -10,16 +10,14 @@ import os
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import invariant, rule
 
-from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.task import EndState
 from schedulemesh.engine.messages import stimuli as s
-from schedulemesh.engine.messages.instructions import EvictAgent
 from schedulemesh.engine.messages.outcomes import Refused
-from schedulemesh.engine.state.agents import Running
-from tests.engine.builders import Mesh, differences, node, pool
+from tests.engine.builders import Mesh, node, pool
+from tests.engine.task_lives import TaskLives
 
 NAMES = tuple(f"t{number}" for number in range(9))
 
@@ -33,8 +31,10 @@ def is_met(condition: str, end: EndState) -> bool:
     return {"ok": completed, "any": True, "fail": not completed}[condition]
 
 
-class OrderMachine(RuleBasedStateMachine):
+class OrderMachine(TaskLives):
     """Tasks come, wait for others, and end in every way."""
+
+    NAMES = RUNS = NAMES
 
     def __init__(self):
         super().__init__()
@@ -46,10 +46,6 @@ class OrderMachine(RuleBasedStateMachine):
         self.awaited: dict[str, dict[str, str]] = {}
         self.alive: set[str] = set()
         self.pool_name = "p"
-
-    @property
-    def state(self):
-        return self.mesh.state
 
     @rule(
         name=names,
@@ -97,27 +93,9 @@ class OrderMachine(RuleBasedStateMachine):
         self.follow()
 
     @rule(name=names)
-    def report(self, name):
-        if name in self.mesh.starts:
-            self.mesh.report(name)
-            self.follow()
-
-    @rule(name=names)
     def complete(self, name):
         if name in self.state.running.by_id:
             self.mesh.handle(s.TaskFinished(task_id=name, end_agent=True))
-            self.follow()
-
-    @rule(name=names)
-    def fail(self, name):
-        if self.runs(name):
-            self.mesh.run_ends(name, reason=TaskEndReason.RUN_RAISED, error="it raised")
-            self.follow()
-
-    @rule(name=names)
-    def lose(self, name):
-        if self.runs(name):
-            self.mesh.die(name)
             self.follow()
 
     @rule(name=names)
@@ -127,21 +105,9 @@ class OrderMachine(RuleBasedStateMachine):
             self.follow()
 
     @rule(name=names)
-    def leave(self, name):
-        if name in self.mesh.ends:
-            self.mesh.leave(name, saved=isinstance(self.mesh.ends[name], EvictAgent))
-            self.follow()
-
-    @rule(name=names)
     def cancel(self, name):
         self.mesh.cancel(name)
         self.follow()
-
-    @rule(name=names)
-    def evict(self, name):
-        if self.runs(name):
-            self.mesh.preempt(agent_name=name)
-            self.follow()
 
     @rule(name=names, held=st.booleans(), front=st.booleans())
     def change(self, name, held, front):
@@ -149,24 +115,11 @@ class OrderMachine(RuleBasedStateMachine):
             self.mesh.change(name, held=held, to_front=front)
             self.follow()
 
-    @rule(seconds=st.sampled_from([0.0, 1.0, 6.0]))
-    def tick(self, seconds):
-        self.mesh.tick(seconds)
-        self.follow()
-
     @rule()
     def rename(self):
         before, self.pool_name = self.pool_name, "q" if self.pool_name == "p" else "p"
         self.mesh.rename_pool(before, self.pool_name)
         self.follow()
-
-    @rule(by_snapshot=st.booleans())
-    def restart(self, by_snapshot):
-        self.mesh.engine.state = self.mesh.rewritten() if by_snapshot else self.mesh.refolded()
-
-    def runs(self, name):
-        agent = self.state.agents.get(name)
-        return name in self.state.running.by_id and isinstance(agent.phase, Running)
 
     def follow(self):
         """What this step has ended is ended for those that wait for it, and so on."""
@@ -197,10 +150,6 @@ class OrderMachine(RuleBasedStateMachine):
             assert set(waits_for) == {f"{how}:{task_id}" for task_id, how in awaited.items()}
         for name, task in self.state.queue.by_id.items():
             assert task.depends == (name in self.awaited), "it waits for others in vain"
-
-    @invariant()
-    def a_restored_state_is_the_same(self):
-        assert differences(self.state, self.mesh.rewritten()) == []
 
 
 TestOrder = OrderMachine.TestCase
