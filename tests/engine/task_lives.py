@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from schedulemesh.domain.end_reasons import TaskEndReason
 from schedulemesh.engine.messages.instructions import EvictAgent
 from schedulemesh.engine.state.agents import Running
 from tests.engine.builders import Mesh, differences
 
-_any_name = st.runner().flatmap(lambda machine: st.sampled_from(machine.NAMES))
-_name_of_run = st.runner().flatmap(lambda machine: st.sampled_from(machine.RUNS))
+
+def _one_of(names: Callable[[TaskLives], Iterable[str]]) -> st.SearchStrategy[str]:
+    """One of these tasks of the machine as it is now, of which there are some."""
+    return st.runner().flatmap(lambda machine: st.sampled_from(sorted(names(machine))))
+
+
+_starting = _one_of(lambda machine: machine.mesh.starts)
+_leaving = _one_of(lambda machine: machine.mesh.ends)
+_running = _one_of(lambda machine: filter(machine.runs, machine.RUNS))
 
 
 class TaskLives(RuleBasedStateMachine):
     """After each rule that may have changed something ``follow`` compares it with what is expected."""
 
-    #: The tasks that there may be, and those of them whose agents run a method.
-    NAMES: ClassVar[Sequence[str]]
+    #: The tasks that there may be whose agents run a method.
     RUNS: ClassVar[Sequence[str]]
     mesh: Mesh
 
@@ -36,35 +42,43 @@ class TaskLives(RuleBasedStateMachine):
         agent = self.state.agents.get(name)
         return name in self.state.running.by_id and isinstance(agent.phase, Running)
 
-    @rule(name=_any_name)
+    @precondition(lambda self: self.mesh.starts)
+    @rule(name=_starting)
     def report(self, name):
-        if name in self.mesh.starts:
-            self.mesh.report(name)
-            self.follow()
+        self.mesh.report(name)
+        self.follow()
 
-    @rule(name=_name_of_run)
+    @precondition(lambda self: self.mesh.starts)
+    @rule()
+    def report_all(self):
+        for name in sorted(self.mesh.starts):
+            if name in self.mesh.starts:
+                self.mesh.report(name)
+                self.follow()
+
+    @precondition(lambda self: any(map(self.runs, self.RUNS)))
+    @rule(name=_running)
     def fail(self, name):
-        if self.runs(name):
-            self.mesh.run_ends(name, reason=TaskEndReason.RUN_RAISED, error="it raised")
-            self.follow()
+        self.mesh.run_ends(name, reason=TaskEndReason.RUN_RAISED, error="it raised")
+        self.follow()
 
-    @rule(name=_name_of_run)
+    @precondition(lambda self: any(map(self.runs, self.RUNS)))
+    @rule(name=_running)
     def lose(self, name):
-        if self.runs(name):
-            self.mesh.die(name)
-            self.follow()
+        self.mesh.die(name)
+        self.follow()
 
-    @rule(name=_any_name)
+    @precondition(lambda self: self.mesh.ends)
+    @rule(name=_leaving)
     def leave(self, name):
-        if name in self.mesh.ends:
-            self.mesh.leave(name, saved=isinstance(self.mesh.ends[name], EvictAgent))
-            self.follow()
+        self.mesh.leave(name, saved=isinstance(self.mesh.ends[name], EvictAgent))
+        self.follow()
 
-    @rule(name=_name_of_run)
+    @precondition(lambda self: any(map(self.runs, self.RUNS)))
+    @rule(name=_running)
     def evict(self, name):
-        if self.runs(name):
-            self.mesh.preempt(agent_name=name)
-            self.follow()
+        self.mesh.preempt(agent_name=name)
+        self.follow()
 
     @rule(seconds=st.sampled_from([0.0, 1.0, 6.0]))
     def tick(self, seconds):

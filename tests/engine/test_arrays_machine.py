@@ -44,7 +44,7 @@ def named(word):
 class ArrayMachine(TaskLives):
     """Arrays come, their members end in every way, and they are changed whole and in part."""
 
-    NAMES, RUNS = (*MEMBERS, "x"), MEMBERS
+    RUNS = MEMBERS
 
     def __init__(self):
         super().__init__()
@@ -52,6 +52,8 @@ class ArrayMachine(TaskLives):
             pool("p", cpu=5), nodes=[node("n", cpu=4), node("m", cpu=4)], min_preempt_score=0.5
         )
         self.mesh.handle(s.ClassProbed(class_key="k"))
+        #: The arrays that have been accepted.
+        self.submitted: set[str] = set()
         #: How many members of each array that has not ended run at once.
         self.most: dict[str, int] = {}
         #: How each member of these has ended; None: it has not.
@@ -64,9 +66,12 @@ class ArrayMachine(TaskLives):
         priority=st.sampled_from([1.0, 5.0]),
         retries=st.sampled_from([0, 1]),
         on_preempted=st.sampled_from(["requeue", "drop"]),
-        after=st.sampled_from([(), ("any:a",), ("ok:a[1]",), ("fail:b",)]),
+        after=st.sampled_from([(), (), ("any:a",), ("ok:a[1]",), ("fail:b",)]),
+        unknown=st.sampled_from([True, *[False] * 7]),
     )
-    def submit(self, name, form, cpu, priority, retries, on_preempted, after):
+    def submit(self, name, form, cpu, priority, retries, on_preempted, after, unknown):
+        if not unknown and not all(text.partition(":")[2][0] in self.submitted for text in after):
+            after = ()  # most of them have to be accepted
         written = FORMS[name][form % len(FORMS[name])]
         taken = name in self.most or any(m in self.state.agents for m in self.of(name))
         outcome = self.mesh.queue(
@@ -83,6 +88,7 @@ class ArrayMachine(TaskLives):
             assert isinstance(outcome, Refused)
         if isinstance(outcome, Refused):
             return
+        self.submitted.add(name)
         self.most[name] = int(written.partition("%")[2] or 0)
         self.ends |= dict.fromkeys(self.of(name))
         self.follow()

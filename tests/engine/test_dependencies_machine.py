@@ -34,7 +34,7 @@ def is_met(condition: str, end: EndState) -> bool:
 class OrderMachine(TaskLives):
     """Tasks come, wait for others, and end in every way."""
 
-    NAMES = RUNS = NAMES
+    RUNS = NAMES
 
     def __init__(self):
         super().__init__()
@@ -55,10 +55,14 @@ class OrderMachine(TaskLives):
         retries=st.sampled_from([0, 1]),
         on_preempted=st.sampled_from(["requeue", "drop"]),
         wait_s=st.sampled_from([None, 5.0]),
+        unknown=st.sampled_from([True, *[False] * 7]),
     )
-    def submit(self, name, after, cpu, priority, retries, on_preempted, wait_s):
+    def submit(self, name, after, cpu, priority, retries, on_preempted, wait_s, unknown):
         if name in self.alive or name in self.state.agents:
             return
+        if not unknown:  # most of them have to be accepted
+            others = self.alive | self.state.ended.keys()
+            after = {task_id: how for task_id, how in after.items() if task_id in others - {name}}
         ended = {
             task_id: self.state.ended[task_id].state
             for task_id in after
