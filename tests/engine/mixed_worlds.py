@@ -232,7 +232,9 @@ class World:
                 assert self.amounts(row.resources) == has, (name, owner, row, has)
                 assert row.running == count, (name, owner, row, count)
                 waits = sum(
-                    t.spec.owner == owner for t in st.queue.by_id.values() if t.pool_name == name
+                    len(st.arrays.by_id[t.task_id].remaining) if t.spec.array else 1
+                    for t in st.queue.by_id.values()
+                    if t.pool_name == name and t.spec.owner == owner
                 )
                 assert row.queued == waits, (name, owner, row.queued, waits)
 
