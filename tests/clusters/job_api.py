@@ -129,6 +129,9 @@ def story(mesh, folder):
     began = time.monotonic()
     assert mesh.cancel_task("train")["success"]
     took = time.monotonic() - began
+    # A process that was sent its signal is there until the machine comes to it.
+    mortal = [pid for name, pid in pids.items() if name != "cache"]
+    until(lambda: not any(map(process_exists, mortal)), lambda: f"{pids}, {mesh.job_logs('train')}")
     after = {name: process_exists(pid) for name, pid in pids.items()}
     cache = ray.get_actor("cache", namespace="outside")
     return {
