@@ -61,6 +61,31 @@ def test_an_owner_whose_quota_is_on_loan_takes_idle_quota_before_a_reserved_star
     assert (mesh.waiting(), mesh.ends) == (["first"], {})
 
 
+def test_one_that_needs_less_and_would_delay_a_start_does_not_stop_an_owner_whose_quota_is_on_loan():
+    """ "small" would take the last of the quota that its pool has at hand; "later" takes back what is lent, and
+    then "small" can, too.
+    """
+    mesh = Mesh(
+        pool("p", gpu=6, cpu=64, lending=LENDING),
+        pool("lender", gpu=4, cpu=64, lending=LENDING),
+        pool("borrower", cpu=64, lending=LENDING),
+        nodes=[node(f"n{number}", gpu=8, cpu=64) for number in range(2)],
+    )
+    mesh.order_by(order="fifo", backfill_limit_s=0.0)
+    mesh.run("own", "p", gpu=3)
+    mesh.run("stays", "lender", gpu=2)
+    mesh.run("ends", "lender", gpu=2)
+    mesh.run("borrows", "borrower", gpu=2)
+    mesh.complete("ends")
+    mesh.queue("first", "p", gpu=4)
+    mesh.tick(1)
+    mesh.queue("small", "p", gpu=1)
+    assert mesh.waiting() == ["first", "small"]
+    mesh.queue("later", "p", gpu=2)
+    mesh.tick(2)
+    assert (mesh.waiting(), mesh.ends) == (["first"], {})
+
+
 def test_what_is_placed_by_ray_does_not_wait_for_room_on_a_node():
     mesh = Mesh(pool("p", gpu=16, cpu=100), nodes=[node("n1", gpu=8, cpu=100)])
     by_ray = {"choose_node": False}

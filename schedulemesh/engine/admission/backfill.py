@@ -8,7 +8,7 @@ from itertools import islice
 import msgspec
 
 from schedulemesh.domain.placement import GroupShape
-from schedulemesh.domain.resources import sum_of
+from schedulemesh.domain.resources import Resources, sum_of
 from schedulemesh.engine.admission.admit import Request
 from schedulemesh.engine.admission.delays import Delays, RunTimes, run_times, sums_on
 from schedulemesh.engine.admission.needs import bundles_of, groups_asked, is_ruled_out, need_of
@@ -17,9 +17,11 @@ from schedulemesh.engine.placement.bundles import Room
 from schedulemesh.engine.placement.group_choice import Assignment, GroupRequest
 from schedulemesh.engine.preemption.search import EvictionPlan
 from schedulemesh.engine.state.fair_order import Entry
+from schedulemesh.engine.state.lending import clipped
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node, held_by
 from schedulemesh.engine.state.queue import QueuedTask
+from schedulemesh.engine.state.quota import Account
 from schedulemesh.engine.transaction import Transaction
 
 #: At how many tasks of a pool without a reserved start is looked for one that could have one.
@@ -144,6 +146,7 @@ class Backfill:
             submission.agent.alternatives
             or not refusals
             or groups_asked(state, submission, task.pool_name, need) is not None
+            or _may_borrow_instead_of_reclaiming(state.ledger.accounts[task.pool_name], need)
         ):
             return None
         entry, times = (
@@ -269,7 +272,17 @@ def _borrows_instead_of_reclaiming(state: MeshState, request: Request) -> bool:
     """
     account = state.ledger.accounts[request.pool_name]
     borrowed = sum_of(s.amount for s in request.payment.shares if s.pool_name != request.pool_name)
-    if not borrowed or not account.lent:
+    return _could_reclaim(account, request.need, borrowed)
+
+
+def _may_borrow_instead_of_reclaiming(account: Account, need: Resources) -> bool:
+    """The same before it is known who pays: a task that needs less does not say so of one that needs more."""
+    return _could_reclaim(account, need, need.beyond(clipped(account.free)))
+
+
+def _could_reclaim(account: Account, need: Resources, short: Resources) -> bool:
+    """Whether the own quota of a pool, counting what the pool has lent, covers the kinds that are short."""
+    if not short or not account.lent:
         return False
     of_own_tasks = account.used + account.reserved - account.lent + account.borrowed
-    return (of_own_tasks + request.need).of_kinds(borrowed).fits(account.spec.resources)
+    return (of_own_tasks + need).of_kinds(short).fits(account.spec.resources)
