@@ -11,7 +11,7 @@ what docs/queueing.md, docs/lending.md, docs/gangs.md and docs/preemption_guide.
 - *revoked*: no start of a borrower is cancelled but for a task that is admitted in the same step;
 - *starts*: what fits starts, and no node is kept for a task whose quota comes nobody knows when;
 - *in_vain*: nobody is evicted while what is leaving, and is neither promised to anybody nor needed for a
-  reserved start, would be enough;
+  reserved start or by a task that comes before, would be enough;
 - *came_first*: nobody is evicted by the rules for a task of its pool that it has passed in the queue;
 - *restless*: evictions stop when nothing changes any more;
 - *promises*: what ``explain`` announces for the next seconds happens, and a start reserved by exact durations
@@ -659,6 +659,12 @@ class Leaving:
                 if task.reservation is not None:
                     kept = kept + agent.resources
             self._kept[name] = kept
+        #: What waits without a reserved start, because what is leaving is enough for it.
+        self._first = [
+            task.submission.agent
+            for task in sorted(state.queue.by_id.values(), key=state.queue.entry)
+            if task.reservation is None and world._is_ready(task)
+        ]
 
     def is_enough_for(self, pool_name: str, agent: Any, *, spares_quota: bool) -> bool:
         """Whether an agent would fit without any further eviction. ``spares_quota``: it leaves the quota for
@@ -669,7 +675,27 @@ class Leaving:
         kept = kept if spares_quota else NOTHING
         if not (agent.resources + kept).fits(self._quota.get(pool_name, NOTHING)):
             return False
-        return self._world._fits_on(self._rooms, agent)
+        fits = self._world._fits_on(self._rooms, agent)
+        return fits and not self._is_needed_before(agent)
+
+    def _is_needed_before(self, agent: Any) -> bool:
+        """Whether a task that comes before an agent has room here, and might leave too little for it. Of what
+        is submitted now it is not known which tasks come before it.
+        """
+        names = [first.name for first in self._first]
+        count = names.index(agent.name) if agent.name in names else len(names)
+        return any(self._leaves_too_little(first, agent) for first in self._first[:count])
+
+    def _leaves_too_little(self, first: Any, agent: Any) -> bool:
+        if not self._world._fits_on(self._rooms, first):
+            return False
+        if first.bundles:
+            return True
+        nodes = [n for n in self._rooms if self._world._fits_on({n: self._rooms[n]}, first)]
+        return not all(
+            self._world._fits_on({**self._rooms, n: self._rooms[n] - first.resources}, agent)
+            for n in nodes
+        )
 
 
 def _amount_of(allocation: Any) -> Resources:

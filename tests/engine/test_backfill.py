@@ -62,8 +62,8 @@ def test_an_owner_whose_quota_is_on_loan_takes_idle_quota_before_a_reserved_star
 
 
 def test_one_that_needs_less_and_would_delay_a_start_does_not_stop_an_owner_whose_quota_is_on_loan():
-    """ "small" would take the last of the quota that its pool has at hand; "later" takes back what is lent, and
-    then "small" can, too.
+    """ "small" would take the last quota that its pool has at hand; "later" takes back what is lent, and then
+    "small" can, too.
     """
     mesh = Mesh(
         pool("p", gpu=6, cpu=64, lending=LENDING),
