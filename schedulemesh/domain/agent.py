@@ -204,7 +204,9 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
         if isinstance(self.payload, LeasePayload):
             return ()
         members = self.payload.members
-        return tuple(dict.fromkeys(m.class_key for m in members)) or (self.class_key,)
+        if not members:
+            return (self.class_key,)
+        return tuple(dict.fromkeys(member.class_key for member in members))
 
 
 def with_more_memory(spec: AgentSpec, used_mb: float, most: int) -> AgentSpec | None:

@@ -71,8 +71,10 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """Seconds that an attempt may run of a task that asks for so many, at most ``max_run_s`` of the pool;
         None: no limit.
         """
-        limits = (self.default_max_run_s if max_run_s is None else max_run_s, self.max_run_s)
-        return min((limit for limit in limits if limit is not None), default=None)
+        limit_s = self.default_max_run_s if max_run_s is None else max_run_s
+        if limit_s is None or self.max_run_s is None:
+            return self.max_run_s if limit_s is None else limit_s
+        return min(limit_s, self.max_run_s)
 
     def default_agent(self) -> Resources:
         """The resources of an agent that requests none: quota / target_agents, whole GPUs above 1."""

@@ -212,7 +212,9 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
 
     def negative(self) -> bool:
         """Whether any kind is below zero."""
-        return min(self.cpu, self.memory, self.gpu) < 0 or any(n < 0 for _, n in self.custom)
+        if self.custom and any(n < 0 for _, n in self.custom):
+            return True
+        return self.cpu < 0 or self.memory < 0 or self.gpu < 0
 
     @property
     def gpus(self) -> float:

@@ -79,6 +79,8 @@ from schedulemesh.errors import nearest
 
 #: Facts on which nothing depends that happens: what was answered, or that something kept is forgotten.
 _ANSWERS = (RequestAnswered, AnswersForgotten, StatesForgotten)
+#: Stimuli of which only what they decide is known to the history.
+_TICKS = (s.ClockTicked, s.RecoveryObserved)
 #: Outcomes that a repeated request may not get.
 _NOT_FINAL = (Pending, ProbeNeeded)
 #: Names that a warning lists.
@@ -169,11 +171,18 @@ class Engine:
                 outcome = self._handlers[type(stimulus)](tx, stimulus)
             of_stimulus = len(tx.facts)
             serve_freed_capacity(tx, stimulus)
-            _note_tick(tx, stimulus, of_stimulus)
+            if len(tx.facts) > of_stimulus or isinstance(stimulus, _TICKS):
+                _note_tick(tx, stimulus, of_stimulus)
         except BaseException:
             self.torn = self.torn or bool(tx.facts)
             raise
-        return tx.done(outcome, stimulus)
+        return Step(
+            facts=tuple(tx.facts),
+            instructions=tuple(tx.instructions),
+            outcome=outcome,
+            stimulus=stimulus,
+            at=now,
+        )
 
     def _answer(self, tx: Transaction, request: s.AnyRequest) -> RequestOutcome | None:
         """The outcome of a request. A final one is remembered, and is the outcome of every repetition."""
@@ -234,12 +243,15 @@ def _other_content(state: MeshState, request_id: str) -> Refused | None:
 
 def _submit(tx: Transaction, stimulus: s.TaskSubmitted) -> RequestOutcome:
     """A submission starts, or waits in the queue if it may, or is refused."""
-    if stimulus.task is not None and stimulus.task.parent:
-        task = with_known_parent(tx.state, stimulus.task)
+    task, refused = stimulus.task, None
+    if task is not None and task.parent:
+        task = with_known_parent(tx.state, task)
         stimulus = msgspec.structs.replace(stimulus, task=task)
-    if (refused := refused_for_dependencies(tx.state, stimulus)) is not None:
-        return refused
-    if (refused := refused_as_array(tx.state, stimulus)) is not None:
+    if task is not None and task.after:
+        refused = refused_for_dependencies(tx.state, stimulus)
+    if refused is None and task is not None and (task.array or tx.state.arrays.by_id):
+        refused = refused_as_array(tx.state, stimulus)
+    if refused is not None:
         return refused
     if stimulus.queue and not stimulus.dry_run:
         return queue.join(tx, stimulus)
@@ -368,7 +380,7 @@ def _note_tick(tx: Transaction, stimulus: s.AnyStimulus, of_stimulus: int) -> No
     """Have a tick known to the history that has decided something, or another step that has, although the
     stimulus itself changed nothing; ``of_stimulus``: how many of the facts are its own.
     """
-    if isinstance(stimulus, s.ClockTicked | s.RecoveryObserved):
+    if isinstance(stimulus, _TICKS):
         if any(type(fact) is not AnswersForgotten for fact in tx.facts):
             tx.emit(Ticked(at=tx.now, recovered=isinstance(stimulus, s.RecoveryObserved)))
     elif len(tx.facts) > of_stimulus and all(

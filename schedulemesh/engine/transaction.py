@@ -87,13 +87,3 @@ class Transaction:
             self.emit(RequestAnswered(request_id=request_id, at=self.now, outcome=outcome))
             self.instruct(AnswerRequest(request_id=request_id))
         return outcome
-
-    def done(self, outcome: RequestOutcome | None, stimulus: AnyStimulus) -> Step:
-        """The finished step."""
-        return Step(
-            facts=tuple(self.facts),
-            instructions=tuple(self.instructions),
-            outcome=outcome,
-            stimulus=stimulus,
-            at=self.now,
-        )

@@ -105,7 +105,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def fits_now(self) -> bool:
         """Whether it has quota and a place to run, and nobody must leave."""
-        return not self.payment.short and not self.unassigned
+        if self.by_node or isinstance(self.assignment, NoAssignment):
+            return False
+        return self.payment.short == NOTHING
 
     def limits(self, state: MeshState, now: float) -> Limits:
         """What limits the evictions for it."""
@@ -237,7 +239,7 @@ def admit(tx: Transaction, request: Request, plan: EvictionPlan | None) -> Pendi
         state_key=stimulus.state_key,
         choose_node=stimulus.choose_node,
         attempts=stimulus.attempts,
-        order_value=_order_value(state, request.waiting),
+        order_value=None if request.waiting is None else _order_value(state, request.waiting),
         max_run_s=None if task is None else run_limit(state, request.pool_name, task),
         actors=state.actor_names.of_agent(
             agent,
@@ -257,11 +259,11 @@ def admit(tx: Transaction, request: Request, plan: EvictionPlan | None) -> Pendi
     return Pending(agent_name=agent.name)
 
 
-def _order_value(state: MeshState, waiting: QueuedTask | None) -> float | None:
+def _order_value(state: MeshState, waiting: QueuedTask) -> float | None:
     """See ``AgentAdmitted.order_value``; infinity, which cannot be stored, as the largest number. Nobody
     waits for extra members of gangs, so they pass nobody.
     """
-    if waiting is None or waiting.spec.extra_of:
+    if waiting.spec.extra_of:
         return None
     entry = state.queue.entry(waiting)
     value = min(float(entry[0]), LARGEST)
@@ -312,10 +314,11 @@ def _allocate_on_node(
             place=Unplaced() if node is None else OnNode(node_id=node.node_id),
             held=taken,
             devices=devices,
-            waits_for_groups=tuple(group.group_id for group in leaving),
+            waits_for_groups=tuple(group.group_id for group in leaving) if leaving else (),
         )
     )
-    _clear(tx, leaving, admitted.agent.name)
+    if leaving:
+        _clear(tx, leaving, admitted.agent.name)
 
 
 def _groups_of(plan: EvictionPlan | None) -> tuple[Group, ...]:
@@ -408,10 +411,10 @@ def start_instruction(state: MeshState, agent_name: str, *, adopt: bool = False)
     return StartAgent(
         agent=agent.spec,
         incarnation=agent.incarnation,
-        node_id=agent.node_id,
+        node_id=agent.place.node_id,
         state_key=submission.state_key,
         adopt=adopt,
-        group_id=agent.group_id,
+        group_id=agent.place.group_id,
         world_size=world_size,
         rank=rank,
         actors=agent.actors,
@@ -423,8 +426,9 @@ def _rank(state: MeshState, agent: Agent) -> tuple[int, int]:
     if isinstance(agent.spec.payload, GangPayload):
         return 0, len(agent.spec.bundles)
     for task_id in state.running.on_agent(agent.spec.name):
-        member = gang_of(agent.spec.name)
-        if state.running.by_id[task_id].spec.extra_of and member is not None:
+        if not state.running.by_id[task_id].spec.extra_of:
+            continue
+        if (member := gang_of(agent.spec.name)) is not None:
             others = set(members_running(state, member[0])) - {member[1]}
             return member[1], len(others) + 1
     return 0, 0

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import NOTHING, Resources
@@ -69,7 +70,9 @@ from schedulemesh.plugins.scheduling import TaskView
 
 def submit(tx: Transaction, stimulus: TaskSubmitted) -> RequestOutcome:
     """Admit, refuse, or say what is missing."""
-    request = understand(tx, prioritised(tx, stimulus))
+    if tx.strategies.plugins:
+        stimulus = prioritised(tx, stimulus)
+    request = understand(tx, stimulus)
     return request if isinstance(request, Refused) else _decide(tx, request)
 
 
@@ -152,7 +155,7 @@ def understand_alone(
     tx: Transaction, stimulus: TaskSubmitted, *, limits_owner: bool = True
 ) -> Request | Refused:
     """The same for the way of running that the agent has, whatever its alternatives are."""
-    state, agent = tx.state, stimulus.agent
+    state, agent, task = tx.state, stimulus.agent, stimulus.task
     given_need = None if stimulus.default_resources else agent.resources
     pool_name: str | None = agent.pool_name
     if not pool_name:
@@ -162,31 +165,35 @@ def understand_alone(
     account = state.ledger.accounts.get(pool_name)
     if account is None:
         return refusals.pool_not_found(state, pool_name)
-    refused = _invalid(state, stimulus) or _too_long(state, stimulus, pool_name)
-    if refused is not None:
+    waiting = waiting_task(state, stimulus)
+    if (refused := _invalid(state, stimulus, waiting)) is not None:
         return refused
+    # One that waits was accepted, and runs for as long as its pool allows now.
+    if waiting is None and task is not None and task.max_run_s is not None:
+        refused = beyond_pool(state, pool_name, task.max_run_s)
+        if refused is not None:
+            return refused
     need = account.spec.default_agent() if given_need is None else given_need
     if (reason := ruled_out(state, stimulus, pool_name, need)) is not None:
         return _refused_by_pool(state, stimulus, reason, pool_name, need)
-    if (refused := _not_permitted(state, stimulus, account.spec)) is not None:
+    if waiting is None and (refused := _not_permitted(stimulus, account.spec)) is not None:
         return refused
     # Last of what has nothing to do with room: all else also holds for tasks that may wait (``queue.join``).
     if pool_name in state.drains.ending:
         return refusals.pool_ending(pool_name)
     if pool_name in state.drains.pools:
         return refusals.pool_draining(pool_name)
-    if (
-        limits_owner
-        and (refused := beyond_owner_limit(state, stimulus, pool_name, need)) is not None
-    ):
-        return refused
+    if limits_owner and state.owners.pools:
+        refused = beyond_owner_limit(state, stimulus, pool_name, need)
+        if refused is not None:
+            return refused
     if (group_request := groups_asked(state, stimulus, pool_name, need)) is not None:
-        return _in_a_group(state, stimulus, group_request, need)
+        return _in_a_group(state, stimulus, group_request, need, waiting)
     node = None
     payment = claim_payment(state, pool_name, need, stimulus.client)
-    if by_node := stimulus.choose_node and state.nodes_known:
+    if by_node := stimulus.choose_node and bool(state.cluster.nodes):
         view = _view(stimulus, pool_name, need) if tx.strategies.plugins else None
-        waits = bool(payment.short)
+        waits = payment.short != NOTHING
         shape = shape_on_node(agent, need)
         node = tx.strategies.choose_node(state.cluster, shape, view, waits=waits)
         if node is None and not state.cluster.could_ever(shape):
@@ -199,18 +206,16 @@ def understand_alone(
         payment=payment,
         node=node,
         by_node=by_node and node is None,
-        waiting=waiting_task(state, stimulus),
+        waiting=waiting,
     )
 
 
-def _not_permitted(state: MeshState, stimulus: TaskSubmitted, spec: PoolSpec) -> Refused | None:
-    """The refusal of a new task with a priority that its pool does not permit; what waits or has run keeps
-    its own.
-    """
+def _not_permitted(stimulus: TaskSubmitted, spec: PoolSpec) -> Refused | None:
+    """The refusal of a new task with a priority that its pool does not permit; what has run keeps its own."""
     task = stimulus.task
     if task is None or stimulus.attempts != FIRST_ATTEMPT:
         return None
-    if waiting_task(state, stimulus) is not None:
+    if spec.min_priority is None and spec.max_priority is None:
         return None
     return refusals.priority_not_permitted(spec, task.as_asked().priority)
 
@@ -231,7 +236,11 @@ def _refused_by_pool(
 
 
 def _in_a_group(
-    state: MeshState, stimulus: TaskSubmitted, group_request: GroupRequest, need: Resources
+    state: MeshState,
+    stimulus: TaskSubmitted,
+    group_request: GroupRequest,
+    need: Resources,
+    waiting: QueuedTask | None,
 ) -> Request | Refused:
     """A request for a placement group, with the group that it may have."""
     payment = claim_payment(state, group_request.pool_name, need, stimulus.client)
@@ -250,7 +259,7 @@ def _in_a_group(
         by_node=False,
         group_request=group_request,
         assignment=assignment,
-        waiting=waiting_task(state, stimulus),
+        waiting=waiting,
     )
 
 
@@ -261,19 +270,17 @@ def _of_size(stimulus: TaskSubmitted, refused: Refused, pool_name: str, need: Re
     return refused
 
 
-def _invalid(state: MeshState, stimulus: TaskSubmitted) -> Refused | None:
-    """The refusal of what is taken already, or of a task whose parent has ended."""
-    return _duplicate(state, stimulus) or refused_for_parent(state, stimulus.task)
-
-
-def _too_long(state: MeshState, stimulus: TaskSubmitted, pool_name: str) -> Refused | None:
-    """The refusal of a time limit that is beyond that of its pool. One that waits was accepted, and runs for
-    as long as its pool allows now.
+def _invalid(
+    state: MeshState, stimulus: TaskSubmitted, waiting: QueuedTask | None
+) -> Refused | None:
+    """The refusal of what is taken already, or of a task whose parent has ended. ``waiting``: the task itself
+    where it waits in the queue.
     """
     task = stimulus.task
-    if task is None or task.max_run_s is None or waiting_task(state, stimulus) is not None:
-        return None
-    return beyond_pool(state, pool_name, task.max_run_s)
+    refused = _duplicate(state, stimulus, waiting)
+    if refused is not None or task is None or not task.parent:
+        return refused
+    return refused_for_parent(state, task)
 
 
 def waiting_task(state: MeshState, stimulus: TaskSubmitted) -> QueuedTask | None:
@@ -284,27 +291,27 @@ def waiting_task(state: MeshState, stimulus: TaskSubmitted) -> QueuedTask | None
     return waiting if waiting is not None and waiting.submission.task is task else None
 
 
-def _duplicate(state: MeshState, stimulus: TaskSubmitted) -> Refused | None:
+def _duplicate(
+    state: MeshState, stimulus: TaskSubmitted, waiting: QueuedTask | None
+) -> Refused | None:
     """The refusal of a task id or an agent name that is taken, or of a Ray job that is adopted already."""
     task, agent = stimulus.task, stimulus.agent
-    served = waiting_task(state, stimulus) is not None
-    if (
-        task is not None
-        and not served
-        and (taken := duplicate_task(state, task.task_id)) is not None
-    ):
-        return taken
-    for name in dict.fromkeys((agent.name, *agent.process_names, *agent.extra_names)):
-        if (refused := _refusal_of_taken_name(state, name, served=served)) is not None:
+    if task is not None and waiting is None:
+        taken = duplicate_task(state, task.task_id)
+        if taken is not None:
+            return taken
+    names = [agent.name]
+    if isinstance(agent.payload, GangPayload):
+        names += (*agent.process_names, *agent.extra_names)
+    for name in names:
+        refused = _refusal_of_taken_name(state, name, served=waiting is not None)
+        if refused is not None:
             return refused
-    return _adopted(state, agent)
+    return _adopted(state, agent.payload.adopts) if agent.payload.adopts else None
 
 
-def _adopted(state: MeshState, spec: AgentSpec) -> Refused | None:
+def _adopted(state: MeshState, ray_job_id: str) -> Refused | None:
     """The refusal of a Ray job that is a task already: two tasks would both claim what it holds."""
-    ray_job_id = spec.payload.adopts
-    if not ray_job_id:
-        return None
     for agent in state.agents.values():
         if agent.spec.payload.adopts == ray_job_id:
             tasks = ", ".join(repr(task_id) for task_id in state.running.on_agent(agent.spec.name))
@@ -333,7 +340,8 @@ def _decide(tx: Transaction, request: Request) -> RequestOutcome:
     which it is possible.
     """
     searches, refused = list[_VictimSearch](), None
-    for each in each_way(tx, request):
+    alone = not request.others and not request.untried
+    for each in (request,) if alone else each_way(tx, request):
         if not each.fits_now:
             searches.append(_search_for(tx, each))
             continue
@@ -559,7 +567,7 @@ def requeue_victim(tx: Transaction, past: Preempted) -> bool:
         state_key=past.state_key,
         queue=True,
     )
-    if _invalid(tx.state, submission) is not None:
+    if _invalid(tx.state, submission, waiting_task(tx.state, submission)) is not None:
         return False
     tx.emit(
         TaskQueued(submission=submission, at=tx.now, number=fact.number, attempts=fact.attempts)

@@ -55,13 +55,17 @@ def ruled_out(
     if not could_ever_pay(state, pool_name, need):
         return Reason.EXCEEDS_POOL_CAPACITY
     owner = None if submission.task is None else submission.task.owner
-    if owner is not None and state.owners.exceeds(pool_name, owner, need) is not None:
+    if (
+        owner is not None
+        and state.owners.pools
+        and state.owners.exceeds(pool_name, owner, need) is not None
+    ):
         return Reason.EXCEEDS_OWNER_LIMIT
     agent = submission.agent
     if agent.payload.adopts:
         return None
     if state.ledger.accounts[pool_name].spec.groups is None:
-        alone = agent.own_group is None
+        alone = isinstance(agent.payload, AgentPayload) or agent.own_group is None
         if submission.for_group or (
             len(agent.bundles) > 1 and isinstance(agent.payload, AgentPayload)
         ):
@@ -129,9 +133,9 @@ def groups_asked(
     """What a submission to this pool asks of placement groups; None: it runs without one."""
     agent, task = submission.agent, submission.task
     is_job = isinstance(agent.payload, JobPayload)
-    if agent.payload.adopts:
-        return None
     spec = state.ledger.accounts[pool_name].spec.groups
+    if agent.payload.adopts or (spec is None and isinstance(agent.payload, AgentPayload)):
+        return None
     bundles = bundles_of(state.cluster, agent, need)
     if agent.own_group is not None or (is_job and len(bundles) > 1):
         spec = spec or FOR_GANGS

@@ -293,7 +293,8 @@ def ended(
     task, where the caller has that wait again without having run.
     """
     evicted = _terminate(tx, agent, reason, death=death, returns=returns)
-    leave(tx, agent, destroy_group)
+    if agent.place.group_id is not None:
+        leave(tx, agent, destroy_group)
     return evicted
 
 

@@ -17,7 +17,8 @@ def duplicate_task(state: MeshState, task_id: str) -> Refused | None:
     """The refusal of a task id that is taken; None: it is free."""
     registered = state.running.by_id.get(task_id)
     if registered is None:
-        return _queued(state, task_id)
+        waiting = state.queue.by_id.get(task_id)
+        return None if waiting is None else _queued(task_id, waiting.pool_name)
     return Refused(
         reason=Reason.DUPLICATE_TASK,
         error=f"task {task_id!r} already exists, on agent {registered.agent_name!r}; "
@@ -25,13 +26,10 @@ def duplicate_task(state: MeshState, task_id: str) -> Refused | None:
     )
 
 
-def _queued(state: MeshState, task_id: str) -> Refused | None:
-    waiting = state.queue.by_id.get(task_id)
-    if waiting is None:
-        return None
+def _queued(task_id: str, pool_name: str) -> Refused:
     return Refused(
         reason=Reason.DUPLICATE_TASK,
-        error=f"task {task_id!r} already exists, in the queue of pool {waiting.pool_name!r}; cancel it first "
+        error=f"task {task_id!r} already exists, in the queue of pool {pool_name!r}; cancel it first "
         "or choose another id",
     )
 

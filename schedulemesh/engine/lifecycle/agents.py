@@ -12,7 +12,7 @@ from schedulemesh.domain.payloads import JobPayload
 from schedulemesh.domain.placement import InGroup
 from schedulemesh.domain.reasons import Change, Reason
 from schedulemesh.domain.resources import sum_of
-from schedulemesh.domain.task import TaskPhase
+from schedulemesh.domain.task import FIRST_ATTEMPT, TaskPhase
 from schedulemesh.engine.admission.arrays import member_taken
 from schedulemesh.engine.admission.groups import is_placed
 from schedulemesh.engine.admission.pending import ended, hand_on, start_cancelled, undo
@@ -172,10 +172,11 @@ def agent_reported(tx: Transaction, stimulus: s.AgentReported) -> RequestOutcome
     if agent is None or not isinstance(agent.phase, Starting):
         return None
     submission = agent.phase.submission
-    restored = stimulus.state_restored
-    if restored is None and _has_run_before(tx.state, agent):
+    restored, group_id = stimulus.state_restored, agent.place.group_id
+    task_ids = tx.state.running.on_agent(stimulus.agent_name)
+    if restored is None and _have_run_before(tx.state, task_ids):
         restored = False  # nothing of its earlier attempts was saved
-    if agent.group_id is not None and not is_placed(tx.state, agent.group_id):
+    if group_id is not None and not is_placed(tx.state, group_id):
         return None  # its group was lost while it started, and it is being stopped
     tx.emit(
         AgentStarted(
@@ -193,42 +194,47 @@ def agent_reported(tx: Transaction, stimulus: s.AgentReported) -> RequestOutcome
             room=stimulus.room,
         )
     )
-    order_runs(tx, agent)
-    quota = tx.state.ledger.accounts[agent.spec.pool_name].spec.resources
+    _order_runs(tx, agent, task_ids)
+    spec, place = agent.spec, agent.place
+    quota = tx.state.ledger.accounts[spec.pool_name].spec.resources
     accepted = Accepted(
         agent_name=stimulus.agent_name,
         incarnation=stimulus.incarnation,
-        pool_name=agent.spec.pool_name,
-        resources=agent.spec.resources,
-        labels=agent.spec.labels,
+        pool_name=spec.pool_name,
+        resources=spec.resources,
+        labels=spec.labels,
         task_id=submission.task_id,
-        preempted=tuple(_as_evicted(tx, victim) for victim in submission.evicting),
-        node_id=agent.node_id,
-        restartable=agent.spec.restartable,
+        preempted=_as_evicted(tx, submission.evicting) if submission.evicting else (),
+        node_id=place.node_id,
+        restartable=spec.restartable,
         state_restored=restored,
-        group_id=agent.group_id,
-        group_path=agent.place.path if isinstance(agent.place, InGroup) else "",
-        whole_pool=agent.spec.resources == quota,
+        group_id=place.group_id,
+        group_path=place.path if isinstance(place, InGroup) else "",
+        whole_pool=spec.resources == quota,
     )
     return tx.answer(submission.request_id, accepted)
 
 
-def _has_run_before(state: MeshState, agent: Agent) -> bool:
-    """Whether the task that an agent is started for has had an attempt before."""
-    return any(
-        state.running.by_id[task_id].attempts.number > 1
-        for task_id in state.running.on_agent(agent.spec.name)
-    )
+def _have_run_before(state: MeshState, task_ids: tuple[str, ...]) -> bool:
+    """Whether a task that an agent is started for has had an attempt before."""
+    for task_id in task_ids:
+        attempts = state.running.by_id[task_id].attempts
+        if attempts is not FIRST_ATTEMPT and attempts.number > 1:
+            return True
+    return False
 
 
 def order_runs(tx: Transaction, agent: Agent) -> None:
     """Have an agent run those of its tasks that run by themselves. It runs each once, however often this is
     ordered, so it is ordered again whenever the order may have been lost.
     """
-    running = tx.state.running
-    for task_id in running.on_agent(agent.spec.name):
-        if running.by_id[task_id].phase is TaskPhase.RUNNING:
-            for order in runs_of(agent, running.by_id[task_id]):
+    _order_runs(tx, agent, tx.state.running.on_agent(agent.spec.name))
+
+
+def _order_runs(tx: Transaction, agent: Agent, task_ids: tuple[str, ...]) -> None:
+    for task in map(tx.state.running.by_id.__getitem__, task_ids):
+        if task.spec.run and task.phase is TaskPhase.RUNNING:
+            for order in runs_of(agent, task):
                 tx.instruct(order)
 
 
@@ -247,8 +253,12 @@ def runs_of(agent: Agent, *tasks: RunningTask) -> tuple[RunTask, ...]:
     )
 
 
-def _as_evicted(tx: Transaction, victim: Candidate) -> Candidate:
-    """A victim, and whether its state was saved."""
+def _as_evicted(tx: Transaction, victims: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
+    """These victims, and of each whether its state was saved."""
+    return tuple(_with_record(tx, victim) for victim in victims)
+
+
+def _with_record(tx: Transaction, victim: Candidate) -> Candidate:
     record = tx.state.evictions.of_task(victim.task_id)
     if record is None or record.evicted_at is None:
         return victim
@@ -311,9 +321,9 @@ def process_gone(
 def _shares_held(
     state: MeshState, agent: Agent, ending: Ending, rest: tuple[Share, ...]
 ) -> tuple[Share, ...]:
-    """What of its quota is held once it is gone, of what those leave that waited for it: nothing that is
-    above the quota of a pool that was made smaller, and for a pool no more than that may borrow and others
-    lend.
+    """What of its quota is held for a pool or a client once it is gone, of what those leave that waited for
+    it: nothing that is above the quota of a pool that was made smaller, and for a pool no more than that may
+    borrow and others lend.
     """
     accounts = state.ledger.accounts
     rest = merged(
@@ -321,7 +331,7 @@ def _shares_held(
         for s in rest
     )
     if ending.hold_for is None:
-        return rest if ending.hold_for_client else ()
+        return rest
     if ending.hold_for not in state.ledger.accounts:
         return ()
     freed, pool_name = [(agent.spec.pool_name, rest)], ending.hold_for
@@ -334,10 +344,13 @@ def _has_ended(tx: Transaction, agent: Agent, ending: Ending) -> RequestOutcome:
     if ending.reason is EndReason.START_FAILED:
         start_cancelled(tx, agent, ending)
         return Done()
-    name = agent.spec.name
+    name, waiters, rest = agent.spec.name, ending.waiters, agent.shares
     evicted = ended(tx, agent, ending.reason, destroy_group=ending.destroy_group)
-    rest = hand_on(tx, ending.waiters, agent.shares)
-    held_shares = _shares_held(tx.state, agent, ending, rest)
+    if waiters:
+        rest = hand_on(tx, waiters, rest)
+    held_shares: tuple[Share, ...] = ()
+    if ending.hold_for is not None or ending.hold_for_client:
+        held_shares = _shares_held(tx.state, agent, ending, rest)
     if held_shares:
         tx.emit(
             QuotaHeld(
@@ -349,7 +362,7 @@ def _has_ended(tx: Transaction, agent: Agent, ending: Ending) -> RequestOutcome:
                 until=tx.now + (CLIENT_HOLD_S if ending.hold_for is None else POOL_HOLD_S),
             )
         )
-    else:
+    elif tx.state.queue.by_id:
         keep_quota(tx, agent, rest)
     was_evicted = ending.reason not in (EndReason.COMPLETED, EndReason.DELETED)
     tx.answer(

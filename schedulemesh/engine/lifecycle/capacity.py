@@ -36,14 +36,22 @@ def serve_freed_capacity(tx: Transaction, stimulus: AnyStimulus) -> None:
     """
     if isinstance(stimulus, TaskSubmitted) and stimulus.dry_run:
         return
+    # Nearly always there is nothing of most of this to do, and to find that out calls nothing.
     state = tx.state
-    end_orphans(tx)
+    orphans = state.running.children.orphans
+    arrays, dependents = state.arrays, state.queue.dependents
+    if orphans:
+        end_orphans(tx)
     if tx.had_elastic or state.elastic:
         follow_cores(tx)
-    _end_children(tx)
-    finish_revocations(tx)
-    _serve_woken(tx)
-    settle_dependencies(tx)
+    if orphans:
+        _end_children(tx)
+    if tx.revoked:
+        finish_revocations(tx)
+    if tx.woken:
+        _serve_woken(tx)
+    if arrays.over or dependents.ended or dependents.broken:
+        settle_dependencies(tx)
     if state.queue.by_id:
         serve_queue(tx, stimulus)
         # A task that gets a new placement group is admitted first, and has its group created then.
@@ -55,8 +63,10 @@ def serve_freed_capacity(tx: Transaction, stimulus: AnyStimulus) -> None:
             state.queue.changed = True  # a waiting task may have one of these groups
     if state.drains.ending:
         clear_ending(tx)
-    _end_children(tx)
-    note_ends(tx)
+    if orphans:
+        _end_children(tx)
+    if arrays.over or dependents.ended:
+        note_ends(tx)
     if state.drains.ending:
         finish_deletions(tx)
 

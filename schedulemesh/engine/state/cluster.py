@@ -16,7 +16,13 @@ from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.engine.messages.facts import Devices
 from schedulemesh.engine.state.device_guarantees import has_room
-from schedulemesh.engine.state.devices import add_devices, devices_for, gpu_of, worst_devices
+from schedulemesh.engine.state.devices import (
+    NO_DEVICES,
+    add_devices,
+    devices_for,
+    gpu_of,
+    worst_devices,
+)
 from schedulemesh.engine.state.fragmentation import Workload
 from schedulemesh.engine.state.node_ranking import Rankings
 from schedulemesh.engine.state.nodes import (
@@ -115,7 +121,8 @@ class Cluster:
             return
         self._unindex(node)
         allocation = node.allocations.pop(key)
-        node.promised = tuple(other for other in node.promised if other != key)
+        if node.promised:
+            node.promised = tuple(other for other in node.promised if other != key)
         self._charge(node, allocation.held, allocation.devices, -1)
         self._reindex(node)
         self.freed = True
@@ -174,9 +181,10 @@ class Cluster:
         node = self.nodes.get(node_id)
         if node is None:
             return
-        self.fulfil(node_id, key)
+        if node.promised:
+            self.fulfil(node_id, key)
         allocation = node.allocations.get(key)
-        devices = named_devices(node, key, need.gpu, gpu_ids)
+        devices = named_devices(node, key, need.gpu, gpu_ids) if need.gpu else NO_DEVICES
         reported = bool(devices.units) or not need.gpu
         if allocation is not None and (
             allocation.devices == devices or not reported or not need.gpu
@@ -209,14 +217,13 @@ class Cluster:
         """The nodes with the shape's labels on which its single bundle fits, without cordoned ones, in the
         order of a built-in strategy; lazily.
         """
-        nodes = self._with_room(shape.bundles[0], strategy)
+        need = shape.bundles[0]
+        nodes = self._fullest(need) if strategy == "bin_pack" else self._with_room(need, strategy)
         if not shape.node_labels and not shape.same_label:
             return nodes
         return (node for node in nodes if has_labels(node, shape))
 
     def _with_room(self, need: Resources, strategy: str) -> Iterator[Node]:
-        if strategy == "bin_pack":
-            return self._fullest(need)
         if strategy == "spread":
             return self._emptiest(need)
         return self._rankings.ranked(strategy, need)
@@ -296,16 +303,18 @@ class Cluster:
 
     def _touch(self, node: Node) -> None:
         node.version += 1
-        self._rankings.touch(node.node_id)
+        if self._rankings.by_need:
+            self._rankings.touch(node.node_id)
 
     def _reindex(self, node: Node) -> None:
         self._touch(node)
         if not node.cordoned:
-            insort(self._index, node.key)
+            insort(self._index, (node.free.gpu, node.free.cpu, node.node_id))
 
     def _unindex(self, node: Node) -> None:
         if not node.cordoned:
-            del self._index[bisect_left(self._index, node.key)]
+            key = (node.free.gpu, node.free.cpu, node.node_id)
+            del self._index[bisect_left(self._index, key)]
 
     def _charge(self, node: Node, amount: Resources, devices: Devices, sign: int) -> None:
         gpu = 0

@@ -35,6 +35,8 @@ def has_room(node: Node, need: Resources, *, waits: bool = False) -> bool:
         return True
     if devices_for(node.devices, need.gpu) is None:
         return False
+    if not waits and not node.promised:
+        return True
     return is_sure(node, (need.gpu,), waits=waits)
 
 

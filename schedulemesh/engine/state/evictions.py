@@ -217,7 +217,7 @@ class Evictions:
 
     def note_running(self, task_id: str, at: float) -> None:
         """A task runs, maybe again."""
-        record = self.of_task(task_id)
+        record = self.of_task(task_id) if task_id in self._of_task else None
         if record is not None and record.evicted_at is not None and record.ran_again_at is None:
             record.ran_again_at = at
 

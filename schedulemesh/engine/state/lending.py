@@ -20,7 +20,7 @@ import msgspec
 from schedulemesh.domain.cohort import LoanLimit
 from schedulemesh.domain.resources import NOTHING, Resources, sum_of
 from schedulemesh.engine.messages.facts import Share, merged
-from schedulemesh.engine.state.quota import Ledger, Payment, PaymentKey, pay
+from schedulemesh.engine.state.quota import Ledger, Payment, PaymentKey, paid_alone, pay
 
 #: How many payments are kept in ``Ledger.payments``.
 _PAYMENTS = 1_000
@@ -36,7 +36,7 @@ def pay_with_loans(
 ) -> Payment:
     """As ``pay``, and what is still short is borrowed of what is idle in the pool's cohort."""
     if not ledger.holds and need.fits(ledger.accounts[pool_name].free):
-        return pay(ledger, pool_name, need, client)
+        return paid_alone(pool_name, need)
     key = (pool_name, need, client, pool_name not in protected)
     payments = ledger.payments
     if key not in payments:

@@ -60,7 +60,7 @@ from schedulemesh.engine.state.queue import Queue
 from schedulemesh.engine.state.queue_updates import QueueFacts, release_children
 from schedulemesh.engine.state.quota import Ledger
 from schedulemesh.engine.state.request_updates import RememberedOutcomes, RequestFacts
-from schedulemesh.engine.state.spared_work import SparedWork
+from schedulemesh.engine.state.spared_work import OF_WAITING_TASKS, SparedWork
 from schedulemesh.engine.state.task_phases import Preempting
 from schedulemesh.engine.state.tasks import RunningTask, RunningTasks
 from schedulemesh.engine.state.tokens import Tokens
@@ -179,8 +179,11 @@ class MeshState:
 
     def evolve(self, fact: f.AnyFact) -> None:
         """Make the fact true. A fact that cannot be is a broken promise and raises."""
-        self.spared.note(fact)
-        self._apply[type(fact)](fact)
+        kind = type(fact)
+        if kind not in OF_WAITING_TASKS:
+            self.spared.revision += 1
+            self.spared.leaving = None
+        self._apply[kind](fact)
         while self.arrays.turned:
             self.queue.sort_array(self.arrays.turned.popitem()[0])
 
@@ -215,11 +218,11 @@ class MeshState:
 
     def gang_with(self, process_name: str) -> Agent | None:
         """The gang whose member has this name; None: there is none."""
-        member = gang_of(process_name)
-        gang = None if member is None else self.agents.get(member[0])
-        if member is None or gang is None or not isinstance(gang.spec.payload, GangPayload):
+        gang = self.agents.get(process_name.rpartition("-")[0])
+        if gang is None or not isinstance(gang.spec.payload, GangPayload):
             return None
-        return gang if member[1] < len(gang.spec.bundles) else None
+        member = gang_of(process_name)
+        return gang if member is not None and member[1] < len(gang.spec.bundles) else None
 
     def _pool_ensured(self, fact: f.PoolEnsured) -> None:
         name = fact.spec.name
@@ -340,14 +343,17 @@ class MeshState:
             owner=None if task is None else task.owner,
         )
         self.agents_of[spec.pool_name].add(spec.name)
-        if spec.extra_names:
+        if isinstance(spec.payload, GangPayload) and spec.extra_names:
             self.elastic.add(spec.name)
         self.past.forget_agent(spec.name)
         self.next_incarnation = fact.incarnation + 1
         self.ledger.clock = fact.at
         self.ledger.reserve(spec.pool_name, fact.shares)
-        self._count_owner(agent, self.owners.admitted, fact.at)
-        self.ledger.note_promise(agent.spec.name, agent.spec.pool_name, agent.promised)
+        if agent.owner is not None and spec.pool_name in self.owners.pools:
+            self.owners.admitted(agent, fact.at)
+            self.queue.note_use(spec.pool_name, agent.owner)
+        if isinstance(phase, Waiting):
+            self.ledger.note_promise(spec.name, spec.pool_name, phase.promised)
         self.cluster.workload.note(spec.resources)
         for name in fact.waits_for_agents:
             self._leaves_also_for(self.agents[name], spec.name)
@@ -365,7 +371,8 @@ class MeshState:
             self._add_task(task, spec.name, fact.at, TaskPhase.STARTING, fact.max_run_s)
             running = self.running.by_id[task.task_id]
             running.state_key, running.choose_node = fact.state_key, fact.choose_node
-            self.running.note_order(task.task_id, fact.order_value)
+            if fact.order_value is not None:
+                self.running.note_order(task.task_id, fact.order_value)
             if queued is not None:
                 running.number = queued.number
                 running.attempts = msgspec.structs.replace(
@@ -375,13 +382,6 @@ class MeshState:
                 running.attempts = fact.attempts
                 running.number = self.queue.next_number
                 self.queue.next_number += 1
-
-    def _count_owner(self, agent: Agent, change: Callable[[Agent, float], None], at: float) -> None:
-        """Count a claim that begins or ends for its owner, where its pool counts owners."""
-        pool_name = agent.spec.pool_name
-        if agent.owner is not None and pool_name in self.owners.pools:
-            change(agent, at)
-            self.queue.note_use(pool_name, agent.owner)
 
     def _leaves_also_for(self, leaving: Agent, incoming: str) -> None:
         leaving.leave_also_for(incoming)
@@ -442,7 +442,7 @@ class MeshState:
             else:
                 self.running.adopt(task_id, agent.spec.resources, agent.payers)
         self.evictions.agent_started(fact.agent_name, fact.at)
-        self.cluster.touch(agent.node_id)
+        self._touch(agent)
 
     def _note_running(self, task_id: str, at: float) -> None:
         self.past.note_running(task_id)
@@ -482,7 +482,7 @@ class MeshState:
             if self.running.by_id[task_id].phase is TaskPhase.RUNNING:
                 self.running.enter(task_id, TaskPhase.ENDING)
                 self.running.children.orphan(task_id)
-        self.cluster.touch(agent.node_id)
+        self._touch(agent)
 
     def _ending_agent_deleted(self, fact: f.EndingAgentDeleted) -> None:
         agent = self.agents[fact.agent_name]
@@ -516,9 +516,13 @@ class MeshState:
         self.agents_of[agent.spec.pool_name].discard(fact.agent_name)
         self.elastic.discard(fact.agent_name)
         self.ledger.clock = fact.at
-        self.ledger.release(agent.spec.pool_name, agent.shares, committed=agent.committed)
-        self.ledger.drop_promise(fact.agent_name)
-        self._count_owner(agent, self.owners.ended, fact.at)
+        pool_name, committed = agent.spec.pool_name, agent.process is not None
+        self.ledger.release(pool_name, agent.shares, committed=committed)
+        if fact.agent_name in self.ledger.promises:
+            self.ledger.drop_promise(fact.agent_name)
+        if agent.owner is not None and pool_name in self.owners.pools:
+            self.owners.ended(agent, fact.at)
+            self.queue.note_use(pool_name, agent.owner)
         if isinstance(place, InGroup):
             self._group_facts.agent_ended(agent, place, fact.at)
         elif isinstance(place, OnNode):
@@ -590,7 +594,8 @@ class MeshState:
         self._touch(agent)
 
     def _task_ended(self, fact: f.TaskEnded) -> None:
-        if fact.state is EndState.COMPLETED:
+        has_children = fact.task_id in self.running.children.by_parent
+        if has_children and fact.state is EndState.COMPLETED:
             release_children(self.running, self.queue, fact.task_id)
         task = self.running.remove(fact.task_id)
         self.past.note_task_ended(task, fact, kind_of(self.agents, task.agent_name))
@@ -602,8 +607,9 @@ class MeshState:
 
     def _touch(self, agent: Agent | None) -> None:
         """Invalidate what the victim search summed up for the agent's node."""
-        if agent is not None:
-            self.cluster.touch(agent.node_id)
+        node_id = None if agent is None else agent.place.node_id
+        if node_id is not None and node_id in self.cluster.nodes:
+            self.cluster.nodes[node_id].version += 1
 
     def _epoch_begun(self, fact: f.EpochBegun) -> None:
         self.epoch, self.actor_names = fact.epoch, fact.actor_names

@@ -40,13 +40,14 @@ class Rankings:
     def __init__(self, nodes: dict[str, Node], workload: Workload) -> None:
         self._nodes = nodes
         self._workload = workload
-        self._kept: dict[tuple[str, Resources], _Ranking] = {}
+        #: The cached rankings, by strategy and need, the last used last.
+        self.by_need: dict[tuple[str, Resources], _Ranking] = {}
         self._largest: Resources | None = None
         self._version = -1
 
     def touch(self, node_id: str) -> None:
         """Note that the node was changed, added or removed."""
-        for ranking in self._kept.values():
+        for ranking in self.by_need.values():
             ranking.changed.add(node_id)
 
     def rescale(self) -> None:
@@ -63,13 +64,13 @@ class Rankings:
 
     def _find(self, strategy: str, need: Resources) -> _Ranking:
         if self._largest is None or self._version != self._workload.version:
-            self._kept.clear()
+            self.by_need.clear()
             self._version = self._workload.version
         key = (strategy, need)
-        ranking = self._kept.pop(key, None) or _Ranking(set(self._nodes))
-        self._kept[key] = ranking
-        if len(self._kept) > KEPT:
-            del self._kept[next(iter(self._kept))]
+        ranking = self.by_need.pop(key, None) or _Ranking(set(self._nodes))
+        self.by_need[key] = ranking
+        if len(self.by_need) > KEPT:
+            del self.by_need[next(iter(self.by_need))]
         return ranking
 
     def _refresh(self, ranking: _Ranking, strategy: str, need: Resources) -> None:

@@ -91,7 +91,7 @@ def named_devices(node: Node, agent_name: str, gpu: int, gpu_ids: tuple[str, ...
             if slot is None:
                 return NO_DEVICES
             slots = {other: i for other, i in slots.items() if i != slot} | {name: slot}
-    if not all(name in slots for name in gpu_ids):
+    if not slots.keys() >= set(gpu_ids):
         return NO_DEVICES
     node.slots = slots
     units = min(gpu, UNIT)

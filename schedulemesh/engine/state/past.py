@@ -93,10 +93,6 @@ def end_in_queue(reason: Reason) -> EndState:
     return EndState.CANCELLED if reason in _CANCELLATIONS else EndState.FAILED
 
 
-def _code(reason: TaskEndReason | None) -> str:
-    return "" if reason is None else reason.value
-
-
 def _counted(attempts: Attempts, reason: TaskEndReason | None) -> Attempts:
     """The attempts of a task that has ended for this reason."""
     return msgspec.structs.replace(
@@ -198,7 +194,8 @@ class Past:
     def note_ended(self, ended: EndedTask) -> None:
         """Remember a task that has ended."""
         self.ended[ended.spec.task_id] = ended
-        self._dependents.note_end(ended.spec.task_id, ended.state)
+        if self._dependents.by_task:
+            self._dependents.note_end(ended.spec.task_id, ended.state)
         if ended.spec.array_id:
             self._arrays.note_end(ended.spec, ended.state)
         if len(self.ended) > ENDED:
@@ -209,6 +206,7 @@ class Past:
     def note_task_ended(self, task: RunningTask, fact: TaskEnded, kind: str) -> None:
         """Remember a task that has ended while its agent, which is of this kind, existed."""
         self._learn(task, fact.state, fact.at)
+        reason, attempts = fact.reason, task.attempts
         self.note_ended(
             EndedTask(
                 spec=task.spec,
@@ -216,10 +214,10 @@ class Past:
                 kind=kind,
                 state=fact.state,
                 at=fact.at,
-                reason=_code(fact.reason),
+                reason="" if reason is None else reason.value,
                 error=fact.error,
                 result_key=fact.result_key,
-                attempts=_counted(task.attempts, fact.reason),
+                attempts=attempts if reason is None else _counted(attempts, reason),
             )
         )
 
@@ -264,7 +262,7 @@ class Past:
                 kind=kind,
                 state=state,
                 at=fact.at,
-                reason=_code(reason),
+                reason="" if reason is None else reason.value,
                 error=fact.error,
                 state_key=task.state_key if fact.reason is EndReason.START_FAILED else None,
                 attempts=_counted(task.attempts, reason),
@@ -326,11 +324,13 @@ class Past:
         past = self.preempted.get(task_id)
         if past is not None and not past.ran_again:
             self.preempted[task_id] = msgspec.structs.replace(past, ran_again=True)
-        self._forget_lost_task(task_id)
+        if task_id in self._lost_with:
+            self._forget_lost_task(task_id)
 
     def forget_agent(self, agent_name: str) -> None:
         """An agent of this name exists again."""
-        self._forget_lost(agent_name)
+        if agent_name in self.lost:
+            self._forget_lost(agent_name)
         self.former.pop(agent_name, None)
 
     def forget_states(self, state_keys: frozenset[str]) -> None:

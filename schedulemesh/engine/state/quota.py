@@ -340,7 +340,7 @@ def pay(ledger: Ledger, pool_name: str, need: Resources, client: str | None = No
     ``short`` is what neither covers; the shares then cover the rest.
     """
     if not ledger.holds and need.fits(free := ledger.accounts[pool_name].free):
-        return Payment(shares=(Share(pool_name=pool_name, amount=need),) if need else ())
+        return paid_alone(pool_name, need)
     shares: list[Share] = []
     holds_left = []
     for key, hold in ledger.holds_for(pool_name, client):
@@ -353,6 +353,11 @@ def pay(ledger: Ledger, pool_name: str, need: Resources, client: str | None = No
     if own_part:
         shares.append(Share(pool_name=pool_name, amount=own_part))
     return Payment(shares=merged(shares), holds_left=tuple(holds_left), short=need - own_part)
+
+
+def paid_alone(pool_name: str, need: Resources) -> Payment:
+    """The payment of a claim that its pool's own free quota covers."""
+    return Payment(shares=() if need == NOTHING else (Share(pool_name=pool_name, amount=need),))
 
 
 def can_pay(ledger: Ledger, pool_name: str, need: Resources, client: str | None = None) -> bool:

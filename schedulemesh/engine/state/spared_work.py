@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from schedulemesh.engine.messages.fact import Fact
 from schedulemesh.engine.messages.queue_facts import (
     ReservationDropped,
     StartReserved,
@@ -18,7 +17,7 @@ from schedulemesh.engine.messages.queue_facts import (
 from schedulemesh.engine.state.queue import Reservation
 
 #: Facts that change nothing but which tasks wait, and which of them have a reserved start.
-_OF_WAITING_TASKS = frozenset((ReservationDropped, StartReserved, TaskQueued, Ticked, TurnsPassed))
+OF_WAITING_TASKS = frozenset((ReservationDropped, StartReserved, TaskQueued, Ticked, TurnsPassed))
 #: How many tasks are remembered.
 _TASKS = 10_000
 
@@ -27,7 +26,8 @@ class SparedWork:
     """What was found out about tasks that wait, for one revision of the state."""
 
     def __init__(self) -> None:
-        self._revision = 0
+        #: Increases with every fact that is not ``OF_WAITING_TASKS``, which then clears ``leaving``.
+        self.revision = 0
         #: By task: the revision in which nothing made room for it, from when until when that holds, and
         #: whether there were candidates for an eviction.
         self._in_vain: dict[str, tuple[int, float, float, bool]] = {}
@@ -38,24 +38,18 @@ class SparedWork:
         #: The same by agents for which nobody waits, of the last revision in which that was worked out.
         self.leaving_alone: dict[str, Any] = {}
 
-    def note(self, fact: Fact) -> None:
-        """Note that a fact has changed the state."""
-        if type(fact) not in _OF_WAITING_TASKS:
-            self._revision += 1
-            self.leaving = None
-
     def note_in_vain(self, task_id: str, now: float, until: float, *, searched: bool) -> None:
         """The task does not fit, and no eviction makes room for it, until this time at least. ``searched``:
         whether there were candidates.
         """
         if len(self._in_vain) >= _TASKS:
             self._in_vain.clear()
-        self._in_vain[task_id] = (self._revision, now, until, searched)
+        self._in_vain[task_id] = (self.revision, now, until, searched)
 
     def is_in_vain(self, task_id: str, now: float) -> bool:
         """Whether surely neither free room nor an eviction lets the task start now."""
         entry = self._in_vain.get(task_id)
-        return entry is not None and entry[0] == self._revision and entry[1] <= now < entry[2]
+        return entry is not None and entry[0] == self.revision and entry[1] <= now < entry[2]
 
     def was_searched(self, task_id: str) -> bool:
         """Of a task that is known to be in vain: whether there were candidates."""
@@ -65,9 +59,9 @@ class SparedWork:
         """The reserved start of the task would be found again, at any time."""
         if len(self._starts) >= _TASKS:
             self._starts.clear()
-        self._starts[task_id] = (self._revision, start)
+        self._starts[task_id] = (self.revision, start)
 
     def is_start_of(self, task_id: str, start: Reservation | None) -> bool:
         """Whether a search for the task's start would surely find the one that is reserved for it."""
         entry = self._starts.get(task_id)
-        return entry is not None and entry[0] == self._revision and entry[1] == start
+        return entry is not None and entry[0] == self.revision and entry[1] == start

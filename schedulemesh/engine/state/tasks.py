@@ -122,7 +122,9 @@ class RunningTask(msgspec.Struct, kw_only=True, gc=False):
     @property
     def has_end(self) -> bool:
         """Whether it is known when it ends, or when at the latest."""
-        return self.ends_at is not None or self.max_run_s is not None
+        if self.max_run_s is not None or self.measured_end is not None:
+            return True
+        return self.spec.estimated_duration is not None
 
     @property
     def limit_at(self) -> float | None:
@@ -259,7 +261,7 @@ class TaskClass:
     def add(self, task: RunningTask) -> None:
         """Add a task to its order."""
         self.count += 1
-        if task.limit_at is not None:
+        if task.max_run_s is not None:
             if self.limits is _EMPTY:
                 self.limits = SortedList()
             self.limits.add((task.limit_at, task.spec.task_id))
@@ -272,18 +274,23 @@ class TaskClass:
     def discard(self, task: RunningTask) -> None:
         """Remove a task from its order."""
         self.count -= 1
-        if task.limit_at is not None:
+        if task.max_run_s is not None:
             self.limits.remove((task.limit_at, task.spec.task_id))
-        if self.young and (entry := (self._ready_at(task), task.spec.task_id)) in self.young:
+        if (
+            self.order.min_runtime
+            and (entry := (self._ready_at(task), task.spec.task_id)) in self.young
+        ):
             self.young.remove(entry)
             return
         if self.order.has_budget:
             self.since.remove(task.unsaved_since)
-        ends_at, start = self._end(task), -self._start(task)
+        known_end, start = task.ends_at, -self._start(task)
+        known_end = -_INFINITY if known_end is None else known_end
+        ends_at = known_end if self.order.by_time else -_INFINITY
         try:
             self.timed.remove((-ends_at, start, task.spec.task_id))
         except ValueError:
-            self.overdue.remove((start, task.spec.task_id, _known_end(task)))
+            self.overdue.remove((start, task.spec.task_id, known_end))
             return
         if ends_at == self.latest:
             self.latest = -self.timed[0][0] if self.timed else -_INFINITY
@@ -354,13 +361,14 @@ class TaskClass:
         """Add a task that is not young to one of the two orders."""
         if self.order.has_budget:
             self.since.add(task.unsaved_since)
-        ends_at = self._end(task)
-        if ends_at == -_INFINITY:
-            self.overdue.add((-self._start(task), task.spec.task_id, _known_end(task)))
+        known_end = task.ends_at
+        if known_end is None or not self.order.by_time:
+            known_end = -_INFINITY if known_end is None else known_end
+            self.overdue.add((-self._start(task), task.spec.task_id, known_end))
             return
-        self.timed.add((-ends_at, -task.started_at, task.spec.task_id))
-        self.latest = max(self.latest, ends_at)
-        self.soonest = min(self.soonest, ends_at)
+        self.timed.add((-known_end, -task.started_at, task.spec.task_id))
+        self.latest = max(self.latest, known_end)
+        self.soonest = min(self.soonest, known_end)
 
     def _begin_again(self, now: float) -> None:
         """Order all tasks from scratch, for a time that is before the last one."""
@@ -375,17 +383,8 @@ class TaskClass:
         """When it has run for the least time."""
         return task.started_at + self.order.min_runtime
 
-    def _end(self, task: RunningTask) -> float:
-        """When its time is up; -inf where that is unknown or does not count."""
-        return _known_end(task) if self.order.by_time else -_INFINITY
-
     def _start(self, task: RunningTask) -> float:
         return task.unsaved_since if self.order.by_lost_work else task.started_at
-
-
-def _known_end(task: RunningTask) -> float:
-    ends_at = task.ends_at
-    return -_INFINITY if ends_at is None else ends_at
 
 
 class RunningTasks:
@@ -436,7 +435,8 @@ class RunningTasks:
         task_id = task.spec.task_id
         self.by_id[task_id] = task
         self.with_end += task.has_end
-        self._note_due(task)
+        if task.max_run_s is not None:
+            self._note_due(task)
         if task.idle_since is not None:
             self.idle_warned[task_id] = None
         if task.spec.parent:
@@ -452,13 +452,15 @@ class RunningTasks:
             self.starting[task_id] = None
         if task.order_value is not None:
             self.ordered[task_id] = None
-        self._classify(task)
+        if task.phase is TaskPhase.RUNNING:
+            self._classify(task)
 
     def remove(self, task_id: str) -> RunningTask:
         """Remove a task; what it has started ends, too."""
         task = self.by_id.pop(task_id)
         self.with_end -= task.has_end
-        self._forget_due(task_id)
+        if task_id in self._due_at:
+            self._forget_due(task_id)
         self.idle_warned.pop(task_id, None)
         if task.spec.parent or task_id in self.children.by_parent:
             self.children.leave(task.spec)
@@ -479,6 +481,8 @@ class RunningTasks:
     def remove_agent(self, agent_name: str) -> list[RunningTask]:
         """Remove all tasks of an agent that has ended."""
         self.idle.pop(agent_name, None)
+        if agent_name not in self._by_agent:
+            return []
         return [self.remove(task_id) for task_id in self.on_agent(agent_name)]
 
     def note_order(self, task_id: str, order_value: float | None) -> None:
@@ -497,7 +501,8 @@ class RunningTasks:
             task.attempts = msgspec.structs.replace(task.attempts, lost_starts=0)
         task.enter(TaskPhase.RUNNING)
         del self.starting[task_id]
-        self._note_due(task)
+        if task.max_run_s is not None:
+            self._note_due(task)
         self._classify(task)
 
     def enter(self, task_id: str, phase: AnyTaskPhase) -> None:

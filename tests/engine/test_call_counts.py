@@ -1,0 +1,43 @@
+"""What the life of a task costs the engine, as a number of calls of Python functions: the same on every
+machine. The limits only ever fall: what is off costs nothing.
+"""
+
+from __future__ import annotations
+
+from benchmarks.mesh import amounts, finish, finished, gone, mesh, reported, start, submitted
+from tests.counted_calls import calls_of
+
+#: Calls from the submission of a task to the end of its agent, while nothing waits and 300 others run. With
+#: 3.12 and later, in which comprehensions are no functions, they are fewer.
+A_LIFE = 190
+LIVES = 60
+
+
+def test_the_life_of_a_task_in_calls():
+    needs = (
+        amounts(cpu=1, memory=1_000),
+        amounts(cpu=2, memory=1_000, gpu=0.5),
+        amounts(cpu=4, memory=8_000, gpu=0.25),
+    )
+
+    def submission(number):
+        return submitted(number, needs[number % 3], float(number % 7), 100.0)
+
+    engine = mesh(50)
+    running = {number: start(engine, submission(number), 1.0) for number in range(300)}
+    for number in range(100):  # classes, and what is kept for lack of room, are there
+        finish(engine, number, running[number], 1.0)
+
+    def count(stimulus):
+        step, calls = calls_of(lambda: engine.handle(stimulus, 1.0))
+        return step, calls - 1  # the lambda
+
+    total = 0
+    for number in range(300, 300 + LIVES):
+        step, admitting = count(submission(number))
+        _, starting = count(reported(engine, step))
+        oldest = number - 200
+        _, ending = count(finished(oldest))
+        _, leaving = count(gone(oldest, running[oldest]))
+        total += admitting + starting + ending + leaving
+    assert total / LIVES <= A_LIFE
