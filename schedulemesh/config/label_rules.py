@@ -10,7 +10,7 @@ looked up along those rules only, because a longest chain never uses a rule that
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sized
 from functools import lru_cache
 from types import MappingProxyType
 
@@ -60,13 +60,28 @@ def parse_label_rules(raw: object, most: int = MAX_RULES) -> LabelRules:
     return rules
 
 
+def check_number_of_rules(raw: object) -> None:
+    """Raise InvalidRequestError for more than ``MAX_RULES`` pairs; nothing else of the rules is checked."""
+    if not isinstance(raw, dict):
+        return
+    _check_number(len(raw), MAX_RULES)
+    by_high = (
+        lows for of_key in raw.values() if isinstance(of_key, dict) for lows in of_key.values()
+    )
+    _check_number(sum(len(lows) or 1 for lows in by_high if isinstance(lows, Sized)), MAX_RULES)
+
+
 def _check_number(count: int, most: int) -> None:
     if count > most:
         raise InvalidRequestError(f"label_preemption_rules has more than {most:,} pairs")
 
 
 def ranks_of(rules: Mapping[str, tuple[str, ...]]) -> Ranks:
-    """The rank of each pair of one key's rules; a cycle raises CycleError. Remembered for recent rules."""
+    """The rank of each pair of one key's rules; a cycle raises CycleError. Of rules that form chains it is
+    remembered, if they are recent; where none begins at the low value of another one, all ranks are 1.
+    """
+    if not any(low in rules for lows in rules.values() for low in lows):
+        return {(high, low): 1 for high, lows in rules.items() for low in lows}
     return _ranks_of(tuple((high, tuple(lows)) for high, lows in rules.items()))
 
 

@@ -11,7 +11,12 @@ from typing import Any
 import msgspec
 
 from schedulemesh.config.changes import check_names, with_changes
-from schedulemesh.config.label_rules import MAX_STORED_RULES, LabelRules, parse_label_rules
+from schedulemesh.config.label_rules import (
+    MAX_STORED_RULES,
+    LabelRules,
+    check_number_of_rules,
+    parse_label_rules,
+)
 from schedulemesh.domain.containers import as_elements
 from schedulemesh.domain.kinds import is_a
 from schedulemesh.domain.names import as_text, parse_name
@@ -236,7 +241,7 @@ class PreemptionPolicy(msgspec.Struct, frozen=True, kw_only=True):
 def changed_policy(policy: PreemptionPolicy, changes: Mapping[str, Any]) -> PreemptionPolicy:
     """The policy with these fields changed. Raises InvalidRequestError for unknown fields and bad values."""
     if (rules := changes.get("label_preemption_rules")) is not None:
-        parse_label_rules(rules)
+        check_number_of_rules(rules)
     return with_changes(policy, changes, "the preemption policy")
 
 

@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from schedulemesh.config import label_rules
+from schedulemesh.config import policy as policy_module
 from schedulemesh.config.label_rules import MAX_RULES, CycleError, parse_label_rules, ranks_of
 from schedulemesh.config.policy import PreemptionPolicy, changed_policy
 from schedulemesh.engine.messages import stimuli as s
@@ -104,3 +106,21 @@ def test_pairs_of_all_keys_count_together():
     assert len(parse_label_rules(many)) == MAX_RULES
     with pytest.raises(InvalidRequestError, match="more than 2,000 pairs"):
         parse_label_rules({**many, "one more": {"high": []}})
+
+
+def test_rules_without_chains_need_no_graph(monkeypatch):
+    monkeypatch.setattr(label_rules, "_Graph", None)
+    many = {f"k{number}": {f"high{number}": ["low", "lower"]} for number in range(MAX_RULES // 2)}
+    rules = parse_label_rules(many)
+    assert dict(ranks_of(rules["k7"])) == {("high7", "low"): 1, ("high7", "lower"): 1}
+
+
+def test_a_change_of_a_policy_reads_its_rules_once(monkeypatch):
+    reads, parse_once = [], label_rules.parse_label_rules
+    monkeypatch.setattr(
+        policy_module, "parse_label_rules", lambda *a: reads.append(a) or parse_once(*a)
+    )
+    rules = {"tier": {"a": ["b"]}}
+    policy = changed_policy(PreemptionPolicy(), {"label_preemption_rules": rules})
+    assert policy.label_preemption_rules == {"tier": {"a": ("b",)}}
+    assert len(reads) == 2  # that of the policy before it, and its own
