@@ -6,7 +6,9 @@ requests make no other row appear twice or not at all.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -17,16 +19,18 @@ from schedulemesh.errors import InvalidRequestError
 
 #: The most rows of a page.
 MAX_LIMIT = 1_000
-#: Rows that are collected beyond those of a page before they are sorted.
-_SURPLUS = 1_000
-#: The most fields that rows are sorted by, and that they are chosen by.
-MAX_SORTED, MAX_FILTERED = 32, 100
+#: The most fields that a caller names to sort by, and to choose rows by; and the most of an order, which has
+#: those after them that distinguish rows.
+MAX_SORTED, MAX_FILTERED = 4, 100
+MAX_ORDER = MAX_SORTED + 4
 #: The listings of which the supervisor makes the rows of one page only.
 PAGED = ("tasks", "queue", "agents", "jobs", "preemptions", "saved_states")
 
 Scalar = str | float | bool | None
 _SCALARS = (str, float, int, bool, type(None))
 Item = TypeVar("Item")
+#: What items are sorted by.
+SortKey = tuple[Any, ...]
 #: The value of a field of an item.
 Get = Callable[[Item, str], Any]
 
@@ -44,7 +48,7 @@ class PageQuery(msgspec.Struct, frozen=True, kw_only=True):
     #: Each of these labels, with this value; None: with any.
     labels: Annotated[tuple[tuple[str, str | None], ...], _Few] = ()
     #: The fields to sort by, and whether from the largest to the smallest.
-    order: Annotated[tuple[tuple[str, bool], ...], msgspec.Meta(max_length=MAX_SORTED)]
+    order: Annotated[tuple[tuple[str, bool], ...], msgspec.Meta(max_length=MAX_ORDER)]
     #: The values of ``order`` of the last row of the page before; None: it is the first page.
     after: Annotated[tuple[Scalar, ...], _Few] | None = None
     limit: int = 100
@@ -88,7 +92,8 @@ class Selected(NamedTuple):
 
 
 class Selection(Generic[Item]):
-    """Chooses the items of a page from all, which come in portions.
+    """Chooses the items of a page from all, which come in portions. The work for each item grows with the
+    logarithm of the page's length only, so that none of it is left for the end.
 
     Raises InvalidRequestError where the values of the cursor are of another kind than those of the items.
     """
@@ -97,40 +102,39 @@ class Selection(Generic[Item]):
         self._query, self._get = query, get
         #: The values of which one is let through, by field.
         self._values = _values_by_field(query.fields)
-        self._after = None if query.after is None else _compared(query.after, query.order)
-        #: Those that may be on the page, with the values by which they are sorted.
-        self._first: list[tuple[list[Any], Item]] = []
+        self._after = None if query.after is None else _sort_key(query.after, query.order)
+        #: The first items of those that come after the cursor, with their keys and in their order: those of
+        #: the page, and one that shows whether others follow.
+        self._first: list[tuple[SortKey, Item]] = []
         self._total = 0
 
     def add(self, items: Iterable[Item]) -> None:
         """Look at a portion."""
-        passing = [item for item in items if self._passes(item)]
-        self._total += len(passing)
-        order, get = self._query.order, self._get
         try:
-            for item in passing:
-                values = [get(item, field) for field, _ in order]
-                if self._after is None or self._after < _compared(values, order):
-                    self._first.append((values, item))
-            if len(self._first) > self._query.limit + _SURPLUS:
-                self._sort()
+            for item in items:
+                if self._passes(item):
+                    self._total += 1
+                    self._place(item)
         except TypeError:
             raise foreign_cursor() from None
 
     def selected(self) -> Selected:
         """The items of the page, once all were looked at."""
-        self._sort()
         items = [item for _, item in self._first]
         limit = self._query.limit
         return Selected(items[:limit], self._total, len(items) > limit)
 
-    def _sort(self) -> None:
-        """Sort by the last field first: sorting keeps the order of what is equal, and compares values of
-        one field at a time, which is many times faster than comparing rows.
-        """
-        for number, (_, descending) in reversed([*enumerate(self._query.order)]):
-            self._first.sort(key=_key(number, descending=descending), reverse=descending)
-        del self._first[self._query.limit + 1 :]
+    def _place(self, item: Item) -> None:
+        """Put an item where it comes among the first, unless it comes after all of them."""
+        order, get, first = self._query.order, self._get, self._first
+        key = _sort_key([get(item, field) for field, _ in order], order)
+        if self._after is not None and not self._after < key:
+            return
+        if len(first) <= self._query.limit:
+            insort(first, (key, item), key=itemgetter(0))
+        elif key < first[-1][0]:
+            first.pop()
+            insort(first, (key, item), key=itemgetter(0))
 
     def _passes(self, item: Item) -> bool:
         get = self._get
@@ -161,18 +165,8 @@ def _values_by_field(
     return values
 
 
-def _key(number: int, *, descending: bool) -> Callable[[tuple[list[Any], Any]], tuple[bool, Any]]:
-    """By which rows are sorted by their value of this number; those without a value come last."""
-
-    def key(entry: tuple[list[Any], Any]) -> tuple[bool, Any]:
-        value = entry[0][number]
-        return ((value is None) is not descending, "" if value is None else value)
-
-    return key
-
-
 class _Descending:
-    """A value that is sorted from the largest to the smallest."""
+    """A text that is sorted from the last to the first."""
 
     __slots__ = ("value",)
 
@@ -188,9 +182,17 @@ class _Descending:
     __hash__ = None  # type: ignore[assignment]  # it is only compared
 
 
-def _compared(values: Sequence[Any], order: Sequence[tuple[str, bool]]) -> list[tuple[bool, Any]]:
-    """Where a row comes; those without a value come last."""
-    return [
-        (value is None, "" if value is None else _Descending(value) if descending else value)
-        for value, (_, descending) in zip(values, order, strict=True)
-    ]
+def _sort_key(values: Sequence[Any], order: Sequence[tuple[str, bool]]) -> SortKey:
+    """Where an item with these values comes: of each value whether it is missing, because such items come
+    last, and what it is compared by.
+    """
+    key: list[Any] = []
+    for value, (_, descending) in zip(values, order, strict=True):
+        key.append(value is None)
+        key.append(_reversed(value) if descending and value is not None else value)
+    return tuple(key)
+
+
+def _reversed(value: Any) -> Any:
+    """What is in the opposite order as a value."""
+    return -value if isinstance(value, float | int) else _Descending(value)

@@ -22,6 +22,7 @@ from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.transaction import Step
 from schedulemesh.errors import JournalError, JournalTakenOverError, NotStorableError
 from schedulemesh.metrics.reactor_times import ReactorTimes
+from schedulemesh.protocol.portions import PortionTurns
 from schedulemesh.runtime.clock import SteadyClock
 from schedulemesh.runtime.journal.recovery import (
     ClockNotes,
@@ -31,7 +32,6 @@ from schedulemesh.runtime.journal.recovery import (
 )
 from schedulemesh.runtime.journal.snapshots import CommitFollower, Snapshots, is_small_enough
 from schedulemesh.runtime.journal.witness import Seen
-from schedulemesh.runtime.portions import PortionTurns
 from schedulemesh.runtime.threads import in_thread
 from schedulemesh.store.journal import Journal
 from schedulemesh.store.writer import GroupWriter, after_refusal

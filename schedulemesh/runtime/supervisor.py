@@ -41,6 +41,7 @@ from schedulemesh.protocol.answers import (
 from schedulemesh.protocol.callers import TokenCaller
 from schedulemesh.protocol.frames import Ask
 from schedulemesh.protocol.local_sockets import socket_name
+from schedulemesh.protocol.long_answers import with_encoded_rows
 from schedulemesh.protocol.requests import decode_request
 from schedulemesh.runtime.agents.command_queue import POLL_S
 from schedulemesh.runtime.agents.gangs import every_process
@@ -204,11 +205,12 @@ class SupervisorService:
             request = await in_thread(work) if large else work()
         except InvalidRequestError as error:
             return encode_answer(Malformed(error=str(error)))
-        answering = (await self.ready()).answer(request, refs, caller, address)
-        answer = await self._carried_out(request, answering)
+        requests = await self.ready()
+        answer = await self._carried_out(request, requests.answer(request, refs, caller, address))
+        turns = requests.running.reactor.turns
         if isinstance(answer, WithHandles):
-            return encode_answer(answer.answer), answer.handles
-        return encode_answer(answer)
+            return encode_answer(await with_encoded_rows(answer.answer, turns)), answer.handles
+        return encode_answer(await with_encoded_rows(answer, turns))
 
     async def _carried_out(
         self, request: Call, answering: Coroutine[object, object, AnyAnswer | WithHandles]

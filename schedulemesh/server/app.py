@@ -38,6 +38,7 @@ from schedulemesh.metrics.exposition import CONTENT_TYPE
 from schedulemesh.protocol.answers import AnyAnswer, Details
 from schedulemesh.protocol.callers import TokenCaller
 from schedulemesh.protocol.credentials import hash_of, is_nonce, new_secret
+from schedulemesh.protocol.long_answers import with_encoded_lists
 from schedulemesh.protocol.requests import MAX_VALUES, check_values, decode_request
 from schedulemesh.server import bodies
 from schedulemesh.server.answers import plain, rows_of
@@ -64,6 +65,7 @@ from schedulemesh.server.problems import (
     answer_failure,
     answer_problem,
     answer_unknown,
+    encode_json,
     json_response,
     unavailable,
 )
@@ -256,7 +258,7 @@ class _Calls:
             page = await self._page(listing, request.query_params)
             if not page.total:
                 await self._check_names(listing.row, request.query_params)
-            return json_response(
+            return await self._rows_response(
                 {
                     "success": True,
                     "items": page.items,
@@ -274,7 +276,7 @@ class _Calls:
             facts = plain(await self._reads.ask(ListPage(listing=listing.paged, page=page)))
             return page_answer(facts["items"], facts["total"], page, more=facts["more"])
         rows = await self._rows(listing.request)
-        return page_of(rows, listing.row, listing.key, query)
+        return await page_of(rows, listing.row, listing.key, query, self._reads.turns)
 
     async def _rows_of(self, listing: ListingEndpoint, name: str) -> Sequence[Row]:
         """The rows of a listing with this name, and maybe others."""
@@ -324,7 +326,7 @@ class _Calls:
         async def answer(request: Request) -> Response:
             call = single.request(request.path_params)
             _allowed(request, type(call))
-            return json_response(plain(await self._reads.ask(call)))
+            return await self._rows_response(plain(await self._reads.ask(call)))
 
         return answer
 
@@ -336,12 +338,16 @@ class _Calls:
             query = request.query_params
             parameters = question.read_query(query)
             facts = plain(await self._reads.ask(question.request(parameters)))
-            page = question.answer(facts, parameters, query)
+            page = await question.answer(facts, parameters, query, self._reads.turns)
             if not page["items"]:
                 await self._check_names(question.row, query)
-            return json_response({"success": True, **page})
+            return await self._rows_response({"success": True, **page})
 
         return answer
+
+    async def _rows_response(self, content: dict[str, Any]) -> Response:
+        """Plain data as JSON, encoded in portions where it has many rows."""
+        return json_response(await with_encoded_lists(content, encode_json, self._reads.turns))
 
     async def _check_names(self, row_type: type, query: QueryParams) -> None:
         """Raise Problem where a query that found no row names a pool, a cohort or a node that never was."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -19,6 +19,7 @@ from schedulemesh.api.history import (
     UsageInfo,
 )
 from schedulemesh.api.pages import MAX_LIMIT
+from schedulemesh.protocol.portions import PortionTurns
 from schedulemesh.server import parameters as p
 from schedulemesh.server.listings import DEFAULT_LIMIT, page_of
 from schedulemesh.server.parameters import QueryParameter, read_parameters
@@ -50,7 +51,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     asks: type[Call]
     request: Callable[[Mapping[str, Any]], Call]
     #: The answer, from what the supervisor answered and the whole query.
-    answer: Callable[[Json, Mapping[str, Any], QueryParams], Json]
+    answer: Callable[[Json, Mapping[str, Any], QueryParams, PortionTurns], Awaitable[Json]]
     #: The schemas of what the answer has beside its rows.
     beside: Mapping[str, Json]
 
@@ -83,7 +84,9 @@ def _history(parameters: Mapping[str, Any]) -> QueryHistory:
     )
 
 
-def _attempts(facts: Json, _given: Mapping[str, Any], _query: QueryParams) -> Json:
+async def _attempts(
+    facts: Json, _given: Mapping[str, Any], _query: QueryParams, _turns: PortionTurns
+) -> Json:
     rows = facts["attempts"]
     following = str(rows[-1]["cursor"]) if facts["more"] else None
     return {"items": rows, "next": following, "behind": facts["behind"]}
@@ -99,12 +102,15 @@ def _usage(parameters: Mapping[str, Any]) -> QueryUsage:
     )
 
 
-def _sums(facts: Json, parameters: Mapping[str, Any], query: QueryParams) -> Json:
+async def _sums(
+    facts: Json, parameters: Mapping[str, Any], query: QueryParams, turns: PortionTurns
+) -> Json:
     usage_names = {parameter.name for parameter in _USAGE}
     listing_query = [(key, value) for key, value in query.multi_items() if key not in usage_names]
     if "sort" not in query:
         listing_query.append(("sort", _MOST_GPUS_FIRST))
-    page = page_of(facts["usage"], UsageInfo, (parameters["by"],), QueryParams(listing_query))
+    listing = QueryParams(listing_query)
+    page = await page_of(facts["usage"], UsageInfo, (parameters["by"],), listing, turns)
     period = {name: facts[name] for name in ("since", "until", "behind")}
     return {"items": page.items, "total": page.total, "next": page.following, **period}
 
@@ -119,7 +125,9 @@ def _events_after(parameters: Mapping[str, Any]) -> QueryEvents:
     )
 
 
-def _happened(facts: Json, parameters: Mapping[str, Any], _query: QueryParams) -> Json:
+async def _happened(
+    facts: Json, parameters: Mapping[str, Any], _query: QueryParams, _turns: PortionTurns
+) -> Json:
     rows, cursor = facts["events"], facts["cursor"]
     following = str(cursor) if len(rows) == parameters["limit"] else None
     stream_state = {name: facts[name] for name in ("cursor", "gap", "behind")}

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple, get_type_hints
 import msgspec
 from starlette.datastructures import QueryParams
 
-from schedulemesh.api.pages import MAX_LIMIT, PageQuery, Scalar, Selection
+from schedulemesh.api.pages import MAX_LIMIT, MAX_SORTED, PageQuery, Scalar, Selection
 from schedulemesh.api.rows import parse_scalar, parse_word, scalar_fields
 from schedulemesh.api.values import MAX_NAMES
 from schedulemesh.errors import InvalidRequestError, nearest
+from schedulemesh.protocol.portions import PortionTurns
 from schedulemesh.server.problems import Problem
 
 Row = Mapping[str, Any]
@@ -40,14 +41,21 @@ class ListingPage(NamedTuple):
     following: str | None
 
 
-def page_of(rows: Sequence[Row], row: type, key: Sequence[str], query: QueryParams) -> ListingPage:
+async def page_of(
+    rows: Sequence[Row],
+    row: type,
+    key: Sequence[str],
+    query: QueryParams,
+    turns: PortionTurns,
+) -> ListingPage:
     """The page that a query asks for. ``key``: the fields that distinguish rows, by which they are sorted
-    unless the query says otherwise. Raises Problem for a parameter that is not valid.
+    unless the query says otherwise. Rows are looked at in portions. Raises Problem for a parameter that is
+    not valid.
     """
     page = page_query(row, key, query)
     selection = Selection[Row](page, lambda item, field: item.get(field))
     try:
-        selection.add(rows)
+        await turns.each(rows, selection.add)
     except InvalidRequestError as error:
         raise _invalid(str(error)) from None
     selected = selection.selected()
@@ -135,6 +143,8 @@ def _order(sort: str, fields: Mapping[str, type], key: Sequence[str]) -> list[So
         if field not in named:
             order.append(Sorting(field, part.startswith("-")))
             named.add(field)
+    if len(order) > MAX_SORTED:
+        raise _invalid(f"sort names up to {MAX_SORTED} fields, not {len(order)}")
     return order + [Sorting(field, descending=False) for field in key if field not in named]
 
 

@@ -14,6 +14,8 @@ from schedulemesh.protocol.wording import in_requests, reworded
 
 logger = logging.getLogger(__name__)
 
+encode_json = msgspec.json.Encoder().encode
+
 _NOT_FOUND = {
     Reason.POOL_NOT_FOUND,
     Reason.NO_MATCHING_POOL,
@@ -68,7 +70,7 @@ def json_response(
 ) -> Response:
     """Plain data as JSON. Nothing of it may be stored by browsers and proxies."""
     return Response(
-        msgspec.json.encode(content),
+        encode_json(content),
         status,
         {"cache-control": "no-store", "x-content-type-options": "nosniff", **(headers or {})},
         "application/json",

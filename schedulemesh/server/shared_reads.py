@@ -8,6 +8,8 @@ import msgspec
 
 from schedulemesh.api.call import Call
 from schedulemesh.protocol.answers import AnyAnswer
+from schedulemesh.protocol.long_answers import read_long_answer
+from schedulemesh.protocol.portions import PortionTurns
 from schedulemesh.protocol.requests import encode_request
 from schedulemesh.server.gateway import SupervisorClient
 
@@ -28,6 +30,8 @@ class SharedReads:
 
     def __init__(self, gateway: SupervisorClient) -> None:
         self._gateway = gateway
+        #: Those of this process in which long answers are decoded and encoded.
+        self.turns = PortionTurns()
         self._readings: dict[bytes, _Reading] = {}
 
     async def ask(self, request: Call) -> AnyAnswer:
@@ -50,7 +54,7 @@ class SharedReads:
         if after is not None:
             await asyncio.wait([after])
         try:
-            return await self._gateway.ask(request)
+            return await read_long_answer(await self._gateway.ask_packed(request), self.turns)
         finally:
             self._done(key)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from schedulemesh.cli.exits import ExitCode
-from schedulemesh.runtime.portions import PortionTurns
+from schedulemesh.protocol.portions import PortionTurns
 
 
 @pytest.fixture

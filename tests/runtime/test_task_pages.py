@@ -21,9 +21,9 @@ from schedulemesh.config.settings import HistorySettings
 from schedulemesh.domain.payloads import RUN_DRIVER, JobPayload
 from schedulemesh.domain.resources import parse_resources
 from schedulemesh.errors import InvalidRequestError
+from schedulemesh.protocol import portions as turns_module
 from schedulemesh.protocol.answers import Malformed, WithHandles, read_answer
 from schedulemesh.protocol.requests import encode_request
-from schedulemesh.runtime import portions as runtime_portions
 from schedulemesh.runtime.backend import NodeView
 from schedulemesh.runtime.services.jobs import JobService
 from schedulemesh.runtime.services.task_pages import TaskPages
@@ -73,7 +73,7 @@ def lasting(rows):
 
 @pytest.mark.parametrize("listing", ["tasks", "queue"])
 def test_pages_are_those_of_all_rows(mesh, listing, monkeypatch):
-    monkeypatch.setattr(runtime_portions, "PORTION", 10)
+    monkeypatch.setattr(turns_module, "PORTION", 10)
     rows = all_rows(mesh, listing)
     key = ("task_id",) if listing == "tasks" else ("pool_name", "position", "task_id")
     fields = [field for field in scalar_fields(ROWS[listing]) if field not in _PASSING]
@@ -120,7 +120,7 @@ def test_a_field_that_is_named_several_times_has_a_value_of_each():
 
 
 def test_what_ends_while_a_page_is_made_is_not_listed(mesh, monkeypatch):
-    monkeypatch.setattr(runtime_portions, "PORTION", 5)
+    monkeypatch.setattr(turns_module, "PORTION", 5)
     pages = TaskPages(mesh.running, JobService(mesh.running))
     query = PageQuery(order=(("task_id", False),), limit=100)
 
@@ -204,7 +204,7 @@ def test_others_are_served_while_the_rows_of_a_listing_are_made(busy, listing, m
     request, key = MANY[listing]
     expected = rows_of(ask(busy, request))
     assert len(expected) >= 10
-    monkeypatch.setattr(runtime_portions, "PORTION", 3)
+    monkeypatch.setattr(turns_module, "PORTION", 3)
 
     async def both():
         turns, ended = 0, asyncio.ensure_future(busy.service.ask(encode_request(request)))
@@ -243,13 +243,13 @@ def rows_of(answer):
 def looked_at(monkeypatch):
     """The items of the portions in which rows are chosen and made."""
     items = []
-    each = runtime_portions.PortionTurns.each
+    each = turns_module.PortionTurns.each
 
     async def counted(turns, portion_items, work):
         items.extend(portion_items)
         await each(turns, portion_items, work)
 
-    monkeypatch.setattr(runtime_portions.PortionTurns, "each", counted)
+    monkeypatch.setattr(turns_module.PortionTurns, "each", counted)
     return items
 
 

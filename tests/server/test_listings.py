@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TypedDict
 
 import pytest
@@ -9,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.datastructures import QueryParams
 
+from schedulemesh.api.pages import PageQuery, Selection
 from schedulemesh.api.rows import scalar_fields
+from schedulemesh.protocol.portions import PORTION, PortionTurns
 from schedulemesh.server.listings import page_of
 from schedulemesh.server.problems import Problem
 from tests.server.work import filled
@@ -20,6 +23,7 @@ class Row(TypedDict, total=False):
     count: int
     score: float | None
     held: bool
+    rank: int
     labels: dict[str, str]
     more: list[str]
 
@@ -32,7 +36,7 @@ ROWS = [
 
 
 def page(query, rows=ROWS):
-    return page_of(rows, Row, ("name",), QueryParams(query))
+    return asyncio.run(page_of(rows, Row, ("name",), QueryParams(query), PortionTurns()))
 
 
 def names(query):
@@ -40,7 +44,13 @@ def names(query):
 
 
 def test_only_fields_with_one_value_select_rows():
-    assert scalar_fields(Row) == {"name": str, "count": int, "score": float, "held": bool}
+    assert scalar_fields(Row) == {
+        "name": str,
+        "count": int,
+        "score": float,
+        "held": bool,
+        "rank": int,
+    }
 
 
 @pytest.mark.parametrize(
@@ -81,6 +91,7 @@ def test_rows_are_selected_and_sorted(query, found):
         "more=a",
         "sort=more",
         "sort=--name",
+        "sort=name,count,score,held,rank",
         "count=x",
         "count=1e999",
         "held=maybe",
@@ -212,3 +223,42 @@ def test_a_field_that_a_body_does_not_have_is_refused_with_those_it_has(
     answer = api.send(method, path, body, 400)
     assert answer["reason"] == "invalid_request"
     assert hint in answer["error"]
+
+
+class Compared(str):
+    """A text that counts how often it is compared."""
+
+    __slots__ = ()
+    count = 0
+
+    def __lt__(self, other):
+        Compared.count += 1
+        return str.__lt__(self, other)
+
+    def __eq__(self, other):
+        Compared.count += 1
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_no_portion_of_a_long_listing_takes_more_than_the_others(descending):
+    """Neither are the rows sorted when all were looked at, nor from time to time."""
+    names = [f"{number * 7919 % 5_000:04}" for number in range(5_000)]
+    order = tuple((field, descending) for field in ("a", "b", "c", "name"))
+    selection = Selection(PageQuery(order=order, limit=1_000), dict.get)
+    counts = []
+    for first in range(0, len(names), PORTION):
+        before = Compared.count
+        selection.add(
+            {field: Compared(name if field == "name" else "x") for field, _ in order}
+            for name in names[first : first + PORTION]
+        )
+        counts.append(Compared.count - before)
+    before = Compared.count
+    items = selection.selected().items
+    assert Compared.count == before
+    assert [item["name"] for item in items] == sorted(names, reverse=descending)[:1_000]
+    # Of four fields, each with the rows that halving meets among a thousand, and with the last one.
+    assert max(counts) <= PORTION * 4 * 2 * 12

@@ -9,7 +9,7 @@ import pytest
 from schedulemesh.api.agents import ListAgents
 from schedulemesh.api.pools import ListPools
 from schedulemesh.errors import SchedulerUnavailableError
-from schedulemesh.protocol.answers import Listed
+from schedulemesh.protocol.answers import Listed, encode_answer
 from schedulemesh.server.shared_reads import SharedReads
 
 
@@ -19,7 +19,7 @@ class HeldGateway:
     def __init__(self):
         self.held = []
 
-    async def ask(self, request, caller=None):
+    async def ask_packed(self, request, caller=None):
         answer = asyncio.get_running_loop().create_future()
         self.held.append(answer)
         return await answer
@@ -28,7 +28,7 @@ class HeldGateway:
         if error is not None:
             self.held[number].set_exception(error)
         else:
-            self.held[number].set_result(Listed(rows=[{"n": number}]))
+            self.held[number].set_result(encode_answer(Listed(rows=[{"n": number}])))
         for _ in range(5):
             await asyncio.sleep(0)
 

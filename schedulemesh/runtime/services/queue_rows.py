@@ -63,7 +63,7 @@ def queue_row(
     state: MeshState, task: QueuedTask, position: int, causes: WaitCauses, now: float
 ) -> QueueRow:
     """A task that waits at this position."""
-    expected_s, runs = _expected(state, task)
+    expected_s, runs = expected_duration(state, task)
     cause = causes.cause_of(task)
     return QueueRow(
         task=_with_remaining(state, task.spec),
@@ -97,7 +97,7 @@ def _with_remaining(state: MeshState, spec: TaskSpec) -> TaskSpec:
     return msgspec.structs.replace(spec, array=f"{one.remaining.written(_RANGES)}{most}")
 
 
-def _expected(state: MeshState, task: QueuedTask) -> tuple[float | None, int]:
+def expected_duration(state: MeshState, task: QueuedTask) -> tuple[float | None, int]:
     """How long a task runs in all, in seconds, and by how many earlier runs that is estimated."""
     if task.spec.estimated_duration is not None:
         return task.spec.estimated_duration, 0

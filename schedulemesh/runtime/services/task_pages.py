@@ -24,7 +24,9 @@ from schedulemesh.api.states import ListSavedStates
 from schedulemesh.api.tasks import ListTasks
 from schedulemesh.domain.priorities import class_of
 from schedulemesh.domain.task import INTERNAL, TaskSpec
+from schedulemesh.engine.admission.needs import why_ruled_out
 from schedulemesh.engine.admission.refusals import pool_not_found
+from schedulemesh.engine.admission.time_limits import run_limit
 from schedulemesh.engine.explanation.waiting import WaitCauses
 from schedulemesh.engine.state.agents import Agent, kind_of
 from schedulemesh.engine.state.mesh_state import MeshState
@@ -36,7 +38,7 @@ from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.preemption_rows import of_tasks, preemption_row, selected
 from schedulemesh.runtime.queries import StateView, limit_at, picked, queued_task, saved_state
 from schedulemesh.runtime.services.jobs import JobService
-from schedulemesh.runtime.services.queue_rows import in_order, queue_row
+from schedulemesh.runtime.services.queue_rows import expected_duration, in_order, queue_row
 from schedulemesh.runtime.services.running import RunningSupervisor, Service
 
 #: The fields that distinguish the rows of each listing that has pages; the last one is an id.
@@ -268,14 +270,27 @@ class _Fields:
             return self._of_running(task, field)
         if field in _OF_WAITING:
             return _OF_WAITING[field](task)
-        if field == "position":
-            return self._state.queue.position(task)
-        if field == "reason":
-            return self._causes.cause_of(task).reason
-        if field == "waiting_time":
-            return max(0.0, self._now - task.queued_at)
-        row = queue_row(self._state, task, 0, self._causes, self._now)
-        return {**row.public(), **queued_task(row)}.get(field)
+        return self._of_waiting(task, field)
+
+    def _of_waiting(self, task: QueuedTask, field: str) -> object:
+        state = self._state
+        match field:
+            case "position":
+                return state.queue.position(task)
+            case "reason":
+                return self._causes.cause_of(task).reason
+            case "waiting_time":
+                return max(0.0, self._now - task.queued_at)
+            case "expected_duration":
+                return expected_duration(state, task)[0]
+            case "estimated_from":
+                return expected_duration(state, task)[1]
+            case "run_limit_s":
+                return run_limit(state, task.pool_name, task.spec)
+            case "cannot_start":
+                return why_ruled_out(state, task)
+            case _:
+                return None
 
     def _of_running(self, task: RunningTask, field: str) -> object:
         match field:
@@ -315,6 +330,7 @@ _OF_WAITING: dict[str, Callable[[QueuedTask], object]] = {
     "queued_at": lambda task: task.queued_at,
     "arrived_at": lambda task: task.arrived_at,
     "not_before": lambda task: task.not_before or None,
+    "reserved_start": lambda task: None if task.reservation is None else task.reservation.at,
     "preemptions": lambda task: task.attempts.preemptions,
 }
 

@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-from schedulemesh.runtime.portions import PORTION, PortionTurns
+from schedulemesh.protocol.portions import PORTION, PortionTurns
 
 
 def test_between_two_portions_of_any_reads_others_are_served():

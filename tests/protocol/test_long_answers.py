@@ -1,0 +1,96 @@
+"""Answers with many rows are encoded and decoded in portions, and are what they would be otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+
+from schedulemesh.domain.task import TaskSpec
+from schedulemesh.protocol.answers import (
+    Details,
+    Listed,
+    Malformed,
+    QueueListed,
+    QueueRow,
+    encode_answer,
+    read_answer,
+)
+from schedulemesh.protocol.long_answers import (
+    read_long_answer,
+    with_encoded_lists,
+    with_encoded_rows,
+)
+from schedulemesh.protocol.portions import PORTION, PortionTurns
+
+COUNT = 40 * PORTION + 1
+ROWS = [{"task_id": f"t{number}", "labels": {"team": "x"}, "n": number} for number in range(COUNT)]
+QUEUED = [
+    QueueRow(
+        task=TaskSpec(task_id=f"t{number}", pool_name="p"),
+        agent_name="a",
+        position=number,
+        waiting_s=1.0,
+        queued_at=1.0,
+        arrived_at=1.0,
+    )
+    for number in range(COUNT)
+]
+LONG = [
+    Listed(rows=ROWS),
+    QueueListed(rows=QUEUED, total=COUNT),
+    Details(facts={"items": ROWS, "more": True, "events": list(range(COUNT)), "few": [1, None]}),
+]
+
+
+async def served_meanwhile(work):
+    """The result of some work, and how often others were served in between."""
+    turns, task = 0, asyncio.ensure_future(work)
+    while not task.done():
+        await asyncio.sleep(0)
+        turns += 1
+    return task.result(), turns
+
+
+def done(work):
+    return asyncio.run(served_meanwhile(work))
+
+
+@pytest.mark.parametrize("answer", LONG, ids=lambda answer: type(answer).__name__)
+def test_the_rows_of_an_answer_are_encoded_in_portions(answer):
+    prepared, turns = done(with_encoded_rows(answer, PortionTurns()))
+    assert encode_answer(prepared) == encode_answer(answer)
+    assert turns >= COUNT // PORTION
+
+
+@pytest.mark.parametrize("answer", [LONG[0], LONG[2]], ids=lambda answer: type(answer).__name__)
+def test_the_rows_of_an_answer_are_decoded_in_portions(answer):
+    data = encode_answer(answer)
+    decoded, turns = done(read_long_answer(data, PortionTurns()))
+    assert decoded == answer == read_answer(data)
+    assert turns >= COUNT // PORTION
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        LONG[1],
+        Malformed(error="x" * 100_000),
+        Listed(rows=[]),
+        Details(facts={}),
+        Details(facts={"text": "x" * 100_000, "none": None, "items": []}),
+    ],
+    ids=range(5),
+)
+def test_any_other_answer_is_decoded_as_it_is(answer):
+    decoded, _ = done(read_long_answer(encode_answer(answer), PortionTurns()))
+    assert decoded == answer
+
+
+def test_long_lists_are_encoded_as_json_in_portions():
+    facts = LONG[2].facts
+    encode = msgspec.json.Encoder().encode
+    prepared, turns = done(with_encoded_lists(facts, encode, PortionTurns()))
+    assert encode(prepared) == encode(facts)
+    assert turns >= COUNT // PORTION
