@@ -14,6 +14,8 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = ("docs", "examples", "packaging", "schedulemesh", "tests", "benchmarks")
 #: Stands on the line before a block that is run; the blocks of one document share their names.
 RUNNABLE = "<!-- runnable -->"
+#: Stands before what the block above it prints.
+PRINTS = "<!-- prints -->"
 
 _FENCE = re.compile(r"^(`{3,})(\S*)[^\n]*\n(.*?)^\1 *$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
@@ -29,6 +31,8 @@ class Block:
     language: str
     code: str
     runnable: bool
+    #: Whether it is what the runnable block above it prints.
+    output: bool
 
     def __str__(self) -> str:
         return f"{self.page.relative_to(ROOT)}:{self.line}"
@@ -52,6 +56,7 @@ def blocks(page: Path) -> list[Block]:
             language=match[2],
             code=match[3],
             runnable=text[: match.start()].rstrip("\n").endswith(RUNNABLE),
+            output=text[: match.start()].rstrip("\n").endswith(PRINTS),
         )
         for match in _FENCE.finditer(text)
     ]

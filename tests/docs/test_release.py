@@ -7,6 +7,7 @@ import re
 import pytest
 import yaml
 
+from schedulemesh.engine.messages.facts import FORMAT_VERSION
 from tests.docs.documents import ROOT
 from tests.docs.test_packaging import ALIAS, CLIENT, CORE
 
@@ -30,6 +31,18 @@ def test_the_page_of_versions_names_the_supported_ray():
     first, last = re.search(r'"ray\[default\]>=([\d.]+),<2\.(\d+)"', CORE).groups()
     page = (ROOT / "docs" / "versions.md").read_text(encoding="utf-8")
     assert f"| Ray | {first} to 2.{int(last) - 1} |" in page
+
+
+@pytest.mark.parametrize("page", ["upgrade.md", "zh/upgrade.md"])
+def test_the_page_of_upgrades_names_every_format_of_the_journal(page):
+    """Those of which golden journals are kept are those that are opened."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+)(?: (?:to|至) (\d+))? \|", text, re.MULTILINE)
+    listed = [n for first, last in rows for n in range(int(first), int(last or first) + 1)]
+    formats = (ROOT / "tests" / "store" / "formats").glob("*.tar.xz")
+    assert listed == sorted(int(path.name.partition(".")[0]) for path in formats)
+    assert listed[-1] == FORMAT_VERSION
+    assert re.search(rf"(?:format|格式) {FORMAT_VERSION}\b", text)
 
 
 def test_every_file_has_the_license_of_the_project():
