@@ -680,7 +680,7 @@ def pictures(state: MeshState) -> dict[str, object]:
     }
     shown["by agent"] = state.running._by_agent
     shown["arrays"] = {
-        array_id: (one.stored(), sorted(one.running), sorted(one.waiting))
+        array_id: (one.stored(), sorted(one.running), sorted(one.leaving), sorted(one.waiting))
         for array_id, one in state.arrays.by_id.items()
     }
     shown["dependents"] = {

@@ -120,6 +120,11 @@ class World:
     def amounts(self, resources):
         return {"cpu": resources.cpu / UNIT, "gpu": resources.gpu / UNIT}
 
+    def with_agent(self, array):
+        """How many members of an array have an agent, which may have no task any more."""
+        begin = f"{array.agent_name}["
+        return sum(name.startswith(begin) for name in self.mesh.state.agents)
+
     def is_alive(self, task_id):
         st = self.mesh.state
         if task_id in st.running.by_id or task_id in st.queue.by_id:
@@ -215,8 +220,7 @@ class World:
                         assert not self.ticked, f"{t.task_id} reserved beyond its owner's limit"
         for array in st.arrays.by_id.values():
             if array.most:
-                n = len(array.running)
-                assert n <= array.most
+                assert self.with_agent(array) <= array.most
 
     def check_shares(self):
         st = self.mesh.state
@@ -279,7 +283,7 @@ class World:
                     continue
                 a = self.amounts(agent.resources)
                 array = st.arrays.by_id.get(t.spec.array_id or t.task_id)
-                if array is not None and array.most and len(array.running) >= array.most:
+                if array is not None and array.most and self.with_agent(array) >= array.most:
                     continue
                 if not self.permits(name, t.spec.owner, a):
                     continue

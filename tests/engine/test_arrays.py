@@ -103,6 +103,39 @@ def test_no_more_members_run_at_once_than_the_limit_says():
     agree(mesh)
 
 
+@pytest.mark.parametrize("end", ["completed", "cancelled", "completed by its caller"])
+def test_a_member_counts_until_its_agent_has_ended(end):
+    mesh = mesh_of()
+    array(mesh, "0-9%1")
+    mesh.report("a[0]")
+    if end == "completed":
+        mesh.run_ends("a[0]")
+    elif end == "cancelled":
+        mesh.cancel("a[0]")
+    else:
+        mesh.handle(s.TaskFinished(task_id="a[0]", end_agent=True))
+    mesh.tick()
+    assert "a[1]" not in mesh.state.agents, "the process of a[0] is still there"
+    cause = mesh.engine.wait_causes(mesh.now).cause_of(mesh.state.queue.by_id["a"])
+    assert cause.reason is Reason.ARRAY_LIMIT
+    agree(mesh)
+    mesh.leave("a[0]")
+    assert runs(mesh) == [1]
+    agree(mesh)
+
+
+def test_a_member_counts_whose_agent_outlives_its_task():
+    mesh = mesh_of()
+    array(mesh, "0-2%1")
+    mesh.report("a[0]")
+    mesh.handle(s.TaskFinished(task_id="a[0]", end_agent=False))
+    mesh.tick()
+    assert "a[1]" not in mesh.state.agents
+    mesh.die("a[0]")
+    assert runs(mesh) == [1]
+    agree(mesh)
+
+
 def test_an_evicted_member_waits_as_a_task_of_its_own_and_comes_before_those_that_have_not_run():
     mesh = mesh_of(cpu=3)
     array(mesh, "0-9%3", priority=1.0, on_preempted="requeue")

@@ -181,8 +181,7 @@ class ArrayMachine(TaskLives):
     def no_more_run_than_may_and_the_rest_is_one_entry(self):
         for name, most in self.most.items():
             one = self.state.arrays.by_id[name]
-            running = [m for m in self.of(name) if m in self.state.running.by_id]
-            assert not most or len(running) <= most
+            assert not most or self.with_agent(name) <= most
             known = [self.ends[m] for m in self.of(name) if self.ends[m] is not None]
             assert len(known) == sum(map(len, one.ended.values()))
             assert (name in self.state.queue.by_id) == bool(one.remaining)
@@ -202,11 +201,15 @@ class ArrayMachine(TaskLives):
         for task in waiting:
             name = task.spec.array_id or task.task_id
             one = self.state.arrays.by_id[name]
-            full = one.most and len(one.running) >= one.most
+            full = one.most and self.with_agent(name) >= one.most
             need = task.submission.agent.resources
             fits = need.fits(free) and any(need.fits(room) for room in rooms)
             reserved = bool(self.state.queue.reserved)
             assert full or not fits or reserved, f"{task.task_id} could start"
+
+    def with_agent(self, name):
+        """How many members of an array have an agent, which may have no task any more."""
+        return sum(member in self.state.agents for member in self.of(name))
 
     def teardown(self):
         assert differences(self.state, self.mesh.refolded()) == []

@@ -297,7 +297,7 @@ def _array_limit(state: MeshState, task: QueuedTask) -> Finding:
     one = state.arrays.by_id[task.spec.array_id or task.task_id]
     return Finding(
         reason=Reason.ARRAY_LIMIT,
-        error=f"{len(one.running)} members of array {one.array_id!r} run, and at most {one.most} may at once",
+        error=f"{one.with_agent} members of array {one.array_id!r} run, and at most {one.most} may at once",
         hint="another one starts when one of them has ended",
     )
 

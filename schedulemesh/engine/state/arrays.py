@@ -7,6 +7,8 @@ task, and counts here.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from schedulemesh.domain.arrays import Indices, array_form, member_id, members_named, parse_indices
@@ -38,6 +40,7 @@ class TaskArray:
         "ended",
         "ended_at",
         "kind",
+        "leaving",
         "most",
         "remaining",
         "running",
@@ -55,8 +58,10 @@ class TaskArray:
         self.most = form.most
         #: Members that are no tasks yet.
         self.remaining = form.indices()
-        #: Members that have an agent.
+        #: Members that are tasks with an agent.
         self.running: dict[int, None] = {}
+        #: Members that run no longer, whose agents have not ended yet.
+        self.leaving: dict[int, None] = {}
         #: Members that are tasks and wait in the queue.
         self.waiting: dict[int, None] = {}
         #: Members that have ended, by how.
@@ -70,9 +75,14 @@ class TaskArray:
         return self.spec.task_id
 
     @property
+    def with_agent(self) -> int:
+        """How many members have an agent."""
+        return len(self.running) + len(self.leaving)
+
+    @property
     def is_full(self) -> bool:
-        """Whether as many members run as may at once."""
-        return bool(self.most) and len(self.running) >= self.most
+        """Whether as many members have an agent as may at once."""
+        return bool(self.most) and self.with_agent >= self.most
 
     @property
     def is_over(self) -> bool:
@@ -129,8 +139,10 @@ class Arrays:
 
     def __init__(self) -> None:
         self.by_id: dict[str, TaskArray] = {}
-        #: Arrays of which as many members run as may at once since this fact, or no longer.
+        #: Arrays of which as many members have an agent as may at once since this fact, or no longer.
         self.turned: dict[str, None] = {}
+        #: The array and the index of members that are leaving, by the names of their agents.
+        self.leaving: dict[str, tuple[str, int]] = {}
         #: Arrays whose last member has ended in this step, for good unless it joins the queue again in it.
         self.over: dict[str, None] = {}
 
@@ -163,7 +175,9 @@ class Arrays:
         return (one, index) if one.has(index) and member_id(named[0], index) == task_id else None
 
     def is_full(self, spec: TaskSpec) -> bool:
-        """Whether an array, or a member of it, may not start, because as many members run as may at once."""
+        """Whether an array, or a member of it, may not start, because as many members have an agent as may at
+        once.
+        """
         one = self.by_id.get(spec.array_id or spec.task_id) if spec.array or spec.array_id else None
         return one is not None and one.is_full
 
@@ -201,17 +215,40 @@ class Arrays:
         if one is not None:
             one.running[index] = None
             self.over.pop(spec.array_id, None)
-            if len(one.running) == one.most:
+            if one.with_agent == one.most:
                 self.turned[spec.array_id] = None
 
     def note_left(self, spec: TaskSpec) -> None:
-        """A member has no agent any more."""
+        """A member is no task with an agent any more; its agent ends later."""
         one, index = self._of_member(spec)
         if one is not None:
-            if len(one.running) == one.most:
-                self.turned[spec.array_id] = None
-            one.running.pop(index, None)
+            del one.running[index]
+            self._note_leaving(one, index)
             self.note_if_over(one)
+
+    def _note_leaving(self, one: TaskArray, index: int) -> None:
+        one.leaving[index] = None
+        self.leaving[member_id(one.agent_name, index)] = one.array_id, index
+        if one.with_agent == one.most:
+            self.turned[one.array_id] = None
+
+    def note_agent_ended(self, agent_name: str) -> None:
+        """The agent of a member that was leaving has ended."""
+        array_id, index = self.leaving.pop(agent_name)
+        one = self.by_id.get(array_id)
+        if one is not None:
+            if one.with_agent == one.most:
+                self.turned[array_id] = None
+            one.leaving.pop(index, None)
+
+    def restore_leaving(self, agent_names: Iterable[str]) -> None:
+        """Some of these agents are those of members that run no longer. All tasks are there by now."""
+        by_agent = {one.agent_name: one for one in self.by_id.values() if one.ended_at is None}
+        for agent_name in agent_names:
+            named = members_named(agent_name)
+            one = None if named is None else by_agent.get(named[0])
+            if named is not None and one is not None and int(named[1]) not in one.running:
+                self._note_leaving(one, int(named[1]))
 
     def note_if_over(self, one: TaskArray) -> None:
         """Note an array of which no member waits or runs."""

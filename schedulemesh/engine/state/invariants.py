@@ -160,7 +160,10 @@ def _check_arrays(state: MeshState) -> None:
         _expect(running_now == set(one.running), f"array {array_id} has other members that run")
         parts = [len(waiting), len(running_now), len(one.remaining), *map(len, one.ended.values())]
         _expect(sum(parts) == one.size, f"array {array_id} has {one.size} members, not {parts}")
-        _expect(not one.most or len(running_now) <= one.most, f"too many of array {array_id} run")
+        _expect(not one.most or one.with_agent <= one.most, f"too many of array {array_id} run")
+        for index in one.leaving if one.ended_at is None else ():
+            leaving = index not in running_now and member_id(one.agent_name, index) in state.agents
+            _expect(leaving, f"member {index} of array {array_id} has no agent, or runs")
         entry = one.ended_at is None and array_id in state.queue.by_id
         _expect(entry == bool(one.remaining), f"array {array_id} waits without members, or not")
         _expect((one.ended_at is None) == (not one.is_over), f"array {array_id} has ended, or not")

@@ -187,6 +187,13 @@ class MeshState:
         while self.arrays.turned:
             self.queue.sort_array(self.arrays.turned.popitem()[0])
 
+    def count_members(self) -> None:
+        """Count the members of arrays, once all agents and tasks of a snapshot are there."""
+        self.arrays.turned.clear()
+        self.arrays.restore_leaving(self.agents)
+        while self.arrays.turned:
+            self.queue.sort_array(self.arrays.turned.popitem()[0])
+
     @classmethod
     def fold(cls, facts: Iterable[f.AnyFact]) -> MeshState:
         """The state that these facts lead to."""
@@ -513,6 +520,8 @@ class MeshState:
             )
         self.past.note_former(fact.agent_name)
         self.evictions.agent_ended(fact.agent_name, fact.at)
+        if fact.agent_name in self.arrays.leaving:
+            self.arrays.note_agent_ended(fact.agent_name)
         self.agents_of[agent.spec.pool_name].discard(fact.agent_name)
         self.elastic.discard(fact.agent_name)
         self.ledger.clock = fact.at

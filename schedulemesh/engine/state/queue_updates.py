@@ -95,6 +95,7 @@ class QueueFacts:
     def _array_ended(self, fact: f.ArrayEnded) -> None:
         one = self._queue.arrays.by_id[fact.array_id]
         one.ended_at = fact.at
+        one.leaving.clear()
         self._queue.arrays.over.pop(fact.array_id, None)
         self._past.note_array_ended(one, fact)
 

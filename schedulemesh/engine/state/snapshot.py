@@ -244,7 +244,7 @@ def restored(stored: Iterable[Snapshot]) -> MeshState:
         _put_head(state, part)
         _put_books(state, part)
         _put_lives(state, part)
-    state.arrays.turned.clear()
+    state.count_members()
     return state
 
 
