@@ -68,6 +68,21 @@ def node_of(m, name):
     return nodes.pop()
 
 
+@pytest.mark.parametrize("kind", ["agent", "gang", "job"])
+def test_each_member_of_an_array_takes_the_first_that_fits_with_its_amount(kind):
+    m = fleet()
+    m.queue("m", run="go", class_key="c", limits={"array": "1-4"}, **ways_of(kind))
+    for index, where, gpus in ((1, "h", 1), (2, "a", 1), (3, "l", 2)):
+        name = f"m[{index}]"
+        spec = m.state.agents[name].spec
+        assert node_of(m, name) == where
+        assert spec.taken == "hal".index(where) + 1
+        assert spec.label_selector == (H100, A100, L40S)["hal".index(where)]
+        assert sum(bundle.gpu for bundle in spec.bundles) in (0, spec.resources.gpu)
+        assert spec.resources.gpu == amount(gpu=gpus).gpu
+    assert m.waiting() == ["m"]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_first_that_fits_is_taken_with_its_amount(kind):
     m = fleet()

@@ -205,8 +205,7 @@ def admit(tx: Transaction, request: Request, plan: EvictionPlan | None) -> Pendi
     array the next member is admitted.
     """
     if request.waiting is not None and request.waiting.spec.array:
-        member = next_member(tx, request.waiting)
-        request = msgspec.structs.replace(request, stimulus=member.submission, waiting=member)
+        request = _of_next_member(tx, request, request.waiting)
     state, stimulus = tx.state, request.stimulus
     payment = request.payment if plan is None or plan.payment is None else plan.payment
     if plan is not None and plan.exchanged:
@@ -257,6 +256,17 @@ def admit(tx: Transaction, request: Request, plan: EvictionPlan | None) -> Pendi
     if isinstance(state.agents[agent.name].phase, Starting):
         tx.instruct(start_instruction(state, agent.name))
     return Pending(agent_name=agent.name)
+
+
+def _of_next_member(tx: Transaction, request: Request, entry: QueuedTask) -> Request:
+    """The request of an array as that of its next member, in the alternative that was chosen."""
+    member = next_member(tx, entry)
+    submission = member.submission
+    agent = submission.agent
+    if agent.alternatives:
+        agent = agent.with_alternative(request.stimulus.agent.alternative)
+        submission = msgspec.structs.replace(submission, agent=agent)
+    return msgspec.structs.replace(request, stimulus=submission, waiting=member)
 
 
 def _order_value(state: MeshState, waiting: QueuedTask) -> float | None:
