@@ -17,7 +17,6 @@ from typing import Any
 
 import msgspec
 
-from benchmarks import tiresias
 from benchmarks.rows import Row, at_most, note
 from schedulemesh.sim import (
     Job,
@@ -47,40 +46,6 @@ _LEFT = {"estimates": True, "shortest_preempts": True}
 MURI_ORDERS: dict[str, dict[str, Any]] = {
     "SRTF": {"order": "shortest_remaining", **_LEFT},
     "SRSF": {"order": "shortest_service", **_LEFT},
-    "Tiresias": {
-        "order": "multi_level_las",
-        "las_preempts": True,
-        "las_levels_gpu_hours": [3250 / 3600, 2.0],
-        "las_victims": "last",
-        "las_smaller_first": False,
-    },
-    "two levels, the smallest evicted": {
-        "order": "two_level_las",
-        "las_preempts": True,
-        "las_threshold_gpu_hours": 2.0,
-        "las_victims": "smallest",
-        "las_smaller_first": False,
-    },
-}
-_PUBLISHED = tiresias.Rules()
-_AT_STARTS = tiresias.Rules(charge_each_event=False)
-_NO_GIVING_WAY = msgspec.structs.replace(_AT_STARTS, gives_way=False)
-_BY_SUBMISSION = msgspec.structs.replace(_NO_GIVING_WAY, evicted_first=False)
-_OURS = msgspec.structs.replace(_BY_SUBMISSION, one_is_enough=True, starts_count=False)
-#: From the published rules of Tiresias to ours: what is changed, the one after the other, and the rules then.
-TIRESIAS_STEPS = {
-    "the published rules": _PUBLISHED,
-    "a start is charged only when it happens": _AT_STARTS,
-    "a job that reaches a level goes on running": _NO_GIVING_WAY,
-    "evicted jobs wait in the order of submission": _BY_SUBMISSION,
-    "one victim that is enough first, none during its start": _OURS,
-}
-#: The orders of the queue by attained service, as rules of the model.
-TIRESIAS_RULES = {
-    "Tiresias": _OURS,
-    "two levels, the smallest evicted": msgspec.structs.replace(
-        _OURS, limits_s=(7200.0,), smallest_first=True
-    ),
 }
 
 
@@ -122,28 +87,12 @@ def _rows(traces: Path) -> Iterator[Row]:
     for trace in MURI:
         for policy in ("SRTF", "SRSF"):
             yield _jct(f"{trace}, {policy}", muri(traces, trace, policy))
-        yield from _tiresias(traces, trace)
     fcfs, easy = (hpc2n(traces, queueing) for queueing in ("strict", "best_effort"))
     before, after = waits(fcfs), waits(easy)
     later = sum(after[name] > before[name] for name in before)
     mean = fmean(before.values())
     yield at_most("hpc2n, EASY: mean wait", fmean(after.values()), mean, " s", "FCFS")
     yield note("hpc2n, EASY: jobs that wait longer than under FCFS", f"{later} of {len(before)}")
-
-
-def _tiresias(traces: Path, trace: str) -> Iterator[Row]:
-    for step, rules in TIRESIAS_STEPS.items():
-        model = tiresias_model(traces, trace, rules)
-        checked = rules is _PUBLISHED
-        yield _jct(f"{trace}, model of Tiresias, {step}", model, checked=checked)
-    for order, rules in TIRESIAS_RULES.items():
-        found, model = muri(traces, trace, order), tiresias_model(traces, trace, rules)
-        yield _jct(f"{trace}, {order}", found, checked=False)
-        off = 100 * abs(found.jct_s / model.jct_s - 1.0)
-        detail = f"{found.jct_s:,.0f} s for {model.jct_s:,.0f}"
-        yield at_most(
-            f"{trace}, {order}: against the model of its rules", off, 1.0, " % off", detail
-        )
 
 
 def _compared(what: str, found: Averages) -> Iterator[Row]:
@@ -255,23 +204,7 @@ def muri(traces: Path, trace: str, policy: str) -> Averages:
     jobs = [_lengthened(job, row, known=known) for job, row in _with_rows(traces, trace)]
     quota = {"gpu": MURI_GPUS}
     found = simulate(jobs, [NodeKind(gpu=MURI_GPUS)], _policy(quota, "greedy", queue), MURI_COSTS)
-    name = policy if policy in ("SRTF", "SRSF") else "Tiresias"
-    return _muri_averages(traces, trace, name, reported(found)[""].jct_s.mean)
-
-
-def tiresias_model(traces: Path, trace: str, rules: tiresias.Rules) -> Averages:
-    """The same for Tiresias by the model, with the starts of Muri's simulator, or for our rules with ours."""
-    jobs = []
-    for job, row in _with_rows(traces, trace):
-        gpus, start_s = int(job.gpus), MURI_COSTS.restore_s
-        if rules.starts_count:
-            starts = tiresias.STARTS_S[row["job_type"]]
-            start_s = starts[tiresias.SIZES.index(gpus)]
-        left_s = _lengthened(job, row, known=False).duration_s
-        work = tiresias.Work(submit_s=job.submit_s, gpus=gpus, left_s=left_s, start_s=start_s)
-        jobs.append(work)
-    jct_s = tiresias.Model(jobs, rules, MURI_GPUS).mean_jct_s()
-    return _muri_averages(traces, trace, "Tiresias", jct_s)
+    return _muri_averages(traces, trace, policy, reported(found)[""].jct_s.mean)
 
 
 def _muri_averages(traces: Path, trace: str, policy: str, jct_s: float) -> Averages:

@@ -34,7 +34,6 @@ _POLICIES: dict[str, dict[str, Any]] = {
         "queue": {
             "order": "two_level_las",
             "las_preempts": True,
-            "las_victims": "most_service",
             "las_threshold_gpu_hours": 1,
         },
         "preemption": {"min_runtime": 600, "defragment_after_s": 600},

@@ -57,11 +57,8 @@ class QueuePolicyFields(TypedDict, total=False):
     order: str
     ageing_per_hour: float
     las_threshold_gpu_hours: float
-    las_levels_gpu_hours: list[float]
     las_preempts: bool
-    las_smaller_first: bool
     shortest_preempts: bool
-    las_victims: str
     promote_after_s: float
     backfill_limit_s: float
     waiting_weight: float

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from schedulemesh.api.policies import ChangeQueuePolicy, GetQueuePolicy
 from schedulemesh.api.queue import ChangeQueuedTask, ListQueue
@@ -114,11 +114,8 @@ class QueueCalls(SchedulerObject):
         order: str | None = None,
         ageing_per_hour: float | None = None,
         las_threshold_gpu_hours: float | None = None,
-        las_levels_gpu_hours: Sequence[float] | None = None,
         las_preempts: bool | None = None,
-        las_victims: str | None = None,
         promote_after_s: float | None = None,
-        las_smaller_first: bool | None = None,
         shortest_preempts: bool | None = None,
         backfill_limit_s: float | None = None,
         waiting_weight: float | None = None,
@@ -129,17 +126,14 @@ class QueueCalls(SchedulerObject):
     ) -> QueuePolicyResult:
         """Change the given fields of the policy of the queue; returns the whole ``policy``.
 
-        ``order`` is "priority", "fifo", "shortest_remaining", "shortest_service", "two_level_las",
-        "multi_level_las" or "dominant_share".
+        ``order`` is "priority", "fifo", "shortest_remaining", "shortest_service", "two_level_las" or
+        "dominant_share".
         ``ageing_per_hour`` is by how much an hour of waiting raises a priority, for the order alone;
-        ``las_threshold_gpu_hours`` the threshold of "two_level_las", ``las_levels_gpu_hours`` those of
-        "multi_level_las", ascending, and ``las_preempts`` whether with these two tasks may evict tasks of
-        later levels: with ``las_victims`` "smallest" first, "most_service" (the one that has used most) or
-        "last" (the one that has run for the shortest time in the last level); ``las_smaller_first`` whether
-        within a level tasks with fewer GPUs come first; ``shortest_preempts`` whether with the two orders by
-        remaining time a task may evict those that have more left; ``promote_after_s`` after how many seconds
-        of waiting a task comes first, whatever the order; ``backfill_limit_s`` for how many seconds later
-        tasks are backfilled before the first one of a pool whose possible start is not known;
+        ``las_threshold_gpu_hours`` the threshold of "two_level_las", and ``las_preempts`` whether with it
+        tasks that have used less may evict those that have used more; ``shortest_preempts`` whether with the
+        two orders by remaining time a task may evict those that have more left; ``promote_after_s`` after how
+        many seconds of waiting a task comes first, whatever the order; ``backfill_limit_s`` for how many
+        seconds later tasks are backfilled before the first one of a pool whose possible start is not known;
         ``waiting_weight`` how much more a pool weighs where pools are compared by their shares, once its
         first task has waited for ``waiting_weight_s`` seconds (0.5: half as much again); ``estimates``
         whether the durations of earlier runs count where none is declared; ``on_impossible`` what becomes of
@@ -150,11 +144,8 @@ class QueueCalls(SchedulerObject):
             "order": order,
             "ageing_per_hour": ageing_per_hour,
             "las_threshold_gpu_hours": las_threshold_gpu_hours,
-            "las_levels_gpu_hours": las_levels_gpu_hours,
             "las_preempts": las_preempts,
-            "las_smaller_first": las_smaller_first,
             "shortest_preempts": shortest_preempts,
-            "las_victims": las_victims,
             "promote_after_s": promote_after_s,
             "backfill_limit_s": backfill_limit_s,
             "waiting_weight": waiting_weight,

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Hashable
 from typing import Any
 
 import msgspec
 
 from schedulemesh.config.changes import with_changes
-from schedulemesh.domain.containers import as_elements
 from schedulemesh.domain.names import as_text
-from schedulemesh.domain.numbers import as_seconds, parse_flag, parse_number, parse_positive
+from schedulemesh.domain.numbers import as_seconds, parse_flag, parse_number
 from schedulemesh.errors import InvalidRequestError, shown
 
 #: See QueuePolicy.order.
@@ -21,20 +19,16 @@ ORDERS = (
     "shortest_remaining",
     "shortest_service",
     "two_level_las",
-    "multi_level_las",
     "dominant_share",
 )
 #: See QueuePolicy.on_impossible.
 ON_IMPOSSIBLE = ("skip", "cancel")
-#: See QueuePolicy.las_victims.
-LAS_VICTIMS = ("smallest", "most_service", "last")
 #: Those by what tasks still have to run.
 BY_REMAINING = ("shortest_remaining", "shortest_service")
 
 #: No rate is higher: a priority that rises by more than the whole range of priorities in an hour.
 _MAX_RATE = 1e9
 _MAX_GPU_HOURS = 1e9
-_MAX_LIMITS = 16
 _MAX_PATIENCE_S = 1e10
 _MAX_WAITING_WEIGHT = 1e3
 
@@ -45,28 +39,20 @@ class QueuePolicy(msgspec.Struct, frozen=True, kw_only=True):
     #: "priority": highest priority, ageing included. "fifo": first submitted. "shortest_remaining": least
     #: remaining time; "shortest_service": least remaining time times GPUs; in both tasks without an estimate
     #: come last. "two_level_las": tasks that have used fewer GPU-hours than the threshold first (least
-    #: attained service). "multi_level_las": the same with more levels. "dominant_share": the pool first that
-    #: uses the smallest share of its dominant resource.
+    #: attained service), and within both those with fewer GPUs. "dominant_share": the pool first that uses
+    #: the smallest share of its dominant resource.
     order: str = "priority"
     #: By how much waiting for an hour raises a priority; for the order alone, never for preemption.
     ageing_per_hour: float = 0.0
     #: The threshold of "two_level_las".
     las_threshold_gpu_hours: float = 8.0
-    #: With how many used GPU-hours each level of "multi_level_las" but the first one begins, ascending.
-    las_levels_gpu_hours: tuple[float, ...] = (1.0, 8.0)
-    #: Whether with these two orders a task may evict running tasks of later levels, of its own pool or on
-    #: borrowed quota, whatever the priorities; not those that cannot save their state.
+    #: Whether with that order a task that has used less than the threshold may evict running tasks that have
+    #: used more, of its own pool or on borrowed quota, whatever the priorities; not those that cannot save
+    #: their state. Of those evicted least often the one that has used most comes first.
     las_preempts: bool = False
-    #: Which of them first. "smallest": of those evicted least often the one with the fewest GPUs, so that no
-    #: more is evicted than is needed. "most_service": of those evicted least often the one with the most
-    #: attained service. "last": of those in the last level the one that has run there for the shortest time.
-    las_victims: str = "smallest"
     #: After how many seconds of waiting a task comes before all that have waited less, whatever the order;
     #: the one first submitted first. 0: no task does.
     promote_after_s: float = 0.0
-    #: Whether within a level tasks with fewer GPUs come first, and of equal ones the first to arrive; False:
-    #: the first to arrive.
-    las_smaller_first: bool = True
     #: Whether with "shortest_remaining" and "shortest_service" a task may evict running tasks that have more
     #: left than itself, of its own pool or on borrowed quota, whatever the priorities; not those that cannot
     #: save their state.
@@ -107,23 +93,19 @@ class QueuePolicy(msgspec.Struct, frozen=True, kw_only=True):
         return (
             self.order,
             self.ageing_per_hour,
-            self.las_limits_s,
-            self.las_smaller_first,
+            self.las_limit_s,
             self.orders_by_estimates,
         )
 
     @property
-    def las_limits_s(self) -> tuple[float, ...]:
-        """With how many used GPU-seconds each level but the first one begins; empty: the order has none."""
-        if self.order == "two_level_las":
-            return (self.las_threshold_gpu_hours * 3600.0,)
-        if self.order == "multi_level_las":
-            return tuple(hours * 3600.0 for hours in self.las_levels_gpu_hours)
-        return ()
+    def las_limit_s(self) -> float | None:
+        """With how many used GPU-seconds the second level begins; None: the order has no levels."""
+        return self.las_threshold_gpu_hours * 3600.0 if self.order == "two_level_las" else None
 
     def las_level(self, gpu_s: float) -> int:
-        """The level of a task that has used so many GPU-seconds; 0 is served first."""
-        return bisect_right(self.las_limits_s, gpu_s)
+        """The level of a task that has used so many GPU-seconds: 0, which is served first, or 1."""
+        limit_s = self.las_limit_s
+        return int(limit_s is not None and gpu_s >= limit_s)
 
     def raise_of(self, waited_s: float) -> float:
         """By which factor the weight of a pool is raised whose first task has waited so long: 1.0 to
@@ -136,10 +118,8 @@ class QueuePolicy(msgspec.Struct, frozen=True, kw_only=True):
         return 1.0 + self.waiting_weight * part
 
     def public(self) -> dict[str, Any]:
-        """Every field as plain data: numbers, texts and lists."""
-        fields = msgspec.structs.asdict(self)
-        fields["las_levels_gpu_hours"] = list(self.las_levels_gpu_hours)
-        return fields
+        """Every field as plain data: numbers and texts."""
+        return msgspec.structs.asdict(self)
 
     def __post_init__(self) -> None:
         force = msgspec.structs.force_setattr
@@ -149,7 +129,7 @@ class QueuePolicy(msgspec.Struct, frozen=True, kw_only=True):
                 f"order is {shown(self.order)}; allowed are {', '.join(ORDERS)}"
             )
         force(self, "order", order)
-        for flag in ("las_preempts", "las_smaller_first", "shortest_preempts", "estimates"):
+        for flag in ("las_preempts", "shortest_preempts", "estimates"):
             force(self, flag, parse_flag(getattr(self, flag), flag))
         on_impossible = as_text(self.on_impossible)
         if on_impossible not in ON_IMPOSSIBLE:
@@ -157,13 +137,6 @@ class QueuePolicy(msgspec.Struct, frozen=True, kw_only=True):
                 f"on_impossible is {shown(self.on_impossible)}; allowed are {', '.join(ON_IMPOSSIBLE)}"
             )
         force(self, "on_impossible", on_impossible)
-        victims = as_text(self.las_victims)
-        if victims not in LAS_VICTIMS:
-            raise InvalidRequestError(
-                f"las_victims is {shown(self.las_victims)}; allowed are {', '.join(LAS_VICTIMS)}"
-            )
-        force(self, "las_victims", victims)
-        force(self, "las_levels_gpu_hours", _parse_levels(self.las_levels_gpu_hours))
         for name, most in (
             ("ageing_per_hour", _MAX_RATE),
             ("las_threshold_gpu_hours", _MAX_GPU_HOURS),
@@ -181,14 +154,3 @@ class QueuePolicy(msgspec.Struct, frozen=True, kw_only=True):
 def changed_queue_policy(policy: QueuePolicy, changes: dict[str, Any]) -> QueuePolicy:
     """The policy with these fields changed. Raises InvalidRequestError for unknown fields and bad values."""
     return with_changes(policy, changes, "the policy of the queue")
-
-
-def _parse_levels(value: object) -> tuple[float, ...]:
-    name, expected = "las_levels_gpu_hours", f"a list of 1 to {_MAX_LIMITS} ascending numbers"
-    levels = as_elements(value, name, expected)
-    if not 1 <= len(levels) <= _MAX_LIMITS:
-        raise InvalidRequestError(f"{name} has {len(levels)} elements; it must be {expected}")
-    hours = [parse_positive(level, f"each of {name}", _MAX_GPU_HOURS) for level in levels]
-    if sorted(set(hours)) != hours:
-        raise InvalidRequestError(f"{name} is {shown(value)}; it must be {expected}")
-    return tuple(hours)

@@ -7,7 +7,6 @@ until one of the times that the state holds is reached; the ticks before that ar
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import product
 
 from schedulemesh.engine.admission.ends import Ends
 from schedulemesh.engine.state.mesh_state import MeshState
@@ -59,10 +58,10 @@ def _times_of_tasks(state: MeshState, now: float) -> list[float]:
     for age in {policy.min_runtime, policy.defragment_after_s} - {0.0}:
         started = [task.started_at for task in running if task.started_at + age > now]
         times += [at + age for at in started]
-    if queue.las_preempts:
-        for limit_s, task in product(queue.las_limits_s, running):
+    if queue.las_preempts and queue.las_limit_s is not None:
+        for task in running:
             if task.resources.gpu:
-                left_s = limit_s - task.attempts.gpu_s
+                left_s = queue.las_limit_s - task.attempts.gpu_s
                 at = task.started_at + left_s / task.resources.gpus
                 if at > now:
                     times.append(at)

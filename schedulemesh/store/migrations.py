@@ -21,7 +21,7 @@ from schedulemesh.store.schema import commits, journals, meta, snapshots
 
 #: The fields of format 4 for what an agent is other than a single process.
 _KINDS = {"gang", "job", "lease"}
-_CHANGED = re.compile(rb'"(?:gang|job|lease)":\{|"fallback_labels":\[')
+_CHANGED = re.compile(rb'"(?:gang|job|lease)":\{|"fallback_labels":\[|"multi_level_las"')
 
 
 def _no_change(_connection: Connection) -> None:
@@ -106,7 +106,7 @@ def _chunk_in_format_5(stored: bytes) -> bytes:
 
 
 def _change_in(value: object) -> None:
-    """Change the agents within a decoded value."""
+    """Change the agents and policies within a decoded value."""
     if isinstance(value, dict):
         # By these fields of an agent: a map with names as keys may have an entry "gang", too.
         if isinstance(value.get("pool_name"), str) and isinstance(value.get("resources"), dict):
@@ -116,6 +116,9 @@ def _change_in(value: object) -> None:
             if labels := value.pop("fallback_labels", None):
                 choices = [value.get("node_labels", []), *labels]
                 value["alternatives"] = [{"node_labels": choice} for choice in choices]
+        if value.get("order") == "multi_level_las":
+            first_level, *_ = value.get("las_levels_gpu_hours", (1.0,))
+            value |= {"order": "two_level_las", "las_threshold_gpu_hours": first_level}
         for inner in value.values():
             _change_in(inner)
     elif isinstance(value, list):

@@ -313,7 +313,7 @@ def test_pools_are_listed(scheduler, run):
 
 def test_policies_are_set_shown_compared_and_their_changes_listed(scheduler, run):
     changes = ("min_runtime=30", "order=fifo", "preemption_aggressiveness=high")
-    changes += ("las_levels_gpu_hours=[1, 4]",)
+    changes += ("las_threshold_gpu_hours=4",)
     assert run("policy", "set", *changes).exit_code == 0
     found = {row["field"]: row["value"] for row in rows(run, "policy", "get")}
     assert (found["min_runtime"], found["order"]) == (30.0, "fifo")
@@ -324,7 +324,7 @@ def test_policies_are_set_shown_compared_and_their_changes_listed(scheduler, run
         "label_priority_threshold": 0.5,
         "min_runtime": 0.0,
         "order": "priority",
-        "las_levels_gpu_hours": [1.0, 8.0],
+        "las_threshold_gpu_hours": 8.0,
     }
     (change,) = rows(run, "policy", "history", "--since", "1h")
     assert change["changes"]["min_runtime"] == 30.0

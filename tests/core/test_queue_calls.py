@@ -267,9 +267,9 @@ def test_the_policy_of_the_queue_is_changed_and_kept(service, mesh):
     assert (changed["policy"]["order"], changed["policy"]["ageing_per_hour"]) == ("fifo", 2.0)
     assert mesh.configure_queue(order="priority")["policy"]["ageing_per_hour"] == 2.0
     assert service.reloaded().queue.policy.ageing_per_hour == 2.0
-    changed = mesh.configure_queue(order="multi_level_las", las_levels_gpu_hours=(0.5, 4))
-    assert changed["policy"]["las_levels_gpu_hours"] == [0.5, 4.0]
-    assert service.reloaded().queue.policy.las_levels_gpu_hours == (0.5, 4.0)
+    changed = mesh.configure_queue(order="two_level_las", las_threshold_gpu_hours=0.5)
+    assert changed["policy"]["las_threshold_gpu_hours"] == 0.5
+    assert service.reloaded().queue.policy.las_threshold_gpu_hours == 0.5
     with pytest.raises(InvalidRequestError, match="order is 'lifo'; allowed are priority, fifo"):
         mesh.configure_queue(order="lifo")
     with pytest.raises(InvalidRequestError, match="no argument 'ageing'"):

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from schedulemesh.config.policy import PreemptionPolicy
-from schedulemesh.config.queueing import LAS_VICTIMS, ORDERS, QueuePolicy
+from schedulemesh.config.queueing import ORDERS, QueuePolicy
 from schedulemesh.domain.cohort import CohortSpec
 from schedulemesh.domain.labels import parse_selector
 from schedulemesh.domain.payloads import GangPayload
@@ -171,11 +171,8 @@ class Dice(random.Random):
             order=self.any(("priority", *ORDERS)),
             ageing_per_hour=self.any((0.0, 2.0, 3600.0)),
             las_threshold_gpu_hours=self.any((0.001, 8.0)),
-            las_levels_gpu_hours=self.any(((0.001,), (0.001, 0.01, 8.0))),
             las_preempts=self.any((False, True)),
-            las_smaller_first=self.any((False, True)),
             shortest_preempts=self.any((False, True)),
-            las_victims=self.any(LAS_VICTIMS),
             backfill_limit_s=self.any((0.0, 15.0, 3600.0)),
             promote_after_s=self.any((0.0, 0.0, 20.0)),
             waiting_weight=self.any((0.0, 0.0, 2.0)),

@@ -582,7 +582,6 @@ def test_a_task_whose_class_fails_does_not_return():
         ("fifo", ["a", "b", "c", "d"]),
         ("shortest_remaining", ["b", "a", "c", "d"]),
         ("two_level_las", ["b", "a", "c", "d"]),
-        ("multi_level_las", ["b", "a", "c", "d"]),
     ],
 )
 def test_the_policy_says_in_which_order_tasks_are_served(order, expected):

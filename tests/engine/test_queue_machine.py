@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
-from schedulemesh.config.queueing import BY_REMAINING, LAS_VICTIMS, QueuePolicy
+from schedulemesh.config.queueing import BY_REMAINING, QueuePolicy
 from schedulemesh.domain.agent import AgentSpec
 from schedulemesh.domain.end_reasons import EndReason
 from schedulemesh.domain.pool import QUEUEING
@@ -38,8 +38,6 @@ from tests.engine.test_machine import (
     policies,
 )
 
-#: Orders by attained service.
-BY_SERVICE = ("two_level_las", "multi_level_las")
 NAMES = tuple(f"q{number}" for number in range(10))
 #: Refusals after which a task from the queue waits again, because there was no room for it.
 NO_ROOM = (Reason.PREEMPTION_FAILED, Reason.CLUSTER_OUT_OF_RESOURCES)
@@ -67,13 +65,10 @@ pool_kinds = st.fixed_dictionaries(
 orders = st.fixed_dictionaries(
     {
         "backfill_limit_s": st.sampled_from([0.0, 15.0, 3600.0]),
-        "order": st.sampled_from(["priority", "priority", "fifo", *BY_REMAINING, *BY_SERVICE]),
+        "order": st.sampled_from(["priority", "priority", "fifo", *BY_REMAINING, "two_level_las"]),
         # Tasks run for seconds here, on less than a GPU or two.
         "las_threshold_gpu_hours": st.just(2 / 3600),
-        "las_levels_gpu_hours": st.just((1 / 3600, 4 / 3600, 20 / 3600)),
         "las_preempts": st.booleans(),
-        "las_smaller_first": st.booleans(),
-        "las_victims": st.sampled_from(LAS_VICTIMS),
         "ageing_per_hour": st.sampled_from([0.0, 0.0, 3600.0]),
         "promote_after_s": st.sampled_from([0.0, 0.0, 15.0]),
         "on_impossible": st.sampled_from(["skip", "cancel"]),
@@ -325,16 +320,9 @@ class QueueMachine(MeshMachine):
         """For a task of the first level: it has used enough, keeps its work and returns."""
         assert self.order.las_preempts
         task = self.state.running.by_id[task_id]
-        assert task.gpu_s(self.mesh.now) >= 3600.0 * self.limits_h()[0]
+        assert task.gpu_s(self.mesh.now) >= 3600.0 * self.order.las_threshold_gpu_hours
         assert "save_state" in self.state.agents[task.agent_name].phase.capabilities
         assert self.mesh.returns(task)
-
-    def limits_h(self):
-        """The GPU-hours with which the levels after the first one begin; empty: there are none."""
-        return {
-            "two_level_las": (self.order.las_threshold_gpu_hours,),
-            "multi_level_las": self.order.las_levels_gpu_hours,
-        }.get(self.order.order, ())
 
     @precondition(lambda self: self.state.queue.by_id)
     @rule(which=picks, held=st.booleans())
@@ -485,10 +473,9 @@ class QueueMachine(MeshMachine):
                 return float("inf")
             gpus = task.submission.agent.resources.gpus if order == "shortest_service" else 1
             return max(0.0, spec.estimated_duration - task.attempts.ran_s) * gpus
-        if order in BY_SERVICE:
-            level = sum(task.attempts.gpu_s >= limit * 3600.0 for limit in self.limits_h())
-            gpus = task.submission.agent.resources.gpus if self.order.las_smaller_first else 0
-            return (level, gpus)
+        if order == "two_level_las":
+            is_late = task.attempts.gpu_s >= self.order.las_threshold_gpu_hours * 3600.0
+            return (is_late, task.submission.agent.resources.gpus)
         return self.order.ageing_per_hour / 3600 * task.arrived_at - spec.priority
 
     def advanced(self, state):

@@ -109,113 +109,14 @@ def test_a_pool_that_saves_states_saves_for_its_agents():
     assert list(m.ends) == ["long"]
 
 
-def test_the_smallest_that_is_enough_is_evicted():
+def test_the_one_that_has_used_most_is_evicted():
     m = mesh(pool("p", gpu=16), nodes=[node("n", gpu=8), node("o", gpu=8)])
-    run(m, "large")
-    run(m, "half", gpu=4)
-    run(m, "other half", gpu=4)
-    m.queue("short", gpu=2)
-    pass_time(m, 3 * HOUR)
-    assert list(m.ends) == ["half"]
-
-
-def test_the_one_that_has_used_most_is_evicted_where_the_policy_says_so():
-    m = mesh(pool("p", gpu=16), nodes=[node("n", gpu=8), node("o", gpu=8)])
-    m.order_by(las_victims="most_service")
     run(m, "large")
     run(m, "half", gpu=4)
     run(m, "other half", gpu=4)
     m.queue("short", gpu=2)
     pass_time(m, 3 * HOUR)
     assert list(m.ends) == ["large"]
-
-
-def two_that_have_run(m, **first):
-    """Two tasks on half of the GPUs each; the first one has run for an hour more."""
-    m.order_by(**first)
-    run(m, "old", gpu=4)
-    pass_time(m, HOUR)
-    run(m, "new", gpu=4)
-    pass_time(m, 2 * HOUR)
-    return m
-
-
-@pytest.mark.parametrize(("victims", "evicted"), [("last", "new"), ("most_service", "old")])
-def test_the_last_to_run_in_the_last_level_is_evicted_where_the_policy_says_so(victims, evicted):
-    m = two_that_have_run(mesh(), las_victims=victims)
-    m.queue("short", gpu=1)
-    assert list(m.ends) == [evicted]
-
-
-def test_the_last_level_counts_before_the_time_in_it():
-    m = mesh()
-    m.order_by(order="multi_level_las", las_levels_gpu_hours=(8.0, 12.0), las_victims="last")
-    two_that_have_run(m)
-    m.queue("short", gpu=1)
-    assert list(m.ends) == ["old"]
-
-
-def test_how_often_the_last_one_was_evicted_does_not_count():
-    m = two_that_have_run(mesh(), las_victims="last")
-    evict_once(m, "new")
-    m.queue("other", gpu=4)
-    assert list(m.ends) == ["new"]
-
-
-def evict_once(m, victim):
-    """A task comes, evicts this one and is done, and the evicted one runs on."""
-    m.queue("short", gpu=4)
-    m.leave(victim, saved=True)
-    m.report("short")
-    m.complete("short")
-    m.report(victim, capabilities=("save_state",))
-    pass_time(m, 10)
-
-
-def three_levels(*pools, **policy):
-    """A mesh whose levels begin with 8 and 16 GPU-hours."""
-    m = mesh(*pools, **policy)
-    m.order_by(order="multi_level_las", las_levels_gpu_hours=(8.0, 16.0))
-    return m
-
-
-def test_a_task_of_the_second_level_evicts_one_of_the_third():
-    m = three_levels()
-    run(m, "second")
-    pass_time(m, HOUR)
-    m.queue("first", gpu=8, class_key="c", on_preempted="requeue")
-    m.leave("second", saved=True)
-    m.report("first", capabilities=("save_state",))
-    pass_time(m, 2 * HOUR - 1)
-    assert (m.ends, m.waiting()) == ({}, ["second"])
-    pass_time(m, 1)
-    assert list(m.ends) == ["first"]
-    m.leave("first", saved=True)
-    m.report("second", capabilities=("save_state",))
-    pass_time(m, 10 * HOUR)
-    assert (m.ends, m.waiting()) == ({}, ["first"])
-
-
-def test_a_task_of_the_first_level_evicts_those_of_each_later_one():
-    m = three_levels()
-    run(m, "second")
-    m.queue("first", gpu=1)
-    pass_time(m, HOUR)
-    assert list(m.ends) == ["second"]
-
-
-def test_tasks_of_earlier_levels_come_first():
-    m = three_levels(pool("p", gpu=8))
-    run(m, "third")
-    pass_time(m, 2 * HOUR)
-    m.queue("other", gpu=8, class_key="c", on_preempted="requeue")
-    m.leave("third", saved=True)
-    m.report("other", capabilities=("save_state",))
-    pass_time(m, HOUR)
-    m.queue("first", gpu=8)
-    m.leave("other", saved=True)
-    m.report("first")
-    assert m.waiting() == ["other", "third"]
 
 
 def test_what_was_evicted_least_often_is_evicted_first():
@@ -270,13 +171,3 @@ def test_another_pools_own_quota_is_not_touched_and_its_loans_are():
     m.queue("short", "p", gpu=8)
     pass_time(m, 2 * HOUR)
     assert list(m.ends) == ["borrower"]
-
-
-def test_of_those_that_began_together_the_one_submitted_last_is_evicted():
-    m = mesh()
-    m.order_by(las_victims="last")
-    run(m, "a", gpu=4)
-    run(m, "b", gpu=4)
-    pass_time(m, 3 * HOUR)
-    m.queue("short", gpu=1)
-    assert list(m.ends) == ["b"]

@@ -116,13 +116,3 @@ def test_a_task_is_evicted_as_often_as_it_may_be():
     m.queue("another", gpu=8, duration=10)
     pass_time(m, 60)
     assert m.ends == {}
-
-
-def test_within_a_level_the_first_to_arrive_may_come_first():
-    m = mesh("two_level_las")
-    run(m, "running", 100)
-    m.queue("wide", gpu=8)
-    m.queue("narrow", gpu=1)
-    assert m.waiting() == ["narrow", "wide"]
-    m.order_by(las_smaller_first=False)
-    assert m.waiting() == ["wide", "narrow"]

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from schedulemesh.config.policy import VICTIM_ORDERS
-from schedulemesh.config.queueing import LAS_VICTIMS, ORDERS, QueuePolicy
+from schedulemesh.config.queueing import ORDERS, QueuePolicy
 from schedulemesh.domain.pool import QUEUEING
 from schedulemesh.domain.resources import NOTHING
 from schedulemesh.domain.task import EndState
@@ -106,10 +106,7 @@ orders = st.builds(
     order=st.sampled_from(ORDERS),
     ageing_per_hour=st.sampled_from([0.0, 3600.0]),
     las_threshold_gpu_hours=st.just(0.01),
-    las_levels_gpu_hours=st.just((0.005, 0.01, 0.02)),
-    las_victims=st.sampled_from(LAS_VICTIMS),
     las_preempts=st.booleans(),
-    las_smaller_first=st.booleans(),
     shortest_preempts=st.booleans(),
     backfill_limit_s=st.sampled_from([0.0, 60.0]),
 )

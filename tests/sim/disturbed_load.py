@@ -11,7 +11,7 @@ from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.sim.cluster import reports
 from tests.sim.recorded_load import FOUR, UnevenWorld
 
-_ORDERS = ("priority", "fifo", "shortest_remaining", "two_level_las", "multi_level_las")
+_ORDERS = ("priority", "fifo", "shortest_remaining", "two_level_las")
 
 
 class DisturbedWorld(UnevenWorld):

@@ -88,22 +88,6 @@ def test_baselines_of_muri_that_know_durations_are_within_one_percent(trace, pol
 
 
 @needs_traces
-@pytest.mark.parametrize("trace", calibration.MURI)
-def test_the_model_of_tiresias_gives_what_is_published(trace):
-    published = calibration.TIRESIAS_STEPS["the published rules"]
-    assert abs(calibration.tiresias_model(TRACES, trace, published).jct_off) <= 0.0001
-
-
-@needs_traces
-@pytest.mark.parametrize("trace", calibration.MURI)
-@pytest.mark.parametrize("order", calibration.TIRESIAS_RULES)
-def test_attained_service_is_within_one_percent_of_the_model_of_its_rules(trace, order):
-    rules = calibration.TIRESIAS_RULES[order]
-    expected = calibration.tiresias_model(TRACES, trace, rules).jct_s
-    assert calibration.muri(TRACES, trace, order).jct_s == pytest.approx(expected, rel=0.01)
-
-
-@needs_traces
 def test_backfill_is_on_average_never_worse_than_first_come_first_served():
     fcfs, easy = (
         calibration.waits(calibration.hpc2n(TRACES, queueing)).values()

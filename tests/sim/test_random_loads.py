@@ -34,12 +34,6 @@ QUEUES = (
     {"order": "priority"},
     {"order": "shortest_remaining"},
     {"order": "two_level_las", "las_preempts": True, "las_threshold_gpu_hours": 0.5},
-    {
-        "order": "multi_level_las",
-        "las_preempts": True,
-        "las_levels_gpu_hours": [0.1, 0.5, 2],
-        "las_victims": "last",
-    },
 )
 PREEMPTION = (
     {},

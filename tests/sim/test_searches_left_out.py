@@ -12,7 +12,7 @@ from schedulemesh.engine.preemption import search
 from schedulemesh.engine.preemption.gpu_bound import GpuBound
 from schedulemesh.engine.preemption.moves import SmallerTasks
 from schedulemesh.engine.preemption.savable import SavableTasks
-from schedulemesh.engine.preemption.service import LaterLevels
+from schedulemesh.engine.preemption.service import SecondLevel
 from schedulemesh.engine.preemption.sites import Sites
 from schedulemesh.engine.state.lending import payment_for
 from schedulemesh.engine.state.spared_work import SparedWork
@@ -60,7 +60,7 @@ def ends(seed, estimates=None):
 
 
 @pytest.mark.parametrize(
-    ("kind", "seed"), [(SmallerTasks, 1), (SmallerTasks, 2), (LaterLevels, 0), (LaterLevels, 1)]
+    ("kind", "seed"), [(SmallerTasks, 1), (SmallerTasks, 2), (SecondLevel, 0), (SecondLevel, 1)]
 )
 def test_no_victim_is_lost_by_the_test_for_room(monkeypatch, seed, kind):
     found = ends(seed)

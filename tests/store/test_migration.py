@@ -7,12 +7,15 @@ import lzma
 import sqlite3
 import zlib
 
+import msgspec
 import pytest
 from sqlalchemy import select, update
 
+from schedulemesh.config.queueing import QueuePolicy
 from schedulemesh.engine.state.invariants import check
 from schedulemesh.errors import JournalError
 from schedulemesh.store import migrations
+from schedulemesh.store.migrations import in_format_5
 from schedulemesh.store.schema import commits
 from schedulemesh.store.sql import SqlJournal
 from tests.store.builders import ensured, epochs, fact, pools, write, written
@@ -215,6 +218,13 @@ def test_labels_that_will_do_instead_became_alternatives(format_4):
     migrated = list(specs_in(stored_values(format_4)))
     assert [spec.get("alternatives") for spec in migrated] == before
     assert not [spec for spec in migrated if "fallback_labels" in spec]
+
+
+def test_of_more_than_two_levels_of_attained_service_the_first_one_is_kept():
+    policy = {"order": "multi_level_las", "las_levels_gpu_hours": [2.0, 8.0], "estimates": True}
+    (changed,) = msgspec.json.decode(in_format_5(msgspec.json.encode([policy])))
+    kept = msgspec.convert(changed, QueuePolicy)
+    assert kept == QueuePolicy(order="two_level_las", las_threshold_gpu_hours=2.0, estimates=True)
 
 
 def test_the_journals_of_format_4_have_what_is_changed(tmp_path):

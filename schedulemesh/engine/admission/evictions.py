@@ -50,7 +50,7 @@ from schedulemesh.engine.preemption.moves import SmallerTasks, fit_elsewhere
 from schedulemesh.engine.preemption.reclaim import Borrowers, price_of
 from schedulemesh.engine.preemption.savable import SavableTasks
 from schedulemesh.engine.preemption.search import EvictionPlan, place_without, search
-from schedulemesh.engine.preemption.service import LaterLevels, level_that_evicts
+from schedulemesh.engine.preemption.service import SecondLevel, least_service_evicted
 from schedulemesh.engine.preemption.shortest import LongerTasks, left_of_incoming
 from schedulemesh.engine.preemption.sites import KnownNodes
 from schedulemesh.engine.preemption.veto import PluginVeto
@@ -426,9 +426,9 @@ def _candidates_behind(case: Case) -> SavableTasks | None:
     if task is None:
         return None
     incoming = request.incoming(state)
-    level = level_that_evicts(state, task.task_id)
-    if level is not None:
-        return LaterLevels(state, incoming, tx.now, veto, limits, level=level)
+    begins_s = least_service_evicted(state, task.task_id)
+    if begins_s is not None:
+        return SecondLevel(state, incoming, tx.now, veto, limits, begins_s=begins_s)
     remaining = left_of_incoming(state, task, request.need)
     return (
         None

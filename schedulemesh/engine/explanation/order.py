@@ -85,13 +85,12 @@ def _of_policy(state: MeshState, task: QueuedTask, now: float) -> Iterator[Order
         value = None if seconds == inf else seconds
         yield OrderFactor(factor="remaining", value=value, detail=detail)
         return
-    if policy.las_limits_s:
+    if policy.las_limit_s is not None:
         gpu_s = task.attempts.gpu_s
         detail = f"{gpu_s / 3600:.3g} GPU-hours used; the lower level comes first"
         yield OrderFactor(factor="level", value=float(policy.las_level(gpu_s)), detail=detail)
-        if policy.las_smaller_first:
-            gpus = task.submission.agent.resources.gpus
-            yield OrderFactor(factor="size", value=gpus, detail="GPUs; the fewer come first")
+        gpus = task.submission.agent.resources.gpus
+        yield OrderFactor(factor="size", value=gpus, detail="GPUs; the fewer come first")
         return
     name = class_of(task.spec.priority)
     priority = task.spec.priority

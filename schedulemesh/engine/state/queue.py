@@ -709,8 +709,8 @@ def order_value(task: QueuedTask, policy: QueuePolicy) -> float:
         return 0.0
     if policy.order in BY_REMAINING:
         return scaled(remaining_s(task, policy), task.submission.agent.resources, policy)
-    if policy.las_limits_s:
-        size = task.submission.agent.resources.gpu / UNIT if policy.las_smaller_first else 0.0
+    if policy.las_limit_s is not None:
+        size = task.submission.agent.resources.gpu / UNIT
         return _LEVEL * policy.las_level(attempts.gpu_s) + size
     # One that has run for as long as it may has had its turn: its age counts anew.
     aged_since = task.queued_at if attempts.time_limits else task.arrived_at
