@@ -928,6 +928,9 @@ class Story(JobEvents):
         await self.tasks_are_kept(running.reactor)
         await self.checkpoints_are_the_newest(running.reactor, self.checkpoints)
         await running.reactor.flushed()
+        # A tick may have decided something while the commits before it were awaited.
+        while running.reactor._writer.pending() is not None:
+            await running.reactor.flushed()
         refolded = running.reactor._journal.load().fold()
         # A time may have come since the last tick.
         for either in (refolded, state):
