@@ -8,7 +8,7 @@ import msgspec
 OPEN, DONE, REFUSED = "open", "done", "refused"
 
 #: The names of the requests that change the rules: who may call, what there is to share, and how it is
-#: shared. Operators make them, and their records are kept longest.
+#: shared. Operators make them, some of them also the operators of pools, and their records are kept longest.
 LASTING_CALLS = frozenset(
     (
         "create_pool",

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -20,23 +21,32 @@ STALLED_S = 30.0
 #: Connections that have not sent an accepted token yet; above it the oldest of the address that has most is
 #: closed.
 MAX_UNAUTHENTICATED = 100
-#: Connections whose first accepted token was the same one.
-MAX_OF_TOKEN = 250
+#: Connections whose first accepted token was the same one, and those that come from one address and have sent
+#: an accepted token.
+MAX_OF_TOKEN, MAX_OF_ADDRESS = 250, 500
+#: The part of an IPv6 address that one user has all addresses of.
+_IPV6_PREFIX = 64
 
 #: The address and the port that a connection comes from.
 Client = tuple[str, int]
 
 
 class Connections:
-    """The open connections by whether a token was accepted on them, and which."""
+    """The open connections by whether a token was accepted on them, and which.
 
-    def __init__(self) -> None:
+    ``shared``: addresses of proxies, from which many users come; so they do from this machine's own.
+    """
+
+    def __init__(self, shared: Collection[str] = ()) -> None:
+        self._shared = frozenset(shared)
         #: Without one, the oldest first, by address.
         self._unauthenticated: dict[str, dict[Client, Callable[[], None]]] = {}
         self._count = 0
         #: The names of the tokens of the others.
         self._tokens: dict[Client, str] = {}
         self._of_token: Counter[str] = Counter()
+        #: How many of those come from each address that is not shared.
+        self._of_address: Counter[str] = Counter()
 
     def opened(self, client: Client, close: Callable[[], None]) -> None:
         """A client has connected. ``close``: closes its connection at once."""
@@ -49,16 +59,23 @@ class Connections:
             self.closed(oldest)
             close_oldest()
 
-    def accepted(self, client: Client, token: str) -> bool:
-        """A token was accepted on a connection; False: there are too many with this token already."""
+    def accept(self, client: Client, token: str) -> str | None:
+        """A token was accepted on a connection. Returns of what there are too many already; None: it is
+        counted.
+        """
         if client in self._tokens or client not in self._unauthenticated.get(client[0], ()):
-            return True
+            return None
         if self._of_token[token] >= MAX_OF_TOKEN:
-            return False
+            return f"{MAX_OF_TOKEN} connections with token {token!r}"
+        address = self._limited_address(client)
+        if address is not None and self._of_address[address] >= MAX_OF_ADDRESS:
+            return f"{MAX_OF_ADDRESS} connections from {address}"
         self._forget_unauthenticated(client)
         self._tokens[client] = token
         self._of_token[token] += 1
-        return True
+        if address is not None:
+            self._of_address[address] += 1
+        return None
 
     def closed(self, client: Client) -> None:
         """A connection has ended."""
@@ -66,9 +83,23 @@ class Connections:
         if token is None:
             self._forget_unauthenticated(client)
             return
-        self._of_token[token] -= 1
-        if not self._of_token[token]:
-            del self._of_token[token]
+        _take_one(self._of_token, token)
+        address = self._limited_address(client)
+        if address is not None:
+            _take_one(self._of_address, address)
+
+    def _limited_address(self, client: Client) -> str | None:
+        """The address whose connections are counted, of IPv6 the network of one user; None: many users share
+        it.
+        """
+        address = ip_address(client[0])
+        mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+        address = mapped or address
+        if address.is_loopback or str(address) in self._shared:
+            return None
+        if isinstance(address, IPv6Address):
+            return str(ip_network((address, _IPV6_PREFIX), strict=False))
+        return str(address)
 
     def _forget_unauthenticated(self, client: Client) -> None:
         of_address = self._unauthenticated.get(client[0], {})
@@ -76,6 +107,12 @@ class Connections:
             self._count -= 1
         if not of_address:
             self._unauthenticated.pop(client[0], None)
+
+
+def _take_one(counter: Counter[str], name: str) -> None:
+    counter[name] -= 1
+    if not counter[name]:
+        del counter[name]
 
 
 class PatientProtocol(H11Protocol):

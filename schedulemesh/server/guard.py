@@ -19,7 +19,7 @@ from schedulemesh.config.http import HttpSettings, is_address
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.errors import InvalidRequestError, SchedulerUnavailableError
 from schedulemesh.protocol.callers import TokenCaller
-from schedulemesh.server.connections import MAX_OF_TOKEN, Connections
+from schedulemesh.server.connections import Connections
 from schedulemesh.server.parameters import path_of
 from schedulemesh.server.problems import Problem, json_response, unavailable
 
@@ -212,13 +212,16 @@ def is_page(path: str) -> bool:
 
 
 def check_connection(connections: Connections, scope: Scope, caller: TokenCaller) -> None:
-    """Note that a token was accepted on a connection. Raises Problem where too many have this token."""
-    client, name = scope.get("client"), caller.token.name
-    if client is not None and not connections.accepted(tuple(client), name):
+    """Note that a token was accepted on a connection. Raises Problem where too many have this token, or come
+    from its address.
+    """
+    client = scope.get("client")
+    too_many = None if client is None else connections.accept(tuple(client), caller.token.name)
+    if too_many is not None:
         raise Problem(
             503,
             "too_many_connections",
-            f"there are {MAX_OF_TOKEN} connections with token {name!r}, which is the most; close some",
+            f"there are {too_many}, which is the most; close some",
             {"retry-after": "1", "connection": "close"},
         )
 

@@ -67,7 +67,7 @@ class HttpServer:
             cluster=self._cluster,
         )
         prove = functools.partial(server_proof, discovered.key, discovered.url)
-        connections = Connections()
+        connections = Connections(self._settings.proxies)
         app = application(self._gateway, tokens, self._settings, self._feed, prove, connections)
         self._server = uvicorn.Server(
             uvicorn.Config(

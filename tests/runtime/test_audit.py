@@ -279,8 +279,9 @@ def test_a_change_that_cannot_be_recorded_is_not_carried_out(mesh, monkeypatch):
     assert "p" not in mesh.running.reactor.state.ledger.accounts
 
 
-def received(number, at=0.0, call="cancel_task", token="t"):
-    return ChangeReceived(record=AuditRecord(number=number, at=at, call=call, token=token))
+def received(number, at=0.0, call="cancel_task", token="t", role=""):
+    record = AuditRecord(number=number, at=at, call=call, token=token, role=role)
+    return ChangeReceived(record=record)
 
 
 def numbers(log):
@@ -321,6 +322,20 @@ def test_no_number_of_other_changes_pushes_changes_of_the_rules_out(call, token,
         if outcome == "refused"
         else 1_000
     )
+
+
+def test_the_operator_of_a_pool_pushes_out_no_change_of_an_operator(monkeypatch):
+    monkeypatch.setitem(audit_state.KEPT, RetentionClass.LASTING, 3)
+    log = AuditLog()
+    # That of an operator, and that of the lead's token while it was an operator's.
+    log.updates[ChangeReceived](received(1, call="resize_pool", token="operator", role="operator"))
+    log.updates[ChangeReceived](received(2, call="resize_pool", token="lead", role="operator"))
+    for number in range(3, 21):
+        call = "cancel_task" if number > 10 else "resize_pool"
+        made = received(number, call=call, token="lead", role="pool_operator")
+        log.updates[ChangeReceived](made)
+        log.updates[ChangeAnswered](ChangeAnswered(number=number, outcome="done"))
+    assert numbers(log) == [1, 2, 8, 9, 10, *range(11, 21)]
 
 
 def test_a_token_keeps_its_latest_changes_and_its_latest_refused_ones(monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from schedulemesh.api.agents import DeleteAgent
 from schedulemesh.api.audit import QueryAudit
@@ -40,6 +41,7 @@ from schedulemesh.api.tasks import (
 )
 from schedulemesh.api.tokens import CreateToken, ListTokens
 from schedulemesh.domain.owner_limits import parse_owner_limits
+from schedulemesh.domain.payloads import JobPayload
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.saved_state import SavedState
 from schedulemesh.domain.task import TaskSpec
@@ -48,6 +50,13 @@ from schedulemesh.protocol.agents import key_of
 from tests.runtime.composition import InThread
 from tests.runtime.test_authentication import AUTH, ask, issue
 from tests.server.work import CLASS, CPU, submission
+
+
+def adoption(task_id, pool):
+    """The submission that makes a task of a Ray job."""
+    made = submission(task_id, pool=pool)
+    return replace(made, agent=replace(made.agent, payload=JobPayload(adopts="05000000")))
+
 
 #: What an operator of pools may ask for, aimed at a pool and a task in it.
 OF_POOLS = {
@@ -119,6 +128,7 @@ BEYOND = [
     SubmitTask(submission=submission("new", pool="p", priority=7.0)),
     SubmitTask(submission=submission("in-q", pool="p")),
     SubmitTask(submission=submission("new", pool="")),
+    SubmitTask(submission=adoption("adopted", pool="p")),
 ]
 
 

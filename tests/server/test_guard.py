@@ -255,19 +255,47 @@ def test_the_connections_of_the_address_that_has_most_are_closed_first(monkeypat
     def connect(address, port):
         known.opened((address, port), lambda: closed.append((address, port)))
 
-    connect("honest", 1)
+    connect("10.0.0.1", 1)
     for port in range(1, 6):
-        connect("flood", port)
-    assert closed == [("flood", 1), ("flood", 2)]
-    assert known.accepted(("honest", 1), "t")
-    known.closed(("honest", 1))
-    connect("flood", 6)
-    assert closed == [("flood", 1), ("flood", 2)]
-    connect("honest", 2)
-    assert closed[2:] == [("flood", 3)]
-    for client in [("honest", 2), ("flood", 4), ("flood", 5), ("flood", 6)]:
+        connect("10.0.0.2", port)
+    assert closed == [("10.0.0.2", 1), ("10.0.0.2", 2)]
+    assert known.accept(("10.0.0.1", 1), "t") is None
+    known.closed(("10.0.0.1", 1))
+    connect("10.0.0.2", 6)
+    assert closed == [("10.0.0.2", 1), ("10.0.0.2", 2)]
+    connect("10.0.0.1", 2)
+    assert closed[2:] == [("10.0.0.2", 3)]
+    for client in [("10.0.0.1", 2), ("10.0.0.2", 4), ("10.0.0.2", 5), ("10.0.0.2", 6)]:
         known.closed(client)
     assert (known._unauthenticated, known._count, known._tokens) == ({}, 0, {})
+
+
+def test_the_connections_with_tokens_from_one_address_are_limited(monkeypatch):
+    monkeypatch.setattr(connections, "MAX_OF_ADDRESS", 2)
+    known = connections.Connections(shared=["10.0.0.9"])
+
+    def connect(address, port):
+        known.opened((address, port), lambda: None)
+        return known.accept((address, port), f"token {port}")
+
+    assert [connect("10.0.0.1", port) for port in range(3)] == [
+        None,
+        None,
+        "2 connections from 10.0.0.1",
+    ]
+    assert connect("10.0.0.2", 0) is None
+    assert connect("::ffff:10.0.0.1", 9) == "2 connections from 10.0.0.1"
+    # One user has all addresses of such a network.
+    ipv6 = [connect(f"2001:db8::{port}", port) for port in range(1, 4)]
+    assert ipv6 == [None, None, "2 connections from 2001:db8::/64"]
+    assert connect("2001:db8:0:1::1", 1) is None
+    for address in ("127.0.0.1", "::1", "::ffff:127.0.0.1", "10.0.0.9"):
+        assert [connect(address, port) for port in range(5)] == [None] * 5
+    known.closed(("10.0.0.1", 0))
+    assert connect("10.0.0.1", 5) is None
+    for client in [*known._tokens, ("10.0.0.1", 2), ("::ffff:10.0.0.1", 9), ("2001:db8::3", 3)]:
+        known.closed(client)
+    assert known._of_address == known._of_token == known._tokens == known._unauthenticated == {}
 
 
 def test_the_connections_of_one_token_are_limited(api, monkeypatch):

@@ -16,8 +16,9 @@ KEPT_S = 365 * 24 * 3600.0
 
 
 class RetentionClass(Enum):
-    """Changes that push out only each other, and only those of the same token: nobody can make the record
-    forget what others have changed, or a change of the rules by many changes of tasks.
+    """Changes that push out only each other, and only those of the same token in the same role: nobody can
+    make the record forget what others have changed, or a change of the rules by many changes of tasks, nor
+    the operator of a pool what the same token changed while it was an operator's.
     """
 
     LASTING = "lasting"
@@ -25,9 +26,13 @@ class RetentionClass(Enum):
     REFUSED = "refused"
 
 
-#: How many changes of one token are kept. Of lasting ones this is beyond what people do in a year; it keeps a
-#: script that repeats them from filling the memory.
+#: How many changes of one token in one role are kept. Of lasting ones this is beyond what people do in a year;
+#: it keeps a script that repeats them from filling the memory.
 KEPT = {RetentionClass.LASTING: 50_000, RetentionClass.OTHER: 1_000, RetentionClass.REFUSED: 500}
+
+
+#: A class, a token and its role.
+GroupKey = tuple[RetentionClass, str, str]
 
 
 class AuditLog(msgspec.Struct, kw_only=True):
@@ -36,8 +41,8 @@ class AuditLog(msgspec.Struct, kw_only=True):
     #: By number, in ascending order.
     records: dict[int, AuditRecord] = msgspec.field(default_factory=dict)
     next_number: int = 1
-    #: The numbers of each group of each token.
-    numbers: dict[tuple[RetentionClass, str], dict[int, None]] = msgspec.field(default_factory=dict)
+    #: The numbers of each group of each token in each role.
+    numbers: dict[GroupKey, dict[int, None]] = msgspec.field(default_factory=dict)
 
     @property
     def updates(self) -> Mapping[type[Fact], Callable[..., None]]:
@@ -69,7 +74,7 @@ class AuditLog(msgspec.Struct, kw_only=True):
             record, outcome=fact.outcome, reason=fact.reason, error=fact.error, after=fact.after
         )
         self.records[fact.number] = answered
-        if _group(answered) is not _group(record):
+        if _group_key(answered) != _group_key(record):
             self._leave_group(record)
             self._enter_group(answered)
 
@@ -83,20 +88,25 @@ class AuditLog(msgspec.Struct, kw_only=True):
 
     def _enter_group(self, record: AuditRecord) -> None:
         """Add a record to its group, from which the oldest one goes where it has too many."""
-        group = _group(record)
-        numbers = self.numbers.setdefault((group, record.token), {})
+        key = _group_key(record)
+        numbers = self.numbers.setdefault(key, {})
         numbers[record.number] = None
-        if len(numbers) > KEPT[group]:
+        if len(numbers) > KEPT[key[0]]:
             self._remove(self.records[next(iter(numbers))])
 
     def _leave_group(self, record: AuditRecord) -> None:
-        key = (_group(record), record.token)
+        key = _group_key(record)
         del self.numbers[key][record.number]
         if not self.numbers[key]:
             del self.numbers[key]
 
 
-def _group(record: AuditRecord) -> RetentionClass:
+def _group_key(record: AuditRecord) -> GroupKey:
+    """The group that a record belongs to, whose oldest one goes where there are too many."""
     if record.outcome == REFUSED:
-        return RetentionClass.REFUSED
-    return RetentionClass.LASTING if record.call in LASTING_CALLS else RetentionClass.OTHER
+        group = RetentionClass.REFUSED
+    elif record.call in LASTING_CALLS:
+        group = RetentionClass.LASTING
+    else:
+        group = RetentionClass.OTHER
+    return group, record.token, record.role
