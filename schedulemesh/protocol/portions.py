@@ -11,6 +11,8 @@ PORTION = 25
 #: Steps of the event loop between two portions. A call of somebody else takes about twice as many from its
 #: arrival to its answer, and waits for a portion after as many of them.
 STEPS_BETWEEN = 5
+#: How many times as long as a portion took what is pending is waited for.
+MOST_PATIENCE = 4.0
 
 Item = TypeVar("Item")
 
@@ -23,15 +25,26 @@ def portions(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
 class PortionTurns:
     """Lets one portion of long reads be done at a time, however many are under way, and others be served
     before the next one.
+
+    ``pending``: what others wait for that is done by another thread, such as a commit of the journal; None:
+    nothing is. It is waited for after a portion, because that thread gets the interpreter's lock only now and
+    then while this one computes; at most ``MOST_PATIENCE`` times as long as the portion took, so that reads
+    go on where something is always pending.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, pending: Callable[[], asyncio.Future[None] | None] = lambda: None) -> None:
         self._lock = asyncio.Lock()
+        self._pending = pending
 
     async def each(self, items: Sequence[Item], work: Callable[[Sequence[Item]], None]) -> None:
         """Do this work for the items, portion by portion. Raises what the work raises."""
+        time = asyncio.get_running_loop().time
         for portion in portions(items):
             async with self._lock:
+                began = time()
                 work(portion)
+                took_s = time() - began
                 for _ in range(STEPS_BETWEEN):
                     await asyncio.sleep(0)
+                if (pending := self._pending()) is not None:
+                    await asyncio.wait([pending], timeout=MOST_PATIENCE * took_s)

@@ -157,7 +157,7 @@ class Reactor:
         #: Those that need not see a step before its caller is answered.
         self.observers = Observers()
         #: The portions of long reads.
-        self.turns = PortionTurns()
+        self.turns = PortionTurns(self._commit_in_progress)
         #: How long decisions and commits take.
         self.times = ReactorTimes()
         self._follower: CommitFollower | None = None
@@ -455,6 +455,13 @@ class Reactor:
             await self.flushed()
             if self.engine is seen:
                 return rows
+
+    def _commit_in_progress(self) -> asyncio.Future[None] | None:
+        """Done when all that was decided is durable; None: it is, or nothing is written now."""
+        try:
+            return self._writer.pending()
+        except JournalError:
+            return None
 
     async def flushed(self) -> None:
         """Return once everything decided so far is durable or rolled back."""

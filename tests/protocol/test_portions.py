@@ -7,6 +7,7 @@ import itertools
 
 import pytest
 
+from schedulemesh.protocol import portions as turns_module
 from schedulemesh.protocol.portions import PORTION, PortionTurns
 
 
@@ -52,3 +53,45 @@ def test_a_read_that_fails_lets_others_continue():
         return seen
 
     assert asyncio.run(reads()) == [1]
+
+
+def read_beside(pending):
+    """How far a long read has come, at each of its portions, and whether what was pending was done."""
+    seen = []
+
+    async def reads():
+        commit = asyncio.get_running_loop().create_future()
+        finishing = asyncio.ensure_future(pending(commit))
+        turns = PortionTurns(lambda: None if commit.done() else commit)
+        await turns.each(range(3 * PORTION), lambda _: seen.append(commit.done()))
+        finishing.cancel()
+
+    asyncio.run(reads())
+    return seen
+
+
+async def later(commit):
+    for _ in range(100):
+        await asyncio.sleep(0)
+    commit.set_result(None)
+
+
+async def failed(commit):
+    await asyncio.sleep(0)
+    commit.set_exception(ValueError("no space left"))
+    commit.exception()
+
+
+async def never(commit):
+    await commit
+
+
+def test_a_commit_that_is_under_way_is_made_before_the_next_portion(monkeypatch):
+    monkeypatch.setattr(turns_module, "MOST_PATIENCE", 1e9)
+    assert read_beside(later) == [False, True, True]
+    assert read_beside(failed) == [False, True, True]
+
+
+def test_a_read_goes_on_where_something_is_always_pending(monkeypatch):
+    monkeypatch.setattr(turns_module, "MOST_PATIENCE", 1e-9)
+    assert read_beside(never) == [False, False, False]

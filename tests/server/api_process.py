@@ -9,6 +9,7 @@ from typing import Any
 
 from schedulemesh.config.discovery import found
 from schedulemesh.config.http import HttpSettings
+from schedulemesh.core.backend.process_tuning import collect_garbage_rarely, switch_threads_often
 from schedulemesh.errors import SchedulerUnavailableError
 from schedulemesh.protocol.agents import pack
 from schedulemesh.protocol.answers import read_answer
@@ -72,6 +73,8 @@ def _serve(connection: Connection, address: SocketAddress, folder: str) -> None:
 async def _serving(connection: Connection, address: SocketAddress, folder: str) -> None:
     from tests.server.portions import Portions
 
+    collect_garbage_rarely()
+    switch_threads_often()
     portions = Portions()
     cluster = ("10.0.0.7:6379", "127.0.0.1:6379")
     settings = HttpSettings(port=0, folder=folder)

@@ -52,6 +52,7 @@ from schedulemesh.api.tasks import (
 )
 from schedulemesh.api.values import MAX_NAMES
 from schedulemesh.config.label_rules import MAX_RULES
+from schedulemesh.core.backend.process_tuning import collect_garbage_rarely, switch_threads_often
 from schedulemesh.domain.payloads import LeasePayload
 from schedulemesh.domain.placement import MAX_BUNDLES, MAX_SIZES, PLACEMENT_STRATEGIES
 from schedulemesh.domain.resources import parse_resources
@@ -552,8 +553,8 @@ def main(seconds: float, words: list[str]) -> int:
         mesh, api = prepared(Path(folder))
         # As the process of a supervisor has them.
         gc.collect()
-        gc.freeze()
-        gc.set_threshold(10_000, 20, 50)
+        collect_garbage_rarely()
+        switch_threads_often()
         rows, base = measured(mesh, api, requests, seconds)
         api.close()
         mesh.close()

@@ -212,6 +212,7 @@ def _compose(
         take_oom_score_of_ray,
         take_priority_of_ray,
     )
+    from schedulemesh.core.backend.process_tuning import switch_threads_often
     from schedulemesh.core.backend.ray_internals import ignore_unread_errors
     from schedulemesh.server.serving import HttpServer
 
@@ -225,4 +226,5 @@ def _compose(
     key = made.auth.process_key
     gateway = RaySupervisorClient(supervisor, made.name, key)
     server = HttpServer(gateway, made.http, made.namespace, made.name, _addresses())
+    switch_threads_often()
     return server, gateway, key, (made.namespace, made.name)

@@ -47,6 +47,10 @@ def _compose(settings: bytes, job_id: str) -> SupervisorService:
     import msgspec
 
     from schedulemesh.config.settings import SchedulerSettings
+    from schedulemesh.core.backend.process_tuning import (
+        collect_garbage_rarely,
+        switch_threads_often,
+    )
     from schedulemesh.core.backend.ray_backend import RayBackend
     from schedulemesh.core.backend.ray_internals import ignore_unread_errors
     from schedulemesh.core.transport.user_code import load_strategy
@@ -59,7 +63,8 @@ def _compose(settings: bytes, job_id: str) -> SupervisorService:
     decoded = msgspec.msgpack.decode(settings, type=SchedulerSettings)
     speak(decoded.language)
     ignore_unread_errors()
-    _collect_garbage_rarely()
+    collect_garbage_rarely()
+    switch_threads_often()
     return SupervisorService(
         backend=RayBackend(),
         settings=decoded,
@@ -68,17 +73,6 @@ def _compose(settings: bytes, job_id: str) -> SupervisorService:
         load_strategy=load_strategy,
         clock=SteadyClock(),
     )
-
-
-def _collect_garbage_rarely() -> None:
-    """Collect cyclic garbage rarely: with a poll open for each of 10,000 hosts a full collection walks a
-    million living objects and takes a second. What is in no cycle is freed at once all the same.
-    """
-    import gc
-
-    gc.freeze()
-    gc.set_threshold(10_000, 20, 50)
-    gc.enable()
 
 
 def _call(name: str) -> Callable[..., Awaitable[Any]]:
