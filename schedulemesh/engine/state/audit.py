@@ -26,8 +26,8 @@ class RetentionClass(Enum):
     REFUSED = "refused"
 
 
-#: How many changes of one token in one role are kept. Of lasting ones this is beyond what people do in a year;
-#: it keeps a script that repeats them from filling the memory.
+#: How many changes of one token in one role are kept. Of lasting ones this is beyond what people do in a
+#: year; it keeps a script that repeats them from filling the memory.
 KEPT = {RetentionClass.LASTING: 50_000, RetentionClass.OTHER: 1_000, RetentionClass.REFUSED: 500}
 
 
