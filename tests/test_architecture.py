@@ -34,7 +34,7 @@ def loads(module: str) -> set[str]:
         ("schedulemesh.core.agent.metrics_agent", {"sqlalchemy", "rich", "typer"}),
         ("schedulemesh.core.agent.host", {"sqlalchemy", "rich", "typer"}),
         ("schedulemesh.core.agent.user_workers", {"sqlalchemy", "rich", "typer"}),
-        ("schedulemesh.store.sql", {"ray"}),
+        ("schedulemesh.store.sql", {"ray", "sqlalchemy"}),
         ("schedulemesh.sim.picture", {"ray", "sqlalchemy", "matplotlib"}),
         ("schedulemesh.cli.app", {"ray", "sqlalchemy", "numpy", "matplotlib"}),
     ],

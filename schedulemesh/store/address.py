@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import msgspec
-from sqlalchemy import URL, make_url
-from sqlalchemy.exc import ArgumentError
 
 from schedulemesh.errors import JournalError
+
+if TYPE_CHECKING:  # imported only where there is a database, because it takes long
+    from sqlalchemy import URL
 
 _DRIVER = "postgresql+psycopg"
 
@@ -35,6 +37,8 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
         """The URL for SQLAlchemy. A file must exist already, so that a lost one is not created again."""
         if self.url is not None:
             return self.url
+        from sqlalchemy import URL  # noqa: PLC0415  # see above
+
         file = f"file:{quote(str(self.path))}"
         return URL.create("sqlite", database=file, query={"mode": "rw", "uri": "true"})
 
@@ -67,6 +71,9 @@ def _in_a_path(name: str) -> str:
 
 
 def _database(state_path: str) -> URL:
+    from sqlalchemy import make_url  # noqa: PLC0415  # see above
+    from sqlalchemy.exc import ArgumentError  # noqa: PLC0415
+
     try:
         url = make_url(state_path)
     except (ArgumentError, ValueError) as error:

@@ -155,7 +155,7 @@ def was_not_written(error: BaseException | None) -> bool:
     other, above all of fsync, the log may have all of it.
     """
     # Python 3.10 does not have the name: there, every commit that failed may be durable.
-    result = getattr(getattr(error, "orig", None), "sqlite_errorname", "")
+    result = getattr(error, "sqlite_errorname", "")
     return result in ("SQLITE_FULL", "SQLITE_IOERR_WRITE")
 
 

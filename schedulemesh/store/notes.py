@@ -7,29 +7,24 @@ from __future__ import annotations
 
 import zlib
 
-from sqlalchemy import ColumnElement, Connection, delete, insert, select
-
 from schedulemesh.errors import JournalError
-from schedulemesh.store.schema import notes
+from schedulemesh.store import statements
+from schedulemesh.store.connections import JournalConnection
 
 
-def read(connection: Connection, journal: int, name: str) -> bytes | None:
+def read(connection: JournalConnection, journal: int, name: str) -> bytes | None:
     """The note of this name; None: there is none. Raises JournalError if it is damaged."""
-    row = connection.execute(select(notes.c.data, notes.c.crc).where(_mine(journal, name))).first()
-    if row is None:
+    rows = connection.rows(statements.NOTE, {"journal": journal, "name": name})
+    if not rows:
         return None
-    data = bytes(row.data)
-    if zlib.crc32(data) != row.crc:
+    data, crc = bytes(rows[0][0]), rows[0][1]
+    if zlib.crc32(data) != crc:
         raise JournalError(f"the note {name!r} of the journal is not what was written")
     return data
 
 
-def write(connection: Connection, journal: int, name: str, data: bytes) -> None:
+def write(connection: JournalConnection, journal: int, name: str, data: bytes) -> None:
     """Write a note, replacing the one of this name."""
-    connection.execute(delete(notes).where(_mine(journal, name)))
-    stored = {"journal": journal, "name": name, "crc": zlib.crc32(data), "data": data}
-    connection.execute(insert(notes), stored)
-
-
-def _mine(journal: int, name: str) -> ColumnElement[bool]:
-    return (notes.c.journal == journal) & (notes.c.name == name)
+    one = {"journal": journal, "name": name}
+    connection.change(statements.DROP_NOTE, one)
+    connection.change(statements.INSERT_NOTE, {**one, "crc": zlib.crc32(data), "data": data})

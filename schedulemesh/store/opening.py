@@ -2,69 +2,69 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
-from typing import Any
-
-import msgspec
-from sqlalchemy import (
-    Connection,
-    Engine,
-    create_engine,
-    event,
-    insert,
-    inspect,
-    select,
-    text,
-)
-from sqlalchemy.pool import NullPool
 
 from schedulemesh.engine.messages.facts import FORMAT_VERSION
 from schedulemesh.errors import JournalError
+from schedulemesh.store import statements
 from schedulemesh.store.address import Address
+from schedulemesh.store.connections import FileConnection, JournalConnection
 from schedulemesh.store.damage import check_file
 from schedulemesh.store.disk import probe
 from schedulemesh.store.files import check_folder, is_there
-from schedulemesh.store.migrations import migrate
-from schedulemesh.store.schema import journals, meta, metadata
 
 #: The first half of the advisory locks that journals in PostgreSQL take; the second is the journal's id.
 LOCK_SPACE = 0x5343484D
 
-#: PostgreSQL: give up on a server that does not answer within seconds, not hours.
-_CONNECT_ARGS = {
-    "connect_timeout": 5,
-    "keepalives_idle": 5,
-    "keepalives_interval": 2,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 15_000,
-}
+#: The tables of ``store.schema`` in a file.
+_TABLES = (
+    """CREATE TABLE schedulemesh_meta (
+    name VARCHAR(40) NOT NULL, value BIGINT NOT NULL, PRIMARY KEY (name))""",
+    """CREATE TABLE schedulemesh_journals (
+    id INTEGER NOT NULL, namespace VARCHAR(255) NOT NULL, name VARCHAR(255) NOT NULL,
+    epoch BIGINT NOT NULL, last BIGINT NOT NULL, base BIGINT NOT NULL, parts BIGINT NOT NULL,
+    PRIMARY KEY (id), UNIQUE (namespace, name))""",
+    """CREATE TABLE schedulemesh_commits (
+    journal BIGINT NOT NULL, number BIGINT NOT NULL, crc BIGINT NOT NULL, facts BLOB NOT NULL,
+    PRIMARY KEY (journal, number))""",
+    """CREATE TABLE schedulemesh_snapshots (
+    journal BIGINT NOT NULL, number BIGINT NOT NULL, crc BIGINT NOT NULL, part BLOB NOT NULL,
+    PRIMARY KEY (journal, number))""",
+    """CREATE TABLE schedulemesh_blobs (
+    journal BIGINT NOT NULL, "key" VARCHAR(80) NOT NULL, number BIGINT NOT NULL, crc BIGINT NOT NULL,
+    data BLOB NOT NULL, PRIMARY KEY (journal, "key"))""",
+    """CREATE TABLE schedulemesh_notes (
+    journal BIGINT NOT NULL, name VARCHAR(80) NOT NULL, crc BIGINT NOT NULL, data BLOB NOT NULL,
+    PRIMARY KEY (journal, name))""",
+)
+_HAS_TABLES = "SELECT 1 FROM sqlite_master WHERE name = 'schedulemesh_meta'"
+_FORMAT = "SELECT value FROM schedulemesh_meta WHERE name = 'format'"
+_NOTE_FORMAT = "INSERT INTO schedulemesh_meta (name, value) VALUES ('format', :format)"
+#: The id of the journal in a file, which contains one, whatever its name; and in a database.
+_ID_IN_FILE = "SELECT id FROM schedulemesh_journals"
+_ID_IN_DATABASE = (
+    "SELECT id FROM schedulemesh_journals WHERE namespace = :namespace AND name = :name"
+)
+_ENTER = (
+    "INSERT INTO schedulemesh_journals (namespace, name, epoch, last, base, parts) "
+    "VALUES (:namespace, :name, 0, 0, 0, 0) RETURNING id"
+)
 
 
-def engine_of(address: Address) -> Engine:
-    """The SQLAlchemy engine of the journal's file or database; nothing is connected yet."""
-    if address.url is not None:
-        engine = create_engine(address.url, poolclass=NullPool, connect_args=_CONNECT_ARGS)
-        event.listen(engine, "connect", _insist_on_disk)
-        return engine
-    arguments = {"check_same_thread": False}
-    engine = create_engine(address.engine_url, poolclass=NullPool, connect_args=arguments)
-    event.listen(engine, "connect", set_pragmas)
-    event.listen(engine, "begin", _begin)
-    return engine
+def connect(address: Address) -> JournalConnection:
+    """A connection to the journal's file or database."""
+    if address.path is not None:
+        return FileConnection(address.path)
+    from schedulemesh.store.server import ServerConnection  # noqa: PLC0415  # only for a database
 
-
-def with_snapshots(engine: Engine, address: Address) -> Engine:
-    """The engine for reads: in a database too all statements of a transaction see the same rows, as they do
-    in SQLite.
-    """
-    if address.url is None:
-        return engine
-    return engine.execution_options(isolation_level="REPEATABLE READ")
+    return ServerConnection(address)
 
 
 def prepare(address: Address, *, must_exist: bool) -> None:
-    """Check the disk and, if it exists, the file; create the file if it may be new.
+    """Check the disk and, if it exists, the file, which is brought to the present format; create the file if
+    it may be new.
 
     Does nothing for a database. Raises JournalError.
     """
@@ -78,22 +78,25 @@ def prepare(address: Address, *, must_exist: bool) -> None:
     check_folder(path.parent)
     if there:
         check_file(path)
+        _bring_up_to_date(address, path)
     else:
         _make(address, path)
 
 
-def enter(connection: Connection, address: Address, *, must_exist: bool) -> int:
-    """The id of the address's journal, brought to this format; made if it may be new.
+def enter(connection: JournalConnection, address: Address, *, must_exist: bool) -> int:
+    """The id of the address's journal; made if it may be new. A database is brought to the present format
+    before.
 
     Call in a transaction. Raises JournalError for a newer format.
     """
     if address.url is not None:
-        connection.execute(text("SELECT pg_advisory_xact_lock(:space, 0)"), {"space": LOCK_SPACE})
-        _make_tables(connection)
-    migrate(connection, address, _format(connection, address))
-    entry = connection.execute(_row(address)).first()
-    if entry is not None:
-        return int(entry[0])
+        from schedulemesh.store.server_tables import bring_up_to_date  # noqa: PLC0415  # as above
+
+        connection.rows(statements.LOCK_TABLES, {"space": LOCK_SPACE})
+        bring_up_to_date(connection, address)
+    rows = connection.rows(*_identity(address))
+    if rows:
+        return int(rows[0][0])
     if must_exist:
         raise lost(address)
     return _enter_new(connection, address)
@@ -107,16 +110,31 @@ def lost(address: Address) -> JournalError:
     )
 
 
+def _bring_up_to_date(address: Address, path: Path) -> None:
+    """Migrate a file of an older format. Raises JournalError where it holds no journal, or a newer one."""
+    with contextlib.closing(FileConnection(path)) as connection, connection.transaction():
+        rows = connection.rows(_FORMAT) if connection.rows(_HAS_TABLES) else []
+    if not rows:
+        raise JournalError(
+            f"{address} is a database, but holds no journal; choose another state_path"
+        )
+    if rows[0][0] != FORMAT_VERSION:
+        # Imported only where there is something to migrate, because it needs SQLAlchemy.
+        from schedulemesh.store.server_tables import migrate_file  # noqa: PLC0415
+
+        migrate_file(address)
+
+
 def _make(address: Address, path: Path) -> None:
     """Create a file with empty tables, atomically."""
     unfinished = path.with_name(f".{path.name}-{os.getpid()}-{os.urandom(4).hex()}")
     try:
         unfinished.touch(mode=0o600)
-        engine = engine_of(msgspec.structs.replace(address, path=unfinished))
-        with engine.begin() as connection:
-            _make_tables(connection)
+        with contextlib.closing(FileConnection(unfinished)) as connection, connection.transaction():
+            for table in _TABLES:
+                connection.change(table)
+            connection.change(_NOTE_FORMAT, {"format": FORMAT_VERSION})
             _enter_new(connection, address)
-        engine.dispose()
         try:
             os.link(unfinished, path)
         except FileExistsError:
@@ -133,58 +151,13 @@ def _make(address: Address, path: Path) -> None:
             unfinished.with_name(unfinished.name + suffix).unlink(missing_ok=True)
 
 
-def _make_tables(connection: Connection) -> None:
-    metadata.create_all(connection)
-    if connection.execute(select(meta.c.value).where(meta.c.name == "format")).first() is None:
-        connection.execute(insert(meta).values(name="format", value=FORMAT_VERSION))
-
-
-def _format(connection: Connection, address: Address) -> int:
-    has_table = inspect(connection).has_table(meta.name)
-    query = select(meta.c.value).where(meta.c.name == "format")
-    row = connection.execute(query).first() if has_table else None
-    if row is None:
-        raise JournalError(
-            f"{address} is a database, but holds no journal; choose another state_path"
-        )
-    return int(row[0])
-
-
-def _row(address: Address) -> Any:
-    """The query for the journal's id. A file contains one journal, whatever its name."""
-    query = select(journals.c.id)
+def _identity(address: Address) -> tuple[str, dict[str, str]]:
+    """The query for the journal's id, and its values."""
     if address.url is None:
-        return query
-    return query.where(journals.c.namespace == address.namespace, journals.c.name == address.name)
+        return _ID_IN_FILE, {}
+    return _ID_IN_DATABASE, {"namespace": address.namespace, "name": address.name}
 
 
-def _enter_new(connection: Connection, address: Address, **values: int) -> int:
-    columns = {"epoch": 0, "last": 0, "base": 0, "parts": 0, **values}
-    made = insert(journals).values(namespace=address.namespace, name=address.name, **columns)
-    return int(connection.execute(made.returning(journals.c.id)).scalar_one())
-
-
-def set_pragmas(connection: Any, _record: object) -> None:
-    """Use a write-ahead log that is truncated after a large transaction, synchronise every commit to disk,
-    and wait instead of failing while a reader holds the file. SQLAlchemy begins the transactions.
-    """
-    connection.isolation_level = None
-    cursor = connection.cursor()
-    for pragma in (
-        "busy_timeout=5000",
-        "journal_mode=WAL",
-        "synchronous=FULL",
-        "journal_size_limit=8000000",
-    ):
-        cursor.execute(f"PRAGMA {pragma}")
-    cursor.close()
-
-
-def _begin(connection: Connection) -> None:
-    connection.exec_driver_sql("BEGIN")
-
-
-def _insist_on_disk(connection: Any, _record: object) -> None:
-    """Have commits wait for the server's disk, whatever the server's default."""
-    connection.execute("SET synchronous_commit TO on")
-    connection.commit()
+def _enter_new(connection: JournalConnection, address: Address) -> int:
+    names = {"namespace": address.namespace, "name": address.name}
+    return int(connection.rows(_ENTER, names)[0][0])

@@ -1,4 +1,4 @@
-"""A journal in SQLite or PostgreSQL, through SQLAlchemy Core: on disk before ``append`` returns.
+"""A journal in SQLite or PostgreSQL: on disk before ``append`` returns.
 
 There is one writer: every append is conditional on the epoch of its writer, so a former writer that is still
 running can write no longer. In addition, an advisory lock prevents a second one from starting by mistake.
@@ -18,52 +18,41 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
-from typing import Any
-
-from sqlalchemy import (
-    Connection,
-    Row,
-    Update,
-    bindparam,
-    case,
-    delete,
-    func,
-    insert,
-    select,
-    text,
-    update,
-)
-from sqlalchemy.exc import SQLAlchemyError
+from typing import Any, NamedTuple
 
 from schedulemesh.errors import JournalError, JournalTakenOverError, NotStorableError
-from schedulemesh.store import notes, schema
+from schedulemesh.store import notes, statements
 from schedulemesh.store.address import Address, JournalAddress
+from schedulemesh.store.connections import JournalConnection, ServerError
 from schedulemesh.store.damage import refused
 from schedulemesh.store.disk import is_of_content, reason_of, was_not_written
 from schedulemesh.store.files import SUFFIXES, WriterLock, beside
 from schedulemesh.store.high_mark import HighMark, HighWaterMark
 from schedulemesh.store.journal import InDoubtError
-from schedulemesh.store.opening import LOCK_SPACE, engine_of, enter, prepare
+from schedulemesh.store.opening import LOCK_SPACE, connect, enter, prepare
 from schedulemesh.store.recovery import Stored
-from schedulemesh.store.schema import blobs, commits, journals, snapshots
 
 logger = logging.getLogger(__name__)
 
 #: Seconds to wait for a lock of a process that is ending.
 _PATIENCE_S = 2.0
 
-#: Statements of every commit, built once: building them takes longer than executing them.
-_MINE = update(journals).where(
-    journals.c.id == bindparam("mine"), journals.c.epoch == bindparam("my_epoch")
+#: Remove what belongs to a journal but its row.
+_DROP_ALL = (
+    statements.DROP_BLOBS,
+    statements.DROP_COMMITS,
+    statements.DROP_PARTS,
+    statements.DROP_NOTES,
 )
-_ADVANCE = _MINE.where(journals.c.last == bindparam("found")).values(last=bindparam("to"))
-_GO_BACK = _MINE.where(journals.c.last >= bindparam("to")).values(last=bindparam("to"))
-_COMPACT = _MINE.where(journals.c.last >= bindparam("upto")).values(
-    base=bindparam("upto"), parts=bindparam("number_of_parts")
-)
-#: Changes nothing, and shows that this epoch may still write.
-_STAY = _MINE.values(epoch=bindparam("my_epoch"))
-_COMMIT = insert(commits)
+
+
+class _Row(NamedTuple):
+    """The row of a journal."""
+
+    epoch: int
+    last: int
+    base: int
+    parts: int
 
 
 class SqlJournal:
@@ -91,10 +80,9 @@ class SqlJournal:
         self._turn = threading.RLock()
         self._lock: WriterLock | None = None
         self._high_mark: HighMark | None = None
-        self._connection: Connection | None = None
+        self._connection: JournalConnection | None = None
         with _journal_errors(f"the journal {address} cannot be opened"):
             prepare(address, must_exist=must_exist)
-            self._engine = engine_of(address)
         if address.path is not None:
             self._lock, self._high_mark = WriterLock(address.path), HighMark(address.path)
         try:
@@ -113,9 +101,7 @@ class SqlJournal:
         """See Journal."""
         with self._transaction("be taken over") as connection:
             self._fence_others(connection, take_over=take_over)
-            raised = update(journals).where(journals.c.id == self._id)
-            epoch = case((journals.c.epoch > above, journals.c.epoch), else_=above) + 1
-            connection.execute(raised.values(epoch=epoch))
+            connection.change(statements.RAISE_EPOCH, {"journal": self._id, "above": above})
             row = self._row(connection)
         self._epoch, self._last, self._base = row.epoch, row.last, row.base
         self._young_blobs.clear()
@@ -126,22 +112,16 @@ class SqlJournal:
         """See Journal."""
         with self._transaction("be read") as connection:
             journal = self._row(connection)
-            parts = connection.execute(
-                select(snapshots.c.number, snapshots.c.crc, snapshots.c.part)
-                .where(snapshots.c.journal == self._id)
-                .order_by(snapshots.c.number)
-            ).all()
-            records = connection.execute(
-                select(commits.c.number, commits.c.crc, commits.c.facts)
-                .where(commits.c.journal == self._id, commits.c.number > journal.base)
-                .order_by(commits.c.number)
-            ).all()
+            parts = connection.rows(statements.PARTS, {"journal": self._id})
+            records = connection.rows(
+                statements.COMMITS_AFTER, {"journal": self._id, "number": journal.base}
+            )
         self._check("part {} of the snapshot", parts, 1, journal.parts)
         self._check("commit {}", records, journal.base + 1, journal.last)
         return Stored(
             base=journal.base,
-            parts=[bytes(row.part) for row in parts],
-            records=[bytes(row.facts) for row in records],
+            parts=[bytes(part) for _, _, part in parts],
+            records=[bytes(facts) for _, _, facts in records],
         )
 
     def append(self, record: bytes, new_blobs: Mapping[str, bytes]) -> None:
@@ -178,14 +158,13 @@ class SqlJournal:
         """See Journal."""
         self._young_blobs.clear()
         with self._transaction("be compacted") as connection:
-            self._claim(connection, _COMPACT, upto=upto, number_of_parts=len(parts))
-            connection.execute(delete(snapshots).where(snapshots.c.journal == self._id))
+            self._claim(connection, statements.COMPACT, upto=upto, parts=len(parts))
+            connection.change(statements.DROP_PARTS, {"journal": self._id})
             for number, part in enumerate(parts, 1):
                 stored = {"number": number, "crc": zlib.crc32(part), "part": part}
-                connection.execute(insert(snapshots), {"journal": self._id, **stored})
+                connection.change(statements.INSERT_PART, {"journal": self._id, **stored})
             last = upto if keep_after is None else min(upto, keep_after)
-            covered = (commits.c.journal == self._id) & (commits.c.number <= last)
-            connection.execute(delete(commits).where(covered))
+            connection.change(statements.DROP_COMMITS_UPTO, {"journal": self._id, "number": last})
             self._drop_blobs(connection, keep)
         self._base = upto
         if self._high_mark is not None:
@@ -193,12 +172,11 @@ class SqlJournal:
 
     def blob(self, key: str) -> bytes | None:
         """See Journal."""
-        is_blob = (blobs.c.journal == self._id) & (blobs.c.key == key)
         with self._transaction("be read") as connection:
-            row = connection.execute(select(blobs.c.data).where(is_blob)).first()
-        if row is None:
+            rows = connection.rows(statements.BLOB, {"journal": self._id, "key": key})
+        if not rows:
             return None
-        data = bytes(row.data)
+        data = bytes(rows[0][0])
         if hashlib.sha256(data).hexdigest() != key:
             self._damaged_blobs.add(key)
             self._young_blobs.discard(key)
@@ -210,9 +188,8 @@ class SqlJournal:
 
     def blob_sizes(self) -> dict[str, int]:
         """See Journal."""
-        query = select(blobs.c.key, func.length(blobs.c.data)).where(blobs.c.journal == self._id)
         with self._transaction("be read") as connection:
-            return {row[0]: row[1] for row in connection.execute(query)}
+            return dict(connection.rows(statements.BLOB_SIZES, {"journal": self._id}))
 
     def note(self, name: str) -> bytes | None:
         """See Journal."""
@@ -222,7 +199,7 @@ class SqlJournal:
     def put_note(self, name: str, data: bytes) -> None:
         """See Journal."""
         with self._transaction("be written") as connection:
-            self._claim(connection, _STAY)
+            self._claim(connection, statements.STAY)
             notes.write(connection, self._id, name, data)
 
     def place(self) -> JournalAddress | None:
@@ -232,7 +209,9 @@ class SqlJournal:
     def close(self) -> None:
         """See Journal."""
         with self._turn:
-            self._hang_up()
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
             if self._high_mark is not None:
                 self._high_mark.close()
             if self._lock is not None:
@@ -242,11 +221,10 @@ class SqlJournal:
         """See Journal."""
         path = self.address.path
         with self._transaction("be removed") as connection:
-            self._claim(connection, _STAY)
+            self._claim(connection, statements.STAY)
             if path is None:
-                for table in (blobs, commits, snapshots, schema.notes):
-                    connection.execute(delete(table).where(table.c.journal == self._id))
-                connection.execute(delete(journals).where(journals.c.id == self._id))
+                for statement in (*_DROP_ALL, statements.DROP_JOURNAL):
+                    connection.change(statement, {"journal": self._id})
             else:
                 # While this transaction lasts, nobody can take the journal over.
                 for suffix in SUFFIXES:
@@ -254,74 +232,79 @@ class SqlJournal:
         self.close()
 
     def _insert(
-        self, connection: Connection, record: bytes, new_blobs: Mapping[str, bytes], number: int
+        self,
+        connection: JournalConnection,
+        record: bytes,
+        new_blobs: Mapping[str, bytes],
+        number: int,
     ) -> None:
         """Write what is appended; nothing: test that it could be."""
-        self._claim(connection, _ADVANCE, found=self._last, to=number)
+        self._claim(connection, statements.ADVANCE, previous=self._last, number=number)
         if record:
             stored = {"number": number, "crc": zlib.crc32(record), "facts": record}
-            connection.execute(_COMMIT, {"journal": self._id, **stored})
+            connection.change(statements.INSERT_COMMIT, {"journal": self._id, **stored})
         for key, data in new_blobs.items():
             self._put_blob(connection, key, data, number)
         if not record and not new_blobs:
             self._write_something(connection)
 
-    def _row(self, connection: Connection) -> Row[Any]:
-        row = connection.execute(select(journals).where(journals.c.id == self._id)).first()
-        if row is None:
+    def _row(self, connection: JournalConnection) -> _Row:
+        rows = connection.rows(statements.JOURNAL, {"journal": self._id})
+        if not rows:
             raise JournalError(f"the journal {self.address} was removed while it was in use")
-        return row
+        return _Row(*rows[0])
 
-    def _claim(self, connection: Connection, change: Update, **values: int) -> None:
+    def _claim(self, connection: JournalConnection, change: str, **values: int) -> None:
         """Update the journal's row if this epoch may still write. Call it first in a transaction, so that
         writers wait for each other.
         """
-        parameters = {"mine": self._id, "my_epoch": self._epoch, **values}
-        if connection.execute(change, parameters).rowcount != 1:
+        parameters = {"journal": self._id, "epoch": self._epoch, **values}
+        if connection.change(change, parameters) != 1:
             raise JournalTakenOverError(
                 f"epoch {self._epoch} of the journal {self.address} is over: another process has taken "
                 "it over and writes now"
             )
 
-    def _forget_after(self, connection: Connection, last: int) -> None:
+    def _forget_after(self, connection: JournalConnection, last: int) -> None:
         """Remove what became durable of a failed append, which nobody was told of."""
-        self._claim(connection, _GO_BACK, to=last)
-        late = (commits.c.journal == self._id) & (commits.c.number > last)
-        connection.execute(delete(commits).where(late))
+        self._claim(connection, statements.GO_BACK, number=last)
+        connection.change(statements.DROP_COMMITS_AFTER, {"journal": self._id, "number": last})
 
-    def _write_something(self, connection: Connection) -> None:
+    def _write_something(self, connection: JournalConnection) -> None:
         """Write a row and delete it, to test the disk: updating a row to the same values writes nothing."""
         number = self._last + 1
-        connection.execute(
-            insert(commits), {"journal": self._id, "number": number, "crc": 0, "facts": b""}
+        row = {"journal": self._id, "number": number, "crc": 0, "facts": b""}
+        connection.change(statements.INSERT_COMMIT, row)
+        connection.change(
+            statements.DROP_COMMITS_AFTER, {"journal": self._id, "number": self._last}
         )
-        is_row = (commits.c.journal == self._id) & (commits.c.number == number)
-        connection.execute(delete(commits).where(is_row))
 
-    def _put_blob(self, connection: Connection, key: str, data: bytes, number: int) -> None:
-        is_blob = (blobs.c.journal == self._id) & (blobs.c.key == key)
-        stored_number = connection.execute(select(blobs.c.number).where(is_blob)).scalar()
+    def _put_blob(self, connection: JournalConnection, key: str, data: bytes, number: int) -> None:
+        one = {"journal": self._id, "key": key}
+        stored_numbers = connection.rows(statements.BLOB_NUMBER, one)
         if key in self._damaged_blobs:
             self._damaged_blobs.discard(key)
-            connection.execute(delete(blobs).where(is_blob))
-        elif stored_number is not None:
+            connection.change(statements.DROP_BLOB, one)
+        elif stored_numbers:
             # An update writes all bytes of the row, so it is done at most once per snapshot.
-            if stored_number <= self._base:
-                connection.execute(update(blobs).where(is_blob).values(number=number))
+            if stored_numbers[0][0] <= self._base:
+                connection.change(statements.RENEW_BLOB, {**one, "number": number})
             return
-        stored = {"key": key, "number": number, "crc": zlib.crc32(data), "data": data}
-        connection.execute(insert(blobs), {"journal": self._id, **stored})
+        connection.change(
+            statements.INSERT_BLOB, {**one, "number": number, "crc": zlib.crc32(data), "data": data}
+        )
 
-    def _drop_blobs(self, connection: Connection, keep: AbstractSet[str]) -> None:
-        old = (blobs.c.journal == self._id) & (blobs.c.number <= self._base)
-        stored = connection.execute(select(blobs.c.key).where(old)).all()
-        gone = [{"gone": key} for (key,) in stored if key not in keep]
-        if gone:
-            connection.execute(delete(blobs).where(old & (blobs.c.key == bindparam("gone"))), gone)
+    def _drop_blobs(self, connection: JournalConnection, keep: AbstractSet[str]) -> None:
+        old = {"journal": self._id, "number": self._base}
+        unused = [key for (key,) in connection.rows(statements.BLOBS_UPTO, old) if key not in keep]
+        if unused:
+            connection.change_each(
+                statements.DROP_BLOB_UPTO, [{**old, "key": key} for key in unused]
+            )
 
     def _check(self, what: str, rows: Sequence[Any], first: int, last: int) -> None:
         """Raise JournalError unless the numbers run from first to last and each checksum is right."""
-        numbers = [row.number for row in rows]
+        numbers = [number for number, _, _ in rows]
         if numbers != list(range(first, last + 1)):
             missing = sorted(set(range(first, last + 1)) - set(numbers)) or numbers
             raise self._damaged(f"{what.format(missing[0])} is missing or out of place")
@@ -337,7 +320,7 @@ class SqlJournal:
             "from a backup of the database, or use another name"
         )
 
-    def _fence_others(self, connection: Connection, *, take_over: bool) -> None:
+    def _fence_others(self, connection: JournalConnection, *, take_over: bool) -> None:
         """Take the lock, or raise JournalError if another process holds it. With ``take_over`` only the epoch
         fences that process.
         """
@@ -355,12 +338,13 @@ class SqlJournal:
             )
         logger.warning("taking the journal %s over from %s", self.address, holder)
 
-    def _take_lock(self, connection: Connection) -> str:
+    def _take_lock(self, connection: JournalConnection) -> str:
         """Take the lock. Returns who holds it, if another process does, else an empty text."""
         if self._lock is not None and self._high_mark is not None:
             return "" if self._lock.take() else self._holder(self._high_mark)
-        query = text("SELECT pg_try_advisory_lock(:space, :id)")
-        is_locked = connection.execute(query, {"space": LOCK_SPACE, "id": self._id}).scalar()
+        ((is_locked,),) = connection.rows(
+            statements.TRY_LOCK, {"space": LOCK_SPACE, "journal": self._id}
+        )
         return "" if is_locked else "another connection to the database"
 
     def _holder(self, high_mark: HighMark) -> str:
@@ -373,13 +357,13 @@ class SqlJournal:
             last = self._last if last is None else last
             self._high_mark.write(HighWaterMark(epoch=self._epoch, last=last, writer=self._writer))
 
-    def _connected(self) -> Connection:
+    def _connected(self) -> JournalConnection:
         if self.address.path is not None:
             self._check_same_file()
-        if self._connection is None:
-            self._connection = self._engine.connect()
+        if self._connection is None or not self._connection.is_open:
+            self._connection = connect(self.address)
             if self.address.url is not None and self._epoch:
-                with self._connection.begin():
+                with self._connection.transaction():
                     self._take_lock(self._connection)
         return self._connection
 
@@ -387,27 +371,15 @@ class SqlJournal:
         path = self.address.path
         if path is None or self._lock is None:
             return
-        if path.stat().st_ino != self._lock.inode:
+        if os.stat(path).st_ino != self._lock.inode:  # noqa: PTH116  # in every commit; pathlib is slower
             raise JournalError(f"the file {path} was replaced by another while it was in use")
 
     @contextlib.contextmanager
-    def _transaction(self, what: str) -> Iterator[Connection]:
+    def _transaction(self, what: str) -> Iterator[JournalConnection]:
         with self._turn, _journal_errors(f"the journal {self.address} cannot {what}"):
-            try:
-                connection = self._connected()
-                with connection.begin():
-                    yield connection
-            except SQLAlchemyError:
-                if self.address.url is not None:
-                    self._hang_up()
-                raise
-
-    def _hang_up(self) -> None:
-        """Close the connection; the next transaction opens another."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            with contextlib.suppress(SQLAlchemyError):
-                connection.close()
+            connection = self._connected()
+            with connection.transaction():
+                yield connection
 
 
 @contextlib.contextmanager
@@ -415,6 +387,6 @@ def _journal_errors(what: str) -> Iterator[None]:
     """Turn errors of the database into JournalError: what failed, and why."""
     try:
         yield
-    except (SQLAlchemyError, OSError, sqlite3.Error) as error:
+    except (ServerError, OSError, sqlite3.Error) as error:
         reason = getattr(error, "orig", None) or error
         raise JournalError(f"{what}: {reason_of(reason)}") from error

@@ -158,12 +158,12 @@ def test_a_full_database(tmp_path):
     journal.begin()
     write(journal, fact(1))
     with journal._transaction("be bounded") as connection:
-        connection.exec_driver_sql("PRAGMA max_page_count = 1")  # the pages that it has now
+        connection.change("PRAGMA max_page_count = 1")  # the pages that it has now
     with pytest.raises(JournalError, match=r"the disk is full .* make room"):
         write(journal, fact(2), k=b"x" * 200_000)
     assert epochs(journal) == [1]
     with journal._transaction("be unbounded") as connection:
-        connection.exec_driver_sql("PRAGMA max_page_count = 100000")
+        connection.change("PRAGMA max_page_count = 100000")
     write(journal, fact(3), k=b"x" * 200_000)
     assert epochs(journal) == [1, 3]
     journal.close()

@@ -7,6 +7,7 @@ from collections import Counter
 from unittest.mock import Mock
 
 import pytest
+from sqlalchemy import create_engine, inspect
 
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.engine.messages.facts import PolicyChanged
@@ -14,6 +15,7 @@ from schedulemesh.errors import JournalError, JournalTakenOverError
 from schedulemesh.protocol.agents import key_of
 from schedulemesh.store.high_mark import HighMark
 from schedulemesh.store.journal import InDoubtError, MemoryJournal
+from schedulemesh.store.schema import metadata
 from schedulemesh.store.sql import SqlJournal
 from tests.store.builders import ensured, epochs, fact, facts, pools, write, written
 
@@ -73,7 +75,7 @@ def test_a_changed_note_is_detected(path):
     journal = SqlJournal(path)
     journal.put_note("n", b"v")
     with journal._transaction("be changed") as connection:
-        connection.exec_driver_sql("UPDATE schedulemesh_notes SET data = x'00'")
+        connection.change("UPDATE schedulemesh_notes SET data = x'00'")
     with pytest.raises(JournalError, match=r"the note 'n' .* is not what was written"):
         journal.note("n")
     journal.close()
@@ -249,7 +251,7 @@ def test_every_commit_is_on_disk_and_a_reader_does_not_block_it(path):
     journal.begin()
     with journal._transaction("be looked at") as connection:
         pragmas = {
-            name: connection.exec_driver_sql(f"PRAGMA {name}").scalar()
+            name: connection.rows(f"PRAGMA {name}")[0][0]
             for name in ("journal_mode", "synchronous")
         }
     assert pragmas == {"journal_mode": "wal", "synchronous": 2}
@@ -318,3 +320,28 @@ def test_names_with_odd_characters_are_files_too(tmp_path):
         "j 1.sqlite": 1,
         "j 1.sqlite.newest": 1,
     }
+
+
+def test_the_tables_of_a_file_are_those_of_the_schema(tmp_path):
+    SqlJournal(tmp_path / "j.sqlite").close()
+    described = create_engine("sqlite://")
+    metadata.create_all(described)
+    file = create_engine(f"sqlite:///{tmp_path / 'j.sqlite'}")
+
+    def tables(engine):
+        found = inspect(engine)
+        return {
+            name: (
+                [
+                    (column["name"], str(column["type"]), column["nullable"])
+                    for column in found.get_columns(name)
+                ],
+                found.get_pk_constraint(name)["constrained_columns"],
+                [one["column_names"] for one in found.get_unique_constraints(name)],
+            )
+            for name in sorted(found.get_table_names())
+        }
+
+    assert tables(file) == tables(described)
+    described.dispose()
+    file.dispose()

@@ -60,7 +60,7 @@ def test_a_journal_that_must_be_there_is_not_made(database):
 def test_commits_are_on_the_servers_disk(database):
     journal = SqlJournal(database("a"))
     with journal._transaction("be looked at") as connection:
-        assert connection.execute(text("SHOW synchronous_commit")).scalar() == "on"
+        assert connection.rows("SHOW synchronous_commit") == [("on",)]
     journal.close()
 
 
@@ -111,7 +111,7 @@ def test_a_commit_whose_answer_is_lost_is_in_doubt(database, monkeypatch):
 
     def then_cut_off(connection, *given):
         inserted(connection, *given)
-        (pid,) = connection.execute(text("SELECT pg_backend_pid()")).one()
+        ((pid,),) = connection.rows("SELECT pg_backend_pid()")
         execute(journal.address, f"SELECT pg_terminate_backend({pid}, 30000)")
 
     with monkeypatch.context() as cut:

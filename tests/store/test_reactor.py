@@ -216,7 +216,7 @@ def test_a_value_above_the_limit_of_the_store_is_refused_alone(tmp_path):
     async def story():
         journal = SqlJournal(tmp_path / "j.sqlite")
         reactor = await Reactor.recover(journal)
-        connection = journal._connection.connection.dbapi_connection
+        connection = journal._connection._connection
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 100_000)
         await reactor.step(wanted("p"))
         large = reactor.report(wanted("large"), {"large": b"x" * 200_000})

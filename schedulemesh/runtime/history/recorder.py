@@ -23,7 +23,7 @@ from schedulemesh.store.history.queries import History
 from schedulemesh.store.history.recorder import Recorder
 from schedulemesh.store.history.tables import history_engine
 from schedulemesh.store.journal import Journal
-from schedulemesh.store.opening import with_snapshots
+from schedulemesh.store.server import with_snapshots
 
 Value = TypeVar("Value")
 

@@ -21,8 +21,8 @@ from schedulemesh.store.history.events import OBSERVED, Event
 from schedulemesh.store.history.export import WRITERS
 from schedulemesh.store.history.schema import attempts, events, nodes, steps
 from schedulemesh.store.history.tables import HEAD, VERSION_TABLE, history_engine, history_path
-from schedulemesh.store.opening import engine_of
 from schedulemesh.store.schema import journals
+from schedulemesh.store.server import engine_of
 
 #: A moment that no commit comes after.
 _ALL = 2**62

@@ -9,9 +9,9 @@ from sqlalchemy import Connection, select
 
 from schedulemesh.errors import JournalError
 from schedulemesh.store.address import Address
-from schedulemesh.store.opening import engine_of, with_snapshots
 from schedulemesh.store.recovery import Stored
 from schedulemesh.store.schema import commits, journals, snapshots
+from schedulemesh.store.server import engine_of, with_snapshots
 
 
 class Commits(Protocol):

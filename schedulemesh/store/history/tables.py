@@ -25,9 +25,10 @@ from sqlalchemy.pool import NullPool
 
 from schedulemesh.errors import JournalError
 from schedulemesh.store.address import Address
+from schedulemesh.store.connections import set_pragmas
 from schedulemesh.store.files import beside, opened
 from schedulemesh.store.history.schema import indexes, metadata
-from schedulemesh.store.opening import engine_of, set_pragmas
+from schedulemesh.store.server import engine_of
 
 #: PostgreSQL's advisory lock while tables are created or changed. Locks of one number are others than those
 #: of two numbers, which journals take.
