@@ -61,6 +61,8 @@ EVENT_KINDS = (
     "pool_defined",
     "pool_renamed",
     "pool_deleted",
+    "budget_reached",
+    "budget_renewed",
     "cohort_defined",
     "cohort_renamed",
     "cohort_deleted",

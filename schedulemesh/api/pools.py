@@ -34,6 +34,14 @@ from schedulemesh.config.pools import (
     parse_time_limit,
     public_lending,
 )
+from schedulemesh.domain.budgets import (
+    PERIODS,
+    STATES,
+    THEN,
+    Budget,
+    check_budget,
+    check_owner_budgets,
+)
 from schedulemesh.domain.cohort import CohortSpec, parse_weight
 from schedulemesh.domain.owner_limits import (
     OWNER_ORDERS,
@@ -123,6 +131,11 @@ class PoolDefinition(LendingDefinition, total=False):
     owner_limits: dict[str, dict[str, Any]]
     #: "none", or "fair": the tasks of the owner come first who has used least.
     owner_order: Annotated[str, OneOf(*OWNER_ORDERS)]
+    #: How many ``gpu_hours`` its tasks may use in each ``period``, and what happens ``then``; None: any
+    #: number.
+    budget: dict[str, Any] | None
+    #: The same of each owner, "default" for all others.
+    owner_budgets: dict[str, dict[str, Any]]
     #: None: the pool keeps no placement groups.
     pg_pool_config: dict[str, Any] | None
 
@@ -249,6 +262,8 @@ class PoolChanges(ChangeWithBlobs, frozen=True, kw_only=True):
     max_priority: float | UnsetType | None = UNSET
     owner_limits: dict[str, OwnerLimit] | UnsetType = UNSET
     owner_order: str | UnsetType = UNSET
+    budget: Budget | UnsetType | None = UNSET
+    owner_budgets: dict[str, Budget] | UnsetType = UNSET
     lending: Lending = {}  # noqa: RUF012  # a struct copies it
 
     def __post_init__(self) -> None:
@@ -268,6 +283,10 @@ class PoolChanges(ChangeWithBlobs, frozen=True, kw_only=True):
             check_owner_limits(self.owner_limits)
         if self.owner_order is not UNSET:
             parse_owner_order(self.owner_order)
+        if self.budget is not UNSET:
+            check_budget(self.budget)
+        if self.owner_budgets is not UNSET:
+            check_owner_budgets(self.owner_budgets)
 
     @property
     def config(self) -> dict[str, Any] | UnsetType | None:
@@ -294,6 +313,8 @@ class PoolChanges(ChangeWithBlobs, frozen=True, kw_only=True):
             max_priority=self.max_priority,
             owner_limits=self.owner_limits,
             owner_order=self.owner_order,
+            budget=self.budget,
+            owner_budgets=self.owner_budgets,
             **self.lending,
         )
 
@@ -449,6 +470,44 @@ class ListShares(Call, tag="list_shares", frozen=True, kw_only=True):
             path="/shares",
             summary="List what pools and their owners use, and by which shares they are compared",
             row=ShareInfo,
+            key=("pool_name", "owner"),
+        ),
+    )
+
+
+class BudgetInfo(TypedDict, total=False):
+    """The budget of a pool, or of an owner in it, and what was used of it in the present period."""
+
+    pool_name: PoolOf
+    #: None: the row is the pool's.
+    owner: str | None
+    gpu_hours: float
+    period: Annotated[str, OneOf(*PERIODS)]
+    #: What happens once it is spent.
+    then: Annotated[str, OneOf(*THEN)]
+    #: By which clock its period turns, as the difference to UTC.
+    utc_offset: str
+    state: Annotated[str, OneOf(*STATES)]
+    #: GPU-hours that were used, and the part of the budget that they are.
+    used: float
+    part: float
+    #: Since when they are counted, and when the period turns; in seconds since 1970.
+    since: float
+    until: float
+    #: GPU-hours until the period turns if use goes on as so far, and when the budget is spent then; None: not
+    #: in the period, or it is spent already.
+    forecast: float
+    spent_at: float | None
+
+
+class ListBudgets(Call, tag="list_budgets", frozen=True, kw_only=True):
+    """List the budgets of pools and owners, and what was used of them."""
+
+    listings: ClassVar = (
+        ListRoute(
+            path="/budgets",
+            summary="List the budgets of pools and owners, and what was used of them",
+            row=BudgetInfo,
             key=("pool_name", "owner"),
         ),
     )

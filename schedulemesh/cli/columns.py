@@ -52,6 +52,11 @@ def _percent(part: float) -> str:
     return f"{part:.1%}"
 
 
+def _hours(hours: float) -> str:
+    """GPU-hours in few digits."""
+    return f"{hours:,.1f}" if hours < 1000 else f"{hours:,.0f}"
+
+
 def _count(value: Sequence[object] | None) -> str:
     return str(len(value or ()))
 
@@ -323,6 +328,22 @@ SHARES = (
     Column(heading="share", key="share", show=_percent, right=True),
     Column(heading="limit", key="limit", show=lambda limit: owner_limit(limit) if limit else "-"),
     wide("weight", "weight", number),
+)
+
+BUDGETS = (
+    Column(heading="pool", key="pool_name"),
+    Column(heading="owner", key="owner", show=_owner),
+    Column(heading="gpu-hours", key="gpu_hours", show=_hours, right=True),
+    Column(heading="per", key="period"),
+    Column(heading="used", key="used", show=_hours, right=True),
+    Column(heading="part", key="part", show=_percent, right=True),
+    Column(heading="forecast", key="forecast", show=_hours, right=True),
+    Column(heading="spent in", key="spent_at", show=time_until),
+    Column(heading="turns in", key="until", show=time_until),
+    Column(heading="then", key="then"),
+    Column(heading="state", key="state"),
+    wide("counted since", "since", local_time),
+    wide("clock", "utc_offset"),
 )
 
 ORPHANS = (

@@ -38,6 +38,7 @@ from schedulemesh.config.pools import (
     public_lending,
 )
 from schedulemesh.config.queueing import QueuePolicy, changed_queue_policy
+from schedulemesh.domain.budgets import public_budget, public_owner_budgets
 from schedulemesh.domain.cohort import parse_cohort, parse_weight
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.owner_limits import public_owner_limits
@@ -62,6 +63,8 @@ POOL_FIELDS = (
     "max_priority",
     "owner_limits",
     "owner_order",
+    "budget",
+    "owner_budgets",
     *lending_of(PoolSpec(name="any")),
 )
 _COHORT_FIELDS = ("parent", "weight")
@@ -203,6 +206,10 @@ def normal_pool(value: object, what: str) -> dict[str, Any]:
     normal.update(lending)
     if "owner_limits" in fields:
         normal["owner_limits"] = public_owner_limits(changes["owner_limits"])
+    if "budget" in fields:
+        normal["budget"] = public_budget(changes["budget"])
+    if "owner_budgets" in fields:
+        normal["owner_budgets"] = public_owner_budgets(changes["owner_budgets"])
     if "pg_pool_config" in fields:
         normal["pg_pool_config"] = _normal_groups(fields["pg_pool_config"])
     return {name: normal[name] for name in fields}

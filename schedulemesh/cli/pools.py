@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from schedulemesh.cli.columns import SHARES, pool_columns
+from schedulemesh.cli.columns import BUDGETS, SHARES, pool_columns
 from schedulemesh.cli.command import Output, Select, Target, View, command, group
 from schedulemesh.cli.declared import File
 from schedulemesh.cli.output import emit, show
 from schedulemesh.cli.rows import Listing, Record
-from schedulemesh.cli.texts import amounts, duration, labels, names, owner_limit
+from schedulemesh.cli.texts import amounts, budget, duration, labels, names, owner_limit
 
 if TYPE_CHECKING:
     from schedulemesh.cli.gateway import Gateway
@@ -73,6 +73,10 @@ def _record(row: dict[str, Any]) -> Record:
         shown[limit] = amounts(row[limit]) if isinstance(row[limit], dict) else row[limit]
     shown["owner_limits"] = "; ".join(
         f"{owner}: {owner_limit(limit)}" for owner, limit in row["owner_limits"].items()
+    )
+    shown["budget"] = None if row["budget"] is None else budget(row["budget"])
+    shown["owner_budgets"] = "; ".join(
+        f"{owner}: {budget(entry)}" for owner, entry in row["owner_budgets"].items()
     )
     for name in _LIMITS:
         shown[name] = None if row[name] is None else duration(row[name])
@@ -225,6 +229,22 @@ def shares(target: Target, view: View, select: Select) -> None:
     def listing(gateway: Gateway) -> Listing:
         rows = gateway.ask(ListShares(), Listed).rows
         return Listing(kind="shares", rows=rows, columns=SHARES, row=ShareInfo, name="pool_name")
+
+    show(target, view, listing, select)
+
+
+@command(app, "budgets")
+def budgets(target: Target, view: View, select: Select) -> None:
+    """List the budgets of pools and their owners: what was used of them, and when they will be spent.
+
+    The forecast is what is used until the period turns if use goes on as so far.
+    """
+    from schedulemesh.api.pools import BudgetInfo, ListBudgets
+    from schedulemesh.protocol.answers import Listed
+
+    def listing(gateway: Gateway) -> Listing:
+        rows = gateway.ask(ListBudgets(), Listed).rows
+        return Listing(kind="budgets", rows=rows, columns=BUDGETS, row=BudgetInfo, name="pool_name")
 
     show(target, view, listing, select)
 

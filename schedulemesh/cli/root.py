@@ -28,6 +28,7 @@ GROUPS = {
     "Understand": (
         "explain",
         "shares",
+        "budgets",
         "events",
         "history",
         "usage",

@@ -26,6 +26,16 @@ def owner_limit(limit: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {number(value)}" for name, value in entries.items()) or "no limit"
 
 
+def budget(entry: Mapping[str, Any] | None) -> str:
+    """A budget, such as ``100 GPU-hours, period month, then hold``; - for none."""
+    if entry is None:
+        return "-"
+    hours = entry.get("gpu_hours")
+    others = [f"{name} {text(value)}" for name, value in entry.items() if name != "gpu_hours"]
+    total = [f"{number(hours)} GPU-hours"] if hours is not None else []
+    return ", ".join((*total, *others)) if others or total else "no budget"
+
+
 def duration(seconds: float | None) -> str:
     """A duration in its two largest units: 42s, 3m07s, 5h12m, 2d04h."""
     return "-" if seconds is None else duration_text(seconds)

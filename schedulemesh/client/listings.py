@@ -10,6 +10,7 @@ from schedulemesh.api.nodes import DrainInfo, ExternalWork, NodeInfo, NodeName
 from schedulemesh.api.policies import PolicyChange, PolicyFields, QueuePolicyFields
 from schedulemesh.api.pools import (
     AllGroups,
+    BudgetInfo,
     CohortInfo,
     PoolDefinition,
     PoolInfo,
@@ -178,6 +179,12 @@ class SharesResult(Result, total=False):
     """The answer of ``shares``."""
 
     shares: list[ShareInfo]
+
+
+class BudgetsResult(Result, total=False):
+    """The answer of ``budgets``."""
+
+    budgets: list[BudgetInfo]
 
 
 class JobsResult(Result, total=False):

@@ -16,6 +16,7 @@ from schedulemesh.api.pools import (
     EnsureCohort,
     EnsurePool,
     GetGroupStats,
+    ListBudgets,
     ListCohorts,
     ListPools,
     ListShares,
@@ -30,6 +31,7 @@ from schedulemesh.client.arguments import public, public_calls
 from schedulemesh.client.asking import ask, details, done, listed, logged
 from schedulemesh.client.group_config import GroupConfig, parse_group_config
 from schedulemesh.client.listings import (
+    BudgetsResult,
     CohortsResult,
     GroupsResult,
     PoolResult,
@@ -93,6 +95,8 @@ class PoolCalls(SchedulerObject):
         max_priority: float | str | None = None,
         owner_limits: Mapping[str, Mapping[str, object]] | None = None,
         owner_order: str = "none",
+        budget: Mapping[str, object] | None = None,
+        owner_budgets: Mapping[str, Mapping[str, object]] | None = None,
         **lending: Unpack[LendingFields],
     ) -> PoolResult:
         """Create a pool whose total quota is ``resources``, which need not exist in the cluster.
@@ -123,6 +127,8 @@ class PoolCalls(SchedulerObject):
             max_priority=max_priority,
             owner_limits=owner_limits,
             owner_order=owner_order,
+            budget=budget,
+            owner_budgets=owner_budgets,
             **parse_lending(_without_unset(lending)),
         )
         answer = ask(self._connection, CreatePool(spec=spec, blobs=config.blobs), PoolResponse)
@@ -147,6 +153,8 @@ class PoolCalls(SchedulerObject):
         max_priority: float | str | UnsetType | None = UNSET,
         owner_limits: Mapping[str, Mapping[str, object]] | UnsetType | None = UNSET,
         owner_order: str | UnsetType | None = UNSET,
+        budget: Mapping[str, object] | UnsetType | None = UNSET,
+        owner_budgets: Mapping[str, Mapping[str, object]] | UnsetType | None = UNSET,
         **lending: Unpack[LendingFields],
     ) -> PoolResult:
         """Create a pool, or change what is given of one that exists.
@@ -174,6 +182,12 @@ class PoolCalls(SchedulerObject):
         ``owner_order="fair"`` the tasks of the owner come first who has used least; "none" is the order of
         the queue alone.
 
+        ``budget`` says how many GPU-hours its tasks may use in each period: ``{"gpu_hours": 10000,
+        "period": "month", "then": "hold"}``; the period is a "day", "week" or "month" of the calendar, by the
+        clock of ``utc_offset`` ("+08:00"; UTC). Once it is spent, no task starts that asks for GPUs until the
+        period turns ("hold"), or it is only told ("warn"). ``owner_budgets`` says the same of each owner, as
+        ``owner_limits`` does.
+
         The pools of a ``cohort`` lend each other idle quota: at most ``lending_limit`` of this pool's is held
         by others at once, and this pool holds at most ``borrowing_limit`` of others'. A limit is a dict of
         amounts (a kind that it leaves out is not limited), 0 for nothing of any kind, or None for no limit.
@@ -196,6 +210,8 @@ class PoolCalls(SchedulerObject):
             "max_priority": max_priority,
             "owner_limits": owner_limits,
             "owner_order": owner_order,
+            "budget": budget,
+            "owner_budgets": owner_budgets,
         }
         request = EnsurePool(
             name=parse_name(name, "the pool's name"),
@@ -304,6 +320,8 @@ class PoolCalls(SchedulerObject):
         max_priority: float | str | UnsetType | None = UNSET,
         owner_limits: Mapping[str, Mapping[str, object]] | UnsetType | None = UNSET,
         owner_order: str | UnsetType | None = UNSET,
+        budget: Mapping[str, object] | UnsetType | None = UNSET,
+        owner_budgets: Mapping[str, Mapping[str, object]] | UnsetType | None = UNSET,
     ) -> PoolResult:
         """Change what is given of a pool that exists, and create destroyed reserved groups again.
 
@@ -321,6 +339,8 @@ class PoolCalls(SchedulerObject):
             "max_priority": max_priority,
             "owner_limits": owner_limits,
             "owner_order": owner_order,
+            "budget": budget,
+            "owner_budgets": owner_budgets,
         }
         changes = self._changes(definition, pg_pool_config)
         request = ResizePool(name=parse_name(name, "the pool's name"), **changes)
@@ -340,6 +360,14 @@ class PoolCalls(SchedulerObject):
         the ``weight`` of a pool or the ``limit`` of an owner.
         """
         return listed(self._connection, ListShares(), "shares", SharesResult)
+
+    def budgets(self) -> BudgetsResult:
+        """Return ``budgets``: a row for each pool that has one, and behind it one for each ``owner`` that has
+        one: the GPU-hours ``used`` in the present period and the ``part`` of the budget that they are; since
+        when they are counted, and until when; the ``forecast`` for the whole period if use goes on as so far,
+        and when the budget is spent then (``spent_at``).
+        """
+        return listed(self._connection, ListBudgets(), "budgets", BudgetsResult)
 
     def pg_pool_stats(self, pool: str | None = None) -> GroupsResult:
         """Count the placement groups of all pools, or of one.

@@ -10,6 +10,14 @@ from msgspec import UNSET, UnsetType
 from typing_extensions import Unpack
 
 from schedulemesh.config.groups import check_groups, parse_groups, parse_strategy
+from schedulemesh.domain.budgets import (
+    Budget,
+    OwnerBudgets,
+    check_budget,
+    check_owner_budgets,
+    parse_budget,
+    parse_owner_budgets,
+)
 from schedulemesh.domain.cohort import (
     LoanLimit,
     check_limit,
@@ -57,6 +65,8 @@ def parse_pool(
     max_priority: object = UNSET,
     owner_limits: object = UNSET,
     owner_order: object = UNSET,
+    budget: object = UNSET,
+    owner_budgets: object = UNSET,
     **lending: Unpack[Lending],
 ) -> PoolSpec:
     """The pool that these arguments describe. Raises InvalidRequestError naming what is wrong."""
@@ -76,6 +86,8 @@ def parse_pool(
         max_priority=max_priority,
         owner_limits=owner_limits,
         owner_order=owner_order,
+        budget=budget,
+        owner_budgets=owner_budgets,
         **lending,
     )
 
@@ -97,6 +109,8 @@ def changed(
     max_priority: object = UNSET,
     owner_limits: object = UNSET,
     owner_order: object = UNSET,
+    budget: object = UNSET,
+    owner_budgets: object = UNSET,
     **lending: Unpack[Lending],
 ) -> PoolSpec:
     """The pool with the given values changed, its groups key by key. Raises InvalidRequestError."""
@@ -118,6 +132,10 @@ def changed(
         changes["owner_limits"] = as_owner_limits(owner_limits)
     if owner_order is not UNSET:
         changes["owner_order"] = parse_owner_order(owner_order)
+    if budget is not UNSET:
+        changes["budget"] = as_budget(budget)
+    if owner_budgets is not UNSET:
+        changes["owner_budgets"] = as_owner_budgets(owner_budgets)
     spec = msgspec.structs.replace(spec, **{k: v for k, v in changes.items() if v is not UNSET})
     if pg_pool_config is not UNSET:
         groups = parse_groups(pg_pool_config, spec.placement_strategy, spec.groups)
@@ -141,6 +159,22 @@ def as_owner_limits(value: object) -> OwnerLimits:
         check_owner_limits(value)
         return value
     return parse_owner_limits(value)
+
+
+def as_budget(value: object) -> Budget | None:
+    """The budget of a pool as it is given, or as it was parsed before. Raises InvalidRequestError."""
+    if type(value) is Budget:
+        check_budget(value)
+        return value
+    return parse_budget(value)
+
+
+def as_owner_budgets(value: object) -> OwnerBudgets:
+    """Budgets of owners as they are given, or as they were parsed before. Raises InvalidRequestError."""
+    if type(value) is dict and all(type(entry) is Budget for entry in value.values()):
+        check_owner_budgets(value)
+        return value
+    return parse_owner_budgets(value)
 
 
 class Lending(TypedDict, total=False):
@@ -217,6 +251,8 @@ class PoolFields(TypedDict, total=False):
     max_priority: float | None
     owner_limits: OwnerLimits
     owner_order: str
+    budget: Budget | None
+    owner_budgets: OwnerBudgets
 
 
 def parse_changes(fields: Mapping[str, object]) -> PoolFields:
@@ -244,6 +280,10 @@ def parse_changes(fields: Mapping[str, object]) -> PoolFields:
         changes["owner_limits"] = as_owner_limits(fields["owner_limits"])
     if "owner_order" in fields:
         changes["owner_order"] = parse_owner_order(fields["owner_order"])
+    if "budget" in fields:
+        changes["budget"] = as_budget(fields["budget"])
+    if "owner_budgets" in fields:
+        changes["owner_budgets"] = as_owner_budgets(fields["owner_budgets"])
     limits = {name: parse_time_limit(name, fields[name]) for name in TIME_LIMITS if name in fields}
     priorities = {
         name: parse_priority_limit(name, fields[name]) for name in PRIORITY_LIMITS if name in fields
@@ -279,6 +319,8 @@ def check_pool(spec: PoolSpec) -> None:
         parse_priority_limit(name, getattr(spec, name))
     check_owner_limits(spec.owner_limits)
     parse_owner_order(spec.owner_order)
+    check_budget(spec.budget)
+    check_owner_budgets(spec.owner_budgets)
     if spec.groups is not None:
         check_groups(spec.groups)
     check_lending(lending_of(spec))

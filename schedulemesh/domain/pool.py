@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from schedulemesh.domain.budgets import Budget
 from schedulemesh.domain.cohort import LoanLimit
 from schedulemesh.domain.labels import Labels
 from schedulemesh.domain.owner_limits import OwnerLimit, limit_of
@@ -52,6 +53,15 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     owner_limits: dict[str, OwnerLimit] = {}
     #: How its queue is ordered between owners: one of ``owner_limits.OWNER_ORDERS``.
     owner_order: str = "none"
+    #: How many GPU-hours its tasks may use in each period; None: any number.
+    budget: Budget | None = None
+    #: How many those of each owner may use, by owner; "default" is for all others.
+    owner_budgets: dict[str, Budget] = {}
+
+    @property
+    def has_budgets(self) -> bool:
+        """Whether it limits what its tasks use over time."""
+        return self.budget is not None or bool(self.owner_budgets)
 
     @property
     def counts_owners(self) -> bool:

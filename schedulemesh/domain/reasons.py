@@ -144,6 +144,13 @@ class Reason(Code):
             "them have ended; others do not wait for it."
         ),
     )
+    BUDGET_SPENT = (
+        "budget_spent",
+        (
+            "The `budget` of the pool, or that of the owner in it, is spent, so no task starts that asks for "
+            "GPUs. It starts when the period turns, or the budget is raised."
+        ),
+    )
     BEHIND_OWNER = (
         "behind_owner",
         "Tasks of an owner come first who has used less of the pool, whose `owner_order` is `fair`.",

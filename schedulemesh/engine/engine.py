@@ -22,7 +22,14 @@ from schedulemesh.engine.explanation.estimate import start_if_queued
 from schedulemesh.engine.explanation.task import explain
 from schedulemesh.engine.explanation.waiting import ExplainedReasons, WaitCauses
 from schedulemesh.engine.lifecycle import agents as lifecycle
-from schedulemesh.engine.lifecycle import cohorts, eviction, pools, task_ends, time_limits
+from schedulemesh.engine.lifecycle import (
+    budgets,
+    cohorts,
+    eviction,
+    pools,
+    task_ends,
+    time_limits,
+)
 from schedulemesh.engine.lifecycle.audit import change_answered, change_received
 from schedulemesh.engine.lifecycle.capacity import serve_freed_capacity
 from schedulemesh.engine.lifecycle.drain import advance_drains, change_drain, observe_drain
@@ -367,6 +374,7 @@ def _tick(tx: Transaction, _stimulus: s.ClockTicked) -> None:
         advance_drains(tx)
     if state.running.limits_due:
         time_limits.advance_limits(tx)
+    budgets.advance_budgets(tx)
     cancel_impossible(tx)
     for pool_name in tuple(state.ledger.over_quota):
         pools.call_back(tx, pool_name)

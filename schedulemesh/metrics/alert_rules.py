@@ -223,6 +223,55 @@ _rule(
     "The policy says for how long a GPU has to be idle. See `schedulemesh agents -f pool={pool}` for the "
     "agents; end them, or run them with fewer GPUs.",
 )
+_POOL_BUDGET = Ratio(
+    parts=("schedulemesh_pool_budget_used_gpu_hours",), whole="schedulemesh_pool_budget_gpu_hours"
+)
+_OWNER_BUDGET = Ratio(
+    parts=("schedulemesh_owner_budget_used_gpu_hours",), whole="schedulemesh_owner_budget_gpu_hours"
+)
+_rule(
+    "pool_budget_nearly_spent",
+    _POOL_BUDGET,
+    Comparator.AT_LEAST,
+    0.8,
+    0.0,
+    Severity.INFO,
+    "Pool {pool} has used most of its budget.",
+    "See `schedulemesh budgets` for when it will be spent, and `schedulemesh usage --by owner` for who uses "
+    "it. Raise the budget, or save what is left for what matters.",
+)
+_rule(
+    "pool_budget_spent",
+    _POOL_BUDGET,
+    Comparator.AT_LEAST,
+    1.0,
+    0.0,
+    Severity.WARNING,
+    "The budget of pool {pool} is spent.",
+    "`schedulemesh budgets` says what happens then, and when the period turns. Raise the budget, or let "
+    "tasks wait until then.",
+)
+_rule(
+    "owner_budget_nearly_spent",
+    _OWNER_BUDGET,
+    Comparator.AT_LEAST,
+    0.8,
+    0.0,
+    Severity.INFO,
+    "Owner {owner} has used most of the budget in pool {pool}.",
+    "See `schedulemesh budgets` for when it will be spent.",
+)
+_rule(
+    "owner_budget_spent",
+    _OWNER_BUDGET,
+    Comparator.AT_LEAST,
+    1.0,
+    0.0,
+    Severity.INFO,
+    "The budget of owner {owner} in pool {pool} is spent.",
+    "`schedulemesh budgets` says what happens then, and when the period turns. An operator raises it with "
+    "owner_budgets of the pool.",
+)
 _rule(
     "job_over_claim",
     "schedulemesh_jobs_beyond_claim",

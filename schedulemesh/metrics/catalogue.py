@@ -221,6 +221,21 @@ GPUS_IDLE = _gauge(
     "pool",
     "GPUs of the pool's agents that have been used less than idle_gpu_percent for idle_gpu_s, of the policy.",
 )
+POOL_BUDGET = _gauge(
+    "pool_budget_gpu_hours", "GPU-hours", "pool", "The budget of a pool for its present period."
+)
+POOL_BUDGET_USED = _gauge(
+    "pool_budget_used_gpu_hours", "GPU-hours", "pool", "What was used of it in the period."
+)
+OWNER_BUDGET = _gauge(
+    "owner_budget_gpu_hours",
+    "GPU-hours",
+    "pool owner",
+    "The budget of an owner in a pool for its present period, if it is named or has used something.",
+)
+OWNER_BUDGET_USED = _gauge(
+    "owner_budget_used_gpu_hours", "GPU-hours", "pool owner", "What was used of it in the period."
+)
 AGENTS = _gauge(
     "agents", "agents", "pool state", "Agents by state: waiting, starting, running or ending."
 )

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
 from schedulemesh.domain.reasons import LIMITS
+from schedulemesh.engine.explanation.budgets import budgets_of
 from schedulemesh.engine.state.agents import Starting, Waiting
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.metrics import catalogue as c
@@ -26,7 +27,22 @@ def families(state: MeshState, now: float, recent_s: float) -> Iterator[Family]:
     yield c.RECENT_PREEMPTIONS, _of_pools(state, lambda: _preemptions(state, since))
     yield c.PREEMPTION_OLDEST, _of_pools(state, lambda: _oldest_preemptions(state, now))
     yield c.ADMISSION_OLDEST, _oldest_admissions(state, now)
+    yield from _budgets(state, now)
     yield c.RECENT_LOST_STATES, _of_pools(state, lambda: _lost_states(state, since))
+
+
+def _budgets(state: MeshState, now: float) -> Iterator[Family]:
+    """What was used of the budgets of pools, and of owners."""
+    rows = list(budgets_of(state, now)) if state.budgets.by_pool else []
+    pools = [row for row in rows if row.owner is None]
+    owners = [row for row in rows if row.owner is not None]
+    yield c.POOL_BUDGET, [Sample((r.pool_name,), r.budget.gpu_hours or 0.0) for r in pools]
+    yield c.POOL_BUDGET_USED, [Sample((r.pool_name,), r.used) for r in pools]
+    yield (
+        c.OWNER_BUDGET,
+        [Sample((r.pool_name, r.owner or ""), r.budget.gpu_hours or 0.0) for r in owners],
+    )
+    yield c.OWNER_BUDGET_USED, [Sample((r.pool_name, r.owner or ""), r.used) for r in owners]
 
 
 def restart_age(epoch: int, seconds: float) -> Family:

@@ -17,6 +17,7 @@ from schedulemesh.api.results import (
     Result,
 )
 from schedulemesh.api.tasks import row_of_task
+from schedulemesh.domain.budgets import public_budget, public_owner_budgets
 from schedulemesh.domain.owner_limits import public_owner_limits
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.reasons import Reason
@@ -146,6 +147,8 @@ def pool_definition(spec: PoolSpec) -> PoolDefinition:
         "max_priority": spec.max_priority,
         "owner_limits": public_owner_limits(spec.owner_limits),
         "owner_order": spec.owner_order,
+        "budget": public_budget(spec.budget),
+        "owner_budgets": public_owner_budgets(spec.owner_budgets),
         "cohort": lending["cohort"],
         "lending_limit": lending["lending_limit"],
         "borrowing_limit": lending["borrowing_limit"],

@@ -10,17 +10,19 @@ from schedulemesh.api.agents import AgentListing, MeasuredUsage, PlacementGroupI
 from schedulemesh.api.cluster import OrphanInfo, SchedulerStats
 from schedulemesh.api.nodes import DrainInfo, GpuHolderInfo, NodeInfo
 from schedulemesh.api.policies import PolicyChange, PolicyFields
-from schedulemesh.api.pools import CohortInfo, PoolInfo, ShareInfo, lending_definition
+from schedulemesh.api.pools import BudgetInfo, CohortInfo, PoolInfo, ShareInfo, lending_definition
 from schedulemesh.api.preemption import PreemptionCounts
 from schedulemesh.api.states import SavedStateInfo
 from schedulemesh.api.tasks import TaskInfo, TaskListing, TaskStatus, row_of_task
 from schedulemesh.config.groups import public_groups
 from schedulemesh.domain.agent import AgentSpec
+from schedulemesh.domain.budgets import offset_text, public_budget, public_owner_budgets
 from schedulemesh.domain.owner_limits import public_owner_limits
 from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.domain.reasons import PreemptionReason
 from schedulemesh.domain.resources import UNIT, sum_of
 from schedulemesh.domain.task import Attempts, TaskPhase, TaskSpec
+from schedulemesh.engine.explanation.budgets import budgets_of
 from schedulemesh.engine.explanation.shares import shares_of
 from schedulemesh.engine.explanation.waiting import WaitCauses
 from schedulemesh.engine.lifecycle.drain import agents_of
@@ -193,6 +195,8 @@ class StateView:
                 "max_priority": account.spec.max_priority,
                 "owner_limits": public_owner_limits(account.spec.owner_limits),
                 "owner_order": account.spec.owner_order,
+                "budget": public_budget(account.spec.budget),
+                "owner_budgets": public_owner_budgets(account.spec.owner_budgets),
                 "queued": self._state.queue.size(name),
                 **lending_definition(account.spec),
                 "lent_to": {
@@ -227,6 +231,27 @@ class StateView:
                 "limit": None if row.limit is None else row.limit.public(),
             }
             for row in shares_of(self._state, self._now)
+        ]
+
+    def budgets(self) -> list[BudgetInfo]:
+        """Each budget of a pool or an owner, with what was used of it in the present period."""
+        return [
+            {
+                "pool_name": row.pool_name,
+                "owner": row.owner,
+                "gpu_hours": row.budget.gpu_hours or 0.0,
+                "period": row.budget.period,
+                "then": row.budget.then,
+                "utc_offset": offset_text(row.budget.utc_offset or 0),
+                "state": row.state,
+                "used": row.used,
+                "part": row.part,
+                "since": row.since,
+                "until": row.until,
+                "forecast": row.forecast,
+                "spent_at": row.spent_at,
+            }
+            for row in budgets_of(self._state, self._now)
         ]
 
     def _state_of(self, pool_name: str) -> str:

@@ -80,6 +80,8 @@ class PoolChange(Body, frozen=True, kw_only=True):
     max_priority: float | str | UnsetType | None = UNSET
     owner_limits: dict[str, Any] | UnsetType | None = UNSET
     owner_order: str | UnsetType | None = UNSET
+    budget: dict[str, Any] | UnsetType | None = UNSET
+    owner_budgets: dict[str, Any] | UnsetType | None = UNSET
     cohort: str | UnsetType | None = UNSET
     lending_limit: Any | UnsetType = UNSET
     borrowing_limit: Any | UnsetType = UNSET

@@ -22,6 +22,8 @@ def next_deadline(state: MeshState, now: float) -> float | None:
 def _times(state: MeshState) -> Iterator[float]:
     queue, policy = state.queue, state.policy
     yield from (due_at for due_at, _ in state.running.limits_due[:1])
+    if state.budgets.by_pool:
+        yield state.budgets.due_at
     yield from (hold.until for hold in state.ledger.holds.values())
     for pool_name, groups in state.groups.free_dynamic():
         spec = state.ledger.accounts[pool_name].spec.groups

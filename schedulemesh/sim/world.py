@@ -7,6 +7,7 @@ same time happen in the order of ``Rank``, then in the order in which they were 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from heapq import heappop, heappush
@@ -155,8 +156,10 @@ class World:
         state = self.engine.state
         if (state.queue.by_id or len(state.drains)) and not again:
             self._tick_by(self.now)
-        if state.running.limits_due:
-            self._tick_by(max(self.now, state.running.limits_due[0][0]))
+        due = [at for at, _ in state.running.limits_due[:1]]
+        due += [state.budgets.due_at] if state.budgets.by_pool else []
+        if due and min(due) < math.inf:
+            self._tick_by(max(self.now, min(due)))
 
     def _tick_by(self, time: float) -> None:
         """Have the first tick after a time happen, unless an earlier one does."""

@@ -172,6 +172,35 @@ def test_limits_of_owners_are_set_one_by_one_and_shown(scheduler, run, tmp_path)
     )
 
 
+def test_budgets_are_set_listed_and_exported(scheduler, run, tmp_path):
+    assert run("budgets").exit_code == 0
+    budget = "budget={gpu_hours: 100, utc_offset: +10:00, period: week}"
+    assert run("pools", "create", "p", "resources.gpu=8", budget).exit_code == 0
+    run("pools", "set", "p", "owner_budgets={default: {gpu_hours: 10, then: warn}}")
+    run("pools", "set", "p", "owner_budgets.ada={gpu_hours: 20}", "budget.gpu_hours=200")
+    row = rows(run, "pools", "get", "p")
+    assert row["budget"]["gpu_hours"] == 200
+    assert row["budget"]["utc_offset"] == "+10:00"
+    assert row["owner_budgets"] == {
+        "default": {"gpu_hours": 10.0, "then": "warn"},
+        "ada": {"gpu_hours": 20.0},
+    }
+    told = " ".join(run("pools", "get", "p").stdout.split())
+    assert "default: 10 GPU-hours, then warn; ada: 20 GPU-hours" in told
+    pool_row, owner_row = rows(run, "budgets")
+    assert (pool_row["owner"], pool_row["period"], pool_row["then"]) == (None, "week", "hold")
+    assert (owner_row["owner"], owner_row["period"], owner_row["then"]) == ("ada", "month", "warn")
+    assert (owner_row["used"], owner_row["state"], owner_row["spent_at"]) == (0.0, "open", None)
+    exported = tmp_path / "exported.yaml"
+    exported.write_text(run("export").stdout, encoding="utf-8")
+    assert run("diff", "-f", exported).exit_code == 0
+    run("pools", "set", "p", "budget=null", "owner_budgets=null")
+    assert rows(run, "budgets") == []
+    wrong = run("pools", "set", "p", "budget={gpu_hours: 5, then: stop}")
+    assert wrong.exit_code == 2
+    assert "budget['then'] is 'stop'; allowed are hold, warn" in wrong.stderr
+
+
 def test_a_typo_creates_no_pool(scheduler, run):
     scheduler.pool("research")
     done = run("pools", "set", "reserach", "resources.cpu=1")

@@ -159,6 +159,7 @@ def test_answers_have_the_keys_and_values_that_their_types_promise(service):
         ("list_pools", (), {}),
         ("list_cohorts", (), {}),
         ("shares", (), {}),
+        ("budgets", (), {}),
         ("list_tasks", (), {}),
         ("list_agents", (), {}),
         ("pg_pool_stats", (), {}),

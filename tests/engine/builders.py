@@ -499,6 +499,7 @@ class Mesh:
         *,
         labels: dict[str, str] | None = None,
         duration: float | None = None,
+        owner: str = "",
     ) -> Any:
         """Register a running task."""
         task = TaskSpec(
@@ -507,6 +508,7 @@ class Mesh:
             priority=priority,
             labels=labels or {},
             estimated_duration=duration,
+            owner=owner,
         )
         return self.handle(s.TaskAnnounced(task=task, agent_name=agent_name)).outcome
 
@@ -611,11 +613,15 @@ def pictures(state: MeshState) -> dict[str, object]:
         "groups",
         "queue",
         "owners",
+        "budgets",
     }
     shown: dict[str, object] = {
         field: value for field, value in vars(state).items() if field not in left_out
     }
     shown["owners"] = state.owners.uses
+    shown["budgets"] = {
+        name: (pool.spec, pool.total, pool.owners) for name, pool in state.budgets.by_pool.items()
+    }
     shown["pools that count owners"] = [
         (spec.name, spec.owner_limits, spec.owner_order, spec.default_agent())
         for _, spec in sorted(state.owners.pools.items())

@@ -158,6 +158,7 @@ CALLS: dict[str, dict[str, Kind]] = {
     },
     "list_cohorts": {},
     "shares": {},
+    "budgets": {},
     "pg_pool_stats": {"pool": given_or_not(pool)},
     "create_agent": {
         "name": name,

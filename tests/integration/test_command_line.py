@@ -51,6 +51,7 @@ LOOKS = {
     "queue": [],
     "explain": ["排队"],
     "shares": [],
+    "budgets": [],
     "preemptions": ["--since", "1h"],
     "metrics": [],
     "alerts": [],

@@ -39,6 +39,10 @@ def test_the_default_rules():
         "idle_gpus",
         "job_over_claim",
         "loop_overdue",
+        "pool_budget_nearly_spent",
+        "pool_budget_spent",
+        "owner_budget_nearly_spent",
+        "owner_budget_spent",
     }
 
 

@@ -50,7 +50,7 @@ CALLS = {
     **dict.fromkeys(("external_usage", "get_metrics", "get_preemption_policy", "history"), ()),
     **dict.fromkeys(("get_preemption_stats", "get_queue_policy", "jobs", "list_agents"), ()),
     **dict.fromkeys(("list_cohorts", "list_orphans", "list_pools", "list_preemptions"), ()),
-    "shares": (),
+    **dict.fromkeys(("budgets", "shares"), ()),
     **dict.fromkeys(("list_queue", "list_saved_states", "list_tasks", "pg_pool_stats"), ()),
     **dict.fromkeys(("stats", "strategies", "usage", "ensure_agent_health", "node_names"), ()),
     **dict.fromkeys(("configure_queue", "update_preemption_policy"), ()),

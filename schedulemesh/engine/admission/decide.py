@@ -21,6 +21,7 @@ from schedulemesh.domain.task import FIRST_ATTEMPT, Attempts, TaskSpec
 from schedulemesh.engine.admission import refusals
 from schedulemesh.engine.admission.admit import Request, admit, would_run
 from schedulemesh.engine.admission.backfill import Backfill, is_behind_in_strict_pool
+from schedulemesh.engine.admission.budgets import beyond_budget
 from schedulemesh.engine.admission.evictions import (
     Case,
     after_revocations,
@@ -185,6 +186,10 @@ def understand_alone(
         return refusals.pool_draining(pool_name)
     if limits_owner and state.owners.pools:
         refused = beyond_owner_limit(state, stimulus, pool_name, need)
+        if refused is not None:
+            return refused
+    if limits_owner and state.budgets.by_pool:
+        refused = beyond_budget(state, stimulus, pool_name, need, tx.now)
         if refused is not None:
             return refused
     if (group_request := groups_asked(state, stimulus, pool_name, need)) is not None:

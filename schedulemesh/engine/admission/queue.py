@@ -43,7 +43,14 @@ from schedulemesh.engine.state.tasks import RunningTask
 from schedulemesh.engine.transaction import Transaction
 
 #: Refusals that only say that a task does not fit now: it may wait in the queue.
-_MAY_PASS = frozenset((Reason.CLUSTER_OUT_OF_RESOURCES, Reason.POOL_DRAINING, Reason.OWNER_LIMIT))
+_MAY_PASS = frozenset(
+    (
+        Reason.BUDGET_SPENT,
+        Reason.CLUSTER_OUT_OF_RESOURCES,
+        Reason.OWNER_LIMIT,
+        Reason.POOL_DRAINING,
+    )
+)
 
 
 def join(tx: Transaction, stimulus: TaskSubmitted) -> RequestOutcome:

@@ -180,7 +180,7 @@ def no_alternative(agent: AgentSpec, answers: Sequence[Refused]) -> Refused:
     """
     if len(answers) == 1:
         return answers[0]
-    passing = (Reason.CLUSTER_OUT_OF_RESOURCES, Reason.OWNER_LIMIT)
+    passing = (Reason.BUDGET_SPENT, Reason.CLUSTER_OUT_OF_RESOURCES, Reason.OWNER_LIMIT)
     refused = next((answer for answer in answers if answer.reason in passing), answers[0])
     if len(answers) < len(agent.alternatives):
         return refused

@@ -94,10 +94,14 @@ def reserve_starts(tx: Transaction, heads: Iterable[QueuedTask]) -> str:
 
 
 def _is_passed_over(state: MeshState, task: QueuedTask) -> bool:
-    """Whether a task may not start at present, because of its owner's limits or as a member of an array."""
+    """Whether a task may not start at present: because of its owner's limits, of a budget, or as a member of
+    an array.
+    """
     need = task.submission.agent.resources
     is_limited = state.owners.short(task.pool_name, task.spec.owner, need) is not None
-    return is_limited or state.arrays.is_full(task.spec)
+    if is_limited or state.arrays.is_full(task.spec):
+        return True
+    return state.budgets.holds(task.pool_name, task.spec.owner, task.need_of_class)
 
 
 def is_reserved_for(state: MeshState, task: QueuedTask) -> bool:

@@ -16,10 +16,12 @@ import math
 
 import msgspec
 
+from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.domain.task_kinds import TaskKind
 from schedulemesh.engine.admission.admit import Request
+from schedulemesh.engine.admission.budgets import held_until
 from schedulemesh.engine.admission.decide import understand
 from schedulemesh.engine.admission.delays import counts_guesses
 from schedulemesh.engine.admission.ends import Ends, estimate_of
@@ -79,9 +81,10 @@ def _earliest_start(state: MeshState, task: QueuedTask, request: Request, now: f
         start_by_earlier_runs = _by_ends(state, task, request, Ends(state, now, estimated=True))
         if start_by_earlier_runs.at is not None:
             start = start_by_earlier_runs
+    turns_at = held_until(state, task)
     if start.at is None:
-        return start
-    return msgspec.structs.replace(start, at=max(start.at, now, task.not_before))
+        return start if turns_at is None else Start(at=turns_at)
+    return msgspec.structs.replace(start, at=max(start.at, now, task.not_before, turns_at or now))
 
 
 def _by_ends(state: MeshState, task: QueuedTask, request: Request, ends: Ends) -> Start:
@@ -99,6 +102,8 @@ def start_if_queued(tx: Transaction, submission: TaskSubmitted) -> float | None:
     that is not known, or it could not start.
     """
     request = understand(tx, submission)
+    if isinstance(request, Refused) and request.reason is Reason.BUDGET_SPENT:
+        request = understand(tx, submission, limits_owner=False)
     if isinstance(request, Refused) or submission.task is None:
         return None
     agent = msgspec.structs.replace(submission.agent, pool_name=request.pool_name)

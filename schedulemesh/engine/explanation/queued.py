@@ -27,6 +27,7 @@ import msgspec
 from schedulemesh.domain.reasons import PreemptionReason, Reason
 from schedulemesh.engine.admission.admit import Request
 from schedulemesh.engine.admission.backfill import Backfill, is_behind
+from schedulemesh.engine.admission.budgets import beyond_budget
 from schedulemesh.engine.admission.decide import (
     each_way,
     sufficient_priority_for,
@@ -112,10 +113,12 @@ def explain_queued(tx: Transaction, task: QueuedTask) -> Explanation:
     else:
         considered, plan = None, None
     shortage = shortage_of(tx.state, request, tx.now)
-    limited = _limited(tx.state, task, examined)
+    limited = _limited(tx, task, examined)
     if limited is not None:
-        findings += [_owner_limit(limited), *shortage.findings]
+        findings += [_limit(limited), *shortage.findings]
         start = Start(at=None, unknown="it waits for tasks of its owner to end")
+        if limited.reason is Reason.BUDGET_SPENT:
+            start = earliest_start(tx.state, task, request, tx.now)
         return _concluded(_with(explained, shortage, None, start), findings)
     if not request.fits_now and (behind := behind_owner(tx.state, task)) is not None:
         findings.append(behind)
@@ -131,16 +134,20 @@ def explain_queued(tx: Transaction, task: QueuedTask) -> Explanation:
     return _concluded(_with(explained, shortage, considered, start), findings)
 
 
-def _limited(state: MeshState, task: QueuedTask, examined: list[_Examined]) -> Refused | None:
-    """Why its owner may start it in none of its alternatives; None: in one it may."""
-    limits = [
-        beyond_owner_limit(state, each.stimulus, task.pool_name, each.need) for each, *_ in examined
-    ]
+def _limited(tx: Transaction, task: QueuedTask, examined: list[_Examined]) -> Refused | None:
+    """Why it may start in none of its alternatives whatever is free; None: in one it may."""
+    limits = [_limited_in(tx, task, each) for each, *_ in examined]
     return None if None in limits else limits[0]
 
 
-def _owner_limit(limited: Refused) -> Finding:
-    """Its owner holds as much of the pool as its limit permits."""
+def _limited_in(tx: Transaction, task: QueuedTask, request: Request) -> Refused | None:
+    """The budget that is spent, or its owner's limit, for which it does not start in this alternative."""
+    args = (request.stimulus, task.pool_name, request.need)
+    return beyond_budget(tx.state, *args, tx.now) or beyond_owner_limit(tx.state, *args)
+
+
+def _limit(limited: Refused) -> Finding:
+    """A budget is spent, or its owner holds as much of the pool as its limit permits."""
     return Finding(reason=limited.reason, error=limited.error, hint=limited.hint)
 
 
@@ -181,9 +188,9 @@ def _possible_alternative(
 ) -> AlternativeFinding:
     shortage = shortage_of(tx.state, request, tx.now)
     findings = [*_order(tx, task, request, plan), *shortage.findings] or [_next_pass(plan)]
-    limited = beyond_owner_limit(tx.state, request.stimulus, task.pool_name, request.need)
+    limited = _limited_in(tx, task, request)
     if limited is not None:
-        findings.insert(0, _owner_limit(limited))
+        findings.insert(0, _limit(limited))
     return AlternativeFinding(
         alternative=described(request.stimulus.agent),
         reason=findings[0].reason,

@@ -17,6 +17,7 @@ from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.engine.admission.admit import Request
 from schedulemesh.engine.admission.backfill import first_in_order
+from schedulemesh.engine.admission.budgets import held_until
 from schedulemesh.engine.admission.decide import understand
 from schedulemesh.engine.admission.needs import need_of
 from schedulemesh.engine.admission.owner_limits import excess
@@ -107,6 +108,8 @@ class WaitCauses:
             return WaitCause(Reason.ARRAY_LIMIT)
         if task.not_before > self._tx.now:
             return WaitCause(Reason.BACK_OFF)
+        if held_until(self._tx.state, task) is not None:
+            return WaitCause(Reason.BUDGET_SPENT)
         if (short := self._beyond_owner_limit(task)) is not None:
             return WaitCause(Reason.OWNER_LIMIT, short)
         if not request.fits_now and behind_owner(self._tx.state, task) is not None:

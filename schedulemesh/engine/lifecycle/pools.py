@@ -23,6 +23,7 @@ from schedulemesh.engine.admission.admit import evict_instruction
 from schedulemesh.engine.admission.groups import drop_if_unwanted
 from schedulemesh.engine.admission.queue_pass import cancel
 from schedulemesh.engine.admission.refusals import pool_ending, pool_not_found
+from schedulemesh.engine.lifecycle.budgets import advance_budgets
 from schedulemesh.engine.lifecycle.cohorts import loans_beyond_limits, loans_outside, waits_in_vain
 from schedulemesh.engine.lifecycle.drain import advance_drains
 from schedulemesh.engine.messages.drain_facts import DrainStarted
@@ -74,6 +75,7 @@ def ensure_pool(tx: Transaction, stimulus: PoolRequested) -> RequestOutcome:
         )
     loans, pools = loans_within_trees(tx.state.ledger), _pools_beside(tx.state, spec.name)
     tx.emit(PoolEnsured(spec=spec, at=tx.now))
+    advance_budgets(tx)
     _reshape_groups(tx, spec.name)
     call_back(tx, spec.name)
     warnings = (

@@ -1,4 +1,4 @@
-"""Facts about pools that end or get another name; see ``facts``."""
+"""Facts about pools that end or get another name, and about their budgets; see ``facts``."""
 
 from __future__ import annotations
 
@@ -25,4 +25,22 @@ class PoolRenamed(Fact, tag="pool_renamed", frozen=True, kw_only=True):
     at: float
 
 
-AnyPoolFact = Union[PoolDeleted, PoolRenamed]
+class BudgetLevelChanged(Fact, tag="budget_level_changed", frozen=True, kw_only=True):
+    """So much of a budget is used that somebody is told, or less is, because its period has turned or it was
+    changed.
+    """
+
+    pool_name: str
+    #: Whose; None: the pool's.
+    owner: str | None = None
+    at: float
+    #: In percent, one of ``budgets.LEVELS``; 0: less than all of them.
+    level: int
+    #: When the period turns, in seconds since 1970.
+    until: float
+    #: The GPU-hours that were used of it, and what it is.
+    used: float = 0.0
+    gpu_hours: float = 0.0
+
+
+AnyPoolFact = Union[PoolDeleted, PoolRenamed, BudgetLevelChanged]

@@ -157,6 +157,8 @@ class Agent(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     actors: tuple[ActorName, ...] = ()
     #: The owner of the task with which it was admitted; None: it had none.
     owner: str | None = None
+    #: The owner of the first task that was registered on it, if it had none; None: none was.
+    first_owner: str | None = None
 
     def enter(self, phase: AgentPhase) -> None:
         """Change the phase; raises ForbiddenTransitionError where ``TRANSITIONS`` does not allow it."""
@@ -273,6 +275,11 @@ class Agent(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
         """What is kept of its submission; None: it has run."""
         phase = self.phase.previous if isinstance(self.phase, Ending) else self.phase
         return None if isinstance(phase, Running) else phase.submission
+
+    @property
+    def charged_owner(self) -> str:
+        """The owner that its use of resources is counted for; empty: that of tasks without one."""
+        return (self.first_owner if self.owner is None else self.owner) or ""
 
     @property
     def committed(self) -> bool:

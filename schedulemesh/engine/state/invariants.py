@@ -32,6 +32,7 @@ def check(state: MeshState) -> None:
     _check_requests(state)
     _check_queue(state)
     _check_owners(state)
+    _check_budgets(state)
     _check_children(state)
     _check_dependents(state)
     _check_arrays(state)
@@ -105,6 +106,27 @@ def _check_owners(state: MeshState) -> None:
             use = uses[owner]
             summed = (sum_of(claims), len(claims))
             _expect((use.held, use.running) == summed, f"{owner} holds {use}, not {summed}")
+
+
+def _check_budgets(state: MeshState) -> None:
+    """Each budget is charged for the GPUs of the processes that exist; nothing that it holds may start."""
+    budgets = state.budgets
+    having = {name for name, account in state.ledger.accounts.items() if account.spec.has_budgets}
+    _expect(budgets.by_pool.keys() == having, f"{sorted(budgets.by_pool)} have budgets")
+    for name, pool in budgets.by_pool.items():
+        _expect(pool.spec == state.ledger.accounts[name].spec, f"another definition of {name}")
+        _expect((pool.total is None) == (pool.spec.budget is None), f"the budget of {name}")
+        agents = [state.agents[agent_name] for agent_name in state.agents_of[name]]
+        for owner, _, meter in pool.meters():
+            gpus = [
+                agent.spec.resources.gpu
+                for agent in agents
+                if agent.committed and owner in (None, agent.charged_owner)
+            ]
+            _expect(meter.gpu == sum(gpus), f"{owner} in {name} uses {meter.gpu}, not {sum(gpus)}")
+        for task in state.queue.of_pool(name):
+            holds = budgets.holds(name, task.spec.owner, task.need_of_class)
+            _expect(not holds or task.queue_class is None, f"{task.task_id} may start")
 
 
 def _check_children(state: MeshState) -> None:

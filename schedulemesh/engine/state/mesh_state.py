@@ -34,6 +34,7 @@ from schedulemesh.engine.state.agents import (
     kind_of,
 )
 from schedulemesh.engine.state.audit import AuditLog
+from schedulemesh.engine.state.budgets import Budgets
 from schedulemesh.engine.state.class_order import ClassOrder
 from schedulemesh.engine.state.cluster import Cluster
 from schedulemesh.engine.state.cohort_updates import (
@@ -77,10 +78,12 @@ class MeshState:
         self.cluster = Cluster()
         self.external_demands = ExternalDemands(self.cluster.nodes)
         self.running = RunningTasks()
-        self.owners, dependents = Owners(), Dependents()
+        self.owners, self.budgets, dependents = Owners(), Budgets(), Dependents()
         #: Those of ``running``, which counts the members that have an agent.
         self.arrays = self.running.arrays
-        self.queue = Queue(self.running.children, dependents, self.owners, self.arrays)
+        self.queue = Queue(
+            self.running.children, dependents, self.owners, self.arrays, self.budgets
+        )
         self.groups = GroupTable()
         #: By name.
         self.agents: dict[str, Agent] = {}
@@ -128,6 +131,7 @@ class MeshState:
             f.PoolEnsured: self._pool_ensured,
             p.PoolDeleted: self._pool_deleted,
             p.PoolRenamed: self._pool_renamed,
+            p.BudgetLevelChanged: self._budget_level_changed,
             **self.tokens.updates,
             **self.audit.updates,
             **self.external_demands.updates,
@@ -242,15 +246,18 @@ class MeshState:
         self._group_facts.ensured(fact.spec)
         # A pool gives its tasks a size where they ask for none.
         self.queue.kinds.seen = -1
-        agents = (self.agents[agent_name] for agent_name in sorted(self.agents_of[name]))
+        agents = [self.agents[agent_name] for agent_name in sorted(self.agents_of[name])]
         if self.owners.define(fact.spec, agents, fact.at):
             self.queue.sort_anew(name)
+        if self.budgets.define(fact.spec, agents, fact.at):
+            self.queue.enter_again(name)
 
     def _pool_deleted(self, fact: p.PoolDeleted) -> None:
         name = fact.pool_name
         self.ledger.remove(name)
         del self.agents_of[name]
         self.owners.forget(name)
+        self.budgets.forget(name)
         self.groups.forget(name)
         self.drains.forget_pool(name)
         self.handlers.pop(name, None)
@@ -277,6 +284,10 @@ class MeshState:
         for node in self.cluster.nodes.values():
             node.version += 1
         self.pool_names.note_renamed(fact.pool_name, fact.new_name)
+
+    def _budget_level_changed(self, fact: p.BudgetLevelChanged) -> None:
+        self.budgets.set_level(fact.pool_name, fact.owner, fact.level, fact.until)
+        self.queue.enter_again(fact.pool_name, fact.owner)
 
     def _policy_changed(self, fact: f.PolicyChanged) -> None:
         preemption = PreemptionRules(fact.policy)
@@ -432,6 +443,8 @@ class MeshState:
             room=fact.room,
         )
         agent.enter(running)
+        if self.budgets.by_pool:
+            self.budgets.charge(agent, agent.spec.resources.gpu, fact.at)
         self.ledger.commit(agent.shares)
         for class_key in agent.spec.class_keys:
             self._has_loaded(class_key)
@@ -532,6 +545,8 @@ class MeshState:
         if agent.owner is not None and pool_name in self.owners.pools:
             self.owners.ended(agent, fact.at)
             self.queue.note_use(pool_name, agent.owner)
+        if self.budgets.by_pool and committed:
+            self.budgets.charge(agent, -agent.spec.resources.gpu, fact.at)
         if isinstance(place, InGroup):
             self._group_facts.agent_ended(agent, place, fact.at)
         elif isinstance(place, OnNode):
@@ -572,6 +587,9 @@ class MeshState:
     def _task_registered(self, fact: f.TaskRegistered) -> None:
         agent = self.agents.get(fact.agent_name)
         runs = agent is None or isinstance(agent.phase, Running)
+        if agent is not None and agent.owner is None and agent.first_owner is None:
+            self.budgets.charge_other(agent, fact.task.owner, fact.at)
+            agent.first_owner = fact.task.owner
         phase = TaskPhase.RUNNING if runs else TaskPhase.STARTING
         self._add_task(fact.task, fact.agent_name, fact.at, phase, fact.max_run_s)
         if runs:

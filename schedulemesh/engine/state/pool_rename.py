@@ -146,12 +146,13 @@ class PoolRename:
         running.partition_anew()
 
     def in_queue(self, queue: Queue) -> None:
-        """Tasks that wait, and what their owners hold."""
+        """Tasks that wait, what their owners hold, and budgets."""
         waiting = list(queue.by_id.values())
         for task in waiting:
             queue.remove(task.task_id)
         # The places of the tasks depend on what their owners hold.
         queue.owners.rename(self._name, self._new_name)
+        queue.budgets.rename(self._name, self._new_name)
         for task in waiting:
             task.submission = self.submitted(task.submission)
             queue.add(task)

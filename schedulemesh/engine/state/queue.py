@@ -25,6 +25,7 @@ from schedulemesh.domain.task import FIRST_ATTEMPT, Attempts, EndState, TaskSpec
 from schedulemesh.domain.task_kinds import TaskKind
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.state.arrays import Arrays
+from schedulemesh.engine.state.budgets import Budgets
 from schedulemesh.engine.state.children import Children
 from schedulemesh.engine.state.dependents import Dependents
 from schedulemesh.engine.state.estimates import expected_total_s
@@ -165,10 +166,17 @@ class Queue:
     """All tasks that wait, by id, by pool and by class."""
 
     def __init__(
-        self, children: Children, dependents: Dependents, owners: Owners, arrays: Arrays
+        self,
+        children: Children,
+        dependents: Dependents,
+        owners: Owners,
+        arrays: Arrays,
+        budgets: Budgets,
     ) -> None:
         #: What owners hold, in the pools that count them.
         self.owners = owners
+        #: What is used of the budgets of pools and owners.
+        self.budgets = budgets
         self.by_id: dict[str, QueuedTask] = {}
         #: Those whose members are in the queue as one entry, and what their members do.
         self.arrays = arrays
@@ -343,16 +351,32 @@ class Queue:
         one = self.arrays.by_id[array_id]
         task_ids = [array_id, *(member_id(array_id, index) for index in one.waiting)]
         for task in (self.by_id[task_id] for task_id in task_ids if task_id in self.by_id):
-            self._leave(task)
-            if one.is_full and task.reservation is not None:
-                self.reserve(task.task_id, None)
-            if (task.not_before, task.task_id) in self._delayed:
-                self.pools[task.pool_name].add_later(task.number, task.spec)
-                continue
-            self._enter(task)
-            if task.queue_class is not None:
-                self.open[task.queue_class] = None
-                self.changed = True
+            self._sort(task)
+
+    def enter_again(self, pool_name: str, owner: str | None = None) -> None:
+        """The budget of a pool, or of an owner in it, is spent or is so no longer: its tasks may not start,
+        or may.
+        """
+        pool = self.pools.get(pool_name)
+        for task_id in [] if pool is None else [*pool.in_order(0, None)]:
+            task = self.by_id[task_id]
+            if owner in (None, task.spec.owner) and (
+                self._is_withheld(task) == (task.queue_class is not None)
+            ):
+                self._sort(task)
+
+    def _sort(self, task: QueuedTask) -> None:
+        """Have a task be among those that may start, or not, as things are now."""
+        self._leave(task)
+        if task.reservation is not None and self._is_withheld(task):
+            self.reserve(task.task_id, None)
+        if (task.not_before, task.task_id) in self._delayed:
+            self.pools[task.pool_name].add_later(task.number, task.spec)
+            return
+        self._enter(task)
+        if task.queue_class is not None:
+            self.open[task.queue_class] = None
+            self.changed = True
 
     def limit(self, task_id: str, max_run_s: float | None) -> None:
         """Change for how long a task may run that waits, which does not change its place."""
@@ -537,7 +561,7 @@ class Queue:
 
     def _enter(self, task: QueuedTask) -> None:
         pool = self.pools[task.pool_name]
-        if task.held or task.depends or self.arrays.is_full(task.spec):
+        if self._is_withheld(task):
             pool.add_later(task.number, task.spec)
             return
         counts_owners = task.pool_name in self.owners.pools
@@ -562,6 +586,15 @@ class Queue:
         task.queue_class = queue_class
         if self.policy.promote_after_s and not task.front and not queue_class.extra:
             self.long_waits.add(task.queued_at, task.task_id)
+
+    def _is_withheld(self, task: QueuedTask) -> bool:
+        """Whether a task may not start whatever is free and whenever it is."""
+        if task.held or task.depends or self.arrays.is_full(task.spec):
+            return True
+        budgets = self.budgets
+        return bool(budgets.by_pool) and budgets.holds(
+            task.pool_name, task.spec.owner, task.need_of_class
+        )
 
     def _leave(self, task: QueuedTask) -> None:
         queue_class, task.queue_class = task.queue_class, None

@@ -35,6 +35,7 @@ from schedulemesh.engine.state.agents import (
     Waiting,
 )
 from schedulemesh.engine.state.arrays import StoredArray
+from schedulemesh.engine.state.budgets import Meter
 from schedulemesh.engine.state.class_order import ClassOrder
 from schedulemesh.engine.state.estimates import RunKey
 from schedulemesh.engine.state.evictions import EvictionRecord
@@ -93,6 +94,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     owners: list[tuple[str, str, OwnerUse]] = []
     #: (pool name, when what its owners hold has changed last), of those that count owners.
     owners_changed: list[tuple[str, float]] = []
+    #: (pool name, owner or None for the pool itself, what was used of its budget). Before the queue, too.
+    budgets: list[tuple[str, str | None, Meter]] = []
     #: Before the tasks, some of which are members.
     arrays: list[StoredArray] = []
     tasks: list[RunningTask] = []
@@ -191,6 +194,11 @@ def _without_answers(state: MeshState) -> Snapshot:
             for owner, use in uses.items()
         ],
         owners_changed=list(state.owners.changed_at.items()),
+        budgets=[
+            (pool_name, owner, copy.copy(meter))
+            for pool_name, pool in state.budgets.by_pool.items()
+            for owner, _, meter in pool.meters()
+        ],
         arrays=[one.stored() for one in state.arrays.by_id.values()],
         tasks=[
             msgspec.structs.replace(task, task_class=None) for task in state.running.by_id.values()
@@ -359,6 +367,7 @@ def _put_books(state: MeshState, part: Snapshot) -> None:
         state.agents_of[account.spec.name] = set()
         state.groups.define(account.spec.name, account.spec.groups)
         state.owners.define(account.spec, (), 0.0)
+        state.budgets.define(account.spec, (), 0.0)
     state.ledger.holds.update(part.holds)
     for node in part.nodes:
         state.cluster.adopt(node)
@@ -393,6 +402,7 @@ def _put_lives(state: MeshState, part: Snapshot) -> None:
     state.owners.changed_at.update(part.owners_changed)
     for pool_name, owner, use in part.owners:
         state.owners.uses[pool_name][owner] = use
+    state.budgets.restore(part.budgets)
     for stored_array in part.arrays:
         state.arrays.restore(stored_array)
     for task in part.tasks:

@@ -51,6 +51,7 @@ FIELDS = (
     "max_priority",
     "owner_limits",
     "owner_order",
+    "owner_budgets",
 )
 
 

@@ -19,7 +19,7 @@ from schedulemesh.api.cluster import (
 )
 from schedulemesh.api.nodes import CordonNode, Drain, GetDrainStatus
 from schedulemesh.api.policies import ChangePolicy, GetPolicy
-from schedulemesh.api.pools import ListCohorts, ListPools, ListShares
+from schedulemesh.api.pools import ListBudgets, ListCohorts, ListPools, ListShares
 from schedulemesh.api.preemption import GetPreemptionStats
 from schedulemesh.api.states import RegisterStateHandlers
 from schedulemesh.api.tokens import (
@@ -98,6 +98,11 @@ class ClusterService(Service):
     async def shares(self, _: ListShares) -> Listed:
         """What pools and their owners use."""
         return listed(await self._viewed(StateView.shares))
+
+    @handler
+    async def budgets(self, _: ListBudgets) -> Listed:
+        """The budgets of pools and owners."""
+        return listed(await self._viewed(StateView.budgets))
 
     @handler
     async def orphans(self, _: ListOrphans) -> Listed:

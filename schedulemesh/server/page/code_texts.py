@@ -35,6 +35,10 @@ _WAITS_AND_REFUSALS: Mapping[str, tuple[str, str]] = {
         "Ray 选项与占位组互相冲突",
     ),
     "owner_limit": ("Its owner is at its limit in the pool", "该负责人在资源池中已达上限"),
+    "budget_spent": (
+        "The budget of its pool or owner is spent",
+        "资源池或负责人的预算已用完",
+    ),
     "behind_owner": (
         "Waits behind tasks of owners that have used less",
         "排在用量更少的负责人的任务之后",

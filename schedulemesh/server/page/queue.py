@@ -24,6 +24,7 @@ _FILTERS = ("pool_name", "owner", "reason")
 _REASONS = (
     Reason.INSUFFICIENT_QUOTA,
     Reason.OWNER_LIMIT,
+    Reason.BUDGET_SPENT,
     Reason.INSUFFICIENT_RESOURCES,
     Reason.BEHIND_QUEUE_HEAD,
     Reason.HELD_BY_USER,

@@ -37,6 +37,8 @@ POOL_FIELDS = (
     "max_priority",
     "owner_limits",
     "owner_order",
+    "budget",
+    "owner_budgets",
 )
 _LENDING = POOL_FIELDS[:4]
 #: What stands for no value.

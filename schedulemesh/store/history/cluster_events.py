@@ -15,7 +15,7 @@ from schedulemesh.engine.messages.cohort_facts import CohortDeleted, CohortEnsur
 from schedulemesh.engine.messages.demand_facts import AnyDemandFact
 from schedulemesh.engine.messages.fact import Fact
 from schedulemesh.engine.messages.measurement_facts import AnyMeasurement
-from schedulemesh.engine.messages.pool_facts import PoolDeleted, PoolRenamed
+from schedulemesh.engine.messages.pool_facts import BudgetLevelChanged, PoolDeleted, PoolRenamed
 from schedulemesh.store.history.events import OBSERVED, SeenNode
 
 #: What was seen of external work, or measured of agents, and changes decisions.
@@ -56,6 +56,7 @@ class ClusterEvents:
             f.PoolEnsured: lambda fact: self._define("pool_defined", fact.spec.name, fact),
             PoolRenamed: self._pool_renamed,
             PoolDeleted: lambda fact: self._define("pool_deleted", fact.pool_name, fact),
+            BudgetLevelChanged: self._budget_level_changed,
             CohortRenamed: lambda fact: self._notes.event(
                 "cohort_renamed", None, fact.name, fact, new_name=fact.new_name
             ),
@@ -86,6 +87,18 @@ class ClusterEvents:
         """What is open is of the pool as it is called now; what has ended keeps the old name."""
         self._notes.rename_pool(fact.pool_name, fact.new_name)
         self._notes.event("pool_renamed", None, fact.pool_name, fact, new_name=fact.new_name)
+
+    def _budget_level_changed(self, fact: BudgetLevelChanged) -> None:
+        """A part of a budget was used, or there is room in it again."""
+        self._note(
+            "budget_reached" if fact.level else "budget_renewed",
+            fact.pool_name,
+            of_owner=fact.owner,
+            percent=fact.level or None,
+            used=round(fact.used, 3),
+            gpu_hours=fact.gpu_hours,
+            until=fact.until,
+        )
 
     def _policy_changed(self, fact: f.PolicyChanged | q.QueuePolicyChanged) -> None:
         kind = "policy_changed" if isinstance(fact, f.PolicyChanged) else "queue_policy_changed"
