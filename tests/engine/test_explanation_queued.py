@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from schedulemesh.domain.budgets import parse_budget
 from schedulemesh.domain.cohort import LoanLimit
 from schedulemesh.domain.demand import ExternalDemand
 from schedulemesh.domain.owner_limits import parse_owner_limits
@@ -475,6 +476,20 @@ def test_an_owner_at_its_limit_is_told_so_before_what_is_short():
     mesh.queue("c1", cpu=2, owner="cid")
     mesh.resize(msgspec.structs.replace(spec, owner_limits=parse_owner_limits({"cid": {"cpu": 1}})))
     assert mesh.explain("c1").reason == Reason.EXCEEDS_OWNER_LIMIT
+
+
+def test_a_spent_budget_is_told_before_what_is_short_and_its_turn_is_the_earliest_start():
+    budget = parse_budget({"gpu_hours": 1, "period": "day"})
+    spec = msgspec.structs.replace(pool("p", cpu=4, gpu=1), budget=budget)
+    mesh = Explained(spec, nodes=[node("n1", cpu=4, gpu=1)])
+    mesh.run("a", gpu=1, duration=200_000.0)
+    mesh.queue("before", gpu=1)
+    mesh.tick(3600.0)
+    mesh.queue("t", gpu=1)
+    explained = mesh.explain("t")
+    assert codes(explained)[:2] == [Reason.BUDGET_SPENT, Reason.INSUFFICIENT_QUOTA]
+    assert explained.earliest_start is None or explained.earliest_start >= 86_400.0
+    assert mesh.explain("before").reason == Reason.BUDGET_SPENT
 
 
 def test_in_a_fair_pool_it_says_who_comes_first_and_by_what():
