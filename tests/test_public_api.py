@@ -80,6 +80,8 @@ def test_signatures_of_the_quick_reference():
         "max_priority": None,
         "owner_limits": None,
         "owner_order": "none",
+        "budget": None,
+        "owner_budgets": None,
         "placement_strategy": "STRICT_PACK",
         "pg_pool_config": None,
         "on_preempted": "drop",
