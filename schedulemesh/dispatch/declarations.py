@@ -1,7 +1,7 @@
 """Declares on a worker's method how its arguments are distributed and its results are collected.
 
-The modes have the names that users of verl know; ``docs/dispatch_reference.md`` says where they differ from those
-of verl.
+The modes have the names that users of verl know; ``docs/dispatch_reference.md`` says where they differ from
+those of verl.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from tests.docs.documents import ROOT, headings, pages, section
 
 API = ROOT / "docs" / "api" / "schedule_mesh.md"
 GUIDE = ROOT / "docs" / "preemption_guide.md"
+POLICY = ROOT / "docs" / "preemption_policy.md"
 CLASSES = {
     "SimpleScheduler": SimpleScheduler,
     "RayScheduler": RayScheduler,
@@ -102,13 +103,23 @@ def _parameters(
             yield f"{parameter.kind.name} {name}", default
 
 
-def test_every_field_of_the_policy_is_in_the_guide_with_its_default():
-    table = section(GUIDE, "Change the policy")
-    rows = dict(re.findall(r"^\| `([a-z_]+)` \| ([^|]*) \|", table, re.MULTILINE))
+def policy_fields(page, heading):
+    """The rows of a table of the policy's fields: what follows each name."""
+    return dict(re.findall(r"^\| `([a-z_]+)` \| (.*) \|$", section(page, heading), re.MULTILINE))
+
+
+def test_the_guide_says_of_a_field_what_its_page_says():
+    rows = policy_fields(GUIDE, "Change the policy")
+    assert len(rows) > 8
+    assert rows.items() <= policy_fields(POLICY, "Fields").items()
+
+
+def test_every_field_of_the_policy_is_on_its_page_with_its_default():
+    rows = policy_fields(POLICY, "Fields")
     assert set(rows) == set(PreemptionPolicy.__struct_fields__)
-    for name, default in rows.items():
+    for name, row in rows.items():
         value = getattr(PreemptionPolicy(), name)
-        told = default.strip().removesuffix(" s")
+        told = row.partition(" | ")[0].removesuffix(" s")
         assert (
             told in ("none", str(value))
             if not isinstance(value, bool | float)
