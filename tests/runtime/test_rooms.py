@@ -159,6 +159,22 @@ def test_a_room_in_which_nothing_runs_is_removed_by_the_next_supervisor(service,
     assert rooms(service) == {}
 
 
+def test_the_next_supervisor_starts_nothing_in_a_room_that_ray_has_not_placed(lived):
+    async def story(life):
+        life.backend.full = {"n"}
+        life.submit("a", gpu=1)
+        await asyncio.sleep(0.1)  # virtual time
+        assert [view.state for view in life.backend.by_id.values()] == ["PENDING"]
+        await life.crash()
+        life.backend.full = set()
+        await asyncio.sleep(SOON_S)  # virtual time
+        (actor,) = [actor for actor in life.backend.actors if actor.alive]
+        assert actor.node_id == "n"
+        assert [view.state for view in life.backend.by_id.values()] == ["CREATED"]
+
+    lived(story)
+
+
 def test_no_room_is_created_for_an_agent_that_has_ended_before_its_start(lived):
     async def story(life):
         await life.submit("earlier", gpu=1)

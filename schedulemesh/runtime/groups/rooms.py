@@ -121,6 +121,8 @@ class Rooms:
             if not room.startswith(ROOM):
                 continue
             agent = agent_of_room.get(room)
+            if agent is not None and agent.process is None and not view.placed:
+                agent = None  # unless its process is in it, another one is created for it
             members = [] if agent is not None else await self._backend.members(view.ray_id)
             for member in members:
                 agent = agent or starting.get((member.namespace, member.name))
