@@ -394,6 +394,33 @@ def test_a_lost_member_that_is_rebuilt_after_the_end_of_its_array_is_a_task_by_i
     agree(mesh)
 
 
+def test_a_lost_member_is_rebuilt_once_fewer_run_than_may():
+    mesh = mesh_of(cpu=2)
+    array(mesh, "0-1%1")
+    mesh.report("a[0]")
+    mesh.die("a[0]")
+    assert runs(mesh) == [1]
+    refused = mesh.handle(s.RebuildRequested(agent_name="a[0]")).outcome
+    assert isinstance(refused, Refused)
+    assert refused.reason is Reason.ARRAY_LIMIT
+    assert runs(mesh) == [1]
+    agree(mesh)
+    member_ends(mesh, 1)
+    mesh.handle(s.RebuildRequested(agent_name="a[0]"))
+    assert "a[0]" in mesh.state.agents
+
+
+def test_the_array_of_a_task_with_the_same_id_is_forgotten():
+    mesh = mesh_of(cpu=2)
+    array(mesh, "0-1")
+    member_ends(mesh, 0)
+    member_ends(mesh, 1)
+    assert ended(mesh)[0] is EndState.COMPLETED
+    mesh.queue("a", cpu=1)
+    assert "a" not in mesh.state.arrays.by_id
+    agree(mesh)
+
+
 def test_a_gang_can_be_an_array():
     mesh = mesh_of(cpu=4)
     gang = {"bundles": [{"cpu": 1}, {"cpu": 1}], "payload": GangPayload(strategy="PACK")}

@@ -11,6 +11,7 @@ import msgspec
 
 from schedulemesh.domain.arrays import Indices, array_form, member_id, members_named, parse_indices
 from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.messages.queue_facts import ArrayMembersCancelled, ArrayMembersSplit
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
@@ -114,6 +115,18 @@ def cancel_remaining(
             )
         )
     return bool(indices)
+
+
+def array_limit(state: MeshState, task: TaskSpec) -> Refused | None:
+    """The refusal of a member of an array of which as many members have an agent as may at once."""
+    if not state.arrays.is_full(task):
+        return None
+    one = state.arrays.by_id[task.array_id or task.task_id]
+    return Refused(
+        reason=Reason.ARRAY_LIMIT,
+        error=f"{one.with_agent} members of array {one.array_id!r} run, and at most {one.most} may at once",
+        hint="another one starts when one of them has ended",
+    )
 
 
 def refused_as_array(state: MeshState, stimulus: TaskSubmitted) -> Refused | None:

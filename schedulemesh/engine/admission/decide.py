@@ -20,6 +20,7 @@ from schedulemesh.domain.resources import NOTHING, Resources
 from schedulemesh.domain.task import FIRST_ATTEMPT, Attempts, TaskSpec
 from schedulemesh.engine.admission import refusals
 from schedulemesh.engine.admission.admit import Request, admit, would_run
+from schedulemesh.engine.admission.arrays import array_limit
 from schedulemesh.engine.admission.backfill import Backfill, is_behind_in_strict_pool
 from schedulemesh.engine.admission.budgets import beyond_budget
 from schedulemesh.engine.admission.evictions import (
@@ -520,6 +521,8 @@ def submit_again(
     attempts: Attempts = FIRST_ATTEMPT,
 ) -> RequestOutcome:
     """Admit an agent that ran before, built from a saved state, where it fits without evicting anyone."""
+    if task is not None and (refused := array_limit(tx.state, task)) is not None:
+        return refused
     submission = TaskSubmitted(
         agent=agent,
         task=task,

@@ -26,6 +26,7 @@ import msgspec
 
 from schedulemesh.domain.reasons import PreemptionReason, Reason
 from schedulemesh.engine.admission.admit import Request
+from schedulemesh.engine.admission.arrays import array_limit
 from schedulemesh.engine.admission.backfill import Backfill, is_behind
 from schedulemesh.engine.admission.budgets import beyond_budget
 from schedulemesh.engine.admission.decide import (
@@ -290,23 +291,13 @@ def _of_its_own(tx: Transaction, task: QueuedTask) -> list[Finding]:
         )
     if task.depends:
         findings.append(dependency_finding(tx, task))
-    if tx.state.arrays.is_full(task.spec):
-        findings.append(_array_limit(tx.state, task))
+    if (full := array_limit(tx.state, task.spec)) is not None:
+        findings.append(Finding(reason=full.reason, error=full.error, hint=full.hint))
     if task.not_before > tx.now:
         findings.append(
             Finding(reason=Reason.BACK_OFF, error=_back_off(task, task.not_before - tx.now))
         )
     return findings
-
-
-def _array_limit(state: MeshState, task: QueuedTask) -> Finding:
-    """That as many members of a task's array run as may at once."""
-    one = state.arrays.by_id[task.spec.array_id or task.task_id]
-    return Finding(
-        reason=Reason.ARRAY_LIMIT,
-        error=f"{one.with_agent} members of array {one.array_id!r} run, and at most {one.most} may at once",
-        hint="another one starts when one of them has ended",
-    )
 
 
 def _back_off(task: QueuedTask, wait_s: float) -> str:

@@ -160,6 +160,12 @@ class Arrays:
             one.ended[state] = parse_indices(indices)
         one.ended_at = stored.ended_at
 
+    def forget(self, array_id: str) -> None:
+        """The end of an array is on record no more, or its id is another task's, perhaps another array's."""
+        one = self.by_id.get(array_id)
+        if one is not None and one.ended_at is not None:
+            del self.by_id[array_id]
+
     def alive(self, task_id: str) -> TaskArray | None:
         """The array with this id that has not ended; None: there is none."""
         one = self.by_id.get(task_id)

@@ -201,7 +201,7 @@ class Past:
         if len(self.ended) > ENDED:
             oldest = self.ended.pop(next(iter(self.ended)))
             if oldest.spec.array:
-                self._arrays.by_id.pop(oldest.spec.task_id, None)
+                self._arrays.forget(oldest.spec.task_id)
 
     def note_task_ended(self, task: RunningTask, fact: TaskEnded, kind: str) -> None:
         """Remember a task that has ended while its agent, which is of this kind, existed."""
@@ -284,7 +284,9 @@ class Past:
         """A task of this id exists again."""
         if self._arrays.by_id:
             self._arrays.note_alive(task_id)
-        self.ended.pop(task_id, None)
+        past = self.ended.pop(task_id, None)
+        if past is not None and past.spec.array:
+            self._arrays.forget(task_id)
         self._dependents.ended.pop(task_id, None)
 
     def forget_members(self, array_id: str) -> None:
