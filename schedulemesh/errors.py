@@ -27,14 +27,18 @@ def shown(value: object) -> str:
 
 
 def nearest(word: str, allowed: Iterable[str]) -> str:
-    """`` (did you mean 'x'?)`` if one of the allowed names is similar to the word, or has it as one of its
-    words, else empty.
-    """
+    """`` (did you mean 'x'?)`` if there is a ``nearest_name``, else empty."""
+    near = nearest_name(word, allowed)
+    return "" if near is None else f" (did you mean {near!r}?)"
+
+
+def nearest_name(word: str, allowed: Iterable[str]) -> str | None:
+    """The allowed name that is similar to the word, or has it as one of its words; None: there is none."""
     names = _comparable(word, allowed)
     with_word = [name for name in names if word in name.split("_")]
     near = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
     near = near or difflib.get_close_matches(word, with_word, n=1, cutoff=0.0)
-    return f" (did you mean {near[0]!r}?)" if near else ""
+    return near[0] if near else None
 
 
 def nearest_names(word: str, names: Iterable[str], most: int) -> list[str]:

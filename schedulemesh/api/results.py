@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from schedulemesh.api.nodes import ExternalJobInfo
 from schedulemesh.api.tasks import TaskInfo
@@ -18,6 +18,14 @@ class HolderInfo(TypedDict, total=False):
     task_ids: list[str]
 
 
+class SentenceInfo(TypedDict, total=False):
+    """A sentence of the scheduler's, from which it can be written in another language than English."""
+
+    code: str
+    #: By name: strings, numbers, and sentences within it; several of these as a list.
+    parameters: dict[str, Any]
+
+
 class Result(TypedDict, total=False):
     """What every call answers: ``success``, and for a refusal ``error`` (a sentence), ``reason`` (a code) and
     what explains it.
@@ -29,6 +37,8 @@ class Result(TypedDict, total=False):
     #: What the caller can do next.
     hint: str
     detail: str
+    #: The codes and parameters of sentences, by the fields that have them.
+    sentences: dict[str, SentenceInfo]
     #: What the caller may not have meant, in sentences.
     warnings: list[str]
     #: Of a refusal: the amounts that the quota and the best node lacked.
@@ -80,6 +90,7 @@ class ReasonInfo(TypedDict, total=False):
     reason: str
     error: str
     hint: str
+    sentences: dict[str, SentenceInfo]
 
 
 class AlternativeInfo(TypedDict, total=False):
@@ -89,6 +100,7 @@ class AlternativeInfo(TypedDict, total=False):
     alternative: str
     reason: str
     error: str
+    sentences: dict[str, SentenceInfo]
     #: What its pool's ``quota`` lacks, and the closest ``node``.
     short: dict[str, Amounts]
     #: The tasks whose eviction would make room; empty: there are none.
@@ -175,6 +187,7 @@ class OrderFactorInfo(TypedDict, total=False):
     #: None: not known.
     value: float | None
     detail: str
+    sentences: dict[str, SentenceInfo]
 
 
 class ExplainResult(Result, TaskInfo, total=False):

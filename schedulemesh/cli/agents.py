@@ -82,7 +82,7 @@ def _named_nodes(rows: list[dict[str, Any]], nodes: list[str]) -> list[dict[str,
         named = nodes_named(name, names)
         if len(named) != 1:
             error = unknown_node(name, named, names)
-            raise RefusedError(Refused(reason=Reason.NODE_NOT_FOUND, error=error))
+            raise RefusedError(Refused(reason=Reason.NODE_NOT_FOUND, error_text=error))
         chosen.add(named[0])
     return [row for row in rows if row["node_id"] in chosen]
 

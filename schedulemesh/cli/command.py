@@ -43,6 +43,13 @@ class Format(str, Enum):
     NAME = "name"
 
 
+class Lang(str, Enum):
+    """A language of sentences."""
+
+    EN = "en"
+    ZH = "zh"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Target:
     """The scheduler that a command is for."""
@@ -61,6 +68,12 @@ class Target:
         str,
         typer.Option(envvar="RAY_ADDRESS", help="The Ray cluster; auto: the one on this machine."),
     ] = "auto"
+    lang: Annotated[
+        Lang | None,
+        typer.Option(
+            "--lang", help="Language of sentences; default: by SCHEDULEMESH_LANG or LANG."
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,6 +215,9 @@ def _as_command(function: CommandFunction) -> Callable[..., None]:
             name: group(**{field.name: given.pop(field.name) for field in fields(group)})
             for name, group in groups.items()
         }
+        for argument in arguments.values():
+            if isinstance(argument, Target) and argument.lang is not None:
+                _speak(argument.lang)
         raise typer.Exit(_run(lambda: function(**given, **arguments)))
 
     parameters = [p for p in own_parameters if p.name not in groups]
@@ -214,6 +230,12 @@ def _as_command(function: CommandFunction) -> Callable[..., None]:
     )
     run.__annotations__ = {}
     return run
+
+
+def _speak(lang: Lang) -> None:
+    from schedulemesh.cli.language import speak
+
+    speak(lang.value)
 
 
 def _complete(parameter: inspect.Parameter) -> None:

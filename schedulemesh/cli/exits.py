@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from schedulemesh.cli.language import language, spoken
 from schedulemesh.cli.wording import in_commands
 from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.sentences import say
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.errors import (
     InvalidRequestError,
@@ -43,21 +45,21 @@ class RefusedError(ScheduleMeshError):
     """The scheduler refused a request."""
 
     def __init__(self, refused: Refused) -> None:
-        sentences = filter(None, (refused.error, refused.hint))
+        sentences = filter(None, map(spoken, (refused.error_text, refused.hint_text)))
         words = [*map(in_commands, sentences), *filter(None, (_victims(refused),))]
-        super().__init__(". ".join(words))
+        super().__init__(("。" if language() == "zh" else ". ").join(words))
         self.refused, self.reason = refused, refused.reason
 
 
 def _victims(refused: Refused) -> str:
     """What became of the tasks that were evicted for it, in one sentence; empty: there were none."""
     ids_by_state = {
-        "running again": refused.restarted,
-        "waiting in the queue": refused.requeued,
-        "ended": refused.not_restarted,
+        "victims_run_again": refused.restarted,
+        "victims_wait": refused.requeued,
+        "victims_ended": refused.not_restarted,
     }
-    parts = [f"{', '.join(ids)} ({what})" for what, ids in ids_by_state.items() if ids]
-    return f"Evicted for it: {'; '.join(parts)}" if parts else ""
+    parts = [say(code, tasks=ids) for code, ids in ids_by_state.items() if ids]
+    return spoken(say("victims", parts=parts)) if parts else ""
 
 
 class UnreachableError(ScheduleMeshError):

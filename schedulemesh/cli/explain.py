@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 from unicodedata import east_asian_width
@@ -13,13 +14,15 @@ from unicodedata import east_asian_width
 import typer
 
 from schedulemesh.cli.command import Format, Target, View, command
+from schedulemesh.cli.language import language, spoken
 from schedulemesh.cli.output import repeat
 from schedulemesh.cli.rows import Column, Listing, Record
 from schedulemesh.cli.texts import amounts, number
 from schedulemesh.cli.wording import in_commands, node
-from schedulemesh.domain.numbers import span_text
-from schedulemesh.domain.reasons import LIMITS, Reason
-from schedulemesh.protocol.wording import reworded
+from schedulemesh.domain.language import Language
+from schedulemesh.domain.reasons import LIMITS
+from schedulemesh.domain.sentences import Sentence, Text, in_words, say
+from schedulemesh.protocol.wording import reworded, translated
 
 if TYPE_CHECKING:
     from schedulemesh.api.nodes import ExternalJobInfo
@@ -40,8 +43,12 @@ WIDTH = 80
 _NARROWEST = 40
 #: Stands for the second column of a wide character while text is wrapped.
 _SECOND = "\0"
-#: What each code says, as part of a line.
-_MEANINGS = {reason.value: in_commands(reason.meaning).rstrip(".") for reason in Reason}
+#: What is not broken: marks that open stay with what follows, and marks that close with what is before them.
+_UNBROKEN = re.compile(
+    rf"(?:[（《]{_SECOND})*(?:(?:[^{_SECOND}](?!{_SECOND}))+|[^{_SECOND}]{_SECOND})(?:[，。；：、）》？！]{_SECOND})*"
+)
+#: How each kind of task is called.
+_KINDS = {"agent": "kind_task", "gang": "kind_gang", "lease": "kind_lease", "job": "kind_job"}
 #: The columns of ``--order``.
 _FACTORS = (
     Column(heading="factor", key="factor"),
@@ -76,11 +83,11 @@ def explain(
 
         def look() -> Record:
             answer = explained(gateway.ask(ExplainTask(task_id=task), Explained).explanation)
-            facts: ExplainResult = reworded(answer, in_commands)
+            facts: ExplainResult = reworded(translated(answer, language()), in_commands)
             if order:
                 return _order(facts)
             width = shutil.get_terminal_size((WIDTH, 24)).columns
-            text = text_of(facts, time.time(), max(width, _NARROWEST))
+            text = text_of(facts, time.time(), max(width, _NARROWEST), language())
             return Record(facts=facts, name="task_id", text=text)
 
         repeat(view, look)
@@ -102,167 +109,188 @@ def _order(answer: ExplainResult) -> Record:
 
 def _where(answer: ExplainResult) -> str:
     """Which place a task has, in one sentence."""
-    task, pool = f"task {answer['task_id']}", f"pool {answer['pool_name']}"
-    if not answer["position"]:
-        return f"{task} is {answer['state']}; it does not wait in the queue"
-    return f"{task} is number {answer['position']} of {answer['queue_length']} in {pool}"
+    task, position = answer["task_id"], answer["position"]
+    if not position:
+        return spoken(say("no_place", task=task, state=answer["state"]))
+    length, pool = answer["queue_length"], answer["pool_name"]
+    return spoken(say("place", task=task, position=position, length=length, pool=pool))
 
 
 class Line(NamedTuple):
     """A line of the text before it is wrapped: what begins its first line, and the others."""
 
-    what: str
+    what: Text
     first: str = ""
     later: str = "  "
 
 
-def text_of(answer: ExplainResult, now: float, width: int = WIDTH) -> str:
+def text_of(
+    answer: ExplainResult, now: float, width: int = WIDTH, language: Language = "en"
+) -> str:
     """The explanation for a person, in lines of at most so many columns."""
-    return "\n".join(part for line in _lines(answer, now) for part in _wrapped(line, width))
+    lines = _lines(answer, now)
+    return "\n".join(part for line in lines for part in _wrapped(line, width, language))
 
 
 def _lines(answer: ExplainResult, now: float) -> list[Line]:
     lines = [Line(_title(answer, now))]
     lines += _part("", in_commands(answer["detail"]))
     lines += _part(answer["reason"], answer["error"])
-    lines += _part("next step", answer["hint"])
+    lines += _part(say("next_step"), answer["hint"])
     for other in answer["others"]:
-        lines += _part(f"also {other['reason']}", other["error"])
-    for rank, one in enumerate(answer["alternatives"], start=1):
-        lines += _part(f"alternative {rank}", _alternative(one))
-    lines += _part("before it", _before(answer))
+        lines += _part(say("also", reason=other["reason"]), other["error"])
+    for number_, one in enumerate(answer["alternatives"], start=1):
+        lines += _part(say("alternative_number", number=number_), _alternative(one))
+    lines += _part(say("before_it"), _before(answer))
     if answer["weight_raised_by"] > 1.0:
-        lines += _part("pool's weight", _weight(answer))
-    lines += _part("waits for", ", ".join(answer["waits_for"]))
-    lines += _listed("held by", [_holder(holder) for holder in answer["holders"]])
+        raised = say("weight_raised", factor=answer["weight_raised_by"])
+        lines += _part(say("weight_of_pool"), raised)
+    waits_for = say("names", names=answer["waits_for"]) if answer["waits_for"] else ""
+    lines += _part(say("waits_for"), waits_for)
+    lines += _listed(say("holders"), [_holder(holder) for holder in answer["holders"]])
     for usage in answer["external_usage"]:
-        what = f"other Ray work uses {amounts(usage['resources'])}"
-        lines += _part(f"node {node(usage['node_id'])}", what)
-        lines += _listed("used by", [_job(job) for job in usage["jobs"]])
+        heading = say("node", node=node(usage["node_id"]))
+        lines += _part(heading, say("other_work", amount=amounts(usage["resources"])))
+        lines += _listed(say("used_by"), [_job(job) for job in usage["jobs"]])
     if answer["considered"] is not None:
         lines += _considered(answer["considered"])
     if answer["expected_duration"] is not None:
-        lines += _part("expected duration", _duration(answer["expected_duration"]))
-    lines += _part("time limit", _time_limit(answer, now))
-    lines += _part("idle limit", _idle_limit(answer, now))
+        lines += _part(say("expected_duration"), _duration(answer["expected_duration"]))
+    lines += _part(say("time_limit"), _time_limit(answer, now))
+    lines += _part(say("idle_limit"), _idle_limit(answer, now))
     if answer["state"] == "queued":
-        lines += _part("earliest start", _start(answer, now))
+        lines += _part(say("earliest_start"), _start(answer, now))
     if answer["eviction"] is not None and not _is_said(answer["eviction"], answer):
-        lines += _part("last eviction", _eviction(answer["eviction"], answer["state"], now))
+        eviction = _eviction(answer["eviction"], answer["state"], now)
+        lines += _part(say("last_eviction"), eviction)
     return lines
 
 
-def _title(answer: ExplainResult, now: float) -> str:
+def _title(answer: ExplainResult, now: float) -> Sentence:
     """Which task it is and of what kind, its state, and since when."""
-    what = "task" if answer["kind"] == "agent" else answer["kind"]
-    owner = f", owner {answer['owner']}" if answer["owner"] else ""
-    title = (
-        f"{what} {answer['task_id']} (pool {answer['pool_name']}, priority "
-        f"{answer['priority']:.12g}{owner}): {answer['state']}"
+    return say(
+        "title",
+        kind=say(_KINDS[answer["kind"]]),
+        task=answer["task_id"],
+        pool=answer["pool_name"],
+        priority=answer["priority"],
+        owner=say("title_owner", owner=answer["owner"]) if answer["owner"] else "",
+        state=answer["state"],
+        since=_since(answer, now),
+        further=say("joined", parts=tuple(_further(answer))),
     )
-    if answer["since"] is not None:
-        since = span_text(now - answer["since"])
-        title += f" {since} ago" if answer["state"] in _ENDED else f" for {since}"
+
+
+def _since(answer: ExplainResult, now: float) -> Text:
+    """Since when it is in its state, as the end of a sentence."""
+    if answer["since"] is None:
+        return ""
+    has_ended = answer["state"] in _ENDED
+    return say("title_ago" if has_ended else "title_for", time=now - answer["since"])
+
+
+def _further(answer: ExplainResult) -> Iterator[Sentence]:
+    """What else the title says."""
     if answer["alternative"] and answer["state"] != "queued":
-        title += f", in its alternative {answer['alternative']}"
+        yield say("title_alternative", number=answer["alternative"])
     if answer["position"]:
-        title += f", position {answer['position']} of {answer['queue_length']}"
+        length = answer["queue_length"]
+        yield say("title_position", position=answer["position"], length=length)
     if answer["preemptions"]:
-        title += f", evicted {_times(answer['preemptions'])}"
+        yield say("title_evicted", count=answer["preemptions"])
     if answer["failures"]:
-        title += f", failed {_times(answer['failures'])}"
-    return title
+        yield say("title_failed", count=answer["failures"])
 
 
-def _alternative(one: AlternativeInfo) -> str:
+def _alternative(one: AlternativeInfo) -> Sentence:
     """Why a task does not start in one of its alternatives."""
-    would = f"; it would evict {', '.join(one['victims'][:_SHOWN])}" if one["victims"] else ""
-    return f"{one['alternative']}: {one['error']} ({one['reason']}){would}"
+    victims = one["victims"][:_SHOWN]
+    would = say("would_evict", tasks=victims) if victims else ""
+    way, reason = one["alternative"], one["reason"]
+    return say("way", way=way, error=one["error"], reason=reason, victims=would)
 
 
-def _weight(answer: ExplainResult) -> str:
-    raised = f"{answer['weight_raised_by']:.3g}"
-    return (
-        f"{raised} times as high among pools that wait, because its first task has waited so long"
+def _before(answer: ExplainResult) -> Text:
+    before = answer["before"]
+    more = answer["position"] - 1 - len(before)
+    if before and more > 0:
+        return say("names_and", names=before, count=more)
+    return say("names", names=before) if before else ""
+
+
+def _holder(holder: HolderInfo) -> Sentence:
+    tasks: list[str | Sentence] = [*holder["task_ids"][:_SHOWN]]
+    return say(
+        "holder",
+        tasks=tasks or (say("agent", agent=holder["agent_name"]),),
+        pool=holder["pool_name"],
+        amount=amounts(holder["resources"]),
     )
 
 
-def _before(answer: ExplainResult) -> str:
-    more = answer["position"] - 1 - len(answer["before"])
-    named = ", ".join(answer["before"])
-    return f"{named} and {more} more" if named and more > 0 else named
-
-
-def _holder(holder: HolderInfo) -> str:
-    tasks = " and ".join(holder["task_ids"][:_SHOWN]) or f"agent {holder['agent_name']}"
-    return f"{tasks} (pool {holder['pool_name']}): {amounts(holder['resources'])}"
-
-
-def _job(job: ExternalJobInfo) -> str:
+def _job(job: ExternalJobInfo) -> Sentence:
+    amount = amounts(job["resources"])
     if job["task_id"]:
-        return f"{amounts(job['resources'])} by job {job['task_id']}, more than it claims"
-    driver = f": {job['entrypoint']}" if job["entrypoint"] else ""
-    return f"{amounts(job['resources'])} by job {job['job_id']} in {job['namespace']}{driver}"
+        return say("job_uses_beyond", amount=amount, job=job["task_id"])
+    driver = say("colon", what=job["entrypoint"]) if job["entrypoint"] else ""
+    job_id, namespace = job["job_id"], job["namespace"]
+    return say("job_uses", amount=amount, job=job_id, namespace=namespace, driver=driver)
 
 
 def _considered(considered: ConsideredInfo) -> Iterator[Line]:
     """Who could be evicted, or which rules spare how many."""
     if considered["victims"]:
-        yield from _part("evictions", f"room after that of {', '.join(considered['victims'])}")
+        yield from _part(say("evictions"), say("room_after", tasks=considered["victims"]))
         return
-    tasks = f"{considered['tasks']} running task{'' if considered['tasks'] == 1 else 's'}"
     spared = [
-        f"{count} spared: {code} ({_MEANINGS[code]})"
+        say("spared", count=count, code=code, meaning=say("code_means", code=code))
         for code, count in considered["turned_away"].items()
     ]
     if considered["searched"]:
-        heading = f"evictions: none, {tasks} considered"
+        heading = say("no_evictions", count=considered["tasks"])
     else:
-        heading = f"evictions: {considered['evictable']} of {tasks} allowed"
+        evictable = considered["evictable"] or 0
+        heading = say("evictions_allowed", evictable=evictable, count=considered["tasks"])
     yield from _listed(heading, spared)
     if considered["sufficient_priority"] is not None:
-        yield from _part("sufficient", f"priority {considered['sufficient_priority']:.12g}")
+        priority = say("sufficient_priority", priority=considered["sufficient_priority"])
+        yield from _part(say("sufficient"), priority)
 
 
-def _start(answer: ExplainResult, now: float) -> str:
-    at = answer["earliest_start"]
+def _start(answer: ExplainResult, now: float) -> Sentence:
+    at, rests_on = answer["earliest_start"], answer["start_rests_on"]
     if at is None:
-        return f"not known: {answer['no_estimate']}"
+        return say("start_not_known", why=answer["no_estimate"])
     if at <= now:
-        return "now, as far as estimates say"
-    rests_on = answer["start_rests_on"]
+        return say("start_now")
     if answer["start_waits_for_limit"]:
-        return (
-            f"in {span_text(at - now)}, when {answer['start_waits_for_limit']} has ended at the latest "
-            "by its time limit"
-        )
+        return say("start_after_limit", wait=at - now, task=answer["start_waits_for_limit"])
     if answer["start_waits_for_overdue"]:
-        return (
-            f"perhaps in {span_text(at - now)}: tasks that hold what is short run for longer than "
-            "they declared"
-        )
+        return say("start_perhaps", wait=at - now)
     if rests_on is None:
-        return f"in {span_text(at - now)}, if estimates hold"
-    return (
-        f"in about {span_text(at - now)}, when {rests_on['task_id']} ends (estimated from "
-        f"{_runs(rests_on)})"
+        return say("start_if_estimates_hold", wait=at - now)
+    return say("start_about", wait=at - now, task=rests_on["task_id"], runs=_runs(rests_on))
+
+
+def _duration(estimate: DurationInfo) -> Sentence:
+    """How long a task runs, and how sure that is."""
+    return say(
+        "duration_about",
+        time=estimate["seconds"],
+        runs=_runs(estimate),
+        low=estimate["low_s"],
+        high=estimate["high_s"],
     )
 
 
-def _duration(estimate: DurationInfo) -> str:
-    """How long a task runs, and how sure that is."""
-    spread = f"half of them took {span_text(estimate['low_s'])} to {span_text(estimate['high_s'])}"
-    return f"about {span_text(estimate['seconds'])} (estimated from {_runs(estimate)}; {spread})"
-
-
-def _runs(estimate: DurationInfo) -> str:
+def _runs(estimate: DurationInfo) -> Sentence:
     """From which runs an estimate was made."""
-    parts = [f"owner {estimate['owner']}"] if estimate["owner"] else []
-    parts += [f"pool {estimate['pool_name']}"] if estimate["pool_name"] else []
-    parts += [f"pattern {estimate['pattern']}"] if estimate["pattern"] else []
-    parts += [f"gpu {estimate['gpus']:g}"] if estimate["gpus"] else []
-    parts += [f"cpu {estimate['cpus']:g}, no gpu"] if estimate["cpus"] else []
-    return f"{estimate['runs']} earlier runs of {', '.join(parts)}"
+    features = [say("runs_owner", owner=estimate["owner"])] if estimate["owner"] else []
+    features += [say("runs_pool", pool=estimate["pool_name"])] if estimate["pool_name"] else []
+    features += [say("runs_pattern", pattern=estimate["pattern"])] if estimate["pattern"] else []
+    features += [say("runs_gpu", gpus=estimate["gpus"])] if estimate["gpus"] else []
+    features += [say("runs_cpu", cpus=estimate["cpus"])] if estimate["cpus"] else []
+    return say("earlier_runs", count=estimate["runs"], features=features)
 
 
 def _is_said(eviction: EvictionInfo, answer: ExplainResult) -> bool:
@@ -270,98 +298,112 @@ def _is_said(eviction: EvictionInfo, answer: ExplainResult) -> bool:
     return eviction["rule"] in LIMITS and eviction["rule"] == answer["reason"]
 
 
-def _time_limit(answer: ExplainResult, now: float) -> str:
+def _time_limit(answer: ExplainResult, now: float) -> Text:
     """How long it may run, and when it has done so."""
     limit = answer["run_limit_s"]
     if limit is None or answer["state"] not in ("queued", "starting", "running"):
         return ""
-    of_pool = "" if answer["max_run_s"] == limit else f", as pool {answer['pool_name']} says"
+    of_pool: Text = ""
+    if answer["max_run_s"] != limit:
+        of_pool = say("limit_of_pool", pool=answer["pool_name"])
     if answer["limit_at"] is None:
-        return f"{span_text(limit)} from its start{of_pool}"
+        return say("limit_from_start", limit=limit, of_pool=of_pool)
     remaining = answer["limit_at"] - now
     if remaining <= 0:
-        return f"{span_text(limit)}{of_pool}; it is over"
-    return f"{span_text(limit)}{of_pool}; ends at the latest in {span_text(remaining)} by its limit"
+        return say("limit_over", limit=limit, of_pool=of_pool)
+    return say("limit_ends", limit=limit, of_pool=of_pool, rest=remaining)
 
 
-def _idle_limit(answer: ExplainResult, now: float) -> str:
+def _idle_limit(answer: ExplainResult, now: float) -> Text:
     """For how long its GPUs may be idle, and whether they are."""
     limit, state = answer["idle_limit_s"], answer["state"]
     if limit is None or state not in ("starting", "running"):
         return ""
     if answer["idle_ends_at"] is not None and answer["idle_since"] is not None:
-        return (
-            f"its GPUs have been idle for {span_text(now - answer['idle_since'])}; it ends in "
-            f"{span_text(answer['idle_ends_at'] - now)} unless they are used"
-        )
+        rest = answer["idle_ends_at"] - now
+        return say("idle_ends", idle=now - answer["idle_since"], rest=rest)
     if answer["gpus_measured"] is False:
-        return f"{span_text(limit)}, but nothing measures its GPUs, so this never ends it"
-    return (
-        f"a warning after {span_text(limit)} without use of its GPUs, its end after as long again"
-    )
+        return say("idle_not_measured", limit=limit)
+    return say("idle_warns", limit=limit)
 
 
-def _eviction(eviction: EvictionInfo, state: str, now: float) -> str:
+def _eviction(eviction: EvictionInfo, state: str, now: float) -> Sentence:
     """By whom, by which rule, what was saved, and what became of what was freed. ``state``: of the task,
     which may not have been saved yet.
     """
-    leaves = state == "preempting"
-    who = f"task {eviction['by_task']}" if eviction["by_task"] else f"agent {eviction['by_agent']}"
-    owner = f" of {eviction['by_owner']}" if eviction["by_owner"] else ""
-    by = f"for {who}{owner} in pool {eviction['by_pool']}" if eviction["by_agent"] else "by request"
-    if eviction["rule"] in LIMITS:
-        by = "by its limit"
-    score = "" if eviction["score"] is None else f", score {eviction['score']:.4g}"
-    parts = [f"{span_text(now - eviction['at'])} ago {by} ({eviction['rule']}{score})"]
-    if eviction["save_error"]:
-        earlier = "; an earlier state of the attempt was" if eviction["state_saved"] else ""
-        parts.append(f"its state was not saved: {eviction['save_error']}{earlier}")
-    else:
-        unsaved = "its state is not saved yet" if leaves else "no state was saved"
-        parts.append("its state was saved" if eviction["state_saved"] else unsaved)
+    leaves, score = state == "preempting", eviction["score"]
+    parts = [
+        say(
+            "eviction",
+            time=now - eviction["at"],
+            by=_evictor(eviction),
+            rule=eviction["rule"],
+            score="" if score is None else say("score", score=score),
+        ),
+        _saved(eviction, leaves=leaves),
+    ]
     if eviction["idle_since"] is not None:
-        idle_s = eviction["at"] - eviction["idle_since"]
-        parts.append(
-            f"its GPUs had been idle for {span_text(idle_s)}, so it came first among victims"
-        )
+        parts.append(say("was_idle_victim", idle=eviction["at"] - eviction["idle_since"]))
     if eviction["lost_s"] is not None:
-        parts.append(f"{span_text(eviction['lost_s'])} of work {'at risk' if leaves else 'lost'}")
+        parts.append(say("work_at_risk" if leaves else "work_lost", time=eviction["lost_s"]))
     if eviction["used"] is not None:
-        parts.append(
-            "what was freed is used" if eviction["used"] else "what was freed was not used"
-        )
+        parts.append(say("freed_is_used" if eviction["used"] else "freed_not_used"))
     if eviction["ran_again_at"] is not None:
-        parts.append(f"it ran again {span_text(now - eviction['ran_again_at'])} ago")
-    return "; ".join(parts)
+        parts.append(say("ran_again", time=now - eviction["ran_again_at"]))
+    return say("parts", parts=parts)
 
 
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
+def _evictor(eviction: EvictionInfo) -> Sentence:
+    """For whom it was evicted, or why else."""
+    if eviction["rule"] in LIMITS:
+        return say("eviction_by_limit")
+    if not eviction["by_agent"]:
+        return say("eviction_by_request")
+    evictor = say("evictor_is_agent", agent=eviction["by_agent"])
+    if eviction["by_task"]:
+        evictor = say("evictor_is_task", task=eviction["by_task"])
+    owner = say("of_owner", owner=eviction["by_owner"]) if eviction["by_owner"] else ""
+    return say("eviction_for", evictor=evictor, owner=owner, pool=eviction["by_pool"])
 
 
-def _part(heading: str, what: str) -> list[Line]:
+def _saved(eviction: EvictionInfo, *, leaves: bool) -> Sentence:
+    """What was saved for an eviction; ``leaves``: it is in progress."""
+    if eviction["save_error"]:
+        earlier = "earlier_state" if eviction["state_saved"] else "state_not_saved"
+        return say(earlier, error=eviction["save_error"])
+    if eviction["state_saved"]:
+        return say("state_was_saved")
+    return say("state_not_saved_yet" if leaves else "no_state_saved")
+
+
+def _part(heading: Text, what: Text) -> list[Line]:
     """A part of the text; none where there is nothing to say."""
     if not what:
         return []
-    return [Line(f"{heading}: {what}" if heading else what, "  ", "    ")]
+    return [Line(say("headed", heading=heading, what=what) if heading else what, "  ", "    ")]
 
 
-def _listed(heading: str, entries: list[str]) -> list[Line]:
+def _listed(heading: Text, entries: Sequence[Text]) -> list[Line]:
     if not entries:
         return []
-    lines = [Line(f"{heading}:", "  ", "    ")]
+    lines = [Line(say("heading", heading=heading), "  ", "    ")]
     lines += [Line(entry, "    ", "      ") for entry in entries[:_SHOWN]]
     if len(entries) > _SHOWN:
-        lines.append(Line(f"and {len(entries) - _SHOWN} more", "    "))
+        lines.append(Line(say("and_more", count=len(entries) - _SHOWN), "    "))
     return lines
 
 
-def _wrapped(line: Line, width: int) -> list[str]:
-    what, first, later = line
+def _wrapped(line: Line, width: int, language: Language) -> list[str]:
+    what, first, later = in_words(line.what, language), line.first, line.later
     measured = "".join(c + _SECOND if east_asian_width(c) in "WF" else c for c in what)
     # A long name may be broken within a wide character, which then reaches one column further.
     width -= measured != what
-    lines = textwrap.wrap(
-        measured, width, initial_indent=first, subsequent_indent=later, break_on_hyphens=False
-    )
-    return [part.replace(_SECOND, "") for part in lines]
+    wrapper = _Wrapper(width, initial_indent=first, subsequent_indent=later, break_on_hyphens=False)
+    return [part.replace(_SECOND, "") for part in wrapper.wrap(measured)]
+
+
+class _Wrapper(textwrap.TextWrapper):
+    """Breaks lines also between wide characters, but not apart from their marks."""
+
+    def _split(self, text: str) -> list[str]:
+        return [part for chunk in super()._split(text) for part in _UNBROKEN.findall(chunk)]

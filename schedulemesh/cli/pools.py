@@ -58,7 +58,7 @@ def _row(gateway: Gateway, name: str) -> dict[str, Any]:
     rows = {row["name"]: row for row in gateway.ask(ListPools(), Listed).rows}
     if name not in rows:
         error = f"there is no pool {name!r}{nearest(name, rows)}"
-        raise RefusedError(Refused(reason=Reason.POOL_NOT_FOUND, error=error))
+        raise RefusedError(Refused(reason=Reason.POOL_NOT_FOUND, error_text=error))
     return rows[name]
 
 

@@ -207,7 +207,7 @@ def _refuse(gateway: Gateway, kind: NameOf, name: str) -> None:
         f"there is no {kind.value} {name!r}{nearest(name, names)}; "
         f"{are if len(names) > _LISTED or kind is NameOf.NODE else f'{kind.value}s are: {named}'}"
     )
-    raise RefusedError(Refused(reason=reasons[kind], error=error))
+    raise RefusedError(Refused(reason=reasons[kind], error_text=error))
 
 
 def _filters(listing: Listing, select: Select) -> list[_Filter]:

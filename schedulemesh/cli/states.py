@@ -111,4 +111,4 @@ def _refused(error: str, hint: str = "") -> Exception:
 
     reason = Reason.STATE_NOT_FOUND if hint else Reason.TASK_NOT_FOUND
     hint = f"{hint} lists the tasks that have one" if hint else ""
-    return RefusedError(Refused(reason=reason, error=error, hint=hint))
+    return RefusedError(Refused(reason=reason, error_text=error, hint_text=hint))

@@ -9,6 +9,7 @@ import typer
 
 from schedulemesh.cli.columns import CHANGES, MEMBERS, TASKS
 from schedulemesh.cli.command import Output, Select, Target, Tasks, View, command, group, note
+from schedulemesh.cli.language import spoken
 from schedulemesh.cli.output import emit, show
 from schedulemesh.cli.rows import Listing, Record
 from schedulemesh.cli.selection import listed
@@ -171,7 +172,7 @@ def cancel(target: Target, output: Output, tasks: Tasks) -> int:
     rows = [{"name": one, "result": result} for one, result in zip(ids, results, strict=True)]
     emit(Listing(kind="changes", rows=rows, columns=CHANGES), output)
     for why in refused.values():
-        note(in_commands(why.error))
+        note(in_commands(spoken(why.error_text)))
     return next((int(code_of_reason(why.reason)) for why in refused.values()), 0)
 
 

@@ -69,7 +69,7 @@ class StateCalls(SchedulerObject):
         """
         name = parse_name(task_id, "task_id")
         error = f"task {name!r} is not running, so there is no state to save"
-        absent = Refused(reason=Reason.TASK_NOT_FOUND, error=error)
+        absent = Refused(reason=Reason.TASK_NOT_FOUND, error_text=error)
         return self._saved_state(SaveTaskState(task_id=name), absent)
 
     def get_saved_state(self, task_id: str) -> results.SavedStateResult:
@@ -82,7 +82,7 @@ class StateCalls(SchedulerObject):
             f"no saved state of task {name!r}: it has not been saved, its saving failed (see save_error in "
             "list_preemptions), or its state was deleted"
         )
-        absent = Refused(reason=Reason.STATE_NOT_FOUND, error=error)
+        absent = Refused(reason=Reason.STATE_NOT_FOUND, error_text=error)
         return self._saved_state(GetSavedState(task_id=name), absent)
 
     def restore_task(self, saved_state: Mapping[str, UserValue]) -> results.RestoreResult:

@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from schedulemesh.config.language import LANGUAGES, Language
 from schedulemesh.domain.containers import as_elements
 from schedulemesh.domain.kinds import is_a
+from schedulemesh.domain.language import LANGUAGES, Language
 from schedulemesh.domain.names import as_text, parse_name
 from schedulemesh.domain.numbers import parse_count, parse_timeout
 from schedulemesh.errors import InvalidRequestError, nearest, shown

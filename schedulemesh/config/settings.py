@@ -11,9 +11,9 @@ import msgspec
 from schedulemesh.config.alerts import AlertSettings
 from schedulemesh.config.auth import AuthSettings
 from schedulemesh.config.http import HttpSettings
-from schedulemesh.config.language import Language
 from schedulemesh.config.traces import TraceSettings, parse_trace_settings
 from schedulemesh.domain.kinds import is_a
+from schedulemesh.domain.language import Language
 from schedulemesh.domain.names import as_text
 from schedulemesh.domain.numbers import (
     MAX_DURATION_S,

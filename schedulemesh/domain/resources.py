@@ -338,9 +338,15 @@ def as_megabytes(value: object, what: str) -> object:
     return size
 
 
+def like_bytes(resources: Resources) -> float | None:
+    """A memory that is probably given in bytes; None: it is not."""
+    return None if resources.memory < LIKE_BYTES * UNIT else resources.memory / UNIT
+
+
 def bytes_hint(resources: Resources) -> str:
     """What is said of a memory that is probably given in bytes; empty: it is not."""
-    return "" if resources.memory < LIKE_BYTES * UNIT else _hint(resources.memory / UNIT)
+    memory = like_bytes(resources)
+    return "" if memory is None else _hint(memory)
 
 
 def _hint(memory: float) -> str:

@@ -10,6 +10,7 @@ import msgspec
 from schedulemesh.config.settings import ANSWER_MEMORY_S
 from schedulemesh.domain.reasons import Change, Reason
 from schedulemesh.domain.request_ids import key_of_content
+from schedulemesh.domain.sentences import say
 from schedulemesh.engine.admission import queue
 from schedulemesh.engine.admission.arrays import refused_as_array
 from schedulemesh.engine.admission.decide import submit
@@ -17,6 +18,7 @@ from schedulemesh.engine.admission.dependencies import refused_for_dependencies
 from schedulemesh.engine.admission.evaluate import evaluate
 from schedulemesh.engine.admission.groups import expire
 from schedulemesh.engine.admission.pending import hand_on
+from schedulemesh.engine.admission.refusals import node_not_found
 from schedulemesh.engine.admission.registration import with_known_parent
 from schedulemesh.engine.explanation.estimate import start_if_queued
 from schedulemesh.engine.explanation.task import explain
@@ -242,8 +244,7 @@ def _other_content(state: MeshState, request_id: str) -> Refused | None:
     if key in state.answers.by_key or any(other.startswith(key) for other in state.requests):
         return Refused(
             reason=Reason.REQUEST_ID_REUSED,
-            error="another request was made with this key: a key is for one request and its repetitions; "
-            "give another key, or what was given with this one",
+            error_text=say("other_content"),
         )
     return None
 
@@ -311,17 +312,13 @@ def _register_handlers(tx: Transaction, stimulus: s.StateHandlersGiven) -> Reque
 def _cordon(tx: Transaction, stimulus: s.CordonRequested) -> RequestOutcome:
     node = tx.state.cluster.nodes.get(stimulus.node_id)
     if node is None:
-        node_ids = ", ".join(sorted(tx.state.cluster.nodes)) or "none yet"
-        return Refused(
-            reason=Reason.NODE_NOT_FOUND,
-            error=f"there is no node {stimulus.node_id!r}; nodes are: {node_ids}",
-        )
+        return node_not_found(tx.state, stimulus.node_id)
     if node.cordoned == stimulus.cordoned:
         return Done(change=Change.UNCHANGED)
     if stimulus.node_id in tx.state.drains.nodes:
         return Refused(
             reason=Reason.NODE_DRAINING,
-            error=f"node {stimulus.node_id!r} is drained; call undrain_node to open it again",
+            error_text=say("node_is_drained", node=stimulus.node_id),
         )
     tx.emit(NodeCordoned(node_id=stimulus.node_id, cordoned=stimulus.cordoned, at=tx.now))
     return Done()

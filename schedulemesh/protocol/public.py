@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+import msgspec
+
 from schedulemesh.api.nodes import ExternalJobInfo
 from schedulemesh.api.pools import PoolDefinition, lending_definition
 from schedulemesh.api.results import (
@@ -14,7 +16,9 @@ from schedulemesh.api.results import (
     EvictionInfo,
     ExplainResult,
     HolderInfo,
+    ReasonInfo,
     Result,
+    SentenceInfo,
 )
 from schedulemesh.api.tasks import row_of_task
 from schedulemesh.domain.budgets import public_budget, public_owner_budgets
@@ -22,12 +26,14 @@ from schedulemesh.domain.owner_limits import public_owner_limits
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import Amounts, Resources
+from schedulemesh.domain.sentences import Sentence, Text
 from schedulemesh.engine.messages.explanation import (
     Considered,
     DurationEstimate,
     EvictionSummary,
     Explanation,
     ExternalJob,
+    Finding,
 )
 from schedulemesh.engine.messages.outcomes import (
     Candidate,
@@ -42,6 +48,8 @@ from schedulemesh.engine.messages.outcomes import (
 def refused(outcome: Refused) -> Result:
     """A refusal: an ordinary answer with ``success`` False."""
     answer: Result = {"success": False, "error": outcome.error, "reason": outcome.reason.value}
+    if sentences := _sentences(error=outcome.error_text, hint=outcome.hint_text):
+        answer["sentences"] = sentences
     if outcome.short_quota or outcome.short_node:
         answer["short"] = _short(outcome.short_quota, outcome.short_node)
     if outcome.holders:
@@ -178,15 +186,19 @@ def explained(explanation: Explanation) -> ExplainResult:
         "error": explanation.error,
         "hint": explanation.hint,
         "detail": explanation.detail,
-        "others": [
-            {"reason": other.reason.value, "error": other.error, "hint": other.hint}
-            for other in explanation.others
-        ],
+        "sentences": _sentences(
+            error=explanation.error_text,
+            hint=explanation.hint_text,
+            detail=explanation.detail_text,
+            no_estimate=explanation.no_estimate_text,
+        ),
+        "others": [_finding(other) for other in explanation.others],
         "alternatives": [
             {
                 "alternative": one.alternative,
                 "reason": one.reason.value,
                 "error": one.error,
+                "sentences": _sentences(alternative=one.alternative_text, error=one.error_text),
                 "short": _short(one.short_quota, one.short_node),
                 "victims": list(one.victims),
             }
@@ -211,7 +223,12 @@ def explained(explanation: Explanation) -> ExplainResult:
         "queue_length": explanation.queue_length,
         "before": list(explanation.before),
         "order": [
-            {"factor": one.factor, "value": one.value, "detail": one.detail}
+            {
+                "factor": one.factor,
+                "value": one.value,
+                "detail": one.detail,
+                "sentences": _sentences(detail=one.detail_text),
+            }
             for one in explanation.order
         ],
         "weight_raised_by": explanation.weight_raised_by,
@@ -236,6 +253,24 @@ def explained(explanation: Explanation) -> ExplainResult:
         "eviction": _eviction(explanation.eviction),
     }
     return answer
+
+
+def _finding(finding: Finding) -> ReasonInfo:
+    return {
+        "reason": finding.reason.value,
+        "error": finding.error,
+        "hint": finding.hint,
+        "sentences": _sentences(error=finding.error_text, hint=finding.hint_text),
+    }
+
+
+def _sentences(**texts: Text) -> dict[str, SentenceInfo]:
+    """The codes and parameters of those of an answer's texts that are sentences, by their fields."""
+    return {
+        field: msgspec.to_builtins(text)
+        for field, text in texts.items()
+        if isinstance(text, Sentence)
+    }
 
 
 def _duration(estimate: DurationEstimate | None) -> DurationInfo | None:

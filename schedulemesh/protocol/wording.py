@@ -1,4 +1,4 @@
-"""Sentences of the scheduler in the words of the surface that shows them.
+"""Sentences of the scheduler in the language and the words of the surface that shows them.
 
 The scheduler, which Python programs call, names Python calls and their arguments. The command line shows
 the commands for them, and the HTTP API its requests.
@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+import msgspec
+
+from schedulemesh.domain.language import Language
 from schedulemesh.domain.node_names import short_ids
+from schedulemesh.domain.sentences import Sentence, in_words
 
 
 class _Words(NamedTuple):
@@ -77,6 +82,12 @@ _PHRASES = (
     (r"^max_run_s is\b", "--max-run is", "max_run_s is"),
     (r"\b(its|another) idle_s\b", r"\1 --idle", r"\1 idle_s"),
     (r"with detached=True", "with --detached", "from Python with detached=True"),
+    (r"加 drain=True", "加 --drain", "用 POST /pools/POOL/end "),
+    (r"加 queue=True", "不加 --now", '加 "queue": true'),
+    (r"加 detached=True", "加 --detached", "在 Python 中设置 detached"),
+    (r"(换一个|它已运行到|达到) max_run_s\b", r"\1 --max-run", r"\1 max_run_s"),
+    (r"(换一个|超过了) idle_s\b", r"\1 --idle", r"\1 idle_s"),
+    (r"^max_run_s 为", "--max-run 为", "max_run_s 为"),
     (r"\bparent=None", "`parent: null` in the file for apply", '"parent": null'),
     (r"\bmax_retries\b", "--retries", "max_retries"),
     (r"an estimated_duration\b", "a --time", "an estimated_duration"),
@@ -101,6 +112,24 @@ _API = "/api/v1"
 _NODE_ID, _DIGITS = re.compile(r"\b[0-9a-f]{56}\b"), 8
 #: The fields of answers that have sentences.
 _SENTENCES = frozenset(("error", "hint", "no_estimate"))
+
+
+def translated(data: Any, language: Language) -> Any:
+    """An answer whose sentences are in this language, as far as their codes are known here."""
+    if isinstance(data, Mapping):
+        entries = {key: translated(value, language) for key, value in data.items()}
+        sentences = data.get("sentences")
+        if isinstance(sentences, Mapping):
+            entries |= {"sentences": sentences, **dict(_translations(sentences, language))}
+        return entries
+    return [translated(one, language) for one in data] if isinstance(data, (list, tuple)) else data
+
+
+def _translations(sentences: Mapping[str, Any], language: Language) -> Iterator[tuple[str, str]]:
+    """What fields say in a language; nothing of a newer scheduler's sentence that has no text here."""
+    for field, sentence in sentences.items():
+        with suppress(KeyError):
+            yield field, in_words(msgspec.convert(sentence, Sentence), language)
 
 
 def in_commands(sentence: str) -> str:

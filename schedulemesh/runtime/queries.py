@@ -78,7 +78,7 @@ def task_status(state: MeshState, task_id: str, causes: WaitCauses | None = None
     array = state.arrays.alive(task_id)
     if array is not None and array.running:
         # Others of its members may wait, as one entry in the queue.
-        return {**status, "state": "running", "error": array.described()}
+        return {**status, "state": "running", "error": str(array.described())}
     waiting = state.queue.by_id.get(task_id)
     if waiting is not None:
         position = state.queue.position(waiting)
@@ -102,7 +102,7 @@ def _of_array(state: MeshState, task_id: str) -> TaskStatus:
     """What an array without an entry in the queue does, or a member that is no task; empty: it is neither."""
     array = state.arrays.alive(task_id)
     if array is not None:
-        return {"state": "queued", "error": array.described()}
+        return {"state": "queued", "error": str(array.described())}
     end = state.end_of(task_id)
     if end is not None:
         return {"state": end.value}

@@ -8,14 +8,16 @@ from schedulemesh.engine.messages.outcomes import Refused
 
 
 def test_a_refusal_is_its_error_and_what_can_be_done():
-    refused = Refused(reason=Reason.DUPLICATE_TASK, error="it exists", hint="take another id")
+    refused = Refused(
+        reason=Reason.DUPLICATE_TASK, error_text="it exists", hint_text="take another id"
+    )
     assert str(RefusedError(refused)) == "it exists. take another id"
 
 
 def test_what_became_of_the_victims_of_a_start_that_failed_is_said():
     refused = Refused(
         reason=Reason.CLUSTER_OUT_OF_RESOURCES,
-        error="its room was taken",
+        error_text="its room was taken",
         restarted=("a",),
         requeued=("b", "c"),
         not_restarted=("d",),

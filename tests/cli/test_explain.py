@@ -13,12 +13,15 @@ import pytest
 from rich.cells import cell_len
 
 from schedulemesh.cli.explain import WIDTH, text_of
+from schedulemesh.domain.language import LANGUAGES
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.protocol.public import explained
+from schedulemesh.protocol.wording import translated
 from tests.docs.documents import ROOT
 from tests.engine.builders import Mesh, amount, node, pool
 
 FOLDER = Path(__file__).parent / "stories"
+SUFFIXES = {"en": "", "zh": ".zh"}
 
 
 def short_of_quota():
@@ -169,16 +172,18 @@ STORIES = (
 )
 
 
+@pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
-def test_a_person_reads(story):
+def test_a_person_reads(story, language):
     given, task_id = story()
-    text = text_of(explained(given.engine.explain(task_id, given.now)), given.now) + "\n"
-    path = FOLDER / f"{story.__name__}.txt"
+    answer = translated(explained(given.engine.explain(task_id, given.now)), language)
+    text = text_of(answer, given.now, WIDTH, language) + "\n"
+    path = FOLDER / f"{story.__name__}{SUFFIXES[language]}.txt"
     if os.environ.get("REWRITE_STORIES"):
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
     assert path.read_text(encoding="utf-8") == text
-    assert max(map(len, text.splitlines())) <= WIDTH
+    assert max(map(cell_len, text.splitlines())) <= WIDTH
 
 
 @pytest.mark.parametrize(

@@ -177,7 +177,7 @@ class Answers:
 
 
 def test_other_refusals_end_it(impatient):
-    refused = RefusedError(Refused(reason=Reason.NOT_ALLOWED, error="not allowed"))
+    refused = RefusedError(Refused(reason=Reason.NOT_ALLOWED, error_text="not allowed"))
     with pytest.raises(RefusedError):
         next(by_requests(Answers(refused), QueryEvents()))
 
@@ -188,7 +188,7 @@ def facts(*cursors, gap=None):
 
 
 def test_requests_go_on_after_the_supervisor_was_away(impatient):
-    opening = Refused(reason=Reason.HISTORY_UNAVAILABLE, error="it is being opened")
+    opening = Refused(reason=Reason.HISTORY_UNAVAILABLE, error_text="it is being opened")
     ask = Answers(
         facts(3, 4),
         SchedulerUnavailableError("away"),

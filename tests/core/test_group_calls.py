@@ -74,7 +74,7 @@ def reply(outcome, **more):
 
 
 def refused(reason):
-    return reply(Refused(reason=reason, error="so it is"))
+    return reply(Refused(reason=reason, error_text="so it is"))
 
 
 def submit(calls, **fields):
@@ -232,7 +232,7 @@ def without_ids(requests):
 
 
 def test_a_resize_sends_only_what_is_given():
-    calls = Calls(PoolResponse(outcome=Refused(reason=Reason.POOL_NOT_FOUND, error="no")))
+    calls = Calls(PoolResponse(outcome=Refused(reason=Reason.POOL_NOT_FOUND, error_text="no")))
     answer = calls.resize_pool("p", target_agents=3, pg_pool_config={"max_dynamic_pgs": 1})
     assert (answer["success"], answer["reason"]) == (False, "pool_not_found")
     assert without_ids(calls.asked) == without_ids(
@@ -263,7 +263,7 @@ def test_ensuring_sends_only_what_is_given_and_nothing_as_empty():
 
 
 def test_stats_of_an_unknown_pool_are_refused():
-    unknown = Refused(reason=Reason.POOL_NOT_FOUND, error="no")
+    unknown = Refused(reason=Reason.POOL_NOT_FOUND, error_text="no")
     calls = Calls(Refusal(refused=unknown), Details(facts={"reserved": 0}))
     assert calls.pg_pool_stats("p")["reason"] == "pool_not_found"
     assert calls.pg_pool_stats() == {"success": True, "reserved": 0}

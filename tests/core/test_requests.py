@@ -214,7 +214,7 @@ def test_an_answer_comes_back_as_it_was_sent():
 
 
 def test_refusals_and_malformed_requests_are_decoded_for_every_request():
-    refused = Refused(reason=Reason.JOURNAL_UNAVAILABLE, error="no")
+    refused = Refused(reason=Reason.JOURNAL_UNAVAILABLE, error_text="no")
     assert decode_answer(encode_answer(Refusal(refused=refused)), Listed) == refused
     with pytest.raises(InvalidRequestError, match="so it is"):
         decode_answer(encode_answer(Malformed(error="so it is")), Response)

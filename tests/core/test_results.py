@@ -109,7 +109,7 @@ def test_a_dry_run_is_marked_as_such():
 def test_a_refusal():
     refused = Refused(
         reason=Reason.PREEMPTION_FAILED,
-        error="Insufficient resources and no available preemption candidates",
+        error_text="Insufficient resources and no available preemption candidates",
         short_quota=CPU,
         holders=(Holder(agent_name="a", pool_name="p", resources=CPU, task_ids=("x", "y")),),
         turned_away={Reason.BELOW_SAME_POOL_THRESHOLD: 2},
@@ -134,7 +134,7 @@ def test_a_refusal():
         "requeued": ["w"],
         "not_restarted": [],
     }
-    bare = Refused(reason=Reason.POOL_NOT_FOUND, error="no")
+    bare = Refused(reason=Reason.POOL_NOT_FOUND, error_text="no")
     assert public.refused(bare) == {"success": False, "error": "no", "reason": "pool_not_found"}
 
 
@@ -212,7 +212,7 @@ def test_a_preemption():
     both = msgspec.structs.replace(runs_on, save_error="too large")
     assert "state was not saved" in saved_results.preempted(both, saved, cloudpickle.loads)["error"]
     refused = saved_results.preempted(
-        Refused(reason=Reason.TASK_NOT_FOUND, error="no task"), None, cloudpickle.loads
+        Refused(reason=Reason.TASK_NOT_FOUND, error_text="no task"), None, cloudpickle.loads
     )
     assert refused == {
         "success": False,
@@ -259,7 +259,7 @@ EVICTED = EvictedState(
 
 def test_codes_are_plain_strings_for_users():
     refusal = Refused(
-        reason=Reason.PREEMPTION_FAILED, error="no", turned_away={Reason.PROTECTED_POOL: 1}
+        reason=Reason.PREEMPTION_FAILED, error_text="no", turned_away={Reason.PROTECTED_POOL: 1}
     )
     evaluation = Evaluation(should_preempt=False, reason=Reason.NO_RUNNING_TASKS)
     given = [

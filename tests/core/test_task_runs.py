@@ -219,7 +219,7 @@ def test_what_cannot_be_loaded_here_is_an_error_that_says_so():
 
 
 def test_a_result_as_callers_see_it():
-    refused = Refused(reason=Reason.TASK_NOT_ENDED, error="it runs", hint="wait")
+    refused = Refused(reason=Reason.TASK_NOT_ENDED, error_text="it runs", hint_text="wait")
     answer = result_of("t", refused, cloudpickle.loads)
     assert (answer["success"], answer["reason"], answer["hint"]) == (
         False,

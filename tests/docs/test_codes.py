@@ -39,7 +39,7 @@ SOURCE = ROOT / "schedulemesh" / "domain" / "reasons.py"
 SOURCES = (
     SOURCE,
     SOURCE.with_name("end_reasons.py"),
-    ROOT / "schedulemesh" / "server" / "page" / "code_texts.py",
+    ROOT / "schedulemesh" / "domain" / "texts" / "codes.py",
 )
 
 

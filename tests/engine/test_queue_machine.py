@@ -310,7 +310,7 @@ class QueueMachine(MeshMachine):
             if not any(one.reason is PreemptionReason.ATTAINED_SERVICE for one in victims):
                 by_rules(outcome)
                 return
-            by_rules(Refused(reason=Reason.PREEMPTION_FAILED, error=""))
+            by_rules(Refused(reason=Reason.PREEMPTION_FAILED, error_text=""))
             for one in victims:
                 self.may_be_evicted_by_the_order(one.task_id)
 

@@ -316,7 +316,7 @@ class TestBounds:
         answers.note(
             bound_id(token, str(number)),
             float(number),
-            Refused(reason=Reason.POOL_IN_USE, error=error),
+            Refused(reason=Reason.POOL_IN_USE, error_text=error),
         )
 
     def numbers(self, answers):

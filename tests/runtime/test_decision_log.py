@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from schedulemesh.config.language import language_of
 from schedulemesh.config.policy import PreemptionPolicy
 from schedulemesh.config.queueing import QueuePolicy
+from schedulemesh.domain.language import language_of
 from schedulemesh.domain.placement import GroupsSpec
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.runtime.services import decision_log

@@ -42,7 +42,7 @@ def state():
 
 def refused(*restarted):
     return Refused(
-        reason=Reason.AGENT_START_FAILED, error="no", restarted=restarted, not_restarted=("c",)
+        reason=Reason.AGENT_START_FAILED, error_text="no", restarted=restarted, not_restarted=("c",)
     )
 
 

@@ -21,6 +21,7 @@ from schedulemesh.domain.end_reasons import EndReason, ReturnReason, TaskEndReas
 from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.domain.reasons import PreemptionReason, Reason
 from schedulemesh.domain.resources import parse_resources
+from schedulemesh.domain.texts.codes import CODES
 from schedulemesh.domain.tokens import Role
 from schedulemesh.protocol.agents import key_of
 from schedulemesh.protocol.answers import TaskLog, encode_answer
@@ -28,7 +29,6 @@ from schedulemesh.server import page
 from schedulemesh.server.page import reads
 from schedulemesh.server.page.actions import ACTIONS
 from schedulemesh.server.page.bars import bars_of_pool
-from schedulemesh.server.page.code_texts import CODES
 from schedulemesh.server.page.nodes import GpuHolding, gpu_picture
 from schedulemesh.server.page.texts import TEXTS
 from schedulemesh.server.page.words import WORDS, language_asked_for

@@ -9,7 +9,6 @@ from typing import TypedDict
 from schedulemesh.config.alerts import AlertSettings
 from schedulemesh.config.auth import AuthSettings, parse_auth
 from schedulemesh.config.http import parse_http
-from schedulemesh.config.language import language_of
 from schedulemesh.config.settings import (
     DEFAULT_NAMESPACE,
     HistorySettings,
@@ -21,6 +20,7 @@ from schedulemesh.config.settings import (
 )
 from schedulemesh.core.client.alerts import chosen_alerts
 from schedulemesh.core.client.strategies import check_built_in, chosen_strategies
+from schedulemesh.domain.language import language_of
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.numbers import parse_flag, parse_timeout
 from schedulemesh.engine.placement.strategies import POOL_STRATEGY

@@ -153,7 +153,7 @@ class RayScheduler(SchedulerCalls, SubmissionCalls, StateHandlerCalls, RayFuture
         try:
             self._connection.end()
         except NotAllowedError as error:
-            return refused(Refused(reason=Reason.NOT_ALLOWED, error=str(error)))
+            return refused(Refused(reason=Reason.NOT_ALLOWED, error_text=str(error)))
         return {"success": True}
 
     def _request_lease(self, arguments: Mapping[str, object]) -> Response:

@@ -11,6 +11,7 @@ import msgspec
 
 from schedulemesh.domain.arrays import Indices, array_form, member_id, members_named, parse_indices
 from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.sentences import Sentence, say
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.messages.queue_facts import ArrayMembersCancelled, ArrayMembersSplit
@@ -66,13 +67,13 @@ def selected(state: MeshState, task_id: str) -> SelectedMembers | Refused | None
     try:
         indices = parse_indices(named[1])
     except InvalidRequestError as error:
-        return Refused(reason=Reason.INVALID_ARRAY, error=str(error))
+        return Refused(reason=Reason.INVALID_ARRAY, error_text=str(error))
     missing = indices.without(array_form(one.spec.array).indices())
     if not missing:
         return SelectedMembers(array=one, indices=indices)
     return Refused(
         reason=Reason.INVALID_ARRAY,
-        error=f"array {named[0]!r} has no member {missing.first}: its indices are {one.spec.array}",
+        error_text=say("no_member", array=named[0], index=missing.first, indices=one.spec.array),
     )
 
 
@@ -82,8 +83,12 @@ def split(tx: Transaction, selection: SelectedMembers) -> Refused | None:
     if len(indices) > MAX_SPLIT:
         return Refused(
             reason=Reason.INVALID_ARRAY,
-            error=f"{len(indices):,} members of array {selection.array.array_id!r} would each be an entry in "
-            f"the queue; up to {MAX_SPLIT:,} are changed alone, so change the whole array, or fewer of them",
+            error_text=say(
+                "too_many_members",
+                count=len(indices),
+                array=selection.array.array_id,
+                most=MAX_SPLIT,
+            ),
         )
     if indices:
         array_id = selection.array.array_id
@@ -124,8 +129,10 @@ def array_limit(state: MeshState, task: TaskSpec) -> Refused | None:
     one = state.arrays.by_id[task.array_id or task.task_id]
     return Refused(
         reason=Reason.ARRAY_LIMIT,
-        error=f"{one.with_agent} members of array {one.array_id!r} run, and at most {one.most} may at once",
-        hint="another one starts when one of them has ended",
+        error_text=say(
+            "array_is_full", running=one.with_agent, array=one.array_id, most=one.most or 0
+        ),
+        hint_text=say("array_is_full_hint"),
     )
 
 
@@ -140,24 +147,21 @@ def refused_as_array(state: MeshState, stimulus: TaskSubmitted) -> Refused | Non
     if refused or not task.array:
         return refused
     why = _not_an_array(stimulus)
-    if why:
-        return Refused(
-            reason=Reason.INVALID_ARRAY, error=f"task {task.task_id!r} cannot be an array: {why}"
-        )
+    if why is not None:
+        error = say("no_array", task=task.task_id, why=why)
+        return Refused(reason=Reason.INVALID_ARRAY, error_text=error)
     other = _like_a_member(task.task_id, (*state.running.by_id, *state.queue.by_id))
     if other is not None:
         return Refused(
             reason=Reason.DUPLICATE_TASK,
-            error=f"task {other!r} has an id as a member of array {task.task_id!r} would have; choose "
-            "another id",
+            error_text=say("like_a_member", other=other, task=task.task_id),
         )
     other = _like_a_member(agent.name, (*state.agents, *state.queue.agent_names))
     if other is None:
         return None
     return Refused(
         reason=Reason.DUPLICATE_AGENT,
-        error=f"agent {other!r} is there, with a name as one of array {task.task_id!r} would have; choose "
-        "another name, or wait until it has ended",
+        error_text=say("agent_like_a_member", other=other, task=task.task_id),
     )
 
 
@@ -167,22 +171,22 @@ def _like_a_member(name: str, names: Iterable[str]) -> str | None:
     return next((one for one in names if one.startswith(begin) and members_named(one)), None)
 
 
-def _not_an_array(stimulus: TaskSubmitted) -> str:
-    """Why a submission cannot be an array; empty: it can."""
+def _not_an_array(stimulus: TaskSubmitted) -> Sentence | None:
+    """Why a submission cannot be an array; None: it can."""
     task, agent = stimulus.task, stimulus.agent
     if task is None or not task.run:
-        return "its members run by themselves, as jobs or with run"
+        return say("array_does_not_run")
     if agent.extra_names:
-        return "its members cannot be elastic gangs; leave out min_replicas"
+        return say("array_is_elastic")
     if not agent.restartable or agent.references:
-        return "its arguments have object references, which one agent holds"
+        return say("array_has_references")
     if agent.payload.adopts:
-        return "it adopts a Ray job"
+        return say("array_adopts")
     if stimulus.until_runs:
-        return "nobody can wait until it runs; submit it with queue=True, and wait for its end"
+        return say("array_is_awaited")
     if not stimulus.queue and not stimulus.dry_run:
-        return "only what waits in the queue can; submit it with queue=True"
-    return ""
+        return say("array_needs_queue")
+    return None
 
 
 def member_taken(state: MeshState, task_id: str) -> Refused | None:
@@ -191,11 +195,10 @@ def member_taken(state: MeshState, task_id: str) -> Refused | None:
     owner = task_id if state.arrays.alive(task_id) else "" if named is None else named[0]
     if not owner or state.arrays.alive(owner) is None:
         return None
-    what = "is an array" if owner == task_id else f"is a member of array {owner!r}"
-    return Refused(
-        reason=Reason.DUPLICATE_TASK,
-        error=f"task {task_id!r} {what} that has not ended; cancel it first or choose another id",
-    )
+    error = say("array_exists", task=task_id)
+    if owner != task_id:
+        error = say("member_exists", task=task_id, array=owner)
+    return Refused(reason=Reason.DUPLICATE_TASK, error_text=error)
 
 
 def _taken_agent(state: MeshState, agent_name: str) -> Refused | None:
@@ -207,6 +210,6 @@ def _taken_agent(state: MeshState, agent_name: str) -> Refused | None:
         if one.agent_name == named[0] and one.ended_at is None:
             return Refused(
                 reason=Reason.DUPLICATE_AGENT,
-                error=f"agent {agent_name!r} is one of array {one.array_id!r}; choose another name",
+                error_text=say("agent_of_array", agent=agent_name, array=one.array_id),
             )
     return None

@@ -5,12 +5,16 @@ from __future__ import annotations
 from schedulemesh.domain.budgets import Budget, local_time
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import Resources
+from schedulemesh.domain.sentences import Sentence, say
 from schedulemesh.engine.admission.owner_limits import named_owner
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.state.budgets import Meter
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.queue import QueuedTask
+
+#: How sentences name the period of a budget.
+_PERIODS = {"day": "this_day", "week": "this_week", "month": "this_month"}
 
 
 def beyond_budget(
@@ -28,23 +32,29 @@ def beyond_budget(
     owner, budget, meter = spent
     return Refused(
         reason=Reason.BUDGET_SPENT,
-        error=_spent_text(pool_name, owner, budget, meter, now),
-        hint=(
-            f"{'' if submission.queue else 'submit it with queue=True: '}it starts when the period turns; "
-            f"an operator raises {'budget' if owner is None else 'owner_budgets'} of pool {pool_name!r}"
+        error_text=_spent_text(pool_name, owner, budget, meter, now),
+        hint_text=say(
+            "budget_hint",
+            submit="" if submission.queue else say("with_queue"),
+            field="budget" if owner is None else "owner_budgets",
+            pool=pool_name,
         ),
     )
 
 
-def _spent_text(pool_name: str, owner: str | None, budget: Budget, meter: Meter, now: float) -> str:
-    whose = f"pool {pool_name!r}"
+def _spent_text(
+    pool_name: str, owner: str | None, budget: Budget, meter: Meter, now: float
+) -> Sentence:
+    whose = say("pool_itself", pool=pool_name)
     if owner is not None:
-        whose = f"{named_owner(owner)} in pool {pool_name!r}"
-    used = meter.used(budget, now) / 3600
-    turns = local_time(meter.level_until, budget)
-    return (
-        f"budget spent: {whose} has used {used:,.1f} of {budget.gpu_hours:,.6g} GPU-hours of this "
-        f"{budget.period}, which ends on {turns}"
+        whose = say("owner_in_pool", owner=named_owner(owner), pool=pool_name)
+    return say(
+        "budget_used_up",
+        whose=whose,
+        used=meter.used(budget, now) / 3600,
+        budget=budget.gpu_hours,
+        period=say(_PERIODS[budget.period]),
+        turns=local_time(meter.level_until, budget),
     )
 
 

@@ -17,6 +17,7 @@ from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import NOTHING, Resources
+from schedulemesh.domain.sentences import say
 from schedulemesh.domain.task import FIRST_ATTEMPT, Attempts, TaskSpec
 from schedulemesh.engine.admission import refusals
 from schedulemesh.engine.admission.admit import Request, admit, would_run
@@ -323,22 +324,19 @@ def _adopted(state: MeshState, ray_job_id: str) -> Refused | None:
             tasks = ", ".join(repr(task_id) for task_id in state.running.on_agent(agent.spec.name))
             what = f"as task {tasks}" if tasks else "by a task that is ending"
             error = f"Ray job {ray_job_id!r} is adopted already, {what}"
-            return Refused(reason=Reason.DUPLICATE_TASK, error=error)
+            return Refused(reason=Reason.DUPLICATE_TASK, error_text=error)
     return None
 
 
 def _refusal_of_taken_name(state: MeshState, name: str, *, served: bool) -> Refused | None:
     """The refusal of an agent name that is taken; ``served``: by its own task, which is in the queue."""
-    where = "already exists; delete it first"
+    error = say("agent_exists", agent=name)
     if name not in state.agents and state.gang_with(name) is None:
         owner = state.queue.agent_names.get(name)
         if served or owner is None:
             return None
-        where = f"will be that of task {owner!r}, which waits in the queue; cancel it first"
-    return Refused(
-        reason=Reason.DUPLICATE_AGENT,
-        error=f"agent {name!r} {where} or choose another name",
-    )
+        error = say("agent_will_exist", agent=name, task=owner)
+    return Refused(reason=Reason.DUPLICATE_AGENT, error_text=error)
 
 
 def _decide(tx: Transaction, request: Request) -> RequestOutcome:
@@ -426,8 +424,8 @@ def _not_reserved(tx: Transaction, request: Request) -> Request | Refused:
         return allowed
     return Refused(
         reason=Reason.HELD_FOR_QUEUE,
-        error=f"there is room in pool {request.pool_name!r}, but tasks that wait come first",
-        hint="submit it with queue=True, or with a higher priority",
+        error_text=say("queue_comes_first", pool=request.pool_name),
+        hint_text=say("queue_comes_first_hint"),
     )
 
 

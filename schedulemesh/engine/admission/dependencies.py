@@ -10,14 +10,14 @@ import msgspec
 
 from schedulemesh.domain.dependencies import Dependency, dependency
 from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.sentences import Sentence, Text, did_you_mean, say
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.errors import nearest
 
 #: How a sentence says what a task waits for.
-_HAS_TO = {"ok": "complete", "any": "end", "fail": "fail or be cancelled"}
+_HAS_TO = {"ok": say("to_complete"), "any": say("to_end"), "fail": say("to_fail")}
 
 
 def refused_for_dependencies(state: MeshState, stimulus: TaskSubmitted) -> Refused | None:
@@ -30,8 +30,8 @@ def refused_for_dependencies(state: MeshState, stimulus: TaskSubmitted) -> Refus
     if not stimulus.queue and not stimulus.dry_run:
         return Refused(
             reason=Reason.INVALID_DEPENDENCY,
-            error=f"task {task.task_id!r} starts after others, and only a task in the queue waits for them",
-            hint="submit it with queue=True",
+            error_text=say("after_needs_queue", task=task.task_id),
+            hint_text=say("after_needs_queue_hint"),
         )
     for one in map(dependency, task.after):
         refused = _refused_for(state, task, one)
@@ -44,7 +44,7 @@ def _refused_for(state: MeshState, task: TaskSpec, one: Dependency) -> Refused |
     if one.task_id == task.task_id:
         return Refused(
             reason=Reason.INVALID_DEPENDENCY,
-            error=f"task {task.task_id!r} would start after itself; name other tasks in after",
+            error_text=say("after_itself", task=task.task_id),
         )
     if state.is_alive(one.task_id):
         return None
@@ -52,22 +52,25 @@ def _refused_for(state: MeshState, task: TaskSpec, one: Dependency) -> Refused |
     if end is None:
         return Refused(
             reason=Reason.INVALID_DEPENDENCY,
-            error=f"there is no task {one.task_id!r}{_nearest(state, one.task_id)} for {task.task_id!r} to "
-            "start after; it was never submitted, or ended so long ago that it is forgotten",
-            hint="submit the tasks that others start after first",
+            error_text=say(
+                "after_unknown",
+                other=one.task_id,
+                near=_nearest(state, one.task_id),
+                task=task.task_id,
+            ),
+            hint_text=say("after_unknown_hint"),
         )
     if one.is_met_by(end.value):
         return None
     return Refused(
         reason=Reason.DEPENDENCY_NOT_MET,
-        error=f"task {task.task_id!r} would never start: {unmet(one, end.value)}",
+        error_text=say("never_starts", task=task.task_id, why=unmet(one, end.value)),
     )
 
 
-def unmet(one: Dependency, state: str) -> str:
+def unmet(one: Dependency, state: str) -> Sentence:
     """The clause that says why a dependency is never met; ``state``: in which the task has ended."""
-    has_to = _HAS_TO[one.condition]
-    return f"task {one.task_id!r}, which had to {has_to} before it starts, has ended as {state}"
+    return say("dependency_unmet", task=one.task_id, end=has_to(one), state=state)
 
 
 def awaited_ends(state: MeshState, task: TaskSpec) -> tuple[str, ...]:
@@ -86,10 +89,10 @@ def with_known_dependencies(state: MeshState, stimulus: TaskSubmitted) -> TaskSu
     return msgspec.structs.replace(stimulus, task=task)
 
 
-def has_to(one: Dependency) -> str:
+def has_to(one: Dependency) -> Sentence:
     """The verb that says how a task has to end."""
     return _HAS_TO[one.condition]
 
 
-def _nearest(state: MeshState, task_id: str) -> str:
-    return nearest(task_id, (*state.running.by_id, *state.queue.by_id))
+def _nearest(state: MeshState, task_id: str) -> Text:
+    return did_you_mean(task_id, (*state.running.by_id, *state.queue.by_id))

@@ -8,6 +8,7 @@ from itertools import chain, islice
 
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.resources import Resources
+from schedulemesh.domain.sentences import Sentence, say
 from schedulemesh.engine.messages.outcomes import Holder
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node, has_labels
@@ -96,19 +97,22 @@ def holders_among(state: MeshState, names: Iterable[str]) -> tuple[Holder, ...]:
     )
 
 
-def held_by(holders: Sequence[Holder]) -> list[str]:
+def held_by(holders: Sequence[Holder]) -> list[Sentence]:
     """Part of a message: who holds most of what is short; empty if nobody does."""
     if not holders:
         return []
-    named = [f"{_tasks_of(holder)} ({holder.resources})" for holder in holders[:NAMED]]
+    named = [_named(holder) for holder in holders[:NAMED]]
     if len(holders) > NAMED:
-        named.append("others")
-    return ["held by " + ", ".join(named)]
+        named.append(say("others"))
+    return [say("held_by", holders=named)]
 
 
-def _tasks_of(holder: Holder) -> str:
+def _named(holder: Holder) -> Sentence:
     """A holder named by its tasks, because the agent's name may be generated."""
-    return " and ".join(holder.task_ids[:NAMED]) or f"agent {holder.agent_name}"
+    tasks, amount = holder.task_ids[:NAMED], holder.resources
+    if tasks:
+        return say("holder_tasks", tasks=tasks, amount=amount)
+    return say("holder_agent", agent=holder.agent_name, amount=amount)
 
 
 def _size(amount: Resources) -> tuple[int, int, int]:

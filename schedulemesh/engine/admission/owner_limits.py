@@ -6,6 +6,7 @@ from schedulemesh.domain.arrays import array_form
 from schedulemesh.domain.owner_limits import OwnerLimit
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources
+from schedulemesh.domain.sentences import Sentence, say
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.messages.stimuli import TaskSubmitted
@@ -29,17 +30,23 @@ def beyond_owner_limit(
         return None
     use = state.owners.use_of(pool_name, task.owner)
     running = _running_of(state, pool_name, task.owner)
-    waits_for = f", such as {', '.join(map(repr, running))}," if running else ""
+    permitted = _permitted(limit)
     return Refused(
         reason=Reason.OWNER_LIMIT,
-        error=(
-            f"owner limit: {named_owner(task.owner)} holds {_use_text(limit, use.held, use.running)} in "
-            f"pool {pool_name!r}, and {_limit_text(limit)} permitted; {_need_text(limit, need)}"
+        error_text=say(
+            "owner_at_limit",
+            owner=named_owner(task.owner),
+            used=_used(limit, use.held, use.running),
+            pool=pool_name,
+            permitted=permitted,
+            amount=_number_of(permitted),
+            need=_needed(limit, need),
         ),
-        hint=(
-            f"{'' if submission.queue else 'submit it with queue=True: '}it starts when tasks of the same "
-            f"owner{waits_for} have ended, and others do not wait for it; an operator raises the limit with "
-            f"owner_limits of pool {pool_name!r}"
+        hint_text=say(
+            "owner_at_limit_hint",
+            submit="" if submission.queue else say("with_queue"),
+            waits=say("such_as", tasks=[*map(repr, running)]) if running else "",
+            pool=pool_name,
         ),
         short_quota=excess(limit, use.held, need),
     )
@@ -52,13 +59,18 @@ def exceeds_owner_limit(
     limit = state.owners.exceeds(pool_name, owner, need)
     if limit is None:
         return None
+    permitted = _permitted(limit)
     return Refused(
         reason=Reason.EXCEEDS_OWNER_LIMIT,
-        error=(
-            f"owner limit: {_limit_text(limit)} permitted to {named_owner(owner)} in pool {pool_name!r}; "
-            f"{_need_text(limit, need)}"
+        error_text=say(
+            "beyond_owner",
+            permitted=permitted,
+            amount=_number_of(permitted),
+            owner=named_owner(owner),
+            pool=pool_name,
+            need=_needed(limit, need),
         ),
-        hint=f"ask for less, or have an operator raise owner_limits of pool {pool_name!r}",
+        hint_text=say("beyond_owner_hint", pool=pool_name),
         short_quota=excess(limit, NOTHING, need),
     )
 
@@ -71,23 +83,23 @@ def too_many_queued(state: MeshState, pool_name: str, task: TaskSpec) -> Refused
     waiting = 0 if most is None else state.queue.count_of_owner(pool_name, owner)
     if most is None or waiting + members <= most:
         return None
-    further = f"; the array has {members:,} members" if task.array else ""
     return Refused(
         reason=Reason.OWNER_QUEUE_FULL,
-        error=(
-            f"{named_owner(owner)} has {waiting} task{'' if waiting == 1 else 's'} in the queue of pool "
-            f"{pool_name!r}, and owner_limits permits {most}{further}"
+        error_text=say(
+            "owner_queue",
+            owner=named_owner(owner),
+            count=waiting,
+            pool=pool_name,
+            most=most,
+            further=say("array_has", count=members) if task.array else "",
         ),
-        hint=(
-            "submit it when one of them has started, cancel one, or have an operator raise queued in "
-            f"owner_limits of pool {pool_name!r}"
-        ),
+        hint_text=say("owner_queue_hint", pool=pool_name),
     )
 
 
-def named_owner(owner: str) -> str:
+def named_owner(owner: str) -> Sentence:
     """How a sentence names an owner."""
-    return f"owner {owner!r}" if owner else "the owner of tasks without one"
+    return say("owner", owner=owner) if owner else say("no_owner")
 
 
 def _running_of(state: MeshState, pool_name: str, owner: str) -> tuple[str, ...]:
@@ -105,24 +117,26 @@ def _running_of(state: MeshState, pool_name: str, owner: str) -> tuple[str, ...]
     return tuple(names[:_NAMED])
 
 
-def _use_text(limit: OwnerLimit, in_use: Resources, running: int) -> str:
+def _used(limit: OwnerLimit, in_use: Resources, running: int) -> list[Sentence]:
     amounts = dict(in_use.items())
     parts = [_amount(kind, amounts.get(kind, 0)) for kind, _ in limit.named]
-    parts += [] if limit.running is None else [_tasks(running)]
-    return " and ".join(parts)
+    return parts + ([] if limit.running is None else [_tasks(running)])
 
 
-def _limit_text(limit: OwnerLimit) -> str:
+def _permitted(limit: OwnerLimit) -> list[Sentence]:
     parts = [_amount(kind, most) for kind, most in limit.named]
-    parts += [] if limit.running is None else [_tasks(limit.running)]
-    is_one = len(parts) == 1 and parts[0].split()[0] == "1"
-    return f"{' and '.join(parts)} {'is' if is_one else 'are'}"
+    return parts + ([] if limit.running is None else [_tasks(limit.running)])
 
 
-def _need_text(limit: OwnerLimit, need: Resources) -> str:
+def _number_of(parts: list[Sentence]) -> int:
+    """The grammatical number of what is permitted: 1 for one thing alone."""
+    return 1 if len(parts) == 1 and 1 in parts[0].parameters.values() else 2
+
+
+def _needed(limit: OwnerLimit, need: Resources) -> Sentence:
     amounts = dict(need.items())
     parts = [_amount(kind, amounts[kind]) for kind, _ in limit.named]
-    return f"the task asks for {' and '.join(parts)}" if parts else "the task would be one more"
+    return say("task_asks", amounts=parts) if parts else say("task_is_one_more")
 
 
 def excess(limit: OwnerLimit, in_use: Resources, need: Resources) -> Resources:
@@ -137,10 +151,12 @@ def excess(limit: OwnerLimit, in_use: Resources, need: Resources) -> Resources:
     )
 
 
-def _amount(kind: str, units: int) -> str:
-    unit = "MB of memory" if kind == "memory" else kind.upper() if kind in ("cpu", "gpu") else kind
-    return f"{units / UNIT:g} {unit}"
+def _amount(kind: str, units: int) -> Sentence:
+    amount = units / UNIT
+    if kind == "memory":
+        return say("memory_of", amount=amount)
+    return say("amount_of", amount=amount, kind=kind.upper() if kind in ("cpu", "gpu") else kind)
 
 
-def _tasks(count: int) -> str:
-    return f"{count} running task{'' if count == 1 else 's'}"
+def _tasks(count: int) -> Sentence:
+    return say("running_tasks", count=count)

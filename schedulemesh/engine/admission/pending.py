@@ -175,7 +175,7 @@ def undo(
     if group is not None and group.phase is GroupPhase.PLANNED:
         leave(tx, agent)
     refused = _with_victims(
-        tx, submission, Refused(reason=reason, error=error, detail=detail), taken=taken
+        tx, submission, Refused(reason=reason, error_text=error, detail=detail), taken=taken
     )
     leave(tx, agent)
     if lost_start is not None:
@@ -225,7 +225,7 @@ def put_back(tx: Transaction, agent: Agent, task: RunningTask | None) -> None:
     if submission is None:
         raise ValueError(f"agent {agent.spec.name!r} has run, and its start cannot be undone")
     hint = "" if task is not None else "; submit again, with queue=True to wait for it"
-    refused = Refused(reason=Reason.PREEMPTION_FAILED, error=f"{WHY}{hint}")
+    refused = Refused(reason=Reason.PREEMPTION_FAILED, error_text=f"{WHY}{hint}")
     refused = _with_victims(tx, submission, refused, taken=False)
     if task is not None:
         requeue(tx, task, agent)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from schedulemesh.domain.reasons import Change, Reason
+from schedulemesh.domain.sentences import say
 from schedulemesh.engine.admission.admit import Request
 from schedulemesh.engine.admission.arrays import SelectedMembers, selected, split
 from schedulemesh.engine.admission.backfill import Backfill, is_behind_in_strict_pool
@@ -172,7 +173,7 @@ def _change_members(
     task_ids = [*entry_ids, *selection.waiting(), *running]
     if not task_ids:
         error = f"no member that is meant by {stimulus.task_id!r} waits in the queue: they run or have ended"
-        return Refused(reason=Reason.NOT_QUEUED, error=error)
+        return Refused(reason=Reason.NOT_QUEUED, error_text=error)
     changed = False
     for task_id in reversed(task_ids) if stimulus.to_front else task_ids:
         outcome = _change_one(tx, msgspec.structs.replace(stimulus, task_id=task_id))
@@ -246,9 +247,9 @@ def class_probe_failed(tx: Transaction, stimulus: ClassProbeFailed) -> None:
 def _not_queued(tx: Transaction, task_id: str) -> Refused:
     running = tx.state.running.by_id.get(task_id)
     if running is None:
-        error = f"there is no task {task_id!r} in the queue; it has ended or was never submitted"
-        return Refused(reason=Reason.TASK_NOT_FOUND, error=error)
+        error = say("not_in_queue", task=task_id)
+        return Refused(reason=Reason.TASK_NOT_FOUND, error_text=error)
     return Refused(
         reason=Reason.NOT_QUEUED,
-        error=f"task {task_id!r} does not wait in the queue: it is {running.phase.value}",
+        error_text=say("task_does_not_wait", task=task_id, state=running.phase.value),
     )

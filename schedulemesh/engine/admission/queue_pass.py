@@ -31,6 +31,7 @@ from schedulemesh.domain.node_labels import NodeLabels
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import Resources
+from schedulemesh.domain.sentences import say
 from schedulemesh.engine.admission.admit import Request, admit
 from schedulemesh.engine.admission.arrays import SelectedMembers, cancel_remaining
 from schedulemesh.engine.admission.backfill import Backfill, StartWouldDelay, first_in_order
@@ -217,8 +218,8 @@ def cancel(tx: Transaction, task: QueuedTask, reason: Reason, error: str = "") -
     release_quota(tx, task.task_id)
     if is_strict(tx, task.pool_name):
         tx.state.queue.reopen(task.pool_name)
-    sentence = error or f"task {task.task_id!r} was cancelled while it waited in the queue"
-    tx.answer(task.submission.request_id, Refused(reason=reason, error=sentence))
+    text = error or say("cancelled_in_queue", task=task.task_id)
+    tx.answer(task.submission.request_id, Refused(reason=reason, error_text=text))
 
 
 def is_strict(tx: Transaction, pool_name: str) -> bool:

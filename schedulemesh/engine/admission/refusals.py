@@ -10,12 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from schedulemesh.domain.agent import AgentSpec, Death
+from schedulemesh.domain.demand import ExternalDemand
 from schedulemesh.domain.node_labels import spelled
 from schedulemesh.domain.payloads import GangPayload, LeasePayload
 from schedulemesh.domain.placement import GroupShape
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.reasons import Reason
-from schedulemesh.domain.resources import NOTHING, Resources, bytes_hint
+from schedulemesh.domain.resources import NOTHING, Resources, like_bytes
+from schedulemesh.domain.sentences import Sentence, Text, did_you_mean, say
 from schedulemesh.engine.admission.contest import Contest
 from schedulemesh.engine.admission.holders import (
     NAMED,
@@ -33,47 +35,43 @@ from schedulemesh.engine.state.agents import Agent
 from schedulemesh.engine.state.lending import could_ever_borrow, idle_in_cohort
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.nodes import Node, has_labels
-from schedulemesh.errors import nearest
-
-#: The documented beginning of the message if resources are short and no eviction is sufficient.
-NO_ROOM = "Insufficient resources and no available preemption candidates"
-
-NO_NODES = "no node is known yet"
 
 #: What to do where external work waits for the room.
-CONTESTED_HINT = (
-    "End that work or submit it to ScheduleMesh, set evict_despite_external_demand in the policy to evict "
-    "all the same"
-)
+CONTESTED_HINT = say("contested_hint")
 
 #: How many values of a label, and how many pools, a sentence names.
 _VALUES, _POOLS = 10, 100
-
-_WAIT = "or submit it with queue=True, so that it starts when a holder ends"
 
 
 def pool_not_found(state: MeshState, name: str) -> Refused:
     """The refusal for a pool that does not exist."""
     names = sorted(state.ledger.accounts)
-    pool_names = ", ".join(names[:_POOLS]) or "none yet"
+    pool_names = say("names", names=names[:_POOLS]) if names else say("none_yet")
     if len(names) > _POOLS:
-        pool_names += f" and {len(names) - _POOLS:,} others"
-    current_name, hint = state.pool_names.current(name), nearest(name, state.ledger.accounts)
+        pool_names = say("names_and_others", names=names[:_POOLS], count=len(names) - _POOLS)
+    current_name, hint = state.pool_names.current(name), did_you_mean(name, state.ledger.accounts)
     if current_name in state.ledger.accounts:
-        hint = f", which was renamed to {current_name!r}"
+        hint = say("pool_was_renamed", name=current_name)
     return Refused(
         reason=Reason.POOL_NOT_FOUND,
-        error=f"there is no pool {name!r}{hint}; pools are: {pool_names}. "
-        "Create it with create_pool or ensure_pool",
+        error_text=say("no_pool", pool=name, hint=hint, pools=pool_names),
     )
+
+
+def node_not_found(state: MeshState, node_id: str) -> Refused:
+    """The refusal for a node that does not exist."""
+    names = sorted(state.cluster.nodes)
+    nodes = say("names", names=names) if names else say("none_yet")
+    error = say("no_node", node=node_id, nodes=nodes)
+    return Refused(reason=Reason.NODE_NOT_FOUND, error_text=error)
 
 
 def pool_draining(name: str) -> Refused:
     """The refusal for a pool in which nothing new starts."""
     return Refused(
         reason=Reason.POOL_DRAINING,
-        error=f"pool {name!r} is drained, so nothing new starts in it",
-        hint="Submit it with queue=True to wait, choose another pool, or end the drain with undrain_pool",
+        error_text=say("pool_drains", pool=name),
+        hint_text=say("pool_drains_hint"),
     )
 
 
@@ -81,8 +79,8 @@ def pool_ending(name: str) -> Refused:
     """The refusal for a pool that is being deleted."""
     return Refused(
         reason=Reason.POOL_ENDING,
-        error=f"pool {name!r} is being deleted, so it takes nothing new",
-        hint="Choose another pool, or keep this one with undrain_pool",
+        error_text=say("pool_is_deleted", pool=name),
+        hint_text=say("pool_is_deleted_hint"),
     )
 
 
@@ -96,14 +94,14 @@ def priority_not_permitted(spec: PoolSpec, priority: float) -> Refused | None:
     if not below and not above:
         return None
     limits = [
-        f"{word} {limit:g}"
-        for word, limit in (("from", lowest), ("up to", highest))
+        say(code, limit=limit)
+        for code, limit in (("priority_from", lowest), ("priority_up_to", highest))
         if limit is not None
     ]
     return Refused(
         reason=Reason.PRIORITY_NOT_PERMITTED,
-        error=f"pool {spec.name!r} permits priorities {' '.join(limits)}, not {priority:g}",
-        hint="Choose such a priority, or another pool",
+        error_text=say("priority_outside", pool=spec.name, limits=limits, priority=priority),
+        hint_text=say("priority_outside_hint"),
     )
 
 
@@ -114,8 +112,7 @@ def no_matching_pool(state: MeshState) -> Refused:
     )
     return Refused(
         reason=Reason.NO_MATCHING_POOL,
-        error="no pool that could hold the task matches its pool_selector; pools are: "
-        + (pools or "none yet"),
+        error_text=say("no_pool_matches", pools=pools or say("none_yet")),
     )
 
 
@@ -123,18 +120,17 @@ def exceeds_pool_capacity(state: MeshState, pool_name: str, need: Resources) -> 
     """The task requests more than the pool's total quota."""
     spec = state.ledger.accounts[pool_name].spec
     total, borrowed = spec.resources, NOTHING
-    loans = ""
+    loans: Text = ""
     if spec.cohort is not None:
         borrowed = could_ever_borrow(state.ledger, pool_name)
-        loans = f" and could borrow at most {borrowed} in cohort {spec.cohort!r}"
+        loans = say("could_borrow", amount=borrowed, cohort=spec.cohort)
         if state.policy.protects(pool_name):
-            borrowed, loans = NOTHING, " and, as a protected pool, borrows nothing"
+            borrowed, loans = NOTHING, say("protected_borrows_nothing")
     return Refused(
         reason=Reason.EXCEEDS_POOL_CAPACITY,
-        error=f"the task asks for {need}, but pool {pool_name!r} has {total} in total{loans}; "
-        "ask for less or resize the pool",
+        error_text=say("more_than_pool", need=need, pool=pool_name, total=total, loans=loans),
         short_quota=need.beyond(total + borrowed),
-        hint=bytes_hint(need),
+        hint_text=_bytes_hint(need),
     )
 
 
@@ -145,33 +141,40 @@ def cluster_out_of_resources(state: MeshState, shape: GroupShape) -> Refused:
     if not totals:
         return Refused(
             reason=Reason.CLUSTER_OUT_OF_RESOURCES,
-            error=no_such_node(state, shape),
+            error_text=no_such_node(state, shape),
             short_node=need,
-            hint="Ask for labels that nodes have, or add a node that has them",
+            hint_text=say("labels_missing_hint"),
         )
     short = need.beyond(max(totals, key=lambda total: _closeness(need, total)))
-    which = f" with {spelled(shape.node_labels)}" if shape.node_labels else ""
     return Refused(
         reason=Reason.CLUSTER_OUT_OF_RESOURCES,
-        error=f"no node{which} of the cluster as it is now could hold {need}, even empty; the closest of "
-        f"{len(every)} lacks {short}",
+        error_text=say(
+            "no_node_even_empty",
+            which=_with_labels(shape),
+            need=need,
+            count=len(every),
+            short=short,
+        ),
         short_node=short,
-        hint=bytes_hint(need),
+        hint_text=_bytes_hint(need),
     )
 
 
-def no_such_node(state: MeshState, shape: GroupShape) -> str:
+def no_such_node(state: MeshState, shape: GroupShape) -> Sentence:
     """That no node has the labels, and which values of these there are."""
     labels = [label for label, _ in shape.node_labels]
     every = state.cluster.nodes.values()
-    parts = [f"no node of the cluster as it is now has {spelled(shape.node_labels)}"]
+    parts = [say("no_node_has_labels", labels=spelled(shape.node_labels))]
     for label in labels:
         values = sorted({node.labels[label] for node in every if label in node.labels})
-        named = [*values[:_VALUES], *(["others"] if len(values) > _VALUES else [])]
+        named: list[str | Sentence] = [*values[:_VALUES]]
+        named += [say("more_values")] if len(values) > _VALUES else []
         parts.append(
-            f"values of {label} are {', '.join(named)}" if values else f"none has the label {label}"
+            say("values_of_label", label=label, values=named)
+            if values
+            else say("no_such_label", label=label)
         )
-    return "; ".join(parts)
+    return say("parts", parts=parts)
 
 
 def no_alternative(agent: AgentSpec, answers: Sequence[Refused]) -> Refused:
@@ -185,21 +188,36 @@ def no_alternative(agent: AgentSpec, answers: Sequence[Refused]) -> Refused:
     if len(answers) < len(agent.alternatives):
         return refused
     parts = [
-        f"{number}. ({described(each)}): {answer.error}"
+        say(
+            "numbered_alternative",
+            number=number,
+            alternative=described(each),
+            error=answer.error_text,
+        )
         for number, (each, answer) in enumerate(
             zip(agent.each_alternative, answers, strict=True), start=1
         )
     ]
-    return msgspec.structs.replace(
-        refused, error="none of its alternatives can start: " + "; ".join(parts)
-    )
+    return msgspec.structs.replace(refused, error_text=say("no_alternative", parts=parts))
 
 
-def described(agent: AgentSpec) -> str:
+def described(agent: AgentSpec) -> Sentence:
     """The way in which an agent is to run, such as ``gpu 1 on nodes with zone=a``."""
-    amount = str(agent.resources) if agent.resources else "its pool's default"
-    where = f"nodes with {spelled(agent.node_labels)}" if agent.node_labels else "any node"
-    return f"{amount} on {where}"
+    amount = agent.resources or say("pool_default")
+    labels = agent.node_labels
+    where = say("nodes_with", labels=spelled(labels)) if labels else say("any_node")
+    return say("alternative", amount=amount, where=where)
+
+
+def _with_labels(shape: GroupShape) -> Text:
+    """Which nodes are meant, as part of a sentence; empty: all."""
+    return say("with_labels", labels=spelled(shape.node_labels)) if shape.node_labels else ""
+
+
+def _bytes_hint(need: Resources) -> Text:
+    """What is said of a memory that is probably given in bytes; empty: it is not."""
+    memory = like_bytes(need)
+    return "" if memory is None else say("memory_in_bytes", bytes=memory, mb=memory / 2**20)
 
 
 def _closeness(need: Resources, total: Resources) -> tuple[object, ...]:
@@ -232,133 +250,122 @@ def preemption_failed(
     holders = holders_among(state, names)
     parts = []
     if short_quota:
-        parts.append(f"pool {pool_name!r} lacks {short_quota} of the {need} asked for")
+        parts.append(say("pool_lacks", pool=pool_name, short=short_quota, need=need))
         parts += _loans(state, pool_name, short_quota)
     if by_node:
         parts.append(no_node_has_room(node, shape, short_node))
     return Refused(
         reason=Reason.PREEMPTION_FAILED,
-        error=f"{NO_ROOM}: "
-        + "; ".join([*parts, *held_by(holders), *_priority(enough, turned_away)]),
+        error_text=say(
+            "no_room", parts=[*parts, *held_by(holders), *_priority(enough, turned_away)]
+        ),
         short_quota=short_quota,
         short_node=short_node,
         holders=holders,
         turned_away=turned_away,
         sufficient_priority=enough,
-        hint=_way_out(pool_name, short_quota, enough, may_wait=may_wait),
+        hint_text=_way_out(pool_name, short_quota, enough, may_wait=may_wait),
     )
 
 
-def _loans(state: MeshState, pool_name: str, short: Resources) -> list[str]:
+def _loans(state: MeshState, pool_name: str, short: Resources) -> list[Sentence]:
     """Parts of a message: what other pools have of what is short, and what the cohort has idle."""
     return [*lent_parts(state, pool_name, short), *cohort_parts(state, pool_name, short)]
 
 
-def lent_parts(state: MeshState, pool_name: str, short: Resources) -> list[str]:
+def lent_parts(state: MeshState, pool_name: str, short: Resources) -> list[Sentence]:
     """Part of a message: what other pools have of what is short; empty if they have nothing."""
     ledger, parts = state.ledger, []
     account = ledger.accounts[pool_name]
     if lent := short.within(account.lent):
         to = [
-            f"pool {other!r} {amount}"
+            say("pool_amount", pool=other, amount=amount)
             for other, amount in sorted(ledger.lent_by(pool_name).items())
             if amount.helps(short)
         ]
-        named = [*to[:NAMED], *(["others"] if len(to) > NAMED else [])]
-        parts.append(
-            f"other pools have {lent} of it as a loan, or it is held for them: " + ", ".join(named)
-        )
+        more = [say("other_pools")] if len(to) > NAMED else []
+        parts.append(say("lent_to_others", lent=lent, pools=[*to[:NAMED], *more]))
     return parts
 
 
-def cohort_parts(state: MeshState, pool_name: str, short: Resources) -> list[str]:
+def cohort_parts(state: MeshState, pool_name: str, short: Resources) -> list[Sentence]:
     """Parts of a message: why the pool borrows no more of its cohort; empty if it is in none."""
     ledger = state.ledger
     account = ledger.accounts[pool_name]
     if account.spec.cohort is None:
         return []
     if state.policy.protects(pool_name):
-        return ["a protected pool does not borrow from its cohort"]
+        return [say("protected_does_not_borrow")]
     idle = idle_in_cohort(ledger, pool_name)
-    parts = [
-        f"cohort {account.spec.cohort!r} has {idle} idle for it to borrow, and it needs {short}"
-    ]
+    parts = [say("idle_in_cohort", cohort=account.spec.cohort, idle=idle, short=short)]
     limit = account.spec.borrowing_limit
     if limit is not None and limit.room(short, account.borrowed) != short:
-        parts.append(
-            f"its borrowing_limit is {limit.public()}, of which {account.borrowed} is used"
-        )
+        parts.append(say("borrowing_limit", limit=str(limit.public()), used=account.borrowed))
     return parts
 
 
 def insufficient_quota(state: MeshState, refused: Refused, pool_name: str) -> Refused:
     """The same refusal for a request that may not evict, if the pool's own quota is short."""
     parts = [
-        f"pool {pool_name!r} lacks {refused.short_quota}, and nobody is evicted for this request",
+        say("pool_lacks_no_eviction", pool=pool_name, short=refused.short_quota),
         *_loans(state, pool_name, refused.short_quota),
         *held_by(refused.holders),
     ]
     return Refused(
         reason=Reason.INSUFFICIENT_QUOTA,
-        error="; ".join(parts),
+        error_text=say("parts", parts=parts),
         short_quota=refused.short_quota,
         short_node=refused.short_node,
         holders=refused.holders,
-        hint=f"Ask for less, resize pool {pool_name!r}, or submit it so that it may evict others",
+        hint_text=say("may_evict_hint", pool=pool_name),
     )
 
 
 def by_default(refused: Refused, pool_name: str, need: Resources) -> Refused:
     """The same refusal for a task that requested no resources."""
     return msgspec.structs.replace(
-        refused,
-        hint=f"It named no resources, so it asks for what pool {pool_name!r} gives by default: {need}. "
-        "Name its resources",
+        refused, hint_text=say("default_hint", pool=pool_name, need=need)
     )
 
 
-def no_node_has_room(node: Node | None, shape: GroupShape, short: Resources) -> str:
+def no_node_has_room(node: Node | None, shape: GroupShape, short: Resources) -> Sentence:
     """Why the request fits on no node now."""
-    need = shape.bundles[0]
-    which = f" with {spelled(shape.node_labels)}" if shape.node_labels else ""
+    which, external = _with_labels(shape), None if node is None else node.external_usage
     if node is None:
-        return f"no node{which} takes new agents"
-    lack = f"lacks {short}" if short else "has no GPU device with enough left"
-    others = (
-        f"; Ray work that no task claims holds {node.external_usage} there"
-        if node.external_usage
-        else ""
+        return say("no_open_node", which=which)
+    return say(
+        "no_node_has_room",
+        which=which,
+        need=shape.bundles[0],
+        node=node.node_id,
+        lack=say("lacks", short=short) if short else say("no_device"),
+        others=say("external_holds", amount=external) if external else "",
     )
-    return f"no node{which} has room for {need}; the closest, {node.node_id}, {lack}{others}"
 
 
-def _priority(enough: float | None, turned_away: Mapping[Reason, int]) -> list[str]:
+def _priority(enough: float | None, turned_away: Mapping[Reason, int]) -> list[Sentence]:
     """Part of a message: the sufficient priority, or the rules that exclude the running tasks."""
     if enough is not None:
-        return [f"priority {enough:.12g} would be enough"]
+        return [say("priority_enough", priority=enough)]
     return [
-        f"{count} running task{'' if count == 1 else 's'} cannot be evicted: {rule}"
-        for rule, count in turned_away.items()
+        say("tasks_spared", count=count, rule=rule.value) for rule, count in turned_away.items()
     ][:NAMED]
 
 
 def _way_out(
     pool_name: str, short_quota: Resources, enough: float | None, *, may_wait: bool
-) -> str:
-    ways = [] if enough is None else [f"submit it with priority {enough:.12g} or more"]
-    ways.append("ask for less")
-    ways.append(f"resize pool {pool_name!r}" if short_quota else "add a node")
-    ways.append(_WAIT if may_wait else "or wait until a holder ends")
-    sentence = ", ".join(ways)
-    return sentence[0].upper() + sentence[1:]
+) -> Sentence:
+    first = say("way_less") if enough is None else say("way_priority", priority=enough)
+    second = say("way_resize", pool=pool_name) if short_quota else say("way_node")
+    third = say("way_queue" if may_wait else "way_wait")
+    return say("ways_out", ways=(first, second, third))
 
 
 def no_pg_pool(pool_name: str) -> Refused:
     """The pool has no placement groups."""
     return Refused(
         reason=Reason.NO_PG_POOL,
-        error=f"pool {pool_name!r} keeps no placement groups; ensure it with "
-        "pg_pool_config={'enable': True, ...}, or submit without asking for a group or several bundles",
+        error_text=say("no_pool_groups", pool=pool_name),
     )
 
 
@@ -366,8 +373,7 @@ def conflicting_options(pool_name: str) -> Refused:
     """The user's Ray options and the placement group both decide where the agent runs."""
     return Refused(
         reason=Reason.CONFLICTING_OPTIONS,
-        error=f"in pool {pool_name!r} agents run in placement groups; leave out "
-        "scheduling_strategy and fallback_strategy",
+        error_text=say("group_decides_node", pool=pool_name),
     )
 
 
@@ -377,10 +383,9 @@ def group_out_of_resources(state: MeshState, shape: GroupShape) -> Refused:
     short = NOTHING if isinstance(placement, BundlePlacement) else placement.short
     return Refused(
         reason=Reason.CLUSTER_OUT_OF_RESOURCES,
-        error=f"the cluster as it is now could not hold the placement group {shape}, even empty: "
-        + _why(shape, placement),
+        error_text=say("group_even_empty", shape=str(shape), why=_why(shape, placement)),
         short_node=short,
-        hint=bytes_hint(max(shape.bundles, key=lambda bundle: bundle.memory)),
+        hint_text=_bytes_hint(max(shape.bundles, key=lambda bundle: bundle.memory)),
     )
 
 
@@ -397,7 +402,7 @@ def group_unplaceable(
     pool_name = group_request.pool_name
     parts = no_group_free(state, group_request, assignment)
     short_node = no_placement(state, group_request.shape).short if assignment.no_room else NOTHING
-    parts.append("and no running task may be evicted for it")
+    parts.append(say("and_no_eviction"))
     names = [
         g.agent
         for g in map(state.groups.by_id.get, state.groups.of_pool.get(pool_name, ()))
@@ -406,31 +411,30 @@ def group_unplaceable(
     holders = holders_among(state, (name for name in names if name in state.agents))
     return Refused(
         reason=Reason.GROUP_UNPLACEABLE,
-        error="; ".join([*parts, *held_by(holders), *_priority(enough, turned_away)]),
+        error_text=say("parts", parts=[*parts, *held_by(holders), *_priority(enough, turned_away)]),
         short_node=short_node,
         holders=holders,
         turned_away=turned_away,
         sufficient_priority=enough,
-        hint=f"Ask for smaller bundles, {_WAIT}" if may_wait else "",
+        hint_text=_or_wait(say("smaller_bundles")) if may_wait else "",
     )
 
 
 def no_group_free(
     state: MeshState, group_request: GroupRequest, assignment: NoAssignment
-) -> list[str]:
+) -> list[Sentence]:
     """Parts of a message: why there is no placement group without an eviction."""
-    pool_name = group_request.pool_name
-    parts = [f"pool {pool_name!r} has no free placement group for {group_request.shape}"]
+    pool_name, shape = group_request.pool_name, group_request.shape
+    parts = [say("no_group_free", pool=pool_name, shape=str(shape))]
     if group_request.reserved is None and group_request.spec.reserved:
-        parts.append("its reserved ones are not for this task")
+        parts.append(say("reserved_not_for_it"))
     if not group_request.spec.dynamic:
-        parts.append("it makes no dynamic ones")
+        parts.append(say("no_dynamic_groups"))
     elif assignment.limit:
-        have = state.groups.dynamic_count(pool_name)
-        parts.append(f"{have} of at most {group_request.spec.max_dynamic} dynamic ones are there")
+        count, most = state.groups.dynamic_count(pool_name), group_request.spec.max_dynamic
+        parts.append(say("dynamic_limit", count=count, most=most))
     if assignment.no_room:
-        shape = group_request.shape
-        parts.append("a new one has no room: " + _why(shape, no_placement(state, shape)))
+        parts.append(say("no_room_for_group", why=_why(shape, no_placement(state, shape))))
     return parts
 
 
@@ -441,29 +445,37 @@ def external_demand(
     return msgspec.structs.replace(
         refused,
         reason=Reason.EXTERNAL_DEMAND,
-        error=contested_room(need, contest),
+        error_text=contested_room(need, contest),
         turned_away={},
-        hint=f"{CONTESTED_HINT}, {_WAIT}" if may_wait else CONTESTED_HINT,
+        hint_text=_or_wait(CONTESTED_HINT) if may_wait else CONTESTED_HINT,
     )
 
 
-def contested_room(need: Resources, contest: Contest) -> str:
+def _or_wait(way: Sentence) -> Sentence:
+    """What to do, or to wait in the queue."""
+    return say("ways_out", ways=(way, say("way_queue")))
+
+
+def contested_room(need: Resources, contest: Contest) -> Sentence:
     """Who would get the room that evictions free on a node, or got it before."""
     node_id = contest.node_id
     if not contest.rivals:
-        return (
-            f"an eviction would free {need} on node {node_id}, but external Ray work got the room of the "
-            "last one for this task there, and work that fits there still waits in Ray"
-        )
-    named = [str(rival) for rival in dict.fromkeys(contest.rivals)]
-    rivals = [*named[:NAMED], *(["others wait too"] if len(named) > NAMED else [])]
-    return (
-        f"an eviction would free {need} on node {node_id}, but work that does not belong to ScheduleMesh "
-        f"would get it first: {'; '.join(rivals)}"
-    )
+        return say("room_was_taken", need=need, node=node_id)
+    named = [_rival(demand) for demand in dict.fromkeys(contest.rivals)]
+    more = [say("more_rivals")] if len(named) > NAMED else []
+    return say("room_is_contested", need=need, node=node_id, rivals=[*named[:NAMED], *more])
 
 
-def unplaced(state: MeshState, pool_name: str) -> list[tuple[GroupShape, str]]:
+def _rival(demand: ExternalDemand) -> Sentence:
+    """External work that waits in Ray, and for what."""
+    job = say("unknown_ray_job")
+    if demand.job_id:
+        namespace = say("namespace", namespace=demand.namespace) if demand.namespace else ""
+        job = say("ray_job", job=demand.job_id, namespace=namespace)
+    return say("rival", job=job, amount=demand.amount)
+
+
+def unplaced(state: MeshState, pool_name: str) -> list[tuple[GroupShape, Text]]:
     """The reserved groups of a pool that do not exist, each with the reason."""
     account = state.ledger.accounts.get(pool_name)
     if account is None or account.spec.groups is None:
@@ -472,24 +484,25 @@ def unplaced(state: MeshState, pool_name: str) -> list[tuple[GroupShape, str]]:
     unplaced_groups = []
     for shape, lacking in state.groups.lacking(pool_name).items():
         placement = Room(state.cluster).place(shape)
-        why = (
-            failed if failed and isinstance(placement, BundlePlacement) else _why(shape, placement)
-        )
+        is_failed = failed and isinstance(placement, BundlePlacement)
+        why: Text = failed if is_failed else _why(shape, placement)
         unplaced_groups += [(shape, why)] * lacking
     return unplaced_groups
 
 
-def _why(shape: GroupShape, placement: BundlePlacement | NoPlacement) -> str:
+def _why(shape: GroupShape, placement: BundlePlacement | NoPlacement) -> Sentence:
     if isinstance(placement, BundlePlacement):
-        return "it is being made"
+        return say("group_is_made")
     need = shape.bundles[placement.bundle]
-    which = f"bundle {placement.bundle} ({need})" if len(shape.bundles) > 1 else str(need)
+    which = say("bundle", number=placement.bundle, need=need) if len(shape.bundles) > 1 else need
     if placement.node_id is None:
-        return f"{which}: {placement.reason or NO_NODES}"
-    lack = f"the closest node, {placement.node_id}, lacks {placement.short}"
+        return say("bundle_lacks", which=which, why=placement.reason or say("no_nodes_yet"))
+    why = say("closest_lacks", node=placement.node_id, short=placement.short)
     if not placement.short:
-        lack = f"the closest node, {placement.node_id}, has no whole GPU left for it"
-    return f"{which}: {lack}" + (f"; {placement.reason}" if placement.reason else "")
+        why = say("closest_no_device", node=placement.node_id)
+    if placement.reason:
+        why = say("two_parts", first=why, second=placement.reason)
+    return say("bundle_lacks", which=which, why=why)
 
 
 def loss_of(state: MeshState, agent: Agent, death: Death | None, hosts: Mapping[str, str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.sentences import say
 from schedulemesh.domain.task import EndState, TaskPhase, TaskSpec
 from schedulemesh.engine.admission.time_limits import beyond_pool, run_limit
 from schedulemesh.engine.messages.facts import TaskRegistered
@@ -21,16 +22,14 @@ def duplicate_task(state: MeshState, task_id: str) -> Refused | None:
         return None if waiting is None else _queued(task_id, waiting.pool_name)
     return Refused(
         reason=Reason.DUPLICATE_TASK,
-        error=f"task {task_id!r} already exists, on agent {registered.agent_name!r}; "
-        "complete it first or choose another id",
+        error_text=say("task_exists", task=task_id, agent=registered.agent_name),
     )
 
 
 def _queued(task_id: str, pool_name: str) -> Refused:
     return Refused(
         reason=Reason.DUPLICATE_TASK,
-        error=f"task {task_id!r} already exists, in the queue of pool {pool_name!r}; cancel it first "
-        "or choose another id",
+        error_text=say("task_is_queued", task=task_id, pool=pool_name),
     )
 
 
@@ -56,9 +55,8 @@ def refused_for_parent(state: MeshState, task: TaskSpec | None) -> Refused | Non
         return None
     return Refused(
         reason=Reason.PARENT_ENDED,
-        error=f"task {task.parent!r}, from inside which {task.task_id!r} was submitted, has ended or waits "
-        "to run again",
-        hint="submit it with detached=True if it is to outlive that task",
+        error_text=say("parent_has_ended", parent=task.parent, task=task.task_id),
+        hint_text=say("parent_has_ended_hint"),
     )
 
 

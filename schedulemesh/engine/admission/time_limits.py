@@ -7,9 +7,9 @@ is certain, unlike an estimate: reserved starts and backfill count on it.
 from __future__ import annotations
 
 from schedulemesh.domain.agent import AgentSpec
-from schedulemesh.domain.numbers import span_text
 from schedulemesh.domain.payloads import JobPayload, LeasePayload
 from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.sentences import say
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.state.mesh_state import MeshState
@@ -55,12 +55,10 @@ def beyond_pool(state: MeshState, pool_name: str, max_run_s: float | None) -> Re
     most = None if account is None else account.spec.max_run_s
     if max_run_s is None or most is None or max_run_s <= most:
         return None
-    requested, longest = span_text(max_run_s), span_text(most)
     return Refused(
         reason=Reason.EXCEEDS_TIME_LIMIT,
-        error=f"max_run_s is {requested}, and tasks of pool {pool_name!r} may run for at most {longest}",
-        hint=f"ask for at most {longest}; with on_time_limit='requeue' it then starts again from its saved "
-        "state. An operator can raise max_run_s of the pool",
+        error_text=say("run_too_long", run=max_run_s, pool=pool_name, most=most),
+        hint_text=say("run_too_long_hint", most=most),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from schedulemesh.domain.sentences import say
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.explanation.queued import explain_queued
 from schedulemesh.engine.messages.explanation import Explanation
@@ -42,6 +43,6 @@ def _explained(one: TaskArray, spec: TaskSpec, state: str) -> Explanation:
         task=spec,
         kind=one.kind,
         state=state,
-        detail=f"array {one.array_id!r}: {one.described()}",
+        detail_text=say("array_members", array=one.array_id, members=one.described()),
         agent_name=one.agent_name,
     )

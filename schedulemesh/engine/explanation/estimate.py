@@ -18,6 +18,7 @@ import msgspec
 
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources
+from schedulemesh.domain.sentences import Sentence, Text, say
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.domain.task_kinds import TaskKind
 from schedulemesh.engine.admission.admit import Request
@@ -43,7 +44,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     #: In seconds since 1970; None: not known.
     at: float | None = None
     #: Why not; empty: it is known.
-    unknown: str = ""
+    unknown: Text = ""
     #: The running task whose end it waits for, and how long that runs by earlier runs; None: it rests on
     #: declared durations alone.
     rests_on: DurationEstimate | None = None
@@ -64,11 +65,11 @@ def earliest_start(state: MeshState, task: QueuedTask, request: Request, now: fl
 def _earliest_start(state: MeshState, task: QueuedTask, request: Request, now: float) -> Start:
     """The same for one of its alternatives."""
     if task.held:
-        return Start(unknown="it is held")
+        return Start(unknown=say("start_held"))
     if state.arrays.is_full(task.spec):
-        return Start(unknown="as many members of its array run as may at once")
+        return Start(unknown=say("start_array_full"))
     if task.depends:
-        return Start(unknown="nobody knows when the tasks that it starts after have ended")
+        return Start(unknown=say("start_depends"))
     # First by the ends that decisions count; where they tell nothing, by those of earlier runs, too.
     may_guess = counts_guesses(state, task, now)
     use_earlier_runs = may_guess and state.queue.policy.estimates
@@ -147,9 +148,9 @@ def _estimated(state: MeshState, task: QueuedTask, request: Request, ends: Ends)
     if total_need == request.need and not request.payment.short:
         total_need = NOTHING
     elif not total_need.fits(pool_quota + could_ever_borrow(state.ledger, task.pool_name)):
-        return Start(unknown="the tasks that come before it ask for more than its pool has at once")
+        return Start(unknown=say("start_behind_too_many"))
     elif not total_need.fits(pool_quota):
-        return Start(unknown="when its cohort has idle quota to borrow is not estimated")
+        return Start(unknown=say("start_by_borrowing"))
     classes = classes_by_pool(state)
     quota_at = quota_free_at(
         state, task.pool_name, total_need, classes.get(task.pool_name, []), ends
@@ -163,10 +164,9 @@ def _estimated(state: MeshState, task: QueuedTask, request: Request, ends: Ends)
     return Start(at=at, rests_on=_last_of(state, ends, at), by_limit=ends.by_limit.get(at, ""))
 
 
-def _unknown(ends: Ends) -> str:
+def _unknown(ends: Ends) -> Sentence:
     """Why nobody knows when what is short becomes free."""
-    who = "tasks that hold what is short have no estimated_duration"
-    return who if ends.overruns else f"{who}, or have outlived it for long"
+    return say("start_no_durations" if ends.overruns else "start_no_durations_overdue")
 
 
 def _last_of(state: MeshState, ends: Ends, at: float) -> DurationEstimate | None:

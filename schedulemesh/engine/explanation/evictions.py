@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from schedulemesh.domain.numbers import span_text
 from schedulemesh.domain.reasons import PreemptionReason
+from schedulemesh.domain.sentences import Sentence, Text, say
 from schedulemesh.engine.messages.explanation import EvictionSummary
 from schedulemesh.engine.state.mesh_state import MeshState
 
 #: What helps a task that needs more time than it may run.
-RUN_LONGER = (
-    "with on_time_limit='requeue' it starts again by itself from its saved state; an operator can let a "
-    "running task run longer with set_time_limit"
-)
+RUN_LONGER = say("run_longer")
 
 
 def last_eviction(state: MeshState, task_id: str) -> EvictionSummary | None:
@@ -42,19 +39,23 @@ def last_eviction(state: MeshState, task_id: str) -> EvictionSummary | None:
     )
 
 
-def reached(limit: PreemptionReason | None, max_run_s: float | None) -> str:
-    """Which limit in time a task has reached, as a sentence."""
+def reached(limit: PreemptionReason | None, max_run_s: float | None) -> Sentence:
+    """Which limit in time a task has reached."""
     if limit is PreemptionReason.IDLE_LIMIT:
-        return "its GPUs were idle for longer than its idle_s allows, though it was warned"
-    if max_run_s is None:
-        return "it had run for as long as its max_run_s allows"
-    return f"it had run for {span_text(max_run_s)}, as long as its max_run_s allows"
+        return say("was_idle")
+    return say("had_run") if max_run_s is None else say("had_run_for", limit=max_run_s)
 
 
-def evictor(eviction: EvictionSummary) -> str:
+def evictor(eviction: EvictionSummary) -> Text:
     """Who evicted a task, for a sentence; empty: it was requested, or is not recorded."""
     if not eviction.by_agent:
         return ""
-    who = f"task {eviction.by_task!r}" if eviction.by_task else f"agent {eviction.by_agent!r}"
-    owner = f" of {eviction.by_owner}" if eviction.by_owner else ""
-    return f"{who}{owner} in pool {eviction.by_pool!r}"
+    owner = say("of_owner", owner=eviction.by_owner) if eviction.by_owner else ""
+    if eviction.by_task:
+        return say("evictor_task", task=eviction.by_task, owner=owner, pool=eviction.by_pool)
+    return say("evictor_agent", agent=eviction.by_agent, owner=owner, pool=eviction.by_pool)
+
+
+def score_of(eviction: EvictionSummary) -> Text:
+    """The score that it was evicted with, for a sentence; empty: it had none."""
+    return "" if eviction.score is None else say("score", score=eviction.score)

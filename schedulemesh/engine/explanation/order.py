@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from math import inf
 
 from schedulemesh.config.queueing import BY_REMAINING
-from schedulemesh.domain.numbers import span_text
 from schedulemesh.domain.priorities import class_of
 from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.sentences import say
 from schedulemesh.engine.admission.needs import need_of
 from schedulemesh.engine.admission.owner_limits import named_owner
 from schedulemesh.engine.messages.explanation import Finding, OrderFactor
@@ -32,46 +32,47 @@ def order_of(state: MeshState, task: QueuedTask, now: float) -> tuple[OrderFacto
     number = OrderFactor(
         factor="number",
         value=float(task.number),
-        detail="the position of its first submission among all; the lower comes first",
+        detail_text=say("order_number"),
     )
     return (*factors, number)
 
 
 def _front(state: MeshState, task: QueuedTask) -> OrderFactor:
     policy = state.queue.policy
-    detail = "not moved to the front"
+    detail = say("order_not_moved")
     if task.front == PROMOTED:
-        detail = f"promoted, as it has waited for {span_text(policy.promote_after_s)}"
+        detail = say("order_promoted", wait=policy.promote_after_s)
     elif task.front:
-        detail = "moved to the front; whoever was moved last comes first"
+        detail = say("order_moved")
     elif policy.promote_after_s:
-        detail += f"; promoted after {span_text(policy.promote_after_s)} of waiting"
-    return OrderFactor(factor="promotion", value=float(task.front), detail=detail)
+        detail = say("order_promoted_later", wait=policy.promote_after_s)
+    return OrderFactor(factor="promotion", value=float(task.front), detail_text=detail)
 
 
 def _of_pool(state: MeshState, task: QueuedTask, now: float) -> Iterator[OrderFactor]:
     """The share of its pool, where pools are compared."""
     pool_name = task.pool_name
     raised = raised_weight(state, pool_name, now)
-    suffix = "" if raised == 1.0 else f"; its weight counts {raised:.3g} times, for its wait"
+    more = "" if raised == 1.0 else say("order_raised", factor=raised)
     if state.queue.policy.order == "dominant_share":
         usage = dominant_usage(state, pool_name) / raised
-        detail = f"the part of all quota that pool {pool_name!r} uses, by its weight{suffix}"
-        yield OrderFactor(factor="pool's use", value=usage, detail=detail)
+        detail = say("order_pool_use", pool=pool_name, raised=more)
+        yield OrderFactor(factor="pool's use", value=usage, detail_text=detail)
     account = state.ledger.accounts[pool_name]
     neighbours = state.ledger.cohorts.neighbours(pool_name).names
     if neighbours and not need_of(state, task).fits(account.free):
         share = share_key(state, pool_name, now)[-1] / raised
-        detail = f"what pool {pool_name!r} has borrowed of its cohorts, by its weight{suffix}"
-        yield OrderFactor(factor="pool's share", value=share, detail=detail)
+        detail = say("order_pool_share", pool=pool_name, raised=more)
+        yield OrderFactor(factor="pool's share", value=share, detail_text=detail)
 
 
 def _of_owner(state: MeshState, task: QueuedTask) -> Iterator[OrderFactor]:
     """The share of its owner, in a fair pool."""
     order = state.queue.entry(task)[0]
     if state.owners.is_fair(task.pool_name) and isinstance(order, FairOrder):
-        detail = f"what {named_owner(task.spec.owner)} has used of pool {task.pool_name!r}"
-        yield OrderFactor(factor="owner's share", value=order.rank.share, detail=detail)
+        owner = named_owner(task.spec.owner)
+        detail = say("order_owner_share", owner=owner, pool=task.pool_name)
+        yield OrderFactor(factor="owner's share", value=order.rank.share, detail_text=detail)
 
 
 def _of_policy(state: MeshState, task: QueuedTask, now: float) -> Iterator[OrderFactor]:
@@ -81,28 +82,26 @@ def _of_policy(state: MeshState, task: QueuedTask, now: float) -> Iterator[Order
         return
     if policy.order in BY_REMAINING:
         seconds = remaining_s(task, policy)
-        detail = "not known" if seconds == inf else f"{span_text(seconds)} to run"
-        value = None if seconds == inf else seconds
-        yield OrderFactor(factor="remaining", value=value, detail=detail)
+        is_known = seconds != inf
+        detail = say("order_remaining", remaining=seconds) if is_known else say("order_unknown")
+        value = seconds if is_known else None
+        yield OrderFactor(factor="remaining", value=value, detail_text=detail)
         return
     if policy.las_limit_s is not None:
         gpu_s = task.attempts.gpu_s
-        detail = f"{gpu_s / 3600:.3g} GPU-hours used; the lower level comes first"
-        yield OrderFactor(factor="level", value=float(policy.las_level(gpu_s)), detail=detail)
+        detail = say("order_level", hours=gpu_s / 3600)
+        yield OrderFactor(factor="level", value=float(policy.las_level(gpu_s)), detail_text=detail)
         gpus = task.submission.agent.resources.gpus
-        yield OrderFactor(factor="size", value=gpus, detail="GPUs; the fewer come first")
+        yield OrderFactor(factor="size", value=gpus, detail_text=say("order_size"))
         return
     name = class_of(task.spec.priority)
-    priority = task.spec.priority
-    yield OrderFactor(factor="priority", value=priority, detail=f"class {name}" if name else "")
+    of_class = say("order_class", name=name) if name else ""
+    yield OrderFactor(factor="priority", value=task.spec.priority, detail_text=of_class)
     if policy.ageing_per_hour:
         since = task.queued_at if task.attempts.time_limits else task.arrived_at
         aged = policy.ageing_per_hour * (now - since) / 3600.0
-        detail = (
-            f"{policy.ageing_per_hour:g} for each hour, {span_text(now - since)} so far; added to the "
-            "priority"
-        )
-        yield OrderFactor(factor="age", value=aged, detail=detail)
+        detail = say("order_age", rate=policy.ageing_per_hour, wait=now - since)
+        yield OrderFactor(factor="age", value=aged, detail_text=detail)
 
 
 def behind_owner(state: MeshState, task: QueuedTask) -> Finding | None:
@@ -114,13 +113,15 @@ def behind_owner(state: MeshState, task: QueuedTask) -> Finding | None:
     first_order = state.queue.entry(first)[0]
     if not isinstance(first_order, FairOrder) or first_order.rank.share >= own_order.rank.share:
         return None
-    other = first.spec.owner or "the owner of tasks without one"
-    least, own_share = first_order.rank.share, own_order.rank.share
     return Finding(
         reason=Reason.BEHIND_OWNER,
-        error=(
-            f"behind {other}, who has used less of pool {pool_name!r}: {least:.1%}, and "
-            f"{named_owner(task.spec.owner)} {own_share:.1%}"
+        error_text=say(
+            "behind_other_owner",
+            other=first.spec.owner or say("no_owner"),
+            pool=pool_name,
+            least=first_order.rank.share,
+            owner=named_owner(task.spec.owner),
+            share=own_order.rank.share,
         ),
-        hint=f"it comes first when that has changed; move_to_front({task.task_id!r}) puts it first",
+        hint_text=say("behind_other_owner_hint", task=task.task_id),
     )

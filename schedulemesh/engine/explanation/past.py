@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from schedulemesh.domain.end_reasons import TaskEndReason
-from schedulemesh.domain.reasons import PreemptionReason, Reason
+from schedulemesh.domain.reasons import PreemptionReason
+from schedulemesh.domain.sentences import Sentence, Text, say
 from schedulemesh.domain.task import EndState
 from schedulemesh.engine.explanation.evictions import (
     RUN_LONGER,
     evictor,
     last_eviction,
     reached,
+    score_of,
 )
 from schedulemesh.engine.messages.explanation import EvictionSummary, Explanation
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.state.past import EndedTask
-
-_RESUBMIT = (
-    "submit it again under the same id, or restore it with restore_task; with on_preempted='requeue' it "
-    "joins the queue again by itself"
-)
-_REBUILD = "ensure_agent_health rebuilds lost agents where possible; restore_task restores one task"
-#: What each code says, as the rest of a sentence.
-_MEANINGS = {code.value: code.meaning.rstrip(".") for code in (*Reason, *TaskEndReason)}
 
 
 def explain_past(state: MeshState, task_id: str) -> Explanation | None:
@@ -36,9 +30,9 @@ def explain_past(state: MeshState, task_id: str) -> Explanation | None:
         kind=ended.kind,
         state=ended.state.value,
         reason=ended.reason,
-        error="" if completed else error,
-        hint="" if completed else hint,
-        detail=_result(ended) if completed else "",
+        error_text="" if completed else error,
+        hint_text="" if completed else hint,
+        detail_text=_result(ended) if completed else "",
         agent_name=ended.agent_name,
         since=ended.at,
         preemptions=ended.attempts.preemptions,
@@ -47,65 +41,64 @@ def explain_past(state: MeshState, task_id: str) -> Explanation | None:
     )
 
 
-def _why(state: MeshState, ended: EndedTask) -> tuple[str, str]:
+def _why(state: MeshState, ended: EndedTask) -> tuple[Text, Text]:
     """Why it was not completed, in one sentence, and the next step."""
     eviction = last_eviction(state, ended.spec.task_id)
     if ended.reason == TaskEndReason.PREEMPTED and eviction is not None:
-        return _evicted(eviction) + "; it does not wait in the queue", _RESUBMIT
+        return say("not_queued_again", why=_evicted(eviction)), say("resubmit")
     if ended.reason in (TaskEndReason.TIME_LIMIT, TaskEndReason.IDLE_LIMIT):
         return _limited(ended, eviction)
     if ended.reason == TaskEndReason.LOST:
-        again = "request another one with lease()" if ended.kind == "lease" else _REBUILD
-        return _lost(state, ended), again
-    error = ended.error or _MEANINGS.get(ended.reason, "")
+        return _lost(state, ended), say("lease_again" if ended.kind == "lease" else "rebuild")
+    error: Text = ended.error
+    if not error and ended.reason:
+        error = say("code_means", code=ended.reason)
     if ended.result_key is not None:
-        return (
-            error,
-            f"result({ended.spec.task_id!r}) raises its exception; max_retries runs it again",
-        )
+        return error, say("exception_kept", task=ended.spec.task_id)
     return error, ""
 
 
-def _limited(ended: EndedTask, eviction: EvictionSummary | None) -> tuple[str, str]:
+def _limited(ended: EndedTask, eviction: EvictionSummary | None) -> tuple[Text, Text]:
     """Which limit in time it has reached and what of it was saved, and the next step."""
     is_idle = ended.reason == TaskEndReason.IDLE_LIMIT
     limit = PreemptionReason.IDLE_LIMIT if is_idle else PreemptionReason.TIME_LIMIT
     why = reached(limit, ended.spec.max_run_s)
     if eviction is not None and eviction.rule == ended.reason:
-        why += f"; {_saved_of(eviction)}"
+        why = say("two_parts", first=why, second=_saved_of(eviction))
     if is_idle:
-        return why, "submit it again with another idle_s if its GPUs may be idle for longer"
-    return why, f"submit it again with another max_run_s; {RUN_LONGER}"
+        return why, say("resubmit_for_idle")
+    return why, say("resubmit_for_longer", hint=RUN_LONGER)
 
 
-def _evicted(eviction: EvictionSummary) -> str:
+def _evicted(eviction: EvictionSummary) -> Sentence:
     """By whom a task was evicted, and what of it was saved."""
-    by = evictor(eviction)
-    score = "" if eviction.score is None else f", score {eviction.score:.4g}"
-    how = f" for {by}" if by else ""
-    return f"it was evicted{how} ({eviction.rule}{score}); {_saved_of(eviction)}"
+    by, score, saved = evictor(eviction), score_of(eviction), _saved_of(eviction)
+    if by:
+        return say("evicted_for", evictor=by, rule=eviction.rule, score=score, saved=saved)
+    return say("evicted", rule=eviction.rule, score=score, saved=saved)
 
 
-def _saved_of(eviction: EvictionSummary) -> str:
+def _saved_of(eviction: EvictionSummary) -> Sentence:
     """What of a task was saved when it was evicted."""
     if eviction.save_error:
-        return f"its state was not saved: {eviction.save_error}"
-    return "its state is stored" if eviction.state_saved else "no state of it is stored"
+        return say("state_not_saved", error=eviction.save_error)
+    return say("state_stored" if eviction.state_saved else "no_state_stored")
 
 
-def _lost(state: MeshState, ended: EndedTask) -> str:
+def _lost(state: MeshState, ended: EndedTask) -> Text:
     """What of a task is stored whose agent was lost."""
     lost = state.lost.get(ended.agent_name)
     keys = {} if lost is None else {spec.task_id: key for spec, key in lost.tasks}
     stored = keys.get(ended.spec.task_id) is not None
-    saved = "its last saved state is stored" if stored else "no state of it is stored"
+    saved = say("last_state_stored" if stored else "no_state_stored")
     if ended.kind == "lease":
-        return ended.error or f"lease {ended.agent_name!r} was lost"
-    return f"{ended.error or f'its agent {ended.agent_name!r} was lost'}; {saved}"
+        return ended.error or say("lease_was_lost", agent=ended.agent_name)
+    how = ended.error or say("agent_was_lost", agent=ended.agent_name)
+    return say("two_parts", first=how, second=saved)
 
 
-def _result(ended: EndedTask) -> str:
+def _result(ended: EndedTask) -> Sentence:
     """What is kept of a completed task."""
     if ended.result_key is not None:
-        return f"it was completed; result({ended.spec.task_id!r}) returns what it returned"
-    return "it was completed" + ("; its result is no longer kept" if ended.expired else "")
+        return say("result_kept", task=ended.spec.task_id)
+    return say("result_gone" if ended.expired else "was_completed")

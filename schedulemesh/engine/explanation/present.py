@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 from typing_extensions import assert_never
 
-from schedulemesh.domain.numbers import span_text
 from schedulemesh.domain.payloads import GangPayload
 from schedulemesh.domain.reasons import PreemptionReason
+from schedulemesh.domain.sentences import Sentence, Text, say
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.admission.ends import estimate_of
 from schedulemesh.engine.explanation.estimate import described
@@ -18,6 +18,7 @@ from schedulemesh.engine.explanation.evictions import (
     evictor,
     last_eviction,
     reached,
+    score_of,
 )
 from schedulemesh.engine.lifecycle.time_limits import idle_limit
 from schedulemesh.engine.messages.explanation import EvictionSummary, Explanation
@@ -29,6 +30,12 @@ from schedulemesh.engine.state.tasks import RunningTask
 
 #: How many tasks, groups or nodes a sentence names.
 _NAMED = 3
+#: How one of a kind is named, and how several are.
+_KINDS = {
+    "task": ("named_task", "named_tasks"),
+    "node": ("named_node", "named_nodes"),
+    "group": ("named_group", "named_groups"),
+}
 
 
 def explain_present(state: MeshState, task: RunningTask, now: float) -> Explanation:
@@ -68,48 +75,59 @@ def explain_present(state: MeshState, task: RunningTask, now: float) -> Explanat
                 idle_since=task.idle_since if idle_since is None else idle_since,
                 limit_at=task.limit_at,
                 idle_ends_at=task.idle_ends_at,
-                detail=_runs(task, explained.node_ids, now)
-                + _idle(idle_since, now)
-                + _pool_ends(state, agent, now),
+                detail_text=_runs(state, task, agent, explained.node_ids, now),
             )
         case TaskPhase.STARTING:
             return _starting(state, agent, explained, now)
         case TaskPhase.ENDING:
-            detail = f"its agent {task.agent_name!r} is being terminated"
+            why: Text = ""
             if agent is not None and isinstance(agent.phase, Ending):
-                detail += f": {agent.phase.reason}"
-            return msgspec.structs.replace(explained, detail=detail)
+                why = say("colon", what=agent.phase.reason)
+            detail = say("agent_terminated", agent=task.agent_name, why=why)
+            return msgspec.structs.replace(explained, detail_text=detail)
     assert_never(phase)
 
 
-def _runs(task: RunningTask, node_ids: tuple[str, ...], now: float) -> str:
-    """Where it runs and for how long, in one sentence."""
-    where = f" on {_named('node', node_ids)}" if node_ids else ""
-    sentence = f"it runs{where} in agent {task.agent_name!r} for {span_text(now - task.started_at)}"
+def _runs(
+    state: MeshState, task: RunningTask, agent: Agent | None, node_ids: tuple[str, ...], now: float
+) -> Sentence:
+    """Where it runs and for how long, whether its GPUs are idle, and whether its pool is ending."""
+    return say(
+        "runs",
+        where=say("on_nodes", nodes=_named("node", node_ids)) if node_ids else "",
+        agent=task.agent_name,
+        ran=now - task.started_at,
+        rest=_rest(task, now),
+        idle=_idle(state.running.idle.get(task.agent_name), now),
+        ends=_pool_ends(state, agent, now),
+    )
+
+
+def _rest(task: RunningTask, now: float) -> Text:
+    """How long it still runs, as the end of a sentence; empty: not known."""
     if task.ends_at is None:
-        return sentence
+        return ""
     remaining_s = task.remaining(now)
     if task.measured_end is not None:
-        return f"{sentence}; by the progress that it reports {span_text(remaining_s)} are left"
+        return say("remaining_measured", remaining=remaining_s)
     if not remaining_s:
-        return f"{sentence}, longer than the {span_text(task.ends_at - task.started_at)} estimated"
-    return f"{sentence}; {span_text(remaining_s)} of its estimated duration are left"
+        return say("longer_than_estimated", estimated=task.ends_at - task.started_at)
+    return say("remaining_estimated", remaining=remaining_s)
 
 
-def _idle(since: float | None, now: float) -> str:
+def _idle(since: float | None, now: float) -> Text:
     """That it comes first among victims because its GPUs are idle, as the end of a sentence."""
-    if since is None:
-        return ""
-    return f"; its GPUs have been idle for {span_text(now - since)}, so it is preferred as a victim"
+    return "" if since is None else say("idle_preferred", idle=now - since)
 
 
-def _pool_ends(state: MeshState, agent: Agent | None, now: float) -> str:
+def _pool_ends(state: MeshState, agent: Agent | None, now: float) -> Text:
     """That its pool is ending, as the end of a sentence."""
     drain = None if agent is None else state.drains.pools.get(agent.spec.pool_name)
     if drain is None or not drain.deletes:
         return ""
-    when = "" if drain.deadline is None else f" within {span_text(max(0.0, drain.deadline - now))}"
-    return f"; its pool is ending, so it is evicted{when} unless it ends before, and does not wait again"
+    if drain.deadline is None:
+        return say("pool_ends")
+    return say("pool_ends_within", time=max(0.0, drain.deadline - now))
 
 
 def _starting(
@@ -117,36 +135,35 @@ def _starting(
 ) -> Explanation:
     """It waits for victims or groups, or its process is being started."""
     if agent is None or not isinstance(agent.phase, Waiting):
-        detail = f"the process of its agent {explained.agent_name!r} is being started"
-        if explained.since is not None:
-            detail += f", since {span_text(now - explained.since)}"
-        return msgspec.structs.replace(explained, detail=detail)
+        since = "" if explained.since is None else say("since", time=now - explained.since)
+        detail = say("process_starts", agent=explained.agent_name, since=since)
+        return msgspec.structs.replace(explained, detail_text=detail)
     own_victims, others = _awaited(state, agent.spec.name, sorted(agent.phase.for_agents))
     victims = (*own_victims, *(task_id for task_id, _ in others))
     groups = sorted(agent.phase.for_groups)
     waits = []
     if own_victims:
-        waits.append(f"{_named('task', own_victims)} to be evicted")
+        waits.append(say("to_be_evicted", tasks=_named("task", own_victims)))
     if others:
-        waits.append(_named("task", [f"{task_id}, {why}" for task_id, why in others], "; "))
+        leaving = [say("leaving_task", task=task_id, why=why) for task_id, why in others]
+        waits.append(_named("task", leaving, "clauses"))
     if groups:
-        waits.append(f"{_named('placement group', groups)} to be created or removed")
+        waits.append(say("groups_to_change", groups=_named("group", groups)))
     return msgspec.structs.replace(
         explained,
         waits_for=(*victims, *groups),
-        detail="it starts as soon as its resources are free: it waits for "
-        + " and for ".join(waits),
+        detail_text=say("starts_when_free", waits=waits),
     )
 
 
 def _awaited(
     state: MeshState, incoming: str, names: Iterable[str]
-) -> tuple[list[str], list[tuple[str, str]]]:
+) -> tuple[list[str], list[tuple[str, Sentence]]]:
     """Of these agents the tasks that are evicted for an incoming agent, and those that end anyway, each with
     why. An agent without tasks stands for itself.
     """
     victims: list[str] = []
-    others: list[tuple[str, str]] = []
+    others: list[tuple[str, Sentence]] = []
     for name in names:
         ending = state.agents[name].phase
         tasks = state.running.on_agent(name) or (name,)
@@ -157,12 +174,12 @@ def _awaited(
     return victims, others
 
 
-def _why_it_leaves(state: MeshState, task_id: str) -> str:
+def _why_it_leaves(state: MeshState, task_id: str) -> Sentence:
     """Why a task ends for which nobody has to be evicted any more, as the end of a sentence."""
     task = state.running.by_id.get(task_id)
     if task is None or not isinstance(task.phase, Preempting):
-        return "which is being stopped"
-    return f"which is being evicted{_for(last_eviction(state, task_id))}"
+        return say("which_is_stopped")
+    return say("which_is_evicted", evictor=_for(last_eviction(state, task_id)))
 
 
 def _preempting(
@@ -173,39 +190,38 @@ def _preempting(
     returns = agent is not None and returns_when_evicted(state, task, agent)
     if task.reached_limit:
         return _limited(task, explained, returns=returns)
-    after = "joins the queue again" if returns else "is not run again by itself"
-    saved = f"; its state was not saved: {phase.save_error}" if phase.save_error else ""
+    saved = say("and_not_saved", error=phase.save_error) if phase.save_error else ""
+    after = say("joins_queue_again" if returns else "not_run_again")
     return msgspec.structs.replace(
         explained,
         reason=phase.reason.value,
-        error=f"it is being evicted{_for(explained.eviction)}{saved}; after that it {after}",
-        hint=(
-            ""
-            if returns
-            else "submit it with on_preempted='requeue' to have it run again by itself"
-        ),
+        error_text=say("is_evicted", evictor=_for(explained.eviction), saved=saved, after=after),
+        hint_text="" if returns else say("requeue_hint"),
     )
 
 
 def _limited(task: RunningTask, explained: Explanation, *, returns: bool) -> Explanation:
     """It has reached a limit in time, and is saved before its end."""
-    after = "then it joins the queue again" if returns else "then it ends"
+    after = say("then_it_queues" if returns else "then_it_ends")
+    limit = reached(task.evicted_by, task.max_run_s)
     return msgspec.structs.replace(
         explained,
         reason=str(task.evicted_by),
-        error=f"{reached(task.evicted_by, task.max_run_s)}; it is being saved, {after}",
-        hint="" if returns or task.evicted_by is PreemptionReason.IDLE_LIMIT else RUN_LONGER,
+        error_text=say("is_saved_then", limit=limit, after=after),
+        hint_text="" if returns or task.evicted_by is PreemptionReason.IDLE_LIMIT else RUN_LONGER,
     )
 
 
-def _for(eviction: EvictionSummary | None) -> str:
+def _for(eviction: EvictionSummary | None) -> Text:
     """For whom and by which rule, as part of a sentence."""
     if eviction is None:
         return ""
     by = evictor(eviction)
-    score = "" if eviction.score is None else f", score {eviction.score:.4g}"
-    idle = "" if eviction.idle_since is None else ", first among victims as its GPUs were idle"
-    return f" for {by} ({eviction.rule}{score}{idle})" if by else f" by request ({eviction.rule})"
+    if not by:
+        return say("by_request", rule=eviction.rule)
+    idle = "" if eviction.idle_since is None else say("idle_victim")
+    score = score_of(eviction)
+    return say("for_evictor", evictor=by, rule=eviction.rule, score=score, idle=idle)
 
 
 def _node_ids(state: MeshState, agent: Agent | None) -> tuple[str, ...]:
@@ -218,9 +234,11 @@ def _node_ids(state: MeshState, agent: Agent | None) -> tuple[str, ...]:
     return () if agent.node_id is None else (agent.node_id,)
 
 
-def _named(kind: str, names: Iterable[str], separator: str = ", ") -> str:
-    """The first of these names with their kind: ``tasks a, b and 3 more``."""
-    listed = list(names)
-    shown = separator.join(listed[:_NAMED])
-    more = f" and {len(listed) - _NAMED} more" if len(listed) > _NAMED else ""
-    return f"{kind}{'s' if len(listed) > 1 else ''} {shown}{more}"
+def _named(kind: str, names: Sequence[str | Sentence], form: str = "names") -> Sentence:
+    """The first of these names with their kind: ``tasks a, b and 3 more``. ``form``: how they are listed."""
+    count = len(names)
+    listed = say(form, names=names[:_NAMED])
+    if count > _NAMED:
+        listed = say("names_and_more", names=listed, more=count - _NAMED)
+    one, several = _KINDS[kind]
+    return say(one if count == 1 else several, names=listed)

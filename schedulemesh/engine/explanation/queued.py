@@ -25,6 +25,7 @@ from itertools import islice
 import msgspec
 
 from schedulemesh.domain.reasons import PreemptionReason, Reason
+from schedulemesh.domain.sentences import Sentence, Text, say
 from schedulemesh.engine.admission.admit import Request
 from schedulemesh.engine.admission.arrays import array_limit
 from schedulemesh.engine.admission.backfill import Backfill, is_behind
@@ -90,15 +91,15 @@ def explain_queued(tx: Transaction, task: QueuedTask) -> Explanation:
     explained = _place_of(tx, task)
     findings = _of_its_own(tx, task)
     if isinstance(request, Refused):
-        hint = _never(tx.state, task, request) + _until_cancelled(tx, task)
-        never = Finding(reason=request.reason, error=request.error, hint=hint)
+        hint = say("joined", parts=(_never(tx.state, task, request), _until_cancelled(tx, task)))
+        never = Finding(reason=request.reason, error_text=request.error_text, hint_text=hint)
         findings.insert(bool(task.held), never)
         return _concluded(
             msgspec.structs.replace(
                 explained,
                 short_quota=request.short_quota,
                 short_node=request.short_node,
-                no_estimate="as things are it cannot start at all",
+                no_estimate_text=say("start_impossible"),
             ),
             findings,
         )
@@ -117,7 +118,7 @@ def explain_queued(tx: Transaction, task: QueuedTask) -> Explanation:
     limited = _limited(tx, task, examined)
     if limited is not None:
         findings += [_limit(limited), *shortage.findings]
-        start = Start(at=None, unknown="it waits for tasks of its owner to end")
+        start = Start(at=None, unknown=say("start_owner_limit"))
         if limited.reason is Reason.BUDGET_SPENT:
             start = earliest_start(tx.state, task, request, tx.now)
         return _concluded(_with(explained, shortage, None, start), findings)
@@ -149,7 +150,9 @@ def _limited_in(tx: Transaction, task: QueuedTask, request: Request) -> Refused 
 
 def _limit(limited: Refused) -> Finding:
     """A budget is spent, or its owner holds as much of the pool as its limit permits."""
-    return Finding(reason=limited.reason, error=limited.error, hint=limited.hint)
+    return Finding(
+        reason=limited.reason, error_text=limited.error_text, hint_text=limited.hint_text
+    )
 
 
 def _of_each(
@@ -172,9 +175,9 @@ def _impossible_alternative(tx: Transaction, submission: TaskSubmitted) -> Alter
     if isinstance(refused, Request):
         raise TypeError("what is possible is examined otherwise")
     return AlternativeFinding(
-        alternative=described(submission.agent),
+        alternative_text=described(submission.agent),
         reason=refused.reason,
-        error=refused.error,
+        error_text=refused.error_text,
         short_quota=refused.short_quota,
         short_node=refused.short_node,
     )
@@ -193,9 +196,9 @@ def _possible_alternative(
     if limited is not None:
         findings.insert(0, _limit(limited))
     return AlternativeFinding(
-        alternative=described(request.stimulus.agent),
+        alternative_text=described(request.stimulus.agent),
         reason=findings[0].reason,
-        error=findings[0].error,
+        error_text=findings[0].error_text,
         short_quota=shortage.quota,
         short_node=shortage.node,
         victims=() if considered is None else considered.victims,
@@ -219,7 +222,7 @@ def _with(
         start_rests_on=start.rests_on,
         start_waits_for_overdue=start.overdue,
         start_waits_for_limit=start.by_limit,
-        no_estimate=start.unknown,
+        no_estimate_text=start.unknown,
     )
 
 
@@ -229,8 +232,8 @@ def _concluded(explained: Explanation, findings: list[Finding]) -> Explanation:
     return msgspec.structs.replace(
         explained,
         reason=first.reason.value,
-        error=first.error,
-        hint=first.hint,
+        error_text=first.error_text,
+        hint_text=first.hint_text,
         others=tuple(others),
     )
 
@@ -241,7 +244,11 @@ def _place_of(tx: Transaction, task: QueuedTask) -> Explanation:
     position = queue.position(task)
     array = tx.state.arrays.alive(task.task_id)
     return Explanation(
-        detail="" if array is None else f"array {task.task_id!r}: {array.described()}",
+        detail_text=(
+            ""
+            if array is None
+            else say("array_members", array=task.task_id, members=array.described())
+        ),
         task=task.spec,
         kind=task.submission.agent.kind,
         run_limit_s=run_limit(tx.state, task.pool_name, task.spec),
@@ -285,30 +292,31 @@ def _of_its_own(tx: Transaction, task: QueuedTask) -> list[Finding]:
         findings.append(
             Finding(
                 reason=Reason.HELD_BY_USER,
-                error=f"task {task.task_id!r} is held, so it does not start whatever is free",
-                hint=f"release_task({task.task_id!r}) lets it start",
+                error_text=say("task_held", task=task.task_id),
+                hint_text=say("task_held_hint", task=task.task_id),
             )
         )
     if task.depends:
         findings.append(dependency_finding(tx, task))
     if (full := array_limit(tx.state, task.spec)) is not None:
-        findings.append(Finding(reason=full.reason, error=full.error, hint=full.hint))
+        findings.append(
+            Finding(reason=full.reason, error_text=full.error_text, hint_text=full.hint_text)
+        )
     if task.not_before > tx.now:
         findings.append(
-            Finding(reason=Reason.BACK_OFF, error=_back_off(task, task.not_before - tx.now))
+            Finding(reason=Reason.BACK_OFF, error_text=_back_off(task, task.not_before - tx.now))
         )
     return findings
 
 
-def _back_off(task: QueuedTask, wait_s: float) -> str:
+def _back_off(task: QueuedTask, wait_s: float) -> Sentence:
     """Why a task waits for its next attempt, for so many seconds."""
     failures, lost_starts = task.attempts.failures, task.attempts.lost_starts
     if lost_starts:
-        times = "" if lost_starts == 1 else f" {lost_starts} times in a row"
-        return f"its start was lost with its node{times}; next try in {wait_s:.3g} s"
-    times = "once" if failures == 1 else f"{failures} times"
-    why = f"its run failed {times}" if failures else "its last start found no room in Ray"
-    return f"it is tried again in {wait_s:.3g} s, because {why}"
+        times = "" if lost_starts == 1 else say("times_in_a_row", count=lost_starts)
+        return say("start_was_lost", times=times, wait=wait_s)
+    why = say("run_failed", count=failures) if failures else say("no_room_in_ray")
+    return say("tried_again", wait=wait_s, why=why)
 
 
 def _considered(
@@ -367,41 +375,43 @@ def _order(
     entry = state.queue.entry(task)
     waits = task.queue_class is not None and is_behind(state, task.pool_name, entry)
     before = _count_before(state, task.pool_name, entry)
-    to_the_front = f"move_to_front({task.task_id!r}) or a higher priority puts it first"
+    to_the_front = say("to_the_front_hint", task=task.task_id)
     findings = []
     if strict and waits:
-        error = (
-            f"{before} of pool {task.pool_name!r} must start before it: the pool's queue is strict"
+        error = say("behind_strict", before=before, pool=task.pool_name)
+        findings.append(
+            Finding(reason=Reason.BEHIND_QUEUE_HEAD, error_text=error, hint_text=to_the_front)
         )
-        findings.append(Finding(reason=Reason.BEHIND_QUEUE_HEAD, error=error, hint=to_the_front))
     elif plan is not None and waits:
-        error = (
-            f"{_evicting(plan)} would make room for it; {before} of pool {task.pool_name!r} "
-            f"{'comes' if before == '1 task' else 'come'} before it, and nobody is evicted for it while "
-            "evictions would help one of these, or while it would delay the start of one"
+        turns = _turns(tx, task, plan)
+        error = say(
+            "behind_victims",
+            eviction=_evicting(plan),
+            before=before,
+            pool=task.pool_name,
+            turn=say("its_turn", seconds=turns) if turns > 1 else "",
         )
-        if (turns := _turns(tx, task, plan)) > 1:
-            error += f"; it is its turn within about {turns} s"
-        findings.append(Finding(reason=Reason.BEHIND_QUEUE_HEAD, error=error, hint=to_the_front))
+        findings.append(
+            Finding(reason=Reason.BEHIND_QUEUE_HEAD, error_text=error, hint_text=to_the_front)
+        )
     if request.fits_now and Backfill(tx).permitted(request, entry) is None:
         findings.append(_reserved_for_others(tx, task, request))
     if plan is not None and unprobed(state, request, plan) is not None:
-        error = f"{_evicting(plan)} makes room for it, after its class has loaded in a worker once"
-        findings.append(Finding(reason=Reason.CLASS_NOT_LOADED, error=error))
+        error = say("class_loads_first", eviction=_evicting(plan))
+        findings.append(Finding(reason=Reason.CLASS_NOT_LOADED, error_text=error))
     elif plan is not None and not waits and not task.held and task.queue_class is not None:
         findings.append(_next_pass(plan, _turns(tx, task, plan)))
     return findings
 
 
-def _count_before(state: MeshState, pool_name: str, entry: Entry) -> str:
+def _count_before(state: MeshState, pool_name: str, entry: Entry) -> int:
     """How many tasks of its pool come before one at this place, without those that the pool cannot hold."""
     queue = state.queue
-    count = sum(
+    return sum(
         queue_class.entries.bisect_left(entry)
         for queue_class in queue.pools[pool_name].classes.values()
         if not is_ruled_out(state, queue.by_id[queue_class.first[-1]])
     )
-    return f"{count} task{'' if count == 1 else 's'}"
 
 
 def _turns(tx: Transaction, task: QueuedTask, plan: EvictionPlan) -> int:
@@ -427,8 +437,8 @@ def _contested(tx: Transaction, request: Request) -> list[Finding]:
     return [
         Finding(
             reason=Reason.EXTERNAL_DEMAND,
-            error=contested_room(request.need, contest),
-            hint=CONTESTED_HINT,
+            error_text=contested_room(request.need, contest),
+            hint_text=CONTESTED_HINT,
         )
     ]
 
@@ -439,39 +449,33 @@ def _reserved_for_others(tx: Transaction, task: QueuedTask, request: Request) ->
     entry = queue.entry(task)
     places = sorted(queue.entry(queue.by_id[name]) for name in queue.reserved)
     heads = [name for *_, name in places[: bisect_left(places, entry)]]
-    named = ", ".join(map(repr, heads[:_BEFORE]))
+    named = [*map(repr, heads[:_BEFORE])]
     return Finding(
         reason=Reason.HELD_FOR_QUEUE,
-        error=f"{request.need} is free, but its start would delay those that are reserved for {named}",
-        hint=f"an estimated_duration that ends before them, or move_to_front({task.task_id!r})",
+        error_text=say("reserved_for_others", need=request.need, tasks=named),
+        hint_text=say("reserved_for_others_hint", task=task.task_id),
     )
 
 
-def _evicting(plan: EvictionPlan) -> str:
+def _evicting(plan: EvictionPlan) -> Sentence:
     count = len(evicted_tasks(plan.victims))
     if plan.revoked and not count:
-        starts = (
-            "start of 1 task that borrows"
-            if len(plan.revoked) == 1
-            else (f"starts of {len(plan.revoked)} tasks that borrow")
-        )
-        return f"the cancelled {starts}"
+        return say("cancelled_starts", count=len(plan.revoked))
     if not count and plan.waits_for:
-        return f"the end of agent {plan.waits_for[0]!r}, which is under way,"
-    return f"the eviction of {count} task{'' if count == 1 else 's'}"
+        return say("end_of_agent", agent=plan.waits_for[0])
+    return say("eviction_of_tasks", count=count)
 
 
 def _next_pass(plan: EvictionPlan | None, turns: int = 1) -> Finding:
     """Nothing keeps it from starting, in its turn: within so many ticks of a second each."""
-    how = "there is room for it" if plan is None else f"{_evicting(plan)} makes room for it"
-    seconds = "seconds" if turns <= 1 else f"about {turns} s: many wait, and they take turns"
+    how = say("room_for_it") if plan is None else say("makes_room", eviction=_evicting(plan))
+    time = say("within_seconds") if turns <= 1 else say("within_turns", seconds=turns)
     return Finding(
-        reason=Reason.NEXT_SCHEDULING_PASS,
-        error=f"{how}; it starts when the queue is served next, within {seconds}",
+        reason=Reason.NEXT_SCHEDULING_PASS, error_text=say("next_pass", how=how, time=time)
     )
 
 
-def _until_cancelled(tx: Transaction, task: QueuedTask) -> str:
+def _until_cancelled(tx: Transaction, task: QueuedTask) -> Text:
     """When a task that could not start is cancelled, as part of a sentence; empty: it waits for ever."""
     queue = tx.state.queue
     alike = task.queue_class
@@ -479,19 +483,17 @@ def _until_cancelled(tx: Transaction, task: QueuedTask) -> str:
     if first.impossible_since is None:
         return ""
     due_s = first.impossible_since + queue.policy.impossible_after_s - tx.now
-    return f"; it is cancelled in {max(0.0, due_s):.3g} s unless that changes (on_impossible is 'cancel')"
+    return say("cancelled_unless", wait=max(0.0, due_s))
 
 
-def _never(state: MeshState, task: QueuedTask, refused: Refused) -> str:
+def _never(state: MeshState, task: QueuedTask, refused: Refused) -> Text:
     """The next step where it cannot start as things are, and whether those behind it wait for it."""
-    step = refused.hint
+    step = refused.hint_text
     if refused.reason is Reason.CLUSTER_OUT_OF_RESOURCES:
-        step = step or (
-            "it starts when a node that is large enough joins; else cancel it and ask for less"
-        )
+        step = step or say("larger_node_hint")
         strict = state.ledger.accounts[task.pool_name].spec.queueing == "strict"
-        return f"{step}; nothing of its strict pool starts before it" if strict else step
-    step = step or (
-        "cancel it and submit it again with a request that its pool can hold, or change the pool"
-    )
-    return f"{step}; those behind it do not wait for it" if is_ruled_out(state, task) else step
+        return say("joined", parts=(step, say("strict_waits_for_it"))) if strict else step
+    step = step or say("other_request_hint")
+    if not is_ruled_out(state, task):
+        return step
+    return say("joined", parts=(step, say("others_do_not_wait")))

@@ -8,6 +8,7 @@ import msgspec
 
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import NOTHING, Resources
+from schedulemesh.domain.sentences import say
 from schedulemesh.engine.admission.admit import Request
 from schedulemesh.engine.admission.holders import (
     agents_of_pool,
@@ -124,15 +125,15 @@ def _quota(
     pool_name = request.pool_name
     account = state.ledger.accounts[pool_name]
     parts = [
-        f"pool {pool_name!r} lacks {short} of the {request.need} asked for",
-        f"{account.free} of its {account.spec.resources} is free",
+        say("pool_lacks", pool=pool_name, short=short, need=request.need),
+        say("quota_free", free=account.free, quota=account.spec.resources),
         *held_by(holders),
     ]
     findings = [
         Finding(
             reason=Reason.INSUFFICIENT_QUOTA,
-            error="; ".join(parts),
-            hint=f"it starts when enough of pool {pool_name!r} is free; resize the pool, or ask for less",
+            error_text=say("parts", parts=parts),
+            hint_text=say("pool_lacks_hint", pool=pool_name),
         )
     ]
     on_hold, until = _on_hold(state, request)
@@ -140,11 +141,8 @@ def _quota(
         findings.append(
             Finding(
                 reason=Reason.QUOTA_ON_HOLD,
-                error=(
-                    f"{on_hold} of pool {pool_name!r} is held for others, after a requested eviction or for "
-                    "a task that is tried again"
-                ),
-                hint=f"what is not used is free again in {max(0.0, until - now):.0f} s",
+                error_text=say("quota_held_for_others", amount=on_hold, pool=pool_name),
+                hint_text=say("quota_held_for_others_hint", wait=max(0.0, until - now)),
             )
         )
     lent = short.within(account.lent - on_hold.within(account.lent))
@@ -152,16 +150,16 @@ def _quota(
         findings.append(
             Finding(
                 reason=Reason.QUOTA_ON_LOAN,
-                error="; ".join(lent_parts(state, pool_name, short)),
-                hint="a loan ends with the agent that holds it; a pool of a cohort reclaims its own",
+                error_text=say("parts", parts=lent_parts(state, pool_name, short)),
+                hint_text=say("loan_hint"),
             )
         )
     if cohort := cohort_parts(state, pool_name, short):
         findings.append(
             Finding(
                 reason=Reason.COHORT_EXHAUSTED,
-                error="; ".join(cohort),
-                hint="a larger borrowing_limit, or lending_limit of the others, lets it borrow more",
+                error_text=say("parts", parts=cohort),
+                hint_text=say("cohort_hint"),
             )
         )
     return findings
@@ -197,9 +195,10 @@ def _nodes(
         findings.append(
             Finding(
                 reason=Reason.EXTERNAL_RAY_WORK,
-                error=f"{most.node_id} would have room for {need} without the Ray work that no task claims, "
-                f"which uses {most.resources} there",
-                hint="end that work, or run it through the scheduler",
+                error_text=say(
+                    "external_room", node=most.node_id, need=need, external=most.resources
+                ),
+                hint_text=say("external_room_hint"),
             )
         )
     findings.append(_no_place(state, request, node, short, holders))
@@ -209,19 +208,20 @@ def _nodes(
 def _closed(state: MeshState, node_ids: list[str], need: Resources) -> Finding:
     """These nodes would have room, but take no new agents: the first is cordoned or drained."""
     first = node_ids[0]
-    named = ", ".join(node_ids[:_NAMED])
-    more = f" and {len(node_ids) - _NAMED} more" if len(node_ids) > _NAMED else ""
+    nodes = say("names", names=node_ids[:_NAMED])
+    if len(node_ids) > _NAMED:
+        nodes = say("names_and_more", names=nodes, more=len(node_ids) - _NAMED)
     drain = state.drains.nodes.get(first)
     if drain is None:
-        why, hint = "it is cordoned", f"cordon_node({first!r}, cordoned=False) opens it again"
+        why, hint = say("node_cordoned"), say("node_cordoned_hint", node=first)
     elif drain.client:
-        why, hint = "it is drained", f"undrain_node({first!r}) opens it again"
+        why, hint = say("node_drained"), say("node_drained_hint", node=first)
     else:
-        why, hint = "Ray drains it", "it starts on another node; add one"
+        why, hint = say("ray_drains_node"), say("ray_drains_node_hint")
     return Finding(
         reason=Reason.NODES_CORDONED,
-        error=f"{named}{more} would have room for {need}, but takes no new agents: {why}",
-        hint=hint,
+        error_text=say("nodes_closed", nodes=nodes, need=need, why=why),
+        hint_text=hint,
     )
 
 
@@ -234,15 +234,17 @@ def _no_place(
 ) -> Finding:
     assignment, group_request = request.assignment, request.group_request
     if group_request is not None and isinstance(assignment, NoAssignment):
+        parts = [*no_group_free(state, group_request, assignment), *held_by(holders)]
         return Finding(
             reason=Reason.GROUP_UNPLACEABLE,
-            error="; ".join([*no_group_free(state, group_request, assignment), *held_by(holders)]),
-            hint="it starts when a group or the room for one is free; ask for smaller bundles, or add nodes",
+            error_text=say("parts", parts=parts),
+            hint_text=say("group_hint"),
         )
+    parts = [no_node_has_room(node, request.node_shape, short), *held_by(holders)]
     return Finding(
         reason=Reason.INSUFFICIENT_RESOURCES,
-        error="; ".join([no_node_has_room(node, request.node_shape, short), *held_by(holders)]),
-        hint="it starts when a node has the room; ask for less, or add a node",
+        error_text=say("parts", parts=parts),
+        hint_text=say("node_hint"),
     )
 
 

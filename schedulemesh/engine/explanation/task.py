@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from itertools import chain, islice
 
 from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.sentences import say
 from schedulemesh.engine.explanation.arrays import explain_array
 from schedulemesh.engine.explanation.past import explain_past
 from schedulemesh.engine.explanation.present import explain_present
@@ -47,11 +48,14 @@ def _unknown(state: MeshState, task_id: str) -> Refused:
         task_id,
         chain(state.past.ended, islice(state.queue.by_id, _LOOKED_AT // 2), state.running.by_id),
     )
-    meant = f"; near ids: {', '.join(map(repr, near))}" if near else ""
     return Refused(
         reason=Reason.TASK_NOT_FOUND,
-        error=f"there is no task {task_id!r}, and none is on record{meant}",
-        hint="list_tasks lists the tasks there are; of those that have ended only the last are on record",
+        error_text=say(
+            "no_such_task",
+            task=task_id,
+            near=say("near_ids", ids=[*map(repr, near)]) if near else "",
+        ),
+        hint_text=say("no_such_task_hint"),
     )
 
 

@@ -12,6 +12,7 @@ from schedulemesh.domain.payloads import JobPayload
 from schedulemesh.domain.placement import InGroup
 from schedulemesh.domain.reasons import Change, Reason
 from schedulemesh.domain.resources import sum_of
+from schedulemesh.domain.sentences import say
 from schedulemesh.domain.task import FIRST_ATTEMPT, TaskPhase
 from schedulemesh.engine.admission.arrays import member_taken
 from schedulemesh.engine.admission.groups import is_placed
@@ -79,7 +80,7 @@ def register_task(tx: Transaction, stimulus: s.TaskAnnounced) -> RequestOutcome:
     if registered is None and agent is not None and isinstance(agent.phase, Ending):
         return Refused(
             reason=Reason.AGENT_ENDING,
-            error=f"agent {stimulus.agent_name!r} is being ended ({agent.phase.reason}); choose another",
+            error_text=say("agent_ends", agent=stimulus.agent_name, why=str(agent.phase.reason)),
         )
     refusal = refused_for_parent(state, task) or member_taken(state, task.task_id)
     return refusal or register(tx, task, stimulus.agent_name) or Done()
@@ -116,13 +117,12 @@ def _forget(tx: Transaction, agent_name: str) -> RequestOutcome:
     if tasks:
         return Done()
     if (gang := state.gang_with(agent_name)) is not None:
-        gang_name = gang.spec.name
-        error = f"{agent_name!r} is a member of gang {gang_name!r}, which ends as one; delete {gang_name!r}"
-        return Refused(reason=Reason.AGENT_NOT_FOUND, error=error)
+        error = say("member_of_gang", agent=agent_name, gang=gang.spec.name)
+        return Refused(reason=Reason.AGENT_NOT_FOUND, error_text=error)
     if agent_name in state.former:
         return Done(change=Change.ALREADY_GONE)
-    error = f"there is no agent {agent_name!r}, and none of the last {FORMER} had this name"
-    return Refused(reason=Reason.AGENT_NOT_FOUND, error=error)
+    error = say("no_agent_on_record", agent=agent_name, count=FORMER)
+    return Refused(reason=Reason.AGENT_NOT_FOUND, error_text=error)
 
 
 def end_agent(
@@ -376,5 +376,5 @@ def _has_ended(tx: Transaction, agent: Agent, ending: Ending) -> RequestOutcome:
 
 def _answer_deleted(tx: Transaction, submission: Submission, error: str) -> Done:
     """Answer the submission of an agent that ended before it ran."""
-    answer_not_run(tx, submission, Refused(reason=Reason.AGENT_DELETED, error=error))
+    answer_not_run(tx, submission, Refused(reason=Reason.AGENT_DELETED, error_text=error))
     return Done()

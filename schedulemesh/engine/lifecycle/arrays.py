@@ -14,7 +14,7 @@ def finish_arrays(tx: Transaction) -> None:
     for array_id in list(arrays.over):
         one = arrays.by_id[array_id]
         state = _state_of(one)
-        error = "" if state is EndState.COMPLETED else one.described()
+        error = "" if state is EndState.COMPLETED else str(one.described())
         tx.emit(ArrayEnded(array_id=array_id, at=tx.now, state=state, error=error))
 
 

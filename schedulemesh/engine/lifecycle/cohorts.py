@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from schedulemesh.domain.reasons import Change, Reason
 from schedulemesh.domain.resources import NOTHING
+from schedulemesh.domain.sentences import Sentence, did_you_mean, say
 from schedulemesh.engine.admission.needs import is_ruled_out
 from schedulemesh.engine.messages.cohort_facts import CohortDeleted, CohortEnsured, CohortRenamed
 from schedulemesh.engine.messages.outcomes import Done, Refused, RequestOutcome
@@ -18,7 +19,6 @@ from schedulemesh.engine.state.cohort_updates import all_loans, loans_within_tre
 from schedulemesh.engine.state.cohorts import CohortTree
 from schedulemesh.engine.state.mesh_state import MeshState
 from schedulemesh.engine.transaction import Transaction
-from schedulemesh.errors import nearest
 
 #: How many tasks a warning names.
 _NAMED = 3
@@ -35,16 +35,13 @@ def ensure_cohort(tx: Transaction, stimulus: CohortRequested) -> RequestOutcome:
     if before == spec:
         return Done(change=Change.UNCHANGED)
     if before is not None and stimulus.must_be_new:
-        return _cohort_exists(spec.name, "use ensure_cohort to change it")
+        return _cohort_exists(say("cohort_has_other_definition", cohort=spec.name))
     if spec.parent is not None and spec.parent != spec.name and spec.parent not in cohorts.specs:
-        return _cohort_not_found(cohorts, spec.parent, f" to be the parent of {spec.name!r}")
+        return _cohort_not_found(cohorts, spec.parent, below=spec.name)
     if spec.parent is not None and cohorts.would_be_cycle(spec.name, spec.parent):
-        above = " in ".join(cohorts.upwards(spec.parent))
-        return Refused(
-            reason=Reason.COHORT_CYCLE,
-            error=f"cohort {spec.name!r} cannot be in {spec.parent!r}, which is itself in it: {above}; "
-            "choose another parent, or give one of these parent=None first",
-        )
+        above = tuple(cohorts.upwards(spec.parent))
+        error = say("cohort_above_itself", cohort=spec.name, parent=spec.parent, above=above)
+        return Refused(reason=Reason.COHORT_CYCLE, error_text=error)
     loans, pools = loans_within_trees(tx.state.ledger), set(_tree_of(cohorts, spec.name))
     tx.emit(CohortEnsured(spec=spec, at=tx.now))
     change = Change.CREATED if before is None else Change.CHANGED
@@ -61,13 +58,13 @@ def delete_cohort(tx: Transaction, stimulus: CohortDeletionRequested) -> Request
     accounts = tx.state.ledger.accounts.values()
     pools = sorted(a.spec.name for a in accounts if a.spec.cohort == name)
     below = sorted(spec.name for spec in cohorts.specs.values() if spec.parent == name)
-    members = [("pool", pools), ("cohort", below)]
     if pools or below:
-        named = (_members(noun, names) for noun, names in members if names)
+        members = [_members("pool_in_it", "pools_in_it", pools)] if pools else []
+        members += [_members("cohort_in_it", "cohorts_in_it", below)] if below else []
         return Refused(
             reason=Reason.COHORT_IN_USE,
-            error=f"cohort {name!r} is in use: {' and '.join(named)}",
-            hint="Give these another cohort or parent, or none, or delete them first",
+            error_text=say("cohort_is_used", cohort=name, members=members),
+            hint_text=say("cohort_is_used_hint"),
         )
     tx.emit(CohortDeleted(name=name, at=tx.now))
     return Done(change=Change.DELETED)
@@ -81,33 +78,29 @@ def rename_cohort(tx: Transaction, stimulus: CohortRenameRequested) -> RequestOu
     if name == new_name:
         return Done(change=Change.UNCHANGED)
     if new_name in cohorts.specs:
-        return _cohort_exists(new_name, "choose another name, or delete that cohort first")
+        return _cohort_exists(say("cohort_name_taken", cohort=new_name))
     tx.emit(CohortRenamed(name=name, new_name=new_name, at=tx.now))
     return Done(change=Change.CHANGED)
 
 
-def _members(noun: str, names: list[str]) -> str:
-    """What is in a cohort, in words."""
-    plural, verb = ("", "is") if len(names) == 1 else ("s", "are")
-    shown = ", ".join(map(repr, names[:_NAMED])) + (", …" if len(names) > _NAMED else "")
-    return f"{noun}{plural} {shown} {verb} in it"
+def _members(one: str, several: str, names: list[str]) -> Sentence:
+    """What is in a cohort; the codes for one name and for several."""
+    shown, more = [*map(repr, names[:_NAMED])], ", …" if len(names) > _NAMED else ""
+    return say(one if len(names) == 1 else several, names=shown, more=more)
 
 
-def _cohort_not_found(cohorts: CohortTree, name: str, purpose: str = "") -> Refused:
-    """The refusal for a cohort that does not exist; ``purpose``: what for it was named."""
-    cohort_names = ", ".join(sorted(cohorts.specs)) or "none yet"
-    first = " first" if purpose else ""
-    return Refused(
-        reason=Reason.COHORT_NOT_FOUND,
-        error=f"there is no cohort {name!r}{purpose}{nearest(name, cohorts.specs)}; cohorts are: "
-        f"{cohort_names}. Create it with ensure_cohort{first}",
-    )
+def _cohort_not_found(cohorts: CohortTree, name: str, below: str | None = None) -> Refused:
+    """The refusal for a cohort that does not exist; ``below``: the one whose parent it was to be."""
+    names, near = sorted(cohorts.specs), did_you_mean(name, cohorts.specs)
+    listed = say("names", names=names) if names else say("none_yet")
+    error = say("no_cohort", cohort=name, near=near, cohorts=listed)
+    if below is not None:
+        error = say("no_parent_cohort", cohort=name, name=below, near=near, cohorts=listed)
+    return Refused(reason=Reason.COHORT_NOT_FOUND, error_text=error)
 
 
-def _cohort_exists(name: str, advice: str) -> Refused:
-    return Refused(
-        reason=Reason.COHORT_EXISTS, error=f"there is a cohort {name!r} already; {advice}"
-    )
+def _cohort_exists(error: Sentence) -> Refused:
+    return Refused(reason=Reason.COHORT_EXISTS, error_text=error)
 
 
 def _tree_of(cohorts: CohortTree, name: str) -> Iterator[str]:

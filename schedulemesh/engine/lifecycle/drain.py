@@ -18,10 +18,11 @@ from __future__ import annotations
 from schedulemesh.domain.end_reasons import EndReason
 from schedulemesh.domain.node import NodeReport
 from schedulemesh.domain.reasons import Change, PreemptionReason, Reason
+from schedulemesh.domain.sentences import say
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.admission.admit import evict_instruction
 from schedulemesh.engine.admission.groups import end as end_group
-from schedulemesh.engine.admission.refusals import pool_not_found
+from schedulemesh.engine.admission.refusals import node_not_found, pool_not_found
 from schedulemesh.engine.admission.time_limits import leaving_s
 from schedulemesh.engine.messages.drain_facts import DrainEnded, DrainStarted
 from schedulemesh.engine.messages.facts import AgentEnding, EvictionStarted, NodeCordoned
@@ -97,9 +98,7 @@ def _unknown(state: MeshState, node_id: str | None, pool_name: str | None) -> Re
         return None if pool_name in state.ledger.accounts else pool_not_found(state, pool_name)
     if node_id in state.cluster.nodes:
         return None
-    nodes = ", ".join(sorted(state.cluster.nodes)) or "none yet"
-    error = f"there is no node {node_id or ''!r}; nodes are: {nodes}"
-    return Refused(reason=Reason.NODE_NOT_FOUND, error=error)
+    return node_not_found(state, node_id or "")
 
 
 def _drain_of(state: MeshState, node_id: str | None, pool_name: str | None) -> DrainStarted | None:
@@ -138,7 +137,7 @@ def _end(tx: Transaction, drain: DrainStarted | None) -> RequestOutcome:
     if not drain.client:
         return Refused(
             reason=Reason.DRAINED_BY_RAY,
-            error=f"Ray drains node {drain.node_id!r}; a drain by Ray cannot be taken back",
+            error_text=say("drain_of_ray", node=drain.node_id or ""),
         )
     _finish(tx, drain)
     if drain.node_id is None or drain.opens or drain.node_id not in tx.state.cluster.nodes:

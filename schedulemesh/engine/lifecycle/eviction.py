@@ -7,6 +7,7 @@ import msgspec
 from schedulemesh.domain.end_reasons import EndReason
 from schedulemesh.domain.payloads import JobPayload, LeasePayload
 from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.sentences import say
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.admission.admit import evict_instruction
 from schedulemesh.engine.admission.preempted import task_preempted
@@ -49,7 +50,9 @@ def preempt(tx: Transaction, stimulus: s.PreemptionRequested) -> RequestOutcome:
         if task.phase is not TaskPhase.RUNNING:
             return Refused(
                 reason=Reason.ALREADY_BEING_PREEMPTED,
-                error=f"task {stimulus.task_id!r} is {task.phase.value}; only a running one is preempted",
+                error_text=say(
+                    "only_running_preempted", task=stimulus.task_id, state=task.phase.value
+                ),
             )
     agent = state.agents.get(agent_name or "")
     if stimulus.for_pool is not None and stimulus.for_pool not in state.ledger.accounts:
@@ -58,12 +61,12 @@ def preempt(tx: Transaction, stimulus: s.PreemptionRequested) -> RequestOutcome:
         return _evict_task(tx, stimulus, stimulus.task_id, agent_name or "")
     if agent is None:
         return Refused(
-            reason=Reason.AGENT_NOT_FOUND, error=f"there is no agent {agent_name or ''!r}"
+            reason=Reason.AGENT_NOT_FOUND, error_text=say("no_agent", agent=agent_name or "")
         )
     if not isinstance(agent.phase, Running):
         return Refused(
             reason=Reason.AGENT_NOT_RUNNING,
-            error=f"agent {agent_name!r} is {agent.phase.value}; only a running one is preempted",
+            error_text=say("agent_does_not_run", agent=agent_name or "", state=agent.phase.value),
         )
     return _evict_agent(tx, stimulus, agent)
 
@@ -77,7 +80,7 @@ def _not_running(state: MeshState, stimulus: s.PreemptionRequested) -> Refused:
         error += f" on agent {stimulus.agent_name!r}"
     elif stimulus.end_agent:
         error += ", and there is no agent of that name"
-    return Refused(reason=Reason.TASK_NOT_FOUND, error=error)
+    return Refused(reason=Reason.TASK_NOT_FOUND, error_text=error)
 
 
 def _of_agent(stimulus: s.PreemptionRequested, agent: Agent) -> s.PreemptionRequested:

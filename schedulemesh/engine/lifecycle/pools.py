@@ -18,6 +18,7 @@ from schedulemesh.domain.end_reasons import EndReason
 from schedulemesh.domain.pool import PoolSpec
 from schedulemesh.domain.reasons import Change, PreemptionReason, Reason
 from schedulemesh.domain.resources import NOTHING, UNIT, Resources, size_text, sum_of
+from schedulemesh.domain.sentences import say
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.admission.admit import evict_instruction
 from schedulemesh.engine.admission.groups import drop_if_unwanted
@@ -70,8 +71,9 @@ def ensure_pool(tx: Transaction, stimulus: PoolRequested) -> RequestOutcome:
     if stimulus.must_be_new:
         return Refused(
             reason=Reason.POOL_EXISTS,
-            error=f"pool {spec.name!r} already exists with {account.spec.resources}; "
-            "use ensure_pool to change it",
+            error_text=say(
+                "pool_has_other_definition", pool=spec.name, quota=account.spec.resources
+            ),
         )
     loans, pools = loans_within_trees(tx.state.ledger), _pools_beside(tx.state, spec.name)
     tx.emit(PoolEnsured(spec=spec, at=tx.now))
@@ -101,9 +103,8 @@ def delete_pool(tx: Transaction, stimulus: PoolDeletionRequested) -> RequestOutc
     if holders and not stimulus.drain and (drain is None or not drain.deletes):
         return Refused(
             reason=Reason.POOL_IN_USE,
-            error=f"pool {name!r} is in use: {'; '.join(holders)}",
-            hint="Delete it with drain=True, which saves and evicts what runs and cancels what waits, or end "
-            "these first",
+            error_text=say("pool_is_used", pool=name, users=holders),
+            hint_text=say("pool_is_used_hint"),
         )
     warnings = _dangling(state, name)
     if drain is not None and drain.deletes and (drain.deadline == deadline or not stimulus.drain):
@@ -130,8 +131,7 @@ def rename_pool(tx: Transaction, stimulus: PoolRenameRequested) -> RequestOutcom
     if new_name in state.ledger.accounts:
         return Refused(
             reason=Reason.POOL_EXISTS,
-            error=f"pool {name!r} cannot be renamed to {new_name!r}, which is the name of another pool; "
-            "choose another name, or delete that pool first",
+            error_text=say("pool_name_taken", pool=name, name=new_name),
         )
     tx.emit(PoolRenamed(pool_name=name, new_name=new_name, at=tx.now))
     return Done(change=Change.CHANGED)

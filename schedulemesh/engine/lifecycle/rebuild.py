@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from schedulemesh.domain.payloads import JobPayload, LeasePayload
 from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.sentences import say
 from schedulemesh.domain.task import FIRST_ATTEMPT
 from schedulemesh.engine.admission.decide import submit_again
 from schedulemesh.engine.admission.registration import duplicate_task, refused_for_parent, register
@@ -36,20 +37,17 @@ def rebuild(tx: Transaction, stimulus: RebuildRequested) -> RequestOutcome:
     state = tx.state
     lost = state.lost.get(stimulus.agent_name)
     if lost is None:
-        error = f"agent {stimulus.agent_name!r} is not among the lost ones"
-        return Refused(reason=Reason.AGENT_NOT_FOUND, error=error)
+        error = say("agent_not_lost", agent=stimulus.agent_name)
+        return Refused(reason=Reason.AGENT_NOT_FOUND, error_text=error)
     if isinstance(lost.spec.payload, LeasePayload):
-        error = f"lease {lost.spec.name!r} lost its placement groups; its holder asks for another"
-        outcome: RequestOutcome = Refused(reason=Reason.NOT_RESTARTABLE, error=error)
+        error = say("lease_lost_groups", lease=lost.spec.name)
+        outcome: RequestOutcome = Refused(reason=Reason.NOT_RESTARTABLE, error_text=error)
     elif isinstance(lost.spec.payload, JobPayload) and not lost.tasks:
-        error = (
-            f"the runner of job {lost.spec.name!r} was lost after its task had been evicted; restore or "
-            "submit the task to run it again"
-        )
-        outcome = Refused(reason=Reason.NOT_RESTARTABLE, error=error)
+        error = say("runner_lost", job=lost.spec.name)
+        outcome = Refused(reason=Reason.NOT_RESTARTABLE, error_text=error)
     elif not lost.spec.class_key or not lost.spec.restartable:
-        error = f"agent {lost.spec.name!r} had object references within its arguments and cannot be rebuilt"
-        outcome = Refused(reason=Reason.NOT_RESTARTABLE, error=error)
+        error = say("references_within", agent=lost.spec.name)
+        outcome = Refused(reason=Reason.NOT_RESTARTABLE, error_text=error)
     else:
         outcome = _with_tasks(tx, lost, stimulus.request_id)
     if isinstance(outcome, Refused) and stimulus.agent_name in state.lost:

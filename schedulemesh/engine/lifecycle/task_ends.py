@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from schedulemesh.domain.end_reasons import EndReason, TaskEndReason
 from schedulemesh.domain.payloads import JobPayload, LeasePayload
 from schedulemesh.domain.reasons import Change, Reason
+from schedulemesh.domain.sentences import say
 from schedulemesh.domain.task import EndState
 from schedulemesh.engine.admission.arrays import SelectedMembers, cancel_remaining, selected
 from schedulemesh.engine.admission.queue import cancel_queued
@@ -43,7 +44,7 @@ def finish_task(tx: Transaction, stimulus: s.TaskFinished) -> RequestOutcome:
     if isinstance(task.phase, Preempting):
         return Refused(
             reason=Reason.ALREADY_BEING_PREEMPTED,
-            error=f"task {stimulus.task_id!r} is being preempted; its state is kept",
+            error_text=say("is_preempted", task=stimulus.task_id),
         )
     tx.emit(TaskEnded(task_id=stimulus.task_id, at=tx.now))
     if agent is not None and isinstance(agent.phase, Ending):
@@ -67,12 +68,12 @@ def _nothing_to_finish(state: MeshState, task_id: str) -> Refused:
     if task_id in state.queue.by_id:
         return Refused(
             reason=Reason.TASK_NOT_FOUND,
-            error=f"task {task_id!r} does not run: it waits in the queue",
-            hint=f"cancel_task({task_id!r}) removes it",
+            error_text=say("only_waits", task=task_id),
+            hint_text=say("only_waits_hint", task=task_id),
         )
     return Refused(
         reason=Reason.TASK_NOT_FOUND,
-        error=f"no task {task_id!r} is running; it has ended or was never registered",
+        error_text=say("does_not_run", task=task_id),
     )
 
 
@@ -164,7 +165,7 @@ def cancel_task(tx: Transaction, stimulus: s.TaskCancellationRequested) -> Reque
     if task is None and task_id in state.ended:
         return Done(change=Change.ALREADY_ENDED)
     if task is None:
-        return Refused(reason=Reason.TASK_NOT_FOUND, error=f"there is no task {task_id!r}")
+        return Refused(reason=Reason.TASK_NOT_FOUND, error_text=say("no_task", task=task_id))
     agent = state.agents.get(task.agent_name)
     if isinstance(task.phase, Preempting):
         _answer_eviction(tx, task, task.phase, "was cancelled")

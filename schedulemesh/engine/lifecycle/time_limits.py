@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from schedulemesh.domain.end_reasons import EndReason
-from schedulemesh.domain.numbers import span_text
 from schedulemesh.domain.reasons import Change, PreemptionReason, Reason
+from schedulemesh.domain.sentences import say
 from schedulemesh.domain.task import TaskPhase, TaskSpec
 from schedulemesh.engine.admission.admit import evict_instruction
 from schedulemesh.engine.admission.arrays import SelectedMembers, selected, split
@@ -82,7 +82,7 @@ def _change_one(tx: Transaction, stimulus: TimeLimitRequested) -> RequestOutcome
     task = state.running.by_id.get(task_id) or state.queue.by_id.get(task_id)
     if task is None:
         error = f"there is no task {task_id!r}; it has ended or was never submitted"
-        return Refused(reason=Reason.TASK_NOT_FOUND, error=error)
+        return Refused(reason=Reason.TASK_NOT_FOUND, error_text=error)
     agent = state.agents.get(task.agent_name) if isinstance(task, RunningTask) else None
     pool_name = task.spec.pool_name if agent is None else agent.spec.pool_name
     refused = beyond_pool(state, pool_name, stimulus.max_run_s)
@@ -137,15 +137,14 @@ def _not_changeable(
     if task.phase not in (TaskPhase.RUNNING, TaskPhase.STARTING):
         return Refused(
             reason=Reason.ALREADY_BEING_PREEMPTED,
-            error=f"task {task_id!r} is {task.phase.value}, so its limit cannot be changed",
+            error_text=say("limit_fixed", task=task_id, state=task.phase.value),
         )
     longer = now_s is not None and (limit is None or limit > now_s)
     if not longer or may_lengthen or now_s is None:
         return None
     return Refused(
         reason=Reason.NOT_ALLOWED,
-        error=f"task {task_id!r} may run for {span_text(now_s)}; its submitter may shorten that, and "
-        "only an operator lengthens it",
+        error_text=say("only_shorter", task=task_id, limit=now_s),
     )
 
 

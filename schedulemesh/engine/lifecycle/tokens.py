@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from schedulemesh.domain.reasons import Change, Reason
+from schedulemesh.domain.sentences import say
 from schedulemesh.domain.tokens import MAX_TOKENS, Role, TokenSpec, contradiction
 from schedulemesh.engine.messages import stimuli as s
 from schedulemesh.engine.messages.outcomes import Done, Refused, RequestOutcome
@@ -32,7 +33,7 @@ def issue_token(tx: Transaction, stimulus: s.TokenRequested) -> RequestOutcome:
             return Done(change=Change.CREATED)
         return Refused(
             reason=Reason.TOKEN_EXISTS,
-            error=f"there is a token {token.name!r} already; rotate it, or revoke it first",
+            error_text=say("token_is_valid", token=token.name),
         )
     expires = stimulus.rotate and stimulus.lifetime_s is not None
     if expires and token and (last := _last_operator(tx, token)) is not None:
@@ -41,13 +42,12 @@ def issue_token(tx: Transaction, stimulus: s.TokenRequested) -> RequestOutcome:
     if same is not None and same.name != stimulus.spec.name:
         return Refused(
             reason=Reason.TOKEN_EXISTS,
-            error=f"token {same.name!r} has this secret; every token has one of its own",
+            error_text=say("secret_taken", token=same.name),
         )
     if token is None and len(tx.state.tokens) >= MAX_TOKENS:
         return Refused(
             reason=Reason.TOO_MANY_TOKENS,
-            error=f"there are {MAX_TOKENS:,} tokens, which is the most; revoke those that are not used, also "
-            "those that have expired",
+            error_text=say("most_tokens", count=MAX_TOKENS),
         )
     tx.emit(TokenIssued(spec=_issued(tx, stimulus, token if stimulus.rotate else None)))
     change = Change.CHANGED if stimulus.rotate else Change.CREATED
@@ -103,7 +103,7 @@ def change_token(tx: Transaction, stimulus: s.TokenChangeRequested) -> RequestOu
     if changed == token:
         return Done(change=Change.UNCHANGED)
     if (error := contradiction(changed)) is not None:
-        return Refused(reason=Reason.TOKEN_CONTRADICTION, error=error)
+        return Refused(reason=Reason.TOKEN_CONTRADICTION, error_text=error)
     if not changed.lasting_operator and (last := _last_operator(tx, token)) is not None:
         return last
     tx.emit(TokenIssued(spec=changed))
@@ -153,8 +153,7 @@ def _last_operator(tx: Transaction, token: TokenSpec) -> Refused | None:
         return None
     return Refused(
         reason=Reason.LAST_OPERATOR,
-        error=f"token {token.name!r} is the only one of an operator that does not expire; issue another one "
-        "first",
+        error_text=say("only_operator", token=token.name),
     )
 
 
@@ -173,7 +172,8 @@ def enable_authentication(tx: Transaction, stimulus: s.AuthenticationRequested) 
 
 
 def _not_found(tx: Transaction, name: str) -> Refused:
-    token_names = ", ".join(sorted(tx.state.tokens)) or "none"
+    names = sorted(tx.state.tokens)
+    tokens = say("names", names=names) if names else say("none")
     return Refused(
-        reason=Reason.TOKEN_NOT_FOUND, error=f"there is no token {name!r}; there are {token_names}"
+        reason=Reason.TOKEN_NOT_FOUND, error_text=say("no_token", token=name, tokens=tokens)
     )

@@ -6,6 +6,7 @@ import msgspec
 
 from schedulemesh.domain.reasons import Reason
 from schedulemesh.domain.resources import NOTHING, Resources
+from schedulemesh.domain.sentences import Text
 from schedulemesh.domain.task import TaskSpec
 from schedulemesh.engine.messages.outcomes import Holder
 
@@ -14,14 +15,26 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     """Base of an explanation and its parts."""
 
 
-class Finding(_Part, frozen=True, kw_only=True):
+class Finding(
+    _Part, frozen=True, kw_only=True, rename={"error_text": "error", "hint_text": "hint"}
+):
     """One reason why a task waits."""
 
     reason: Reason
     #: One sentence for people; nothing may depend on its text.
-    error: str
+    error_text: Text
     #: What the caller can do; empty: nothing but wait.
-    hint: str = ""
+    hint_text: Text = ""
+
+    @property
+    def error(self) -> str:
+        """The sentence in English."""
+        return str(self.error_text)
+
+    @property
+    def hint(self) -> str:
+        """What the caller can do, in English."""
+        return str(self.hint_text)
 
 
 class ExternalJob(_Part, frozen=True, kw_only=True):
@@ -65,20 +78,35 @@ class Considered(_Part, frozen=True, kw_only=True):
     sufficient_priority: float | None = None
 
 
-class AlternativeFinding(_Part, frozen=True, kw_only=True):
+class AlternativeFinding(
+    _Part,
+    frozen=True,
+    kw_only=True,
+    rename={"alternative_text": "alternative", "error_text": "error"},
+):
     """Why a task that waits does not start in one of the ways in which it may run."""
 
-    #: As a text, such as ``gpu 1 on nodes with ray.io/accelerator-type=H100``.
-    alternative: str
+    #: Such as ``gpu 1 on nodes with ray.io/accelerator-type=H100``.
+    alternative_text: Text
     reason: Reason
     #: One sentence for people; nothing may depend on its text.
-    error: str
+    error_text: Text
     #: What its pool's quota lacks.
     short_quota: Resources = NOTHING
     #: What the closest node lacks.
     short_node: Resources = NOTHING
     #: The tasks whose eviction would make room; empty: there are none.
     victims: tuple[str, ...] = ()
+
+    @property
+    def alternative(self) -> str:
+        """The way in English."""
+        return str(self.alternative_text)
+
+    @property
+    def error(self) -> str:
+        """The sentence in English."""
+        return str(self.error_text)
 
 
 class DurationEstimate(_Part, frozen=True, kw_only=True):
@@ -135,17 +163,32 @@ class EvictionSummary(_Part, frozen=True, kw_only=True):
     idle_since: float | None = None
 
 
-class OrderFactor(_Part, frozen=True, kw_only=True):
+class OrderFactor(_Part, frozen=True, kw_only=True, rename={"detail_text": "detail"}):
     """Something by which tasks are compared in the queue, and what counts of one."""
 
     factor: str
     #: None: not known.
     value: float | None = None
     #: What it is, for people.
-    detail: str = ""
+    detail_text: Text = ""
+
+    @property
+    def detail(self) -> str:
+        """What it is, in English."""
+        return str(self.detail_text)
 
 
-class Explanation(_Part, frozen=True, kw_only=True):
+class Explanation(
+    _Part,
+    frozen=True,
+    kw_only=True,
+    rename={
+        "error_text": "error",
+        "hint_text": "hint",
+        "detail_text": "detail",
+        "no_estimate_text": "no_estimate",
+    },
+):
     """What is known of a task. Times are seconds since 1970."""
 
     task: TaskSpec
@@ -157,11 +200,11 @@ class Explanation(_Part, frozen=True, kw_only=True):
     #: Why it is in this state where that is not what was asked for: a code; empty: it is.
     reason: str = ""
     #: One sentence about that; empty where ``reason`` is.
-    error: str = ""
+    error_text: Text = ""
     #: What the caller can do; empty: nothing, or nothing is needed.
-    hint: str = ""
+    hint_text: Text = ""
     #: One sentence about a task that starts or runs, or was completed.
-    detail: str = ""
+    detail_text: Text = ""
     #: Further reasons why it waits, the most important first.
     others: tuple[Finding, ...] = ()
     #: Of a task that waits and may run in several ways: why it does not start in each of them, the preferred
@@ -227,10 +270,30 @@ class Explanation(_Part, frozen=True, kw_only=True):
     #: The running task for whose time limit it waits; empty: its start does not rest on one.
     start_waits_for_limit: str = ""
     #: Why that is not known.
-    no_estimate: str = ""
+    no_estimate_text: Text = ""
     #: How often it was evicted.
     preemptions: int = 0
     #: How often its run failed.
     failures: int = 0
     #: Its last eviction.
     eviction: EvictionSummary | None = None
+
+    @property
+    def error(self) -> str:
+        """The sentence about ``reason`` in English."""
+        return str(self.error_text)
+
+    @property
+    def hint(self) -> str:
+        """What the caller can do, in English."""
+        return str(self.hint_text)
+
+    @property
+    def detail(self) -> str:
+        """The sentence about its state in English."""
+        return str(self.detail_text)
+
+    @property
+    def no_estimate(self) -> str:
+        """Why its earliest start is not known, in English."""
+        return str(self.no_estimate_text)

@@ -9,6 +9,7 @@ import msgspec
 from schedulemesh.domain.labels import Labels
 from schedulemesh.domain.reasons import Change, PreemptionReason, Reason
 from schedulemesh.domain.resources import NOTHING, Resources
+from schedulemesh.domain.sentences import Text
 from schedulemesh.domain.task import TaskSpec
 
 
@@ -87,12 +88,18 @@ class Accepted(Outcome, tag="accepted", frozen=True, kw_only=True):
     whole_pool: bool = False
 
 
-class Refused(Outcome, tag="refused", frozen=True, kw_only=True):
+class Refused(
+    Outcome,
+    tag="refused",
+    frozen=True,
+    kw_only=True,
+    rename={"error_text": "error", "hint_text": "hint"},
+):
     """The request was refused; nothing is held for it."""
 
     reason: Reason
     #: One sentence for people; nothing may depend on its text.
-    error: str
+    error_text: Text
     #: What the pool's quota lacked.
     short_quota: Resources = NOTHING
     #: What the best node lacked.
@@ -106,7 +113,7 @@ class Refused(Outcome, tag="refused", frozen=True, kw_only=True):
     #: Of a dry run: when it could start at the earliest if it waited, in seconds since 1970; None: not known.
     earliest_start: float | None = None
     #: What the caller can do; empty: the error says it, or nothing helps.
-    hint: str = ""
+    hint_text: Text = ""
     #: The traceback of what user code raised; empty: it raised nothing.
     detail: str = ""
     #: Victims that were evicted for it and run again.
@@ -115,6 +122,16 @@ class Refused(Outcome, tag="refused", frozen=True, kw_only=True):
     requeued: tuple[str, ...] = ()
     #: Victims that were evicted for it and could not be started again.
     not_restarted: tuple[str, ...] = ()
+
+    @property
+    def error(self) -> str:
+        """Why it was refused, in English."""
+        return str(self.error_text)
+
+    @property
+    def hint(self) -> str:
+        """What the caller can do, in English."""
+        return str(self.hint_text)
 
 
 class Queued(Outcome, tag="queued", frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 import msgspec
 
 from schedulemesh.domain.arrays import Indices, array_form, member_id, members_named, parse_indices
+from schedulemesh.domain.sentences import Sentence, say
 from schedulemesh.domain.task import EndState, TaskSpec
 
 #: How many ranges of indices a sentence names of those that have ended in one way.
@@ -113,14 +114,20 @@ class TaskArray:
         """How a member has ended; None: it has not."""
         return next((state for state, indices in self.ended.items() if index in indices), None)
 
-    def described(self) -> str:
+    def described(self) -> Sentence:
         """How many of its members wait, run, and have ended in which way, and which were not completed."""
-        parts = [f"{len(self.remaining) + len(self.waiting):,} wait"] if not self.is_over else []
-        parts += [f"{len(self.running):,} run"] if not self.is_over else []
+        counts: list[Sentence] = []
+        if not self.is_over:
+            counts.append(say("members_wait", count=len(self.remaining) + len(self.waiting)))
+            counts.append(say("members_run", count=len(self.running)))
         for state, indices in self.ended.items():
-            which = "" if state is EndState.COMPLETED else f" ({indices.written(_NAMED)})"
-            parts += [f"{len(indices):,} {state.value}{which}"] if indices else []
-        return f"of {self.size:,} members {', '.join(parts)}"
+            if indices:
+                is_success = state is EndState.COMPLETED
+                which = "" if is_success else say("in_brackets", what=indices.written(_NAMED))
+                counts.append(
+                    say("members_ended", count=len(indices), state=state.value, which=which)
+                )
+        return say("members", size=self.size, counts=counts)
 
     def stored(self) -> StoredArray:
         """It as a snapshot has it."""

@@ -177,10 +177,12 @@ class Eviction:
                 step = await self._keep(saved, self._reactor.step)
             except StateTooLargeError as large:
                 error = f"task {self.task_id!r}: {large}"
-                return Refused(reason=Reason.STATE_TOO_LARGE, error=error)
+                return Refused(reason=Reason.STATE_TOO_LARGE, error_text=error)
             return saved if step.facts else await self._kept_instead(saved)
         reason = Reason.STATE_TOO_LARGE if saved.too_large else Reason.SAVE_FAILED
-        return Refused(reason=reason, error=f"task {self.task_id!r} was not saved: {saved.error}")
+        return Refused(
+            reason=reason, error_text=f"task {self.task_id!r} was not saved: {saved.error}"
+        )
 
     async def _kept_instead(self, saved: SavedState) -> SavedState | None:
         """What answers for a state that was not stored: a newer one that was, or itself where nothing could

@@ -8,6 +8,7 @@ import logging
 import msgspec
 
 from schedulemesh.domain.payloads import GangPayload
+from schedulemesh.domain.sentences import Sentence, say
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.messages.explanation import Explanation
 from schedulemesh.engine.state.agents import Agent, Starting
@@ -20,10 +21,7 @@ logger = logging.getLogger(__name__)
 
 #: Seconds to ask the cluster about a start.
 _ASK_S = 2.0
-_DOING = {
-    "load": "its process loads its class and arguments",
-    "constructor": "its constructor runs",
-}
+_DOING = {"load": say("start_loads"), "constructor": say("start_constructs")}
 
 
 class StartPhases:
@@ -46,33 +44,40 @@ class StartPhases:
         except (BackendError, asyncio.TimeoutError, TimeoutError) as error:
             logger.debug("cannot ask about the start of %s: %s", agent.spec.name, error)
             return explained
-        if not phase:
+        if phase is None:
             return explained
-        return msgspec.structs.replace(explained, detail=f"{explained.detail}; {phase}")
+        detail = say("two_parts", first=explained.detail_text, second=phase)
+        return msgspec.structs.replace(explained, detail_text=detail)
 
-    async def _phase(self, agent: Agent) -> str:
-        """What the first process of an agent does that is not ready yet, as a clause; empty: not known."""
+    async def _phase(self, agent: Agent) -> Sentence | None:
+        """What the first process of an agent does that is not ready yet; None: not known."""
         for process in processes_of(self._reactor.state, agent):
             name, incarnation = process.spec.name, process.incarnation
             progress = self._agents.progress_of(name, incarnation)
             if progress is None:
                 continue
             doing = _DOING.get(progress.phase) or await self._before_it_runs(process)
-            times = f"for {progress.seconds():.0f} s, of at most {progress.limit_s:.0f} s"
-            member = f"{name}: " if isinstance(agent.spec.payload, GangPayload) else ""
+            is_member = isinstance(agent.spec.payload, GangPayload)
             line = await self._last_line(process) if progress.phase == "environment" else ""
-            return f"{member}{doing} {times}" + (f"; last line: {line}" if line else "")
-        return ""
+            return say(
+                "start_phase",
+                member=say("start_member", name=name) if is_member else "",
+                doing=doing,
+                seconds=progress.seconds(),
+                limit=progress.limit_s,
+                line=say("start_last_line", line=line) if line else "",
+            )
+        return None
 
-    async def _before_it_runs(self, process: Agent) -> str:
+    async def _before_it_runs(self, process: Agent) -> Sentence:
         """What Ray does for a process that has not told anything yet."""
         handle = self._agents.handle(process.spec.name, process.incarnation)
         view = None if handle is None else await self._backend.actor(handle)
         if view is not None and view.has_process:
             return _DOING["load"]
         if self._agents.has_environment(process.spec.name, process.incarnation):
-            return "Ray sets up its runtime environment"
-        return "Ray starts its process"
+            return say("start_environment")
+        return say("start_process")
 
     async def _last_line(self, process: Agent) -> str:
         """What was written last while environments were set up on the node of a process."""

@@ -65,7 +65,7 @@ class UserCode:
         except BackendTimeoutError as late:
             return Refused(
                 reason=Reason.AGENT_START_TIMEOUT,
-                error=f"the class did not load, so nobody was evicted for it: {late}",
+                error_text=f"the class did not load, so nobody was evicted for it: {late}",
             )
         except (BackendError, MessageError) as died:
             error = str(died)
@@ -74,7 +74,7 @@ class UserCode:
             line, detail = line_and_traceback(error)
             return Refused(
                 reason=Reason.AGENT_START_FAILED,
-                error=f"the class cannot be loaded, so nobody was evicted for it: {line}",
+                error_text=f"the class cannot be loaded, so nobody was evicted for it: {line}",
                 detail=detail,
             )
         await self._reactor.step(s.ClassProbed(class_key=class_key))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from schedulemesh.config.language import Language
+from schedulemesh.domain.language import Language
 from schedulemesh.metrics.alert_evaluation import TEST_RULE, Alert, AlertState
 from schedulemesh.metrics.alert_rules import filled_in
 

@@ -190,7 +190,7 @@ class Authentication:
             count, self._logged = failures - self._logged, failures
             self._logged_at = now
             logger.warning("%d calls without an accepted token%s: %s", count, address, error)
-        return Refused(reason=Reason.TOKEN_NOT_ACCEPTED, error=error)
+        return Refused(reason=Reason.TOKEN_NOT_ACCEPTED, error_text=error)
 
 
 def parsed(credential: object) -> Credential:

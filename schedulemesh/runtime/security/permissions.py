@@ -256,4 +256,4 @@ def _first(errors: Iterable[str | None]) -> str | None:
 
 
 def _refused(error: str) -> Refused:
-    return Refused(reason=Reason.NOT_ALLOWED, error=error)
+    return Refused(reason=Reason.NOT_ALLOWED, error_text=error)

@@ -9,11 +9,11 @@ from itertools import islice
 from schedulemesh.api.arrays import ArrayInfo, GetArray, MemberRow
 from schedulemesh.domain.arrays import Indices, array_form, member_id
 from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.sentences import did_you_mean, say
 from schedulemesh.domain.task import EndState
 from schedulemesh.engine.messages.outcomes import Refused
 from schedulemesh.engine.state.arrays import TaskArray
 from schedulemesh.engine.state.mesh_state import MeshState
-from schedulemesh.errors import nearest
 from schedulemesh.protocol.answers import Details, Refusal, details
 from schedulemesh.runtime.handlers import handler
 from schedulemesh.runtime.services.running import Service
@@ -32,11 +32,10 @@ class ArrayService(Service):
 def _described(state: MeshState, request: GetArray) -> ArrayInfo | Refused:
     one = state.arrays.by_id.get(request.task_id)
     if one is None:
-        near = nearest(request.task_id, state.arrays.by_id)
+        near = did_you_mean(request.task_id, state.arrays.by_id)
         return Refused(
             reason=Reason.TASK_NOT_FOUND,
-            error=f"there is no array {request.task_id!r}{near}: it was never submitted, is a single task, "
-            "or ended so long ago that it is forgotten",
+            error_text=say("no_array_on_record", array=request.task_id, near=near),
         )
     begin = 0 if request.after is None else request.after + 1
     indices = [*islice(_indices(one, request.state, begin), request.limit + 1)]

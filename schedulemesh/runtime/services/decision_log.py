@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from schedulemesh.config.language import Language
 from schedulemesh.config.policy import PreemptionPolicy
+from schedulemesh.domain.language import Language
 from schedulemesh.domain.reasons import SHORTAGES, Reason
 from schedulemesh.engine.messages.facts import (
     AgentAdmitted,

@@ -16,6 +16,7 @@ from schedulemesh.api.nodes import (
 )
 from schedulemesh.domain.node_names import short_ids, shown_names
 from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.sentences import say
 from schedulemesh.engine.messages.explanation import Explanation, ExternalJob
 from schedulemesh.protocol.answers import Listed, listed
 from schedulemesh.protocol.public import external_job
@@ -120,17 +121,18 @@ def _with_overclaims(explanation: Explanation, jobs: list[ExternalJob]) -> Expla
     """The explanation that names these jobs where external work is a reason to wait."""
     if not jobs:
         return explanation
-    named = ", ".join(
-        f"job {job.task_id!r} holds {job.resources} more than it claims" for job in jobs
-    )
-    hint = f"submit {jobs[0].task_id!r} with a claim of all that it uses, or cancel it"
+    named = [say("job_beyond_claim", job=job.task_id, amount=job.resources) for job in jobs]
+    hint = say("job_beyond_claim_hint", job=jobs[0].task_id)
     if explanation.reason == Reason.EXTERNAL_RAY_WORK:
-        explanation = msgspec.structs.replace(
-            explanation, error=f"{explanation.error}: {named}", hint=hint
-        )
+        error = say("external_room_by", room=explanation.error_text, jobs=named)
+        explanation = msgspec.structs.replace(explanation, error_text=error, hint_text=hint)
     others = (
         (
-            msgspec.structs.replace(other, error=f"{other.error}: {named}", hint=hint)
+            msgspec.structs.replace(
+                other,
+                error_text=say("external_room_by", room=other.error_text, jobs=named),
+                hint_text=hint,
+            )
             if other.reason is Reason.EXTERNAL_RAY_WORK
             else other
         )

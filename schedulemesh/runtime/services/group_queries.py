@@ -97,7 +97,7 @@ class GroupViews:
                 "bundles": [bundle.public() for bundle in shape.bundles],
                 "placement_strategy": shape.strategy,
                 "bundle_label_selector": dict(shape.node_labels),
-                "error": error,
+                "error": str(error),
             }
             for shape, error in unplaced(self._state, pool_name)
         ]

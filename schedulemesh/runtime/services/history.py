@@ -133,6 +133,6 @@ def _events(
 def _unavailable(why: str) -> Refusal:
     return Refusal(
         refused=Refused(
-            reason=Reason.HISTORY_UNAVAILABLE, error=f"the history cannot be read: {why}"
+            reason=Reason.HISTORY_UNAVAILABLE, error_text=f"the history cannot be read: {why}"
         )
     )

@@ -98,7 +98,7 @@ class LeaseService(Service):
             or self._is_another(request)
         ):
             error = f"lease {request.task_id!r} has ended ({view.reason or view.state})"
-            return Refused(reason=Reason.LEASE_ENDED, error=error)
+            return Refused(reason=Reason.LEASE_ENDED, error_text=error)
         return agent
 
     @handler
@@ -214,7 +214,7 @@ class LeaseService(Service):
             agent is not None and not isinstance(agent.payload, LeasePayload)
         ):
             error = f"there is no lease {task_id!r}: it was never requested, or it ended long ago"
-            return Refusal(refused=Refused(reason=Reason.TASK_NOT_FOUND, error=error))
+            return Refusal(refused=Refused(reason=Reason.TASK_NOT_FOUND, error_text=error))
         placed = None if task is None else state.agents.get(task.agent_name)
         group_id = None if placed is None else placed.group_id
         slot = None if group_id is None else self._groups.slot(group_id)

@@ -156,4 +156,4 @@ def _no_log(writer: Writer, request: ReadTaskLog) -> str:
 
 
 def _refusal(error: str) -> Refusal:
-    return Refusal(refused=Refused(reason=Reason.TASK_NOT_FOUND, error=error))
+    return Refusal(refused=Refused(reason=Reason.TASK_NOT_FOUND, error_text=error))

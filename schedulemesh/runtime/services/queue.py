@@ -56,7 +56,7 @@ class QueueService(Service):
             except JournalError as error:
                 if first == 0 or isinstance(error, InDoubtError):
                     raise
-                why = Refused(reason=Reason.JOURNAL_UNAVAILABLE, error=str(error))
+                why = Refused(reason=Reason.JOURNAL_UNAVAILABLE, error_text=str(error))
                 refused |= dict.fromkeys(request.task_ids[first:], why)
                 break
             if isinstance(outcome, TasksCancelled):

@@ -119,7 +119,9 @@ class RequestService(Service):
                 )
             except JournalError as error:
                 await self._open.resolved(error, earlier)
-                return Refusal(refused=Refused(reason=Reason.JOURNAL_UNAVAILABLE, error=str(error)))
+                return Refusal(
+                    refused=Refused(reason=Reason.JOURNAL_UNAVAILABLE, error_text=str(error))
+                )
 
     async def _answer(
         self, request: Call, refs: Refs, refused: Refused | None
@@ -146,7 +148,7 @@ class RequestService(Service):
         if len(named) == 1:
             return msgspec.structs.replace(request, node_id=named[0]), None
         error = unknown_node(request.node_id, named, nodes)
-        return request, Refused(reason=Reason.NODE_NOT_FOUND, error=error)
+        return request, Refused(reason=Reason.NODE_NOT_FOUND, error_text=error)
 
     async def _limited(self, request: Call, caller: TokenCaller) -> Call:
         """The request with the limits of its token, as the token is now."""
@@ -170,4 +172,4 @@ def _failed(request: Call, error: Exception) -> Refusal:
     """The answer to a request that failed unexpectedly; the log has the details."""
     logger.error("request %s failed", type(request).__name__, exc_info=error)
     message = f"the scheduler failed at this request: {shown(error)}; its log says where"
-    return Refusal(refused=Refused(reason=Reason.INTERNAL_ERROR, error=message))
+    return Refusal(refused=Refused(reason=Reason.INTERNAL_ERROR, error_text=message))

@@ -9,6 +9,7 @@ import msgspec
 
 from schedulemesh.api.states import GetSavedState, RestoreTask, SaveTaskState
 from schedulemesh.domain.reasons import Reason
+from schedulemesh.domain.sentences import say
 from schedulemesh.domain.task import TaskPhase
 from schedulemesh.engine.admission.registration import duplicate_task
 from schedulemesh.engine.lifecycle.agents import current
@@ -82,7 +83,7 @@ class StateService(Service):
             error = (
                 f"task {task_id!r} had object references within its arguments and cannot be rebuilt"
             )
-            return Response(outcome=Refused(reason=Reason.NOT_RESTARTABLE, error=error))
+            return Response(outcome=Refused(reason=Reason.NOT_RESTARTABLE, error_text=error))
         state_key = await beside_loop(size, lambda: key_of(saved_state))
         await self._reactor.keep({state_key: saved_state})
         stimulus = s.TaskSubmitted(
@@ -143,9 +144,9 @@ def _leaving(state: MeshState, task_id: str) -> Refused | None:
         return None
     return Refused(
         reason=Reason.ALREADY_BEING_PREEMPTED,
-        error=f"task {task_id!r} is still being preempted, and can be restored when its agent "
+        error_text=f"task {task_id!r} is still being preempted, and can be restored when its agent "
         f"{task.agent_name!r} has ended",
-        hint="call restore_task again in a moment",
+        hint_text="call restore_task again in a moment",
     )
 
 
@@ -153,8 +154,8 @@ def _not_saved(task_id: str, save_error: str) -> Refused:
     line, detail = line_and_traceback(save_error)
     return Refused(
         reason=Reason.STATE_NOT_FOUND,
-        error=f"no state of task {task_id!r} is stored: when it was evicted, {line}",
-        hint="list_preemptions has the record of that eviction",
+        error_text=f"no state of task {task_id!r} is stored: when it was evicted, {line}",
+        hint_text="list_preemptions has the record of that eviction",
         detail=detail,
     )
 
@@ -164,7 +165,7 @@ def _restorer_failed(pool: str, task_id: str, error: str) -> Refused:
     line, detail = line_and_traceback(error)
     return Refused(
         reason=Reason.RESTORE_FAILED,
-        error=f"the restorer of pool {pool!r} failed for task {task_id!r}: {line}",
+        error_text=f"the restorer of pool {pool!r} failed for task {task_id!r}: {line}",
         detail=detail,
     )
 
@@ -174,6 +175,5 @@ def _cannot_resubmit(task_id: str, *, restored: bool) -> RequestOutcome:
         return Done()
     return Refused(
         reason=Reason.NOT_RESUBMITTABLE,
-        error=f"task {task_id!r} was not submitted through ScheduleMesh (or its preemption is no longer on "
-        "record) and its pool has no restorer, so there is no way to start it again",
+        error_text=say("not_resubmittable_by_us", task=task_id),
     )

@@ -117,7 +117,7 @@ class SubmissionService(Service):
             except JournalError as error:
                 if not steps or isinstance(error, InDoubtError):
                     raise
-                why = Refused(reason=Reason.JOURNAL_UNAVAILABLE, error=str(error))
+                why = Refused(reason=Reason.JOURNAL_UNAVAILABLE, error_text=str(error))
                 at = self._reactor.now()
                 steps += [Step(outcome=why, stimulus=one, at=at) for one in stimuli[len(steps) :]]
                 break

@@ -112,15 +112,15 @@ class TaskService(Service):
             f"there is no task {task_id!r}: it was never submitted, its submission was refused, or it ended "
             f"before the last {ENDED:,} tasks that have ended"
         )
-        return Refusal(refused=Refused(reason=Reason.TASK_NOT_FOUND, error=error))
+        return Refusal(refused=Refused(reason=Reason.TASK_NOT_FOUND, error_text=error))
 
 
 def _not_ended(state: MeshState, task_id: str) -> Refusal:
     phase = task_status(state, task_id)["state"]
     refused = Refused(
         reason=Reason.TASK_NOT_ENDED,
-        error=f"task {task_id!r} has no result yet: it is {phase}",
-        hint=f"wait([{task_id!r}]) returns when it has ended",
+        error_text=f"task {task_id!r} has no result yet: it is {phase}",
+        hint_text=f"wait([{task_id!r}]) returns when it has ended",
     )
     return Refusal(refused=refused)
 
@@ -129,7 +129,7 @@ def _no_result(ended: EndedTask) -> Refused:
     task_id = ended.spec.task_id
     if ended.expired:
         error = f"the result of task {task_id!r} is no longer kept"
-        return Refused(reason=Reason.RESULT_EXPIRED, error=error)
+        return Refused(reason=Reason.RESULT_EXPIRED, error_text=error)
     why = "" if ended.reason == ended.state.value else f" ({ended.reason})"
     error = f"task {task_id!r} has no result: it was {ended.state.value}{why}. {ended.error}"
-    return Refused(reason=_WITHOUT_RESULT[ended.state], error=error.strip())
+    return Refused(reason=_WITHOUT_RESULT[ended.state], error_text=error.strip())

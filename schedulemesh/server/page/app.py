@@ -23,7 +23,7 @@ from starlette.types import ASGIApp
 
 from schedulemesh.api.cluster import GetAbout
 from schedulemesh.config.http import HttpSettings
-from schedulemesh.config.language import LANGUAGES, Language
+from schedulemesh.domain.language import LANGUAGES, Language
 from schedulemesh.domain.names import parse_name
 from schedulemesh.domain.tokens import Role
 from schedulemesh.errors import InvalidRequestError, SchedulerUnavailableError

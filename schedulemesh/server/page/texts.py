@@ -1,5 +1,5 @@
 """All texts of the page but those of codes, in English and in Chinese, with parameters in braces; those of
-codes are in ``code_texts``.
+codes are in ``domain.texts``.
 """
 
 from __future__ import annotations

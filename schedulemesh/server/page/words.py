@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from schedulemesh.config.language import LANGUAGES, Language
+from schedulemesh.domain.language import LANGUAGES, Language
+from schedulemesh.domain.texts.codes import CODES
 from schedulemesh.protocol.wording import in_commands
-from schedulemesh.server.page.code_texts import CODES
 from schedulemesh.server.page.texts import TEXTS
 
 _MB_OF_GB = 1024.0

@@ -201,8 +201,8 @@ _WAITS_AND_REFUSALS: Mapping[str, tuple[str, str]] = {
 }
 _EVICTIONS: Mapping[str, tuple[str, str]] = {
     "label_based_preemption": ("Label rule", "标签规则"),
-    "same_pool_preemption": ("Priority, same pool", "优先级（同资源池）"),
-    "cross_pool_preemption": ("Priority, across pools", "优先级（跨资源池）"),
+    "same_pool_preemption": ("Priority, same pool", "同资源池优先级"),
+    "cross_pool_preemption": ("Priority, across pools", "跨资源池优先级"),
     "reclaim": ("Lent quota was taken back", "收回借出的配额"),
     "attained_service": ("Had used more GPU time", "已用 GPU 时间更多"),
     "more_left": ("Had more left to run", "剩余时间更长"),

@@ -1,0 +1,21 @@
+"""The texts of all sentences, by code: in English and in Chinese, with the same parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from schedulemesh.domain.texts.changes import CHANGES
+from schedulemesh.domain.texts.explain_lines import EXPLAIN_LINES
+from schedulemesh.domain.texts.explanations import EXPLANATIONS
+from schedulemesh.domain.texts.refusals import REFUSALS
+
+#: See ``domain.sentences`` for what fields may say.
+TEXTS: Mapping[str, tuple[str, str]] = {
+    "nothing": ("nothing", "0"),
+    "in_brackets": (" ({what})", "（{what}）"),
+    "others": ("others", "其他任务"),
+    **EXPLANATIONS,
+    **REFUSALS,
+    **CHANGES,
+    **EXPLAIN_LINES,
+}

@@ -1,0 +1,120 @@
+"""Sentences as codes with parameters: each code has its text in both languages, and every text is used."""
+
+from __future__ import annotations
+
+import ast
+import string
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from schedulemesh.domain.language import LANGUAGES
+from schedulemesh.domain.resources import Resources
+from schedulemesh.domain.sentences import Sentence, Text, in_words, say
+from schedulemesh.domain.texts.table import TEXTS
+
+PACKAGE = Path(__file__).parents[2] / "schedulemesh"
+TABLES = PACKAGE / "domain" / "texts"
+
+
+def parameters(text):
+    return {name for _, name, _, _ in string.Formatter().parse(text) if name is not None}
+
+
+def modules():
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if TABLES not in path.parents:
+            yield path, ast.parse(path.read_text(encoding="utf-8"))
+
+
+def said():
+    """Each call of ``say`` with its place, the codes that it may have, and the names of its parameters."""
+    for path, tree in modules():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "say":
+                codes = [node.args[0]]
+                if isinstance(node.args[0], ast.IfExp):
+                    codes = [node.args[0].body, node.args[0].orelse]
+                names = {keyword.arg for keyword in node.keywords}
+                for code in codes:
+                    yield f"{path.name}:{node.lineno}", getattr(code, "value", None), names
+
+
+@pytest.mark.parametrize("code", TEXTS)
+def test_both_languages_have_a_text_with_the_same_parameters(code):
+    english, chinese = TEXTS[code]
+    assert english
+    assert chinese
+    assert parameters(english) == parameters(chinese)
+
+
+def test_every_sentence_that_is_said_has_a_text_with_its_parameters():
+    wrong = [
+        (place, code, names)
+        for place, code, names in said()
+        if isinstance(code, str) and (code not in TEXTS or parameters(TEXTS[code][0]) != names)
+    ]
+    assert wrong == []
+
+
+def test_every_text_is_used():
+    constants = {
+        node.value
+        for _, tree in modules()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    tables = (TABLES / "table.py").read_text(encoding="utf-8")
+    assert [code for code in TEXTS if code not in constants and f'"{code}"' not in tables] == []
+
+
+def test_codes_of_several_tables_do_not_hide_each_other():
+    codes = [
+        key.value
+        for path in TABLES.glob("*.py")
+        if path.name != "codes.py"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Dict)
+        for key in node.keys
+        if isinstance(key, ast.Constant)
+    ]
+    assert sorted(codes) == sorted(TEXTS)
+
+
+def test_a_sentence_is_written_in_either_language():
+    lack = say("pool_lacks", pool="a", short=Resources(gpu=40_000), need=Resources(gpu=80_000))
+    sentence = say("parts", parts=[lack, say("held_by", holders=["x", "y"])])
+    assert str(sentence) == "pool 'a' lacks gpu 4 of the gpu 8 asked for; held by x, y"
+    assert in_words(sentence, "zh") == "资源池 'a' 还差 gpu 4（申请 gpu 8）；占用者：x、y"
+
+
+def test_numbers_codes_and_durations_are_written_as_a_language_does():
+    failed = say("tried_again", wait=3.25, why=say("run_failed", count=1))
+    assert str(failed) == "it is tried again in 3.25 s, because its run failed once"
+    standing = say("it_is", state="running")
+    assert (str(standing), in_words(standing, "zh")) == ("it is running", "运行中")
+    since = say("title_for", time=3_660.0)
+    assert (str(since), in_words(since, "zh")) == (" for 1h01m", "，已 1 小时 1 分钟")
+
+
+def test_nothing_is_named_in_both_languages():
+    free = say("quota_free", free=Resources(), quota=Resources(gpu=10_000))
+    assert str(free) == "nothing of its gpu 1 is free"
+    assert in_words(free, "zh") == "配额 gpu 1，空闲 0"
+
+
+def test_texts_of_others_stay_as_they_are():
+    assert {in_words("ValueError: {x}", language) for language in LANGUAGES} == {"ValueError: {x}"}
+    assert str(say("colon", what="{x}")) == ": {x}"
+
+
+@pytest.mark.parametrize("text", ["as it is", say("parts", parts=[say("none"), "x"])])
+def test_a_text_survives_its_message(text):
+    for codec in (msgspec.json, msgspec.msgpack):
+        assert codec.decode(codec.encode(text), type=Text) == text
+
+
+def test_a_code_without_a_text_is_an_error():
+    with pytest.raises(KeyError):
+        in_words(Sentence("of_a_newer_version"), "en")
